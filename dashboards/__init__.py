@@ -1,0 +1,1 @@
+"""Grafana dashboards, generated from the configuration and the list of series."""

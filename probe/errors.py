@@ -1,0 +1,21 @@
+"""Errors a person reads: one line that says what, where, what was expected and the mend.
+
+    KneewatchError
+    |-- ConfigError      the configuration file, a flag or an environment variable
+    `-- TargetError      a server that cannot be measured as asked
+
+Both end a command with exit status 2. A failing request is not an error but an Outcome
+(records.py): a monitor reports broken servers, it does not break with them.
+"""
+
+
+class KneewatchError(Exception):
+    """Base of what the command line prints as one line."""
+
+
+class ConfigError(KneewatchError):
+    """The configuration cannot be used; the message names file and key path."""
+
+
+class TargetError(KneewatchError):
+    """A target cannot be measured; the message names its URL."""

@@ -1,0 +1,293 @@
+"""Every type that crosses a boundary, and the words they use.
+
+Glossary (the same in code, series, dashboards and docs; times in seconds unless a name ends
+in `_ns`, all on one monotonic clock):
+
+TTFT            first non-empty content, reasoning or tool delta minus the scheduled send.
+                A role-only chunk is not a token.
+ITL             gap between successive token events of a stream. An event may carry several
+                tokens; the count is kept beside it.
+TPOT            (E2E - TTFT) / (output tokens - 1): a request's mean. Undefined for one token.
+E2E             last token event minus the scheduled send.
+scheduled send  when the request was due. A late client makes schedule lag, never a better TTFT.
+offered load    requests started per second; throughput, completed; goodput, completed within
+                every objective.
+knee            the highest load whose share of good requests still meets every objective.
+capacity        the knee as a rate.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Traffic(StrEnum):
+    """Why a request was sent."""
+
+    CANARY = "canary"
+    CAPACITY = "capacity"
+    ONDEMAND = "ondemand"
+
+
+class Api(StrEnum):
+    """Which of the server's streaming interfaces a request uses."""
+
+    COMPLETIONS = "completions"
+    CHAT = "chat"
+
+
+class Outcome(StrEnum):
+    """How a request ended. Few values: each is a label in `kneewatch_requests_total`."""
+
+    OK = "ok"
+    UNREACHABLE = "unreachable"  # no connection, or it broke before an answer
+    TIMEOUT = "timeout"
+    UNAUTHORIZED = "unauthorized"  # 401, 403
+    NOT_FOUND = "not_found"  # 404: wrong path, or the model is not served
+    REJECTED = "rejected"  # 429: the server defends itself
+    BAD_REQUEST = "bad_request"  # other 4xx, and redirects
+    SERVER_ERROR = "server_error"  # 5xx, or an error event inside the stream
+    BROKEN_STREAM = "broken_stream"  # 200, then not a complete event stream
+    WRONG_ANSWER = "wrong_answer"  # a complete stream that a validator refuses
+    ABORTED = "aborted"  # cancelled by us: guard, budget or shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """One request to send. `prompt` is token ids for completions and text for chat.
+
+    `prompt_tokens` is exact for completions and about right for chat, where the server's
+    template and tokenizer decide; the record holds what the server counted.
+    """
+
+    workload: str
+    api: Api
+    prompt: tuple[int, ...] | str
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """A stream event that carried at least one token."""
+
+    at_ns: int
+    tokens: int  # how many the server counted since the event before
+    visible: bool  # False while a character is still incomplete: a token, but nothing to read
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """What happened to one request: raw stamps. Latencies are derived in latency.py."""
+
+    target: str
+    model: str
+    traffic: Traffic
+    spec: RequestSpec
+    scheduled_ns: int
+    sent_ns: int
+    done_ns: int
+    outcome: Outcome
+    detail: str | None = None  # one line, for people, where the outcome is not OK
+    http_status: int | None = None
+    events: tuple[TokenEvent, ...] = ()
+    reads: int = 0  # network reads the body arrived in
+    prompt_tokens: int = 0  # as the server's usage counts them
+    output_tokens: int = 0
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """At least `ratio` of requests have this latency within `within_s`."""
+
+    ratio: float
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """What users were promised over `window_s`. `None` means nothing was promised."""
+
+    name: str
+    window_s: float = 30 * 86400.0
+    availability: float | None = None
+    ttft: Objective | None = None
+    tpot: Objective | None = None
+
+    def latencies(self) -> Mapping[str, Objective]:
+        """The latency objectives that are set, by name, in the order ttft, tpot."""
+        return {k: o for k, o in (("ttft", self.ttft), ("tpot", self.tpot)) if o is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Exact statistics of one latency over a step, in seconds. All None without a sample."""
+
+    count: int = 0
+    mean: float | None = None
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPeaks:
+    """The worst the server showed during a step, from polls of its metrics. None: not seen."""
+
+    kv_cache_usage_peak: float | None = None
+    running_peak: float | None = None
+    waiting_peak: float | None = None
+    preemptions: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A step of load: `concurrency` requests in flight, for `seconds` or `requests`."""
+
+    concurrency: int
+    seconds: float
+    requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """One step, measured. `valid=False` names why in `reason`; such a step judges nothing.
+
+    `good_ratio` holds, per objective (availability, ttft, tpot), the share of requests that
+    met it; `broken` names the objectives whose share was too low.
+    """
+
+    plan: StepPlan
+    valid: bool
+    reason: str | None
+    seconds: float
+    ok: int
+    failed: int
+    aborted: int
+    offered_rps: float
+    throughput_rps: float
+    goodput_rps: float
+    output_tokens_per_second: float
+    prompt_tokens_per_second: float
+    ttft_s: Distribution
+    itl_s: Distribution
+    tpot_s: Distribution
+    e2e_s: Distribution
+    schedule_lag_s: Distribution
+    error_bound_s: float  # how far the client itself may have moved a timestamp
+    good_ratio: Mapping[str, float]
+    broken: tuple[str, ...]
+    server: ServerPeaks
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The knee as a rate, or None with the `reason` why there is none.
+
+    `upper` is None where no step broke an objective: the figure is then a lower bound.
+    """
+
+    mode: str  # "empirical": measured by fixed steps, no model behind it
+    requests_per_second: float | None
+    lower: float | None
+    upper: float | None
+    output_tokens_per_second: float | None
+    knee_concurrency: int | None
+    limiting: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What measuring took: our own requests, tokens (prompt and output) and time."""
+
+    requests: int
+    tokens: int
+    seconds: float
+    over_objective_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What ended a capacity run: done, guard, budget, interrupt or error; and why."""
+
+    by: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityResult:
+    """One capacity run: the same in the store, the API and a `--json` file."""
+
+    id: str
+    target: str
+    model: str
+    started_wall_s: float
+    context: Mapping[str, object]
+    steps: tuple[StepSummary, ...]
+    capacity: Capacity
+    cost: Cost
+    stopped: Stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A server's histogram: cumulative counts by upper bound (inf last), sum and count."""
+
+    buckets: tuple[tuple[float, float], ...]
+    sum: float
+
+    @property
+    def count(self) -> float:
+        """Observations: the count of the last (infinite) bucket."""
+        return self.buckets[-1][1] if self.buckets else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSnapshot:
+    """One reading of a server's own metrics, summed over its engines (KV: the fullest one).
+
+    None means that the server does not expose the value, which differs from zero.
+    """
+
+    at_ns: int
+    wall_s: float
+    engine: str = "unknown"
+    version: str = "unknown"
+    running: float | None = None
+    waiting: float | None = None
+    waiting_by_reason: Mapping[str, float] = field(default_factory=dict)
+    kv_cache_usage: float | None = None
+    preemptions: float | None = None
+    rejections: float | None = None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    finished: Mapping[str, float] = field(default_factory=dict)  # requests by finish reason
+    prefix_cache_queries: float | None = None
+    prefix_cache_hits: float | None = None
+    kv_cache_tokens: float | None = None
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
+
+
+@dataclass(frozen=True, slots=True)
+class GuardVerdict:
+    """Whether load may go on; `reason` is a short fixed word, `detail` the numbers."""
+
+    go: bool
+    reason: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryRound:
+    """The canary of one target as the status page and `check` show it, newest first."""
+
+    target: str
+    model: str
+    base_url: str
+    up: bool | None
+    last: RequestRecord | None
+    recent: Sequence[RequestRecord] = ()
+    failures: Sequence[RequestRecord] = ()
