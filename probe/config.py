@@ -220,11 +220,6 @@ class TargetConfig(_Model):
     canary: CanaryConfig = CanaryConfig()
     capacity: CapacityConfig = CapacityConfig()
 
-    @property
-    def metrics_address(self) -> str:
-        """Where the server's own metrics are: `metrics_url`, or /metrics beside the API."""
-        return self.metrics_url or f"{self.base_url}/metrics"
-
     def secret(self) -> str | None:
         """The API key, read anew from `api_key_file` so that a rotated secret is used.
 

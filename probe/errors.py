@@ -8,6 +8,8 @@ Both end a command with exit status 2. A failing request is not an error but an 
 (records.py): a monitor reports broken servers, it does not break with them.
 """
 
+from probe.records import Outcome
+
 
 class KneewatchError(Exception):
     """Base of what the command line prints as one line."""
@@ -18,4 +20,8 @@ class ConfigError(KneewatchError):
 
 
 class TargetError(KneewatchError):
-    """A target cannot be measured; the message names its URL."""
+    """A target cannot be measured; the message names its URL, `outcome` the kind of failure."""
+
+    def __init__(self, message: str, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome

@@ -18,6 +18,7 @@ capacity        the knee as a rate.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 
 
@@ -87,6 +88,7 @@ class RequestRecord:
     scheduled_ns: int
     sent_ns: int
     done_ns: int
+    done_wall_s: float  # for people and pages; never subtracted
     outcome: Outcome
     detail: str | None = None  # one line, for people, where the outcome is not OK
     http_status: int | None = None
@@ -144,11 +146,29 @@ class ServerPeaks:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A step of load: `concurrency` requests in flight, for `seconds` or `requests`."""
+    """A closed-loop step: `concurrency` requests in flight, for `seconds` or, if set, for `requests`."""
 
     concurrency: int
     seconds: float
     requests: int | None = None
+    loop: str = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCounts:
+    """How a step's requests ended. Aborted ones were cancelled by us and judge nothing."""
+
+    ok: int
+    failed: int
+    aborted: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBound:
+    """How far the client itself may have moved a timestamp of these, in seconds."""
+
+    ttft: float
+    itl: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +183,7 @@ class StepSummary:
     valid: bool
     reason: str | None
     seconds: float
-    ok: int
-    failed: int
-    aborted: int
+    requests: RequestCounts
     offered_rps: float
     throughput_rps: float
     goodput_rps: float
@@ -176,7 +194,7 @@ class StepSummary:
     tpot_s: Distribution
     e2e_s: Distribution
     schedule_lag_s: Distribution
-    error_bound_s: float  # how far the client itself may have moved a timestamp
+    error_bound_s: ErrorBound
     good_ratio: Mapping[str, float]
     broken: tuple[str, ...]
     server: ServerPeaks
@@ -190,13 +208,14 @@ class Capacity:
     """
 
     mode: str  # "empirical": measured by fixed steps, no model behind it
-    requests_per_second: float | None
-    lower: float | None
-    upper: float | None
-    output_tokens_per_second: float | None
-    knee_concurrency: int | None
-    limiting: str | None
-    reason: str | None
+    requests_per_second: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    output_tokens_per_second: float | None = None
+    knee_concurrency: int | None = None
+    limiting: str | None = None
+    bottleneck: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,18 +237,30 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a capacity holds for: it says nothing of another engine, GPU, workload or promise."""
+
+    workload: Mapping[str, object]  # at least its "name"
+    objectives: Mapping[str, object]
+    engine: str = "unknown"
+    version: str = "unknown"
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityResult:
-    """One capacity run: the same in the store, the API and a `--json` file."""
+    """One capacity run: the same shape in the store, the API and a `--json` file."""
 
     id: str
     target: str
     model: str
-    started_wall_s: float
-    context: Mapping[str, object]
+    started: datetime
+    context: RunContext
     steps: tuple[StepSummary, ...]
     capacity: Capacity
     cost: Cost
     stopped: Stopped
+    schema: str = "kneewatch.result/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,13 +312,17 @@ class GuardVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class CanaryRound:
-    """The canary of one target as the status page and `check` show it, newest first."""
+class TargetStatus:
+    """One target as the status page, the API and the terminal show it."""
 
-    target: str
-    model: str
+    name: str
     base_url: str
-    up: bool | None
-    last: RequestRecord | None
-    recent: Sequence[RequestRecord] = ()
-    failures: Sequence[RequestRecord] = ()
+    model: str
+    objectives: Objectives
+    up: bool | None  # None before the first canary ended
+    recent: Sequence[RequestRecord] = ()  # newest first
+    failures: Sequence[RequestRecord] = ()  # newest first, kept longer than successes
+    server: ServerSnapshot | None = None
+    server_error: str | None = None
+    capacity: CapacityResult | None = None
+    capacity_state: str | None = None  # "running", or the reason why the last run did not start

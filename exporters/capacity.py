@@ -1,0 +1,66 @@
+"""Capacity as series: CapacityResults in, gauges out. A run that found no knee changes no figure."""
+
+from contextlib import suppress
+
+from prometheus_client import CollectorRegistry
+
+from exporters import names
+from exporters.registry import counter, gauge
+from probe.records import CapacityResult
+
+# What `capacity_runs_total` may say beside Stopped.by: a run that a pre-flight check did not let start.
+REFUSED = "refused"
+_OUTCOMES = ("done", "guard", "budget", "interrupt", "error", REFUSED)
+
+
+class CapacityExporter:
+    """The last known knee of every target."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._rps = gauge(names.CAPACITY_RPS, registry)
+        self._lower = gauge(names.CAPACITY_RPS_LOWER, registry)
+        self._upper = gauge(names.CAPACITY_RPS_UPPER, registry)
+        self._tokens = gauge(names.CAPACITY_TOKENS, registry)
+        self._concurrency = gauge(names.KNEE_CONCURRENCY, registry)
+        self._last_success = gauge(names.CAPACITY_LAST_SUCCESS, registry)
+        self._runs = counter(names.CAPACITY_RUNS, registry)
+        self._trips = counter(names.GUARD_TRIPS, registry)
+        self._over = counter(names.OVER_OBJECTIVE, registry)
+
+    def expect(self, target: str) -> None:
+        """Starts the counters of a target that has step-up load at zero."""
+        for outcome in _OUTCOMES:
+            self._runs.labels(target, outcome)
+        self._over.labels(target)
+
+    def observe(self, result: CapacityResult) -> None:
+        """Counts a run that has just ended, and publishes its knee."""
+        self._runs.labels(result.target, result.stopped.by).inc()
+        self._over.labels(result.target).inc(result.cost.over_objective_seconds)
+        if result.stopped.by == "guard":
+            self._trips.labels(result.target, result.stopped.reason or "unknown").inc()
+        self.restore(result)
+
+    def refused(self, target: str) -> None:
+        """Counts a run that was not allowed to start."""
+        self._runs.labels(target, REFUSED).inc()
+
+    def restore(self, result: CapacityResult) -> None:
+        """Publishes the knee of a result, be it an old one; its age shows in the timestamp series."""
+        capacity = result.capacity
+        if capacity.requests_per_second is None:
+            return
+        labels = (result.target, result.model, str(result.context.workload["name"]), capacity.mode)
+        self._rps.labels(*labels).set(capacity.requests_per_second)
+        self._last_success.labels(*labels).set(result.started.timestamp() + result.cost.seconds)
+        for metric, value in (
+            (self._lower, capacity.lower),
+            (self._upper, capacity.upper),
+            (self._tokens, capacity.output_tokens_per_second),
+            (self._concurrency, capacity.knee_concurrency),
+        ):
+            if value is not None:
+                metric.labels(*labels).set(value)
+            else:
+                with suppress(KeyError):  # it was not there before either
+                    metric.remove(*labels)

@@ -1,0 +1,37 @@
+"""Kneewatch on itself, as series: version, configuration, scheduled tasks, event loop."""
+
+from prometheus_client import CollectorRegistry
+
+from exporters import names
+from exporters.registry import counter, gauge, histogram
+
+
+class HealthExporter:
+    """Whether the instrument works. A canary that fails because its server is down is a task that worked."""
+
+    def __init__(self, registry: CollectorRegistry, version: str, config_hash: str) -> None:
+        gauge(names.BUILD_INFO, registry).labels(version).set(1)
+        gauge(names.CONFIG_HASH, registry).labels(config_hash).set(1)
+        self._failures = counter(names.TASK_FAILURES, registry)
+        self._last_success = gauge(names.TASK_LAST_SUCCESS, registry)
+        self._interval = gauge(names.TASK_INTERVAL, registry)
+        self._lag = histogram(names.LOOP_LAG, registry)
+
+    def expect(self, task: str, target: str, interval_s: float | None, wall_s: float) -> None:
+        """Announces a task. An interval task counts as alive from now on, so that one that never ends is missed."""
+        self._failures.labels(task, target)
+        if interval_s is not None:
+            self._interval.labels(task, target).set(interval_s)
+            self._last_success.labels(task, target).set(wall_s)
+
+    def succeeded(self, task: str, target: str, wall_s: float) -> None:
+        """A task ran to its end."""
+        self._last_success.labels(task, target).set(wall_s)
+
+    def failed(self, task: str, target: str) -> None:
+        """A task raised, was late, or was skipped because its last run had not ended."""
+        self._failures.labels(task, target).inc()
+
+    def loop_lag(self, seconds: float) -> None:
+        """One sample of how late the event loop woke."""
+        self._lag.observe(seconds)

@@ -1,0 +1,5 @@
+"""`python -m probe` is `kneewatch`."""
+
+from probe.cli import main
+
+main()

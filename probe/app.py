@@ -1,0 +1,161 @@
+"""The composition root: wires configuration, targets, schedule, exporters, store and pages into the monitor.
+
+    schedule --> TargetWatch.canary / .scrape / .capacity --> Sink (this App)
+    App --> exporters (/metrics), store (/api/v1/runs), pages (/)
+
+It is the only module that knows everyone; nothing here measures or decides.
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from exporters.capacity import CapacityExporter
+from exporters.health import HealthExporter
+from exporters.probe import ProbeExporter
+from exporters.server import ServerExporter
+from probe import __version__
+from probe.clock import Clock
+from probe.config import Config, config_hash, show
+from probe.load.lag import lags
+from probe.records import CapacityResult, RequestRecord, ServerSnapshot, TargetStatus, Traffic
+from probe.schedule import Schedule, TaskId
+from probe.store import Store
+from probe.watch import TargetWatch
+from probe.web.pages import build_pages
+from probe.web.serve import serve
+
+_log = structlog.get_logger()
+_LAG_INTERVAL_S = 0.25
+
+
+class App:
+    """The monitor: everything of one process."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        """Raises ConfigError where the store cannot be opened."""
+        self.config = config
+        self.registry = CollectorRegistry()
+        self._clock = clock
+        names = tuple(target.name for target in config.targets)
+        self._client = ProbeExporter(self.registry, {t.name: config.objectives_of(t) for t in config.targets})
+        self._server = ServerExporter(names)
+        self.registry.register(self._server)
+        self._capacity = CapacityExporter(self.registry)
+        self._health = HealthExporter(self.registry, __version__, config_hash(config))
+        self._store = Store(config.store.path)
+        self._schedule = Schedule(self._task_succeeded, self._task_failed)
+        self.watches = {t.name: TargetWatch(config, t, clock, self, self._alerts_of(t.name)) for t in config.targets}
+        for watch in self.watches.values():
+            self._plan(watch)
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[str], None] = lambda url: None) -> None:  # noqa: ARG005
+        """Serves and measures until `stop` is set, or SIGTERM or SIGINT arrives.
+
+        `ready` is called with the address of the pages. Raises ConfigError where it cannot listen.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with serve(build_pages(self), *self.config.listen_address) as url:
+            _log.info("kneewatch watches", targets=len(self.watches), listen=url, version=__version__)
+            self._schedule.start()
+            lag = asyncio.create_task(self._watch_loop())
+            ready(url)
+            try:
+                await stop.wait()
+            finally:
+                lag.cancel()
+                await asyncio.gather(*(watch.end_load() for watch in self.watches.values()))
+                await self._schedule.stop()
+                await asyncio.gather(*(watch.close() for watch in self.watches.values()))
+        self._store.close()
+        _log.info("kneewatch stopped")
+
+    # What the pages ask for.
+
+    @property
+    def ready(self) -> bool:
+        return self._schedule.running
+
+    def statuses(self) -> Sequence[TargetStatus]:
+        """Every target, in the configuration's order."""
+        return [watch.status() for watch in self.watches.values()]
+
+    def results(self, target: str | None = None) -> Sequence[CapacityResult]:
+        """The newest capacity results, newest first."""
+        return self._store.latest(target)
+
+    def result_of(self, result_id: str) -> CapacityResult | None:
+        """One capacity result, or None."""
+        return self._store.get(result_id)
+
+    def config_text(self) -> str:
+        """The effective configuration, secrets hidden."""
+        return show(self.config)
+
+    def measure_capacity_in(self, target: str, seconds: float) -> None:
+        """Brings a target's next scheduled capacity run forward."""
+        self._schedule.bring_forward(TaskId("capacity", target), seconds)
+
+    # Sink: where the targets' measurements go.
+
+    def record(self, record: RequestRecord) -> None:
+        self._client.observe(record, self._clock.wall_s())
+
+    def snapshot(self, target: str, snapshot: ServerSnapshot | None) -> None:
+        if snapshot is None:
+            self._server.failed(target)
+        else:
+            self._server.observe(target, snapshot)
+
+    def result(self, result: CapacityResult) -> None:
+        self._store.add(result)
+        self._capacity.observe(result)
+
+    def refused(self, target: str, reason: str) -> None:  # noqa: ARG002 - the reason is in the log and on the page
+        self._capacity.refused(target)
+
+    def _plan(self, watch: TargetWatch) -> None:
+        target = watch.config
+        name, wall_s = target.name, self._clock.wall_s()
+        for task, seconds, work in (
+            ("canary", target.canary.every, watch.canary),
+            ("scrape", target.scrape, watch.scrape),
+        ):
+            self._schedule.every(TaskId(task, name), seconds, work)
+            self._health.expect(task, name, seconds, wall_s)
+        self._client.expect(name, watch.model, target.canary.workload, Traffic.CANARY)
+        if target.capacity.mode == "verify":
+            schedule = target.capacity.schedule
+            self._schedule.cron(TaskId("capacity", name), schedule.cron, schedule.timezone, watch.capacity)
+            self._health.expect("capacity", name, None, wall_s)
+            self._capacity.expect(name)
+            if (known := self._store.latest_knee(name)) is not None:
+                self._capacity.restore(known)
+                watch.last_result = known
+
+    def _alerts_of(self, target: str) -> Callable[[], Awaitable[list[str]]] | None:
+        if self.config.prometheus is None:
+            return None
+        from probe.prometheus import Prometheus  # noqa: PLC0415 - 20 MiB that only this option needs
+
+        return partial(Prometheus(self.config.prometheus.url).firing_pages, target)
+
+    def _task_succeeded(self, task: TaskId) -> None:
+        self._health.succeeded(task.task, task.target, self._clock.wall_s())
+
+    def _task_failed(self, task: TaskId, problem: str, error: BaseException | None) -> None:
+        self._health.failed(task.task, task.target)
+        if error is not None:
+            _log.error("task failed", task=task.task, target=task.target, exc_info=error)
+        else:
+            _log.warning("task did not run", task=task.task, target=task.target, problem=problem)
+
+    async def _watch_loop(self) -> None:
+        async for lag in lags(self._clock, _LAG_INTERVAL_S):
+            self._health.loop_lag(lag)

@@ -1,0 +1,74 @@
+"""The canary of one target: one low-rate request, judged. The daemon and `kneewatch check` share it."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from probe.client.send import Client
+from probe.clock import Clock
+from probe.errors import TargetError
+from probe.records import Outcome, RequestRecord, RequestSpec, Traffic
+
+# What requests are labelled with before the server has said which model it serves.
+UNKNOWN_MODEL = "unknown"
+# Failures are rarer and matter longer, so they are kept apart from the many that went well.
+_KEEP_RECENT = 60
+_KEEP_FAILURES = 20
+
+
+class Canary:
+    """Sends one request a call, and remembers the last ones, newest first."""
+
+    def __init__(self, target: str, model: str, client: Client, specs: Iterator[RequestSpec], clock: Clock) -> None:
+        self._target = target
+        self._wanted = model
+        self._client = client
+        self._specs = specs
+        self._clock = clock
+        self.model = model if model != "auto" else UNKNOWN_MODEL
+        self._recent: deque[RequestRecord] = deque(maxlen=_KEEP_RECENT)
+        self._failures: deque[RequestRecord] = deque(maxlen=_KEEP_FAILURES)
+
+    @property
+    def recent(self) -> Sequence[RequestRecord]:
+        return tuple(self._recent)
+
+    @property
+    def failures(self) -> Sequence[RequestRecord]:
+        return tuple(self._failures)
+
+    async def run_once(self) -> RequestRecord:
+        """One round. Every failure is a record with an outcome; nothing is raised but cancellation."""
+        scheduled = self._clock.monotonic_ns()
+        spec = next(self._specs)
+        try:
+            await self._learn_model()
+        except TargetError as error:
+            record = self._unsent(spec, scheduled, error)
+        else:
+            # Asking for the model's name is no part of the request, so the clock starts anew.
+            record = await self._client.send(spec, self.model, Traffic.CANARY, self._clock.monotonic_ns())
+        self._recent.appendleft(record)
+        if record.outcome is not Outcome.OK:
+            self._failures.appendleft(record)
+        return record
+
+    async def _learn_model(self) -> None:
+        """For "auto": which model is served. Asked again after a failure: a server may come back with another."""
+        failing = bool(self._recent) and self._recent[0].outcome is not Outcome.OK
+        if self._wanted == "auto" and (self.model == UNKNOWN_MODEL or failing):
+            self.model = await self._client.resolve_model("auto")
+
+    def _unsent(self, spec: RequestSpec, scheduled_ns: int, error: TargetError) -> RequestRecord:
+        now = self._clock.monotonic_ns()
+        return RequestRecord(
+            target=self._target,
+            model=self.model,
+            traffic=Traffic.CANARY,
+            spec=spec,
+            scheduled_ns=scheduled_ns,
+            sent_ns=scheduled_ns,
+            done_ns=now,
+            done_wall_s=self._clock.wall_s(),
+            outcome=error.outcome,
+            detail=str(error),
+        )

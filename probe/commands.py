@@ -1,0 +1,105 @@
+"""What the commands do with a server: one canary round, one ramp. No parsing and no printing."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from probe.canary import Canary
+from probe.client.send import Client
+from probe.clock import Clock
+from probe.config import Config, TargetConfig
+from probe.errors import TargetError
+from probe.guard import GuardLimits
+from probe.load.plan import preflight, ramp_job
+from probe.load.ramp import Budget, Ramp
+from probe.records import (
+    CapacityResult,
+    Outcome,
+    RequestRecord,
+    RequestSpec,
+    ServerSnapshot,
+    StepSummary,
+    Traffic,
+)
+from probe.server.scrape import Scraper
+from probe.targets.static import endpoint, workload
+from probe.workload import requests
+
+# Outcomes that mean the question was wrong, not the server slow: the command could not measure.
+_COULD_NOT_ASK = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST)
+
+
+@dataclass(frozen=True, slots=True)
+class RampRequest:
+    """A ramp as asked for on the command line."""
+
+    concurrency: tuple[int, ...]
+    step_s: float
+    requests_per_step: int | None
+    workload: str
+    budget: Budget
+    guarded: bool
+    seed: int
+
+
+async def check_target(config: Config, target: TargetConfig, clock: Clock) -> RequestRecord:
+    """One canary round. Raises TargetError where the target cannot be asked at all."""
+    async with Client(endpoint(target), clock, target.canary.timeout) as client:
+        model = await client.resolve_model(target.model)
+        load = workload(target.canary.workload, config.workload(target.canary.workload))
+        record = await Canary(target.name, model, client, requests(load), clock).run_once()
+    if record.outcome in _COULD_NOT_ASK:
+        raise TargetError(f"{target.base_url}: {record.detail}; mend base_url, model, key or workload", record.outcome)
+    return record
+
+
+async def ramp_target(
+    config: Config, target: TargetConfig, asked: RampRequest, clock: Clock, on_step: Callable[[StepSummary], None]
+) -> CapacityResult:
+    """A capacity run, now. Ctrl-C stops the load at once and still gives the result.
+
+    Raises TargetError where the target cannot be asked, or where the guard forbids the start.
+    """
+    where = endpoint(target)
+    load = workload(asked.workload, config.workload(asked.workload))
+    scraper = Scraper(where, clock, timeout_s=1.0)
+    try:
+        async with Client(where, clock, target.canary.timeout) as client:
+            model = await client.resolve_model(target.model)
+            server = await _may_load(target, scraper, guarded=asked.guarded)
+            job = ramp_job(
+                target=target.name,
+                model=model,
+                server=server,
+                workload=load,
+                objectives=config.objectives_of(target),
+                concurrency=asked.concurrency,
+                step_s=asked.step_s,
+                requests_per_step=asked.requests_per_step,
+                budget=asked.budget,
+                guarded=asked.guarded,
+            )
+
+            async def send(spec: RequestSpec, scheduled_ns: int) -> RequestRecord:
+                return await client.send(spec, model, Traffic.CAPACITY, scheduled_ns)
+
+            run = Ramp(job, send, requests(load, asked.seed), scraper.read, clock, on_step=on_step)
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))
+            return await run.run()
+    finally:
+        await scraper.close()
+
+
+async def _may_load(target: TargetConfig, scraper: Scraper, *, guarded: bool) -> ServerSnapshot | None:
+    verdict, server = await preflight(scraper.read, GuardLimits())
+    if guarded and not verdict.go:
+        raise TargetError(
+            f"{target.base_url}: no load was sent, {verdict.reason}: {verdict.detail}; try again when the server is"
+            " calm, or pass --no-guard if nobody else uses it",
+            Outcome.REJECTED,
+        )
+    return server

@@ -1,0 +1,25 @@
+"""Logs: JSON lines in a container, readable on a terminal; always on standard error."""
+
+import logging
+import sys
+
+import structlog
+
+
+def configure_logs(*, quiet: bool = False) -> None:
+    """Sets structlog up for the process; `quiet` leaves warnings and errors."""
+    terminal = sys.stderr.isatty()
+    render = structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([] if terminal else [structlog.processors.format_exc_info]),
+            render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING if quiet else logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    # APScheduler logs each failed task with the standard library; we are told through its events and log it once.
+    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)

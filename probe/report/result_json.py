@@ -1,0 +1,17 @@
+"""CapacityResult to JSON and back. The records' own shape is the format (schema kneewatch.result/1)."""
+
+from pydantic import TypeAdapter
+
+from probe.records import CapacityResult
+
+_ADAPTER: TypeAdapter[CapacityResult] = TypeAdapter(CapacityResult)
+
+
+def dumps(result: CapacityResult, indent: int | None = None) -> str:
+    """The result as JSON text."""
+    return _ADAPTER.dump_json(result, indent=indent).decode()
+
+
+def loads(text: str) -> CapacityResult:
+    """The result a text holds. Raises pydantic's ValidationError for anything else."""
+    return _ADAPTER.validate_json(text)

@@ -1,0 +1,116 @@
+"""When things run: interval and cron tasks. The only module that imports apscheduler.
+
+A task never overlaps itself (max_instances=1) and missed runs are not made up for (coalesce): after a pause
+the next canary is one canary and not a burst. What failed, was late or was skipped is reported, because a
+monitor whose tasks silently do not run shows a healthy server.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from apscheduler.events import (
+    EVENT_JOB_ERROR,
+    EVENT_JOB_EXECUTED,
+    EVENT_JOB_MAX_INSTANCES,
+    EVENT_JOB_MISSED,
+    JobEvent,
+)
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+# Share of an interval by which each run is moved at random, so that a fleet of probes does not pulse.
+_JITTER = 0.1
+_CRON_GRACE_S = 60
+_PROBLEMS = EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES
+
+
+@dataclass(frozen=True, slots=True)
+class TaskId:
+    """A task is a kind of work (canary, scrape, capacity) on a target."""
+
+    task: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.task}:{self.target}"
+
+
+class Schedule:
+    """The tasks of one process. Callbacks run on the event loop."""
+
+    def __init__(
+        self, on_success: Callable[[TaskId], None], on_problem: Callable[[TaskId, str, BaseException | None], None]
+    ) -> None:
+        """`on_problem` is told the task, what happened (failed, late, skipped) and the exception, if any."""
+        self._scheduler = AsyncIOScheduler(timezone=ZoneInfo("UTC"))
+        self._tasks: dict[str, TaskId] = {}
+        self._running: set[asyncio.Task[object]] = set()
+        self._on_success = on_success
+        self._on_problem = on_problem
+        self._scheduler.add_listener(self._heard, EVENT_JOB_EXECUTED | _PROBLEMS)
+
+    def every(self, task: TaskId, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+        """Runs `work` now and then about every `seconds`."""
+        trigger = IntervalTrigger(seconds=seconds, jitter=seconds * _JITTER, timezone=ZoneInfo("UTC"))
+        self._add(task, trigger, work, grace_s=max(int(seconds), 1), first=datetime.now(ZoneInfo("UTC")))
+
+    def cron(self, task: TaskId, expression: str, timezone: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Runs `work` by a cron expression of five fields, in that time zone."""
+        trigger = CronTrigger.from_crontab(expression, timezone=ZoneInfo(timezone))
+        self._add(task, trigger, work, grace_s=_CRON_GRACE_S)
+
+    def bring_forward(self, task: TaskId, seconds: float) -> None:
+        """Makes the next run of a task due in so many seconds."""
+        due = datetime.now(ZoneInfo("UTC")) + timedelta(seconds=seconds)
+        self._scheduler.modify_job(str(task), next_run_time=due)
+
+    def start(self) -> None:
+        """Starts the tasks; needs a running event loop."""
+        self._scheduler.start()
+
+    @property
+    def running(self) -> bool:
+        return bool(self._scheduler.running)
+
+    async def stop(self) -> None:
+        """Starts nothing any more, cancels what runs, and waits until it has ended."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _add(
+        self,
+        task: TaskId,
+        trigger: object,
+        work: Callable[[], Awaitable[object]],
+        *,
+        grace_s: int,
+        first: datetime | None = None,
+    ) -> None:
+        async def tracked() -> None:
+            current = asyncio.current_task()
+            assert current is not None  # noqa: S101 - a coroutine always runs in a task
+            self._running.add(current)
+            try:
+                await work()
+            finally:
+                self._running.discard(current)
+
+        self._tasks[str(task)] = task
+        when = {"next_run_time": first} if first else {}
+        self._scheduler.add_job(
+            tracked, trigger, id=str(task), max_instances=1, coalesce=True, misfire_grace_time=grace_s, **when
+        )
+
+    def _heard(self, event: JobEvent) -> None:
+        task = self._tasks[event.job_id]
+        if event.code == EVENT_JOB_EXECUTED:
+            self._on_success(task)
+        elif event.code == EVENT_JOB_ERROR:
+            self._on_problem(task, "failed", event.exception)
+        else:
+            self._on_problem(task, "late" if event.code == EVENT_JOB_MISSED else "skipped", None)

@@ -1,0 +1,68 @@
+"""Reads a server's metrics page: URL in, ServerSnapshot out."""
+
+import asyncio
+import json
+
+import httpx
+
+from probe.client.endpoint import Endpoint
+from probe.clock import Clock
+from probe.errors import TargetError
+from probe.records import Outcome, ServerSnapshot
+from probe.server import vllm
+
+_MAX_PAGE_BYTES = 8 * 1024 * 1024
+_OK = 200
+
+
+class Scraper:
+    """One server's metrics. The version is asked once, and again after every failure: servers are redeployed."""
+
+    def __init__(self, endpoint: Endpoint, clock: Clock, timeout_s: float = 3.0) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._version: str | None = None
+        self._http = httpx.AsyncClient(
+            timeout=timeout_s,
+            verify=endpoint.tls(),
+            trust_env=False,
+            limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=4.0),
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def read(self) -> ServerSnapshot:
+        """The server's state now. Raises TargetError where its page cannot be read or is not vLLM's."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if self._version is None:
+                    self._version = await self._ask_version()
+                page = await self._get(self._endpoint.metrics_address)
+            return vllm.parse(page, self._clock.monotonic_ns(), self._clock.wall_s(), self._version)
+        except (httpx.HTTPError, TimeoutError, OSError, ValueError) as error:
+            self._version = None
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise TargetError(
+                f"{self._endpoint.metrics_address}: no vLLM metrics ({words})", Outcome.UNREACHABLE
+            ) from None
+
+    async def _ask_version(self) -> str:
+        """vLLM says it at /version; a server that does not is "unknown", not broken."""
+        try:
+            version = json.loads(await self._get(f"{self._endpoint.base_url}/version"))["version"]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return "unknown"
+        return version if isinstance(version, str) and len(version) <= 64 else "unknown"  # noqa: PLR2004 - a label
+
+    async def _get(self, url: str) -> str:
+        async with self._http.stream("GET", url, headers=self._endpoint.headers(url)) as response:
+            if response.status_code != _OK:
+                raise ValueError(f"HTTP {response.status_code}")
+            page = bytearray()
+            async for data in response.aiter_bytes():
+                page += data
+                if len(page) > _MAX_PAGE_BYTES:
+                    raise ValueError(f"more than {_MAX_PAGE_BYTES} bytes")
+        return page.decode("utf-8", "replace")

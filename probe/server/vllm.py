@@ -1,0 +1,120 @@
+"""vLLM's /metrics page to a ServerSnapshot. The only file with "vllm:" names. Pure.
+
+Names moved between versions; each value is looked for under today's name first. Values are summed over
+the engines of a data-parallel server, but for the KV cache, where the fullest engine is the one that preempts.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from probe.records import Histogram, ServerSnapshot
+
+RUNNING = ("vllm:num_requests_running",)
+WAITING = ("vllm:num_requests_waiting",)
+WAITING_BY_REASON = ("vllm:num_requests_waiting_by_reason",)  # from 0.20
+KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # a ratio, despite the name; the second to 0.11
+PREEMPTIONS = ("vllm:num_preemptions_total",)
+REJECTIONS = ("vllm:admission_rejections_total",)  # from 0.32
+PROMPT_TOKENS = ("vllm:prompt_tokens_total",)
+GENERATION_TOKENS = ("vllm:generation_tokens_total",)
+FINISHED = ("vllm:request_success_total",)  # counts errors and aborts too, by finished_reason
+PREFIX_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
+PREFIX_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
+CACHE_CONFIG = ("vllm:cache_config_info",)
+HISTOGRAMS: Mapping[str, Sequence[str]] = {
+    "ttft": ("vllm:time_to_first_token_seconds",),
+    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),  # the second to 0.14
+    "tpot": ("vllm:request_time_per_output_token_seconds",),  # from 0.11
+    "e2e": ("vllm:e2e_request_latency_seconds",),
+    "queue": ("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
+}
+_PLAIN = (
+    *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *PROMPT_TOKENS,
+    *GENERATION_TOKENS, *FINISHED, *PREFIX_QUERIES, *PREFIX_HITS, *CACHE_CONFIG,
+)  # fmt: skip
+_PARTS = tuple(name + part for names in HISTOGRAMS.values() for name in names for part in ("_bucket", "_sum"))
+_WANTED = frozenset((*_PLAIN, *_PARTS))
+
+
+def parse(page: str, at_ns: int, wall_s: float, version: str = "unknown") -> ServerSnapshot:
+    """The snapshot of one page. Raises ValueError where the page is not Prometheus text or not vLLM's."""
+    samples = _samples(page)
+    if not samples:
+        raise ValueError("no vllm: series on the page")
+    running = _total(samples, RUNNING)
+    return ServerSnapshot(
+        at_ns=at_ns,
+        wall_s=wall_s,
+        engine="vllm",
+        version=version,
+        running=running,
+        waiting=_total(samples, WAITING),
+        waiting_by_reason=_by_label(samples, WAITING_BY_REASON, "reason"),
+        kv_cache_usage=_largest(samples, KV_USAGE),
+        preemptions=_total(samples, PREEMPTIONS),
+        rejections=_total(samples, REJECTIONS),
+        prompt_tokens=_total(samples, PROMPT_TOKENS),
+        generation_tokens=_total(samples, GENERATION_TOKENS),
+        finished=_by_label(samples, FINISHED, "finished_reason"),
+        prefix_cache_queries=_total(samples, PREFIX_QUERIES),
+        prefix_cache_hits=_total(samples, PREFIX_HITS),
+        kv_cache_tokens=_kv_cache_tokens(samples),
+        histograms={key: found for key, names in HISTOGRAMS.items() if (found := _histogram(samples, names))},
+    )
+
+
+def _samples(page: str) -> dict[str, list[Sample]]:
+    """The wanted samples by name. Lines are chosen before they are parsed: a page has ten times as many."""
+    lines = [line for line in page.splitlines() if line.partition("{")[0].partition(" ")[0] in _WANTED]
+    found: dict[str, list[Sample]] = defaultdict(list)
+    for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+        for sample in family.samples:
+            if not math.isnan(sample.value):
+                found[sample.name].append(sample)
+    return found
+
+
+def _first(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> list[Sample]:
+    return next((samples[name] for name in names if samples.get(name)), [])
+
+
+def _total(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> float | None:
+    found = _first(samples, names)
+    return sum(sample.value for sample in found) if found else None
+
+
+def _largest(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> float | None:
+    return max((sample.value for sample in _first(samples, names)), default=None)
+
+
+def _by_label(samples: Mapping[str, list[Sample]], names: Iterable[str], label: str) -> dict[str, float]:
+    totals: dict[str, float] = defaultdict(float)
+    for sample in _first(samples, names):
+        totals[sample.labels.get(label, "")] += sample.value
+    return dict(totals)
+
+
+def _histogram(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> Histogram | None:
+    for name in names:
+        buckets: dict[float, float] = defaultdict(float)
+        for sample in samples.get(f"{name}_bucket", ()):
+            buckets[float(sample.labels["le"])] += sample.value
+        if buckets:
+            total = sum(sample.value for sample in samples.get(f"{name}_sum", ()))
+            return Histogram(buckets=tuple(sorted(buckets.items())), sum=total)
+    return None
+
+
+def _kv_cache_tokens(samples: Mapping[str, list[Sample]]) -> float | None:
+    """Tokens the KV cache of all engines holds: blocks times block size, from the labels of cache_config_info."""
+    total = 0.0
+    for sample in _first(samples, CACHE_CONFIG):
+        try:
+            total += float(sample.labels["num_gpu_blocks"]) * float(sample.labels["block_size"])
+        except (KeyError, ValueError):
+            return None
+    return total or None

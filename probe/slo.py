@@ -1,0 +1,49 @@
+"""Objectives applied to requests. Pure.
+
+Availability judges every request that was ours to finish; a latency objective judges those that were
+answered, so that an outage spends the availability budget alone. Requests that we cancelled ourselves
+judge nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from probe import latency
+from probe.records import Objectives, Outcome, RequestRecord
+
+AVAILABILITY = "availability"
+ALL = "all"  # every objective at once: what goodput counts
+
+
+def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
+    """Per objective that judges this request, whether it was met; empty for an aborted one.
+
+    A TPOT that is undefined (one output token) meets its objective: there is nothing to be slow.
+    """
+    if record.outcome is Outcome.ABORTED:
+        return {}
+    verdict = {AVAILABILITY: record.outcome is Outcome.OK}
+    if record.outcome is Outcome.OK:
+        values = {"ttft": latency.ttft_s(record), "tpot": latency.tpot_s(record)}
+        for name, objective in objectives.latencies().items():
+            value = values[name]
+            verdict[name] = value <= objective.within_s if value is not None else name == "tpot"
+    return {**verdict, ALL: all(verdict.values())}
+
+
+def good_ratio(records: Sequence[RequestRecord], objectives: Objectives) -> dict[str, float]:
+    """Per objective, the share of the requests it judges that met it; no entry without a request."""
+    verdicts = [met(record, objectives) for record in records]
+    ratios = {}
+    for name in (AVAILABILITY, *objectives.latencies(), ALL):
+        judged = [verdict[name] for verdict in verdicts if name in verdict]
+        if judged:
+            ratios[name] = sum(judged) / len(judged)
+    return ratios
+
+
+def broken(ratios: Mapping[str, float], objectives: Objectives) -> tuple[str, ...]:
+    """The objectives whose share is below what was promised, worst kind first: availability, ttft, tpot."""
+    promised = {name: objective.ratio for name, objective in objectives.latencies().items()}
+    if objectives.availability is not None:
+        promised = {AVAILABILITY: objectives.availability, **promised}
+    return tuple(name for name, ratio in promised.items() if ratios.get(name, 1.0) < ratio)

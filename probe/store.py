@@ -1,0 +1,69 @@
+"""The history of capacity results, in SQLite: it survives restarts where the configuration gives it a path."""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from probe.errors import ConfigError
+from probe.records import CapacityResult
+from probe.report.result_json import dumps, loads
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS results (
+    id TEXT PRIMARY KEY,
+    target TEXT NOT NULL,
+    started REAL NOT NULL,
+    result TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS results_by_target ON results (target, started);
+"""
+# A result every four hours for a year.
+_KEEP = 2200
+
+
+class Store:
+    """Results of one process. Writes are a few a day, so they are made on the spot."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Opens or creates the store; in memory without a path. Raises ConfigError."""
+        try:
+            self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise ConfigError(
+                f"store.path: {path} cannot be used as a store ({error}); give a file in a directory that exists and "
+                "can be written"
+            ) from None
+
+    def close(self) -> None:
+        self._db.close()
+
+    def add(self, result: CapacityResult) -> None:
+        """Keeps a result, and drops the oldest of its target beyond what is kept."""
+        self._db.execute(
+            "INSERT INTO results VALUES (?, ?, ?, ?)",
+            (result.id, result.target, result.started.timestamp(), dumps(result)),
+        )
+        self._db.execute(
+            "DELETE FROM results WHERE target = ?1 AND id NOT IN"
+            " (SELECT id FROM results WHERE target = ?1 ORDER BY started DESC LIMIT ?2)",
+            (result.target, _KEEP),
+        )
+
+    def get(self, result_id: str) -> CapacityResult | None:
+        """One result, or None."""
+        row = self._db.execute("SELECT result FROM results WHERE id = ?", (result_id,)).fetchone()
+        return loads(row[0]) if row else None
+
+    def latest(self, target: str | None = None, limit: int = 20) -> Sequence[CapacityResult]:
+        """The newest results, of one target or of all, newest first."""
+        rows = self._db.execute(
+            "SELECT result FROM results WHERE ?1 IS NULL OR target = ?1 ORDER BY started DESC LIMIT ?2",
+            (target, limit),
+        )
+        return [loads(row[0]) for row in rows]
+
+    def latest_knee(self, target: str) -> CapacityResult | None:
+        """The newest result of a target that found a knee: what its series show after a restart."""
+        return next((r for r in self.latest(target, 100) if r.capacity.requests_per_second is not None), None)

@@ -1,0 +1,180 @@
+"""One watched target: its canary, its server's metrics, its scheduled capacity runs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+
+from probe.canary import Canary
+from probe.client.send import Client
+from probe.clock import Clock
+from probe.config import Config, TargetConfig
+from probe.errors import TargetError
+from probe.guard import GuardLimits
+from probe.load.plan import preflight, ramp_job
+from probe.load.ramp import Budget, Ramp
+from probe.records import (
+    CapacityResult,
+    Outcome,
+    RequestRecord,
+    RequestSpec,
+    ServerSnapshot,
+    TargetStatus,
+    Traffic,
+)
+from probe.server.scrape import Scraper
+from probe.targets.static import endpoint, workload
+from probe.workload import requests
+
+_log = structlog.get_logger()
+
+
+class Sink(Protocol):
+    """Where a target's measurements go: the composition root hands them to exporters and store."""
+
+    def record(self, record: RequestRecord) -> None:
+        """A request ended."""
+
+    def snapshot(self, target: str, snapshot: ServerSnapshot | None) -> None:
+        """The server was read; None: it could not be."""
+
+    def result(self, result: CapacityResult) -> None:
+        """A capacity run ended."""
+
+    def refused(self, target: str, reason: str) -> None:
+        """A capacity run was not allowed to start."""
+
+
+class TargetWatch:
+    """The work on one target. Its methods are the scheduled tasks; none raises for what the server does."""
+
+    def __init__(
+        self,
+        config: Config,
+        target: TargetConfig,
+        clock: Clock,
+        sink: Sink,
+        firing_pages: Callable[[], Awaitable[list[str]]] | None,
+    ) -> None:
+        self.config = target
+        self.objectives = config.objectives_of(target)
+        self._clock = clock
+        self._sink = sink
+        self._firing_pages = firing_pages
+        where = endpoint(target)
+        self._client = Client(where, clock, target.canary.timeout)
+        self._scraper = Scraper(where, clock, timeout_s=min(target.scrape, 3.0))
+        canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
+        self._canary = Canary(target.name, target.model, self._client, requests(canary_load), clock)
+        name = target.capacity.workload or target.canary.workload
+        self._capacity_load = workload(name, config.workload(name))
+        self._server: ServerSnapshot | None = None
+        self._server_error: str | None = None
+        self._ramp: Ramp | None = None
+        self._ramp_ended = asyncio.Event()
+        self._refusal: str | None = None
+        self.last_result: CapacityResult | None = None
+
+    @property
+    def model(self) -> str:
+        return self._canary.model
+
+    async def canary(self) -> None:
+        """One canary round."""
+        before = self._canary.recent[:1]
+        record = await self._canary.run_once()
+        self._sink.record(record)
+        if not before or before[0].outcome is not record.outcome:
+            log = _log.info if record.outcome is Outcome.OK else _log.warning
+            log("canary changed", target=self.config.name, outcome=record.outcome.value, detail=record.detail)
+
+    async def scrape(self) -> None:
+        """One reading of the server's metrics."""
+        try:
+            self._server = await self._scraper.read()
+            self._server_error = None
+        except TargetError as error:
+            if self._server_error is None:
+                _log.warning("server metrics cannot be read", target=self.config.name, detail=str(error))
+            self._server, self._server_error = None, str(error)
+        self._sink.snapshot(self.config.name, self._server)
+
+    async def capacity(self) -> None:
+        """One guarded capacity run, unless the pre-flight checks forbid it."""
+        target = self.config
+        if (refusal := await self._may_not_load()) is not None:
+            self._refusal = refusal
+            _log.warning("capacity run refused", target=target.name, reason=refusal)
+            self._sink.refused(target.name, refusal)
+            return
+        budget = target.capacity.budget
+        job = ramp_job(
+            target=target.name,
+            model=self.model,
+            server=self._server,
+            workload=self._capacity_load,
+            objectives=self.objectives,
+            concurrency=target.capacity.concurrency,
+            step_s=target.capacity.step,
+            requests_per_step=None,
+            budget=Budget(budget.tokens_per_run, budget.seconds, budget.over_objective_seconds),
+            guarded=True,
+        )
+        specs = requests(self._capacity_load, seed=self._clock.monotonic_ns())
+        self._ramp = Ramp(job, self._send_load, specs, self._scraper.read, self._clock, on_record=self._sink.record)
+        self._ramp_ended.clear()
+        _log.info("capacity run started", target=target.name, concurrency=target.capacity.concurrency)
+        try:
+            result = await self._ramp.run()
+        finally:
+            self._ramp = None
+            self._ramp_ended.set()
+        self._refusal, self.last_result = None, result
+        self._sink.result(result)
+        _log.info(
+            "capacity run ended",
+            target=target.name,
+            stopped=result.stopped.by,
+            reason=result.stopped.reason or result.capacity.reason,
+            requests_per_second=result.capacity.requests_per_second,
+            knee_concurrency=result.capacity.knee_concurrency,
+        )
+
+    def status(self) -> TargetStatus:
+        """The target as pages and terminals show it."""
+        recent = self._canary.recent
+        return TargetStatus(
+            name=self.config.name,
+            base_url=self.config.base_url,
+            model=self.model,
+            objectives=self.objectives,
+            up=recent[0].outcome is Outcome.OK if recent else None,
+            recent=recent,
+            failures=self._canary.failures,
+            server=self._server,
+            server_error=self._server_error,
+            capacity=self.last_result,
+            capacity_state="running" if self._ramp is not None else self._refusal,
+        )
+
+    async def end_load(self) -> None:
+        """Cancels step-up load at once, and waits until the run has been reported."""
+        if self._ramp is not None:
+            self._ramp.stop("interrupt", "shutting down")
+            await self._ramp_ended.wait()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.close()
+        await self._scraper.close()
+
+    async def _may_not_load(self) -> str | None:
+        recent = self._canary.recent
+        if not recent or recent[0].outcome is not Outcome.OK:
+            return "the last canary did not succeed"
+        verdict, self._server = await preflight(self._scraper.read, GuardLimits(), self._firing_pages)
+        return None if verdict.go else f"{verdict.reason}: {verdict.detail}"
+
+    async def _send_load(self, spec: RequestSpec, scheduled_ns: int) -> RequestRecord:
+        return await self._client.send(spec, self.model, Traffic.CAPACITY, scheduled_ns)

@@ -1,0 +1,253 @@
+"""The stand-in over loopback: what a client, a scrape and an operator see."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+from sim_running import Standin, running
+from sim_transcripts import exchange
+
+from probe.sim.asks import text_tokens
+from probe.sim.cost import PROFILES, Profile, StepCost
+from probe.sim.driver import Faults
+from probe.sim.server import serve
+
+# A step lasts 20 ms: time enough to look at a request that runs, and 900 tokens would take 18 s.
+SLOW = replace(PROFILES["tiny"], cost=StepCost(0.02, 0, 0), max_num_seqs=2, noise_ratio=0.0)
+FAST = replace(PROFILES["tiny"], cost=StepCost(0.0002, 0, 0))
+SHORT: dict[str, Any] = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True}
+LONG = SHORT | {"prompt": [1] * 100, "max_tokens": 900}
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Standin]:
+    with running(SLOW) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def fast() -> Iterator[Standin]:
+    with running(FAST) as server:
+        yield server
+
+
+def _until(true: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 5
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def _post(server: Standin, body: dict[str, Any]) -> socket.socket:
+    """A connection with a request under way."""
+    content = json.dumps(body).encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(content)}\r\n\r\n"
+    )
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_blocks_and_is_in_no_counter(slow: Standin, *, stream: bool) -> None:
+    before = slow.samples()["vllm:generation_tokens_total"]
+    finished = slow.samples()["vllm:request_success_total"]
+    with _post(slow, LONG | {"stream": stream}):
+        _until(lambda: slow.samples()["vllm:generation_tokens_total"] > before + 1, "no token came")
+        seen = slow.samples()
+        assert seen["vllm:num_requests_running"] == 1
+        assert seen["vllm:kv_cache_usage_perc"] > 0
+    _until(lambda: slow.samples()["vllm:num_requests_running"] == 0, "the request still runs")
+    seen = slow.samples()
+    assert seen["vllm:kv_cache_usage_perc"] == 0
+    assert seen["vllm:request_success_total"] == finished
+    assert seen["vllm:generation_tokens_total"] < before + 900
+
+
+def test_a_client_that_leaves_the_queue_is_gone_from_it(slow: Standin) -> None:
+    with _post(slow, LONG), _post(slow, LONG):
+        _until(lambda: slow.samples()["vllm:num_requests_running"] == 2, "two do not run")
+        with _post(slow, LONG):
+            _until(lambda: slow.samples()["vllm:num_requests_waiting"] == 1, "the third does not wait")
+        _until(lambda: slow.samples()["vllm:num_requests_waiting"] == 0, "the third still waits")
+        assert slow.samples()["vllm:num_requests_running"] == 2
+    _until(lambda: slow.samples()["vllm:num_requests_running"] == 0, "the others still run")
+
+
+def test_a_connection_serves_one_request_after_the_other(fast: Standin) -> None:
+    connection = HTTPConnection("127.0.0.1", fast.port, timeout=5)
+    for _ in range(3):
+        connection.request(
+            "POST", "/v1/completions", json.dumps(SHORT | {"stream": True}), {"content-type": "application/json"}
+        )
+        events = connection.getresponse().read().decode().split("\n\n")
+        assert len(events) == 4 + 1 + 1
+        assert events[-2:] == ["data: [DONE]", ""]
+    connection.close()
+
+
+def test_the_server_counts_what_the_client_got(fast: Standin) -> None:
+    before = fast.samples()
+    answer = fast.post("/v1/completions", SHORT | {"max_tokens": 17})
+    after = fast.samples()
+    usage = answer["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (3, 17, 20)
+    for name, change in (
+        ("vllm:generation_tokens_total", 17),
+        ("vllm:prompt_tokens_total", 3),
+        ("vllm:request_success_total", 1),
+        ("vllm:time_to_first_token_seconds_count", 1),
+        ("vllm:inter_token_latency_seconds_count", 16),
+    ):
+        assert after[name] - before[name] == change, name
+
+
+@pytest.mark.parametrize("ignore_eos", [True, False])
+def test_an_answer_has_exactly_max_tokens_with_and_without_ignore_eos(fast: Standin, *, ignore_eos: bool) -> None:
+    answer = fast.post("/v1/completions", SHORT | {"max_tokens": 33, "ignore_eos": ignore_eos})
+    assert answer["usage"]["completion_tokens"] == 33
+    assert len(answer["choices"][0]["text"].split()) == 33
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_stream_says_the_words_of_the_whole_answer(fast: Standin) -> None:
+    with _post(fast, SHORT | {"stream": True, "max_tokens": 25}) as connection:
+        received = b""
+        while not received.endswith(b"0\r\n\r\n"):
+            received += connection.recv(65536)
+    events = [json.loads(line[6:]) for line in received.decode().splitlines() if line.startswith("data: {")]
+    words = "".join(event["choices"][0]["text"] for event in events)
+    assert len(events) == len(words.split()) == 25
+    assert len({event["id"] for event in events}) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"), [("", 0), ("abcd", 1), ("abcde", 2), ("\u00e9\u00e9\u00e9", 2), ("a" * 400, 100)]
+)
+def test_text_is_a_token_for_every_four_bytes(prompt: str, tokens: int) -> None:
+    assert text_tokens(prompt) == tokens
+
+
+@pytest.mark.parametrize("prompt", ["x" * 40, ["x" * 40], [7] * 10, [[7] * 10]])
+def test_a_prompt_may_be_text_or_ids_alone_or_in_a_list(fast: Standin, prompt: object) -> None:
+    assert fast.post("/v1/completions", SHORT | {"prompt": prompt})["usage"]["prompt_tokens"] == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"prompt": [[1], [2]]}, "one prompt"),
+        ({"prompt": ["a", "b"]}, "one prompt"),
+        ({"n": 2}, "n must be 1"),
+        ({"prompt": [[]]}, "at least one prompt"),
+        ({"prompt": [[1], "a"]}, "valid"),
+        ({"prompt": {"a": 1}}, "valid"),
+        ({"stream_options": 3}, "valid"),
+        ({"max_tokens": None, "prompt": [5] * 1024}, "at least 1"),
+    ],
+)
+def test_what_it_cannot_do_it_says(fast: Standin, change: dict[str, Any], word: str) -> None:
+    body = fast.post("/v1/completions", SHORT | change, status=400)
+    assert word in body["error"]["message"]
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("body", ["\xff", "[" * 100_000, "", "null", "3", '{"prompt": NaN}'])
+def test_bytes_that_are_no_request_are_refused(fast: Standin, body: str) -> None:
+    status, answer = fast.call("POST", "/v1/completions", body.encode("latin-1"))
+    assert status == 400
+    assert json.loads(answer)["error"]["code"] == 400
+
+
+def test_it_says_that_it_is_no_vllm(fast: Standin) -> None:
+    assert json.loads(fast.get("/version")) == {"version": "0.32.0-sim"}
+    assert fast.post("/v1/completions", SHORT)["system_fingerprint"] == "vllm-0.32.0-sim"
+
+
+def test_metrics_have_the_real_servers_content_type(fast: Standin) -> None:
+    answer = exchange("GET /metrics", "127.0.0.1", fast.port)
+    assert "\ncontent-type: text/plain; version=1.0.0; charset=utf-8\n" in answer
+
+
+def test_a_key_guards_v1_and_nothing_else() -> None:
+    with running(FAST, api_key="sesame") as server:
+        for header in ("accept: */*", "authorization: Bearer simsalabim", "authorization: sesame"):
+            answer = exchange(f"GET /v1/models\n{header}", "127.0.0.1", server.port)
+            assert answer.startswith("HTTP/1.1 401 ")
+            assert answer.endswith('\n\n{"error":"Unauthorized"}')
+        assert '"tiny"' in exchange("GET /v1/models\nauthorization: Bearer sesame", "127.0.0.1", server.port)
+        assert server.get("/health") == ""
+        assert "vllm:" in server.get("/metrics")
+
+
+def test_a_stalled_engine_is_healthy_and_silent() -> None:
+    with running(FAST) as server:
+        server.breaks(Faults(stalled=True))
+        with _post(server, SHORT) as connection:
+            _until(lambda: server.samples()["vllm:num_requests_running"] == 1, "it does not run")
+            time.sleep(0.1)
+            assert server.get("/health") == ""
+            assert server.samples()["vllm:generation_tokens_total"] == 0
+            server.breaks(Faults())
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_faults_answer_with_500_for_their_share() -> None:
+    with running(FAST) as server:
+        server.breaks(Faults(error_ratio=1.0))
+        error = server.post("/v1/completions", SHORT, status=500)["error"]
+        assert (error["type"], error["code"]) == ("InternalServerError", 500)
+        assert server.get("/health") == ""
+        server.breaks(Faults(error_ratio=0.0))
+        assert server.post("/v1/completions", SHORT)["usage"]["completion_tokens"] == 4
+
+
+def test_a_server_that_stops_ends_its_streams_with_an_error_event() -> None:
+    with running(SLOW) as server:
+        connection = _post(server, LONG | {"stream": True})
+        _until(lambda: server.samples()["vllm:num_requests_running"] == 1, "it does not run")
+    with connection:
+        received = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    assert '"error"' in received
+    assert received.endswith("data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+_CHILD = """
+import asyncio
+from probe.sim.cost import PROFILES
+from probe.sim.server import serve
+say = lambda port: print(port, flush=True)
+asyncio.run(serve(PROFILES["tiny"], host="127.0.0.1", port=0, model="m", ready=say))
+print("stopped", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _CHILD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert int(child.stdout.readline()) > 0
+        child.send_signal(number)
+        assert child.stdout.read() == "stopped\n"
+        assert child.stderr.read() == ""
+        assert child.wait(5) == 0
+
+
+def test_a_port_that_is_taken_is_an_error_of_the_system(fast: Standin) -> None:
+    profile: Profile = FAST
+    with pytest.raises(OSError, match="in use"):
+        asyncio.run(serve(profile, host="127.0.0.1", port=fast.port, model="m"))

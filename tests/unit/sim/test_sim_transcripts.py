@@ -1,0 +1,30 @@
+"""The stand-in's bytes against transcripts of the real vLLM 0.32."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sim_running import Standin, running
+from sim_transcripts import exchange, normalised, read
+
+from probe.sim.cost import PROFILES
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "vllm-0.32"
+TRANSCRIPTS = sorted(path for path in GOLDEN.glob("*.txt") if path.name != "metrics.txt")
+
+
+@pytest.fixture(scope="module")
+def standin() -> Iterator[Standin]:
+    with running(PROFILES["tiny"]) as server:
+        yield server
+
+
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+def test_answers_with_the_real_servers_bytes(path: Path, standin: Standin) -> None:
+    transcript = read(path)
+    answer = exchange(transcript.request, "127.0.0.1", standin.port)
+    assert normalised(answer).rstrip() == normalised(transcript.answer).rstrip()
+
+
+def test_there_is_something_to_compare_with() -> None:
+    assert len(TRANSCRIPTS) > 30
