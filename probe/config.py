@@ -159,11 +159,16 @@ class WorkloadConfig(_Model):
 
 
 class CanaryConfig(_Model):
-    """A low-rate synthetic request."""
+    """A low-rate synthetic request.
+
+    `startup_grace`: for so long after our own start, failures before the first success are not counted. For a
+    sidecar, which starts minutes before its server has loaded its weights.
+    """
 
     every: Duration = 15.0
     workload: Name = "default"
     timeout: Duration = 30.0
+    startup_grace: Duration | None = None
 
 
 class ScheduleConfig(_Model):

@@ -69,6 +69,7 @@ class TargetWatch:
         self._canary = Canary(target.name, target.model, self._client, requests(canary_load), clock)
         name = target.capacity.workload or target.canary.workload
         self._capacity_load = workload(name, config.workload(name))
+        self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
         self._server: ServerSnapshot | None = None
         self._server_error: str | None = None
         self._ramp: Ramp | None = None
@@ -84,7 +85,8 @@ class TargetWatch:
         """One canary round."""
         before = self._canary.recent[:1]
         record = await self._canary.run_once()
-        self._sink.record(record)
+        if not self._is_starting(record):
+            self._sink.record(record)
         if not before or before[0].outcome is not record.outcome:
             log = _log.info if record.outcome is Outcome.OK else _log.warning
             log("canary changed", target=self.config.name, outcome=record.outcome.value, detail=record.detail)
@@ -168,6 +170,12 @@ class TargetWatch:
         """Closes the connections."""
         await self._client.close()
         await self._scraper.close()
+
+    def _is_starting(self, record: RequestRecord) -> bool:
+        """Whether a failure is one of a server that has never been up yet, within the grace given to it."""
+        if record.outcome is Outcome.OK:
+            self._grace_ends_ns = 0
+        return self._clock.monotonic_ns() < self._grace_ends_ns
 
     async def _may_not_load(self) -> str | None:
         recent = self._canary.recent

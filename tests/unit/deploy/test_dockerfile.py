@@ -1,0 +1,93 @@
+"""The Dockerfile and the list of what it sees. No engine runs here: these are properties of the text."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from probe import __version__
+
+
+@pytest.fixture(scope="module")
+def instructions(deploy: Path) -> list[tuple[str, str]]:
+    """(instruction, arguments), with continued lines joined and comments left out."""
+    text = re.sub(r"^\s*#.*\n", "", (deploy / "Dockerfile").read_text(), flags=re.MULTILINE)
+    lines = text.replace("\\\n", "").splitlines()
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in lines if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def final(instructions: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    last = max(i for i, (name, _) in enumerate(instructions) if name == "FROM")
+    return instructions[last:]
+
+
+def one(stage: list[tuple[str, str]], name: str) -> str:
+    (arguments,) = (arguments for instruction, arguments in stage if instruction == name)
+    return arguments
+
+
+def test_every_stage_starts_from_the_argument(instructions: list[tuple[str, str]]) -> None:
+    assert instructions[0][0] == "ARG"
+    assert re.fullmatch(r"BASE=docker\.io/library/python:3\.13-slim(-[a-z]+)?", instructions[0][1])
+    assert [a.split()[0] for name, a in instructions if name == "FROM"] == ["${BASE}", "${BASE}"]
+
+
+def test_it_runs_as_a_numeric_user_other_than_root(final: list[tuple[str, str]]) -> None:
+    assert one(final, "USER") == "65532:65532"
+    names = [name for name, _ in final]
+    assert not {"RUN", "COPY"} & set(names[names.index("USER") :])
+
+
+def test_signals_reach_kneewatch_itself(final: list[tuple[str, str]]) -> None:
+    assert json.loads(one(final, "ENTRYPOINT")) == ["kneewatch"]
+    assert json.loads(one(final, "CMD")) == ["run", "-c", "/etc/kneewatch/kneewatch.yml"]
+
+
+def test_the_final_stage_takes_only_the_environment(final: list[tuple[str, str]]) -> None:
+    assert one(final, "COPY") == "--from=build /opt/kneewatch /opt/kneewatch"
+    (run,) = (arguments for name, arguments in final if name == "RUN")
+    assert "install" not in run.replace("install -d", "")
+
+
+def test_it_runs_on_a_read_only_root(final: list[tuple[str, str]]) -> None:
+    assert "PYTHONDONTWRITEBYTECODE=1" in one(final, "ENV")
+    assert "HOME=/tmp" in one(final, "ENV")
+    assert json.loads(one(final, "VOLUME")) == ["/var/lib/kneewatch"]
+
+
+def test_versions_are_the_pinned_ones(instructions: list[tuple[str, str]]) -> None:
+    build = next(arguments for name, arguments in instructions if name == "RUN")
+    assert "--constraint constraints.txt" in build
+    assert "--no-cache-dir" in build
+
+
+def test_the_label_is_this_version(final: list[tuple[str, str]]) -> None:
+    assert ("ARG", f"VERSION={__version__}") in final
+    assert "${VERSION}" in one(final, "LABEL")
+
+
+def test_the_health_check_is_a_program_that_compiles(final: list[tuple[str, str]]) -> None:
+    arguments = one(final, "HEALTHCHECK")
+    command = json.loads(arguments[arguments.index("CMD ") + len("CMD ") :])
+    assert command[:2] == ["python", "-c"]
+    compile(command[2], "HEALTHCHECK", "exec")
+    assert "'127.0.0.1', 9876" in command[2]
+    assert "/-/healthy" in command[2]
+
+
+def test_what_is_copied_exists_and_is_not_ignored(instructions: list[tuple[str, str]], deploy: Path) -> None:
+    ignored = (deploy.parent / ".dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    copied = [a.split()[:-1] for name, a in instructions if name == "COPY" and not a.startswith("--from")]
+    for source in (source for sources in copied for source in sources):
+        assert f"!{source}" in ignored
+        assert (deploy.parent / source).exists(), source
+
+
+def test_every_package_of_the_wheel_is_copied(instructions: list[tuple[str, str]], deploy: Path) -> None:
+    packages = {init.parent.name for init in deploy.parent.glob("*/__init__.py")}
+    copied = {a.split()[0] for name, a in instructions if name == "COPY"}
+    assert packages
+    assert packages <= copied
