@@ -8,8 +8,7 @@ It is the only module that knows everyone; nothing here measures or decides.
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -22,6 +21,7 @@ from probe import __version__
 from probe.clock import Clock
 from probe.config import Config, config_hash, show
 from probe.load.lag import lags
+from probe.load.plan import firing_pages
 from probe.records import CapacityResult, RequestRecord, ServerSnapshot, TargetStatus, Traffic
 from probe.schedule import Schedule, TaskId
 from probe.store import Store
@@ -49,7 +49,9 @@ class App:
         self._health = HealthExporter(self.registry, __version__, config_hash(config))
         self._store = Store(config.store.path)
         self._schedule = Schedule(self._task_succeeded, self._task_failed)
-        self.watches = {t.name: TargetWatch(config, t, clock, self, self._alerts_of(t.name)) for t in config.targets}
+        self.watches = {
+            t.name: TargetWatch(config, t, clock, self, firing_pages(config, t.name)) for t in config.targets
+        }
         for watch in self.watches.values():
             self._plan(watch)
 
@@ -138,13 +140,6 @@ class App:
             if (known := self._store.latest_knee(name)) is not None:
                 self._capacity.restore(known)
                 watch.last_result = known
-
-    def _alerts_of(self, target: str) -> Callable[[], Awaitable[list[str]]] | None:
-        if self.config.prometheus is None:
-            return None
-        from probe.prometheus import Prometheus  # noqa: PLC0415 - 20 MiB that only this option needs
-
-        return partial(Prometheus(self.config.prometheus.url).firing_pages, target)
 
     def _task_succeeded(self, task: TaskId) -> None:
         self._health.succeeded(task.task, task.target, self._clock.wall_s())

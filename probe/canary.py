@@ -64,7 +64,7 @@ class Canary:
             target=self._target,
             model=self.model,
             traffic=Traffic.CANARY,
-            spec=spec,
+            spec=spec.without_prompt(),
             scheduled_ns=scheduled_ns,
             sent_ns=scheduled_ns,
             done_ns=now,

@@ -15,7 +15,7 @@ import typer
 
 from probe.config import Config, config_from, load_config, show
 from probe.config_errors import did_you_mean
-from probe.errors import ConfigError, KneewatchError
+from probe.errors import ConfigError, KneewatchError, TargetError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,8 +41,7 @@ def main() -> None:
     try:
         app()
     except KneewatchError as error:
-        for line in str(error).splitlines():
-            print(f"kneewatch: {line}", file=sys.stderr)  # noqa: T201
+        _say_error(error)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)
@@ -86,17 +85,23 @@ def check(
     chosen = [loaded.target(target)] if target else loaded.targets
     missed = False
     answers = []
+    failed = False
     for one in chosen:
         objectives = loaded.objectives_of(one)
-        record = asyncio.run(check_target(loaded, one, SystemClock()))
+        try:
+            record = asyncio.run(check_target(loaded, one, SystemClock()))
+        except TargetError as error:
+            _say_error(error)
+            failed = True
+            continue
         good = slo.met(record, objectives)
         missed = missed or record.outcome is not Outcome.OK or not good[slo.ALL]
         answers.append({"target": one.name, "model": record.model, **record_json(record), "met": dict(good)})
         if not as_json:
             typer.echo(canary_words(record, objectives))
-    if as_json:
+    if as_json and answers:
         _print_json(answers if config else answers[0])
-    raise typer.Exit(1 if missed else 0)
+    raise typer.Exit(2 if failed else 1 if missed else 0)
 
 
 @app.command()
@@ -106,8 +111,12 @@ def ramp(
     base_url: BaseUrl = None,
     model: Model = "auto",
     api_key_file: ApiKeyFile = None,
-    concurrency: Annotated[str, typer.Option(help="Requests in flight at each step.")] = "1,2,4,8,16",
-    step_seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long a step sends.")] = 15.0,
+    concurrency: Annotated[
+        str | None, typer.Option(help="Requests in flight at each step; 1,2,4,8,16 unless the configuration says.")
+    ] = None,
+    step_seconds: Annotated[
+        float | None, typer.Option(min=1, max=3600, help="How long a step sends; 15 unless the configuration says.")
+    ] = None,
     requests_per_step: Annotated[
         int | None, typer.Option(min=1, help="End a step after so many requests instead of after --step-seconds.")
     ] = None,
@@ -117,8 +126,10 @@ def ramp(
     ttft: Annotated[str, typer.Option(help="TTFT objective, with --base-url.")] = "500ms",
     tpot: Annotated[str, typer.Option(help="TPOT objective, with --base-url.")] = "50ms",
     ratio: Annotated[float, typer.Option(help="Share of requests that has to meet them.")] = 0.95,
-    max_seconds: Annotated[float, typer.Option(min=1, help="Budget: wall time.")] = 300.0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Budget: prompt and output tokens.")] = 500_000,
+    max_seconds: Annotated[float | None, typer.Option(min=1, help="Budget: wall time; 300 if not said.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Budget: prompt and output tokens; 500000 if not said.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the prompt lengths; prompts are new in every run.")] = 0,
     guard: Annotated[bool, typer.Option(help="Stop when the server queues, preempts or errs.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
@@ -142,12 +153,18 @@ def ramp(
         objectives={"ttft": {"ratio": ratio, "within": ttft}, "tpot": {"ratio": ratio, "within": tpot}},
     )
     chosen = loaded.target(target) if target else loaded.targets[0]
+    capacity, budget = chosen.capacity, chosen.capacity.budget
     asked = RampRequest(
-        concurrency=_concurrency(concurrency),
-        step_s=step_seconds,
+        concurrency=_concurrency(concurrency) if concurrency else capacity.concurrency,
+        step_s=step_seconds or capacity.step,
         requests_per_step=requests_per_step,
-        workload=_workload(workload, loaded) or chosen.capacity.workload or chosen.canary.workload,
-        budget=Budget(max_tokens, max_seconds, max_seconds),
+        workload=_workload(workload, loaded) or capacity.workload or chosen.canary.workload,
+        budget=Budget(
+            tokens=max_tokens or budget.tokens_per_run,
+            seconds=max_seconds or budget.seconds,
+            # Somebody who switches the guard off wants to see what lies beyond the knee.
+            over_objective_seconds=budget.over_objective_seconds if guard else max_seconds or budget.seconds,
+        ),
         guarded=guard,
         seed=seed,
     )
@@ -285,6 +302,11 @@ def _writable(file: Path | None) -> None:
         raise ConfigError(
             f"--json {file}: cannot be written ({error.strerror}); give a file in a directory that exists"
         ) from None
+
+
+def _say_error(error: KneewatchError) -> None:
+    for line in str(error).splitlines():
+        typer.echo(f"kneewatch: {line}", err=True)
 
 
 def _say_written(files: Sequence[Path]) -> None:

@@ -68,7 +68,7 @@ async def ramp_target(
     try:
         async with Client(where, clock, target.canary.timeout) as client:
             model = await client.resolve_model(target.model)
-            server = await _may_load(target, scraper, guarded=asked.guarded)
+            server = await _may_load(config, target, scraper, guarded=asked.guarded)
             job = ramp_job(
                 target=target.name,
                 model=model,
@@ -94,8 +94,8 @@ async def ramp_target(
         await scraper.close()
 
 
-async def _may_load(target: TargetConfig, scraper: Scraper, *, guarded: bool) -> ServerSnapshot | None:
-    verdict, server = await preflight(scraper.read, GuardLimits())
+async def _may_load(config: Config, target: TargetConfig, scraper: Scraper, *, guarded: bool) -> ServerSnapshot | None:
+    verdict, server = await preflight(scraper.read, GuardLimits(), firing_pages(config, target.name))
     if guarded and not verdict.go:
         raise TargetError(
             f"{target.base_url}: no load was sent, {verdict.reason}: {verdict.detail}; try again when the server is"

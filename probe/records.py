@@ -17,7 +17,7 @@ capacity        the knee as a rate.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -67,6 +67,10 @@ class RequestSpec:
     prompt_tokens: int
     output_tokens: int
 
+    def without_prompt(self) -> "RequestSpec":
+        """The same request, for a record."""
+        return replace(self, prompt=())
+
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
@@ -79,7 +83,10 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What happened to one request: raw stamps. Latencies are derived in latency.py."""
+    """What happened to one request: raw stamps. Latencies are derived in latency.py.
+
+    `spec` is what was asked for, but for the prompt: records are kept, and prompts are long.
+    """
 
     target: str
     model: str

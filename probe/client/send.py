@@ -142,7 +142,7 @@ class Client:
             target=self._endpoint.target,
             model=model,
             traffic=traffic,
-            spec=spec,
+            spec=spec.without_prompt(),
             scheduled_ns=scheduled_ns,
             sent_ns=sent_ns,
             done_ns=done_ns,

@@ -2,7 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 
+from probe.config import Config
 from probe.errors import TargetError
 from probe.guard import GuardLimits, may_start
 from probe.load.ramp import Budget, RampJob
@@ -58,6 +60,15 @@ async def preflight(
         reason = "no_server_metrics" if server is None else "no_prometheus"
         verdict = GuardVerdict(go=False, reason=reason, detail=str(error))
     return verdict, server
+
+
+def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str]]] | None:
+    """The question whether a paging alert fires for a target; None where no Prometheus is configured."""
+    if config.prometheus is None:
+        return None
+    from probe.prometheus import Prometheus  # noqa: PLC0415 - memory that only this option needs
+
+    return partial(Prometheus(config.prometheus.url).firing_pages, target)
 
 
 def _plain(values: Mapping[str, object]) -> dict[str, object]:

@@ -88,7 +88,7 @@ class ClosedLoop:
             target=target,
             model=model,
             traffic=Traffic.CAPACITY,
-            spec=spec,
+            spec=spec.without_prompt(),
             scheduled_ns=sent_ns,
             sent_ns=sent_ns,
             done_ns=now_ns,
