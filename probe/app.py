@@ -49,10 +49,10 @@ class App:
         self._health = HealthExporter(self.registry, __version__, config_hash(config))
         self._store = Store(config.store.path)
         self._schedule = Schedule(self._task_succeeded, self._task_failed)
-        self.watches = {
-            t.name: TargetWatch(config, t, clock, self, firing_pages(config, t.name)) for t in config.targets
-        }
-        for watch in self.watches.values():
+        self.watches: dict[str, TargetWatch] = {}
+        for target in config.targets:
+            watch = TargetWatch(config, target, clock, self, firing_pages(config, target.name))
+            self.watches[target.name] = watch
             self._plan(watch)
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None] = lambda url: None) -> None:  # noqa: ARG005

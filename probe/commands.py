@@ -12,7 +12,7 @@ from probe.clock import Clock
 from probe.config import Config, TargetConfig
 from probe.errors import TargetError
 from probe.guard import GuardLimits
-from probe.load.plan import preflight, ramp_job
+from probe.load.plan import firing_pages, preflight, ramp_job
 from probe.load.ramp import Budget, Ramp
 from probe.records import (
     CapacityResult,

@@ -63,10 +63,10 @@ def _base_url(text: str) -> str:
 
 
 def _cron(text: str) -> str:
-    from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415 - slow import, rarely needed
+    from probe.schedule import check_cron  # noqa: PLC0415 - slow to import, and needed for a written schedule only
 
     try:
-        CronTrigger.from_crontab(text)
+        check_cron(text)
     except ValueError as error:
         raise ValueError(f"expected five cron fields such as '0 4 * * *', got {text!r} ({error})") from None
     return text

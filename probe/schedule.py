@@ -39,6 +39,11 @@ class TaskId:
         return f"{self.task}:{self.target}"
 
 
+def check_cron(expression: str) -> None:
+    """Raises ValueError unless the expression has five valid cron fields."""
+    CronTrigger.from_crontab(expression, timezone=ZoneInfo("UTC"))
+
+
 class Schedule:
     """The tasks of one process. Callbacks run on the event loop."""
 
