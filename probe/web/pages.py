@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import jinja2
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from exporters.page import render
 from probe import __version__
 from probe.records import CapacityResult, TargetStatus
 from probe.report.result_json import dumps
@@ -80,8 +80,8 @@ class _Pages:
         return Response(self._css, media_type="text/css", headers=_HEADERS)
 
     async def metrics(self, request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._monitor.registry), headers={"content-type": content_type})
+        page, content_type = render(self._monitor.registry, request.headers.get("accept", ""))
+        return Response(page, headers={"content-type": content_type})
 
     async def config(self, _: Request) -> Response:
         return PlainTextResponse(self._monitor.config_text(), headers=_HEADERS)
