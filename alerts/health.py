@@ -1,0 +1,76 @@
+"""The alerts on Kneewatch itself: gone, silent for a target, or blind to a server's own metrics. Pure.
+
+They watch our own heartbeat, never traffic: a night without users is not silence, and a canary that
+fails because the server is down is a task that ran.
+"""
+
+from alerts.rules import Alert, Group
+from alerts.windows import duration
+from exporters import names
+from probe.config import Config
+
+_INTERVALS = 5
+_AT_LEAST_S = 120.0
+
+
+def health_group(config: Config, scale: float = 1.0) -> Group:
+    """The probe's own alerts; `scale` shortens their waiting times, the canary's intervals stay."""
+    rules = [_gone(scale), _silent(config, scale), _unreadable(scale)]
+    return Group("kneewatch-health", max(1.0, 30 * scale), rules)
+
+
+def _gone(scale: float) -> Alert:
+    for_s = 300 * scale  # a rollout of Kneewatch or a restart of Prometheus takes less
+    return Alert(
+        name="KneewatchProbeGone",
+        expr=f"absent({names.BUILD_INFO.name})",
+        for_s=for_s,
+        severity="page",
+        summary=f"No Kneewatch has been scraped for {duration(for_s)}",
+        description=(
+            f"Prometheus has had no {names.BUILD_INFO.name} for {duration(for_s)}: Kneewatch is down or not scraped."
+            " No other Kneewatch alert can fire until it is back; nobody watches the servers."
+        ),
+    )
+
+
+def _silent(config: Config, scale: float) -> Alert:
+    last = f'{names.TASK_LAST_SUCCESS.name}{{task="canary"}}'
+    interval = f'{names.TASK_INTERVAL.name}{{task="canary"}}'
+    # A canary that waits for its timeout is slow and not silent.
+    floor_s = max(_AT_LEAST_S * scale, 2 * max(target.canary.timeout for target in config.targets))
+    # The task counts as alive from the monitor's start, so one that never ends is missed too, and a
+    # monitor that has just started is not.
+    expr = f"time() - max by (target) ({last})\n  > clamp_min({_INTERVALS} * max by (target) ({interval}), {floor_s:g})"
+    return Alert(
+        name="KneewatchProbeSilent",
+        expr=expr,
+        for_s=60 * scale,
+        severity="page",
+        summary="{{ $labels.target }}: no canary has run for {{ $value | humanizeDuration }}",
+        description=(
+            "Kneewatch runs, but its canary task for {{ $labels.target }} has not run to its end for at least"
+            " {{ $value | humanizeDuration }}. Whether the server is up is not known, and its other alerts cannot fire."
+        ),
+    )
+
+
+def _unreadable(scale: float) -> Alert:
+    window = duration(300 * scale)
+    # A server that is down altogether is another alert's business: here its canaries succeed.
+    expr = (
+        f"max by (target) (max_over_time({names.SERVER_UP.name}[{window}])) == 0\n"
+        f"and max by (target) ({names.TARGET_UP.name}) == 1"
+    )
+    return Alert(
+        name="KneewatchServerMetricsUnreadable",
+        expr=expr,
+        for_s=300 * scale,
+        severity="ticket",
+        summary="{{ $labels.target }}: answers, but its metrics cannot be read",
+        description=(
+            "{{ $labels.target }} answers canaries, but no attempt to read its own metrics has succeeded for"
+            f" {duration(600 * scale)}. Queue, KV cache and preemptions are unknown, and the guard of capacity runs"
+            " cannot see them."
+        ),
+    )

@@ -1,0 +1,101 @@
+"""What a rules file is made of, and how it is written. Pure.
+
+In: groups of recording rules and alerts. Out: the YAML that Prometheus 2.42 and later read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import yaml
+
+from alerts.windows import duration
+
+# Each alert has its page there; the name of the page is the name of the alert.
+RUNBOOKS = "https://github.com/kneewatch/kneewatch/blob/main/docs/runbooks/"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """An expression that is evaluated once and kept under the name `record`."""
+
+    record: str
+    expr: str
+
+    def as_yaml(self) -> dict[str, object]:
+        return {"record": self.record, "expr": self.expr}
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """An alert. `summary` and `description` are Prometheus templates."""
+
+    name: str
+    expr: str
+    for_s: float
+    severity: str
+    summary: str
+    description: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    def as_yaml(self) -> dict[str, object]:
+        return {
+            "alert": self.name,
+            "expr": self.expr,
+            "for": duration(self.for_s),
+            "labels": {"severity": self.severity, **self.labels},
+            "annotations": {
+                "summary": self.summary,
+                "description": self.description,
+                **self.annotations,
+                "runbook_url": f"{RUNBOOKS}{self.name}.md",
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rules that are evaluated in order, every `interval_s`."""
+
+    name: str
+    interval_s: float
+    rules: Sequence[Recording | Alert]
+
+    def as_yaml(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "interval": duration(self.interval_s),
+            "rules": [rule.as_yaml() for rule in self.rules],
+        }
+
+
+def now(query: str, label: str = "target") -> str:
+    """A template that shows what `query` gives while the alert fires; `%q` in it is the label's value."""
+    return (
+        f"{{{{ with printf `{query}` $labels.{label} | query }}}}{{{{ . | first | value | humanize }}}}"
+        "{{ else }}unknown{{ end }}"
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Expressions over several lines stay readable."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def to_yaml(groups: Sequence[Group], remarks: Sequence[str]) -> str:
+    """The rules file; `remarks` become comments at its head."""
+    head = "".join(f"# {remark}\n" for remark in remarks)
+    body = yaml.dump(
+        {"groups": [group.as_yaml() for group in groups if group.rules]},
+        Dumper=_Dumper,
+        sort_keys=False,
+        width=2**31,
+        allow_unicode=True,
+    )
+    return head + body

@@ -1,0 +1,98 @@
+"""Which pairs of windows watch an objective, and which burn rate each asks for. Pure.
+
+In: an objective's ratio and window, and how often the canary runs. Out: the windows that can fire,
+and a line for each that cannot. The table is "Multiwindow, Multi-Burn-Rate Alerts" of the SRE
+Workbook (https://sre.google/workbook/alerting-on-slos/), with the ticket over a day that Sloth and
+the Kubernetes rules add: a long window, a short one that ends the alert soon after the fault does,
+and the share of the error budget spent in the long one.
+"""
+
+from dataclasses import dataclass
+
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+
+# One slow or failed canary is an accident and two are a coincidence. At one canary every 15 s and
+# an availability of 99.9 %, the fast window's burn rate alone would page at the fourth failure of
+# an hour; at one a minute, at the first.
+MIN_BAD_EVENTS = 3
+
+_UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Fires when errors burn the budget at `burn` times the allowed pace over both windows."""
+
+    severity: str  # page or ticket
+    long_s: float
+    short_s: float
+    burn: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    severity: str
+    long_s: float
+    short_s: float
+    budget_share: float
+
+
+_WORKBOOK = (
+    _Row("page", 1 * HOUR_S, HOUR_S / 12, 0.02),
+    _Row("page", 6 * HOUR_S, HOUR_S / 2, 0.05),
+    _Row("ticket", 1 * DAY_S, 2 * HOUR_S, 0.10),
+    _Row("ticket", 3 * DAY_S, 6 * HOUR_S, 0.10),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The windows that can fire, and why each of the others cannot."""
+
+    windows: tuple[Window, ...]
+    left_out: tuple[str, ...]
+
+
+def choose(*, ratio: float, slo_window_s: float, every_s: float, scale: float = 1.0) -> Choice:
+    """The windows for an objective of `ratio` over `slo_window_s`, probed every `every_s`.
+
+    `scale` shortens the windows and nothing else, so that a rehearsal takes minutes.
+    """
+    windows: list[Window] = []
+    left_out: list[str] = []
+    for row in _WORKBOOK:
+        window = _window(row, slo_window_s, every_s, scale)
+        problem = _never(window, row, ratio, slo_window_s, every_s)
+        if problem is None:
+            windows.append(window)
+        else:
+            name = f"{window.severity} at {window.burn:g}x over {duration(window.long_s)}"
+            left_out.append(f"{name}: {problem}")
+    return Choice(tuple(windows), tuple(left_out))
+
+
+def _window(row: _Row, slo_window_s: float, every_s: float, scale: float) -> Window:
+    # Below 1 a service that keeps its promise would be reported: short objectives get 1 instead.
+    burn = max(1.0, row.budget_share * slo_window_s / row.long_s)
+    # A short window without a canary in it has no ratio, and the pair would never fire.
+    short_s = max(row.short_s * scale, 2 * every_s)
+    return Window(row.severity, row.long_s * scale, short_s, round(burn, 6))
+
+
+def _never(window: Window, row: _Row, ratio: float, slo_window_s: float, every_s: float) -> str | None:
+    errors = window.burn * (1 - ratio)
+    if errors >= 1:
+        return f"cannot fire, {errors:.0%} of the requests would have to be bad"
+    if row.long_s > slo_window_s:
+        return f"longer than the objective's window of {duration(slo_window_s)}"
+    if window.long_s < MIN_BAD_EVENTS * every_s or window.short_s > window.long_s:
+        return f"too short for a canary every {duration(every_s)}"
+    return None
+
+
+def duration(seconds: float) -> str:
+    """A duration as PromQL writes it: a whole number of the largest unit that fits, such as 36h."""
+    ms = max(1, round(seconds * 1000))
+    unit, size = next((unit, size) for unit, size in _UNITS_MS if ms % size == 0)
+    return f"{ms // size}{unit}"

@@ -1,0 +1,136 @@
+"""What every test may rely on: the programs under test beside Kneewatch, a closed network, fixed examples.
+
+A program that is absent skips the tests that need it, by name and with the mend, and the run ends with a
+list of what was missing. With KNEEWATCH_REQUIRE_ALL=1, as in CI, the skip is a failure.
+"""
+
+import ipaddress
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).parent.parent
+REQUIRE_ALL = os.environ.get("KNEEWATCH_REQUIRE_ALL") == "1"
+MISSING = pytest.StashKey[dict[str, str]]()
+
+# The same examples in every run, so that a failure in CI is a failure everywhere; `dev` explores.
+hypothesis.settings.register_profile(
+    "ci", derandomize=True, database=None, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("dev", deadline=None)
+hypothesis.settings.load_profile("ci" if REQUIRE_ALL or os.environ.get("CI") else "dev")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[MISSING] = {}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for name, mend in sorted(config.stash[MISSING].items()):
+        terminalreporter.write_line(f"missing: {name} ({mend})", yellow=True)
+
+
+@pytest.fixture(scope="session")
+def promtool(request: pytest.FixtureRequest) -> str:
+    return _program(request, "promtool", "apt-get install prometheus")
+
+
+@pytest.fixture(scope="session")
+def prometheus_binary(request: pytest.FixtureRequest) -> str:
+    return _program(request, "prometheus", "apt-get install prometheus")
+
+
+@pytest.fixture(scope="session")
+def alertmanager(request: pytest.FixtureRequest) -> str:
+    mend = "apt-get install prometheus-alertmanager"
+    return _program(request, "alertmanager", mend, "prometheus-alertmanager")
+
+
+@pytest.fixture(scope="session")
+def amtool(request: pytest.FixtureRequest) -> str:
+    return _program(request, "amtool", "apt-get install prometheus-alertmanager")
+
+
+@pytest.fixture(scope="session")
+def chromium(request: pytest.FixtureRequest) -> str:
+    return _program(request, "chromium", "apt-get install chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def kubectl(request: pytest.FixtureRequest) -> str:
+    return _program(request, "kubectl", "install kubectl 1.27 or later")
+
+
+@pytest.fixture(scope="session")
+def vllm_python(request: pytest.FixtureRequest) -> str:
+    """A Python that can import vllm: KNEEWATCH_VLLM_PYTHON, or the one that `make vllm` made."""
+    python = Path(os.environ.get("KNEEWATCH_VLLM_PYTHON", ROOT / ".vllm/bin/python"))
+    if not python.exists():
+        return _absent(request, "a Python with vLLM", "make vllm, or set KNEEWATCH_VLLM_PYTHON")
+    return str(python)
+
+
+def _program(request: pytest.FixtureRequest, name: str, mend: str, *other_names: str) -> str:
+    for candidate in (name, *other_names):
+        if found := shutil.which(candidate):
+            return found
+    return _absent(request, name, mend)
+
+
+def _absent(request: pytest.FixtureRequest, name: str, mend: str) -> str:
+    request.config.stash[MISSING][name] = mend
+    if REQUIRE_ALL:
+        pytest.fail(f"{name} is missing and KNEEWATCH_REQUIRE_ALL=1: {mend}", pytrace=False)
+    pytest.skip(f"{name} is missing: {mend}")
+
+
+@pytest.fixture(autouse=True)
+def _loopback_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test that would talk to another machine fails, also where the code takes the refusal for a dead server."""
+    outside: list[str] = []
+    connect, connect_ex, getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+
+    def refuse(host: object) -> None:
+        if not _is_loopback(host):
+            outside.append(str(host))
+            raise ConnectionRefusedError(f"tests stay on this machine; refused: {host}")
+
+    def guarded_connect(self: socket.socket, address: object) -> None:
+        refuse(_host(self, address))
+        connect(self, address)  # type: ignore[arg-type]
+
+    def guarded_connect_ex(self: socket.socket, address: object) -> int:
+        refuse(_host(self, address))
+        return connect_ex(self, address)  # type: ignore[arg-type]
+
+    def guarded_getaddrinfo(host: object, *args: object, **kwargs: object) -> object:
+        if isinstance(host, str) and host.endswith(".invalid"):  # RFC 6761: never a name, so no need to ask
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        refuse(host)
+        return getaddrinfo(host, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket.socket, "connect", guarded_connect)
+    monkeypatch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
+    monkeypatch.setattr(socket, "getaddrinfo", guarded_getaddrinfo)
+    yield
+    assert not outside, f"the test tried to reach {', '.join(outside)}"
+
+
+def _host(sock: socket.socket, address: object) -> object:
+    local = sock.family not in (socket.AF_INET, socket.AF_INET6)
+    return None if local or not isinstance(address, tuple) else address[0]
+
+
+def _is_loopback(host: object) -> bool:
+    name = host.decode() if isinstance(host, bytes) else host
+    if name in (None, "", "localhost", "0.0.0.0", "::"):
+        return True
+    try:
+        return ipaddress.ip_address(str(name)).is_loopback
+    except ValueError:
+        return False

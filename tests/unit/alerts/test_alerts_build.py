@@ -1,0 +1,86 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from alerts import build
+from alerts.rules import RUNBOOKS
+from exporters import names
+from probe.config import load_config
+
+ROOT = Path(__file__).parents[3]
+CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load(build.render(CONFIG)[build.FILE])["groups"] for rule in group["rules"]
+]
+ALERTS = [rule for rule in RULES if "alert" in rule]
+
+
+def test_the_committed_example_is_what_the_generator_makes() -> None:
+    for name, text in build.render(CONFIG).items():
+        assert (ROOT / "alerts/generated" / name).read_text() == text, "run `make generate`"
+
+
+def test_write_puts_the_rendered_files_into_a_new_folder(tmp_path: Path) -> None:
+    paths = build.write(CONFIG, tmp_path / "a" / "b")
+    assert {path.name: path.read_text() for path in paths} == build.render(CONFIG)
+
+
+def test_every_expression_is_promql() -> None:
+    for rule in RULES:
+        promql_parser.parse(rule["expr"])
+
+
+def test_every_series_in_a_rule_is_one_that_is_exported_or_recorded() -> None:
+    known = {series.name for series in names.ALL} | {rule["record"] for rule in RULES if "record" in rule}
+    for rule in RULES:
+        texts = " ".join([rule["expr"], *rule.get("annotations", {}).values()])
+        used = set(re.findall(rf"(?:target_workload:)?{names.PREFIX}[\w:]+", texts))
+        assert used <= known
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: f"{rule['alert']}-{rule['labels'].get('long', '')}")
+def test_an_alert_has_what_the_engineer_on_call_needs(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in {"page", "ticket"}
+    assert rule["annotations"]["runbook_url"] == f"{RUNBOOKS}{rule['alert']}.md"
+    assert rule["annotations"]["summary"] != rule["annotations"]["description"]
+    page = ROOT / "docs/runbooks" / f"{rule['alert']}.md"
+    assert page.exists(), f"{page} is missing"
+    headings = re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)
+    assert headings == ["Meaning", "Impact", "First five minutes", "Causes", "Fixes", "When to ignore"]
+
+
+def test_every_runbook_belongs_to_an_alert() -> None:
+    pages = {path.stem for path in (ROOT / "docs/runbooks").glob("Kneewatch*.md")}
+    assert pages == {rule["alert"] for rule in ALERTS}
+
+
+def test_a_scale_shortens_the_windows_and_leaves_thresholds_alone() -> None:
+    whole, short = (build.render(CONFIG, window_scale=scale)[build.FILE] for scale in (1.0, 0.1))
+    assert "ratio_rate1h" in whole
+    assert "ratio_rate6m" in short
+    assert "ratio_rate1h" not in short
+    assert re.findall(r"> 0\.0144", whole) == re.findall(r"> 0\.0144", short)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_a_scale_that_is_no_scale_is_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        build.render(CONFIG, window_scale=scale)
+
+
+def test_nothing_is_used_that_prometheus_2_42_does_not_know() -> None:
+    groups = yaml.safe_load(build.render(CONFIG)[build.FILE])["groups"]
+    assert all(set(group) == {"name", "interval", "rules"} for group in groups)
+    assert all(set(rule) <= {"alert", "record", "expr", "for", "labels", "annotations"} for rule in RULES)
+
+
+def test_silence_is_not_called_before_a_canary_could_have_timed_out() -> None:
+    slow = CONFIG.targets[0].model_copy(
+        update={"canary": CONFIG.targets[0].canary.model_copy(update={"timeout": 400.0})}
+    )
+    text = build.render(CONFIG.model_copy(update={"targets": (slow,)}))[build.FILE]
+    assert re.search(r"clamp_min\(5 \* .*, 800\)", text)
