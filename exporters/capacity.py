@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from exporters import names
 from exporters.registry import counter, gauge
+from probe import guard
 from probe.records import CapacityResult
 
 # What `capacity_runs_total` may say beside Stopped.by: a run that a pre-flight check did not let start.
@@ -26,11 +27,14 @@ class CapacityExporter:
         self._runs = counter(names.CAPACITY_RUNS, registry)
         self._trips = counter(names.GUARD_TRIPS, registry)
         self._over = counter(names.OVER_OBJECTIVE, registry)
+        self._shown: dict[tuple[str, str], tuple[str, ...]] = {}  # the labels of the knee, by target and mode
 
     def expect(self, target: str) -> None:
         """Starts the counters of a target that has step-up load at zero."""
         for outcome in _OUTCOMES:
             self._runs.labels(target, outcome)
+        for reason in guard.REASONS:
+            self._trips.labels(target, reason)
         self._over.labels(target)
 
     def observe(self, result: CapacityResult) -> None:
@@ -46,21 +50,26 @@ class CapacityExporter:
         self._runs.labels(target, REFUSED).inc()
 
     def restore(self, result: CapacityResult) -> None:
-        """Publishes the knee of a result, be it an old one; its age shows in the timestamp series."""
+        """Publishes the knee of a result, be it an old one; its age shows in the timestamp series.
+
+        It replaces the target's knee before it, be it of another model: two would be two answers to one question.
+        """
         capacity = result.capacity
         if capacity.requests_per_second is None:
             return
         labels = (result.target, result.model, str(result.context.workload["name"]), capacity.mode)
-        self._rps.labels(*labels).set(capacity.requests_per_second)
-        self._last_success.labels(*labels).set(result.started.timestamp() + result.cost.seconds)
+        key = (result.target, capacity.mode)
+        before = self._shown.get(key, labels)
         for metric, value in (
+            (self._rps, capacity.requests_per_second),
+            (self._last_success, result.started.timestamp() + result.cost.seconds),
             (self._lower, capacity.lower),
             (self._upper, capacity.upper),
             (self._tokens, capacity.output_tokens_per_second),
             (self._concurrency, capacity.knee_concurrency),
         ):
+            with suppress(KeyError):  # there was none before
+                metric.remove(*before)
             if value is not None:
                 metric.labels(*labels).set(value)
-            else:
-                with suppress(KeyError):  # it was not there before either
-                    metric.remove(*labels)
+        self._shown[key] = labels

@@ -48,6 +48,8 @@ class ProbeExporter:
             self._requests.labels(*labels, outcome.value)
         for objective in (slo.AVAILABILITY, *self._objectives[target].latencies(), slo.ALL):
             self._good.labels(*labels, objective)
+        for kind in ("prompt", "output"):
+            self._tokens.labels(target, model, traffic.value, kind)
 
     def observe(self, record: RequestRecord, wall_s: float) -> None:
         """Counts one request that ended at `wall_s`."""

@@ -90,7 +90,7 @@ def _histograms(read: dict[str, ServerSnapshot]) -> Iterator[Metric]:
         family = HistogramMetricFamily(series.name, series.help, labels=series.labels)
         for target, snapshot in read.items():
             histogram: Histogram | None = snapshot.histograms.get(key)
-            if histogram is not None:
+            if histogram is not None and histogram.buckets:
                 buckets = [("+Inf" if le == float("inf") else str(le), count) for le, count in histogram.buckets]
                 family.add_metric([target], buckets, histogram.sum)
         yield family

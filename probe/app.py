@@ -116,8 +116,8 @@ class App:
             self._server.observe(target, snapshot)
 
     def result(self, result: CapacityResult) -> None:
+        self._capacity.observe(result)  # first: a full disk takes the history, not the figure
         self._store.add(result)
-        self._capacity.observe(result)
 
     def refused(self, target: str, reason: str) -> None:  # noqa: ARG002 - the reason is in the log and on the page
         self._capacity.refused(target)

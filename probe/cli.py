@@ -173,7 +173,7 @@ def ramp(
         result = asyncio.run(ramp_target(loaded, chosen, asked, SystemClock(), on_step))
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
     console.print(step_table(result.steps))
-    console.print(result_words(result))
+    console.print(result_words(result), markup=False)
     if json_file:
         json_file.write_text(dumps(result, indent=1) + "\n")
     raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)

@@ -8,94 +8,36 @@ messages show the text as written, so a value can never leak.
 
 import hashlib
 import os
-import re
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
-from zoneinfo import ZoneInfo
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    PlainSerializer,
-    SecretStr,
-    Tag,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, SecretStr, Tag, ValidationError, model_validator
 
-from probe.config_errors import describe, did_you_mean
+from probe.config_errors import describe, did_you_mean, shown
+from probe.config_file import expand, read_yaml
+from probe.config_values import (
+    BaseUrl,
+    Count,
+    Cron,
+    Duration,
+    Listen,
+    Name,
+    NotASwitch,
+    Positive,
+    Ratio,
+    SwitchedOff,
+    Timezone,
+    Tokens,
+    Url,
+    arm,
+    default_duration,
+)
 from probe.errors import ConfigError
 from probe.records import Api, Objective, Objectives
-from probe.units import DURATION_PATTERN, format_duration, parse_duration
-
-MAX_CONFIG_BYTES = 1_000_000
-
-
-def _positive(seconds: float) -> float:
-    if seconds <= 0:
-        raise ValueError("expected a duration above zero")
-    return seconds
-
-
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", text):
-        raise ValueError(f"expected a name of at most 63 letters, digits, '-', '_' or '.', got {text!r}")
-    return text
-
-
-def _url(text: str) -> str:
-    match = re.fullmatch(r"https?://([^/?#\s]+)(/[^?#\s]*)?", text)
-    if not match:
-        raise ValueError(f"expected an address such as http://llama-8b:8000, got {text!r}")
-    if "@" in match.group(1):
-        raise ValueError("credentials do not belong into an address; use api_key_file")
-    return text.rstrip("/")
-
-
-def _base_url(text: str) -> str:
-    return _url(text).removesuffix("/v1")
-
-
-def _cron(text: str) -> str:
-    from probe.schedule import check_cron  # noqa: PLC0415 - slow to import, and needed for a written schedule only
-
-    try:
-        check_cron(text)
-    except ValueError as error:
-        raise ValueError(f"expected five cron fields such as '0 4 * * *', got {text!r} ({error})") from None
-    return text
-
-
-def _timezone(text: str) -> str:
-    try:
-        ZoneInfo(text)
-    except (KeyError, ValueError, OSError):
-        raise ValueError(f"expected a time zone such as UTC or Europe/Berlin, got {text!r}") from None
-    return text
-
-
-Duration = Annotated[
-    float,
-    BeforeValidator(parse_duration),
-    AfterValidator(_positive),
-    PlainSerializer(format_duration, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["500ms", "15s", "1h"]}),
-]
-Name = Annotated[str, AfterValidator(_name)]
-Url = Annotated[str, AfterValidator(_url)]
-Ratio = Annotated[float, Field(gt=0, lt=1)]
-Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
-
-
-def _arm(value: object) -> str:
-    """Which arm of "a plain value or a mapping" is meant: errors then speak of that one alone."""
-    return "mapping" if isinstance(value, dict | BaseModel) else "plain"
+from probe.words import one_line
 
 
 class _Model(BaseModel):
@@ -115,7 +57,7 @@ class LatencyObjective(_Model):
 class ObjectivesConfig(_Model):
     """What users were promised."""
 
-    window: Duration = 30 * 86400.0
+    window: Duration = default_duration("30d")
     availability: Ratio | None = 0.999
     ttft: LatencyObjective | None = None
     tpot: LatencyObjective | None = None
@@ -125,8 +67,14 @@ class Lognormal(_Model):
     """Lengths drawn from a log-normal distribution, cut at `max`."""
 
     median: Tokens
-    sigma: Annotated[float, Field(gt=0, le=3)]
+    sigma: Annotated[float, NotASwitch, Field(gt=0, le=3)]
     max: Tokens
+
+    @model_validator(mode="after")
+    def _median_below_max(self) -> "Lognormal":
+        if self.median > self.max:
+            raise ValueError("expected a median of at most max")
+        return self
 
 
 class LognormalTokens(_Model):
@@ -141,11 +89,9 @@ class SharedPrefix(_Model):
     shared_tokens: Tokens
 
 
-TokenCount = Annotated[
-    Annotated[Tokens, Tag("plain")] | Annotated[LognormalTokens, Tag("mapping")], Discriminator(_arm)
-]
+TokenCount = Annotated[Annotated[Tokens, Tag("plain")] | Annotated[LognormalTokens, Tag("mapping")], Discriminator(arm)]
 Prefix = Annotated[
-    Annotated[Literal["unique"], Tag("plain")] | Annotated[SharedPrefix, Tag("mapping")], Discriminator(_arm)
+    Annotated[Literal["unique"], Tag("plain")] | Annotated[SharedPrefix, Tag("mapping")], Discriminator(arm)
 ]
 
 
@@ -165,41 +111,41 @@ class CanaryConfig(_Model):
     sidecar, which starts minutes before its server has loaded its weights.
     """
 
-    every: Duration = 15.0
+    every: Duration = default_duration("15s")
     workload: Name = "default"
-    timeout: Duration = 30.0
+    timeout: Duration = default_duration("30s")
     startup_grace: Duration | None = None
 
 
 class ScheduleConfig(_Model):
     """When scheduled load may start."""
 
-    cron: Annotated[str, AfterValidator(_cron)]
-    timezone: Annotated[str, AfterValidator(_timezone)] = "UTC"
+    cron: Cron = "0 4 * * *"
+    timezone: Timezone = "UTC"
 
 
 class BudgetConfig(_Model):
     """What one capacity run may cost at most."""
 
-    tokens_per_run: Annotated[int, Field(ge=1)] = 500_000
-    seconds: Annotated[float, Field(gt=0)] = 300.0
-    over_objective_seconds: Annotated[float, Field(gt=0)] = 20.0
+    tokens_per_run: Count = 500_000
+    seconds: Positive = 300.0
+    over_objective_seconds: Positive = 20.0
 
 
 class CapacityConfig(_Model):
     """Step-up load. Off unless asked for: it runs against servers that users are on."""
 
-    mode: Literal["off", "verify"] = "off"
-    schedule: ScheduleConfig = ScheduleConfig(cron="0 4 * * *")
+    mode: Annotated[Literal["off", "verify"], SwitchedOff] = "off"
+    schedule: ScheduleConfig = ScheduleConfig()
     workload: Name | None = None
-    concurrency: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (
+    concurrency: Annotated[tuple[Annotated[int, NotASwitch, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (
         1,
         2,
         4,
         8,
         16,
     )
-    step: Duration = 15.0
+    step: Duration = default_duration("15s")
     budget: BudgetConfig = BudgetConfig()
 
 
@@ -214,13 +160,13 @@ class TargetConfig(_Model):
     """One server to watch. Only servers named here get traffic."""
 
     name: Name
-    base_url: Annotated[str, AfterValidator(_base_url)]
+    base_url: BaseUrl
     model: Annotated[str, Field(min_length=1, max_length=256)] = "auto"
     api_key: SecretStr | None = None
     api_key_file: Path | None = None
     tls: TlsConfig = TlsConfig()
     metrics_url: Url | None = None
-    scrape: Duration = 5.0
+    scrape: Duration = default_duration("5s")
     objectives: Name = "default"
     canary: CanaryConfig = CanaryConfig()
     capacity: CapacityConfig = CapacityConfig()
@@ -250,7 +196,7 @@ class StoreConfig(_Model):
 class Config(_Model):
     """The whole configuration."""
 
-    listen: Annotated[str, Field(pattern=r"^(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}$")] = "127.0.0.1:9876"
+    listen: Listen = "127.0.0.1:9876"
     prometheus: PrometheusConfig | None = None
     store: StoreConfig = StoreConfig()
     objectives: dict[Name, ObjectivesConfig] = Field(default_factory=dict)
@@ -298,31 +244,31 @@ DEFAULT_WORKLOAD = WorkloadConfig()
 
 def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration in `path`. Raises ConfigError, one line a problem."""
-    raw = _read_yaml(path)
-    return config_from(raw, str(path), environ)
+    return config_from(read_yaml(path), str(path), environ)
 
 
 def config_from(raw: object, source: str, environ: Mapping[str, str] = os.environ) -> Config:
     """A checked configuration from parsed YAML; `source` names it in messages. Raises ConfigError."""
     if not isinstance(raw, dict):
         raise ConfigError(f"{source}: expected a mapping with the key 'targets', got {type(raw).__name__}")
-    problems: list[str] = []
-    expanded = _expand(raw, "", environ, problems)
-    if not problems:
-        try:
+    try:
+        expanded, problems = expand(raw, environ)
+        if not problems:
             config = Config.model_validate(expanded)
-        except ValidationError as error:
-            problems = describe(error, raw, Config)
-        else:
-            problems = _dangling(config)
+            problems = _dangling(config, raw)
+    except ValidationError as error:
+        problems = describe(error, raw, Config)
+    except (RecursionError, ValueError) as error:
+        why = "it refers to itself" if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(f"{source}: not a configuration, {why}; write the values out") from None
     if problems:
-        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
+        raise ConfigError("\n".join(f"{source}: {one_line(problem, 400)}" for problem in problems))
     return config
 
 
 def show(config: Config) -> str:
     """The effective configuration as YAML, defaults included and secrets hidden."""
-    return yaml.safe_dump(config.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def config_hash(config: Config) -> str:
@@ -330,68 +276,15 @@ def config_hash(config: Config) -> str:
     return hashlib.sha256(show(config).encode()).hexdigest()[:12]
 
 
-def _read_yaml(path: Path) -> object:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file with -c FILE") from None
-    if len(data) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{path}: {len(data)} bytes; expected a configuration of at most {MAX_CONFIG_BYTES}")
-    try:
-        return yaml.load(data, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader that also refuses duplicates
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path}{where}: not valid YAML ({error.problem})") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from None
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML takes the last of two equal keys silently; here that is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            key = getattr(key_node, "value", None)
-            if isinstance(key, str) and key != "<<":
-                if key in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"the key {key!r} stands here twice; keep one",
-                        problem_mark=key_node.start_mark,
-                    )
-                seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
-
-def _expand(value: object, path: str, environ: Mapping[str, str], problems: list[str]) -> object:
-    if isinstance(value, dict):
-        return {k: _expand(v, f"{path}.{k}" if path else str(k), environ, problems) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_expand(v, f"{path}[{i}]", environ, problems) for i, v in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-    missing = [name for name in _VARIABLE.findall(value) if name not in environ]
-    if missing:
-        problems.append(f"{path}: the environment variable {missing[0]} is not set; set it, or write the value")
-        return value
-    return _VARIABLE.sub(lambda match: environ[match.group(1)], value)
-
-
-def _dangling(config: Config) -> list[str]:
+def _dangling(config: Config, raw: object) -> list[str]:
     """Names that point nowhere, names given twice, and files that are not there."""
-    problems = [
-        problem for i, t in enumerate(config.targets) for problem in _target_problems(f"targets[{i}]", t, config)
-    ]
+    problems = [problem for i, t in enumerate(config.targets) for problem in _target_problems(i, t, config, raw)]
     names = [target.name for target in config.targets]
     for i, name in enumerate(names):
         if name in names[:i]:
-            problems.append(
-                f"targets[{i}].name: {name!r} is already targets[{names.index(name)}]; give each target its own name"
-            )
+            written = shown(["targets", i, "name"], raw)
+            first = names.index(name)
+            problems.append(f"targets[{i}].name: {written} is already targets[{first}]; give each target its own name")
     for name, workload in config.workloads.items():
         shared = workload.prefix.shared_tokens if isinstance(workload.prefix, SharedPrefix) else 0
         if isinstance(workload.prompt_tokens, int) and shared > workload.prompt_tokens:
@@ -402,21 +295,43 @@ def _dangling(config: Config) -> list[str]:
     return problems
 
 
-def _target_problems(at: str, target: TargetConfig, config: Config) -> list[str]:
+def _target_problems(i: int, target: TargetConfig, config: Config, raw: object) -> list[str]:
     problems: list[str] = []
 
-    def refer(key: str, name: str | None, known: Mapping[str, object], section: str) -> None:
+    def refer(keys: tuple[str, ...], name: str | None, known: Mapping[str, object], section: str) -> None:
         if name is not None and name not in known and name != "default":
             names = ", ".join(known) or "(none is defined)"
             hint = did_you_mean(name, list(known))
-            problems.append(f"{at}.{key}: {name!r} is not in {section}{hint}; expected one of {names}")
+            written = shown(["targets", i, *keys], raw)
+            problems.append(f"{at}.{'.'.join(keys)}: {written} is not in {section}{hint}; expected one of {names}")
 
-    refer("objectives", target.objectives, config.objectives, "objectives")
-    refer("canary.workload", target.canary.workload, config.workloads, "workloads")
-    refer("capacity.workload", target.capacity.workload, config.workloads, "workloads")
+    at = f"targets[{i}]"
+    refer(("objectives",), target.objectives, config.objectives, "objectives")
+    refer(("canary", "workload"), target.canary.workload, config.workloads, "workloads")
+    refer(("capacity", "workload"), target.capacity.workload, config.workloads, "workloads")
     if target.api_key and target.api_key_file:
         problems.append(f"{at}: api_key and api_key_file are both set; keep api_key_file")
-    for key, file in (("api_key_file", target.api_key_file), ("tls.ca_file", target.tls.ca_file)):
-        if file is not None and not os.access(file, os.R_OK):
-            problems.append(f"{at}.{key}: {file} cannot be read; create it, or mend the path")
+    for keys, file in ((("api_key_file",), target.api_key_file), (("tls", "ca_file"), target.tls.ca_file)):
+        written = shown(["targets", i, *keys], raw)
+        if file is not None and not _readable(file):
+            problems.append(f"{at}.{'.'.join(keys)}: {written} cannot be read; create it, or mend the path")
+        elif keys[0] == "tls" and file is not None and not _holds_certificates(file):
+            problems.append(f"{at}.{'.'.join(keys)}: {written} holds no certificates; give a PEM file")
     return problems
+
+
+def _readable(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            opened.read(1)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _holds_certificates(file: Path) -> bool:
+    try:
+        ssl.create_default_context(cafile=str(file))
+    except (OSError, ValueError):
+        return False
+    return True

@@ -15,6 +15,7 @@ _EXPECTED = {
     "bool_parsing": "expected true or false",
     "bool_type": "expected true or false",
     "string_type": "expected text",
+    "string_too_short": "expected text of at least one character",
     "dict_type": "expected a mapping",
     "tuple_type": "expected a list",
     "list_type": "expected a list",
@@ -48,6 +49,19 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+def shown(path: Sequence[str | int], raw: object) -> str:
+    """The value as the file has it, never as the environment filled it in; without what may be a secret."""
+    if any("key" in str(part) and "file" not in str(part) for part in path):
+        return "(hidden)"
+    value = _at(path, raw)
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    text = repr(value)
+    if "@" in text:
+        return "(hidden)"
+    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a line stays readable
+
+
 def _sentence(item: dict[str, typing.Any], path: Sequence[str | int], raw: object, model: type[BaseModel]) -> str:
     kind, context = item["type"], item.get("ctx") or {}
     if kind == "extra_forbidden":
@@ -57,30 +71,20 @@ def _sentence(item: dict[str, typing.Any], path: Sequence[str | int], raw: objec
         return "is missing; add it"
     if kind == "too_short":
         return "expected at least one entry"
-    if kind == "value_error":
-        # A validator of ours says it all, but quotes the value after ${NAME} was replaced.
-        words = str(context["error"])
-        return words if "${" not in _shown(path, raw) else f"{words.partition(', got ')[0]}, got {_shown(path, raw)}"
-    return f"{_expectation(kind, context, item['msg'])}, got {_shown(path, raw)}"
+    # A validator of ours says what it expects; what it got is said here, as written.
+    words = str(context["error"]).partition(", got ")[0] if kind == "value_error" else None
+    words = words or _expectation(kind, context, item["msg"])
+    of_a_key = item["loc"][-1] == "[key]"
+    return f"{words}, got {repr(path[-1]) if of_a_key else shown(path, raw)}"
 
 
 def _expectation(kind: str, context: dict[str, typing.Any], otherwise: str) -> str:
     if kind in _BOUNDS:
         key, word = _BOUNDS[kind]
-        return f"expected a number {word} {context[key]:g}"
+        return f"expected a number {word} {context[key]:.15g}"
     if kind in ("literal_error", "enum"):
         return f"expected {context['expected']}"
-    if kind == "string_pattern_mismatch":
-        return "expected HOST:PORT such as 127.0.0.1:9876"
     return _EXPECTED.get(kind, otherwise)
-
-
-def _shown(path: Sequence[str | int], raw: object) -> str:
-    """The value as the file has it, secrets hidden, long ones cut."""
-    if any("key" in str(part) and "file" not in str(part) for part in path):
-        return "(hidden)"
-    text = repr(_at(path, raw))
-    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a line stays readable
 
 
 def _at(path: Sequence[str | int], raw: object) -> object:
@@ -109,26 +113,32 @@ def _real_path(loc: Sequence[str | int], raw: object) -> list[str | int]:
 def _dotted(path: Sequence[str | int]) -> str:
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """The keys the schema allows at `path`, unions flattened."""
-    models: list[type[BaseModel]] = [model]
+    """The keys the schema allows at `path`, the arms of a union together."""
+    places: list[object] = [model]
     for part in path:
-        found: list[type[BaseModel]] = []
-        for m in models:
-            field = m.model_fields.get(str(part))
-            # A list index or a free name (objectives.chat) stays on the models already found.
-            found += (
-                _models_in(field.annotation) if field else [m] * (isinstance(part, int) or part not in m.model_fields)
-            )
-        models = found
-    return sorted({name for m in models for name in m.model_fields})
+        places = [inner for place in places for inner in _inside(place, part)]
+    return sorted({name for place in places for m in _models(place) for name in m.model_fields})
 
 
-def _models_in(annotation: object) -> list[type[BaseModel]]:
+def _inside(annotation: object, part: str | int) -> list[object]:
+    """What a key or an index of something of this type may hold."""
+    found: list[object] = []
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        field = annotation.model_fields.get(str(part))
+        return [field.annotation] if field else []
+    if typing.get_origin(annotation) in (dict, tuple, list):
+        return [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
+    for argument in typing.get_args(annotation):
+        found += _inside(argument, part)
+    return found
+
+
+def _models(annotation: object) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [m for argument in typing.get_args(annotation) for m in _models_in(argument)]
+    return [m for argument in typing.get_args(annotation) for m in _models(argument)]

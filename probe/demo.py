@@ -119,7 +119,7 @@ async def _watch(app: App, seconds: float, console: Console) -> None:
     if result is not None:
         console.print("The capacity run, closed loop, 256 prompt and 64 output tokens:")
         console.print(step_table(result.steps))
-        console.print(result_words(result))
+        console.print(result_words(result), markup=False)
 
 
 async def _show(app: App, seconds: float, console: Console, monitor: asyncio.Task[None]) -> None:

@@ -8,10 +8,13 @@ first, and KV as two of the last five polls.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from probe.records import GuardVerdict, Outcome, ServerSnapshot
 
 GO = GuardVerdict(go=True)
+# Why load is stopped: every reason that `decide` gives.
+REASONS = ("server_errors", "failed_requests", "server_unreadable", "preemptions", "queue", "kv_cache")
 # Failures that say the server is in trouble. A wrong answer or a bad request is trouble of another kind,
 # and going on would not be measuring either, so any failure stops the load; these only name it better.
 _SERVER_ERRORS = (Outcome.SERVER_ERROR, Outcome.REJECTED, Outcome.UNREACHABLE, Outcome.TIMEOUT)
@@ -56,7 +59,7 @@ def decide(polls: Sequence[ServerSnapshot | None], failures: Sequence[Outcome], 
         reason = "server_errors" if first in _SERVER_ERRORS else "failed_requests"
         return GuardVerdict(go=False, reason=reason, detail=f"{len(failures)} of our requests failed, first: {first}")
     missed = polls[-limits.missed_polls :]
-    if len(missed) == limits.missed_polls and all(poll is None for poll in missed):
+    if len(missed) == limits.missed_polls and all(poll is None or poll.waiting is None for poll in missed):
         return GuardVerdict(go=False, reason="server_unreadable", detail=f"{len(missed)} polls of the server failed")
     seen = [poll for poll in polls if poll is not None]
     if not seen:
@@ -65,10 +68,12 @@ def decide(polls: Sequence[ServerSnapshot | None], failures: Sequence[Outcome], 
 
 
 def _preempting(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
-    first, last = seen[0].preemptions, seen[-1].preemptions
-    if first is None or last is None or last - first < limits.preemptions:
+    counts = [poll.preemptions for poll in seen if poll.preemptions is not None]
+    # Growth from poll to poll: a server that restarts meanwhile counts from zero again.
+    grown = sum(max(after - before, 0.0) for before, after in pairwise(counts))
+    if grown < limits.preemptions:
         return None
-    return GuardVerdict(go=False, reason="preemptions", detail=f"{last - first:g} preemptions since the load began")
+    return GuardVerdict(go=False, reason="preemptions", detail=f"{grown:g} preemptions since the load began")
 
 
 def _queueing(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:

@@ -13,6 +13,7 @@ from requests import RequestException
 
 from probe.errors import TargetError
 from probe.records import Outcome
+from probe.words import one_line
 
 
 class Prometheus:
@@ -20,7 +21,8 @@ class Prometheus:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._connection = PrometheusConnect(url=url, timeout=5)
+        # Unless told, the library tries four times with pauses between, in a thread that a shutdown waits for.
+        self._connection = PrometheusConnect(url=url, timeout=5, retry=0)
 
     async def firing_pages(self, target: str) -> list[str]:
         """Names of the paging alerts that fire for a target now. Raises TargetError without an answer.
@@ -30,7 +32,11 @@ class Prometheus:
         query = f'ALERTS{{alertstate="firing", severity="page", target={json.dumps(target)}}}'
         try:
             answer: list[dict[str, Any]] = await asyncio.to_thread(self._connection.custom_query, query)
+            return sorted({str(sample["metric"].get("alertname", "?")) for sample in answer})
         except (PrometheusApiClientException, RequestException, ValueError) as error:
-            words = " ".join(str(error).split())[:200]
+            words = one_line(str(error))
             raise TargetError(f"{self._url}: Prometheus does not answer ({words})", Outcome.UNREACHABLE) from None
-        return sorted({sample["metric"].get("alertname", "?") for sample in answer})
+        except (LookupError, TypeError, AttributeError):
+            raise TargetError(
+                f"{self._url}: this is not Prometheus's answer to a query; check prometheus.url", Outcome.UNREACHABLE
+            ) from None

@@ -54,6 +54,7 @@ class Schedule:
         self._scheduler = AsyncIOScheduler(timezone=ZoneInfo("UTC"))
         self._tasks: dict[str, TaskId] = {}
         self._running: set[asyncio.Task[object]] = set()
+        self._stopped = False
         self._on_success = on_success
         self._on_problem = on_problem
         self._scheduler.add_listener(self._heard, EVENT_JOB_EXECUTED | _PROBLEMS)
@@ -79,11 +80,12 @@ class Schedule:
 
     @property
     def running(self) -> bool:
-        return bool(self._scheduler.running)
+        return bool(self._scheduler.running) and not self._stopped
 
     async def stop(self) -> None:
         """Starts nothing any more, cancels what runs, and waits until it has ended."""
-        if self._scheduler.running:
+        if self.running:
+            self._stopped = True  # the scheduler itself stops a turn of the loop later
             self._scheduler.shutdown(wait=False)
             await asyncio.gather(*self._running, return_exceptions=True)
 
@@ -99,6 +101,8 @@ class Schedule:
         async def tracked() -> None:
             current = asyncio.current_task()
             assert current is not None  # noqa: S101 - a coroutine always runs in a task
+            if self._stopped:
+                return
             self._running.add(current)
             try:
                 await work()
@@ -112,6 +116,8 @@ class Schedule:
         )
 
     def _heard(self, event: JobEvent) -> None:
+        if self._stopped:
+            return  # what was cancelled has not failed
         task = self._tasks[event.job_id]
         if event.code == EVENT_JOB_EXECUTED:
             self._on_success(task)

@@ -54,7 +54,7 @@ class Store:
     def get(self, result_id: str) -> CapacityResult | None:
         """One result, or None."""
         row = self._db.execute("SELECT result FROM results WHERE id = ?", (result_id,)).fetchone()
-        return loads(row[0]) if row else None
+        return _readable(row[0]) if row else None
 
     def latest(self, target: str | None = None, limit: int = 20) -> Sequence[CapacityResult]:
         """The newest results, of one target or of all, newest first."""
@@ -62,8 +62,16 @@ class Store:
             "SELECT result FROM results WHERE ?1 IS NULL OR target = ?1 ORDER BY started DESC LIMIT ?2",
             (target, limit),
         )
-        return [loads(row[0]) for row in rows]
+        return [result for row in rows if (result := _readable(row[0])) is not None]
 
     def latest_knee(self, target: str) -> CapacityResult | None:
         """The newest result of a target that found a knee: what its series show after a restart."""
         return next((r for r in self.latest(target, 100) if r.capacity.requests_per_second is not None), None)
+
+
+def _readable(text: str) -> CapacityResult | None:
+    """The result of a row; None where another version wrote it, so that it hides no row but itself."""
+    try:
+        return loads(text)
+    except ValueError:
+        return None

@@ -77,8 +77,7 @@ def summarize(
     ratios = slo.good_ratio(records, objectives)
     bound = percentile(sorted(loop_lag_s), 0.99) if loop_lag_s else 0.0
     reason = CUT_SHORT if cut_short else _void(records, bound, objectives)
-    tokens_rate = _tokens_inside(records, end) / seconds
-    throughput = tokens_rate * len(ok) / sum(r.output_tokens for r in ok) if ok else 0.0
+    throughput = sum(_share_inside(r, end) for r in ok) / seconds
     return StepSummary(
         plan=plan,
         valid=reason is None,
@@ -88,7 +87,7 @@ def summarize(
         offered_rps=sum(r.sent_ns <= end for r in records) / seconds,
         throughput_rps=throughput,
         goodput_rps=throughput * ratios.get(slo.ALL, 0.0),
-        output_tokens_per_second=tokens_rate,
+        output_tokens_per_second=_tokens_inside(records, end) / seconds,
         prompt_tokens_per_second=_prompts_inside(records, end) / seconds,
         ttft_s=distribution(latency.ttft_s(r) for r in ok),
         itl_s=distribution(gap for r in ok for gap in latency.itl_s(r)),
@@ -108,7 +107,7 @@ def over_objective_seconds(records: Iterable[RequestRecord], objectives: Objecti
 
 
 def tokens_spent(record: RequestRecord) -> int:
-    """Prompt and output tokens a request cost the server; for one that did not end well, at most this many."""
+    """Prompt and output tokens a request cost the server; of one that did not end well, those that are known."""
     if record.outcome is Outcome.OK:
         return record.prompt_tokens + record.output_tokens
     return record.spec.prompt_tokens + sum(event.tokens for event in record.events)
@@ -124,6 +123,17 @@ def _void(records: Sequence[RequestRecord], bound_s: float, objectives: Objectiv
     latencies = objectives.latencies().items()
     bound = any(errors[name] > MAX_ERROR_SHARE * objective.within_s for name, objective in latencies)
     return "client_bound" if bound else None
+
+
+def _share_inside(record: RequestRecord, end_ns: int) -> float:
+    """The share of its time that a request spent inside the window.
+
+    With N in flight and answers of L seconds these add up to N/L a second (Little's law), however long an answer
+    is beside the window; counting whole answers would lose those that end after it.
+    """
+    if record.sent_ns >= end_ns:
+        return 0.0
+    return min((end_ns - record.sent_ns) / max(record.done_ns - record.sent_ns, 1), 1.0)
 
 
 def _tokens_inside(records: Iterable[RequestRecord], end_ns: int) -> int:

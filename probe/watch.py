@@ -124,11 +124,16 @@ class TargetWatch:
             guarded=True,
         )
         specs = requests(self._capacity_load, seed=self._clock.monotonic_ns())
-        self._ramp = Ramp(job, self._send_load, specs, self._scraper.read, self._clock, on_record=self._sink.record)
+        ramp = Ramp(job, self._send_load, specs, self._scraper.read, self._clock, on_record=self._sink.record)
+        self._ramp = ramp
         self._ramp_ended.clear()
         _log.info("capacity run started", target=target.name, concurrency=target.capacity.concurrency)
         try:
-            result = await self._ramp.run()
+            result = await ramp.run()
+        except Exception as error:
+            ramp.stop("error", type(error).__name__)
+            self._sink.result(ramp.result())  # load that ran is accounted for, whatever broke
+            raise
         finally:
             self._ramp = None
             self._ramp_ended.set()

@@ -58,11 +58,13 @@ def requests(workload: Workload, seed: int = 0, salt: str | None = None) -> Iter
     lengths = random.Random(seed)
     unique = random.Random(f"{seed}/{salt if salt is not None else secrets.token_hex(16)}")
     shared = random.Random(f"{workload.name}/shared")
-    prefix = _content(workload.api, shared, workload.shared_tokens)
+    # Chat: the template adds tokens in front, which count as shared before they count as the prompt's own.
+    template = _TEMPLATE_TOKENS if workload.api is Api.CHAT else 0
+    prefix = _content(workload.api, shared, max(workload.shared_tokens - template, 0))
     while True:
         prompt_tokens = _length(workload.prompt_tokens, lengths)
         output_tokens = _length(workload.output_tokens, lengths)
-        own = max(prompt_tokens - len(prefix), 0)
+        own = max(prompt_tokens - max(workload.shared_tokens, template), 1 if template else 0)
         prompt = prefix[:prompt_tokens] + _content(workload.api, unique, own)
         yield RequestSpec(
             workload=workload.name,
@@ -87,5 +89,4 @@ def _content(api: Api, source: random.Random, count: int) -> list[int]:
 
 
 def _text(indexes: list[int]) -> str:
-    words = indexes[: max(len(indexes) - _TEMPLATE_TOKENS, 1)]
-    return " ".join(_WORDS[index] for index in words)
+    return " ".join(_WORDS[index] for index in indexes)

@@ -16,7 +16,7 @@ def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     where throughput had already collapsed there, what it could have reached at most (throughput grows no faster
     than concurrency); None where nothing broke. Steps that are invalid for another reason judge nothing.
     """
-    held = [step for step in steps if step.valid and not step.broken]
+    held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
     best = max(held, key=_concurrency, default=None)
     guarded = [step for step in steps if stopped.by == "guard" and step.reason == CUT_SHORT]
     broke = [step for step in steps if step.valid and step.broken] + guarded
@@ -56,8 +56,9 @@ def _upper(best: StepSummary, above: StepSummary) -> float:
 
 def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
     voided = sorted({step.reason for step in steps if step.reason})
-    if any(step.valid for step in steps):
-        return f"the lowest step, concurrency {steps[0].plan.concurrency}, already broke an objective"
+    judged = [step for step in steps if step.valid]
+    if judged:
+        return f"the lowest step judged, concurrency {min(map(_concurrency, judged))}, already broke an objective"
     if voided:
         return f"no step was valid: {', '.join(voided)}"
     return f"no step was completed: {stopped.by}" + (f" ({stopped.reason})" if stopped.reason else "")
@@ -65,9 +66,10 @@ def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
 
 def _caveat(broke: Sequence[StepSummary], best: StepSummary, limiting: str | None) -> str | None:
     """What a reader has to know about the figure, or None."""
-    below = [step.plan.concurrency for step in broke if _concurrency(step) < _concurrency(best)]
+    below = [step.plan.concurrency for step in broke if _concurrency(step) <= _concurrency(best)]
     if below:
-        return f"not monotone: concurrency {below[0]} broke an objective below the knee; measure again"
-    if limiting is None:
-        return "no step broke an objective: the capacity is at least this"
+        return f"not monotone: concurrency {below[0]} broke an objective at or below the knee; measure again"
+    if not broke:
+        why = f"the run ended for {limiting} before a higher step" if limiting else "no step broke an objective"
+        return f"{why}: the capacity is at least this"
     return None

@@ -26,8 +26,20 @@ class Endpoint:
         return self.metrics_url or f"{self.base_url}/metrics"
 
     def headers(self, url: str) -> dict[str, str]:
-        """What to send along to `url`; the key goes to the target's own address alone. Raises OSError."""
-        secret = self.secret() if url.startswith(f"{self.base_url}/") else None
+        """What to send along to `url`; the key goes to the target's own address alone.
+
+        Raises ValueError, in words, for a key that cannot be read or sent.
+        """
+        if not url.startswith(f"{self.base_url}/"):
+            return {}
+        try:
+            secret = self.secret()
+        except OSError as error:
+            raise ValueError(f"the API key cannot be read ({error.strerror})") from None
+        except UnicodeError:
+            secret = "\0"  # noqa: S105 - refused below
+        if secret and not (secret.isascii() and secret.isprintable()):
+            raise ValueError("the API key is not something a header can carry")
         return {"authorization": f"Bearer {secret}"} if secret else {}
 
     def tls(self) -> ssl.SSLContext | bool:

@@ -7,6 +7,7 @@ closes the connection at once (vLLM then drops the request).
 
 import asyncio
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -14,11 +15,12 @@ from typing import Any, Protocol, Self
 import httpx
 
 from probe.client.endpoint import Endpoint
-from probe.client.sse import Read, events
+from probe.client.sse import Event, Read, events
 from probe.client.stream import Transcript, error_message, judge, transcript
 from probe.clock import Clock
 from probe.errors import TargetError
 from probe.records import Api, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.words import one_line
 
 # uvicorn, and so vLLM, closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE): we let go first,
 # so that a request never meets a connection that is just being closed.
@@ -26,6 +28,8 @@ _KEEPALIVE_S = 4.0
 _CONNECT_S = 5.0
 _MAX_STREAM_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
+_MAX_NAME = 256
+_MODELS_S = 10.0
 _PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
 _STATUS_OUTCOMES = {
     401: Outcome.UNAUTHORIZED,
@@ -33,6 +37,9 @@ _STATUS_OUTCOMES = {
     404: Outcome.NOT_FOUND,
     429: Outcome.REJECTED,
 }
+# What sending and receiving may raise: httpx's own errors, and those it lets through from sockets, TLS, text
+# decoding and the event loop.
+_FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
 _OK = 200
 _BAD_REQUEST, _SERVER_ERROR = 400, 500
 
@@ -54,6 +61,10 @@ class _Answer:
     location: str = ""
     reads: list[Read] = field(default_factory=list)
 
+    @property
+    def body(self) -> bytes:
+        return b"".join(read.data for read in self.reads)
+
 
 class Client:
     """The connections to one target."""
@@ -68,6 +79,7 @@ class Client:
             timeout=httpx.Timeout(timeout_s, connect=min(_CONNECT_S, timeout_s)),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE_S),
             verify=endpoint.tls(),
+            headers={"accept-encoding": "identity"},  # compression would hold events back to pack them together
             trust_env=False,  # a proxy from the environment would be measured as if it were the server
             transport=transport,
         )
@@ -88,24 +100,25 @@ class Client:
         """The names the server answers to, its own order. Raises TargetError, one line with the mend."""
         url = f"{self._endpoint.base_url}/v1/models"
         answer = _Answer()
+        ended = await self._exchange("GET", "/v1/models", None, answer, min(self._timeout_s, _MODELS_S))
+        if answer.status != _OK or ended is not None:
+            outcome, detail = ended or self._refusal(answer)
+            raise TargetError(
+                f"{url}: {self._safe(detail or outcome.value)}; {_MENDS.get(outcome, _CHECK_URL)}", outcome
+            )
         try:
-            async with asyncio.timeout(min(self._timeout_s, 10.0)):
-                await self._receive(self._request("GET", "/v1/models", None), answer)
-        except (httpx.HTTPError, TimeoutError, OSError, ValueError) as error:
-            outcome, detail = self._failure(error, answer)
-            mend = "check base_url and that the server is up" if outcome is not Outcome.UNAUTHORIZED else "mend the key"
-            raise TargetError(f"{url}: {detail}; {mend}", outcome) from None
-        body = b"".join(read.data for read in answer.reads)
-        if answer.status != _OK:
-            outcome, detail = self._refusal(answer)
-            raise TargetError(f"{url}: {detail}; {_MENDS.get(outcome, 'check base_url')}", outcome)
-        try:
-            return [str(model["id"]) for model in json.loads(body)["data"]]
+            served = [model["id"] for model in json.loads(answer.body)["data"]]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise TargetError(
                 f"{url}: the answer is not a list of models; expected an OpenAI-compatible server, check base_url",
                 Outcome.NOT_FOUND,
             ) from None
+        usable = [name for name in served if _is_name(name)]
+        if served and not usable:
+            raise TargetError(
+                f"{url}: none of the models listed has a name to ask for; check base_url", Outcome.NOT_FOUND
+            )
+        return usable
 
     async def resolve_model(self, wanted: str) -> str:
         """The model to ask for: `wanted`, or the first one served for "auto". Raises TargetError."""
@@ -114,7 +127,7 @@ class Client:
             return served[0]
         if wanted in served:
             return wanted
-        names = ", ".join(served[:8]) or "no model"
+        names = self._safe(", ".join(served[:8])) or "no model"
         raise TargetError(
             f"{self._endpoint.base_url}: the model {wanted!r} is not served; expected one of: {names}; mend `model`",
             Outcome.NOT_FOUND,
@@ -124,19 +137,15 @@ class Client:
         """Sends one request and records what happened. Raises nothing but CancelledError."""
         answer = _Answer()
         said = Transcript()
-        ended: tuple[Outcome, str | None] | None = None
+        body = _body(spec, model)
         sent_ns = self._clock.monotonic_ns()
-        try:
-            request = self._request("POST", _PATHS[spec.api], _body(spec, model))
-            sent_ns = self._clock.monotonic_ns()
-            async with asyncio.timeout(self._timeout_s):
-                await self._receive(request, answer)
-        except (httpx.HTTPError, TimeoutError, OSError, ValueError) as error:
-            ended = self._failure(error, answer)
+        ended: tuple[Outcome, str | None] | None = await self._exchange(
+            "POST", _PATHS[spec.api], body, answer, self._timeout_s
+        )
         done_ns = self._clock.monotonic_ns()
         if answer.status == _OK:
-            said = transcript(events(answer.reads), spec.api)
-            ended = ended or self._verdict(spec, answer, said)
+            said = transcript(self._redacted(answer.reads), spec.api)
+            ended = ended or _verdict(spec, answer, said)
         outcome, detail = ended or self._refusal(answer)
         return RequestRecord(
             target=self._endpoint.target,
@@ -148,7 +157,7 @@ class Client:
             done_ns=done_ns,
             done_wall_s=self._clock.wall_s(),
             outcome=outcome,
-            detail=self._hide(detail),
+            detail=self._safe(detail) if detail else None,
             http_status=answer.status,
             events=said.events,
             reads=len(answer.reads),
@@ -157,9 +166,24 @@ class Client:
             finish_reason=said.finish_reason,
         )
 
-    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Request:
+    async def _exchange(
+        self, method: str, path: str, body: dict[str, Any] | None, answer: _Answer, timeout_s: float
+    ) -> tuple[Outcome, str | None] | None:
+        """Sends and receives, into `answer`; None, or how it failed. A refusal that breaks off is still a refusal."""
         url = f"{self._endpoint.base_url}{path}"
-        return self._http.build_request(method, url, json=body, headers=self._endpoint.headers(url))
+        try:
+            headers = self._endpoint.headers(url)
+        except (OSError, ValueError) as error:
+            return Outcome.UNAUTHORIZED, str(error)
+        self._http.cookies.clear()  # a load balancer's cookie would tie us to one replica
+        try:
+            request = self._http.build_request(method, url, json=body, headers=headers)
+            async with asyncio.timeout(timeout_s):
+                await self._receive(request, answer)
+        except _FAILURES as error:
+            if answer.status in (None, _OK):
+                return self._failure(error, answer, timeout_s)
+        return None
 
     async def _receive(self, request: httpx.Request, answer: _Answer) -> None:
         """Fills `answer` as bytes arrive. The hot path: it stamps and stores, nothing else."""
@@ -168,56 +192,67 @@ class Client:
             answer.status = response.status_code
             answer.content_type = response.headers.get("content-type", "")
             answer.location = response.headers.get("location", "")
-            limit = _MAX_STREAM_BYTES if answer.status == _OK else _MAX_ERROR_BYTES
             size, now, reads = 0, self._clock.monotonic_ns, answer.reads
             async for data in response.aiter_raw():
                 reads.append(Read(now(), data))
                 size += len(data)
-                if size > limit:
-                    raise ValueError(f"more than {limit} bytes of answer")
+                if size > _MAX_STREAM_BYTES:
+                    raise ValueError(f"more than {_MAX_STREAM_BYTES} bytes of answer")
+                if size > _MAX_ERROR_BYTES and answer.status != _OK:
+                    return
         finally:
             await response.aclose()
 
-    def _failure(self, error: Exception, answer: _Answer) -> tuple[Outcome, str]:
+    def _failure(self, error: Exception, answer: _Answer, timeout_s: float) -> tuple[Outcome, str]:
         """The outcome of an exchange that did not come to its end."""
-        words = self._hide(" ".join(str(error).split())) or type(error).__name__
+        words = str(error) or type(error).__name__
         if isinstance(error, TimeoutError | httpx.TimeoutException):
             if isinstance(error, httpx.ConnectTimeout):
                 return Outcome.TIMEOUT, "no connection in time"
             got = f"{len(answer.reads)} reads of an answer" if answer.reads else "no answer"
-            return Outcome.TIMEOUT, f"{got} within {self._timeout_s:g} s"
+            return Outcome.TIMEOUT, f"{got} within {timeout_s:g} s"
         if answer.status is not None:
             return Outcome.BROKEN_STREAM, f"the answer broke off: {words}"
-        if isinstance(error, httpx.LocalProtocolError | UnicodeError):
-            return Outcome.UNAUTHORIZED, "the API key is not something a header can carry"
-        if isinstance(error, OSError):
-            return Outcome.UNAUTHORIZED, f"the API key cannot be read ({error.strerror})"
-        return Outcome.UNREACHABLE, f"cannot be reached ({words})"
+        return Outcome.UNREACHABLE, f"cannot be reached ({self._safe(words)})"
 
     def _refusal(self, answer: _Answer) -> tuple[Outcome, str]:
         """The outcome of an answer whose status is not 200."""
         status = answer.status or 0
         outcome = _STATUS_OUTCOMES.get(status, Outcome.SERVER_ERROR if status >= _SERVER_ERROR else Outcome.BAD_REQUEST)
         if status < _BAD_REQUEST and answer.location:
-            return outcome, f"HTTP {status} redirects to {answer.location[:200]!r}; give the final address"
-        words = self._hide(error_message(b"".join(read.data for read in answer.reads)))
+            return outcome, f"HTTP {status} redirects to {self._safe(answer.location)!r}; give the final address"
+        words = error_message(self._hide(answer.body))
         return outcome, f"HTTP {status}: {words}" if words else f"HTTP {status}"
 
-    def _verdict(self, spec: RequestSpec, answer: _Answer, said: Transcript) -> tuple[Outcome, str | None]:
-        if "event-stream" not in answer.content_type and not said.done:
-            kind = answer.content_type.split(";")[0][:60] or "no content type"
-            return Outcome.BROKEN_STREAM, f"the answer is {kind!r}, expected an event stream"
-        return judge(spec, said)
+    def _redacted(self, reads: list[Read]) -> Iterator[Event]:
+        """The stream's events without our key, should a server repeat it back."""
+        return (Event(event.at_ns, self._hide(event.data)) for event in events(reads))
 
-    def _hide(self, text: str | None) -> str | None:
-        """The text without our key, should a server repeat it back."""
+    def _hide(self, data: bytes) -> bytes:
         try:
             secret = self._endpoint.secret()
         except (OSError, ValueError):
             secret = None
-        return text.replace(secret, "(hidden)") if text and secret else text
+        return data.replace(secret.encode(), b"(hidden)") if secret else data
+
+    def _safe(self, text: str) -> str:
+        """The text on one line, cut, and without our key."""
+        return one_line(self._hide(text.encode("utf-8", "replace")))
 
 
+def _verdict(spec: RequestSpec, answer: _Answer, said: Transcript) -> tuple[Outcome, str | None]:
+    if "event-stream" not in answer.content_type and not said.done:
+        kind = answer.content_type.split(";")[0][:60] or "no content type"
+        return Outcome.BROKEN_STREAM, f"the answer is {kind!r}, expected an event stream"
+    return judge(spec, said)
+
+
+def _is_name(name: object) -> bool:
+    """Whether a served model's name can be a label, a line and a request."""
+    return isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable()
+
+
+_CHECK_URL = "check base_url and that the server is up"
 _MENDS = {
     Outcome.UNAUTHORIZED: "set api_key_file to a file with a valid key",
     Outcome.NOT_FOUND: "expected an OpenAI-compatible server, check base_url",

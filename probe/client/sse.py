@@ -30,13 +30,16 @@ def events(reads: Iterable[Read]) -> Iterator[Event]:
     An event cut off by the end of the stream is still returned: whether its content is whole is for
     the reader of the content to say.
     """
-    pending, lines, at_ns = b"", list[bytes](), 0
+    pending, lines, at_ns = list[bytes](), list[bytes](), 0
     for read in reads:
         at_ns = read.at_ns
-        *complete, pending = (pending + read.data).split(b"\n")
+        *complete, rest = read.data.split(b"\n")
         for line in complete:
-            yield from _take(line.removesuffix(b"\r"), lines, at_ns)
-    yield from _take(pending.removesuffix(b"\r"), lines, at_ns)
+            # Pieces of a long line are joined once, not at each read: a hostile line costs no more than its length.
+            yield from _take(b"".join((*pending, line)).removesuffix(b"\r"), lines, at_ns)
+            pending.clear()
+        pending.append(rest)
+    yield from _take(b"".join(pending).removesuffix(b"\r"), lines, at_ns)
     yield from _take(b"", lines, at_ns)
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 from probe.client.sse import Event
 from probe.records import Api, Outcome, RequestSpec, TokenEvent
+from probe.words import one_line
+
+_MAX_TOKENS = 10_000_000  # no context is longer; a count beyond it is a fault and not a figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,18 @@ def transcript(events: Iterable[Event], api: Api) -> Transcript:
             return Transcript(tuple(tokens), prompt, output, finish, done=True)
         chunk = _object(event.data)
         if chunk is None:
-            return Transcript(tuple(tokens), prompt, output, finish, malformed=_clip(event.data))
+            return Transcript(tuple(tokens), prompt, output, finish, malformed=one_line(event.data))
         if (error := _error(chunk)) is not None:
             return Transcript(tuple(tokens), prompt, output, finish, error=error)
         choice = _first_choice(chunk)
         if choice is not None:
-            finish = choice.get("finish_reason") or finish
-        if (usage := _usage(chunk)) is not None:
+            reason = choice.get("finish_reason")
+            finish = one_line(reason, 40) if isinstance(reason, str) else finish
+        usage = None
+        if isinstance(chunk.get("usage"), dict):
+            usage = _usage(chunk["usage"])
+            if usage is None:
+                return Transcript(tuple(tokens), prompt, output, finish, malformed=one_line(event.data))
             prompt, output = usage
         if choice is None:
             continue
@@ -75,6 +83,8 @@ def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]: 
         return Outcome.WRONG_ANSWER, "the server sent no usage; it has to honour stream_options.include_usage"
     if answer.output_tokens != spec.output_tokens:
         return Outcome.WRONG_ANSWER, f"{answer.output_tokens} output tokens, {spec.output_tokens} were asked for"
+    if (carried := sum(event.tokens for event in answer.events)) > answer.output_tokens:
+        return Outcome.WRONG_ANSWER, f"the events carried {carried} tokens, the usage says {answer.output_tokens}"
     if answer.finish_reason != "length":
         return Outcome.WRONG_ANSWER, f"finish reason {answer.finish_reason!r}, expected 'length' (ignore_eos is set)"
     if spec.api is Api.COMPLETIONS and answer.prompt_tokens != spec.prompt_tokens:
@@ -86,7 +96,7 @@ def error_message(body: bytes) -> str:
     """The server's own words out of an error body, on one line; the start of the body where it has none."""
     chunk = _object(body)
     words = _error(chunk) if chunk is not None else None
-    return words or _clip(body)
+    return words or one_line(body)
 
 
 def _object(data: bytes) -> dict[str, Any] | None:
@@ -103,7 +113,7 @@ def _error(chunk: Mapping[str, Any]) -> str | None:
     if not error:
         return None
     message = error.get("message") if isinstance(error, dict) else error
-    return _clip(str(message or error).encode())
+    return one_line(str(message or error))
 
 
 def _first_choice(chunk: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -111,12 +121,12 @@ def _first_choice(chunk: Mapping[str, Any]) -> dict[str, Any] | None:
     return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
 
 
-def _usage(chunk: Mapping[str, Any]) -> tuple[int, int] | None:
-    usage = chunk.get("usage")
-    if not isinstance(usage, dict):
-        return None
+def _usage(usage: Mapping[str, object]) -> tuple[int, int] | None:
+    """Prompt and output tokens; None where a server cannot mean what it says."""
     prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
-    return (prompt, output) if isinstance(prompt, int) and isinstance(output, int) else None
+    if type(prompt) is not int or type(output) is not int:
+        return None
+    return (prompt, output) if 0 <= prompt <= _MAX_TOKENS and 0 <= output <= _MAX_TOKENS else None
 
 
 def _has_content(choice: Mapping[str, Any], api: Api) -> bool:
@@ -126,10 +136,3 @@ def _has_content(choice: Mapping[str, Any], api: Api) -> bool:
     if not isinstance(delta, dict):
         return False
     return any(delta.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls"))
-
-
-def _clip(data: bytes, limit: int = 200) -> str:
-    """At most `limit` printable characters on one line: it may come from anybody and goes into logs and pages."""
-    text = " ".join(data[: 4 * limit].decode("utf-8", "replace").split())
-    text = "".join(c if c.isprintable() else "?" for c in text)
-    return text if len(text) <= limit else text[: limit - 3] + "..."

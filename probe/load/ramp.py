@@ -93,7 +93,9 @@ class Ramp:
         self._clock = clock
         self._on_step = on_step
         self._on_record = on_record
-        self._started_ns = 0
+        self._started_ns = clock.monotonic_ns()
+        self._started = datetime.fromtimestamp(clock.wall_s(), UTC)
+        self._steps: list[StepSummary] = []
         self._halt = asyncio.Event()
         self._records: list[RequestRecord] = []
         self._loop: ClosedLoop | None = None
@@ -105,19 +107,23 @@ class Ramp:
         self._halt.set()
 
     async def run(self) -> CapacityResult:
-        """Runs the steps and returns the result, also when it was stopped on the way."""
-        started = datetime.fromtimestamp(self._clock.wall_s(), UTC)
+        """Runs the steps and returns the result, also when it was stopped on the way.
+
+        Raises what a seam raises beyond its contract; `result` then still gives what was measured.
+        """
+        self._started = datetime.fromtimestamp(self._clock.wall_s(), UTC)
         self._started_ns = self._clock.monotonic_ns()
         watcher = asyncio.create_task(self._watch_server())
         watcher.add_done_callback(lambda _: self._halt.set())  # no watch, whatever the reason: no load
-        steps: list[StepSummary] = []
         try:
             await self._warm_up()
             for plan in self._job.plans:
+                first_poll = len(self._watch.polls)
+                await self._poll()  # the state before the step, so that its preemptions are its own
                 if self._halt.is_set():
                     break
-                step = await self._step(plan)
-                steps.append(step)
+                step = await self._step(plan, first_poll)
+                self._steps.append(step)
                 self._on_step(step)
                 if self._job.guarded and step.valid and step.broken:
                     self.stop("done", f"concurrency {plan.concurrency} broke {', '.join(step.broken)}")
@@ -126,34 +132,40 @@ class Ramp:
             watcher.cancel()
             with suppress(asyncio.CancelledError):
                 await watcher
+        return self.result()
+
+    def result(self) -> CapacityResult:
+        """What was measured so far, and what ended it."""
         stopped = self._watch.stopped or Stopped("done")
         return CapacityResult(
-            id=f"{started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
+            id=f"{self._started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
             target=self._job.target,
             model=self._job.model,
-            started=started,
+            started=self._started,
             context=self._job.context,
-            steps=tuple(steps),
-            capacity=knee(steps, stopped),
+            steps=tuple(self._steps),
+            capacity=knee(self._steps, stopped),
             cost=self._cost(),
             stopped=stopped,
         )
 
     async def _warm_up(self) -> None:
         """One request that no step counts: a cold server's first answer says nothing of its capacity."""
-        record = await self._send(next(self._specs), self._clock.monotonic_ns())
-        self._keep([record])
-        if record.outcome is not Outcome.OK and self._job.guarded:
-            self.stop("guard", "failed_requests")
+        await self._load(StepPlan(concurrency=1, seconds=0, requests=1))
+        self._ask_guard()
 
-    async def _step(self, plan: StepPlan) -> StepSummary:
+    async def _load(self, plan: StepPlan) -> StepRun:
         self._loop = ClosedLoop(plan, self._send, self._specs, self._clock)
-        first_poll = len(self._watch.polls)
-        await self._poll()  # the state before the step, so that its preemptions are its own
-        run: StepRun = await self._loop.run(self._halt, self._job.target, self._job.model)
-        await self._poll()
+        run = await self._loop.run(self._halt, self._job.target, self._job.model)
         self._loop = None
-        self._keep(run.records)
+        self._records += run.records
+        for record in run.records:
+            self._on_record(record)
+        return run
+
+    async def _step(self, plan: StepPlan, first_poll: int) -> StepSummary:
+        run = await self._load(plan)
+        await self._poll()
         return summary.summarize(
             plan,
             run.records,
@@ -169,13 +181,16 @@ class Ramp:
         due = self._clock.monotonic_ns()
         while True:
             await self._poll()
-            failures = [r.outcome for r in self._so_far() if r.outcome not in (Outcome.OK, Outcome.ABORTED)]
-            verdict = decide(self._watch.polls, failures, self._job.limits)
-            if self._job.guarded and not verdict.go:
-                self.stop("guard", verdict.reason)
+            self._ask_guard()
             self._spend()
             due = max(due + int(POLL_S * 1e9), self._clock.monotonic_ns())
             await asyncio.sleep((due - self._clock.monotonic_ns()) * 1e-9)
+
+    def _ask_guard(self) -> None:
+        failures = [r.outcome for r in self._so_far() if r.outcome not in (Outcome.OK, Outcome.ABORTED)]
+        verdict = decide(self._watch.polls, failures, self._job.limits)
+        if self._job.guarded and not verdict.go:
+            self.stop("guard", verdict.reason)
 
     async def _poll(self) -> None:
         try:
@@ -194,17 +209,13 @@ class Ramp:
 
     def _cost(self) -> Cost:
         records = self._so_far()
+        in_flight = self._loop.in_flight if self._loop else []
         return Cost(
-            requests=len(records),
-            tokens=sum(map(summary.tokens_spent, records)),
+            requests=len(records) + len(in_flight),
+            tokens=sum(map(summary.tokens_spent, records)) + sum(spec.prompt_tokens for spec in in_flight),
             seconds=(self._clock.monotonic_ns() - self._started_ns) * 1e-9,
             over_objective_seconds=summary.over_objective_seconds(records, self._job.objectives),
         )
 
     def _so_far(self) -> list[RequestRecord]:
         return [*self._records, *(self._loop.records if self._loop else ())]
-
-    def _keep(self, records: tuple[RequestRecord, ...] | list[RequestRecord]) -> None:
-        self._records += records
-        for record in records:
-            self._on_record(record)

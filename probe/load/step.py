@@ -40,11 +40,18 @@ class ClosedLoop:
         self._specs = specs
         self._clock = clock
         self._sent = 0
+        self._closed = False
         self._in_flight: dict[int, tuple[RequestSpec, int]] = {}
         self.records: list[RequestRecord] = []
 
+    @property
+    def in_flight(self) -> list[RequestSpec]:
+        """What has been sent and not answered."""
+        return [spec for spec, _ in self._in_flight.values()]
+
     async def run(self, stop: asyncio.Event, target: str, model: str) -> StepRun:
-        """Runs the step to its end, or until `stop` is set. Raises nothing but CancelledError."""
+        """Runs the step to its end, or until `stop` is set. Raises what `send` raises, and CancelledError."""
+        self._closed = stop.is_set()
         start = self._clock.monotonic_ns()
         end = start + int(self._plan.seconds * 1e9)
         async with watch_lag(self._clock) as lag:
@@ -53,6 +60,7 @@ class ClosedLoop:
             try:
                 await _all_done_or(users, stopper)
             finally:
+                self._closed = True  # whatever a cancelled request makes of it: no more are sent
                 for task in (*users, stopper):
                     task.cancel()
                 await asyncio.gather(*users, stopper, return_exceptions=True)
@@ -66,6 +74,8 @@ class ClosedLoop:
 
     def _goes_on(self, start_ns: int, end_ns: int) -> bool:
         """Whether to send another: by number, or by time, which is stretched where it holds too few to judge."""
+        if self._closed:
+            return False
         if self._plan.requests is not None:
             return self._sent < self._plan.requests
         now = self._clock.monotonic_ns()
@@ -74,12 +84,11 @@ class ClosedLoop:
     async def _user(self, start_ns: int, end_ns: int) -> None:
         while self._goes_on(start_ns, end_ns):
             self._sent += 1
-            spec = next(self._specs)
-            scheduled = self._clock.monotonic_ns()
-            self._in_flight[id(spec)] = (spec, scheduled)
+            number, spec, scheduled = self._sent, next(self._specs), self._clock.monotonic_ns()
+            self._in_flight[number] = (spec, scheduled)
             record = await self._send(spec, scheduled)
             self.records.append(record)
-            del self._in_flight[id(spec)]
+            del self._in_flight[number]
             if record.outcome is not Outcome.OK:
                 await asyncio.sleep(_AFTER_FAILURE_S)
 

@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from probe import latency, slo
 from probe.records import CapacityResult, Distribution, Objectives, Outcome, RequestRecord, StepSummary, TargetStatus
 from probe.report.words import MISSING, milliseconds, number, percent, promises
+from probe.words import one_line
 
 _STEP_COLUMNS = (
     "conc", "req/s", "output\ntok/s", "TTFT ms\np50/p95/p99", "ITL ms\np50/p95/p99", "E2E ms\np50/p95/p99",
     "good", "KV\npeak", "waiting\npeak", "preemp-\ntions", "verdict",
 )  # fmt: skip
+_LINE = 500
 
 
 def step_table(steps: Sequence[StepSummary]) -> Table:
@@ -59,15 +62,15 @@ def result_words(result: CapacityResult) -> str:
         f"Cost: {cost.requests} requests, {cost.tokens:,} tokens, {cost.seconds:.1f} s,"
         f" {cost.over_objective_seconds:g} s over an objective."
     )
-    return "\n".join(lines)
+    return "\n".join(one_line(line, _LINE) for line in lines)
 
 
 def canary_words(record: RequestRecord, objectives: Objectives) -> str:
     """One canary round: what was measured, and which objectives it met."""
     verdicts = slo.met(record, objectives)
-    words = f"{record.target} ({record.model}): {record.outcome.value}"
+    words = f"{record.target} ({one_line(record.model)}): {record.outcome.value}"
     if record.outcome is not Outcome.OK:
-        return f"{words}: {record.detail}"
+        return f"{words}: {one_line(record.detail or '')}"
     missed = [name for name, good in verdicts.items() if not good and name != slo.ALL]
     return (
         f"{words}; TTFT {milliseconds(latency.ttft_s(record))}, TPOT {milliseconds(latency.tpot_s(record))},"
@@ -82,7 +85,7 @@ def live_summary(statuses: Sequence[TargetStatus]) -> Table:
     for column in ("target", "canaries", "good", "TTFT", "TPOT", "running", "waiting", "KV", "capacity", "limited by"):
         table.add_column(column, overflow="fold")
     for status in statuses:
-        table.add_row(*_status_row(status))
+        table.add_row(*(Text(one_line(cell)) for cell in _status_row(status)))
     return table
 
 

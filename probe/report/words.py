@@ -1,5 +1,6 @@
 """Numbers as people read them, the same in terminal and page. Pure."""
 
+import math
 import time
 
 from probe.records import Objectives
@@ -19,12 +20,15 @@ def number(value: float | None) -> str:
     """Three significant digits below a thousand, whole numbers above."""
     if value is None:
         return MISSING
-    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.3g}"  # noqa: PLR2004
+    whole = math.isfinite(value) and (abs(value) >= 999.5 or value == int(value))  # noqa: PLR2004 - .3g: 1e+03
+    return f"{value:,.0f}" if whole else f"{value:.3g}"
 
 
 def percent(ratio: float | None) -> str:
-    """A ratio as a percentage."""
-    return MISSING if ratio is None else f"{ratio * 100:.3g} %"
+    """A ratio as a percentage. Near one, what is missing is what counts: 0.9999 is not 100 %."""
+    if ratio is None:
+        return MISSING
+    return f"{ratio * 100:.6g} %" if 0.99 < ratio < 1 else f"{ratio * 100:.3g} %"  # noqa: PLR2004
 
 
 def promises(objectives: Objectives) -> str:

@@ -10,9 +10,13 @@ from probe.clock import Clock
 from probe.errors import TargetError
 from probe.records import Outcome, ServerSnapshot
 from probe.server import vllm
+from probe.words import one_line
 
 _MAX_PAGE_BYTES = 8 * 1024 * 1024
+_MAX_VERSION = 64
 _OK = 200
+# httpx's own errors, and those it lets through from sockets, TLS, text decoding and the event loop.
+_FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
 
 
 class Scraper:
@@ -41,20 +45,22 @@ class Scraper:
                     self._version = await self._ask_version()
                 page = await self._get(self._endpoint.metrics_address)
             return vllm.parse(page, self._clock.monotonic_ns(), self._clock.wall_s(), self._version)
-        except (httpx.HTTPError, TimeoutError, OSError, ValueError) as error:
+        except _FAILURES as error:
             self._version = None
-            words = " ".join(str(error).split()) or type(error).__name__
+            words = one_line(str(error)) or type(error).__name__
             raise TargetError(
                 f"{self._endpoint.metrics_address}: no vLLM metrics ({words})", Outcome.UNREACHABLE
             ) from None
 
     async def _ask_version(self) -> str:
-        """vLLM says it at /version; a server that does not is "unknown", not broken."""
+        """vLLM says it at /version; a server that does not, or not within half the time, is "unknown", not broken."""
         try:
-            version = json.loads(await self._get(f"{self._endpoint.base_url}/version"))["version"]
-        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            async with asyncio.timeout(self._timeout_s / 2):
+                version = json.loads(await self._get(f"{self._endpoint.base_url}/version"))["version"]
+        except (*_FAILURES, KeyError, TypeError):
             return "unknown"
-        return version if isinstance(version, str) and len(version) <= 64 else "unknown"  # noqa: PLR2004 - a label
+        is_label = isinstance(version, str) and 0 < len(version) <= _MAX_VERSION and version.isprintable()
+        return version if is_label else "unknown"
 
     async def _get(self, url: str) -> str:
         async with self._http.stream("GET", url, headers=self._endpoint.headers(url)) as response:

@@ -38,11 +38,20 @@ _PLAIN = (
 )  # fmt: skip
 _PARTS = tuple(name + part for names in HISTOGRAMS.values() for name in names for part in ("_bucket", "_sum"))
 _WANTED = frozenset((*_PLAIN, *_PARTS))
+# Every bucket and every value of a label is a series of ours: a few times what vLLM has.
+_MAX_BUCKETS, _MAX_VALUES, _MAX_VALUE = 100, 20, 64
+_MAX_LINE = 16_384  # the parser's time grows with the square of a line's labels; vLLM's longest line has 1 to 2 kB
 
 
 def parse(page: str, at_ns: int, wall_s: float, version: str = "unknown") -> ServerSnapshot:
     """The snapshot of one page. Raises ValueError where the page is not Prometheus text or not vLLM's."""
-    samples = _samples(page)
+    try:
+        return _snapshot(_samples(page), at_ns, wall_s, version)
+    except (LookupError, ArithmeticError) as error:  # a bucket without `le`, an integer beyond any float, ...
+        raise ValueError(f"a damaged page: {error!r}") from None
+
+
+def _snapshot(samples: Mapping[str, list[Sample]], at_ns: int, wall_s: float, version: str) -> ServerSnapshot:
     if not samples:
         raise ValueError("no vllm: series on the page")
     running = _total(samples, RUNNING)
@@ -68,12 +77,17 @@ def parse(page: str, at_ns: int, wall_s: float, version: str = "unknown") -> Ser
 
 
 def _samples(page: str) -> dict[str, list[Sample]]:
-    """The wanted samples by name. Lines are chosen before they are parsed: a page has ten times as many."""
-    lines = [line for line in page.splitlines() if line.partition("{")[0].partition(" ")[0] in _WANTED]
+    """The wanted samples by name. Lines are chosen before they are parsed: a page has ten times as many.
+
+    Only a line feed ends a line: str.splitlines() would also cut at characters that a label may contain.
+    """
+    lines = [line for line in page.split("\n") if line.partition("{")[0].partition(" ")[0] in _WANTED]
+    if any(len(line) > _MAX_LINE for line in lines):
+        raise ValueError(f"a line of more than {_MAX_LINE} characters")
     found: dict[str, list[Sample]] = defaultdict(list)
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
         for sample in family.samples:
-            if not math.isnan(sample.value):
+            if math.isfinite(sample.value):
                 found[sample.name].append(sample)
     return found
 
@@ -94,7 +108,8 @@ def _largest(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> float
 def _by_label(samples: Mapping[str, list[Sample]], names: Iterable[str], label: str) -> dict[str, float]:
     totals: dict[str, float] = defaultdict(float)
     for sample in _first(samples, names):
-        totals[sample.labels.get(label, "")] += sample.value
+        value = sample.labels.get(label, "")[:_MAX_VALUE]
+        totals[value if value in totals or len(totals) < _MAX_VALUES else "other"] += sample.value
     return dict(totals)
 
 
@@ -103,6 +118,8 @@ def _histogram(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> His
         buckets: dict[float, float] = defaultdict(float)
         for sample in samples.get(f"{name}_bucket", ()):
             buckets[float(sample.labels["le"])] += sample.value
+        if len(buckets) > _MAX_BUCKETS:
+            raise ValueError(f"{name} has more than {_MAX_BUCKETS} buckets")
         if buckets:
             total = sum(sample.value for sample in samples.get(f"{name}_sum", ()))
             return Histogram(buckets=tuple(sorted(buckets.items())), sum=total)

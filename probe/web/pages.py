@@ -8,9 +8,11 @@ from typing import Any, Protocol
 import jinja2
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from exporters.page import render
 from probe import __version__
@@ -41,10 +43,10 @@ class Monitor(Protocol):
     def config_text(self) -> str: ...
 
 
-def build_pages(monitor: Monitor) -> Starlette:
+def build_pages(monitor: Monitor) -> ASGIApp:
     """The ASGI app of a monitor."""
     pages = _Pages(monitor)
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", pages.status),
             Route("/kneewatch.css", pages.style),
@@ -57,6 +59,16 @@ def build_pages(monitor: Monitor) -> Starlette:
             Route("/-/ready", pages.is_ready),
         ]
     )
+
+    async def with_headers(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await app(scope, receive, send_with_headers)
+
+    return with_headers
 
 
 class _Pages:
@@ -74,17 +86,17 @@ class _Pages:
         page = self._status.render(
             targets=self._monitor.statuses(), runs=self._monitor.results()[:10], version=__version__
         )
-        return Response(page, media_type="text/html", headers=_HEADERS)
+        return Response(page.encode("utf-8", "replace"), media_type="text/html")
 
     async def style(self, _: Request) -> Response:
-        return Response(self._css, media_type="text/css", headers=_HEADERS)
+        return Response(self._css, media_type="text/css")
 
     async def metrics(self, request: Request) -> Response:
         page, content_type = render(self._monitor.registry, request.headers.get("accept", ""))
         return Response(page, headers={"content-type": content_type})
 
     async def config(self, _: Request) -> Response:
-        return PlainTextResponse(self._monitor.config_text(), headers=_HEADERS)
+        return PlainTextResponse(self._monitor.config_text())
 
     async def targets(self, _: Request) -> Response:
         return _json([target_json(status) for status in self._monitor.statuses()])
@@ -97,7 +109,7 @@ class _Pages:
         result = self._monitor.result_of(request.path_params["id"])
         if result is None:
             return _json({"error": "no run has this id; /api/v1/runs lists them"}, status=404)
-        return Response(dumps(result), media_type="application/json", headers=_HEADERS)
+        return Response(dumps(result), media_type="application/json")
 
     async def healthy(self, _: Request) -> Response:
         return PlainTextResponse("Kneewatch is healthy.\n")
@@ -113,5 +125,6 @@ def _summary(result: CapacityResult) -> dict[str, Any]:
     return {key: value for key, value in whole.items() if key != "steps"} | {"steps": len(result.steps)}
 
 
-def _json(content: object, status: int = 200) -> JSONResponse:
-    return JSONResponse(content, status_code=status, headers=_HEADERS)
+def _json(content: object, status: int = 200) -> Response:
+    # In ASCII: half of a character pair, which a server may have sent, cannot be encoded.
+    return Response(json.dumps(content), status_code=status, media_type="application/json")

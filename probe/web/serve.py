@@ -32,9 +32,11 @@ async def serve(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as error:
+        listener.listen()  # now and not when uvicorn gets to it: the address is given at once
+    except (OSError, OverflowError, ValueError) as error:  # taken or not ours; no port; no host
         listener.close()
-        raise ConfigError(f"listen: {host}:{port} cannot be listened on ({error.strerror}); choose another") from None
+        words = getattr(error, "strerror", None) or error
+        raise ConfigError(f"listen: {host}:{port} cannot be listened on ({words}); choose another") from None
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_CLOSE_S, server_header=False
     )

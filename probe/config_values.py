@@ -1,0 +1,132 @@
+"""The values a configuration is made of: durations, names, addresses, schedules. Each says what it expects.
+
+A validator raises ValueError("expected ..."); config_errors.py adds where, and the value as it was written.
+"""
+
+import re
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+from probe.units import DURATION_PATTERN, format_duration, parse_duration
+
+_MAX_PORT = 65535
+_MAX_LABEL = 63
+
+
+def _positive(seconds: float) -> float:
+    if seconds <= 0:
+        raise ValueError("expected a duration above zero")
+    return seconds
+
+
+def _not_a_switch(value: object) -> object:
+    """YAML's yes and true would pass as the number 1."""
+    if isinstance(value, bool):
+        raise ValueError("expected a number")  # noqa: TRY004 - pydantic turns ValueError into a message
+    return value
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", text):
+        raise ValueError("expected a name of at most 63 letters, digits, '-', '_' or '.'")
+    return text
+
+
+def _host_is_possible(host: str | None) -> bool:
+    if not host or not host.isprintable() or " " in host:
+        return False
+    if ":" in host:  # urlsplit has checked the address between the brackets
+        return True
+    return all(0 < len(label) <= _MAX_LABEL for label in host.removesuffix(".").split("."))
+
+
+def _url(text: str) -> str:
+    if "@" in text:
+        raise ValueError("expected an address without credentials, which belong into api_key_file")
+    expected = ValueError("expected an address such as http://llama-8b:8000")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise expected from None
+    written = parts.netloc.rpartition("]")[2].partition(":")[2]
+    if (
+        parts.scheme not in ("http", "https")
+        or parts.query
+        or parts.fragment
+        or not text.isprintable()
+        or not _host_is_possible(parts.hostname)
+        or (bool(written) and port is None)
+        or port == 0
+    ):
+        raise expected
+    return text.rstrip("/")
+
+
+def _base_url(text: str) -> str:
+    url = _url(text)
+    return url.removesuffix("/v1") if urlsplit(url).path.endswith("/v1") else url
+
+
+def _listen(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
+        raise ValueError("expected HOST:PORT such as 127.0.0.1:9876")
+    return text
+
+
+def _cron(text: str) -> str:
+    from probe.schedule import check_cron  # noqa: PLC0415 - slow to import, and needed for a written schedule only
+
+    try:
+        check_cron(text)
+    except ValueError:
+        raise ValueError("expected five cron fields such as '0 4 * * *'") from None
+    return text
+
+
+def _timezone(text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (KeyError, ValueError, OSError):
+        raise ValueError("expected a time zone such as UTC or Europe/Berlin") from None
+    return text
+
+
+def _switched_off(value: object) -> object:
+    """YAML reads an unquoted `off` as false."""
+    return "off" if value is False else value
+
+
+def arm(value: object) -> str:
+    """Which arm of "a plain value or a mapping" is meant: errors then speak of that one alone."""
+    return "mapping" if isinstance(value, dict | BaseModel) else "plain"
+
+
+def default_duration(text: str) -> Any:  # noqa: ANN401 - what pydantic's Field gives
+    """A default as people write it, so that the schema shows it so."""
+    return Field(text, validate_default=True)
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    AfterValidator(_positive),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["500ms", "15s", "1h"]}),
+]
+Name = Annotated[str, AfterValidator(_name)]
+Url = Annotated[str, AfterValidator(_url)]
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+Listen = Annotated[str, AfterValidator(_listen)]
+Cron = Annotated[str, AfterValidator(_cron)]
+Timezone = Annotated[str, AfterValidator(_timezone)]
+SwitchedOff = BeforeValidator(_switched_off)
+NotASwitch = BeforeValidator(_not_a_switch)
+Ratio = Annotated[float, Field(gt=0, lt=1), NotASwitch]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NotASwitch]
+Count = Annotated[int, Field(ge=1), NotASwitch]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000), NotASwitch]

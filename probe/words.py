@@ -1,0 +1,12 @@
+"""Words of others, made fit for logs, pages and terminals. Pure."""
+
+LIMIT = 200
+
+
+def one_line(text: str | bytes, limit: int = LIMIT) -> str:
+    """At most `limit` printable characters on one line: they may come from anybody."""
+    if isinstance(text, bytes):
+        text = text[: 8 * limit].decode("utf-8", "replace")
+    text = " ".join(text[: 8 * limit].split())
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,166 @@
+"""Records with plausible values; a test names only what it is about."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from probe.records import (
+    Api,
+    Capacity,
+    CapacityResult,
+    Cost,
+    Distribution,
+    ErrorBound,
+    Histogram,
+    Objective,
+    Objectives,
+    Outcome,
+    RequestCounts,
+    RequestRecord,
+    RequestSpec,
+    RunContext,
+    ServerPeaks,
+    ServerSnapshot,
+    StepPlan,
+    StepSummary,
+    Stopped,
+    TargetStatus,
+    TokenEvent,
+    Traffic,
+)
+
+WALL_S = 1_790_000_000.0
+CHAT = Objectives(name="chat", availability=0.999, ttft=Objective(0.95, 0.5), tpot=Objective(0.95, 0.05))
+
+
+def spec(prompt_tokens: int = 8, output_tokens: int = 3, workload: str = "short") -> RequestSpec:
+    return RequestSpec(
+        workload, Api.COMPLETIONS, tuple(range(1000, 1000 + prompt_tokens)), prompt_tokens, output_tokens
+    )
+
+
+def record(
+    *,
+    ttft_s: float = 0.1,
+    gap_s: float = 0.01,
+    outcome: Outcome = Outcome.OK,
+    start_s: float = 1.0,
+    asked: RequestSpec | None = None,
+    **other: Any,
+) -> RequestRecord:
+    """A request sent when it was due, with a token event for each output token; without any where it failed."""
+    asked = asked or spec()
+    ok = outcome is Outcome.OK
+    times_s = [start_s + ttft_s + i * gap_s for i in range(asked.output_tokens)] if ok else [start_s + ttft_s]
+    values: dict[str, Any] = {
+        "target": "a",
+        "model": "m",
+        "traffic": Traffic.CANARY,
+        "spec": asked,
+        "scheduled_ns": round(start_s * 1e9),
+        "sent_ns": round(start_s * 1e9),
+        "done_ns": round(times_s[-1] * 1e9),
+        "done_wall_s": WALL_S,
+        "outcome": outcome,
+        "detail": None if ok else "it failed",
+        "http_status": 200 if ok else None,
+        "events": tuple(TokenEvent(round(t * 1e9), 1, visible=True) for t in times_s) if ok else (),
+        "reads": len(times_s),
+        "prompt_tokens": asked.prompt_tokens if ok else 0,
+        "output_tokens": asked.output_tokens if ok else 0,
+        "finish_reason": "length" if ok else None,
+    }
+    return RequestRecord(**{**values, **other})
+
+
+def snapshot(**values: Any) -> ServerSnapshot:
+    calm: dict[str, Any] = {"running": 1.0, "waiting": 0.0, "kv_cache_usage": 0.1, "preemptions": 0.0}
+    return ServerSnapshot(at_ns=0, wall_s=WALL_S, engine="vllm", version="0.32.0", **{**calm, **values})
+
+
+def whole_snapshot() -> ServerSnapshot:
+    """A reading with everything a server can say."""
+    times = Histogram(buckets=((0.3, 1.0), (0.5, 2.0), (float("inf"), 3.0)), sum=1.5)
+    return snapshot(
+        running=3.0,
+        waiting=2.0,
+        waiting_by_reason={"capacity": 2.0, "deferred": 0.0},
+        kv_cache_usage=0.25,
+        preemptions=7.0,
+        rejections=1.0,
+        prompt_tokens=1000.0,
+        generation_tokens=2000.0,
+        prefix_cache_queries=500.0,
+        prefix_cache_hits=50.0,
+        histograms=dict.fromkeys(("ttft", "itl", "tpot", "e2e", "queue"), times),
+    )
+
+
+def step(
+    concurrency: int = 4, *, broken: tuple[str, ...] = (), reason: str | None = None, rps: float = 10.0
+) -> StepSummary:
+    some = Distribution(count=100, mean=0.1, p50=0.09, p95=0.2, p99=0.3, max=0.4)
+    return StepSummary(
+        plan=StepPlan(concurrency=concurrency, seconds=15.0),
+        valid=reason is None,
+        reason=reason,
+        seconds=15.0,
+        requests=RequestCounts(ok=150, failed=1, aborted=2),
+        offered_rps=rps,
+        throughput_rps=rps,
+        goodput_rps=rps,
+        output_tokens_per_second=rps * 64,
+        prompt_tokens_per_second=rps * 128,
+        ttft_s=some,
+        itl_s=some,
+        tpot_s=some,
+        e2e_s=some,
+        schedule_lag_s=Distribution(),
+        error_bound_s=ErrorBound(ttft=0.001, itl=0.001),
+        good_ratio={"availability": 1.0, "ttft": 0.97, "tpot": 1.0, "all": 0.97},
+        broken=broken,
+        server=ServerPeaks(kv_cache_usage_peak=0.4, running_peak=4.0, waiting_peak=0.0, preemptions=0.0),
+    )
+
+
+def result(
+    *,
+    result_id: str = "20260921T141320-abcdef",
+    target: str = "a",
+    model: str = "m",
+    started_s: float = WALL_S,
+    steps: Sequence[StepSummary] | None = None,
+    capacity: Capacity | None = None,
+    stopped: Stopped | None = None,
+    over_s: float = 2.0,
+) -> CapacityResult:
+    found = Capacity(
+        mode="empirical",
+        requests_per_second=10.0,
+        lower=10.0,
+        upper=12.5,
+        output_tokens_per_second=640.0,
+        knee_concurrency=4,
+        limiting="ttft",
+    )
+    return CapacityResult(
+        id=result_id,
+        target=target,
+        model=model,
+        started=datetime.fromtimestamp(started_s, UTC),
+        context=RunContext(workload={"name": "short", "prompt_tokens": 8}, objectives={"name": "chat"}, engine="vllm"),
+        steps=tuple(steps) if steps is not None else (step(4), step(8, broken=("ttft",), rps=12.5)),
+        capacity=capacity or found,
+        cost=Cost(requests=300, tokens=57_600, seconds=31.5, over_objective_seconds=over_s),
+        stopped=stopped or Stopped("done", "concurrency 8 broke ttft"),
+    )
+
+
+def no_knee(reason: str = "no step was valid: too_few_requests") -> Capacity:
+    return Capacity(mode="empirical", reason=reason)
+
+
+def status(**values: Any) -> TargetStatus:
+    plain = TargetStatus(name="a", base_url="http://127.0.0.1:8000", model="m", objectives=CHAT, up=None)
+    return replace(plain, **values)

@@ -1,0 +1,31 @@
+"""The programs that several integration tests share, started once in a run."""
+
+from collections.abc import Iterator
+
+import pytest
+from monitor import Sim
+from real_vllm import RealVllm
+
+
+@pytest.fixture(scope="session")
+def vllm_server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealVllm]:
+    """The real vLLM. A test that kills it starts it again."""
+    server = RealVllm(vllm_python, tmp_path_factory.mktemp("vllm"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def vllm(vllm_server: RealVllm) -> RealVllm:
+    """The real vLLM, running and idle, also after a test that failed while it was down."""
+    if not vllm_server.alive:
+        vllm_server.start()
+    return vllm_server
+
+
+@pytest.fixture(scope="session")
+def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
+    """`kneewatch sim`, the embedded stand-in."""
+    with Sim(tmp_path_factory.mktemp("sim")) as server:
+        yield server

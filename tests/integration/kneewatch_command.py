@@ -1,0 +1,35 @@
+"""The installed command `kneewatch`, as a user runs it."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from process import CLIENT_CORE, Process, pinned
+
+_SCRIPT = Path(sys.executable).with_name("kneewatch")
+# Without an installation its module form, which is the same; `make test` always has the script.
+COMMAND = [str(_SCRIPT)] if _SCRIPT.exists() else [sys.executable, "-m", "probe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A command that ended by itself."""
+
+    status: int
+    out: str
+    err: str
+
+
+def kneewatch(*arguments: str | Path, within_s: float = 120.0) -> Finished:
+    """Runs the command to its end, on the clients' core. Raises subprocess.TimeoutExpired."""
+    command = pinned([*COMMAND, *map(str, arguments)], CLIENT_CORE)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=within_s, stdin=subprocess.DEVNULL
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def start_kneewatch(*arguments: str | Path, log: Path) -> Process:
+    """The command as a process that goes on, on the clients' core."""
+    return Process(pinned([*COMMAND, *map(str, arguments)], CLIENT_CORE), log)

@@ -1,0 +1,78 @@
+"""A running `kneewatch run`, or `kneewatch sim`, as a process of its own."""
+
+from pathlib import Path
+from typing import Self
+
+import httpx
+import yaml
+from kneewatch_command import start_kneewatch
+from process import Process, free_port
+
+
+class Monitor:
+    """`kneewatch run` with `config` on a free port. A context manager; leaving it asserts a clean end."""
+
+    def __init__(self, config: dict[str, object], folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port()}"
+        self.base_url = f"http://{self.address}"
+        self.config_file = folder / "kneewatch.yml"
+        self.config_file.write_text(yaml.safe_dump({"listen": self.address, **config}))
+        self._log = folder / "kneewatch-run.log"
+        self._process: Process | None = None
+
+    def __enter__(self) -> Self:
+        self._process = start_kneewatch("run", "-c", self.config_file, log=self._log)
+        self._process.ready(lambda: answers(f"{self.base_url}/-/healthy"), within_s=60)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        assert self._process is not None
+        alive = self._process.alive
+        status = self._process.terminate()
+        if kind is None:  # a failing test's own message is the one to see
+            assert alive, f"the monitor ended by itself:\n{self._process.tail()}"
+            assert status == 0, f"the monitor ended with status {status}:\n{self._process.tail()}"
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def page(self, path: str) -> str:
+        """The page's text. Raises httpx.HTTPStatusError."""
+        return httpx.get(f"{self.base_url}{path}", timeout=20, trust_env=False).raise_for_status().text
+
+    def is_ready(self) -> bool:
+        return answers(f"{self.base_url}/-/ready")
+
+
+class Sim:
+    """`kneewatch sim` on a free port. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.base_url = f"http://127.0.0.1:{self.port}"
+        self._log = folder / "kneewatch-sim.log"
+        self._process: Process | None = None
+
+    def __enter__(self) -> Self:
+        self._process = start_kneewatch("sim", "--port", str(self.port), log=self._log)
+        self._process.ready(lambda: answers(f"{self.base_url}/health"), within_s=60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process:
+            self._process.terminate()
+
+
+def answers(url: str) -> bool:
+    """Whether a GET is answered with 2xx now."""
+    try:
+        return httpx.get(url, timeout=5, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False

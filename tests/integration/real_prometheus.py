@@ -1,0 +1,74 @@
+"""A real Prometheus that scrapes and evaluates every second."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import yaml
+from process import Process, free_port
+
+Sample = tuple[dict[str, str], float]
+
+
+class RealPrometheus:
+    """Scrapes `addresses` (host:port) under the job `kneewatch` and evaluates `rule_files`. A context manager."""
+
+    def __init__(
+        self, binary: str, folder: Path, *, addresses: Sequence[str], rule_files: Sequence[Path] = (), every: str = "1s"
+    ) -> None:
+        self.port = free_port()
+        self.base_url = f"http://127.0.0.1:{self.port}"
+        folder.mkdir(parents=True, exist_ok=True)
+        config = folder / "prometheus.yml"
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "global": {"scrape_interval": every, "evaluation_interval": every},
+                    "rule_files": [str(path) for path in rule_files],
+                    "scrape_configs": [{"job_name": "kneewatch", "static_configs": [{"targets": list(addresses)}]}],
+                }
+            )
+        )
+        self._command = [binary, f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
+        self._command += [f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn"]
+        self._log = folder / "prometheus.log"
+        self._process: Process | None = None
+
+    def __enter__(self) -> Self:
+        self._process = Process(self._command, self._log)
+        self._process.ready(self._is_ready, within_s=60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process:
+            self._process.terminate()
+
+    def query(self, expression: str) -> list[Sample]:
+        """Labels and value of every series in the instant answer. Raises AssertionError for a bad query."""
+        answer = self._get("query", {"query": expression})
+        if answer["resultType"] == "scalar":
+            return [({}, float(answer["result"][1]))]
+        return [(each["metric"], float(each["value"][1])) for each in answer["result"]]
+
+    def value(self, expression: str) -> float | None:
+        """The value of the one series in the answer, None where it is empty."""
+        samples = self.query(expression)
+        assert len(samples) <= 1, f"{expression}: {len(samples)} series"
+        return samples[0][1] if samples else None
+
+    def firing(self) -> list[dict[str, str]]:
+        """The labels of every alert that fires; `alertname` is one of them."""
+        return [alert["labels"] for alert in self._get("alerts", {})["alerts"] if alert["state"] == "firing"]
+
+    def _get(self, path: str, parameters: dict[str, str]) -> dict[str, Any]:
+        answer = httpx.get(f"{self.base_url}/api/v1/{path}", params=parameters, timeout=20, trust_env=False).json()
+        assert answer["status"] == "success", f"{parameters}: {answer.get('error')}"
+        data: dict[str, Any] = answer["data"]
+        return data
+
+    def _is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.base_url}/-/ready", timeout=5, trust_env=False).is_success
+        except httpx.HTTPError:
+            return False

@@ -1,0 +1,103 @@
+"""The real vLLM on the CPU with a tiny model of random weights.
+
+`RealVllm` starts the OpenAI server, is ready only once it has generated a token, and can be killed and
+started again on the same port. 64 KV blocks of 32 tokens are few enough to preempt under load.
+"""
+
+import subprocess
+from pathlib import Path
+
+import httpx
+from process import SERVER_CORE, Process, eventually, free_port, pinned
+
+HERE = Path(__file__).parent
+MODEL = "tiny"
+STARTUP_S = 240.0  # about 35 s on an idle core
+
+_FLAGS = (
+    "--load-format=dummy",
+    "--max-model-len=1024",
+    "--max-num-seqs=16",
+    "--block-size=32",
+    "--num-gpu-blocks-override=64",
+    "--max-num-batched-tokens=512",
+    "--enforce-eager",
+)
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "OMP_NUM_THREADS": "1",
+}
+_COUNTERS = ("vllm:request_success_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+
+
+class RealVllm:
+    """One server: `base_url`, its own counters, and a life that a test may end."""
+
+    def __init__(self, python: str, folder: Path) -> None:
+        self.python, self.model_folder = python, folder / "model"
+        self.log = folder / "vllm.log"
+        self.port = free_port()
+        self.base_url = f"http://127.0.0.1:{self.port}"
+        self._process: Process | None = None
+        self._build_model()
+
+    def _build_model(self) -> None:
+        command = [self.python, str(HERE / "tiny_model.py"), str(self.model_folder)]
+        subprocess.run(command, check=True, timeout=120)
+
+    def start(self) -> None:
+        """Starts the server and returns once it has generated a token."""
+        command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model_folder)]
+        command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(self.port), *_FLAGS]
+        self._process = Process(pinned(command, SERVER_CORE), self.log, env=_ENVIRONMENT)
+        self._process.ready(self.generates, within_s=STARTUP_S)
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    def generates(self) -> bool:
+        """Whether it answers with a token: /health says 200 while the engine stands still."""
+        body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 1, "temperature": 0}
+        try:
+            answer = httpx.post(f"{self.base_url}/v1/completions", json=body, timeout=20, trust_env=False)
+        except httpx.HTTPError:
+            return False
+        return answer.is_success and answer.json()["usage"]["completion_tokens"] == 1
+
+    def metrics(self) -> dict[str, float]:
+        """Its own series, summed over every label."""
+        page = httpx.get(f"{self.base_url}/metrics", timeout=20, trust_env=False).raise_for_status().text
+        totals: dict[str, float] = {}
+        for line in page.splitlines():
+            if line and not line.startswith("#"):
+                series, _, value = line.rpartition(" ")
+                name = series.partition("{")[0]
+                totals[name] = totals.get(name, 0.0) + float(value)
+        return totals
+
+    def settled_metrics(self) -> dict[str, float]:
+        """The same once nothing runs and the counters stand still: they lag the answers by a moment."""
+        seen = [self.metrics()]
+
+        def settled() -> bool:
+            seen.append(self.metrics())
+            return seen[-1]["vllm:num_requests_running"] == 0 and all(
+                seen[-1][name] == seen[-2][name] for name in _COUNTERS
+            )
+
+        eventually(settled, within_s=15, what="an idle server")
+        return seen[-1]
+
+    def kill(self) -> None:
+        """kill -9, as the kernel does it when memory is short: API server, engine and worker."""
+        if self._process:
+            self._process.kill()
+
+    def stop(self) -> None:
+        if self.alive and self._process:
+            self._process.terminate(60)

@@ -1,0 +1,158 @@
+"""The /metrics page as a whole: exactly this text for these records, clean for Prometheus, and of bounded size."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from example_records import CHAT, WALL_S, record, result, snapshot, spec, whole_snapshot
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from exporters import names
+from exporters.capacity import CapacityExporter
+from exporters.health import HealthExporter
+from exporters.page import render
+from exporters.probe import ProbeExporter
+from exporters.server import ServerExporter
+from probe.app import App
+from probe.clock import SystemClock
+from probe.config import config_from
+from probe.records import Outcome, Stopped, Traffic
+from probe.server import vllm
+
+GOLDEN = Path(__file__).parent.parent / "golden/metrics/page.txt"
+VLLM_PAGE = Path(__file__).parent.parent / "golden/vllm-0.32/metrics.txt"
+
+
+def _registry() -> CollectorRegistry:
+    """Every exporter with a little of everything that can happen."""
+    registry = CollectorRegistry()
+    client = ProbeExporter(registry, {"a": CHAT})
+    client.expect("a", "m", "short", Traffic.CANARY)
+    for one in (
+        record(ttft_s=0.1, gap_s=0.01),
+        record(ttft_s=0.7, gap_s=0.01),
+        record(outcome=Outcome.TIMEOUT),
+        record(outcome=Outcome.ABORTED, traffic=Traffic.CAPACITY),
+        record(traffic=Traffic.CAPACITY, asked=spec(16, 1)),
+        record(model='odd "name"\\with\nlines', outcome=Outcome.NOT_FOUND),
+    ):
+        client.observe(one, WALL_S)
+    server = ServerExporter(("a", "gone"))
+    registry.register(server)
+    server.observe("a", whole_snapshot())
+    server.failed("gone")
+    capacity = CapacityExporter(registry)
+    capacity.expect("a")
+    capacity.observe(result())
+    capacity.observe(result(stopped=Stopped("guard", "queue"), over_s=1.5))
+    capacity.refused("a")
+    health = HealthExporter(registry, "1.2.3", "0123456789ab")
+    health.expect("canary", "a", 15.0, WALL_S)
+    health.failed("canary", "a")
+    health.loop_lag(0.002)
+    return registry
+
+
+def _page() -> str:
+    return render(_registry(), "")[0].decode()
+
+
+def test_the_page_is_exactly_this() -> None:
+    """KNEEWATCH_UPDATE_GOLDEN=1 writes it anew; a name or label that changes is a breaking change."""
+    page = _page()
+    if os.environ.get("KNEEWATCH_UPDATE_GOLDEN") == "1":
+        GOLDEN.parent.mkdir(parents=True, exist_ok=True)
+        GOLDEN.write_text(_without_created(page))
+    assert page == GOLDEN.read_text()
+
+
+def _without_created(page: str) -> str:
+    """The moments at which prometheus_client made a series are none of ours."""
+    lines = [line for line in page.splitlines(keepends=True) if not re.match(r"(# (HELP|TYPE) )?\w+_created\b", line)]
+    return "".join(lines)
+
+
+def test_every_series_is_in_the_list_with_its_kind_and_labels() -> None:
+    listed = {series.name.removesuffix("_total"): series for series in names.ALL}
+    families = list(text_string_to_metric_families(_page()))
+    assert {family.name for family in families} <= set(listed)
+    for family in families:
+        series = listed[family.name]
+        assert family.type == series.kind
+        assert family.documentation == series.help
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(series.labels), sample.name
+
+
+def test_every_series_of_the_list_is_on_the_page() -> None:
+    found = {family.name for family in text_string_to_metric_families(_page())}
+    assert {series.name.removesuffix("_total") for series in names.ALL} <= found
+
+
+@pytest.mark.prometheus
+def test_promtool_finds_nothing_to_say(promtool: str) -> None:
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=_page(), check=False, capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_page_is_the_same_in_openmetrics_which_prometheus_asks_for_first() -> None:
+    registry = _registry()
+    text = _values(text_string_to_metric_families(render(registry, "")[0].decode()))
+    openmetrics = generate_openmetrics(registry).decode()  # type: ignore[no-untyped-call]
+    assert _values(parse_openmetrics(openmetrics)) == text  # type: ignore[no-untyped-call]
+
+
+def _values(families: Iterable[Metric]) -> dict[tuple[object, ...], float]:
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def test_a_target_has_fewer_than_500_series() -> None:
+    target = {
+        "name": "a",
+        "base_url": "http://127.0.0.1:9",
+        "capacity": {"mode": "verify", "workload": "long"},
+        "objectives": "odd",
+    }
+    raw = {
+        "objectives": {"odd": {"ttft": {"ratio": 0.9, "within": "333ms"}, "tpot": {"ratio": 0.9, "within": "33ms"}}},
+        "workloads": {"long": {"prompt_tokens": 8, "output_tokens": 3}},
+        "targets": [target],
+    }
+    app = App(config_from(raw, "test"), SystemClock())
+    for outcome in Outcome:
+        app.record(record(outcome=outcome))
+        app.record(record(outcome=outcome, traffic=Traffic.CAPACITY, asked=spec(workload="long")))
+    app.snapshot("a", vllm.parse(VLLM_PAGE.read_text().partition("\n\n")[2] or VLLM_PAGE.read_text(), 0, WALL_S))
+    for stopped in ("done", "guard", "budget", "interrupt"):
+        app.result(result(result_id=stopped, stopped=Stopped(stopped, "queue")))
+    page = render(app.registry, "")[0].decode()
+    series = [line for line in page.splitlines() if 'target="a"' in line]
+    assert any("kneewatch_server_ttft_seconds_bucket" in line for line in series)
+    assert len(series) < 500
+
+
+def test_a_target_that_stops_answering_keeps_only_that_it_does() -> None:
+    registry = CollectorRegistry()
+    server = ServerExporter(("a",))
+    registry.register(server)
+    server.observe("a", replace(snapshot(), waiting_by_reason={"capacity": 1.0}))
+    server.failed("a")
+    lines = [line for line in render(registry, "")[0].decode().splitlines() if not line.startswith("#")]
+    assert lines == [
+        'kneewatch_server_scrape_up{target="a"} 0.0',
+        'kneewatch_server_scrape_errors_total{target="a"} 1.0',
+    ]

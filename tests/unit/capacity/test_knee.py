@@ -1,0 +1,135 @@
+"""The knee of a series of fixed steps."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made import step
+
+from probe.capacity.knee import knee
+from probe.records import Capacity, StepSummary, Stopped
+from probe.summary import CUT_SHORT
+
+DONE = Stopped("done")
+GUARD = Stopped("guard", "queue")
+STEPS = st.lists(
+    st.builds(
+        step,
+        concurrency=st.integers(1, 64),
+        throughput_rps=st.floats(0.01, 1000),
+        broken=st.sampled_from([(), (), ("ttft",), ("availability", "ttft")]),
+        reason=st.sampled_from([None, None, None, "too_few_requests", "client_bound", CUT_SHORT]),
+    ),
+    max_size=8,
+)
+STOPS = st.sampled_from([DONE, GUARD, Stopped("budget", "tokens_per_run"), Stopped("interrupt"), Stopped("error", "x")])
+
+
+def test_the_highest_step_that_held() -> None:
+    found = knee([step(1, 1.0), step(2, 1.9), step(4, 3.0), step(8, 3.2, ["ttft"])], DONE)
+    assert found == Capacity(
+        mode="empirical",
+        requests_per_second=3.0,
+        lower=3.0,
+        upper=3.2,
+        output_tokens_per_second=384.0,
+        knee_concurrency=4,
+        limiting="ttft",
+    )
+
+
+def test_a_collapse_bounds_by_concurrency() -> None:
+    """The broken step did less than the one that held: the knee may be anywhere up to twice the load."""
+    assert knee([step(4, 3.0), step(8, 1.0, ["ttft"])], DONE).upper == 6.0
+
+
+def test_nothing_broke_is_a_lower_bound_that_says_so() -> None:
+    found = knee([step(1, 1.0), step(2, 2.0)], DONE)
+    assert (found.requests_per_second, found.upper, found.limiting) == (2.0, None, None)
+    assert "at least" in str(found.reason)
+
+
+def test_the_guards_stop_bounds_the_knee_and_names_its_reason() -> None:
+    found = knee([step(1, 1.0), step(2, 2.0), step(4, 0.5, reason=CUT_SHORT)], GUARD)
+    assert (found.requests_per_second, found.upper, found.limiting, found.reason) == (2.0, 4.0, "queue", None)
+
+
+@pytest.mark.parametrize("stopped", [Stopped("budget", "tokens_per_run"), Stopped("interrupt"), Stopped("error")])
+def test_a_step_cut_short_for_another_reason_bounds_nothing(stopped: Stopped) -> None:
+    found = knee([step(1, 1.0), step(2, 0.1, reason=CUT_SHORT)], stopped)
+    assert (found.requests_per_second, found.upper, found.limiting) == (1.0, None, None)
+
+
+@pytest.mark.parametrize("reason", ["too_few_requests", "client_bound"])
+def test_no_knee_from_an_invalid_step(reason: str) -> None:
+    assert knee([step(1, 1.0), step(2, 9.0, reason=reason)], DONE).knee_concurrency == 1
+    found = knee([step(1, 1.0, reason=reason)], DONE)
+    assert found.requests_per_second is None
+    assert reason in str(found.reason)
+
+
+def test_no_step_at_all_says_why() -> None:
+    assert "queue" in str(knee([], GUARD).reason)
+    assert knee([], DONE).requests_per_second is None
+
+
+def test_already_broken_at_the_lowest_step() -> None:
+    found = knee([step(1, 1.0, ["ttft"]), step(2, 1.0, ["ttft"])], DONE)
+    assert (found.requests_per_second, found.limiting) == (None, "ttft")
+    assert "concurrency 1" in str(found.reason)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [step(1, 1.0, reason="too_few_requests"), step(2, 1.0, ["ttft"])],
+        [step(4, 1.0, ["ttft"]), step(2, 1.0, ["ttft"])],
+    ],
+)
+def test_the_step_that_broke_is_the_one_that_is_named(steps: list[StepSummary]) -> None:
+    assert "concurrency 2" in str(knee(steps, DONE).reason)
+
+
+def test_a_broken_step_below_the_knee_is_said() -> None:
+    found = knee([step(1, 1.0), step(2, 1.0, ["ttft"]), step(4, 3.0)], DONE)
+    assert found.knee_concurrency == 4
+    assert "not monotone" in str(found.reason)
+
+
+def test_two_steps_of_one_concurrency_that_disagree_are_said() -> None:
+    found = knee([step(1, 1.0), step(4, 3.0), step(4, 2.9, ["ttft"])], DONE)
+    assert "no step broke" not in str(found.reason)
+
+
+def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
+    """Without an availability objective nothing counts as broken where everything failed."""
+    dead = step(8, 0.0, good_ratio={"availability": 0.0, "all": 0.0})
+    assert knee([step(1, 1.0), dead], DONE).knee_concurrency == 1
+    assert knee([dead], DONE).requests_per_second is None
+
+
+@settings(max_examples=60)
+@given(STEPS, STOPS)
+def test_invariants_of_any_run(steps: list[StepSummary], stopped: Stopped) -> None:
+    found = knee(steps, stopped)
+    held = [s for s in steps if s.valid and not s.broken]
+    assert (found.requests_per_second is None) == (not held)
+    if found.requests_per_second is None:
+        assert found.reason
+        assert (found.lower, found.upper, found.knee_concurrency) == (None, None, None)
+        return
+    assert found.knee_concurrency == max(s.plan.concurrency for s in held)
+    assert found.requests_per_second <= max(s.throughput_rps for s in held)
+    assert found.lower == found.requests_per_second
+    assert found.upper is None or found.upper >= found.requests_per_second
+    assert found.upper is not None or found.reason is not None
+
+
+@given(STEPS, STOPS)
+def test_the_order_of_steps_does_not_matter(steps: list[StepSummary], stopped: Stopped) -> None:
+    distinct = list({s.plan.concurrency: s for s in steps}.values())
+    one, other = knee(distinct, stopped), knee(distinct[::-1], stopped)
+    assert (one.requests_per_second, one.upper, one.limiting) == (
+        other.requests_per_second,
+        other.upper,
+        other.limiting,
+    )

@@ -1,0 +1,712 @@
+"""One request against servers that misbehave: every failure is one Outcome and one line."""
+
+import asyncio
+import gc
+import gzip
+import json
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+from hostile_server import (
+    CLOSE,
+    DONE,
+    GOOD,
+    HANG,
+    STREAM_HEAD,
+    THREE_TOKENS,
+    Asked,
+    Hostile,
+    Script,
+    chunked,
+    event,
+    head,
+    hostile,
+    token,
+    whole,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made import spec
+
+from probe.client.endpoint import Endpoint
+from probe.client.send import Client
+from probe.clock import SystemClock
+from probe.errors import TargetError
+from probe.records import Api, Outcome, RequestRecord, RequestSpec, Traffic
+
+SECRET = "sk-not-to-be-shown-0123456789"
+CLOCK = SystemClock()
+SPEC = spec(8, 3)
+TIMEOUT_S = 0.25
+
+
+def client(base_url: str, secret: Callable[[], str | None] = lambda: SECRET, timeout_s: float = 2.0) -> Client:
+    # Loading the system's certificates takes longer than most of these tests.
+    return Client(Endpoint("llama", base_url, secret=secret, verify=False), CLOCK, timeout_s)
+
+
+async def sent(to: Client, what: RequestSpec = SPEC) -> RequestRecord:
+    record = await to.send(what, "tiny", Traffic.CANARY, CLOCK.monotonic_ns())
+    check(record)
+    return record
+
+
+def check(record: RequestRecord) -> None:
+    """What holds of every record, however the server behaved."""
+    assert record.scheduled_ns <= record.sent_ns <= record.done_ns
+    assert (record.outcome is Outcome.OK) == (record.detail is None)
+    if record.detail is not None:
+        assert record.detail.isprintable(), ascii(record.detail)
+        assert 0 < len(record.detail) < 400
+        assert SECRET not in record.detail
+    assert SECRET not in str(record.finish_reason)
+    stamps = [event.at_ns for event in record.events]
+    assert stamps == sorted(stamps)
+    assert all(record.sent_ns <= stamp <= record.done_ns for stamp in stamps)
+    assert record.prompt_tokens >= 0
+    assert record.output_tokens >= 0
+
+
+def answer_to(script: Script | Callable[[Asked], Script], *, timeout_s: float = 2.0) -> RequestRecord:
+    async def main() -> RequestRecord:
+        async with hostile(script) as server, client(server.base_url, timeout_s=timeout_s) as to:
+            return await sent(to)
+
+    return asyncio.run(main())
+
+
+# --- What goes well ------------------------------------------------------------------------------------------
+
+
+def test_a_good_answer_is_measured() -> None:
+    record = answer_to([GOOD])
+    assert (record.outcome, record.http_status, record.finish_reason) == (Outcome.OK, 200, "length")
+    assert (record.prompt_tokens, record.output_tokens, len(record.events)) == (8, 3, 3)
+    assert record.reads >= 1
+
+
+def test_every_read_has_its_own_stamp() -> None:
+    parts: list[bytes | float] = [STREAM_HEAD]
+    for part in THREE_TOKENS:
+        parts += [0.05, chunked(part, end=False)]
+    record = answer_to([*parts, chunked()])
+    first, second, third = (event.at_ns for event in record.events)
+    assert second - first > 20_000_000
+    assert third - second > 20_000_000
+    assert first - record.sent_ns > 40_000_000
+
+
+def test_asks_as_vllm_wants_to_be_asked() -> None:
+    async def main() -> list[Asked]:
+        async with hostile([GOOD]) as server, client(server.base_url) as to:
+            await sent(to)
+            await sent(to, spec(8, 3, Api.CHAT))
+            return server.asked
+
+    completion, chat = asyncio.run(main())
+    body = completion.json()
+    assert completion.line == "POST /v1/completions HTTP/1.1"
+    assert completion.headers["authorization"] == f"bearer {SECRET}"
+    assert body["prompt"] == list(SPEC.prompt)
+    assert (body["max_tokens"], body["ignore_eos"], body["temperature"], body["stream"]) == (3, True, 0, True)
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert chat.line == "POST /v1/chat/completions HTTP/1.1"
+    assert chat.json()["messages"] == [{"role": "user", "content": "hello there"}]
+
+
+def test_a_connection_is_used_again() -> None:
+    async def main() -> Hostile:
+        async with hostile([GOOD]) as server, client(server.base_url) as to:
+            for _ in range(3):
+                assert (await sent(to)).outcome is Outcome.OK
+            return server
+
+    server = asyncio.run(main())
+    assert (server.connections, len(server.asked)) == (1, 3)
+
+
+def test_a_kept_connection_that_the_server_closed_in_silence_is_no_failure() -> None:
+    async def main() -> list[Outcome]:
+        async with hostile([GOOD, CLOSE]) as server, client(server.base_url) as to:
+            outcomes = []
+            for _ in range(3):
+                outcomes.append((await sent(to)).outcome)
+                await asyncio.sleep(0.02)
+            return outcomes
+
+    assert asyncio.run(main()) == [Outcome.OK] * 3
+
+
+def test_speaks_to_an_ipv6_address() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+
+    async def main() -> RequestRecord:
+        async with hostile([GOOD], host="::1") as server, client(server.base_url) as to:
+            return await sent(to)
+
+    assert asyncio.run(main()).outcome is Outcome.OK
+
+
+def test_requests_in_flight_together_do_not_mix() -> None:
+    def by_length(asked: Asked) -> Script:
+        wanted = asked.json()["max_tokens"]
+        tokens = [token(i + 1, last=i + 1 == wanted) for i in range(wanted)]
+        return [0.01 * (10 - wanted), STREAM_HEAD + chunked(*tokens, DONE)]
+
+    async def main() -> list[RequestRecord]:
+        async with hostile(by_length) as server, client(server.base_url) as to:
+            return await asyncio.gather(*(sent(to, spec(8, n)) for n in range(1, 9)))
+
+    records = asyncio.run(main())
+    assert [record.output_tokens for record in records] == list(range(1, 9))
+    assert {record.outcome for record in records} == {Outcome.OK}
+
+
+def test_no_cookie_ties_us_to_one_replica() -> None:
+    """A load balancer's cookie would send every canary to the server that took the first one."""
+    cookie = head(200, "text/event-stream", "transfer-encoding: chunked", "set-cookie: replica=7")
+
+    async def main() -> list[Asked]:
+        async with hostile([cookie + chunked(*THREE_TOKENS)]) as server, client(server.base_url) as to:
+            await sent(to)
+            await sent(to)
+            return server.asked
+
+    assert ["cookie" in asked.headers for asked in asyncio.run(main())] == [False, False]
+
+
+def test_a_gateway_that_compresses_on_request_is_not_asked_to() -> None:
+    """Compression delays tokens until a block is full, and the raw reads that are stamped could not be read."""
+
+    def gateway(asked: Asked) -> Script:
+        kind = "text/event-stream" if "completions" in asked.line else "application/json"
+        body = b"".join(THREE_TOKENS) if "completions" in asked.line else b'{"data": [{"id": "tiny"}]}'
+        if "gzip" in asked.headers.get("accept-encoding", ""):
+            return [whole(200, gzip.compress(body), kind, "content-encoding: gzip")]
+        return [whole(200, body, kind)]
+
+    async def main() -> tuple[RequestRecord, list[str]]:
+        async with hostile(gateway) as server, client(server.base_url) as to:
+            return await sent(to), await to.models()
+
+    record, models = asyncio.run(main())
+    assert record.outcome is Outcome.OK
+    assert models == ["tiny"]
+
+
+# --- What goes wrong -----------------------------------------------------------------------------------------
+
+LONG_PAGE = "<html>" + "all is lost " * 20_000
+CASES: dict[str, tuple[Script, Outcome, str]] = {
+    "closed before an answer": ([CLOSE], Outcome.UNREACHABLE, "cannot be reached"),
+    "closed inside the head": ([b"HTTP/1.1 200 O", CLOSE], Outcome.UNREACHABLE, "cannot be reached"),
+    "not HTTP": ([b"SSH-2.0-OpenSSH_9.2\r\n\r\n", CLOSE], Outcome.UNREACHABLE, "cannot be reached"),
+    "binary": ([bytes(range(256)) * 4, CLOSE], Outcome.UNREACHABLE, "cannot be reached"),
+    "401": ([whole(401, {"error": "Unauthorized"})], Outcome.UNAUTHORIZED, "HTTP 401: Unauthorized"),
+    "403": ([whole(403, {"detail": "Forbidden"})], Outcome.UNAUTHORIZED, "HTTP 403: Forbidden"),
+    "404": ([whole(404, {"error": {"message": "no such model"}})], Outcome.NOT_FOUND, "HTTP 404: no such model"),
+    "404 with nothing": ([whole(404, b"")], Outcome.NOT_FOUND, "HTTP 404"),
+    "404 with a long page": ([whole(404, LONG_PAGE, "text/html")], Outcome.NOT_FOUND, "HTTP 404: <html>"),
+    "429": ([whole(429, {"error": {"message": "queue is full"}})], Outcome.REJECTED, "HTTP 429: queue is full"),
+    "400": ([whole(400, {"error": {"message": "too long"}})], Outcome.BAD_REQUEST, "HTTP 400: too long"),
+    "500": ([whole(500, "Internal Server Error", "text/plain")], Outcome.SERVER_ERROR, "HTTP 500: Internal Server"),
+    "500 with a long page": ([whole(500, LONG_PAGE, "text/html")], Outcome.SERVER_ERROR, "HTTP 500: <html>"),
+    "500 that breaks off": (
+        [head(500, "text/html", "content-length: 99") + b"Traceback", CLOSE],
+        Outcome.SERVER_ERROR,
+        "HTTP 500",
+    ),
+    "503 that never ends": (
+        [head(503, "text/html", "content-length: 99") + b"Starting", HANG],
+        Outcome.SERVER_ERROR,
+        "HTTP 503",
+    ),
+    "599": ([whole(599, b"")], Outcome.SERVER_ERROR, "HTTP 599"),
+    "302": (
+        [whole(302, b"", "text/html", "location: https://login/")],
+        Outcome.BAD_REQUEST,
+        "redirects to 'https://login/'",
+    ),
+    "302 to nowhere": ([whole(302, b"")], Outcome.BAD_REQUEST, "HTTP 302"),
+    "302 to itself": ([whole(302, b"", "text/html", "location: /v1/completions")], Outcome.BAD_REQUEST, "redirects"),
+    "204": ([head(204)], Outcome.BAD_REQUEST, "HTTP 204"),
+    "101": (
+        [b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", HANG],
+        Outcome.UNREACHABLE,
+        "cannot be",
+    ),
+    "HTML": (
+        [whole(200, "<html>Welcome</html>", "text/html")],
+        Outcome.BROKEN_STREAM,
+        "'text/html', expected an event",
+    ),
+    "no content type": ([b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"], Outcome.BROKEN_STREAM, "no content type"),
+    "JSON, not streamed": ([whole(200, {"choices": []})], Outcome.BROKEN_STREAM, "'application/json', expected"),
+    "empty stream": ([whole(200, b"", "text/event-stream")], Outcome.BROKEN_STREAM, "without [DONE]"),
+    "only [DONE]": ([STREAM_HEAD + chunked(DONE)], Outcome.WRONG_ANSWER, "no content"),
+    "error inside the stream": (
+        [STREAM_HEAD + chunked(token(1), event({"error": {"message": "EngineDeadError", "code": 500}}))],
+        Outcome.SERVER_ERROR,
+        "error inside the stream: EngineDeadError",
+    ),
+    "error inside the stream, unpaired surrogate": (
+        [STREAM_HEAD + chunked(token(1), event(rb'{"error": "\ud800 died"}'))],
+        Outcome.SERVER_ERROR,
+        "died",
+    ),
+    "500 with an unpaired surrogate": ([whole(500, rb'{"error": "\udfff died"}')], Outcome.SERVER_ERROR, "died"),
+    "truncated": ([STREAM_HEAD + chunked(token(1), end=False), CLOSE], Outcome.BROKEN_STREAM, "the answer broke off"),
+    "truncated inside an event": (
+        [STREAM_HEAD + chunked(token(1), token(2)[:30], end=False), CLOSE],
+        Outcome.BROKEN_STREAM,
+        "broke off",
+    ),
+    "no [DONE]": ([STREAM_HEAD + chunked(*THREE_TOKENS[:3])], Outcome.BROKEN_STREAM, "without [DONE] after 3 token"),
+    "no [DONE], length unknown": (
+        [head() + b"".join(THREE_TOKENS[:2]), CLOSE],
+        Outcome.BROKEN_STREAM,
+        "without [DONE]",
+    ),
+    "too few bytes": (
+        [head(200, "text/event-stream", "content-length: 999") + token(1), CLOSE],
+        Outcome.BROKEN_STREAM,
+        "broke",
+    ),
+    "no usage": (
+        [STREAM_HEAD + chunked(event({"choices": [{"text": "x", "finish_reason": "length"}]}), DONE)],
+        Outcome.WRONG_ANSWER,
+        "no usage",
+    ),
+    "too few tokens": (
+        [STREAM_HEAD + chunked(token(1, last=True), DONE)],
+        Outcome.WRONG_ANSWER,
+        "1 output tokens, 3 were",
+    ),
+    "too many tokens": ([STREAM_HEAD + chunked(token(9, last=True), DONE)], Outcome.WRONG_ANSWER, "9 output tokens"),
+    "another prompt": (
+        [STREAM_HEAD + chunked(token(3, last=True, prompt_tokens=7), DONE)],
+        Outcome.WRONG_ANSWER,
+        "7 prompt tokens of 8",
+    ),
+    "invalid JSON": (
+        [STREAM_HEAD + chunked(token(1), event(b"{oops"), DONE)],
+        Outcome.BROKEN_STREAM,
+        "not an API chunk: {oops",
+    ),
+    "JSON that is deep": (
+        [STREAM_HEAD + chunked(event(b"[" * 50_000), DONE)],
+        Outcome.BROKEN_STREAM,
+        "not an API chunk",
+    ),
+    "bad chunk size": ([STREAM_HEAD + b"zz\r\nboo\r\n", CLOSE], Outcome.BROKEN_STREAM, "broke off"),
+    "huge chunk size": ([STREAM_HEAD + b"f" * 30 + b"\r\nboo\r\n", CLOSE], Outcome.BROKEN_STREAM, "broke off"),
+    "one huge event": (
+        [STREAM_HEAD + chunked(event(b"x" * 2**21), DONE)],
+        Outcome.BROKEN_STREAM,
+        "not an API chunk: xxx",
+    ),
+    "endless head": (
+        [b"HTTP/1.1 200 OK\r\n" + b"x-more: and more\r\n" * 50_000, HANG],
+        Outcome.UNREACHABLE,
+        "cannot be",
+    ),
+    "endless header": ([b"HTTP/1.1 200 OK\r\nx-more: " + b"a" * 2**20, HANG], Outcome.UNREACHABLE, "cannot be"),
+    "two lengths": (
+        [head(200, "text/event-stream", "content-length: 5", "content-length: 6") + b"hello!"],
+        Outcome.UNREACHABLE,
+        "",
+    ),
+    "control characters": (
+        [whole(500, "\x1b[31mred\x00\r\nINFO fake log line\u202e\u2028 end", "text/plain")],
+        Outcome.SERVER_ERROR,
+        "red",
+    ),
+    "control characters in an event": (
+        [STREAM_HEAD + chunked(event({"error": "a\x1b]0;title\x07\nb"}))],
+        Outcome.SERVER_ERROR,
+        "error inside the stream",
+    ),
+    "control characters in a header": (
+        [whole(302, b"", "text/html", "location: /\x1b[31m\xff")],
+        Outcome.UNREACHABLE,
+        "location",
+    ),
+    "strange content type": ([whole(200, b"", "\x9b\xff" * 200)], Outcome.BROKEN_STREAM, "expected an event stream"),
+    "secret in the body": (
+        [whole(401, {"error": f"Invalid key {SECRET}!"})],
+        Outcome.UNAUTHORIZED,
+        "Invalid key (hidden)!",
+    ),
+    "secret in a page": ([whole(500, f"<p>{SECRET}", "text/html")], Outcome.SERVER_ERROR, "(hidden)"),
+    "secret in an event": ([STREAM_HEAD + chunked(event({"error": SECRET}))], Outcome.SERVER_ERROR, "(hidden)"),
+    "secret in a redirect": (
+        [whole(302, b"", "text/html", f"location: /login?key={SECRET}")],
+        Outcome.BAD_REQUEST,
+        "(hidden)",
+    ),
+    "secret as a chunk": ([STREAM_HEAD + chunked(event(SECRET.encode()))], Outcome.BROKEN_STREAM, "(hidden)"),
+    "secret as a type": ([whole(200, b"", f"text/{SECRET}")], Outcome.BROKEN_STREAM, "(hidden)"),
+    "secret as the finish reason": (
+        [
+            STREAM_HEAD
+            + chunked(
+                token(1),
+                event(
+                    {
+                        "choices": [{"text": "x", "finish_reason": SECRET}],
+                        "usage": {"prompt_tokens": 8, "completion_tokens": 3},
+                    }
+                ),
+                DONE,
+            )
+        ],
+        Outcome.WRONG_ANSWER,
+        "finish reason",
+    ),
+    "a long finish reason": (
+        [
+            STREAM_HEAD
+            + chunked(
+                event(
+                    {
+                        "choices": [{"text": "x", "finish_reason": "stop" * 999}],
+                        "usage": {"prompt_tokens": 8, "completion_tokens": 3},
+                    }
+                ),
+                DONE,
+            )
+        ],
+        Outcome.WRONG_ANSWER,
+        "finish reason",
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "outcome", "words"), CASES.values(), ids=CASES)
+def test_a_failure_is_one_outcome_and_one_line(script: Script, outcome: Outcome, words: str) -> None:
+    record = answer_to(script, timeout_s=1.0 if HANG not in script else TIMEOUT_S)
+    assert (record.outcome, words in str(record.detail)) == (outcome, True), record.detail
+
+
+@pytest.mark.parametrize("cut", range(185, 201))
+def test_a_secret_that_the_limit_of_a_line_cuts_is_hidden_too(cut: int) -> None:
+    record = answer_to([whole(500, "x" * cut + SECRET, "text/plain")])
+    assert SECRET[:8] not in str(record.detail)
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def main() -> RequestRecord:
+        async with client(f"http://127.0.0.1:{port}") as to:
+            return await sent(to)
+
+    record = asyncio.run(main())
+    assert (record.outcome, record.http_status) == (Outcome.UNREACHABLE, None)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:99999", "http://127.0.0.1:port", "http://[::1", "http://:80", "ftp://a", ""]
+)
+def test_an_address_that_no_client_can_use(url: str) -> None:
+    async def main() -> None:
+        async with client(url) as to:
+            assert (await sent(to)).outcome is Outcome.UNREACHABLE
+            with pytest.raises(TargetError):
+                await to.models()
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_speaks_tls_to_a_server_that_does_not() -> None:
+    """httpx leaves the socket of a failed handshake to the garbage collector, which complains."""
+
+    async def main() -> RequestRecord:
+        async with (
+            hostile([b"HTTP/1.1 400 no\r\n\r\n", CLOSE]) as server,
+            client(server.base_url.replace("http:", "https:"), timeout_s=TIMEOUT_S) as to,
+        ):
+            return await sent(to)
+
+    assert asyncio.run(main()).outcome in (Outcome.UNREACHABLE, Outcome.TIMEOUT)
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "tokens"),
+    [
+        ([HANG], "no answer within 0.25 s", 0),
+        ([b"HTTP/1.1 200 OK\r\n", HANG], "no answer within", 0),
+        ([STREAM_HEAD, HANG], "within 0.25 s", 0),
+        ([STREAM_HEAD + chunked(token(1), end=False), HANG], "1 reads of an answer within 0.25 s", 1),
+        ([STREAM_HEAD + chunked(*THREE_TOKENS[:2], end=False), HANG], "of an answer within", 2),
+        ([STREAM_HEAD, *[0.02, chunked(event({"choices": []}), end=False)] * 100], "within 0.25 s", 0),
+        ([STREAM_HEAD, *[0.02, chunked(b": ping\n\n", end=False)] * 100], "within 0.25 s", 0),
+        ([*[b"HTTP/1.1 100 Continue\r\n\r\n", 0.02] * 100], "no answer within", 0),
+    ],
+    ids=["nothing", "half a head", "a head", "one token", "two tokens", "empty events", "pings", "100 continue"],
+)
+def test_never_waits_longer_than_the_timeout(script: Script, words: str, tokens: int) -> None:
+    started = time.perf_counter()
+    record = answer_to(script, timeout_s=TIMEOUT_S)
+    assert time.perf_counter() - started < 1.5
+    assert (record.outcome, words in str(record.detail)) == (Outcome.TIMEOUT, True), record.detail
+    assert len(record.events) == tokens
+
+
+def test_a_timeout_closes_the_connection_so_that_the_server_stops_working() -> None:
+    async def main() -> None:
+        stalls: Script = [STREAM_HEAD + chunked(token(1), end=False), HANG]
+        async with hostile(stalls) as server, client(server.base_url, timeout_s=TIMEOUT_S) as to:
+            assert (await sent(to)).outcome is Outcome.TIMEOUT
+            await asyncio.wait_for(server.gone.wait(), 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("script", [[HANG], [STREAM_HEAD, HANG], [STREAM_HEAD + chunked(token(1), end=False), HANG]])
+def test_cancelling_closes_the_connection_at_once(script: Script) -> None:
+    async def main() -> None:
+        async with hostile(script) as server, client(server.base_url, timeout_s=30) as to:
+            request = asyncio.create_task(to.send(SPEC, "tiny", Traffic.CAPACITY, 0))
+            await server.until_asked()
+            await asyncio.sleep(0.05)
+            request.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await request
+            await asyncio.wait_for(server.gone.wait(), 1)
+
+    asyncio.run(main())
+
+
+def test_cancelling_many_at_once_frees_the_client_for_the_next() -> None:
+    def busy(asked: Asked) -> Script:
+        return [HANG] if asked.json()["max_tokens"] == 99 else [GOOD]
+
+    async def main() -> RequestRecord:
+        async with hostile(busy) as server, client(server.base_url, timeout_s=30) as to:
+            tasks = [asyncio.create_task(to.send(spec(8, 99), "tiny", Traffic.CAPACITY, 0)) for _ in range(20)]
+            await server.until_asked(20)
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(end, asyncio.CancelledError) for end in ended)
+            return await sent(to)
+
+    assert asyncio.run(main()).outcome is Outcome.OK
+
+
+def test_closing_the_client_ends_what_is_in_flight_and_what_comes_after_in_words() -> None:
+    async def main() -> list[RequestRecord]:
+        async with hostile([STREAM_HEAD + chunked(token(1), end=False), HANG]) as server:
+            to = client(server.base_url, timeout_s=5)
+            request = asyncio.create_task(sent(to))
+            await server.until_asked()
+            await asyncio.sleep(0.05)
+            await to.close()
+            return [await asyncio.wait_for(request, 2), await sent(to)]
+
+    assert all(record.outcome is not Outcome.OK for record in asyncio.run(main()))
+
+
+def _raise(error: Exception) -> str | None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("secret", "words"),
+    [
+        (lambda: "two\nlines", "not something a header can carry"),
+        (lambda: "nul\0", "not something a header can carry"),
+        (lambda: "schlüssel", "not something a header can carry"),
+        (lambda: "key\r\nx-injected: 1", "not something a header can carry"),
+        (
+            lambda: _raise(FileNotFoundError(2, "No such file or directory")),
+            "cannot be read (No such file or directory)",
+        ),
+        (lambda: _raise(PermissionError(13, "Permission denied")), "cannot be read (Permission denied)"),
+        (lambda: _raise(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")), "API key"),
+    ],
+)
+def test_a_key_that_cannot_be_used_is_said_and_nothing_is_sent(secret: Callable[[], str | None], words: str) -> None:
+    async def main() -> tuple[RequestRecord, int]:
+        async with hostile([GOOD]) as server, client(server.base_url, secret) as to:
+            record = await sent(to)
+            with pytest.raises(TargetError):
+                await to.models()
+            return record, len(server.asked)
+
+    record, asked = asyncio.run(main())
+    assert (record.outcome, words in str(record.detail)) == (Outcome.UNAUTHORIZED, True), record.detail
+    assert asked == 0
+
+
+def test_without_a_key_none_is_sent() -> None:
+    async def main() -> list[Asked]:
+        async with hostile([GOOD]) as server, client(server.base_url, lambda: None) as to:
+            await sent(to)
+            return server.asked
+
+    assert "authorization" not in asyncio.run(main())[0].headers
+
+
+@settings(max_examples=25)
+@given(st.binary(max_size=300))
+def test_any_bytes_in_place_of_an_answer_are_an_outcome(data: bytes) -> None:
+    assert answer_to([data, CLOSE]).outcome is not Outcome.OK
+
+
+@settings(max_examples=25)
+@given(st.binary(max_size=300), st.sampled_from([200, 401, 500]), st.sampled_from(["text/event-stream", "text/html"]))
+def test_any_body_is_an_outcome(data: bytes, status: int, kind: str) -> None:
+    assert answer_to([whole(status, data, kind)]).outcome is not Outcome.OK
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, len(GOOD) - 1), max_size=6))
+def test_a_good_answer_is_good_however_it_is_cut(cuts: list[int]) -> None:
+    places = sorted({0, len(GOOD), *cuts})
+    steps: list[bytes | float] = []
+    for a, b in pairwise(places):
+        steps += [GOOD[a:b], 0.001]
+    record = answer_to(steps)
+    assert (record.outcome, record.output_tokens, len(record.events)) == (Outcome.OK, 3, 3)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, len(GOOD) - 1))
+def test_a_good_answer_that_breaks_off_is_never_good(length: int) -> None:
+    """Unless what is missing comes after [DONE]."""
+    record = answer_to([GOOD[:length], CLOSE])
+    assert record.outcome in (Outcome.UNREACHABLE, Outcome.BROKEN_STREAM)
+
+
+# --- Models --------------------------------------------------------------------------------------------------
+
+
+def models(script: Script, wanted: str = "auto", timeout_s: float = 1.0) -> str:
+    async def main() -> str:
+        async with hostile(script) as server, client(server.base_url, timeout_s=timeout_s) as to:
+            return await to.resolve_model(wanted)
+
+    return asyncio.run(main())
+
+
+def served(*names: Any) -> bytes:
+    return whole(200, {"object": "list", "data": [{"id": name} for name in names]})
+
+
+def test_auto_takes_the_first_model() -> None:
+    assert models([served("tiny", "adapter")]) == "tiny"
+    assert models([served("tiny", "adapter")], "adapter") == "adapter"
+
+
+@pytest.mark.parametrize(
+    ("script", "wanted", "outcome", "words"),
+    [
+        ([served("tiny")], "huge", Outcome.NOT_FOUND, "'huge' is not served; expected one of: tiny"),
+        ([served()], "auto", Outcome.NOT_FOUND, "no model"),
+        ([whole(200, "<html>")], "auto", Outcome.NOT_FOUND, "not a list of models"),
+        ([whole(200, b"\xff\xfe")], "auto", Outcome.NOT_FOUND, "not a list of models"),
+        ([whole(200, {"data": None})], "auto", Outcome.NOT_FOUND, "not a list of models"),
+        ([whole(200, {"data": {"id": "x"}})], "auto", Outcome.NOT_FOUND, "not a list of models"),
+        ([whole(200, ["x"])], "auto", Outcome.NOT_FOUND, "not a list of models"),
+        ([whole(200, b"[" * 50_000)], "auto", Outcome.NOT_FOUND, "not a list of models"),
+        ([served(None)], "auto", Outcome.NOT_FOUND, "models"),
+        ([served({"a": 1})], "auto", Outcome.NOT_FOUND, "models"),
+        ([served("")], "auto", Outcome.NOT_FOUND, "model"),
+        ([served("m" * 100_000)], "auto", Outcome.NOT_FOUND, "model"),
+        ([served("\ud800")], "auto", Outcome.NOT_FOUND, "model"),
+        ([served("a\nFAKE log line\x1b[31m")], "auto", Outcome.NOT_FOUND, "model"),
+        ([served("a\nFAKE log line\x1b[31m")], "tiny", Outcome.NOT_FOUND, "model"),
+        ([served(SECRET)], "tiny", Outcome.NOT_FOUND, "model"),
+        ([served("m" * 100_000)], "tiny", Outcome.NOT_FOUND, "model"),
+        ([whole(401, {"error": "Unauthorized"})], "auto", Outcome.UNAUTHORIZED, "api_key_file"),
+        ([whole(404, {"detail": "Not Found"})], "auto", Outcome.NOT_FOUND, "check base_url"),
+        ([whole(404, LONG_PAGE)], "auto", Outcome.NOT_FOUND, "check base_url"),
+        ([whole(500, f"oops {SECRET}")], "auto", Outcome.SERVER_ERROR, "log"),
+        ([whole(302, b"", "text/html", f"location: /?k={SECRET}")], "auto", Outcome.BAD_REQUEST, "redirects"),
+        ([CLOSE], "auto", Outcome.UNREACHABLE, "check base_url"),
+        ([HANG], "auto", Outcome.TIMEOUT, "no answer within"),
+        (
+            [head(200, "application/json", "content-length: 99") + b"{", CLOSE],
+            "auto",
+            Outcome.BROKEN_STREAM,
+            "broke off",
+        ),
+    ],
+)
+def test_a_server_that_says_no_models_is_one_line_with_the_mend(
+    script: Script, wanted: str, outcome: Outcome, words: str
+) -> None:
+    with pytest.raises(TargetError) as caught:
+        models(script, wanted, timeout_s=TIMEOUT_S)
+    message = str(caught.value)
+    assert (caught.value.outcome, words in message) == (outcome, True), message
+    assert message.startswith("http://127.0.0.1:")
+    assert message.isprintable()
+    assert len(message) < 600
+    assert SECRET not in message
+
+
+# --- A transport that fails ----------------------------------------------------------------------------------
+
+RAISED: list[Exception] = [
+    httpx.ConnectError("no"),
+    httpx.ConnectTimeout("slow"),
+    httpx.ReadError(""),
+    httpx.WriteError(""),
+    httpx.PoolTimeout(""),
+    httpx.RemoteProtocolError("two\nlines \x1b[31m"),
+    httpx.ProxyError(""),
+    httpx.UnsupportedProtocol("x"),
+    httpx.ConnectError(f"key {SECRET}"),
+    httpx.ConnectError("x" * 5000),
+    ConnectionResetError(104, "Connection reset by peer"),
+    OSError("plain"),
+    UnicodeError("label empty or too long"),
+    OverflowError("getsockaddrarg: port must be 0-65535."),
+    RuntimeError("Cannot send a request, as the client has been closed."),
+    httpx.InvalidURL("x"),
+    httpx.StreamClosed(),
+]
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_whatever_the_network_raises_is_a_failed_request(error: Exception) -> None:
+    def fail(_: httpx.Request) -> httpx.Response:
+        raise error
+
+    async def main() -> RequestRecord:
+        where = Endpoint("llama", "http://127.0.0.1:1", secret=lambda: SECRET, verify=False)
+        async with Client(where, CLOCK, 1.0, httpx.MockTransport(fail)) as to:
+            return await sent(to)
+
+    record = asyncio.run(main())
+    assert record.outcome in (Outcome.UNREACHABLE, Outcome.TIMEOUT), record.detail
+
+
+def test_the_schedule_is_kept_in_the_record() -> None:
+    async def main() -> RequestRecord:
+        async with hostile([GOOD]) as server, client(server.base_url) as to:
+            return await to.send(replace(SPEC, workload="w"), "tiny", Traffic.CAPACITY, 5)
+
+    record = asyncio.run(main())
+    assert (record.scheduled_ns, record.traffic, record.spec.workload, record.model) == (
+        5,
+        Traffic.CAPACITY,
+        "w",
+        "tiny",
+    )
+    assert json.dumps(record.detail) == "null"

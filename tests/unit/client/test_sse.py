@@ -1,0 +1,117 @@
+"""Server-sent events out of network reads."""
+
+import time
+from itertools import accumulate, pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.client.sse import Event, Read, events
+
+LINES = st.sampled_from(
+    [
+        b"data: {}",
+        b"data:{}",
+        b"data:  two",
+        b"data",
+        b"data:",
+        b": ping",
+        b":",
+        b"event: x",
+        b"id: 1",
+        b"retry: 5",
+        b"",
+        b"",
+        b"datax: 1",
+        b" data: 1",
+        b"data: \xff\xfe",
+        b"data: \xe2\x82\xac",
+        b"data: a:b: c",
+        b"data: \x0b\x0c\xc2\x85",
+    ]
+)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    ends = st.sampled_from([b"\n", b"\r\n"])
+    text = b"".join(draw(LINES) + draw(ends) for _ in range(draw(st.integers(0, 12))))
+    return text + draw(st.sampled_from([b"", b"data: cut", b"\r", b"da"]))
+
+
+def split(data: bytes, cuts: list[int]) -> list[Read]:
+    places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    return [Read(i, data[a:b]) for i, (a, b) in enumerate(pairwise(places))]
+
+
+def payloads(reads: list[Read]) -> list[bytes]:
+    return [event.data for event in events(reads)]
+
+
+def reference(data: bytes) -> list[bytes]:
+    """The definition, over the whole stream at once; the end of the stream ends an event too."""
+    found, lines = [], []
+    for line in [*data.replace(b"\r\n", b"\n").removesuffix(b"\r").split(b"\n"), b""]:
+        if line.startswith(b"data:"):
+            lines.append(line[6:] if line[5:6] == b" " else line[5:])
+        elif not line and lines:
+            found.append(b"\n".join(lines))
+            lines = []
+    return found
+
+
+@given(streams(), st.lists(st.integers(0, 200), max_size=10))
+def test_every_split_into_reads_gives_the_same_payloads(data: bytes, cuts: list[int]) -> None:
+    assert payloads(split(data, cuts)) == payloads([Read(0, data)]) == reference(data)
+
+
+@given(streams())
+def test_byte_by_byte_too(data: bytes) -> None:
+    assert payloads(split(data, list(range(len(data))))) == reference(data)
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=10))
+def test_any_bytes_are_read_without_complaint_and_alike_in_any_split(data: bytes, cuts: list[int]) -> None:
+    assert payloads(split(data, cuts)) == payloads([Read(0, data)])
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=10), st.data())
+def test_an_event_bears_the_time_of_the_read_that_completed_it(sizes: list[int], data: st.DataObject) -> None:
+    parts = [b"data: " + b"x" * size + b"\n\n" for size in sizes]
+    whole = b"".join(parts)
+    cuts = data.draw(st.lists(st.integers(1, len(whole)), max_size=8))
+    reads = split(whole, cuts)
+    ends = list(accumulate(len(part) for part in parts))
+    arrived = list(accumulate(len(read.data) for read in reads))
+    for event, end in zip(events(reads), ends, strict=True):
+        assert event.at_ns == next(i for i, size in enumerate(arrived) if size >= end)
+
+
+def test_a_line_end_cut_in_the_middle_is_one_line_end() -> None:
+    reads = [Read(1, b"data: a\r"), Read(2, b"\n\r"), Read(3, b"\ndata: b\r\n\r\n")]
+    assert list(events(reads)) == [Event(3, b"a"), Event(3, b"b")]
+
+
+def test_data_lines_of_one_event_are_joined() -> None:
+    assert payloads([Read(0, b"data: a\ndata: b\n\n")]) == [b"a\nb"]
+
+
+def test_nothing_is_no_event() -> None:
+    assert payloads([]) == payloads([Read(0, b"")]) == payloads([Read(0, b"\n\n\n: ping\n\n")]) == []
+
+
+def test_keep_alive_comments_are_skipped() -> None:
+    assert payloads([Read(0, b": ping\n\ndata: a\n\n: ping\n\n")]) == [b"a"]
+
+
+def test_an_event_cut_off_by_the_end_is_returned() -> None:
+    """Whether its content is whole is for the reader of the content to say."""
+    assert payloads([Read(0, b'data: {"a"')]) == [b'{"a"']
+
+
+def test_a_line_without_an_end_takes_time_in_proportion_to_its_length() -> None:
+    """A page that is no event stream may have no line ends; reading it must not hold up the event loop."""
+    reads = [Read(i, b"x" * 64) for i in range(16_384)]
+    started = time.perf_counter()
+    assert payloads([Read(0, b"data: "), *reads]) == [b"x" * 64 * 16_384]
+    assert time.perf_counter() - started < 0.5

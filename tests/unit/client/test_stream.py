@@ -1,0 +1,285 @@
+"""A streamed answer, read after the fact; among others the transcripts recorded from vLLM 0.32."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import spec
+
+from probe.client.sse import Event, Read, events
+from probe.client.stream import Transcript, error_message, judge, transcript
+from probe.records import Api, Outcome
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "vllm-0.32"
+OK = (Outcome.OK, None)
+
+
+def recorded(name: str) -> tuple[str, list[Read]]:
+    """Head and body of a recorded answer; each chunk of the chunked body is one read."""
+    answer = (GOLDEN / f"{name}.txt").read_text().split("-" * 40 + "\n")[1]
+    head, _, body = answer.partition("\n\n")
+    chunks = re.findall(r"(?m)^[0-9a-f]+\n(data: .*\n\n)\n", body)
+    return head, [Read(i, chunk.encode()) for i, chunk in enumerate(chunks)]
+
+
+def said(name: str, api: Api) -> Transcript:
+    return transcript(events(recorded(name)[1]), api)
+
+
+def chunk(text: str | None = "x", finish: str | None = None, usage: object = None, **others: Any) -> dict[str, Any]:
+    choices = [] if text is None else [{"index": 0, "text": text, "finish_reason": finish}]
+    return {"choices": choices, **({} if usage is None else {"usage": usage}), **others}
+
+
+def delta(finish: str | None = None, usage: object = None, **content: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": content, "finish_reason": finish}
+    return {"choices": [choice], **({} if usage is None else {"usage": usage})}
+
+
+def usage(output: Any, prompt: Any = 8) -> dict[str, Any]:
+    return {"prompt_tokens": prompt, "completion_tokens": output}
+
+
+def read(*chunks: Any, api: Api = Api.COMPLETIONS, done: bool = True) -> Transcript:
+    data = [c if isinstance(c, bytes) else json.dumps(c).encode() for c in chunks] + [b"[DONE]"] * done
+    return transcript([Event(i, d) for i, d in enumerate(data)], api)
+
+
+def counts(answer: Transcript) -> list[tuple[int, int, bool]]:
+    return [(event.at_ns, event.tokens, event.visible) for event in answer.events]
+
+
+# --- What the real server says -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["completions-stream", "completions-stream-usage", "completions-stream-continuous"])
+def test_a_recorded_completion_has_three_tokens(name: str) -> None:
+    answer = said(name, Api.COMPLETIONS)
+    assert counts(answer) == [(0, 1, True), (1, 1, True), (2, 1, True)]
+    assert (answer.done, answer.finish_reason, answer.error, answer.malformed) == (True, "length", None, None)
+    asked_for_usage = name != "completions-stream"
+    assert (answer.prompt_tokens, answer.output_tokens) == ((8, 3) if asked_for_usage else (None, None))
+    verdict = judge(spec(8, 3), answer)
+    assert verdict == OK if asked_for_usage else verdict[0] is Outcome.WRONG_ANSWER
+
+
+@pytest.mark.parametrize("name", ["chat-stream", "chat-stream-usage", "chat-stream-continuous"])
+def test_the_role_of_a_recorded_chat_is_no_token(name: str) -> None:
+    answer = said(name, Api.CHAT)
+    assert counts(answer) == [(1, 1, True), (2, 1, True), (3, 1, True)]
+    assert answer.done
+    assert (answer.prompt_tokens, answer.output_tokens) == ((14, 3) if name != "chat-stream" else (None, None))
+    if name != "chat-stream":
+        assert judge(spec(5, 3, Api.CHAT), answer) == OK
+
+
+def test_one_recorded_token() -> None:
+    assert counts(said("completions-one-token", Api.COMPLETIONS)) == [(0, 1, True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("completions-unknown-model", "The model `nope` does not exist. Valid aliases: tiny."),
+        ("completions-get", "Method Not Allowed"),
+        ("not-found", "Not Found"),
+        ("completions-not-an-object", "1 validation error: {'type': 'model_attributes_type'"),
+    ],
+)
+def test_recorded_errors_are_said_in_the_servers_words(name: str, words: str) -> None:
+    body = (GOLDEN / f"{name}.txt").read_text().split("-" * 40 + "\n")[1].partition("\n\n")[2]
+    assert error_message(body.encode()).startswith(words)
+
+
+# --- Counting tokens -----------------------------------------------------------------------------------------
+
+
+def test_an_event_that_carries_several_tokens_keeps_their_count() -> None:
+    answer = read(chunk("a", usage=usage(1)), chunk("bcd", "length", usage(4)))
+    assert counts(answer) == [(0, 1, True), (1, 3, True)]
+    assert judge(spec(8, 4), answer) == OK
+
+
+def test_half_a_character_is_a_token_that_cannot_be_read() -> None:
+    answer = read(chunk("", usage=usage(1)), chunk("é", "length", usage(2)))
+    assert counts(answer) == [(0, 1, False), (1, 1, True)]
+
+
+def test_without_a_running_count_an_event_with_content_is_one_token() -> None:
+    answer = read(chunk("a"), chunk(""), chunk("b", "length"), chunk(None, usage=usage(2)))
+    assert counts(answer) == [(0, 1, True), (2, 1, True)]
+    assert answer.output_tokens == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"content": "a"}, {"reasoning": "a"}, {"reasoning_content": "a"}, {"tool_calls": [{"index": 0}]},
+     {"role": "assistant", "content": "a"}],
+)  # fmt: skip
+def test_content_reasoning_and_tool_calls_are_tokens(content: dict[str, Any]) -> None:
+    assert len(read(delta(**content), api=Api.CHAT).events) == 1
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"role": "assistant"}, {"role": "assistant", "content": ""}, {"content": None}]
+)
+def test_a_role_is_no_token(content: dict[str, Any]) -> None:
+    assert read(delta(**content), api=Api.CHAT).events == ()
+
+
+def test_a_count_that_falls_is_no_negative_token() -> None:
+    answer = read(chunk("a", usage=usage(5)), chunk("b", usage=usage(2)), chunk("c", "length", usage(6)))
+    assert [event.tokens for event in answer.events] == [5, 0, 1]
+
+
+def test_the_usage_at_the_end_is_no_token() -> None:
+    assert len(read(chunk("a", usage=usage(1)), chunk(None, usage=usage(1))).events) == 1
+
+
+def test_nothing_counts_after_done() -> None:
+    answer = read(chunk("a", "length", usage(1)), b"[DONE]", chunk("b", usage=usage(2)), done=False)
+    assert answer.done
+    assert answer.output_tokens == 1
+
+
+# --- Judging -------------------------------------------------------------------------------------------------
+
+
+def complete(**others: Any) -> Transcript:
+    good = read(chunk("a", usage=usage(1)), chunk("b", usage=usage(2)), chunk("c", "length", usage(3)))
+    values = {name: getattr(good, name) for name in Transcript.__dataclass_fields__}
+    return Transcript(**{**values, **others})
+
+
+def test_the_answer_asked_for_is_ok() -> None:
+    assert judge(spec(8, 3), complete()) == OK
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "words"),
+    [
+        ({"error": "EngineDeadError"}, Outcome.SERVER_ERROR, "EngineDeadError"),
+        ({"malformed": "<html>"}, Outcome.BROKEN_STREAM, "<html>"),
+        ({"done": False}, Outcome.BROKEN_STREAM, "DONE"),
+        ({"events": ()}, Outcome.WRONG_ANSWER, "no content"),
+        ({"output_tokens": None}, Outcome.WRONG_ANSWER, "include_usage"),
+        ({"prompt_tokens": None}, Outcome.WRONG_ANSWER, "include_usage"),
+        ({"output_tokens": 2}, Outcome.WRONG_ANSWER, "2 output tokens, 3 were asked for"),
+        ({"output_tokens": 4}, Outcome.WRONG_ANSWER, "4 output tokens"),
+        ({"finish_reason": "stop"}, Outcome.WRONG_ANSWER, "finish reason 'stop'"),
+        ({"finish_reason": None}, Outcome.WRONG_ANSWER, "finish reason"),
+        ({"prompt_tokens": 7}, Outcome.WRONG_ANSWER, "7 prompt tokens of 8"),
+    ],
+)
+def test_anything_else_is_named(fault: dict[str, Any], outcome: Outcome, words: str) -> None:
+    verdict, detail = judge(spec(8, 3), complete(**fault))
+    assert verdict is outcome
+    assert words in str(detail)
+
+
+def test_the_length_of_a_chat_prompt_is_the_servers_business() -> None:
+    assert judge(spec(8, 3, Api.CHAT), complete(prompt_tokens=31)) == OK
+
+
+@pytest.mark.parametrize("prompt", [-5, True, 10**30])
+def test_a_count_that_no_server_can_mean_is_refused(prompt: Any) -> None:
+    """It would go into a counter: a negative one raises there, a huge one is there for ever."""
+    answer = read(chunk("a", "length", usage(1, prompt)))
+    assert judge(spec(8, 1, Api.CHAT), answer)[0] is not Outcome.OK
+    assert answer.prompt_tokens is None or 0 <= answer.prompt_tokens < 10**9
+
+
+def test_events_that_carry_more_tokens_than_the_answer_are_refused() -> None:
+    answer = read(chunk("a", usage=usage(10**12)), chunk("b", "length", usage(2)))
+    assert judge(spec(8, 2), answer)[0] is not Outcome.OK
+
+
+def test_a_finish_reason_is_a_word() -> None:
+    for strange in ({"a": 1}, ["length"], 5, True, "x" * 5000, "a\nb\x1b[31m"):
+        answer = read({"choices": [{"text": "a", "finish_reason": strange}], "usage": usage(1)})
+        _, detail = judge(spec(8, 1), answer)
+        assert answer.finish_reason is None or isinstance(answer.finish_reason, str)
+        assert len(str(detail)) < 400
+        assert len(str(answer.finish_reason)) < 400
+
+
+# --- Hostile content -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"<html>", b"null", b"5", b"[]", b'"x"', b"{", b"\xff", b"[" * 100_000, b"9" * 10_000, b"NaN", b"\x00"],
+)
+def test_what_is_not_an_object_is_malformed_and_ends_the_reading(data: bytes) -> None:
+    answer = read(chunk("a"), data, chunk("b"))
+    assert answer.malformed is not None
+    assert len(answer.events) == 1
+    assert judge(spec(), answer)[0] is Outcome.BROKEN_STREAM
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"error": {"message": "EngineCore died", "code": 500}}, "EngineCore died"),
+        ({"error": "Unauthorized"}, "Unauthorized"),
+        ({"error": {"code": 500}}, "500"),
+        ({"error": ["a"]}, "a"),
+        ({"error": 5}, "5"),
+        ({"detail": "Not Found"}, "Not Found"),
+        ({"object": "error", "message": "old style"}, "old style"),
+        ({"error": {"message": "two\nlines\x1b[31m\x00"}}, "two lines?[31m?"),
+        ({"error": {"message": "\ud800 half a pair"}}, "half a pair"),
+        ({"error": {"message": "right\u202eleft"}}, "right"),
+    ],
+)
+def test_an_error_inside_the_stream_is_said_in_one_printable_line(event: dict[str, Any], words: str) -> None:
+    for text in (read(chunk("a"), event).error, error_message(json.dumps(event).encode())):
+        assert text is not None
+        assert words in text
+        assert text.isprintable()
+        assert len(text) <= 200
+
+
+def test_no_error_is_no_error() -> None:
+    assert read(chunk("a", "length", usage(1), error=None)).error is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda deeper: st.lists(deeper, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["choices", "text", "delta", "content", "finish_reason", "usage", "prompt_tokens",
+                         "completion_tokens", "error", "message", "detail", "object"]), deeper, max_size=4),
+    max_leaves=10,
+)  # fmt: skip
+
+
+@given(st.lists(JSON | st.binary(max_size=20), max_size=5), st.sampled_from(Api))
+def test_no_answer_raises(chunks: list[Any], api: Api) -> None:
+    answer = read(*chunks, api=api)
+    outcome, detail = judge(spec(8, 3, api), answer)
+    assert (outcome is Outcome.OK) == (detail is None)
+    assert detail is None or (detail.isprintable() and len(detail) < 400)
+    assert all(event.tokens >= 0 for event in answer.events)
+
+
+@given(st.binary(max_size=2000))
+def test_any_body_makes_one_short_printable_line(body: bytes) -> None:
+    text = error_message(body)
+    assert text == "" or text.isprintable()
+    assert len(text) <= 200
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=20))
+def test_the_tokens_of_the_events_are_those_of_the_usage(sizes: list[int]) -> None:
+    total, chunks = 0, []
+    for i, size in enumerate(sizes):
+        total += size
+        chunks.append(chunk("x" * size, "length" if i == len(sizes) - 1 else None, usage(total)))
+    answer = read(*chunks, chunk(None, usage=usage(total)))
+    assert [event.tokens for event in answer.events] == sizes
+    assert judge(spec(8, total), answer) == OK

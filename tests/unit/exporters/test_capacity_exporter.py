@@ -1,0 +1,118 @@
+"""Capacity as series: the last knee of a target, and how its runs ended."""
+
+import pytest
+from example_records import WALL_S, no_knee, result
+from exposition import samples, value, values
+from prometheus_client import CollectorRegistry
+
+from exporters.capacity import CapacityExporter
+from probe.records import Capacity, Stopped
+
+LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
+GUARD_REASONS = ("server_errors", "failed_requests", "server_unreadable", "preemptions", "queue", "kv_cache")
+
+
+def _registry() -> tuple[CollectorRegistry, CapacityExporter]:
+    registry = CollectorRegistry()
+    exporter = CapacityExporter(registry)
+    exporter.expect("a")
+    return registry, exporter
+
+
+@pytest.mark.parametrize("outcome", ["done", "guard", "budget", "interrupt", "error", "refused"])
+def test_runs_count_from_zero_however_they_end(outcome: str) -> None:
+    registry, exporter = _registry()
+    assert value(registry, "kneewatch_capacity_runs_total", target="a", outcome=outcome) == 0
+    if outcome == "refused":
+        exporter.refused("a")
+    else:
+        exporter.observe(result(stopped=Stopped(outcome)))
+    assert value(registry, "kneewatch_capacity_runs_total", target="a", outcome=outcome) == 1
+    assert sum(values(registry, "kneewatch_capacity_runs_total")) == 1
+
+
+def test_before_any_run_there_is_no_figure() -> None:
+    registry, _ = _registry()
+    assert {name for name, _ in samples(registry)} <= {
+        "kneewatch_capacity_runs_total",
+        "kneewatch_capacity_over_objective_seconds_total",
+        "kneewatch_guard_trips_total",
+    }
+    assert value(registry, "kneewatch_capacity_over_objective_seconds_total", target="a") == 0
+
+
+def test_a_knee_is_published_with_its_bounds() -> None:
+    registry, exporter = _registry()
+    exporter.observe(result())
+    expected = {
+        "capacity_requests_per_second": 10.0,
+        "capacity_requests_per_second_lower": 10.0,
+        "capacity_requests_per_second_upper": 12.5,
+        "capacity_output_tokens_per_second": 640.0,
+        "knee_concurrency": 4,
+        "capacity_last_success_timestamp_seconds": WALL_S + 31.5,
+    }
+    for name, number in expected.items():
+        assert value(registry, f"kneewatch_{name}", **LABELS) == number
+    assert value(registry, "kneewatch_capacity_over_objective_seconds_total", target="a") == 2.0
+
+
+def test_a_run_without_a_knee_leaves_the_figure_and_its_age_alone() -> None:
+    registry, exporter = _registry()
+    exporter.observe(result())
+    exporter.observe(result(started_s=WALL_S + 3600, capacity=no_knee(), stopped=Stopped("interrupt")))
+    assert value(registry, "kneewatch_capacity_requests_per_second", **LABELS) == 10.0
+    assert value(registry, "kneewatch_capacity_last_success_timestamp_seconds", **LABELS) == WALL_S + 31.5
+    assert sum(values(registry, "kneewatch_capacity_runs_total")) == 2
+
+
+def test_an_upper_bound_that_is_not_known_any_more_is_absent() -> None:
+    registry, exporter = _registry()
+    exporter.observe(result())
+    at_least = Capacity(mode="empirical", requests_per_second=20.0, lower=20.0, knee_concurrency=8)
+    exporter.observe(result(capacity=at_least))
+    assert value(registry, "kneewatch_capacity_requests_per_second", **LABELS) == 20.0
+    assert values(registry, "kneewatch_capacity_requests_per_second_upper") == []
+    assert values(registry, "kneewatch_capacity_output_tokens_per_second") == []
+
+
+def test_a_knee_of_before_the_restart_is_shown_but_counts_as_no_run() -> None:
+    registry, exporter = _registry()
+    exporter.restore(result())
+    assert value(registry, "kneewatch_capacity_requests_per_second", **LABELS) == 10.0
+    assert sum(values(registry, "kneewatch_capacity_runs_total")) == 0
+    assert value(registry, "kneewatch_capacity_over_objective_seconds_total", target="a") == 0
+
+
+def test_the_knee_of_a_model_that_is_not_served_any_more_is_gone() -> None:
+    """Two knees of one target would be two answers to how much more it can take."""
+    registry, exporter = _registry()
+    exporter.observe(result(model="old"))
+    exporter.observe(result(model="new"))
+    exporter.observe(result(target="b", model="other"))
+    assert values(registry, "kneewatch_capacity_requests_per_second", target="a", model="old") == []
+    assert len(values(registry, "kneewatch_capacity_requests_per_second", target="a")) == 1
+    assert len(values(registry, "kneewatch_capacity_requests_per_second", target="b")) == 1
+
+
+def test_a_knee_of_another_mode_stays() -> None:
+    """A forecast is another answer than a measurement, and is labelled as such."""
+    registry, exporter = _registry()
+    exporter.observe(result())
+    exporter.observe(result(capacity=Capacity(mode="forecast", requests_per_second=20.0)))
+    assert sorted(values(registry, "kneewatch_capacity_requests_per_second", target="a")) == [10.0, 20.0]
+
+
+@pytest.mark.parametrize("reason", GUARD_REASONS)
+def test_trips_of_the_guard_count_from_zero_by_reason(reason: str) -> None:
+    """A trip is rare: the first one is the one to see, and `increase` needs a zero before it."""
+    registry, exporter = _registry()
+    assert value(registry, "kneewatch_guard_trips_total", target="a", reason=reason) == 0
+    exporter.observe(result(stopped=Stopped("guard", reason)))
+    assert value(registry, "kneewatch_guard_trips_total", target="a", reason=reason) == 1
+
+
+def test_what_else_ends_a_run_is_no_trip() -> None:
+    registry, exporter = _registry()
+    exporter.observe(result(stopped=Stopped("budget", "7 seconds")))
+    assert sum(values(registry, "kneewatch_guard_trips_total")) == 0

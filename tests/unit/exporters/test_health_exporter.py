@@ -1,0 +1,54 @@
+"""Kneewatch on itself: tasks alive or not, and how late its loop was."""
+
+from exposition import value, values
+from prometheus_client import CollectorRegistry
+
+from exporters.health import HealthExporter
+
+CANARY = {"task": "canary", "target": "a"}
+
+
+def _registry() -> tuple[CollectorRegistry, HealthExporter]:
+    registry = CollectorRegistry()
+    return registry, HealthExporter(registry, "1.2.3", "abc")
+
+
+def test_version_and_configuration_are_told() -> None:
+    registry, _ = _registry()
+    assert value(registry, "kneewatch_build_info", version="1.2.3") == 1
+    assert value(registry, "kneewatch_config_hash_info", hash="abc") == 1
+
+
+def test_an_interval_task_is_alive_from_its_announcement() -> None:
+    registry, health = _registry()
+    health.expect("canary", "a", 15.0, 1000.0)
+    assert value(registry, "kneewatch_job_last_success_timestamp_seconds", **CANARY) == 1000.0
+    assert value(registry, "kneewatch_job_interval_seconds", **CANARY) == 15.0
+    assert value(registry, "kneewatch_job_failures_total", **CANARY) == 0
+
+
+def test_a_cron_task_is_not_late_before_its_time() -> None:
+    registry, health = _registry()
+    health.expect("capacity", "a", None, 1000.0)
+    assert values(registry, "kneewatch_job_last_success_timestamp_seconds") == []
+    assert values(registry, "kneewatch_job_interval_seconds") == []
+    assert value(registry, "kneewatch_job_failures_total", task="capacity", target="a") == 0
+
+
+def test_successes_move_the_time_and_failures_do_not() -> None:
+    registry, health = _registry()
+    health.expect("canary", "a", 15.0, 1000.0)
+    health.succeeded("canary", "a", 1015.0)
+    health.failed("canary", "a")
+    health.failed("canary", "a")
+    assert value(registry, "kneewatch_job_last_success_timestamp_seconds", **CANARY) == 1015.0
+    assert value(registry, "kneewatch_job_failures_total", **CANARY) == 2
+
+
+def test_the_lag_of_the_loop_is_a_histogram() -> None:
+    registry, health = _registry()
+    for lag_s in (0.0, 0.003, 5.0):
+        health.loop_lag(lag_s)
+    assert value(registry, "kneewatch_event_loop_lag_seconds_bucket", le="0.005") == 2
+    assert value(registry, "kneewatch_event_loop_lag_seconds_bucket", le="1.0") == 2
+    assert value(registry, "kneewatch_event_loop_lag_seconds_count") == 3

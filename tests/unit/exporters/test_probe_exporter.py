@@ -1,0 +1,156 @@
+"""The client's series: what was counted, under which labels, and zero before anything happened."""
+
+from dataclasses import replace
+
+import pytest
+from example_records import CHAT, WALL_S, record, spec
+from exposition import samples, value, values
+from prometheus_client import CollectorRegistry
+
+from exporters.probe import ProbeExporter
+from probe.records import Objective, Objectives, Outcome, RequestRecord, TokenEvent, Traffic
+
+LABELS = {"target": "a", "model": "m", "workload": "short", "traffic": "canary"}
+
+
+def _exported(*records: RequestRecord, objectives: Objectives = CHAT) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    exporter = ProbeExporter(registry, {"a": objectives})
+    exporter.expect("a", "m", "short", Traffic.CANARY)
+    for one in records:
+        exporter.observe(one, WALL_S)
+    return registry
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_each_outcome_counts_from_zero(outcome: Outcome) -> None:
+    before = _exported()
+    assert value(before, "kneewatch_requests_total", **LABELS, outcome=outcome.value) == 0
+    after = _exported(record(outcome=outcome))
+    assert value(after, "kneewatch_requests_total", **LABELS, outcome=outcome.value) == 1
+    assert sum(values(after, "kneewatch_requests_total")) == 1
+
+
+def test_good_requests_count_from_zero_for_every_objective() -> None:
+    registry = _exported()
+    for objective in ("availability", "ttft", "tpot", "all"):
+        assert value(registry, "kneewatch_good_requests_total", **LABELS, objective=objective) == 0
+
+
+def test_our_own_footprint_counts_from_zero() -> None:
+    """Without a zero before it `increase` does not see the first request, and subtracts too little."""
+    registry = _exported()
+    for kind in ("prompt", "output"):
+        assert value(registry, "kneewatch_tokens_total", target="a", model="m", traffic="canary", kind=kind) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "good"),
+    [
+        (record(), {"availability", "ttft", "tpot", "all"}),
+        (record(ttft_s=0.6), {"availability", "tpot"}),
+        (record(gap_s=0.06), {"availability", "ttft"}),
+        (record(ttft_s=0.6, gap_s=0.06), {"availability"}),
+        (record(outcome=Outcome.TIMEOUT), set()),
+        (record(outcome=Outcome.ABORTED), set()),
+    ],
+    ids=["good", "late", "slow", "late and slow", "failed", "aborted"],
+)
+def test_a_request_is_good_for_the_objectives_it_met(one: RequestRecord, good: set[str]) -> None:
+    registry = _exported(one)
+    for objective in ("availability", "ttft", "tpot", "all"):
+        expected = float(objective in good)
+        assert value(registry, "kneewatch_good_requests_total", **LABELS, objective=objective) == expected
+
+
+def test_objectives_that_are_not_promised_have_no_series() -> None:
+    registry = _exported(record(), objectives=Objectives(name="loose", availability=None))
+    assert values(registry, "kneewatch_objective_ratio") == []
+    assert values(registry, "kneewatch_good_requests_total", objective="ttft") == []
+
+
+def test_promises_are_series_of_their_own() -> None:
+    registry = _exported()
+    assert value(registry, "kneewatch_objective_ratio", target="a", objective="availability") == 0.999
+    assert value(registry, "kneewatch_objective_ratio", target="a", objective="ttft") == 0.95
+    assert value(registry, "kneewatch_objective_seconds", target="a", objective="tpot") == 0.05
+    assert value(registry, "kneewatch_objective_seconds", target="a", objective="availability") is None
+
+
+@pytest.mark.parametrize("within_s", [0.123, 0.333, 0.5, 7.0])
+def test_an_objective_is_counted_by_a_bucket_at_its_threshold(within_s: float) -> None:
+    objectives = replace(CHAT, ttft=Objective(0.9, within_s), tpot=Objective(0.9, within_s / 10))
+    registry = _exported(
+        record(ttft_s=within_s * 0.999, gap_s=0.001), record(ttft_s=within_s * 1.001), objectives=objectives
+    )
+    bounds = {
+        float(dict(labels)["le"]) for name, labels in samples(registry) if name == "kneewatch_ttft_seconds_bucket"
+    }
+    assert within_s in bounds
+    assert value(registry, "kneewatch_ttft_seconds_bucket", **LABELS, le=str(within_s)) == 1
+    for name in ("tpot", "itl"):
+        found = values(registry, f"kneewatch_{name}_seconds_bucket", le=str(within_s / 10))
+        assert len(found) == 1
+
+
+def test_only_what_succeeded_has_latencies() -> None:
+    broken = replace(record(), outcome=Outcome.BROKEN_STREAM)
+    registry = _exported(record(ttft_s=0.2, gap_s=0.01), record(outcome=Outcome.TIMEOUT), broken)
+    for name in ("ttft", "tpot", "e2e", "schedule_lag"):
+        assert value(registry, f"kneewatch_{name}_seconds_count", **LABELS) == 1
+    assert value(registry, "kneewatch_itl_seconds_count", **LABELS) == 2
+    assert value(registry, "kneewatch_ttft_seconds_sum", **LABELS) == pytest.approx(0.2)
+    assert value(registry, "kneewatch_e2e_seconds_sum", **LABELS) == pytest.approx(0.22)
+
+
+def test_a_single_token_has_no_tpot_and_no_sample_of_zero() -> None:
+    registry = _exported(record(asked=spec(output_tokens=1)))
+    assert value(registry, "kneewatch_ttft_seconds_count", **LABELS) == 1
+    assert not value(registry, "kneewatch_tpot_seconds_count", **LABELS)
+    assert not value(registry, "kneewatch_itl_seconds_count", **LABELS)
+
+
+def test_only_the_canary_says_whether_the_target_is_up() -> None:
+    assert values(_exported(), "kneewatch_target_up") == []
+    assert value(_exported(record()), "kneewatch_target_up", target="a") == 1
+    assert value(_exported(record(), record(outcome=Outcome.TIMEOUT)), "kneewatch_target_up", target="a") == 0
+    capacity = record(outcome=Outcome.REJECTED, traffic=Traffic.CAPACITY)
+    assert value(_exported(record(), capacity), "kneewatch_target_up", target="a") == 1
+
+
+def test_the_last_success_is_not_moved_by_a_failure() -> None:
+    registry = CollectorRegistry()
+    exporter = ProbeExporter(registry, {"a": CHAT})
+    exporter.observe(record(), WALL_S)
+    exporter.observe(record(outcome=Outcome.TIMEOUT), WALL_S + 60)
+    assert value(registry, "kneewatch_last_success_timestamp_seconds", **LABELS) == WALL_S
+
+
+def test_tokens_are_what_the_server_counted() -> None:
+    registry = _exported(record(asked=spec(100, 7)), record(outcome=Outcome.UNREACHABLE))
+    tokens = {"target": "a", "model": "m", "traffic": "canary"}
+    assert value(registry, "kneewatch_tokens_total", **tokens, kind="prompt") == 100
+    assert value(registry, "kneewatch_tokens_total", **tokens, kind="output") == 7
+
+
+def test_two_kinds_of_traffic_and_two_targets_are_kept_apart() -> None:
+    registry = CollectorRegistry()
+    exporter = ProbeExporter(registry, {"a": CHAT, "b": CHAT})
+    exporter.observe(record(), WALL_S)
+    exporter.observe(record(traffic=Traffic.CAPACITY), WALL_S)
+    exporter.observe(record(target="b"), WALL_S)
+    assert [v for v in values(registry, "kneewatch_requests_total", outcome="ok") if v] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ['"', "\\", "\n", 'a"} 1\nevil_total{x="', "\\n", "ключ", "\U0001f600"])
+def test_a_name_from_outside_stays_inside_its_label(name: str) -> None:
+    registry = _exported(record(model=name))
+    labels = {**LABELS, "model": name}
+    assert value(registry, "kneewatch_requests_total", **labels, outcome="ok") == 1
+    assert all(found.startswith("kneewatch_") for found, _ in samples(registry))
+
+
+def test_a_stream_with_gaps_of_nothing_counts_them() -> None:
+    together = tuple(TokenEvent(10**9, 1, visible=True) for _ in range(3))
+    registry = _exported(replace(record(start_s=0.5), events=together))
+    assert value(registry, "kneewatch_itl_seconds_bucket", **LABELS, le="0.001") == 2

@@ -1,0 +1,113 @@
+"""The server's own metrics, relayed: as it said them, and gone when it says no more."""
+
+from dataclasses import replace
+
+import pytest
+from example_records import snapshot, whole_snapshot
+from exposition import samples, value, values
+from prometheus_client import CollectorRegistry
+
+from exporters import names
+from exporters.server import ServerExporter
+from probe.records import Histogram
+
+
+def _registry(*targets: str) -> tuple[CollectorRegistry, ServerExporter]:
+    registry = CollectorRegistry()
+    exporter = ServerExporter(targets or ("a",))
+    registry.register(exporter)
+    return registry, exporter
+
+
+def test_before_the_first_reading_there_are_only_errors_at_zero() -> None:
+    registry, _ = _registry("a", "b")
+    assert {name for name, _ in samples(registry)} == {"kneewatch_server_scrape_errors_total"}
+    assert values(registry, "kneewatch_server_scrape_errors_total") == [0, 0]
+
+
+def test_a_reading_is_relayed_as_it_was() -> None:
+    registry, exporter = _registry()
+    exporter.observe("a", whole_snapshot())
+    expected = {
+        "scrape_up": 1,
+        "running_requests": 3,
+        "kv_cache_usage_ratio": 0.25,
+        "preemptions_total": 7,
+        "prompt_tokens_total": 1000,
+        "generation_tokens_total": 2000,
+        "prefix_cache_queries_total": 500,
+        "prefix_cache_hits_total": 50,
+        "rejections_total": 1,
+    }
+    for name, number in expected.items():
+        assert value(registry, f"kneewatch_server_{name}", target="a") == number
+    assert value(registry, "kneewatch_server_waiting_requests", target="a", reason="capacity") == 2
+    assert value(registry, "kneewatch_server_waiting_requests", target="a", reason="deferred") == 0
+    assert value(registry, "kneewatch_server_info", target="a", engine="vllm", version="0.32.0") == 1
+
+
+@pytest.mark.parametrize("name", ["ttft", "itl", "tpot", "e2e", "queue"])
+def test_a_histogram_is_relayed_bucket_for_bucket(name: str) -> None:
+    registry, exporter = _registry()
+    exporter.observe("a", whole_snapshot())
+    full = f"kneewatch_server_{name}_seconds"
+    assert value(registry, f"{full}_bucket", target="a", le="0.3") == 1
+    assert value(registry, f"{full}_bucket", target="a", le="0.5") == 2
+    assert value(registry, f"{full}_bucket", target="a", le="+Inf") == 3
+    assert value(registry, f"{full}_count", target="a") == 3
+    assert value(registry, f"{full}_sum", target="a") == 1.5
+
+
+def test_a_server_that_stops_answering_loses_its_values_and_is_down() -> None:
+    registry, exporter = _registry("a", "b")
+    exporter.observe("a", whole_snapshot())
+    exporter.observe("b", whole_snapshot())
+    exporter.failed("a")
+    of_a = {name: number for (name, labels), number in samples(registry).items() if ("target", "a") in labels}
+    assert of_a == {"kneewatch_server_scrape_up": 0, "kneewatch_server_scrape_errors_total": 1}
+    assert value(registry, "kneewatch_server_running_requests", target="b") == 3
+    exporter.failed("a")
+    assert value(registry, "kneewatch_server_scrape_errors_total", target="a") == 2
+    exporter.observe("a", whole_snapshot())
+    assert value(registry, "kneewatch_server_scrape_up", target="a") == 1
+    assert value(registry, "kneewatch_server_running_requests", target="a") == 3
+    assert value(registry, "kneewatch_server_scrape_errors_total", target="a") == 2
+
+
+def test_what_the_server_does_not_say_is_absent_and_not_zero() -> None:
+    registry, exporter = _registry()
+    exporter.observe("a", replace(snapshot(), running=None, waiting=None, kv_cache_usage=None, preemptions=None))
+    found = {name for name, labels in samples(registry) if ("target", "a") in labels}
+    assert found == {
+        "kneewatch_server_scrape_up",
+        "kneewatch_server_scrape_errors_total",
+        "kneewatch_server_info",
+    }
+
+
+def test_a_queue_without_reasons_is_still_a_queue() -> None:
+    registry, exporter = _registry()
+    exporter.observe("a", snapshot(waiting=5.0))
+    assert value(registry, "kneewatch_server_waiting_requests", target="a", reason="unknown") == 5
+
+
+def test_a_new_version_replaces_the_old_one() -> None:
+    registry, exporter = _registry()
+    exporter.observe("a", snapshot())
+    exporter.observe("a", replace(snapshot(), version="0.33.0"))
+    assert values(registry, "kneewatch_server_info") == [1]
+
+
+@pytest.mark.parametrize("text", ['"', "\\", "\n", 'x"} 1\nevil{a="'])
+def test_words_of_the_server_stay_inside_their_labels(text: str) -> None:
+    registry, exporter = _registry()
+    exporter.observe("a", replace(snapshot(waiting_by_reason={text: 1.0}), version=text))
+    assert value(registry, "kneewatch_server_info", target="a", engine="vllm", version=text) == 1
+    assert value(registry, "kneewatch_server_waiting_requests", target="a", reason=text) == 1
+    assert all(found.startswith("kneewatch_") for found, _ in samples(registry))
+
+
+def test_a_histogram_without_buckets_is_left_out() -> None:
+    registry, exporter = _registry()
+    exporter.observe("a", snapshot(histograms={"ttft": Histogram(buckets=(), sum=0.0)}))
+    assert values(registry, f"{names.SERVER_TTFT.name}_count") == []

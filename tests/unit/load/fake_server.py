@@ -1,0 +1,71 @@
+"""A server for load, as the two seams see it: Send, and a reading of its metrics. Time is the loop's."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from example_records import record, snapshot
+from example_records import spec as one_spec
+
+from probe.errors import TargetError
+from probe.records import Outcome, RequestRecord, RequestSpec, ServerSnapshot, Traffic
+
+
+def specs(prompt_tokens: int = 8, output_tokens: int = 3) -> Iterator[RequestSpec]:
+    while True:
+        yield one_spec(prompt_tokens, output_tokens)
+
+
+@dataclass
+class FakeServer:
+    """`seconds` by how many are in flight (this one included); `outcome` by the number of the request, from 0."""
+
+    seconds: Callable[[int], float] = lambda _: 0.1
+    outcome: Callable[[int], Outcome] = lambda _: Outcome.OK
+    in_flight: int = 0
+    peak: int = 0
+    sent_s: list[float] = field(default_factory=list)
+    ended: list[RequestRecord] = field(default_factory=list)
+
+    async def __call__(self, spec: RequestSpec, scheduled_ns: int) -> RequestRecord:
+        number = len(self.sent_s)
+        start_s = asyncio.get_running_loop().time()
+        self.sent_s.append(start_s)
+        self.in_flight += 1
+        self.peak = max(self.peak, self.in_flight)
+        try:
+            await asyncio.sleep(self.seconds(self.in_flight))
+        finally:
+            self.in_flight -= 1
+        took_s = asyncio.get_running_loop().time() - start_s
+        gap_s = took_s / 100
+        answer = record(
+            ttft_s=took_s - gap_s * (spec.output_tokens - 1),
+            gap_s=gap_s,
+            start_s=start_s,
+            asked=spec,
+            outcome=self.outcome(number),
+            traffic=Traffic.CAPACITY,
+            scheduled_ns=scheduled_ns,
+        )
+        self.ended.append(answer)
+        return answer
+
+
+@dataclass
+class FakeMetrics:
+    """What the server says of itself; `values` by the seconds since the first reading, None: it cannot be read."""
+
+    values: Callable[[float], dict[str, Any] | None] = lambda _: {}
+    takes_s: float = 0.0
+    read_s: list[float] = field(default_factory=list)
+
+    async def __call__(self) -> ServerSnapshot:
+        now_s = asyncio.get_running_loop().time()
+        self.read_s.append(now_s)
+        await asyncio.sleep(self.takes_s)
+        values = self.values(now_s - self.read_s[0])
+        if values is None:
+            raise TargetError("http://a/metrics: no vLLM metrics", Outcome.UNREACHABLE)
+        return snapshot(**values)

@@ -1,0 +1,220 @@
+"""One closed-loop step: what is in flight, when it ends, and that stopping it stops it."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from example_records import CHAT, record
+from example_records import spec as one_spec
+from fake_server import FakeServer, specs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from virtual_time import VirtualClock, virtually
+
+from probe import summary
+from probe.load.step import ClosedLoop, StepRun
+from probe.records import Outcome, RequestRecord, RequestSpec, StepPlan, Traffic
+from probe.summary import MIN_REQUESTS
+
+FAILURES = [outcome for outcome in Outcome if outcome is not Outcome.OK]
+
+
+async def _run(server: FakeServer, plan: StepPlan, *, stop_after_s: float | None = None) -> StepRun:
+    stop = asyncio.Event()
+    if stop_after_s is not None:
+        asyncio.get_running_loop().call_later(stop_after_s, stop.set)
+    return await ClosedLoop(plan, server, specs(), VirtualClock()).run(stop, "a", "m")
+
+
+def _seconds(run: StepRun) -> float:
+    return (run.window_ns[1] - run.window_ns[0]) * 1e-9
+
+
+@settings(max_examples=40)
+@given(
+    concurrency=st.integers(1, 40),
+    seconds=st.floats(0.5, 5.0),
+    latency_s=st.floats(0.01, 3.0),
+    requests=st.none() | st.integers(1, 60),
+)
+def test_never_more_in_flight_than_asked_and_nothing_is_lost(
+    concurrency: int, seconds: float, latency_s: float, requests: int | None
+) -> None:
+    server = FakeServer(seconds=lambda _: latency_s)
+    run = virtually(_run(server, StepPlan(concurrency, seconds, requests)), within_s=600)
+    assert server.peak <= concurrency
+    assert server.in_flight == 0
+    assert len(run.records) == len(server.sent_s)
+    assert list(run.records) == server.ended
+    assert run.cut_short is False
+    start, end = run.window_ns
+    assert all(start <= r.scheduled_ns <= end or r.scheduled_ns == end for r in run.records)
+    assert end <= max(r.done_ns for r in run.records)
+    if requests is not None:
+        assert len(run.records) == requests
+
+
+def test_a_successor_is_sent_as_soon_as_its_predecessor_is_answered() -> None:
+    server = FakeServer(seconds=lambda _: 0.5)
+    virtually(_run(server, StepPlan(1, 1.0, requests=4)))
+    gaps = [round(b - a, 6) for a, b in itertools.pairwise(server.sent_s)]
+    assert gaps == [0.5, 0.5, 0.5]
+
+
+def test_a_step_by_time_counts_to_the_end_of_sending_and_not_to_the_end_of_the_drain() -> None:
+    server = FakeServer(seconds=lambda _: 0.07)
+    run = virtually(_run(server, StepPlan(10, 2.0)))
+    assert _seconds(run) == pytest.approx(2.0, abs=1e-6)
+    # 28 whole rounds of ten fit; the next is sent inside the window and ends at 2.03 s.
+    assert len(run.records) == 290
+    summed = summary.summarize(run.plan, run.records, run.window_ns, CHAT, loop_lag_s=(), polls=())
+    assert summed.throughput_rps == pytest.approx(10 / 0.07)  # that last round counts with its share inside
+    assert summed.offered_rps == pytest.approx(145.0)
+
+
+def test_a_step_by_number_counts_to_the_last_answer() -> None:
+    run = virtually(_run(FakeServer(seconds=lambda _: 0.25), StepPlan(5, 1.0, requests=50)))
+    assert len(run.records) == 50
+    assert _seconds(run) == pytest.approx(2.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("answer_s", [6.0, 10.0, 20.0])
+@pytest.mark.parametrize("concurrency", [32, 64])
+def test_answers_as_long_as_a_step_do_not_read_as_little_throughput(concurrency: int, answer_s: float) -> None:
+    """A long answer (1000 tokens at 20 ms take 20 s) in a step of 15 s: 32 in flight are 1.6 requests/s, not 0."""
+    run = virtually(_run(FakeServer(seconds=lambda _: answer_s), StepPlan(concurrency, 15.0)))
+    relaxed = summary.summarize(run.plan, run.records, run.window_ns, CHAT, loop_lag_s=(), polls=())
+    assert not relaxed.valid or relaxed.throughput_rps == pytest.approx(concurrency / answer_s, rel=0.1)
+
+
+def test_a_step_with_too_few_requests_goes_on_until_it_has_enough() -> None:
+    server = FakeServer(seconds=lambda _: 0.25)
+    run = virtually(_run(server, StepPlan(1, 4.0)))
+    assert len(run.records) == MIN_REQUESTS
+    assert _seconds(run) == pytest.approx(0.25 * MIN_REQUESTS, abs=1e-6)
+
+
+def test_a_slow_server_stretches_a_step_to_three_times_its_length_at_most() -> None:
+    server = FakeServer(seconds=lambda _: 1.0)
+    run = virtually(_run(server, StepPlan(1, 2.0)))
+    assert len(run.records) == 6
+    assert server.sent_s[-1] - server.sent_s[0] < 6.0
+
+
+def test_stop_cancels_everything_in_flight_at_once_and_records_it_as_aborted() -> None:
+    async def run() -> tuple[StepRun, float]:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        ended = await _run(server, StepPlan(7, 60.0), stop_after_s=1.05)
+        return ended, loop.time() - before
+
+    server = FakeServer(seconds=lambda _: 0.5)
+    ended, took_s = virtually(run())
+    assert took_s == pytest.approx(1.05, abs=0.02)
+    assert server.in_flight == 0
+    aborted = [r for r in ended.records if r.outcome is Outcome.ABORTED]
+    assert len(aborted) == 7
+    assert len(ended.records) == len(server.sent_s)
+    assert {r.traffic for r in aborted} == {Traffic.CAPACITY}
+    assert {(r.target, r.model) for r in aborted} == {("a", "m")}
+    assert all(r.done_ns - r.scheduled_ns == pytest.approx(0.05e9, abs=0.02e9) for r in aborted)
+    assert ended.cut_short
+
+
+def test_a_step_that_is_stopped_before_it_begins_sends_nothing() -> None:
+    async def run() -> StepRun:
+        stop = asyncio.Event()
+        stop.set()
+        return await ClosedLoop(StepPlan(16, 5.0), server, specs(), VirtualClock()).run(stop, "a", "m")
+
+    server = FakeServer()
+    ended = virtually(run())
+    assert server.sent_s == []
+    assert ended.records == ()
+    assert ended.cut_short
+
+
+def test_a_send_that_swallows_the_cancellation_does_not_keep_the_load_going() -> None:
+    sent = 0
+
+    async def stubborn(spec: RequestSpec, scheduled_ns: int) -> RequestRecord:  # noqa: ARG001
+        nonlocal sent
+        sent += 1
+        try:
+            await asyncio.sleep(0.5)
+        except asyncio.CancelledError:
+            return record(asked=spec, outcome=Outcome.UNREACHABLE)
+        return record(asked=spec)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(1.1, stop.set)
+        await ClosedLoop(StepPlan(4, 30.0), stubborn, specs(), VirtualClock()).run(stop, "a", "m")
+
+    virtually(run())
+    assert sent == 12
+
+
+@pytest.mark.parametrize("outcome", FAILURES)
+def test_a_server_that_fails_at_once_is_not_hammered(outcome: Outcome) -> None:
+    server = FakeServer(seconds=lambda _: 0.0, outcome=lambda _: outcome)
+    run = virtually(_run(server, StepPlan(4, 2.0)))
+    assert len(run.records) <= 4 * (2.0 / 0.2 + 1)
+    assert len(run.records) >= MIN_REQUESTS
+
+
+def test_a_send_that_raises_ends_the_step_with_that_error_and_nothing_in_flight() -> None:
+    good = FakeServer(seconds=lambda _: 5.0)
+
+    async def send(spec: RequestSpec, scheduled_ns: int) -> RequestRecord:
+        if len(good.sent_s) == 3:
+            await asyncio.sleep(0.1)
+            raise ZeroDivisionError
+        return await good(spec, scheduled_ns)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        with pytest.raises(ZeroDivisionError):
+            await ClosedLoop(StepPlan(8, 30.0), send, specs(), VirtualClock()).run(asyncio.Event(), "a", "m")
+        assert loop.time() - before < 0.2
+
+    virtually(run())
+    assert good.in_flight == 0
+
+
+def test_requests_that_run_out_are_an_error_and_no_endless_step() -> None:
+    async def run() -> None:
+        few = iter([one_spec(), one_spec()])
+        with pytest.raises(RuntimeError):
+            await ClosedLoop(StepPlan(1, 30.0), FakeServer(), few, VirtualClock()).run(asyncio.Event(), "a", "m")
+
+    virtually(run())
+
+
+def test_the_same_request_twice_in_flight_is_two_requests() -> None:
+    async def run() -> StepRun:
+        same: Iterator[RequestSpec] = itertools.repeat(one_spec())
+        plan = StepPlan(4, 1.0, requests=40)
+        return await ClosedLoop(plan, FakeServer(), same, VirtualClock()).run(asyncio.Event(), "a", "m")
+
+    assert len(virtually(run()).records) == 40
+
+
+def test_a_step_that_is_cancelled_from_outside_leaves_nothing_in_flight() -> None:
+    async def run() -> None:
+        task = asyncio.create_task(_run(server, StepPlan(8, 60.0)))
+        await asyncio.sleep(1.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert server.in_flight == 0
+
+    server = FakeServer(seconds=lambda _: 0.5)
+    virtually(run())
+
+
+def test_the_loop_lag_is_sampled_over_the_whole_step() -> None:
+    run = virtually(_run(FakeServer(), StepPlan(2, 3.0)))
+    assert 250 < len(run.loop_lag_s) <= 310

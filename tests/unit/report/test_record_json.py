@@ -1,0 +1,30 @@
+"""One request as JSON."""
+
+import json
+
+import pytest
+from example_records import record, spec
+
+from probe.records import Outcome
+from probe.report.record_json import record_json
+
+
+def test_latencies_in_seconds_and_what_the_server_counted() -> None:
+    written = record_json(record(ttft_s=0.1, gap_s=0.01))
+    assert written["outcome"] == "ok"
+    assert written["ttft_s"] == pytest.approx(0.1)
+    assert written["tpot_s"] == pytest.approx(0.01)
+    assert written["e2e_s"] == pytest.approx(0.12)
+    assert (written["prompt_tokens"], written["output_tokens"]) == (8, 3)
+    assert written["detail"] is None
+
+
+@pytest.mark.parametrize("one", [record(outcome=Outcome.TIMEOUT), record(asked=spec(output_tokens=1))])
+def test_what_is_undefined_is_null_and_not_zero(one: object) -> None:
+    written = record_json(one)  # type: ignore[arg-type]
+    assert written["tpot_s"] is None
+    json.dumps(written, allow_nan=False)
+
+
+def test_the_prompt_stays_out() -> None:
+    assert "1003" not in json.dumps(record_json(record()))

@@ -1,0 +1,59 @@
+"""A result as JSON: the same after a round trip, and the shape that is promised."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from example_records import no_knee, result, step
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from probe.records import Capacity, Cost, Distribution, ServerPeaks, Stopped
+from probe.report.result_json import dumps, loads
+
+_NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(rps=_NUMBERS, p95=_NUMBERS, peak=_NUMBERS, words=st.text(st.characters(codec="utf-8")))
+def test_a_result_is_the_same_after_a_round_trip(
+    rps: float | None, p95: float | None, peak: float | None, words: str
+) -> None:
+    odd = replace(step(), ttft_s=Distribution(count=1, p95=p95), server=ServerPeaks(waiting_peak=peak), reason=words)
+    one = result(
+        target=words,
+        steps=[odd, step(8)],
+        capacity=Capacity(mode="empirical", requests_per_second=rps, reason=words),
+        stopped=Stopped("guard", words),
+    )
+    assert loads(dumps(one)) == one
+    assert loads(dumps(one, indent=1)) == one
+
+
+def test_it_has_the_keys_that_readers_rely_on() -> None:
+    written = json.loads(dumps(result()))
+    assert set(written) == {
+        *("schema", "id", "target", "model", "started", "context", "steps", "capacity", "cost", "stopped")
+    }
+    assert written["schema"] == "kneewatch.result/1"
+    assert written["started"].startswith("2026-09-21T")
+    (first, _) = written["steps"]
+    assert {"plan", "valid", "reason", "seconds", "requests", "throughput_rps", "ttft_s", "server"} <= set(first)
+    assert first["plan"]["loop"] == "closed"
+    assert set(first["ttft_s"]) == {"count", "mean", "p50", "p95", "p99", "max"}
+    assert {"mode", "requests_per_second", "lower", "upper", "knee_concurrency", "limiting", "reason"} <= set(
+        written["capacity"]
+    )
+
+
+def test_it_is_json_also_where_a_number_is_none() -> None:
+    one = replace(result(capacity=no_knee()), cost=Cost(0, 0, 0.0, 0.0))
+    assert "NaN" not in dumps(one)
+    assert "Infinity" not in dumps(replace(one, cost=Cost(1, 1, math.inf, math.nan)))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": 1}'])
+def test_what_is_no_result_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        loads(text)

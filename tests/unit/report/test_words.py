@@ -1,0 +1,60 @@
+"""Numbers as people read them."""
+
+import math
+
+import pytest
+from example_records import CHAT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.records import Objectives
+from probe.report.words import milliseconds, number, percent, promises, when
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "-"), (0.0, "0.0 ms"), (0.00123, "1.2 ms"), (0.0999, "99.9 ms"), (0.1, "100 ms"), (12.3456, "12346 ms")],
+)
+def test_milliseconds(seconds: float | None, words: str) -> None:
+    assert milliseconds(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, "-"), (0.0, "0"), (3.0, "3"), (1.23456, "1.23"), (999.6, "1,000"), (1234.5, "1,234"), (2e6, "2,000,000")],
+)
+def test_numbers(value: float | None, words: str) -> None:
+    assert number(value) == words
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, -1234.5, 1e308])
+def test_any_float_has_words(value: float) -> None:
+    assert number(value)
+    assert percent(value)
+    assert milliseconds(value)
+
+
+@given(st.floats(0, 1e9))
+def test_a_number_is_short_and_about_right(value: float) -> None:
+    words = number(value)
+    assert float(words.replace(",", "")) == pytest.approx(value, rel=0.01, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(None, "-"), (0.0, "0 %"), (0.1234, "12.3 %"), (0.9996, "99.96 %"), (1.0, "100 %")]
+)
+def test_percent(ratio: float | None, words: str) -> None:
+    assert percent(ratio) == words
+
+
+def test_an_objective_of_four_nines_is_not_rounded_to_a_promise_nobody_made() -> None:
+    assert "99.99 %" in promises(Objectives(name="strict", availability=0.9999))
+
+
+def test_promises() -> None:
+    assert promises(CHAT) == "99.9 % available, 95 % TTFT ≤ 500 ms, 95 % TPOT ≤ 50.0 ms"
+    assert promises(Objectives(name="none")) == "none"
+
+
+def test_a_moment_is_in_utc() -> None:
+    assert when(0.0) == "1970-01-01 00:00:00 UTC"

@@ -1,0 +1,260 @@
+"""vLLM's metrics page, of several versions, to a snapshot."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probe.records import Histogram, ServerSnapshot
+from probe.server import vllm
+
+RECORDED = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text()
+
+# Made up from the names each version had; only 0.32 was recorded.
+OLD_0_9 = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:gpu_prefix_cache_queries_total{engine="0",model_name="m"} 100.0
+vllm:gpu_prefix_cache_hits_total{engine="0",model_name="m"} 40.0
+vllm:num_preemptions_total{engine="0",model_name="m"} 7.0
+vllm:prompt_tokens_total{engine="0",model_name="m"} 1000.0
+vllm:generation_tokens_total{engine="0",model_name="m"} 500.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 9.0
+vllm:time_per_output_token_seconds_bucket{engine="0",le="0.01",model_name="m"} 4.0
+vllm:time_per_output_token_seconds_bucket{engine="0",le="+Inf",model_name="m"} 6.0
+vllm:time_per_output_token_seconds_count{engine="0",model_name="m"} 6.0
+vllm:time_per_output_token_seconds_sum{engine="0",model_name="m"} 0.5
+vllm:time_in_queue_requests_bucket{engine="0",le="+Inf",model_name="m"} 6.0
+vllm:time_in_queue_requests_sum{engine="0",model_name="m"} 0.1
+"""
+BOTH_0_11 = (
+    OLD_0_9
+    + """\
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 200.0
+vllm:prefix_cache_hits_total{engine="0",model_name="m"} 80.0
+vllm:inter_token_latency_seconds_bucket{engine="0",le="0.01",model_name="m"} 5.0
+vllm:inter_token_latency_seconds_bucket{engine="0",le="+Inf",model_name="m"} 8.0
+vllm:inter_token_latency_seconds_sum{engine="0",model_name="m"} 0.6
+vllm:request_time_per_output_token_seconds_bucket{engine="0",le="+Inf",model_name="m"} 2.0
+vllm:request_time_per_output_token_seconds_sum{engine="0",model_name="m"} 0.02
+vllm:request_queue_time_seconds_bucket{engine="0",le="+Inf",model_name="m"} 5.0
+vllm:request_queue_time_seconds_sum{engine="0",model_name="m"} 0.2
+"""
+)
+TWO_ENGINES = """\
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 4.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 0.0
+vllm:num_requests_waiting{engine="1",model_name="m"} 5.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 0.0
+vllm:num_requests_waiting_by_reason{engine="1",model_name="m",reason="capacity"} 3.0
+vllm:num_requests_waiting_by_reason{engine="1",model_name="m",reason="deferred"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.2
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.9
+vllm:num_preemptions_total{engine="0",model_name="m"} 1.0
+vllm:num_preemptions_total{engine="1",model_name="m"} 10.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 9.0
+vllm:request_success_total{engine="1",finished_reason="length",model_name="m"} 1.0
+vllm:request_success_total{engine="1",finished_reason="abort",model_name="m"} 2.0
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1.0
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="50"} 1.0
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.1",model_name="m"} 1.0
+vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="m"} 2.0
+vllm:time_to_first_token_seconds_sum{engine="0",model_name="m"} 0.5
+vllm:time_to_first_token_seconds_bucket{engine="1",le="0.1",model_name="m"} 10.0
+vllm:time_to_first_token_seconds_bucket{engine="1",le="+Inf",model_name="m"} 20.0
+vllm:time_to_first_token_seconds_sum{engine="1",model_name="m"} 1.5
+"""
+INF = float("inf")
+MANY_LABELS = ",".join(f'a{i}="b"' for i in range(10_000))
+
+
+def parse(page: str) -> ServerSnapshot:
+    return vllm.parse(page, at_ns=5, wall_s=7.0, version="v")
+
+
+def test_the_recorded_page() -> None:
+    page = parse(RECORDED)
+    assert (page.at_ns, page.wall_s, page.engine, page.version) == (5, 7.0, "vllm", "v")
+    assert (page.running, page.waiting, page.kv_cache_usage, page.preemptions) == (0, 0, 0, 0)
+    assert page.waiting_by_reason == {"capacity": 0, "deferred": 0}
+    assert (page.prompt_tokens, page.generation_tokens, page.rejections) == (18, 7, 0)
+    assert page.finished == {"stop": 0, "length": 2, "abort": 0, "error": 0, "repetition": 0}
+    assert (page.prefix_cache_queries, page.prefix_cache_hits) == (18, 0)
+    assert page.kv_cache_tokens == 64 * 32
+    assert set(page.histograms) == set(vllm.HISTOGRAMS)
+
+
+def test_the_recorded_histograms_are_whole() -> None:
+    histograms = parse(RECORDED).histograms
+    assert {name: h.count for name, h in histograms.items()} == {"ttft": 2, "itl": 5, "tpot": 2, "e2e": 2, "queue": 2}
+    for histogram in histograms.values():
+        bounds, counts = zip(*histogram.buckets, strict=True)
+        assert bounds[-1] == INF
+        assert list(bounds) == sorted(set(bounds))
+        assert list(counts) == sorted(counts)
+        assert histogram.sum >= 0
+
+
+def test_names_of_0_9_are_known() -> None:
+    page = parse(OLD_0_9)
+    assert (page.running, page.waiting, page.kv_cache_usage, page.preemptions) == (3, 2, 0.25, 7)
+    assert (page.prefix_cache_queries, page.prefix_cache_hits) == (100, 40)
+    assert page.histograms["itl"] == Histogram(((0.01, 4), (INF, 6)), 0.5)
+    assert page.histograms["queue"].count == 6
+    assert "tpot" not in page.histograms
+
+
+def test_what_a_version_does_not_expose_is_not_zero() -> None:
+    page = parse(OLD_0_9)
+    assert (page.rejections, page.kv_cache_tokens) == (None, None)
+    assert page.waiting_by_reason == {}
+
+
+def test_where_old_and_new_names_stand_side_by_side_none_counts_twice() -> None:
+    page = parse(BOTH_0_11)
+    assert (page.kv_cache_usage, page.prefix_cache_queries, page.prefix_cache_hits) == (0.5, 200, 80)
+    assert page.histograms["itl"].count == 8
+    assert page.histograms["tpot"].count == 2
+    assert page.histograms["queue"].count == 5
+
+
+def test_engines_are_summed_and_the_fullest_cache_counts() -> None:
+    page = parse(TWO_ENGINES)
+    assert (page.running, page.waiting, page.preemptions, page.kv_cache_usage) == (7, 5, 11, 0.9)
+    assert page.waiting_by_reason == {"capacity": 3, "deferred": 2}
+    assert page.finished == {"length": 10, "abort": 2}
+    assert page.kv_cache_tokens == 2400
+    assert page.histograms["ttft"] == Histogram(((0.1, 11), (INF, 22)), 2.0)
+
+
+def test_the_order_of_lines_does_not_matter() -> None:
+    assert parse("\n".join(reversed(TWO_ENGINES.splitlines()))) == parse(TWO_ENGINES)
+
+
+def test_other_programs_series_on_the_page_do_not_matter() -> None:
+    others = 'python_gc_objects_collected_total{generation="0"} NaN\nnot a line at all {{{\nhttp_requests_total 5\n'
+    assert parse(others + OLD_0_9 + others) == parse(OLD_0_9)
+
+
+def test_nan_is_no_value() -> None:
+    page = parse(
+        'vllm:num_requests_running 1\nvllm:kv_cache_usage_perc{engine="0"} NaN\nvllm:num_requests_waiting NaN\n'
+    )
+    assert (page.running, page.kv_cache_usage, page.waiting) == (1, None, None)
+
+
+def test_a_name_that_only_begins_like_ours_is_not_ours() -> None:
+    page = parse("vllm:num_requests_running 1\nvllm:num_requests_running_total 5\nvllm:iteration_tokens_total_sum 5\n")
+    assert page.running == 1
+    assert page.histograms == {}
+
+
+def test_windows_line_ends_are_line_ends() -> None:
+    assert parse(OLD_0_9.replace("\n", "\r\n")) == parse(OLD_0_9)
+
+
+@pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_a_model_name_may_contain_what_some_take_for_a_line_end(odd: str) -> None:
+    page = f'vllm:num_requests_running{{model_name="a{odd}b"}} 4\n'
+    assert parse(page).running == 4
+
+
+@pytest.mark.parametrize("value", ["None", "", "many"])
+def test_an_unknown_cache_size_is_not_zero(value: str) -> None:
+    assert parse(f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{value}"}} 1\n').kv_cache_tokens is None
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "",
+        "\n\n",
+        "<html><body>vllm:num_requests_running</body></html>",
+        "python_info 1\n",
+        '{"vllm:num_requests_running": 1}',
+        "vllm:num_requests_running\n",
+        "vllm:num_requests_running many\n",
+        'vllm:num_requests_running{engine="0 1\n',
+        "vllm:num_requests_running{engine=0} 1\n",
+        "vllm:num_requests_running{} \n",
+        'vllm:time_to_first_token_seconds_bucket{engine="0"} 1\n',
+        'vllm:time_to_first_token_seconds_bucket{le="soon"} 1\n',
+        "vllm:num_requests_running NaN\n",
+        "vllm:num_requests_running +Inf\n",
+        pytest.param("vllm:num_requests_running " + "9" * 4000 + "\n", id="an integer beyond any float"),
+        'vllm:num_requests_running{ ="a"} 1\n',
+        pytest.param(f"vllm:num_requests_running{{{MANY_LABELS}}} 1\n", id="a line without end"),
+        "\x00\x01\x02",
+    ],
+)
+def test_a_page_that_is_not_vllms_is_a_value_error(page: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse(page)
+
+
+def test_a_label_has_few_values_and_none_is_lost() -> None:
+    page = "".join(f'vllm:request_success_total{{finished_reason="r{i}"}} 1\n' for i in range(1000))
+    finished = parse(page).finished
+    assert len(finished) <= 21
+    assert sum(finished.values()) == 1000
+
+
+def test_a_histogram_has_few_buckets() -> None:
+    page = "".join(f'vllm:time_to_first_token_seconds_bucket{{le="{i}"}} 1\n' for i in range(1000))
+    with pytest.raises(ValueError, match="buckets"):
+        parse(page)
+
+
+LINES = st.builds(
+    lambda name, labels, value: f"{name}{labels}{value}",
+    st.sampled_from([*sorted(vllm._WANTED), "vllm:zzz", "#", ""]),
+    st.sampled_from(
+        [
+            "",
+            "{",
+            "}",
+            "{}",
+            '{le="0.1"}',
+            '{le="+Inf"}',
+            '{le="x"}',
+            '{engine="0"}',
+            '{engine="',
+            "{=}",
+            '{"a"}',
+            '{a="b",}',
+            '{a="b"',
+            "{,}",
+            '{le="nan"}',
+            '{num_gpu_blocks="1",block_size="1"}',
+        ]
+    ),
+    st.sampled_from(
+        [" 1", " 1 5", "", " ", " x", "1", " NaN", " +Inf", " -1", " 1e999", "\t2", " 1 x", ' # {a="b"} 1']
+    ),
+)
+
+
+@given(st.lists(LINES | st.text(max_size=20), max_size=8).map("\n".join))
+def test_any_page_is_a_snapshot_or_a_value_error(page: str) -> None:
+    try:
+        snapshot = parse(page)
+    except ValueError:
+        return
+    assert snapshot.engine == "vllm"
+
+
+@settings(max_examples=40)
+@given(st.binary(max_size=200), st.integers(0, 100_000))
+def test_a_damaged_page_is_a_snapshot_or_a_value_error(damage: bytes, at: int) -> None:
+    page = RECORDED.encode()
+    at %= len(page)
+    try:
+        parse((page[:at] + damage + page[at + len(damage) :]).decode("utf-8", "replace"))
+    except ValueError:
+        return

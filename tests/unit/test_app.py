@@ -1,0 +1,301 @@
+"""The monitor whole: wired, served, restarted, and ended while it measures."""
+
+import asyncio
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from example_records import WALL_S, record, result
+from prometheus_client import REGISTRY, generate_latest
+from standin import Standin, free_port, standin
+
+from probe.app import App
+from probe.clock import SystemClock
+from probe.config import Config, config_from
+from probe.errors import ConfigError
+from probe.store import Store
+
+
+def _config(
+    url: str, *, name: str = "a", listen: str = "127.0.0.1:0", store: Path | None = None, **target: Any
+) -> Config:
+    raw = {
+        "listen": listen,
+        "store": {"path": str(store)} if store else {},
+        "workloads": {"short": {"prompt_tokens": 8, "output_tokens": 3}},
+        "targets": [
+            {
+                "name": name,
+                "base_url": url,
+                "tls": {"verify": False},
+                "scrape": "200ms",
+                "canary": {"every": "200ms", "workload": "short", "timeout": "2s"},
+                **target,
+            }
+        ],
+    }
+    return config_from(raw, "test")
+
+
+VERIFY = {"mode": "verify", "concurrency": [4], "step": "30s", "schedule": {"cron": "0 0 29 2 *"}}
+
+
+async def _get(url: str) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False, verify=False) as client:  # noqa: S501 - plain HTTP on loopback
+        return await client.get(url, timeout=5)
+
+
+async def _until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - it is the outside that is watched
+            await asyncio.sleep(0.02)
+
+
+async def _while_running(app: App, work: Callable[[str], Awaitable[None]]) -> None:
+    """Runs `work` with the address of the running monitor, then stops it, which must be quick."""
+    stop = asyncio.Event()
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(app.run(stop, address.set_result))
+    either: list[asyncio.Future[Any]] = [running, address]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if address.done():
+            await asyncio.sleep(0.1)
+            await work(address.result())
+    finally:
+        stop.set()
+        async with asyncio.timeout(4):
+            await running
+
+
+def test_it_watches_serves_and_ends() -> None:
+    async def run() -> None:
+        async with standin() as server:
+            app = App(_config(server.url), SystemClock())
+            assert not app.ready
+
+            async def work(url: str) -> None:
+                await _until(lambda: len(app.statuses()[0].recent) >= 2 and app.statuses()[0].server is not None)
+                assert (await _get(f"{url}/-/ready")).status_code == 200
+                page = (await _get(f"{url}/metrics")).text
+                assert 'kneewatch_target_up{target="a"} 1.0' in page
+                assert 'kneewatch_server_scrape_up{target="a"} 1.0' in page
+                assert "tiny" in (await _get(url)).text
+                (target,) = (await _get(f"{url}/api/v1/targets")).json()
+                assert target["up"] is True
+
+            await _while_running(app, work)
+            asked = len(server.asked)
+            await asyncio.sleep(0.5)
+            assert len(server.asked) == asked, "nothing is sent after the end"
+
+    asyncio.run(run())
+
+
+def test_it_starts_and_ends_without_a_server() -> None:
+    async def run() -> None:
+        app = App(_config(f"http://127.0.0.1:{free_port()}"), SystemClock())
+
+        async def work(url: str) -> None:
+            await _until(lambda: len(app.statuses()[0].failures) >= 2)
+            assert 'kneewatch_target_up{target="a"} 0.0' in (await _get(f"{url}/metrics")).text
+            assert (await _get(url)).status_code == 200
+
+        await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_before_anything_happened_counters_are_there_at_zero() -> None:
+    app = App(_config("http://127.0.0.1:9", model="m", capacity=VERIFY), SystemClock())
+    page = generate_latest(app.registry).decode()
+    for outcome in ("ok", "unreachable", "timeout", "aborted"):
+        assert re.search(rf'kneewatch_requests_total{{model="m",outcome="{outcome}",[^}}]*}} 0.0', page)
+    for outcome in ("done", "guard", "budget", "interrupt", "error", "refused"):
+        assert f'kneewatch_capacity_runs_total{{outcome="{outcome}",target="a"}} 0.0' in page
+    for task in ("canary", "scrape", "capacity"):
+        assert f'kneewatch_job_failures_total{{target="a",task="{task}"}} 0.0' in page
+    assert 'kneewatch_server_scrape_errors_total{target="a"} 0.0' in page
+
+
+def test_a_target_without_a_capacity_section_gets_no_step_up_load() -> None:
+    app = App(_config("http://127.0.0.1:9"), SystemClock())
+    tasks = {str(job.id) for job in app._schedule._scheduler.get_jobs()}
+    assert tasks == {"canary:a", "scrape:a"}
+    assert "capacity_runs_total{" not in generate_latest(app.registry).decode()
+
+
+def test_two_monitors_in_one_process_share_nothing() -> None:
+    one = App(_config("http://127.0.0.1:9", name="one", model="m"), SystemClock())
+    two = App(_config("http://127.0.0.1:9", name="two", model="m"), SystemClock())
+    one.record(record(target="one"))
+    one.result(result(target="one"))
+    page = generate_latest(two.registry).decode()
+    assert '"one"' not in page
+    assert two.results() == []
+    assert [status.name for status in two.statuses()] == ["two"]
+    assert "kneewatch" not in generate_latest(REGISTRY).decode()
+
+
+def test_a_knee_is_shown_again_after_a_restart(tmp_path: Path) -> None:
+    store = tmp_path / "kneewatch.db"
+    first = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
+    first.result(result())
+    first._store.close()
+    again = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
+    page = generate_latest(again.registry).decode()
+    assert re.search(r'kneewatch_capacity_requests_per_second{[^}]*target="a"[^}]*} 10.0', page)
+    assert f"{WALL_S + 31.5:.9g}"[:6] in page
+    assert again.statuses()[0].capacity == result()
+    assert 'kneewatch_capacity_runs_total{outcome="done",target="a"} 0.0' in page
+
+
+def test_a_history_that_cannot_be_written_costs_no_series() -> None:
+    """A full disk takes the history; the figure that the run has paid for is still told."""
+    app = App(_config("http://127.0.0.1:9", capacity=VERIFY), SystemClock())
+    app._store.close()
+    with suppress(Exception):
+        app.result(result())
+    page = generate_latest(app.registry).decode()
+    assert 'kneewatch_capacity_runs_total{outcome="done",target="a"} 1.0' in page
+
+
+def test_an_address_that_is_taken_is_a_configuration_error() -> None:
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            listen = f"127.0.0.1:{taken.getsockname()[1]}"
+            app = App(_config("http://127.0.0.1:9", listen=listen), SystemClock())
+            with pytest.raises(ConfigError, match="listen"):
+                await app.run(asyncio.Event())
+
+    asyncio.run(run())
+
+
+def test_ending_during_a_run_reports_it_and_leaves_nothing_in_flight(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with standin() as server:
+            app = App(_config(server.url, capacity=VERIFY, store=tmp_path / "kneewatch.db"), SystemClock())
+
+            async def work(_: str) -> None:
+                await _loaded(app, server)
+
+            await _while_running(app, work)
+            await asyncio.sleep(0.1)
+            assert server.driver.engine.running == 0
+
+    asyncio.run(run())
+    store = Store(tmp_path / "kneewatch.db")
+    (kept,) = store.latest()
+    store.close()
+    assert (kept.stopped.by, kept.stopped.reason) == ("interrupt", "shutting down")
+    assert kept.cost.requests > 0
+
+
+async def _loaded(app: App, server: Standin) -> None:
+    """Brings the capacity run forward and returns when it loads the server."""
+    await _until(lambda: app.statuses()[0].up is True)
+    app.measure_capacity_in("a", 0.0)
+    await _until(lambda: server.driver.engine.running >= 3)
+
+
+# A process of its own, because a signal is for a process.
+
+_MONITOR = """
+import asyncio, sys
+from probe.app import App
+from probe.clock import SystemClock
+from probe.config import load_config
+from probe.logs import configure_logs
+from pathlib import Path
+
+configure_logs()
+app = App(load_config(Path(sys.argv[1])), SystemClock())
+
+async def main():
+    stop = asyncio.Event()
+    monitor = asyncio.create_task(app.run(stop))
+    while not app.statuses()[0].up:
+        await asyncio.sleep(0.02)
+    app.measure_capacity_in("a", 0.0)
+    while not app.statuses()[0].capacity_state == "running":
+        await asyncio.sleep(0.02)
+    print("loaded", flush=True)
+    await monitor
+
+asyncio.run(main())
+"""
+
+
+def _written(tmp_path: Path, url: str) -> Path:
+    file = tmp_path / "kneewatch.yml"
+    file.write_text(
+        f"""
+listen: 127.0.0.1:0
+store: {{path: {tmp_path}/kneewatch.db}}
+workloads: {{short: {{prompt_tokens: 8, output_tokens: 3}}, long: {{prompt_tokens: 8, output_tokens: 100}}}}
+targets:
+  - name: a
+    base_url: {url}
+    canary: {{every: 1s, workload: short}}
+    capacity: {{mode: verify, concurrency: [4], step: 60s, workload: long, schedule: {{cron: "0 0 29 2 *"}}}}
+"""
+    )
+    return file
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_command_with_status_0(tmp_path: Path, number: signal.Signals) -> None:
+    async def run() -> None:
+        async with standin() as server:
+            command = [sys.executable, "-m", "probe", "run", "-c", str(_written(tmp_path, server.url))]
+            process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
+            try:
+                await _until(lambda: server.generated >= 1)
+                await _ends(process, number)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+
+    asyncio.run(run())
+
+
+def test_a_signal_during_a_capacity_run_ends_load_and_process(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with standin() as server:
+            command = [sys.executable, "-c", _MONITOR, str(_written(tmp_path, server.url))]
+            process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            try:
+                assert process.stdout is not None
+                async with asyncio.timeout(15):
+                    assert await process.stdout.readline() == b"loaded\n"
+                await _until(lambda: server.driver.engine.running == 4)
+                await _ends(process, signal.SIGTERM)
+                await _until(lambda: server.driver.engine.running == 0, within_s=1)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+
+    asyncio.run(run())
+    store = Store(tmp_path / "kneewatch.db")
+    assert [kept.stopped.by for kept in store.latest()] == ["interrupt"]
+    store.close()
+
+
+async def _ends(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    assert process.stderr is not None
+    before = time.monotonic()
+    process.send_signal(number)
+    async with asyncio.timeout(8):
+        errors = (await process.stderr.read()).decode()
+        assert await process.wait() == 0, errors
+    assert time.monotonic() - before < 4.0
+    assert "Traceback" not in errors

@@ -1,0 +1,191 @@
+"""The canary: one request a round, and what it remembers."""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import repeat
+from typing import cast
+
+import httpx
+import pytest
+from made import failure, record, spec
+
+from probe.canary import UNKNOWN_MODEL, Canary
+from probe.client.endpoint import Endpoint
+from probe.client.send import Client
+from probe.clock import SystemClock
+from probe.errors import TargetError
+from probe.records import Outcome, RequestRecord, RequestSpec, Traffic
+
+
+class Answers:
+    """A Client's two calls, with scripted ends: a model's name or an error; a record's outcome."""
+
+    def __init__(self, models: Sequence[str | Outcome], outcomes: Sequence[Outcome]) -> None:
+        self._models = iter(models)
+        self._outcomes = iter(outcomes)
+        self.sent: list[tuple[str, Traffic, int]] = []
+        self.asked = 0
+
+    async def resolve_model(self, wanted: str) -> str:
+        assert wanted == "auto"
+        self.asked += 1
+        answer = next(self._models)
+        if isinstance(answer, Outcome):
+            raise TargetError(f"http://llama/v1/models: {answer}", answer)
+        return answer
+
+    async def send(self, what: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
+        self.sent.append((model, traffic, scheduled_ns))
+        outcome = next(self._outcomes)
+        made = record if outcome is Outcome.OK else failure
+        return made(outcome=outcome, model=model, traffic=traffic, spec=what, scheduled_ns=scheduled_ns)
+
+
+class Ticks:
+    """A clock on which every look takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def monotonic_ns(self) -> int:
+        self.now += 1_000_000_000
+        return self.now
+
+    def wall_s(self) -> float:
+        return 1.7e9 + self.now * 1e-9
+
+
+def canary(answers: Answers, model: str = "auto") -> Canary:
+    return Canary("llama", model, cast(Client, answers), repeat(spec()), Ticks())
+
+
+def rounds(of: Canary, count: int) -> list[RequestRecord]:
+    async def main() -> list[RequestRecord]:
+        return [await of.run_once() for _ in range(count)]
+
+    return asyncio.run(main())
+
+
+def test_a_configured_model_is_not_asked_for() -> None:
+    answers = Answers([], [Outcome.OK] * 2)
+    of = canary(answers, "tiny")
+    assert of.model == "tiny"
+    rounds(of, 2)
+    assert answers.asked == 0
+    assert [(model, traffic) for model, traffic, _ in answers.sent] == [("tiny", Traffic.CANARY)] * 2
+
+
+def test_auto_learns_the_model_once() -> None:
+    answers = Answers(["tiny"], [Outcome.OK] * 3)
+    of = canary(answers)
+    assert of.model == UNKNOWN_MODEL
+    assert [r.model for r in rounds(of, 3)] == ["tiny"] * 3
+    assert answers.asked == 1
+
+
+def test_asking_for_the_model_is_no_part_of_the_latency() -> None:
+    answers = Answers(["tiny"], [Outcome.OK])
+    of = canary(answers)
+    started = Ticks().monotonic_ns()
+    rounds(of, 1)
+    assert answers.sent[0][2] > started
+
+
+def test_after_a_failure_the_model_is_asked_again() -> None:
+    """A server may come back with another model."""
+    answers = Answers(["tiny", "huge"], [Outcome.OK, Outcome.UNREACHABLE, Outcome.OK, Outcome.OK])
+    of = canary(answers)
+    assert [r.model for r in rounds(of, 4)] == ["tiny", "tiny", "huge", "huge"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.TIMEOUT])
+def test_a_server_that_does_not_say_its_model_is_a_failed_canary(outcome: Outcome) -> None:
+    answers = Answers([outcome, "tiny"], [Outcome.OK])
+    of = canary(answers)
+    failed, ok = rounds(of, 2)
+    assert (failed.outcome, failed.model, failed.target, failed.traffic) == (
+        outcome,
+        UNKNOWN_MODEL,
+        "llama",
+        Traffic.CANARY,
+    )
+    assert failed.detail == f"http://llama/v1/models: {outcome}"
+    assert failed.scheduled_ns <= failed.sent_ns <= failed.done_ns
+    assert (failed.events, failed.output_tokens) == ((), 0)
+    assert (ok.outcome, ok.model) == (Outcome.OK, "tiny")
+
+
+def test_a_model_once_known_labels_the_failures_that_follow() -> None:
+    answers = Answers(["tiny", Outcome.UNREACHABLE, Outcome.UNREACHABLE], [Outcome.OK, Outcome.UNREACHABLE])
+    assert [r.model for r in rounds(canary(answers), 4)] == ["tiny"] * 4
+
+
+def test_remembers_newest_first_and_failures_longer() -> None:
+    outcomes = [Outcome.TIMEOUT, *[Outcome.OK] * 70, Outcome.REJECTED, Outcome.OK]
+    of = canary(Answers([], outcomes), "tiny")
+    rounds(of, len(outcomes))
+    assert [r.outcome for r in of.recent[:3]] == [Outcome.OK, Outcome.REJECTED, Outcome.OK]
+    assert [r.outcome for r in of.failures] == [Outcome.REJECTED, Outcome.TIMEOUT]
+    assert len(of.recent) < len(outcomes)
+
+
+def test_memory_is_bounded() -> None:
+    of = canary(Answers([], [Outcome.TIMEOUT] * 500), "tiny")
+    rounds(of, 500)
+    assert len(of.recent) <= 100
+    assert len(of.failures) <= 100
+
+
+def test_what_was_shown_does_not_change_afterwards() -> None:
+    of = canary(Answers([], [Outcome.OK, Outcome.TIMEOUT]), "tiny")
+    rounds(of, 1)
+    recent, failures = of.recent, of.failures
+    rounds(of, 1)
+    assert (len(recent), len(failures)) == (1, 0)
+
+
+def test_cancelling_is_passed_on_and_leaves_no_record() -> None:
+    class Waiting(Answers):
+        async def send(self, what: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
+            await asyncio.sleep(30)
+            return await super().send(what, model, traffic, scheduled_ns)
+
+    of = canary(Waiting([], []), "tiny")
+
+    async def main() -> None:
+        task = asyncio.create_task(of.run_once())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert of.recent == ()
+
+
+@pytest.mark.parametrize(
+    "base_url", ["http://127.0.0.1:1", "http://127.0.0.1:99999", "http://127.0.0.1:port", "http://[::1"]
+)
+@pytest.mark.parametrize("model", ["auto", "tiny"])
+def test_no_address_breaks_a_round(base_url: str, model: str) -> None:
+    async def main() -> RequestRecord:
+        async with Client(Endpoint("llama", base_url, verify=False), SystemClock(), 1.0) as client:
+            return await Canary("llama", model, client, repeat(spec()), SystemClock()).run_once()
+
+    result = asyncio.run(main())
+    assert result.outcome is Outcome.UNREACHABLE
+    assert result.detail
+
+
+def test_a_server_that_says_nonsense_does_not_break_a_round() -> None:
+    def nonsense(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=httpx.ByteStream(rb'{"data": [{"id": "\ud800"}]}'))
+
+    async def main() -> RequestRecord:
+        where = Endpoint("llama", "http://127.0.0.1:1", verify=False)
+        async with Client(where, SystemClock(), 1.0, httpx.MockTransport(nonsense)) as client:
+            return await Canary("llama", "auto", client, repeat(spec()), SystemClock()).run_once()
+
+    result = asyncio.run(main())
+    assert result.outcome is not Outcome.OK
+    assert result.model == UNKNOWN_MODEL

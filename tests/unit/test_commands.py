@@ -1,0 +1,132 @@
+"""What the commands do with a server, without a command line."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from standin import Standin, free_port, standin
+
+from probe.clock import SystemClock
+from probe.commands import RampRequest, check_target, ramp_target
+from probe.config import Config, config_from
+from probe.errors import TargetError
+from probe.load.ramp import Budget
+from probe.records import CapacityResult, Outcome, StepSummary
+from probe.sim.driver import Faults
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[asyncio.Runner, Standin]]:
+    with asyncio.Runner() as runner:
+        serving = standin()
+        yield runner, runner.run(serving.__aenter__())
+        runner.run(serving.__aexit__(None, None, None))
+
+
+@pytest.fixture
+def host(shared: tuple[asyncio.Runner, Standin]) -> Iterator[tuple[asyncio.Runner, Standin]]:
+    yield shared
+    shared[1].asked.clear()
+    shared[1].instead.clear()
+    shared[1].driver.faults = Faults()
+
+
+def _config(url: str, *, prometheus: str | None = None, **target: Any) -> Config:
+    raw: dict[str, Any] = {
+        "workloads": {"short": {"prompt_tokens": 8, "output_tokens": 3}},
+        "targets": [{"name": "a", "base_url": url, "canary": {"workload": "short", "timeout": "2s"}, **target}],
+    }
+    if prometheus:
+        raw["prometheus"] = {"url": prometheus}
+    return config_from(raw, "test")
+
+
+def _asked(**values: Any) -> RampRequest:
+    plain: dict[str, Any] = {
+        "concurrency": (1, 2),
+        "step_s": 5.0,
+        "requests_per_step": 25,
+        "workload": "short",
+        "budget": Budget(10**6, 60.0, 60.0),
+        "guarded": True,
+        "seed": 0,
+    }
+    return RampRequest(**{**plain, **values})
+
+
+async def _ramp(config: Config, asked: RampRequest) -> tuple[CapacityResult, list[StepSummary]]:
+    steps: list[StepSummary] = []
+    result = await ramp_target(config, config.targets[0], asked, SystemClock(), steps.append)
+    return result, steps
+
+
+def test_a_check_is_one_request(host: tuple[asyncio.Runner, Standin]) -> None:
+    runner, server = host
+    config = _config(server.url)
+    record = runner.run(check_target(config, config.targets[0], SystemClock()))
+    assert (record.outcome, record.model) == (Outcome.OK, "tiny")
+    assert server.generated == 1
+
+
+def test_a_check_of_a_failing_server_is_a_measurement(host: tuple[asyncio.Runner, Standin]) -> None:
+    runner, server = host
+    server.driver.faults = Faults(error_ratio=1.0)
+    config = _config(server.url)
+    assert runner.run(check_target(config, config.targets[0], SystemClock())).outcome is Outcome.SERVER_ERROR
+
+
+def test_a_check_of_no_server_is_an_error() -> None:
+    config = _config(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(TargetError, match="base_url"):
+        asyncio.run(check_target(config, config.targets[0], SystemClock()))
+
+
+def test_a_ramp_measures_the_steps_that_were_asked_for(host: tuple[asyncio.Runner, Standin]) -> None:
+    runner, server = host
+    result, steps = runner.run(_ramp(_config(server.url), _asked()))
+    assert [step.plan.concurrency for step in result.steps] == [1, 2]
+    assert steps == list(result.steps)
+    assert all(step.requests.ok == 25 for step in steps)
+    assert result.cost.requests == server.generated == 51
+    assert result.stopped.by == "done"
+    assert server.driver.engine.running == 0
+
+
+BUSY = "vllm:num_requests_running 8\nvllm:num_requests_waiting 3\n"
+
+
+@pytest.mark.parametrize("page", [BUSY, "", "vllm:num_requests_running 8\n"])
+def test_a_guarded_ramp_does_not_load_a_server_that_is_busy_or_unseen(
+    host: tuple[asyncio.Runner, Standin], page: str
+) -> None:
+    runner, server = host
+    server.says_on_metrics(page)
+    with pytest.raises(TargetError, match="no load was sent"):
+        runner.run(_ramp(_config(server.url), _asked()))
+    assert server.generated == 0
+
+
+def test_an_unguarded_ramp_needs_no_metrics(host: tuple[asyncio.Runner, Standin]) -> None:
+    runner, server = host
+    server.says_on_metrics("")
+    result, _ = runner.run(_ramp(_config(server.url), _asked(guarded=False, concurrency=(2,))))
+    assert result.steps[0].requests.ok == 25
+    assert result.steps[0].server.waiting_peak is None
+    assert result.context.version == "unknown"
+
+
+def test_a_ramp_asks_the_configured_prometheus_before_it_loads(host: tuple[asyncio.Runner, Standin]) -> None:
+    """The configuration says: asked before load is added whether an alert fires for the target."""
+    runner, server = host
+    config = _config(server.url, prometheus=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(TargetError, match="no_prometheus"):
+        runner.run(_ramp(config, _asked()))
+    assert server.generated == 0
+
+
+def test_a_ramp_on_a_model_that_is_not_served_is_an_error(host: tuple[asyncio.Runner, Standin]) -> None:
+    runner, server = host
+    with pytest.raises(TargetError, match="'nope' is not served"):
+        runner.run(_ramp(_config(server.url, model="nope"), _asked()))
+    assert server.generated == 0

@@ -1,0 +1,110 @@
+"""Latencies from raw stamps."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import MS, failure, record
+
+from probe.latency import e2e_s, itl_s, schedule_lag_s, tpot_s, ttft_s
+from probe.records import Outcome, RequestRecord, TokenEvent
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> RequestRecord:
+    """A request with any stamps in order, any tokens an event, visible or not."""
+    due = draw(st.integers(0, 10**15))
+    lag = draw(st.integers(0, 10**9))
+    gaps = draw(st.lists(st.integers(0, 10**9), max_size=12))
+    stamps = list(itertools.accumulate(gaps, initial=due + lag))[1:]
+    events = tuple(TokenEvent(at, draw(st.integers(1, 4)), visible=draw(st.booleans())) for at in stamps)
+    outcome = draw(st.sampled_from(Outcome))
+    return record(
+        outcome=outcome,
+        scheduled_ns=due,
+        sent_ns=due + lag,
+        done_ns=stamps[-1] if stamps else due,
+        events=events,
+        output_tokens=sum(event.tokens for event in events),
+    )
+
+
+def test_ttft_counts_from_the_scheduled_send() -> None:
+    """A late client makes schedule lag, never a better TTFT: no coordinated omission."""
+    late = record(ttft_ms=700, lag_ms=500)
+    assert ttft_s(late) == pytest.approx(0.7)
+    assert schedule_lag_s(late) == pytest.approx(0.5)
+
+
+def test_a_token_that_cannot_be_read_yet_is_not_the_first() -> None:
+    half = record(events=(TokenEvent(50 * MS, 1, visible=False), TokenEvent(90 * MS, 1, visible=True)))
+    assert ttft_s(half) == pytest.approx(0.09)
+
+
+def test_nothing_visible_has_no_ttft() -> None:
+    assert ttft_s(record(events=(TokenEvent(50 * MS, 1, visible=False),))) is None
+
+
+def test_values_of_a_plain_stream() -> None:
+    plain = record(at_ms=1000, ttft_ms=100, gap_ms=10, tokens=5)
+    assert ttft_s(plain) == pytest.approx(0.1)
+    assert e2e_s(plain) == pytest.approx(0.14)
+    assert tpot_s(plain) == pytest.approx(0.01)
+    assert list(itl_s(plain)) == pytest.approx([0.01] * 4)
+
+
+def test_an_event_with_several_tokens_is_one_gap_but_counts_in_tpot() -> None:
+    events = (TokenEvent(100 * MS, 1, visible=True), TokenEvent(140 * MS, 4, visible=True))
+    speculative = record(events=events, output_tokens=5)
+    assert list(itl_s(speculative)) == pytest.approx([0.04])
+    assert tpot_s(speculative) == pytest.approx(0.01)
+
+
+def test_one_token_has_no_tpot_and_no_gap() -> None:
+    one = record(tokens=1)
+    assert tpot_s(one) is None
+    assert list(itl_s(one)) == []
+    assert e2e_s(one) == ttft_s(one)
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
+def test_a_request_that_did_not_end_well_has_no_end(outcome: Outcome) -> None:
+    cut = record(outcome=outcome, tokens=3)
+    assert e2e_s(cut) is None
+    assert tpot_s(cut) is None
+    nothing = failure(outcome)
+    assert (ttft_s(nothing), e2e_s(nothing), tpot_s(nothing), list(itl_s(nothing))) == (None, None, None, [])
+
+
+@given(streams())
+def test_invariants_of_any_stream(any_record: RequestRecord) -> None:
+    first, last, mean, gaps = ttft_s(any_record), e2e_s(any_record), tpot_s(any_record), list(itl_s(any_record))
+    assert len(gaps) == max(len(any_record.events) - 1, 0)
+    assert all(gap >= 0 for gap in gaps)
+    assert first is None or first >= schedule_lag_s(any_record)
+    assert (last is not None) == (any_record.outcome is Outcome.OK and bool(any_record.events))
+    if first is not None and last is not None:
+        assert last >= first
+    if mean is not None:
+        assert first is not None
+        assert last is not None
+        assert any_record.output_tokens > 1
+        assert mean * (any_record.output_tokens - 1) == pytest.approx(last - first, abs=1e-9)
+        assert 0 <= mean <= last
+
+
+@given(streams(), st.integers(0, 10**18))
+def test_only_differences_count(any_record: RequestRecord, offset: int) -> None:
+    """The clock's zero is arbitrary."""
+    moved = record(
+        outcome=any_record.outcome,
+        scheduled_ns=any_record.scheduled_ns + offset,
+        sent_ns=any_record.sent_ns + offset,
+        done_ns=any_record.done_ns + offset,
+        events=tuple(TokenEvent(e.at_ns + offset, e.tokens, e.visible) for e in any_record.events),
+        output_tokens=any_record.output_tokens,
+    )
+    for value in (ttft_s, e2e_s, tpot_s, schedule_lag_s):
+        assert value(moved) == value(any_record)
+    assert list(itl_s(moved)) == list(itl_s(any_record))

@@ -1,0 +1,107 @@
+"""Objectives applied to requests."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import PROMISED, failure, record
+
+from probe.records import Objective, Objectives, Outcome, RequestRecord
+from probe.slo import ALL, AVAILABILITY, broken, good_ratio, met
+
+RECORDS = st.lists(
+    st.builds(
+        record,
+        ttft_ms=st.floats(0, 2000),
+        gap_ms=st.floats(0, 200),
+        tokens=st.integers(0, 5),
+        outcome=st.sampled_from(Outcome),
+    ),
+    max_size=30,
+)
+PROMISES = st.builds(
+    Objectives,
+    name=st.just("any"),
+    availability=st.none() | st.floats(0.01, 0.999),
+    ttft=st.none() | st.builds(Objective, st.floats(0.01, 0.999), st.floats(0.001, 2)),
+    tpot=st.none() | st.builds(Objective, st.floats(0.01, 0.999), st.floats(0.001, 0.2)),
+)
+
+
+def test_a_good_request_meets_everything() -> None:
+    assert met(record(), PROMISED) == {AVAILABILITY: True, "ttft": True, "tpot": True, ALL: True}
+
+
+def test_exactly_at_the_threshold_is_within() -> None:
+    """As in a histogram bucket, whose bound is inclusive."""
+    on_time = record(ttft_ms=500, gap_ms=50)
+    assert met(on_time, PROMISED)["ttft"]
+    assert not met(record(ttft_ms=500.001), PROMISED)["ttft"]
+
+
+def test_one_slow_latency_spoils_the_request() -> None:
+    verdict = met(record(ttft_ms=501), PROMISED)
+    assert verdict == {AVAILABILITY: True, "ttft": False, "tpot": True, ALL: False}
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o not in (Outcome.OK, Outcome.ABORTED)])
+def test_a_failure_spends_the_availability_budget_alone(outcome: Outcome) -> None:
+    assert met(failure(outcome), PROMISED) == {AVAILABILITY: False, ALL: False}
+
+
+def test_what_we_cancelled_judges_nothing() -> None:
+    assert met(failure(Outcome.ABORTED), PROMISED) == {}
+    assert good_ratio([failure(Outcome.ABORTED)] * 5, PROMISED) == {}
+
+
+def test_one_token_meets_tpot_and_no_token_does_not_meet_ttft() -> None:
+    assert met(record(tokens=1), PROMISED)["tpot"]
+    assert not met(record(tokens=0), PROMISED)["ttft"]
+
+
+def test_nothing_promised_is_nothing_broken() -> None:
+    nothing = Objectives(name="none")
+    assert set(met(record(ttft_ms=1e6), nothing)) == {AVAILABILITY, ALL}
+    assert broken({AVAILABILITY: 0.0, ALL: 0.0}, nothing) == ()
+
+
+def test_ratios_are_of_the_requests_each_objective_judges() -> None:
+    records = [record()] * 6 + [record(ttft_ms=900)] * 2 + [failure()] * 2 + [failure(Outcome.ABORTED)] * 10
+    assert good_ratio(records, PROMISED) == {AVAILABILITY: 0.8, "ttft": 0.75, "tpot": 1.0, ALL: 0.6}
+
+
+def test_the_worst_kind_is_named_first() -> None:
+    assert broken({"tpot": 0.0, "ttft": 0.0, AVAILABILITY: 0.0}, PROMISED) == (AVAILABILITY, "ttft", "tpot")
+
+
+def test_a_ratio_that_is_just_what_was_promised_holds() -> None:
+    assert broken({AVAILABILITY: 0.99, "ttft": 0.95, "tpot": 0.9}, PROMISED) == ()
+    assert broken({"ttft": 0.9499}, PROMISED) == ("ttft",)
+
+
+@given(RECORDS, PROMISES)
+def test_ratios_are_shares(records: list[RequestRecord], promised: Objectives) -> None:
+    ratios = good_ratio(records, promised)
+    assert all(0 <= ratio <= 1 for ratio in ratios.values())
+    if any(r.outcome is not Outcome.ABORTED for r in records):
+        judged = [r for r in records if r.outcome is not Outcome.ABORTED]
+        assert ratios[AVAILABILITY] == sum(r.outcome is Outcome.OK for r in judged) / len(judged)
+        assert ratios[ALL] <= ratios[AVAILABILITY]
+    assert set(broken(ratios, promised)) <= {AVAILABILITY, "ttft", "tpot"}
+
+
+@given(RECORDS, PROMISES)
+def test_the_order_of_requests_does_not_matter(records: list[RequestRecord], promised: Objectives) -> None:
+    assert good_ratio(records, promised) == good_ratio(records[::-1], promised)
+
+
+@given(RECORDS, PROMISES, st.floats(1, 10))
+def test_a_laxer_threshold_is_met_at_least_as_often(
+    records: list[RequestRecord], promised: Objectives, by: float
+) -> None:
+    def laxer(objective: Objective | None) -> Objective | None:
+        return objective and Objective(objective.ratio, objective.within_s * by)
+
+    lax = Objectives("lax", availability=promised.availability, ttft=laxer(promised.ttft), tpot=laxer(promised.tpot))
+    strict_ratios, lax_ratios = good_ratio(records, promised), good_ratio(records, lax)
+    assert all(lax_ratios[name] >= ratio for name, ratio in strict_ratios.items())
+    assert set(broken(lax_ratios, lax)) <= set(broken(strict_ratios, promised))

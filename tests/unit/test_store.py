@@ -1,0 +1,137 @@
+"""The history of results: whole, bounded, there after a restart; and unusable files are said at the start."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from example_records import WALL_S, no_knee, result, step
+
+from probe.errors import ConfigError
+from probe.records import Stopped
+from probe.report.result_json import dumps
+from probe.store import Store
+
+KEPT = 2200
+
+
+@contextmanager
+def _store(path: Path | None = None) -> Iterator[Store]:
+    store = Store(path)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def test_a_result_is_there_again_after_a_restart_exactly_as_it_was(tmp_path: Path) -> None:
+    kept = result(steps=(step(4), step(8, reason="cut_short")), stopped=Stopped("guard", "queue"))
+    with _store(tmp_path / "kneewatch.db") as store:
+        store.add(kept)
+    with _store(tmp_path / "kneewatch.db") as store:
+        assert store.get(kept.id) == kept
+        assert store.latest() == [kept]
+        assert store.latest_knee("a") == kept
+
+
+def test_without_a_path_nothing_is_written_and_stores_are_apart() -> None:
+    with _store() as one, _store() as two:
+        one.add(result())
+        assert two.latest() == []
+
+
+def test_results_come_newest_first_of_one_target_or_of_all() -> None:
+    with _store() as store:
+        for i, target in enumerate(["a", "b", "a", "b"]):
+            store.add(result(result_id=str(i), target=target, started_s=WALL_S + (i * 7) % 4))
+        newest_first = [r.id for r in store.latest()]
+        assert newest_first == ["1", "2", "3", "0"]
+        assert [r.id for r in store.latest("b")] == ["1", "3"]
+        assert [r.id for r in store.latest(limit=2)] == ["1", "2"]
+        assert store.latest("nobody") == []
+
+
+def test_an_unknown_id_is_none_and_no_sql() -> None:
+    with _store() as store:
+        store.add(result())
+        assert store.get("nope") is None
+        assert store.get("' OR '1'='1") is None
+        assert store.latest("a' --") == []
+
+
+def test_the_last_knee_is_the_newest_result_that_found_one() -> None:
+    with _store() as store:
+        assert store.latest_knee("a") is None
+        store.add(result(result_id="old", started_s=WALL_S))
+        store.add(result(result_id="knee", started_s=WALL_S + 1))
+        store.add(result(result_id="none", started_s=WALL_S + 2, capacity=no_knee()))
+        store.add(result(result_id="other", target="b", started_s=WALL_S + 3))
+        found = store.latest_knee("a")
+        assert found is not None
+        assert found.id == "knee"
+
+
+def test_the_history_of_a_target_is_bounded_and_another_target_keeps_its_own() -> None:
+    with _store() as store:
+        store.add(result(result_id="b", target="b", started_s=1.0))
+        text = dumps(result())
+        rows = [(f"r{i}", "a", WALL_S + i, text) for i in range(KEPT + 50)]
+        store._db.executemany("INSERT INTO results VALUES (?, ?, ?, ?)", rows)
+        store.add(result(result_id="newest", started_s=WALL_S + 10**6))
+        (count,) = store._db.execute("SELECT count(*) FROM results WHERE target = 'a'").fetchone()
+        assert count == KEPT
+        assert store.get("newest") is not None
+        assert store.get("r0") is None
+        assert store.get("b") is not None
+
+
+@pytest.mark.parametrize("content", [b"this is not a database, but it is long enough to be one" * 20, b"\x00" * 4096])
+def test_a_file_that_is_no_store_is_a_configuration_error_and_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as raised:
+        Store(path)
+    (line,) = str(raised.value).splitlines()
+    assert line.startswith("store.path: ")
+    assert str(path) in line
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("path", ["missing/kneewatch.db", "."])
+def test_a_place_that_cannot_hold_a_store_is_a_configuration_error(tmp_path: Path, path: str) -> None:
+    with pytest.raises(ConfigError, match=r"store\.path"):
+        Store(tmp_path / path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_store_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
+    path = tmp_path / "kneewatch.db"
+    with _store(path) as store:
+        store.add(result())
+    path.chmod(0o444)
+    with pytest.raises(ConfigError, match=r"store\.path"):
+        Store(path)
+
+
+def test_the_database_of_another_program_is_a_configuration_error(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE results (what TEXT)")
+        other.commit()
+    with pytest.raises(ConfigError, match=r"store\.path"):
+        Store(path)
+
+
+@pytest.mark.parametrize("text", ["{}", "not json", '{"schema": "kneewatch.result/99"}'])
+def test_a_row_that_cannot_be_read_hides_itself_alone(tmp_path: Path, text: str) -> None:
+    """A row of another version, say: the monitor has to start, and its pages have to show the rest."""
+    with _store(tmp_path / "kneewatch.db") as store:
+        store.add(result(result_id="good", started_s=WALL_S))
+        store._db.execute("INSERT INTO results VALUES ('odd', 'a', ?, ?)", (WALL_S + 1, text))
+        assert [r.id for r in store.latest()] == ["good"]
+        found = store.latest_knee("a")
+        assert found is not None
+        assert found.id == "good"
+        assert store.get("odd") is None

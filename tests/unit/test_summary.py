@@ -1,0 +1,220 @@
+"""A step's records to its summary."""
+
+import math
+import statistics
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from made import MS, PROMISED, failure, poll, record
+
+from probe.records import Objective, Objectives, Outcome, RequestRecord, StepPlan, StepSummary
+from probe.slo import ALL, AVAILABILITY
+from probe.summary import (
+    CUT_SHORT,
+    MIN_REQUESTS,
+    distribution,
+    over_objective_seconds,
+    percentile,
+    summarize,
+    tokens_spent,
+)
+
+SAMPLES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
+WINDOW = (0, 10_000 * MS)
+PLAN = StepPlan(concurrency=4, seconds=10.0)
+
+
+def summary(
+    records: list[RequestRecord], promised: Objectives = PROMISED, lag: float = 0.0, *, cut_short: bool = False
+) -> StepSummary:
+    return summarize(PLAN, records, WINDOW, promised, loop_lag_s=[lag], polls=[], cut_short=cut_short)
+
+
+@given(SAMPLES)
+def test_percentiles_are_those_of_the_standard_library(samples: list[float]) -> None:
+    assume(len(samples) > 1)
+    expected = statistics.quantiles(samples, n=100, method="inclusive")
+    ordered = sorted(samples)
+    for q in (1, 50, 95, 99):
+        assert percentile(ordered, q / 100) == pytest.approx(expected[q - 1], rel=1e-9, abs=1e-9)
+
+
+@given(SAMPLES)
+def test_statistics_are_in_order(samples: list[float]) -> None:
+    d = distribution(samples)
+    assert d.count == len(samples)
+    assert d.p50 is not None
+    assert d.p95 is not None
+    assert d.p99 is not None
+    assert d.mean is not None
+    assert d.max == max(samples)
+    assert min(samples) <= d.p50 * (1 + 1e-12)
+    assert d.p50 <= d.p95 * (1 + 1e-12)
+    assert d.p95 <= d.p99 * (1 + 1e-12)
+    assert d.p99 <= d.max * (1 + 1e-12)
+    assert min(samples) <= d.mean * (1 + 1e-12)
+    assert d.mean <= d.max * (1 + 1e-12)
+
+
+@given(SAMPLES, st.integers(0, 5))
+def test_undefined_samples_change_nothing(samples: list[float], missing: int) -> None:
+    assert distribution([*samples, *[None] * missing]) == distribution(samples)
+
+
+def test_no_sample_is_no_zero() -> None:
+    d = distribution([None, None])
+    assert (d.count, d.mean, d.p50, d.p95, d.p99, d.max) == (0, None, None, None, None, None)
+    with pytest.raises(IndexError):
+        percentile([], 0.5)
+
+
+def test_ends_of_the_scale() -> None:
+    assert (percentile([1, 2, 3], 0), percentile([1, 2, 3], 1), percentile([7], 0.5)) == (1, 3, 7)
+
+
+def test_a_request_that_the_window_cuts_counts_by_its_share_of_time() -> None:
+    """Neither the drain after the window nor the time it takes may move the rate."""
+    inside = [record(at_ms=i * 100) for i in range(40)]
+    cut = [record(at_ms=9_890, ttft_ms=100, gap_ms=20, tokens=4)] * 4
+    after = [record(at_ms=9_990, ttft_ms=200)] * 5
+    s = summary(inside + cut + after)
+    assert s.seconds == pytest.approx(10.0)
+    assert s.offered_rps == pytest.approx(4.9)
+    assert s.output_tokens_per_second == pytest.approx((40 * 3 + 4) / 10)
+    shares = 4 * 110 / 160 + 5 * 10 / 240
+    assert s.throughput_rps == pytest.approx((40 + shares) / 10, rel=1e-3)
+    assert s.goodput_rps == pytest.approx(s.throughput_rps)
+    assert s.requests.ok == 49
+    assert s.ttft_s.count == 49
+
+
+def test_goodput_is_the_part_within_every_objective() -> None:
+    s = summary([record()] * 30 + [record(ttft_ms=900)] * 10)
+    assert s.throughput_rps == pytest.approx(4.0)
+    assert s.goodput_rps == pytest.approx(3.0)
+
+
+def test_what_failed_is_no_throughput_however_many_tokens_it_got() -> None:
+    """A server that times out half of its requests at the last token has half the throughput."""
+    s = summary([record()] * 20 + [record(outcome=Outcome.TIMEOUT)] * 20)
+    assert s.offered_rps == pytest.approx(4.0)
+    assert s.throughput_rps == pytest.approx(2.0)
+
+
+def test_failures_are_shown_and_have_no_latency() -> None:
+    s = summary([record()] * 30 + [failure()] * 8 + [failure(Outcome.ABORTED)] * 4)
+    assert (s.requests.ok, s.requests.failed, s.requests.aborted) == (30, 8, 4)
+    assert s.ttft_s.count == 30
+    assert s.good_ratio[AVAILABILITY] == pytest.approx(30 / 38)
+    assert s.broken == (AVAILABILITY,)
+    assert s.valid
+
+
+def test_too_few_requests_judge_nothing() -> None:
+    s = summary([record(ttft_ms=9_000)] * (MIN_REQUESTS - 1) + [failure(Outcome.ABORTED)] * 50)
+    assert (s.valid, s.reason, s.broken) == (False, "too_few_requests", ())
+    assert summary([record()] * MIN_REQUESTS).valid
+
+
+def test_a_step_cut_short_judges_nothing() -> None:
+    s = summary([record(ttft_ms=900)] * 50, cut_short=True)
+    assert (s.valid, s.reason, s.broken) == (False, CUT_SHORT, ())
+    assert s.good_ratio["ttft"] == 0
+
+
+def test_an_empty_step_is_a_summary_too() -> None:
+    s = summary([])
+    assert (s.valid, s.throughput_rps, s.good_ratio, s.ttft_s.p95) == (False, 0.0, {}, None)
+
+
+def test_a_late_client_voids_the_step() -> None:
+    """A stamp that may be 60 ms late cannot judge 500 ms to a tenth."""
+    only_ttft = Objectives("o", ttft=Objective(0.95, 0.5))
+    assert summary([record()] * 50, only_ttft, lag=0.049).valid
+    s = summary([record()] * 50, only_ttft, lag=0.06)
+    assert (s.valid, s.reason) == (False, "client_bound")
+    assert s.error_bound_s.ttft == 0.06
+
+
+def test_a_tpot_objective_is_as_strict_as_its_answer_is_short() -> None:
+    only_tpot = Objectives("o", tpot=Objective(0.9, 0.05))
+    assert not summary([record(tokens=2)] * 50, only_tpot, lag=0.01).valid
+    assert summary([record(tokens=100)] * 50, only_tpot, lag=0.01).valid
+
+
+def test_without_a_latency_objective_a_late_client_matters_not() -> None:
+    assert summary([record()] * 50, Objectives("o", availability=0.9), lag=5.0).valid
+
+
+def test_one_late_moment_in_a_hundred_is_forgiven() -> None:
+    s = summarize(PLAN, [record()] * 50, WINDOW, PROMISED, loop_lag_s=[0.0] * 999 + [5.0], polls=[])
+    assert s.valid
+
+
+def test_a_window_of_no_length_divides_by_no_zero() -> None:
+    s = summarize(PLAN, [record()], (5, 5), PROMISED, loop_lag_s=[], polls=[])
+    assert math.isfinite(s.throughput_rps)
+
+
+def test_the_servers_worst_is_kept() -> None:
+    polls = [poll(running=1, waiting=0, kv_cache_usage=0.5), poll(running=9, waiting=7, kv_cache_usage=0.2)]
+    peaks = summarize(PLAN, [], WINDOW, PROMISED, loop_lag_s=[], polls=polls).server
+    assert (peaks.running_peak, peaks.waiting_peak, peaks.kv_cache_usage_peak, peaks.preemptions) == (9, 7, 0.5, 0)
+
+
+def test_what_the_server_does_not_expose_is_not_zero() -> None:
+    blind = poll(running=None, waiting=None, kv_cache_usage=None, preemptions=None)
+    for polls in ([], [blind, blind]):
+        peaks = summarize(PLAN, [], WINDOW, PROMISED, loop_lag_s=[], polls=polls).server
+        assert (peaks.running_peak, peaks.waiting_peak, peaks.kv_cache_usage_peak, peaks.preemptions) == (None,) * 4
+
+
+@given(st.lists(st.floats(0, 1e9), max_size=20))
+def test_preemptions_grow_also_across_a_restart_of_the_server(counts: list[float]) -> None:
+    polls = [poll(preemptions=count) for count in counts]
+    peaks = summarize(PLAN, [], WINDOW, PROMISED, loop_lag_s=[], polls=polls).server
+    assert peaks.preemptions is None if not counts else peaks.preemptions is not None and peaks.preemptions >= 0
+    if counts == sorted(counts) and counts:
+        assert peaks.preemptions == pytest.approx(counts[-1] - counts[0])
+
+
+def test_seconds_over_objective_are_slots_not_requests() -> None:
+    slow = [record(at_ms=at, ttft_ms=600) for at in (0, 10, 20, 1000, 5000)]
+    assert over_objective_seconds([*slow, record(), failure(Outcome.ABORTED)], PROMISED) == 3.0
+    assert over_objective_seconds([], PROMISED) == 0.0
+
+
+def test_tokens_are_charged_also_for_what_failed() -> None:
+    assert tokens_spent(record(tokens=3)) == 8 + 3
+    assert tokens_spent(failure()) == 8
+    assert tokens_spent(record(tokens=2, outcome=Outcome.ABORTED)) == 8 + 2
+
+
+RECORDS = st.lists(
+    st.builds(
+        record,
+        at_ms=st.floats(0, 12_000),
+        ttft_ms=st.floats(100, 3000),
+        gap_ms=st.floats(0, 100),
+        tokens=st.integers(0, 4),
+        lag_ms=st.floats(0, 100),
+        outcome=st.sampled_from([Outcome.OK, Outcome.OK, Outcome.OK, Outcome.TIMEOUT, Outcome.ABORTED]),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=50)
+@given(RECORDS, st.floats(0, 0.2))
+def test_invariants_of_any_step(records: list[RequestRecord], lag: float) -> None:
+    s = summary(records, lag=lag)
+    assert 0 <= s.goodput_rps <= s.throughput_rps * (1 + 1e-9)
+    assert s.throughput_rps <= s.offered_rps * (1 + 1e-9)
+    assert s.requests.ok + s.requests.failed + s.requests.aborted == len(records)
+    assert s.valid == (s.reason is None)
+    assert s.valid or not s.broken
+    assert set(s.broken) <= set(s.good_ratio)
+    assert s.good_ratio.get(ALL, 0.0) <= s.good_ratio.get(AVAILABILITY, 1.0)
+    again = summary(records[::-1], lag=lag)
+    assert (again.ttft_s, again.broken, again.good_ratio) == (s.ttft_s, s.broken, s.good_ratio)

@@ -1,0 +1,478 @@
+"""The work on one target, against the stand-in: a server may do what it likes, and the monitor goes on."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from example_records import WALL_S
+from prometheus_client import CollectorRegistry, generate_latest
+from standin import Standin, free_port, standin
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp
+
+from exporters.probe import ProbeExporter
+from exporters.server import ServerExporter
+from probe.clock import SystemClock
+from probe.config import config_from
+from probe.errors import TargetError
+from probe.records import CapacityResult, Outcome, RequestRecord, ServerSnapshot, Traffic
+from probe.sim.driver import Faults
+from probe.watch import TargetWatch
+
+
+@dataclass
+class FakeSink:
+    """Keeps what it is given, and exports it as the monitor would."""
+
+    records: list[RequestRecord] = field(default_factory=list)
+    snapshots: list[ServerSnapshot | None] = field(default_factory=list)
+    results: list[CapacityResult] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    client: ProbeExporter | None = None
+    server: ServerExporter = field(default_factory=lambda: ServerExporter(("a",)))
+
+    def record(self, record: RequestRecord) -> None:
+        self.records.append(record)
+        if self.client:
+            self.client.observe(record, WALL_S)
+
+    def snapshot(self, target: str, snapshot: ServerSnapshot | None) -> None:
+        self.snapshots.append(snapshot)
+        if snapshot is None:
+            self.server.failed(target)
+        else:
+            self.server.observe(target, snapshot)
+
+    def result(self, result: CapacityResult) -> None:
+        self.results.append(result)
+
+    def refused(self, target: str, reason: str) -> None:
+        assert target == "a"
+        self.refusals.append(reason)
+
+
+def _watch(
+    url: str, sink: FakeSink, firing: Callable[[], Awaitable[list[str]]] | None = None, **target: Any
+) -> TargetWatch:
+    config = config_from(
+        {
+            # So wide that a busy machine's late event loop voids no step.
+            "objectives": {"default": {"ttft": {"ratio": 0.5, "within": "5s"}}},
+            "workloads": {"short": {"prompt_tokens": 8, "output_tokens": 3}},
+            "targets": [
+                {
+                    "name": "a",
+                    "base_url": url,
+                    "tls": {"verify": False},  # half the time of a test is spent on reading certificates
+                    "canary": {"workload": "short", "timeout": "2s"},
+                    "capacity": {"mode": "verify", "concurrency": [1, 2], "step": "400ms"},
+                    **target,
+                }
+            ],
+        },
+        "test",
+    )
+    watch = TargetWatch(config, config.targets[0], SystemClock(), sink, firing)
+    sink.client = ProbeExporter(sink.registry, {"a": watch.objectives})
+    sink.registry.register(sink.server)
+    return watch
+
+
+@dataclass(frozen=True)
+class Host:
+    """One event loop with a stand-in on it, which runs while a test does."""
+
+    runner: asyncio.Runner
+    server: Standin
+
+
+@pytest.fixture(scope="module")
+def shared_host() -> Iterator[Host]:
+    with asyncio.Runner() as runner:
+        serving = standin()
+        yield Host(runner, runner.run(serving.__aenter__()))
+        runner.run(serving.__aexit__(None, None, None))
+
+
+@pytest.fixture
+def host(shared_host: Host) -> Iterator[Host]:
+    server = shared_host.server
+    yield shared_host
+    server.asked.clear()
+    server.instead.clear()
+    server.driver.faults = Faults()
+
+
+def _against(host: Host, work: Callable[[TargetWatch, FakeSink, Standin], Awaitable[None]], **options: Any) -> None:
+    """Runs `work` on a watch of the stand-in; the watch is closed afterwards."""
+
+    async def run() -> None:
+        sink = FakeSink()
+        watch = _watch(host.server.url, sink, **options)
+        try:
+            await work(watch, sink, host.server)
+        finally:
+            await watch.close()
+
+    host.runner.run(run())
+
+
+# Canary.
+
+
+def test_a_canary_learns_the_model_and_reports_what_it_measured(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        assert watch.status().up is None
+        await watch.canary()
+        (record,) = sink.records
+        assert (record.outcome, record.model, record.traffic) == (Outcome.OK, "tiny", Traffic.CANARY)
+        assert (record.prompt_tokens, record.output_tokens) == (8, 3)
+        assert server.generated == 1
+        assert watch.status().up is True
+        await watch.canary()
+        assert server.asked.count("/v1/models") == 1
+
+    _against(host, work)
+
+
+def test_a_server_that_is_down_is_a_failing_canary_and_recovers_by_itself_with_another_model() -> None:
+    async def run() -> None:
+        port = free_port()
+        sink = FakeSink()
+        watch = _watch(f"http://127.0.0.1:{port}", sink)
+        await watch.canary()
+        async with standin(model="old", port=port):
+            await watch.canary()
+        await watch.canary()
+        await watch.canary()
+        assert watch.status().up is False
+        async with standin(model="new", port=port):
+            await watch.canary()
+            await watch.canary()
+        assert [r.outcome.value for r in sink.records] == [
+            "unreachable",
+            "ok",
+            "unreachable",
+            "unreachable",
+            "ok",
+            "ok",
+        ]
+        assert [r.model for r in sink.records[-2:]] == ["new", "new"]
+        assert watch.status().up is True
+        assert len(watch.status().failures) == 3
+        await watch.close()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_hangs_is_a_time_out(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        server.driver.faults = Faults(stalled=True)
+        await watch.canary()
+        server.driver.faults = Faults()
+        await watch.canary()
+        assert [r.outcome for r in sink.records] == [Outcome.OK, Outcome.TIMEOUT, Outcome.OK]
+
+    _against(host, work, canary={"workload": "short", "timeout": "300ms"})
+
+
+def _stream(*events: object) -> ASGIApp:
+    text = "".join(f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n" for event in events)
+    return Response(text, media_type="text/event-stream")
+
+
+def _chunk(**usage: object) -> dict[str, object]:
+    return {"choices": [{"text": "word", "finish_reason": "length"}], "usage": usage or None}
+
+
+HOSTILE_ANSWERS: dict[str, ASGIApp] = {
+    "empty": Response(b""),
+    "html": PlainTextResponse("<html>It works!</html>"),
+    "redirect": Response(status_code=302, headers={"location": "http://elsewhere.invalid/"}),
+    "500": JSONResponse({"error": {"message": "boom"}}, 500),
+    "418": PlainTextResponse("teapot", 418),
+    "no such status": PlainTextResponse("what", 799),
+    "unpaired surrogate in an error": Response(
+        b'{"error": {"message": "\\ud800"}}', 400, media_type="application/json"
+    ),
+    "unpaired surrogate in the stream": _stream('{"error": {"message": "\\ud800"}}'),
+    "negative usage": _stream(_chunk(prompt_tokens=-8, completion_tokens=-3), "[DONE]"),
+    "huge usage": _stream(_chunk(prompt_tokens=10**400, completion_tokens=10**400), "[DONE]"),
+    "usage that is no number": _stream(_chunk(prompt_tokens=None, completion_tokens="3"), "[DONE]"),
+    "usage of true": _stream(_chunk(prompt_tokens=True, completion_tokens=True), "[DONE]"),
+    "deeply nested": _stream("[" * 100_000),
+    "choices of another kind": _stream({"choices": {"0": 1}}, {"choices": [[]]}, {"choices": [None]}, "[DONE]"),
+    "finish reason of another kind": _stream(
+        {"choices": [{"text": "w", "finish_reason": {"a": [1]}}], "usage": None}, "[DONE]"
+    ),
+    "not utf-8": Response(b"data: \xff\xfe\n\n", media_type="text/event-stream"),
+    "null bytes": Response(b"\x00" * 1000, media_type="text/event-stream"),
+}
+
+
+@pytest.mark.parametrize("answer", HOSTILE_ANSWERS.values(), ids=HOSTILE_ANSWERS.keys())
+def test_whatever_a_server_answers_is_an_outcome_that_can_be_exported(host: Host, answer: ASGIApp) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        server.instead["/v1/completions"] = answer
+        await watch.canary()
+        failed = sink.records[-1]
+        assert failed.outcome is not Outcome.OK
+        assert "\n" not in (failed.detail or "")
+        generate_latest(sink.registry)
+        del server.instead["/v1/completions"]
+        await watch.canary()
+        assert [record.outcome is Outcome.OK for record in sink.records] == [True, False, True]
+
+    _against(host, work)
+
+
+HOSTILE_MODELS: dict[str, bytes] = {
+    "unpaired surrogate": b'{"data": [{"id": "\\ud800"}]}',
+    "megabyte": b'{"data": [{"id": "' + b"x" * 1_000_000 + b'"}]}',
+    "escape": b'{"data": [{"id": "\\u001b[2J"}]}',
+    "none": b'{"data": []}',
+    "null": b'{"data": [{"id": null}]}',
+    "list": b"[]",
+    "nested": b'{"data": [{"id": {"a": 1}}]}',
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("body", HOSTILE_MODELS.values(), ids=HOSTILE_MODELS.keys())
+def test_whatever_a_server_calls_its_model_the_metrics_page_stays(host: Host, body: bytes) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        server.instead["/v1/models"] = Response(body, media_type="application/json")
+        await watch.canary()
+        page = generate_latest(sink.registry)
+        assert len(page) < 100_000
+        assert sink.records[-1].outcome is not Outcome.OK
+        json.dumps(watch.status().model, ensure_ascii=False).encode()
+
+    _against(host, work)
+
+
+# Scrape.
+
+
+def test_a_reading_is_shown_and_a_failing_one_takes_it_away(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.scrape()
+        status = watch.status()
+        assert status.server is not None
+        assert status.server.version == "0.32.0-sim"
+        assert status.server_error is None
+        server.instead["/metrics"] = PlainTextResponse("nope", 404)
+        await watch.scrape()
+        status = watch.status()
+        assert status.server is None
+        assert "HTTP 404" in (status.server_error or "")
+        del server.instead["/metrics"]
+        await watch.scrape()
+        assert watch.status().server_error is None
+        assert [snapshot is not None for snapshot in sink.snapshots] == [True, False, True]
+
+    _against(host, work)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "",
+        "# just a comment\n",
+        "<html></html>",
+        "vllm:num_requests_running{ 1\n",
+        "vllm:num_requests_running abc\n",
+        'vllm:time_to_first_token_seconds_bucket{le="abc"} 1\n',
+        "vllm:time_to_first_token_seconds_bucket 1\n",
+        "\x00\xff" * 1000,
+    ],
+)
+def test_a_page_that_is_not_vllms_is_a_failed_reading(host: Host, page: str) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        server.says_on_metrics(page)
+        await watch.scrape()
+        assert sink.snapshots == [None]
+        generate_latest(sink.registry)
+
+    _against(host, work)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        'vllm:num_requests_waiting_by_reason{reason="\\"x\\n"} 1\nvllm:num_requests_waiting 1\n',
+        "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\n",
+        'vllm:time_to_first_token_seconds_bucket{le="NaN"} 1\n',
+        'vllm:time_to_first_token_seconds_bucket{le="0.1"} 1\nvllm:time_to_first_token_seconds_sum NaN\n',
+        "vllm:num_preemptions_total -5\n",
+    ],
+)
+def test_an_odd_page_does_not_take_our_own_away(host: Host, page: str) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        server.says_on_metrics(page)
+        await watch.scrape()
+        generate_latest(sink.registry)
+
+    _against(host, work)
+
+
+@pytest.mark.parametrize("version", ["\\ud800", "a\\nb", "x" * 1000])
+def test_an_odd_version_does_not_take_our_own_page_away(host: Host, version: str) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        server.instead["/version"] = Response(f'{{"version": "{version}"}}', media_type="application/json")
+        await watch.scrape()
+        assert len(generate_latest(sink.registry)) < 100_000
+        assert sink.snapshots[-1] is not None
+
+    _against(host, work)
+
+
+def test_a_server_cannot_make_series_without_end(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        reasons = "".join(f'vllm:num_requests_waiting_by_reason{{reason="r{i}"}} 1\n' for i in range(5000))
+        server.says_on_metrics("vllm:num_requests_waiting 5000\n" + reasons)
+        await watch.scrape()
+        assert generate_latest(sink.registry).count(b"\n") < 500
+
+    _against(host, work)
+
+
+# Capacity.
+
+
+async def _fires(*names: str) -> list[str]:
+    return list(names)
+
+
+async def _prometheus_is_down() -> list[str]:
+    raise TargetError("http://prometheus: Prometheus does not answer (refused)", Outcome.UNREACHABLE)
+
+
+BUSY = "vllm:num_requests_running 8\nvllm:num_requests_waiting 3\n"
+FULL = "vllm:num_requests_running 8\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.99\n"
+BLIND = "vllm:num_requests_running 8\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "firing", "words"),
+    [
+        (BUSY, None, "busy"),
+        (FULL, None, "busy"),
+        (BLIND, None, "no_server_metrics"),
+        ("", None, "no_server_metrics"),
+        (None, lambda: _fires("Slow"), "alert_firing"),
+        (None, _prometheus_is_down, "no_prometheus"),
+    ],
+)
+def test_a_refused_run_adds_no_load_and_says_why(
+    host: Host, page: str | None, firing: Callable[[], Awaitable[list[str]]] | None, words: str
+) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        if page is not None:
+            server.says_on_metrics(page)
+        await watch.capacity()
+        assert server.generated == 1, "the canary alone"
+        (refusal,) = sink.refusals
+        assert words in refusal
+        assert watch.status().capacity_state == refusal
+        assert sink.results == []
+
+    _against(host, work, firing=firing)
+
+
+def test_no_run_before_a_canary_or_after_one_that_failed(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.capacity()
+        assert server.generated == 0
+        await watch.canary()
+        server.driver.faults = Faults(error_ratio=1.0)
+        await watch.canary()
+        server.driver.faults = Faults()
+        before = server.generated
+        await watch.capacity()
+        assert server.generated == before
+        assert sink.refusals == ["the last canary did not succeed"] * 2
+
+    _against(host, work)
+
+
+def test_a_run_reports_its_result_and_marks_its_traffic(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        await watch.capacity()
+        (result,) = sink.results
+        assert (result.target, result.model) == ("a", "tiny")
+        assert result.context.version == "0.32.0-sim"
+        assert result.context.workload["name"] == "short"
+        assert result.stopped.by == "done"
+        assert result.capacity.knee_concurrency in {1, 2}
+        capacity = [r for r in sink.records if r.traffic is Traffic.CAPACITY]
+        assert len(capacity) == result.cost.requests == server.generated - 1
+        assert watch.status().capacity is result
+        assert watch.status().capacity_state is None
+        assert server.driver.engine.running == 0
+
+    _against(host, work)
+
+
+def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        run = asyncio.create_task(watch.capacity())
+        async with asyncio.timeout(5):
+            while server.driver.engine.running == 0:  # noqa: ASYNC110 - another task changes it
+                await asyncio.sleep(0.01)
+        assert watch.status().capacity_state == "running"
+        async with asyncio.timeout(1):
+            await watch.end_load()
+            await run
+        (result,) = sink.results
+        assert (result.stopped.by, result.stopped.reason) == ("interrupt", "shutting down")
+        assert result.capacity.requests_per_second is None
+        await asyncio.sleep(0.1)
+        assert server.driver.engine.running == 0
+        assert server.driver.engine.waiting == 0
+
+    capacity = {"mode": "verify", "concurrency": [4], "step": "30s"}
+    _against(host, work, capacity=capacity)
+
+
+def test_without_a_run_there_is_nothing_to_end(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        async with asyncio.timeout(0.5):
+            await watch.end_load()
+
+    _against(host, work)
+
+
+def test_a_run_that_breaks_is_reported_and_the_next_one_can_start(host: Host) -> None:
+    """`error` is one of the ways a run ends; a run that vanishes was load that nobody accounts for."""
+
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        server.driver.faults = Faults(extra_step_s=0.01)
+        run = asyncio.create_task(watch.capacity())
+        async with asyncio.timeout(5):
+            while watch._ramp is None or not watch._ramp._watch.polls:  # noqa: ASYNC110 - another task changes it
+                await asyncio.sleep(0.005)
+        watch._ramp._read_server = _breaks
+        await asyncio.gather(run, return_exceptions=True)
+        assert watch.status().capacity_state != "running"
+        async with asyncio.timeout(0.5):
+            await watch.end_load()
+        await asyncio.sleep(0.05)
+        assert server.driver.engine.running == 0
+        assert [result.stopped.by for result in sink.results] == ["error"]
+
+    _against(host, work)
+
+
+async def _breaks() -> ServerSnapshot:
+    raise ZeroDivisionError
