@@ -8,6 +8,7 @@ from exporters import names
 from exporters.registry import counter, gauge, histogram
 from probe import latency, slo
 from probe.records import Objectives, Outcome, RequestRecord, Traffic
+from probe.summary import tokens_spent
 
 
 class ProbeExporter:
@@ -59,8 +60,8 @@ class ProbeExporter:
         for objective, good in slo.met(record, self._objectives[record.target]).items():
             if good:
                 self._good.labels(*labels, objective).inc()
-        self._tokens.labels(record.target, record.model, record.traffic.value, "prompt").inc(record.prompt_tokens)
-        self._tokens.labels(record.target, record.model, record.traffic.value, "output").inc(record.output_tokens)
+        for kind, tokens in zip(("prompt", "output"), tokens_spent(record), strict=True):
+            self._tokens.labels(record.target, record.model, record.traffic.value, kind).inc(tokens)
         if record.traffic is Traffic.CANARY:
             self._up.labels(record.target).set(record.outcome is Outcome.OK)
         if record.outcome is Outcome.OK:

@@ -9,6 +9,7 @@ It is the only module that knows everyone; nothing here measures or decides.
 import asyncio
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -49,6 +50,7 @@ class App:
         self._health = HealthExporter(self.registry, __version__, config_hash(config))
         self._store = Store(config.store.path)
         self._schedule = Schedule(self._task_succeeded, self._task_failed)
+        self._one_run = asyncio.Lock()
         self.watches: dict[str, TargetWatch] = {}
         for target in config.targets:
             watch = TargetWatch(config, target, clock, self, firing_pages(config, target.name))
@@ -134,12 +136,20 @@ class App:
         self._client.expect(name, watch.model, target.canary.workload, Traffic.CANARY)
         if target.capacity.mode == "verify":
             schedule = target.capacity.schedule
-            self._schedule.cron(TaskId("capacity", name), schedule.cron, schedule.timezone, watch.capacity)
+            self._schedule.cron(
+                TaskId("capacity", name), schedule.cron, schedule.timezone, partial(self._capacity_run, watch)
+            )
             self._health.expect("capacity", name, None, wall_s)
             self._capacity.expect(name)
             if (known := self._store.latest_knee(name)) is not None:
                 self._capacity.restore(known)
                 watch.last_result = known
+
+    async def _capacity_run(self, watch: TargetWatch) -> None:
+        """One after the other: two at once would each measure the other's load, and share one client."""
+        async with self._one_run:
+            if self._schedule.running:
+                await watch.capacity()
 
     def _task_succeeded(self, task: TaskId) -> None:
         self._health.succeeded(task.task, task.target, self._clock.wall_s())

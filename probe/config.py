@@ -20,6 +20,7 @@ from probe.config_errors import describe, did_you_mean, shown
 from probe.config_file import expand, read_yaml
 from probe.config_values import (
     BaseUrl,
+    CanaryInterval,
     Count,
     Cron,
     Duration,
@@ -28,6 +29,7 @@ from probe.config_values import (
     NotASwitch,
     Positive,
     Ratio,
+    Steps,
     SwitchedOff,
     Timezone,
     Tokens,
@@ -111,7 +113,7 @@ class CanaryConfig(_Model):
     sidecar, which starts minutes before its server has loaded its weights.
     """
 
-    every: Duration = default_duration("15s")
+    every: CanaryInterval = default_duration("15s")
     workload: Name = "default"
     timeout: Duration = default_duration("30s")
     startup_grace: Duration | None = None
@@ -138,13 +140,7 @@ class CapacityConfig(_Model):
     mode: Annotated[Literal["off", "verify"], SwitchedOff] = "off"
     schedule: ScheduleConfig = ScheduleConfig()
     workload: Name | None = None
-    concurrency: Annotated[tuple[Annotated[int, NotASwitch, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (
-        1,
-        2,
-        4,
-        8,
-        16,
-    )
+    concurrency: Steps = (1, 2, 4, 8, 16)
     step: Duration = default_duration("15s")
     budget: BudgetConfig = BudgetConfig()
 

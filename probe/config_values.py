@@ -22,6 +22,18 @@ def _positive(seconds: float) -> float:
     return seconds
 
 
+def _a_second_at_least(seconds: float) -> float:
+    if seconds < 1:
+        raise ValueError("expected at least 1s: more is load, which belongs under capacity")
+    return seconds
+
+
+def _rising(steps: tuple[int, ...]) -> tuple[int, ...]:
+    if list(steps) != sorted(set(steps)):
+        raise ValueError("expected rising numbers")
+    return steps
+
+
 def _not_a_switch(value: object) -> object:
     """YAML's yes and true would pass as the number 1."""
     if isinstance(value, bool):
@@ -79,12 +91,14 @@ def _listen(text: str) -> str:
 
 
 def _cron(text: str) -> str:
-    from probe.schedule import check_cron  # noqa: PLC0415 - slow to import, and needed for a written schedule only
+    from probe.schedule import cron_trigger  # noqa: PLC0415 - slow to import, and needed for a written schedule only
 
     try:
-        check_cron(text)
+        cron_trigger(text)
     except ValueError:
-        raise ValueError("expected five cron fields such as '0 4 * * *'") from None
+        raise ValueError(
+            "expected five cron fields (minute, hour, day, month, weekday; not both days) such as '0 4 * * *'"
+        ) from None
     return text
 
 
@@ -111,12 +125,17 @@ def default_duration(text: str) -> Any:  # noqa: ANN401 - what pydantic's Field 
     return Field(text, validate_default=True)
 
 
+NotASwitch = BeforeValidator(_not_a_switch)
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
     AfterValidator(_positive),
     PlainSerializer(format_duration, return_type=str),
     WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["500ms", "15s", "1h"]}),
+]
+CanaryInterval = Annotated[Duration, AfterValidator(_a_second_at_least)]
+Steps = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=1024), NotASwitch], ...], Field(min_length=1), AfterValidator(_rising)
 ]
 Name = Annotated[str, AfterValidator(_name)]
 Url = Annotated[str, AfterValidator(_url)]
@@ -125,7 +144,6 @@ Listen = Annotated[str, AfterValidator(_listen)]
 Cron = Annotated[str, AfterValidator(_cron)]
 Timezone = Annotated[str, AfterValidator(_timezone)]
 SwitchedOff = BeforeValidator(_switched_off)
-NotASwitch = BeforeValidator(_not_a_switch)
 Ratio = Annotated[float, Field(gt=0, lt=1), NotASwitch]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NotASwitch]
 Count = Annotated[int, Field(ge=1), NotASwitch]

@@ -67,10 +67,15 @@ def decide(polls: Sequence[ServerSnapshot | None], failures: Sequence[Outcome], 
     return _preempting(seen, limits) or _queueing(seen, limits) or _full(seen, limits) or GO
 
 
-def _preempting(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
-    counts = [poll.preemptions for poll in seen if poll.preemptions is not None]
+def preemptions(polls: Sequence[ServerSnapshot]) -> float | None:
+    """How many the server made between the first poll and the last; None where it does not say."""
+    counts = [poll.preemptions for poll in polls if poll.preemptions is not None]
     # Growth from poll to poll: a server that restarts meanwhile counts from zero again.
-    grown = sum(max(after - before, 0.0) for before, after in pairwise(counts))
+    return sum(max(after - before, 0.0) for before, after in pairwise(counts)) if counts else None
+
+
+def _preempting(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
+    grown = preemptions(seen) or 0.0
     if grown < limits.preemptions:
         return None
     return GuardVerdict(go=False, reason="preemptions", detail=f"{grown:g} preemptions since the load began")

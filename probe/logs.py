@@ -9,7 +9,9 @@ import structlog
 def configure_logs(*, quiet: bool = False) -> None:
     """Sets structlog up for the process; `quiet` leaves warnings and errors."""
     terminal = sys.stderr.isatty()
-    render = structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+    # A plain traceback: the pretty one shows the values of local variables, and with them keys.
+    readable = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    render = readable if terminal else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -25,6 +25,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 # Share of an interval by which each run is moved at random, so that a fleet of probes does not pulse.
 _JITTER = 0.1
 _CRON_GRACE_S = 60
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _PROBLEMS = EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES
 
 
@@ -39,9 +40,40 @@ class TaskId:
         return f"{self.task}:{self.target}"
 
 
-def check_cron(expression: str) -> None:
-    """Raises ValueError unless the expression has five valid cron fields."""
-    CronTrigger.from_crontab(expression, timezone=ZoneInfo("UTC"))
+def cron_trigger(expression: str, timezone: str = "UTC") -> CronTrigger:
+    """Five cron fields as cron reads them. Raises ValueError for any others.
+
+    APScheduler counts weekdays from Monday, cron from Sunday, so they go by name. Where both day and weekday are
+    given, cron means either and APScheduler both: that is refused.
+    """
+    minute, hour, day, month, weekday = expression.split()
+    if "*" not in (day, weekday):
+        raise ValueError("day and weekday are both given")
+    return CronTrigger(
+        minute=minute, hour=hour, day=day, month=month, day_of_week=_weekdays(weekday), timezone=ZoneInfo(timezone)
+    )
+
+
+def _weekdays(field: str) -> str:
+    """A cron field of weekdays (0 to 7 or names; lists, ranges, steps) as a list of names."""
+    if field == "*":
+        return field
+    days: set[int] = set()
+    for part in field.lower().split(","):
+        span, _, step = part.partition("/")
+        first, _, last = span.partition("-")
+        low, high = (0, 6) if span == "*" else (_weekday(first), _weekday(last or first))
+        if high < low or (step and not step.isdecimal()):
+            raise ValueError(f"{part!r} is no range of weekdays")
+        days |= {day % 7 for day in range(low, high + 1, int(step or 1))}
+    return ",".join(_WEEKDAYS[day] for day in sorted(days))
+
+
+def _weekday(text: str) -> int:
+    day = _WEEKDAYS.index(text) if text in _WEEKDAYS else int(text)
+    if not 0 <= day <= len(_WEEKDAYS):
+        raise ValueError(f"{text!r} is no weekday")
+    return day
 
 
 class Schedule:
@@ -66,8 +98,7 @@ class Schedule:
 
     def cron(self, task: TaskId, expression: str, timezone: str, work: Callable[[], Awaitable[object]]) -> None:
         """Runs `work` by a cron expression of five fields, in that time zone."""
-        trigger = CronTrigger.from_crontab(expression, timezone=ZoneInfo(timezone))
-        self._add(task, trigger, work, grace_s=_CRON_GRACE_S)
+        self._add(task, cron_trigger(expression, timezone), work, grace_s=_CRON_GRACE_S)
 
     def bring_forward(self, task: TaskId, seconds: float) -> None:
         """Makes the next run of a task due in so many seconds."""

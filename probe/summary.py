@@ -3,13 +3,12 @@
 Percentiles are exact, of every sample of the step. Rates are taken over the step's window, from its first
 send to when sending stopped (or, for a step of a fixed number of requests, to the last completion), so that
 the drain at the end dilutes nothing. Throughput counts a request that the window cuts by the share of its
-tokens that arrived inside: whole requests only would, with long answers and short windows, be off by a wave.
+time that lies inside: whole requests only would, with long answers and short windows, be off by a wave.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
-from probe import latency, slo
+from probe import guard, latency, slo
 from probe.records import (
     Distribution,
     ErrorBound,
@@ -26,6 +25,8 @@ from probe.records import (
 # Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
 MIN_REQUESTS = 20
 CUT_SHORT = "cut_short"  # the reason of a step that guard, budget or caller stopped on the way
+# Outcomes of requests that the server did no work for.
+_REFUSED = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST, Outcome.REJECTED)
 # The client may be wrong by at most this share of an objective it judges.
 MAX_ERROR_SHARE = 0.1
 
@@ -75,7 +76,8 @@ def summarize(
     ok = [r for r in records if r.outcome is Outcome.OK]
     aborted = sum(r.outcome is Outcome.ABORTED for r in records)
     ratios = slo.good_ratio(records, objectives)
-    bound = percentile(sorted(loop_lag_s), 0.99) if loop_lag_s else 0.0
+    # Without a sample the loop never woke: nothing is known of the stamps.
+    bound = percentile(sorted(loop_lag_s), 0.99) if loop_lag_s else seconds
     reason = CUT_SHORT if cut_short else _void(records, bound, objectives)
     throughput = sum(_share_inside(r, end) for r in ok) / seconds
     return StepSummary(
@@ -101,16 +103,50 @@ def summarize(
     )
 
 
-def over_objective_seconds(records: Iterable[RequestRecord], objectives: Objectives) -> float:
-    """In how many one-second slots a request of ours ended over an objective."""
-    return float(len({r.done_ns // 1_000_000_000 for r in records if not slo.met(r, objectives).get(slo.ALL, True)}))
+def covered_seconds(spans: Iterable[tuple[int, int]]) -> float:
+    """The time that at least one of the spans (begin, end; nanoseconds) covers."""
+    total, reached = 0, 0
+    for begin, end in sorted(spans):
+        total += max(end - max(begin, reached), 0)
+        reached = max(reached, end)
+    return total * 1e-9
 
 
-def tokens_spent(record: RequestRecord) -> int:
-    """Prompt and output tokens a request cost the server; of one that did not end well, those that are known."""
+def over_objective(record: RequestRecord, objectives: Objectives) -> list[tuple[int, int]]:
+    """The spans (begin, end) in which a request was late in beginning, slow, or failing; nanoseconds.
+
+    Of one that we cancelled nothing is known but that it had not ended: it was over once TTFT and TPOT at their
+    limits would have brought it to its end.
+    """
+    ttft, tpot = objectives.ttft, objectives.tpot
+    if record.outcome is Outcome.ABORTED:
+        if ttft is None or tpot is None:
+            return []
+        allowed_s = ttft.within_s + tpot.within_s * (record.spec.output_tokens - 1)
+        over = [(record.scheduled_ns + int(allowed_s * 1e9), record.done_ns)]
+    elif record.outcome is not Outcome.OK:
+        over = [(record.scheduled_ns, record.done_ns)]
+    else:
+        good = slo.met(record, objectives)
+        first = record.scheduled_ns + int((latency.ttft_s(record) or 0.0) * 1e9)
+        over = [(record.scheduled_ns + int(ttft.within_s * 1e9), first)] if ttft and not good["ttft"] else []
+        over += [(first, record.done_ns)] if tpot and not good["tpot"] else []
+    return [(begin, end) for begin, end in over if begin < end]
+
+
+def tokens_spent(record: RequestRecord) -> tuple[int, int]:
+    """Prompt and output tokens a request cost the server, at most.
+
+    Of one that did not end well the server says no count: what was cancelled may have been worked on to its end,
+    what was refused has not been.
+    """
     if record.outcome is Outcome.OK:
-        return record.prompt_tokens + record.output_tokens
-    return record.spec.prompt_tokens + sum(event.tokens for event in record.events)
+        return record.prompt_tokens, record.output_tokens
+    if record.outcome in _REFUSED:
+        return 0, 0
+    if record.outcome is Outcome.ABORTED:
+        return record.spec.prompt_tokens, record.spec.output_tokens
+    return record.spec.prompt_tokens, sum(event.tokens for event in record.events)
 
 
 def _void(records: Sequence[RequestRecord], bound_s: float, objectives: Objectives) -> str | None:
@@ -148,12 +184,9 @@ def _peaks(polls: Sequence[ServerSnapshot]) -> ServerPeaks:
     def peak(values: Iterable[float | None]) -> float | None:
         return max((value for value in values if value is not None), default=None)
 
-    counts = [poll.preemptions for poll in polls if poll.preemptions is not None]
-    # Growth between neighbours, so that a server that restarts in the middle does not count backwards.
-    grown = sum(max(after - before, 0.0) for before, after in pairwise(counts))
     return ServerPeaks(
         kv_cache_usage_peak=peak(poll.kv_cache_usage for poll in polls),
         running_peak=peak(poll.running for poll in polls),
         waiting_peak=peak(poll.waiting for poll in polls),
-        preemptions=grown if counts else None,
+        preemptions=guard.preemptions(polls),
     )

@@ -123,7 +123,7 @@ class TargetWatch:
             budget=Budget(budget.tokens_per_run, budget.seconds, budget.over_objective_seconds),
             guarded=True,
         )
-        specs = requests(self._capacity_load, seed=self._clock.monotonic_ns())
+        specs = requests(self._capacity_load)  # the same lengths in every run; prompts are new
         ramp = Ramp(job, self._send_load, specs, self._scraper.read, self._clock, on_record=self._sink.record)
         self._ramp = ramp
         self._ramp_ended.clear()

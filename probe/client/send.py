@@ -37,9 +37,9 @@ _STATUS_OUTCOMES = {
     404: Outcome.NOT_FOUND,
     429: Outcome.REJECTED,
 }
-# What sending and receiving may raise: httpx's own errors, and those it lets through from sockets, TLS, text
+# What an exchange may raise: httpx's own errors, and those it lets through from sockets, TLS, text
 # decoding and the event loop.
-_FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
+NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
 _OK = 200
 _BAD_REQUEST, _SERVER_ERROR = 400, 500
 
@@ -59,11 +59,24 @@ class _Answer:
     status: int | None = None
     content_type: str = ""
     location: str = ""
+    secret: bytes = b""  # the key that was sent along: a server may repeat it back
     reads: list[Read] = field(default_factory=list)
 
     @property
     def body(self) -> bytes:
         return b"".join(read.data for read in self.reads)
+
+    def hide(self, data: bytes) -> bytes:
+        """The bytes without our key."""
+        return data.replace(self.secret, b"(hidden)") if self.secret else data
+
+    def safe(self, text: str) -> str:
+        """The text on one line, cut, and without our key."""
+        return one_line(self.hide(text.encode("utf-8", "replace")))
+
+    def events(self) -> Iterator[Event]:
+        """The stream's events without our key."""
+        return (Event(event.at_ns, self.hide(event.data)) for event in events(self.reads))
 
 
 class Client:
@@ -104,10 +117,10 @@ class Client:
         if answer.status != _OK or ended is not None:
             outcome, detail = ended or self._refusal(answer)
             raise TargetError(
-                f"{url}: {self._safe(detail or outcome.value)}; {_MENDS.get(outcome, _CHECK_URL)}", outcome
+                f"{url}: {answer.safe(detail or outcome.value)}; {_MENDS.get(outcome, _CHECK_URL)}", outcome
             )
         try:
-            served = [model["id"] for model in json.loads(answer.body)["data"]]
+            served = [model["id"] for model in json.loads(answer.hide(answer.body))["data"]]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise TargetError(
                 f"{url}: the answer is not a list of models; expected an OpenAI-compatible server, check base_url",
@@ -127,7 +140,7 @@ class Client:
             return served[0]
         if wanted in served:
             return wanted
-        names = self._safe(", ".join(served[:8])) or "no model"
+        names = one_line(", ".join(served[:8])) or "no model"
         raise TargetError(
             f"{self._endpoint.base_url}: the model {wanted!r} is not served; expected one of: {names}; mend `model`",
             Outcome.NOT_FOUND,
@@ -144,7 +157,7 @@ class Client:
         )
         done_ns = self._clock.monotonic_ns()
         if answer.status == _OK:
-            said = transcript(self._redacted(answer.reads), spec.api)
+            said = transcript(answer.events(), spec.api)
             ended = ended or _verdict(spec, answer, said)
         outcome, detail = ended or self._refusal(answer)
         return RequestRecord(
@@ -157,7 +170,7 @@ class Client:
             done_ns=done_ns,
             done_wall_s=self._clock.wall_s(),
             outcome=outcome,
-            detail=self._safe(detail) if detail else None,
+            detail=answer.safe(detail) if detail else None,
             http_status=answer.status,
             events=said.events,
             reads=len(answer.reads),
@@ -173,6 +186,7 @@ class Client:
         url = f"{self._endpoint.base_url}{path}"
         try:
             headers = self._endpoint.headers(url)
+            answer.secret = headers.get("authorization", "").removeprefix("Bearer ").encode()
         except (OSError, ValueError) as error:
             return Outcome.UNAUTHORIZED, str(error)
         self._http.cookies.clear()  # a load balancer's cookie would tie us to one replica
@@ -180,7 +194,7 @@ class Client:
             request = self._http.build_request(method, url, json=body, headers=headers)
             async with asyncio.timeout(timeout_s):
                 await self._receive(request, answer)
-        except _FAILURES as error:
+        except NETWORK_ERRORS as error:
             if answer.status in (None, _OK):
                 return self._failure(error, answer, timeout_s)
         return None
@@ -213,31 +227,16 @@ class Client:
             return Outcome.TIMEOUT, f"{got} within {timeout_s:g} s"
         if answer.status is not None:
             return Outcome.BROKEN_STREAM, f"the answer broke off: {words}"
-        return Outcome.UNREACHABLE, f"cannot be reached ({self._safe(words)})"
+        return Outcome.UNREACHABLE, f"cannot be reached ({answer.safe(words)})"
 
     def _refusal(self, answer: _Answer) -> tuple[Outcome, str]:
         """The outcome of an answer whose status is not 200."""
         status = answer.status or 0
         outcome = _STATUS_OUTCOMES.get(status, Outcome.SERVER_ERROR if status >= _SERVER_ERROR else Outcome.BAD_REQUEST)
         if status < _BAD_REQUEST and answer.location:
-            return outcome, f"HTTP {status} redirects to {self._safe(answer.location)!r}; give the final address"
-        words = error_message(self._hide(answer.body))
+            return outcome, f"HTTP {status} redirects to {answer.safe(answer.location)!r}; give the final address"
+        words = error_message(answer.hide(answer.body))
         return outcome, f"HTTP {status}: {words}" if words else f"HTTP {status}"
-
-    def _redacted(self, reads: list[Read]) -> Iterator[Event]:
-        """The stream's events without our key, should a server repeat it back."""
-        return (Event(event.at_ns, self._hide(event.data)) for event in events(reads))
-
-    def _hide(self, data: bytes) -> bytes:
-        try:
-            secret = self._endpoint.secret()
-        except (OSError, ValueError):
-            secret = None
-        return data.replace(secret.encode(), b"(hidden)") if secret else data
-
-    def _safe(self, text: str) -> str:
-        """The text on one line, cut, and without our key."""
-        return one_line(self._hide(text.encode("utf-8", "replace")))
 
 
 def _verdict(spec: RequestSpec, answer: _Answer, said: Transcript) -> tuple[Outcome, str | None]:

@@ -8,7 +8,6 @@ afterwards.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -33,8 +32,11 @@ from probe.records import (
     Stopped,
 )
 
-# While we load, the server is read often: an overload shows within two or three polls.
+# While we load, the server is read often: an overload shows within two or three polls. An overloaded server is slow
+# to be read, which must not hold up the guard: it is asked at its own pace, and after each failure.
 POLL_S = 0.5
+_POLL_TIMEOUT_S = 1.0
+_GUARD_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,10 @@ class RampJob:
 
 @dataclass(slots=True)
 class _Watch:
-    """What the watcher has seen since the load began, and why it stopped the load."""
+    """What was seen since the load began, and why it was stopped. The guard goes by the watcher's own polls."""
 
     polls: list[ServerSnapshot | None] = field(default_factory=list)
+    readings: list[ServerSnapshot] = field(default_factory=list)  # those before and after a step too
     stopped: Stopped | None = None
 
 
@@ -97,7 +100,9 @@ class Ramp:
         self._started = datetime.fromtimestamp(clock.wall_s(), UTC)
         self._steps: list[StepSummary] = []
         self._halt = asyncio.Event()
-        self._records: list[RequestRecord] = []
+        self._failures: list[Outcome] = []
+        self._requests, self._tokens = 0, 0
+        self._over: list[tuple[int, int]] = []
         self._loop: ClosedLoop | None = None
         self._watch = _Watch()
 
@@ -113,25 +118,30 @@ class Ramp:
         """
         self._started = datetime.fromtimestamp(self._clock.wall_s(), UTC)
         self._started_ns = self._clock.monotonic_ns()
-        watcher = asyncio.create_task(self._watch_server())
-        watcher.add_done_callback(lambda _: self._halt.set())  # no watch, whatever the reason: no load
+        watchers = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._keep_guard())]
+        for watcher in watchers:
+            watcher.add_done_callback(lambda _: self._halt.set())  # no watch, whatever the reason: no load
         try:
-            await self._warm_up()
+            # One request that no step counts: a cold server's first answer says nothing of its capacity.
+            await self._load(StepPlan(concurrency=1, seconds=0, requests=1))
             for plan in self._job.plans:
-                first_poll = len(self._watch.polls)
+                first = len(self._watch.readings)
                 await self._poll()  # the state before the step, so that its preemptions are its own
                 if self._halt.is_set():
                     break
-                step = await self._step(plan, first_poll)
+                step = await self._step(plan, first)
                 self._steps.append(step)
                 self._on_step(step)
                 if self._job.guarded and step.valid and step.broken:
                     self.stop("done", f"concurrency {plan.concurrency} broke {', '.join(step.broken)}")
         finally:
             self._halt.set()
-            watcher.cancel()
-            with suppress(asyncio.CancelledError):
-                await watcher
+            for watcher in watchers:
+                watcher.cancel()
+            ended = await asyncio.gather(*watchers, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
         return self.result()
 
     def result(self) -> CapacityResult:
@@ -149,21 +159,23 @@ class Ramp:
             stopped=stopped,
         )
 
-    async def _warm_up(self) -> None:
-        """One request that no step counts: a cold server's first answer says nothing of its capacity."""
-        await self._load(StepPlan(concurrency=1, seconds=0, requests=1))
-        self._ask_guard()
-
     async def _load(self, plan: StepPlan) -> StepRun:
-        self._loop = ClosedLoop(plan, self._send, self._specs, self._clock)
-        run = await self._loop.run(self._halt, self._job.target, self._job.model)
-        self._loop = None
-        self._records += run.records
-        for record in run.records:
-            self._on_record(record)
-        return run
+        self._loop = ClosedLoop(plan, self._send, self._specs, self._clock, self._keep)
+        try:
+            return await self._loop.run(self._halt, self._job.target, self._job.model)
+        finally:
+            self._loop = None
 
-    async def _step(self, plan: StepPlan, first_poll: int) -> StepSummary:
+    def _keep(self, record: RequestRecord) -> None:
+        self._requests += 1
+        self._tokens += sum(summary.tokens_spent(record))
+        self._over += summary.over_objective(record, self._job.objectives)
+        self._on_record(record)
+        if record.outcome not in (Outcome.OK, Outcome.ABORTED):
+            self._failures.append(record.outcome)
+            self._ask_guard()
+
+    async def _step(self, plan: StepPlan, first: int) -> StepSummary:
         run = await self._load(plan)
         await self._poll()
         return summary.summarize(
@@ -172,31 +184,38 @@ class Ramp:
             run.window_ns,
             self._job.objectives,
             loop_lag_s=run.loop_lag_s,
-            polls=[poll for poll in self._watch.polls[first_poll:] if poll is not None],
+            polls=sorted(self._watch.readings[first:], key=lambda reading: reading.at_ns),
             cut_short=run.cut_short,
         )
 
     async def _watch_server(self) -> None:
-        """Reads the server, asks the guard, counts the cost; until cancelled."""
+        """Reads the server until cancelled."""
         due = self._clock.monotonic_ns()
         while True:
-            await self._poll()
-            self._ask_guard()
-            self._spend()
+            self._watch.polls.append(await self._poll())
             due = max(due + int(POLL_S * 1e9), self._clock.monotonic_ns())
             await asyncio.sleep((due - self._clock.monotonic_ns()) * 1e-9)
 
+    async def _keep_guard(self) -> None:
+        """Asks the guard and counts the cost until cancelled."""
+        while True:
+            self._ask_guard()
+            self._spend()
+            await asyncio.sleep(_GUARD_S)
+
     def _ask_guard(self) -> None:
-        failures = [r.outcome for r in self._so_far() if r.outcome not in (Outcome.OK, Outcome.ABORTED)]
-        verdict = decide(self._watch.polls, failures, self._job.limits)
+        verdict = decide(self._watch.polls, self._failures, self._job.limits)
         if self._job.guarded and not verdict.go:
             self.stop("guard", verdict.reason)
 
-    async def _poll(self) -> None:
+    async def _poll(self) -> ServerSnapshot | None:
         try:
-            self._watch.polls.append(await self._read_server())
-        except TargetError:
-            self._watch.polls.append(None)
+            async with asyncio.timeout(_POLL_TIMEOUT_S):
+                reading = await self._read_server()
+        except (TargetError, TimeoutError):
+            return None
+        self._watch.readings.append(reading)
+        return reading
 
     def _spend(self) -> None:
         cost, budget = self._cost(), self._job.budget
@@ -208,14 +227,11 @@ class Ramp:
             self.stop("budget", f"{budget.over_objective_seconds:g} seconds over an objective")
 
     def _cost(self) -> Cost:
-        records = self._so_far()
-        in_flight = self._loop.in_flight if self._loop else []
+        in_flight = self._loop.aborted(self._job.target, self._job.model) if self._loop else []
+        late = [span for record in in_flight for span in summary.over_objective(record, self._job.objectives)]
         return Cost(
-            requests=len(records) + len(in_flight),
-            tokens=sum(map(summary.tokens_spent, records)) + sum(spec.prompt_tokens for spec in in_flight),
+            requests=self._requests + len(in_flight),
+            tokens=self._tokens + sum(sum(summary.tokens_spent(record)) for record in in_flight),
             seconds=(self._clock.monotonic_ns() - self._started_ns) * 1e-9,
-            over_objective_seconds=summary.over_objective_seconds(records, self._job.objectives),
+            over_objective_seconds=summary.covered_seconds([*self._over, *late]),
         )
-
-    def _so_far(self) -> list[RequestRecord]:
-        return [*self._records, *(self._loop.records if self._loop else ())]

@@ -5,7 +5,8 @@ whatever is in flight at once; the connections close with it.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from probe.client.send import Send
@@ -32,22 +33,32 @@ class StepRun:
 
 
 class ClosedLoop:
-    """The state of one step: what is still to send, and what has come back so far."""
+    """The state of one step: what is still to send, and what is in flight."""
 
-    def __init__(self, plan: StepPlan, send: Send, specs: Iterator[RequestSpec], clock: Clock) -> None:
+    def __init__(
+        self,
+        plan: StepPlan,
+        send: Send,
+        specs: Iterator[RequestSpec],
+        clock: Clock,
+        on_record: Callable[[RequestRecord], None] = lambda _: None,
+    ) -> None:
+        """`on_record` is told of each request as it ends, aborted ones included."""
         self._plan = plan
         self._send = send
         self._specs = specs
         self._clock = clock
         self._sent = 0
         self._closed = False
+        self._on_record = on_record
         self._in_flight: dict[int, tuple[RequestSpec, int]] = {}
-        self.records: list[RequestRecord] = []
+        self._records: list[RequestRecord] = []
+        # Long prompts take milliseconds to make: those of the first wave are ready before it begins.
+        self._first = deque([next(specs) for _ in range(min(plan.concurrency, plan.requests or plan.concurrency))])
 
-    @property
-    def in_flight(self) -> list[RequestSpec]:
-        """What has been sent and not answered."""
-        return [spec for spec, _ in self._in_flight.values()]
+    def aborted(self, target: str, model: str) -> list[RequestRecord]:
+        """What is in flight, as it would be recorded if it were cancelled now."""
+        return [self._aborted(spec, sent, target, model) for spec, sent in self._in_flight.values()]
 
     async def run(self, stop: asyncio.Event, target: str, model: str) -> StepRun:
         """Runs the step to its end, or until `stop` is set. Raises what `send` raises, and CancelledError."""
@@ -64,13 +75,14 @@ class ClosedLoop:
                 for task in (*users, stopper):
                     task.cancel()
                 await asyncio.gather(*users, stopper, return_exceptions=True)
-        now = self._clock.monotonic_ns()
-        self.records += [self._aborted(spec, sent, now, target, model) for spec, sent in self._in_flight.values()]
+                for record in self.aborted(target, model):
+                    self._keep(record)
+                self._in_flight.clear()
         cut_short = stop.is_set()
-        last = max((record.done_ns for record in self.records), default=now)
+        last = max((record.done_ns for record in self._records), default=start)
         by_time = self._plan.requests is None and self._sent > MIN_REQUESTS and not cut_short
         closed = min(end, last) if by_time else last
-        return StepRun(self._plan, tuple(self.records), (start, closed), tuple(lag), cut_short)
+        return StepRun(self._plan, tuple(self._records), (start, closed), tuple(lag), cut_short)
 
     def _goes_on(self, start_ns: int, end_ns: int) -> bool:
         """Whether to send another: by number, or by time, which is stretched where it holds too few to judge."""
@@ -84,15 +96,20 @@ class ClosedLoop:
     async def _user(self, start_ns: int, end_ns: int) -> None:
         while self._goes_on(start_ns, end_ns):
             self._sent += 1
-            number, spec, scheduled = self._sent, next(self._specs), self._clock.monotonic_ns()
+            number, spec = self._sent, self._first.popleft() if self._first else next(self._specs)
+            scheduled = self._clock.monotonic_ns()
             self._in_flight[number] = (spec, scheduled)
             record = await self._send(spec, scheduled)
-            self.records.append(record)
             del self._in_flight[number]
+            self._keep(record)
             if record.outcome is not Outcome.OK:
                 await asyncio.sleep(_AFTER_FAILURE_S)
 
-    def _aborted(self, spec: RequestSpec, sent_ns: int, now_ns: int, target: str, model: str) -> RequestRecord:
+    def _keep(self, record: RequestRecord) -> None:
+        self._records.append(record)
+        self._on_record(record)
+
+    def _aborted(self, spec: RequestSpec, sent_ns: int, target: str, model: str) -> RequestRecord:
         return RequestRecord(
             target=target,
             model=model,
@@ -100,7 +117,7 @@ class ClosedLoop:
             spec=spec.without_prompt(),
             scheduled_ns=sent_ns,
             sent_ns=sent_ns,
-            done_ns=now_ns,
+            done_ns=self._clock.monotonic_ns(),
             done_wall_s=self._clock.wall_s(),
             outcome=Outcome.ABORTED,
             detail="cancelled while in flight",

@@ -6,6 +6,7 @@ import json
 import httpx
 
 from probe.client.endpoint import Endpoint
+from probe.client.send import NETWORK_ERRORS
 from probe.clock import Clock
 from probe.errors import TargetError
 from probe.records import Outcome, ServerSnapshot
@@ -15,8 +16,6 @@ from probe.words import one_line
 _MAX_PAGE_BYTES = 8 * 1024 * 1024
 _MAX_VERSION = 64
 _OK = 200
-# httpx's own errors, and those it lets through from sockets, TLS, text decoding and the event loop.
-_FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
 
 
 class Scraper:
@@ -45,7 +44,7 @@ class Scraper:
                     self._version = await self._ask_version()
                 page = await self._get(self._endpoint.metrics_address)
             return vllm.parse(page, self._clock.monotonic_ns(), self._clock.wall_s(), self._version)
-        except _FAILURES as error:
+        except NETWORK_ERRORS as error:
             self._version = None
             words = one_line(str(error)) or type(error).__name__
             raise TargetError(
@@ -57,7 +56,7 @@ class Scraper:
         try:
             async with asyncio.timeout(self._timeout_s / 2):
                 version = json.loads(await self._get(f"{self._endpoint.base_url}/version"))["version"]
-        except (*_FAILURES, KeyError, TypeError):
+        except (*NETWORK_ERRORS, KeyError, TypeError):
             return "unknown"
         is_label = isinstance(version, str) and 0 < len(version) <= _MAX_VERSION and version.isprintable()
         return version if is_label else "unknown"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -23,6 +23,7 @@ from probe.clock import SystemClock
 from probe.config import Config, config_from
 from probe.errors import ConfigError
 from probe.store import Store
+from probe.watch import TargetWatch
 
 
 def _config(
@@ -38,7 +39,7 @@ def _config(
                 "base_url": url,
                 "tls": {"verify": False},
                 "scrape": "200ms",
-                "canary": {"every": "200ms", "workload": "short", "timeout": "2s"},
+                "canary": {"every": "1s", "workload": "short", "timeout": "2s"},
                 **target,
             }
         ],
@@ -299,3 +300,29 @@ async def _ends(process: asyncio.subprocess.Process, number: signal.Signals) -> 
         assert await process.wait() == 0, errors
     assert time.monotonic() - before < 4.0
     assert "Traceback" not in errors
+
+
+def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends() -> None:
+    """Two at once would each measure the other's load, and share one client."""
+    running, peak, ran = 0, 0, 0
+
+    class Watch:
+        async def capacity(self) -> None:
+            nonlocal running, peak, ran
+            running, ran = running + 1, ran + 1
+            peak = max(peak, running)
+            await asyncio.sleep(0.02)
+            running -= 1
+
+    async def run() -> None:
+        app = App(_config("http://127.0.0.1:9"), SystemClock())
+        app._schedule.start()
+        await asyncio.gather(*(app._capacity_run(cast("TargetWatch", Watch())) for _ in range(3)))
+        assert (peak, ran) == (1, 3)
+        waiting = [asyncio.create_task(app._capacity_run(cast("TargetWatch", Watch()))) for _ in range(2)]
+        await asyncio.sleep(0.005)
+        await app._schedule.stop()
+        await asyncio.gather(*waiting)
+        assert ran == 4
+
+    asyncio.run(run())

@@ -6,15 +6,16 @@ import statistics
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from made import MS, PROMISED, failure, poll, record
+from made import MS, PROMISED, failure, poll, record, spec
 
 from probe.records import Objective, Objectives, Outcome, RequestRecord, StepPlan, StepSummary
 from probe.slo import ALL, AVAILABILITY
 from probe.summary import (
     CUT_SHORT,
     MIN_REQUESTS,
+    covered_seconds,
     distribution,
-    over_objective_seconds,
+    over_objective,
     percentile,
     summarize,
     tokens_spent,
@@ -179,16 +180,48 @@ def test_preemptions_grow_also_across_a_restart_of_the_server(counts: list[float
         assert peaks.preemptions == pytest.approx(counts[-1] - counts[0])
 
 
-def test_seconds_over_objective_are_slots_not_requests() -> None:
+def _over_s(*records: RequestRecord) -> float:
+    return covered_seconds(span for one in records for span in over_objective(one, PROMISED))
+
+
+def test_time_over_an_objective_counts_once_however_many_requests_wait() -> None:
+    # TTFT within 500 ms is promised: each of these is late for 100 ms, and the first three at about the same time.
     slow = [record(at_ms=at, ttft_ms=600) for at in (0, 10, 20, 1000, 5000)]
-    assert over_objective_seconds([*slow, record(), failure(Outcome.ABORTED)], PROMISED) == 3.0
-    assert over_objective_seconds([], PROMISED) == 0.0
+    assert _over_s(*slow, record()) == pytest.approx(0.120 + 0.1 + 0.1)
+    assert _over_s() == 0.0
+    assert _over_s(record()) == 0.0
+
+
+def test_what_fails_is_over_an_objective_from_its_start_to_its_end() -> None:
+    assert _over_s(failure(done_ns=700 * MS)) == pytest.approx(0.7)
+
+
+def test_what_is_slow_is_over_an_objective_from_its_first_token_to_its_last() -> None:
+    late = record(ttft_ms=100, gap_ms=900, tokens=3)
+    assert _over_s(late) == pytest.approx(1.8, abs=0.01)
+
+
+def test_what_hung_and_was_cancelled_is_over_once_its_objectives_would_have_ended_it() -> None:
+    asked = spec(output_tokens=11)
+    allowed_ms = 500 + 10 * PROMISED.tpot.within_s * 1000 if PROMISED.tpot else 0
+    hung = failure(Outcome.ABORTED, spec=asked, done_ns=round((allowed_ms + 300) * MS))
+    assert _over_s(hung) == pytest.approx(0.3)
+    assert _over_s(failure(Outcome.ABORTED, spec=asked, done_ns=200 * MS)) == 0.0
 
 
 def test_tokens_are_charged_also_for_what_failed() -> None:
-    assert tokens_spent(record(tokens=3)) == 8 + 3
-    assert tokens_spent(failure()) == 8
-    assert tokens_spent(record(tokens=2, outcome=Outcome.ABORTED)) == 8 + 2
+    assert tokens_spent(record(tokens=3)) == (8, 3)
+    assert tokens_spent(failure()) == (8, 0)
+    assert tokens_spent(record(tokens=2, outcome=Outcome.BROKEN_STREAM)) == (8, 2)
+
+
+def test_what_was_cancelled_may_have_been_worked_on_to_its_end() -> None:
+    assert tokens_spent(failure(Outcome.ABORTED, spec=spec(output_tokens=5))) == (8, 5)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.REJECTED])
+def test_what_was_refused_cost_the_server_no_tokens(outcome: Outcome) -> None:
+    assert tokens_spent(failure(outcome)) == (0, 0)
 
 
 RECORDS = st.lists(

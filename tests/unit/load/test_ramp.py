@@ -49,6 +49,7 @@ class Run:
     server: FakeServer = field(default_factory=FakeServer)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
     prompt_tokens: int = 8
+    output_tokens: int = 3
     steps: list[StepSummary] = field(default_factory=list)
     records: list[RequestRecord] = field(default_factory=list)
     took_s: float = 0.0
@@ -57,7 +58,7 @@ class Run:
         return Ramp(
             self.job,
             self.server,
-            specs(self.prompt_tokens),
+            specs(self.prompt_tokens, self.output_tokens),
             self.metrics,
             VirtualClock(),
             on_step=self.steps.append,
@@ -214,7 +215,41 @@ def test_a_run_ends_with_its_budget_of_seconds_over_an_objective() -> None:
     result = run.to_its_end()
     assert result.stopped.by == "budget"
     assert "over an objective" in (result.stopped.reason or "")
-    assert 3.9 < run.took_s < 9.0  # an answer every 0.8 s: the fifth second is touched at 4.0 s
+    # Of every answer's 0.8 s the last 0.3 s are over: 5 s of these are reached in the 17th round.
+    assert run.took_s == pytest.approx(16.7 * 0.8, abs=1.5)
+
+
+def test_a_server_that_hangs_is_time_over_an_objective() -> None:
+    # Four requests hang; 500 ms and two tokens at 50 ms after their start they are over, answered or not.
+    server = FakeServer()
+    server.seconds = lambda _: 0.1 if len(server.sent_s) == 1 else 500.0
+    run = Run(_job(4, step_s=60.0, budget=Budget(10**9, 10**6, 2.0)), server)
+    result = run.to_its_end()
+    assert result.stopped == Stopped("budget", "2 seconds over an objective")
+    assert run.took_s == pytest.approx(0.1 + 0.6 + 2.0, abs=0.6)
+    assert result.cost.over_objective_seconds == pytest.approx(2.0, abs=0.5)
+
+
+def test_output_tokens_in_flight_count_against_the_budget() -> None:
+    server = FakeServer()
+    server.seconds = lambda _: 0.1 if len(server.sent_s) == 1 else 50.0
+    run = Run(_job(8, step_s=60.0, budget=Budget(10_000, 10**6, 10**6)), server, output_tokens=4000)
+    assert run.to_its_end().stopped.by == "budget"
+    assert run.took_s < 1.0
+
+
+def test_a_server_that_is_slow_to_be_read_does_not_hold_up_the_guard() -> None:
+    # A reading takes 10 s, and from the 20th on every request fails: the first failure ends the load.
+    server = FakeServer(outcome=lambda number: Outcome.SERVER_ERROR if number >= 20 else Outcome.OK)
+    run = Run(_job(4, step_s=60.0), server, FakeMetrics(takes_s=10.0))
+    assert run.to_its_end().stopped == Stopped("guard", "server_errors")
+    assert len(server.sent_s) <= 24
+
+
+def test_a_server_that_cannot_be_read_in_time_is_not_loaded_on() -> None:
+    run = Run(_job(4, step_s=60.0), metrics=FakeMetrics(takes_s=10.0))
+    assert run.to_its_end().stopped == Stopped("guard", "server_unreadable")
+    assert run.took_s < 3.5
 
 
 def test_budgets_hold_without_the_guard_too() -> None:
@@ -419,7 +454,7 @@ def test_the_warm_up_is_no_part_of_any_step_but_of_the_cost() -> None:
     assert result.steps[0].requests.ok == 40
     assert result.steps[0].ttft_s.max == pytest.approx(0.1, abs=0.01)
     assert result.cost.requests == 41
-    assert result.cost.over_objective_seconds == 1.0
+    assert result.cost.over_objective_seconds == pytest.approx(29.5)
 
 
 def test_a_failed_warm_up_means_no_load() -> None:
@@ -439,7 +474,7 @@ def test_every_request_is_reported_once_and_accounted_for() -> None:
     ok = sum(r.outcome is Outcome.OK for r in run.records)
     aborted = len(run.records) - ok
     assert aborted == 8
-    assert result.cost.tokens == ok * 11 + aborted * 8
+    assert result.cost.tokens == ok * 11 + aborted * 11  # what was cancelled may have been worked on to its end
     assert sum(step.requests.ok + step.requests.aborted for step in result.steps) == len(run.records) - 1
 
 
