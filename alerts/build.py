@@ -2,42 +2,37 @@
 
 from pathlib import Path
 
-from alerts.capacity import capacity_group
+from alerts import capacity
 from alerts.health import health_group
 from alerts.objectives import objective_rules
 from alerts.pressure import pressure_group
-from alerts.rules import to_yaml
+from alerts.rules import RUNBOOKS, to_yaml
 from probe.config import Config
+from probe.report.files import write_files
 
 FILE = "kneewatch.rules.yml"
 _GENERATED = "Generated from the configuration by `kneewatch alerts`. Change that, not this file."
 
 
-def render(config: Config, *, window_scale: float = 1.0) -> dict[str, str]:
+def render(config: Config, *, window_scale: float = 1.0, runbooks: str = RUNBOOKS) -> dict[str, str]:
     """File name to YAML text; the same configuration gives the same text.
 
     `window_scale` below 1 shortens every window and waiting time, to rehearse an alert in minutes.
-    Raises ValueError unless it is above 0.
+    Raises ValueError unless it is above 0. `runbooks`: the address that the alerts' pages lie under.
     """
     if window_scale <= 0:
         raise ValueError(f"window_scale must be above 0, got {window_scale}")
     objectives = objective_rules(config, window_scale)
     groups = [
         *objectives.groups,
-        capacity_group(window_scale),
+        capacity.capacity_group(config, window_scale),
         pressure_group(window_scale),
         health_group(config, window_scale),
     ]
-    remarks = [_GENERATED, *(f"Left out: {text}." for text in objectives.left_out)]
-    return {FILE: to_yaml(groups, remarks)}
+    remarks = [_GENERATED, *(f"Left out: {text}." for text in (*objectives.left_out, *capacity.left_out(config)))]
+    return {FILE: to_yaml(groups, remarks, runbooks)}
 
 
-def write(config: Config, out: Path, *, window_scale: float = 1.0) -> list[Path]:
-    """Writes the files into the folder `out`, made where it is missing. Raises OSError."""
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, text in render(config, window_scale=window_scale).items():
-        path = out / name
-        path.write_text(text, encoding="utf-8")
-        paths.append(path)
-    return paths
+def write(config: Config, out: Path, *, window_scale: float = 1.0, runbooks: str = RUNBOOKS) -> list[Path]:
+    """Writes the files into the folder `out`, made where it is missing. Raises ConfigError."""
+    return write_files(render(config, window_scale=window_scale, runbooks=runbooks), out)

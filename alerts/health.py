@@ -15,21 +15,26 @@ _AT_LEAST_S = 120.0
 
 def health_group(config: Config, scale: float = 1.0) -> Group:
     """The probe's own alerts; `scale` shortens their waiting times, the canary's intervals stay."""
-    rules = [_gone(scale), _silent(config, scale), _unreadable(scale)]
+    rules = [_gone(config, scale), _silent(config, scale), _unreadable(scale)]
     return Group("kneewatch-health", max(1.0, 30 * scale), rules)
 
 
-def _gone(scale: float) -> Alert:
+def _gone(config: Config, scale: float) -> Alert:
+    # By target: with two Kneewatches in one Prometheus, the series of the one would hide that the other is gone.
+    last = names.TASK_LAST_SUCCESS.name
+    watched = sorted(target.name for target in config.targets)
+    absent = "\n  or ".join(f'absent({last}{{task="canary",target="{name}"}})' for name in watched)
     for_s = 300 * scale  # a rollout of Kneewatch or a restart of Prometheus takes less
     return Alert(
         name="KneewatchProbeGone",
-        expr=f"absent({names.BUILD_INFO.name})",
+        expr=f"max by (target) (\n  {absent}\n)",
         for_s=for_s,
         severity="page",
-        summary=f"No Kneewatch has been scraped for {duration(for_s)}",
+        summary=f"{{{{ $labels.target }}}}: no Kneewatch that watches it has been scraped for {duration(for_s)}",
         description=(
-            f"Prometheus has had no {names.BUILD_INFO.name} for {duration(for_s)}: Kneewatch is down or not scraped."
-            " No other Kneewatch alert can fire until it is back; nobody watches the servers."
+            f"Prometheus has had no {last} of a canary of {{{{ $labels.target }}}} for {duration(for_s)}: the Kneewatch"
+            " that watches it is down, not scraped, or no longer told to. No other Kneewatch alert can fire for"
+            " {{ $labels.target }} until it is back."
         ),
     )
 
@@ -41,7 +46,8 @@ def _silent(config: Config, scale: float) -> Alert:
     floor_s = max(_AT_LEAST_S * scale, 2 * max(target.canary.timeout for target in config.targets))
     # The task counts as alive from the monitor's start, so one that never ends is missed too, and a
     # monitor that has just started is not.
-    expr = f"time() - max by (target) ({last})\n  > clamp_min({_INTERVALS} * max by (target) ({interval}), {floor_s:g})"
+    # Where several watch a target of that name, as sidecars do, one that hangs counts.
+    expr = f"time() - min by (target) ({last})\n  > clamp_min({_INTERVALS} * max by (target) ({interval}), {floor_s:g})"
     return Alert(
         name="KneewatchProbeSilent",
         expr=expr,
@@ -49,7 +55,7 @@ def _silent(config: Config, scale: float) -> Alert:
         severity="page",
         summary="{{ $labels.target }}: no canary has run for {{ $value | humanizeDuration }}",
         description=(
-            "Kneewatch runs, but its canary task for {{ $labels.target }} has not run to its end for at least"
+            "Kneewatch runs, but a canary task for {{ $labels.target }} has not run to its end for at least"
             " {{ $value | humanizeDuration }}. Whether the server is up is not known, and its other alerts cannot fire."
         ),
     )
@@ -58,9 +64,10 @@ def _silent(config: Config, scale: float) -> Alert:
 def _unreadable(scale: float) -> Alert:
     window = duration(300 * scale)
     # A server that is down altogether is another alert's business: here its canaries succeed.
+    # Compared pod by pod, so that one blind Kneewatch of several is seen.
     expr = (
-        f"max by (target) (max_over_time({names.SERVER_UP.name}[{window}])) == 0\n"
-        f"and max by (target) ({names.TARGET_UP.name}) == 1"
+        f"max by (target) (\n  max_over_time({names.SERVER_UP.name}[{window}]) == 0\n"
+        f"  and {names.TARGET_UP.name} == 1\n)"
     )
     return Alert(
         name="KneewatchServerMetricsUnreadable",

@@ -5,12 +5,11 @@ recorded ratios are the same for every target; only the alerts name targets, onc
 objectives and window, so a hundred targets make no more rules than one.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from alerts import sli
-from alerts.rules import Alert, Group, Recording
+from alerts.rules import Alert, Group, Recording, one_of
 from alerts.windows import MIN_BAD_EVENTS, Choice, Window, choose, duration
 from exporters.names import PREFIX
 from probe.config import Config
@@ -116,7 +115,7 @@ def _alert(watched: _Watched, targets: list[str], left_out: list[str], scale: fl
     limit = f"{window.burn * (1 - watched.ratio):.10g}"
     long, short, slo = duration(window.long_s), duration(window.short_s), duration(objectives.window_s)
     expr = (
-        f"{_ratio_record(one, window.long_s)}{{{_one_of(targets)}}} > {limit}\n"
+        f"{_ratio_record(one, window.long_s)}{{{one_of(targets)}}} > {limit}\n"
         f"and {_ratio_record(one, window.short_s)} > {limit}\n"
         f"and {_bad_record(one, window.long_s)} >= {_BAD_EVENTS:g}"
     )
@@ -145,9 +144,3 @@ def _what(objectives: Objectives, one: sli.Sli) -> str:
         return "failed"
     within = format_duration(objectives.latencies()[one.objective].within_s)
     return f"took over {within} to the first token" if one is sli.TTFT else f"took over {within} per output token"
-
-
-def _one_of(targets: Iterable[str]) -> str:
-    # re.escape would escape "-" too, which needs none outside brackets and makes names unreadable.
-    pattern = "|".join(re.escape(name).replace("\\-", "-") for name in sorted(targets))
-    return 'target=~"' + pattern.replace("\\", "\\\\") + '"'

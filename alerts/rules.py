@@ -3,14 +3,15 @@
 In: groups of recording rules and alerts. Out: the YAML that Prometheus 2.42 and later read.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import yaml
 
 from alerts.windows import duration
 
-# Each alert has its page there; the name of the page is the name of the alert.
+# Each alert has its page there, unless told otherwise; the name of the page is the name of the alert.
 RUNBOOKS = "https://github.com/kneewatch/kneewatch/blob/main/docs/runbooks/"
 
 
@@ -21,7 +22,7 @@ class Recording:
     record: str
     expr: str
 
-    def as_yaml(self) -> dict[str, object]:
+    def as_yaml(self, _runbooks: str) -> dict[str, object]:
         return {"record": self.record, "expr": self.expr}
 
 
@@ -38,7 +39,7 @@ class Alert:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
-    def as_yaml(self) -> dict[str, object]:
+    def as_yaml(self, runbooks: str) -> dict[str, object]:
         return {
             "alert": self.name,
             "expr": self.expr,
@@ -48,7 +49,7 @@ class Alert:
                 "summary": self.summary,
                 "description": self.description,
                 **self.annotations,
-                "runbook_url": f"{RUNBOOKS}{self.name}.md",
+                "runbook_url": f"{runbooks.rstrip('/')}/{self.name}.md",
             },
         }
 
@@ -61,11 +62,11 @@ class Group:
     interval_s: float
     rules: Sequence[Recording | Alert]
 
-    def as_yaml(self) -> dict[str, object]:
+    def as_yaml(self, runbooks: str) -> dict[str, object]:
         return {
             "name": self.name,
             "interval": duration(self.interval_s),
-            "rules": [rule.as_yaml() for rule in self.rules],
+            "rules": [rule.as_yaml(runbooks) for rule in self.rules],
         }
 
 
@@ -75,6 +76,13 @@ def now(query: str, label: str = "target") -> str:
         f"{{{{ with printf `{query}` $labels.{label} | query }}}}{{{{ . | first | value | humanize }}}}"
         "{{ else }}unknown{{ end }}"
     )
+
+
+def one_of(targets: Iterable[str]) -> str:
+    """A matcher for the `target` label: any of these names, and nothing else."""
+    # re.escape would escape "-" too, which needs none outside brackets and makes names unreadable.
+    pattern = "|".join(re.escape(name).replace("\\-", "-") for name in sorted(targets))
+    return 'target=~"' + pattern.replace("\\", "\\\\") + '"'
 
 
 class _Dumper(yaml.SafeDumper):
@@ -88,11 +96,11 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def to_yaml(groups: Sequence[Group], remarks: Sequence[str]) -> str:
-    """The rules file; `remarks` become comments at its head."""
+def to_yaml(groups: Sequence[Group], remarks: Sequence[str], runbooks: str = RUNBOOKS) -> str:
+    """The rules file; `remarks` become comments at its head, `runbooks` is where each alert has its page."""
     head = "".join(f"# {remark}\n" for remark in remarks)
     body = yaml.dump(
-        {"groups": [group.as_yaml() for group in groups if group.rules]},
+        {"groups": [group.as_yaml(runbooks) for group in groups if group.rules]},
         Dumper=_Dumper,
         sort_keys=False,
         width=2**31,

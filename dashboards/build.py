@@ -9,6 +9,7 @@ from typing import Any
 
 from dashboards.target import UID, target_dashboard
 from probe.config import Config
+from probe.report.files import write_files
 
 
 def render(config: Config) -> dict[str, str]:
@@ -17,14 +18,8 @@ def render(config: Config) -> dict[str, str]:
 
 
 def write(config: Config, out: Path) -> list[Path]:
-    """Writes the files into the folder `out`, made where it is missing. Raises OSError."""
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, text in render(config).items():
-        path = out / name
-        path.write_text(text, encoding="utf-8")
-        paths.append(path)
-    return paths
+    """Writes the files into the folder `out`, made where it is missing. Raises ConfigError."""
+    return write_files(render(config), out)
 
 
 def panels_of(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

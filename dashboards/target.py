@@ -210,9 +210,7 @@ def _capacity() -> list[Placed]:
     )
     knee = f"max by (mode, model, workload) ({names.KNEE_CONCURRENCY.name}{{{_WORKLOAD}}})"
     runs = f"sum by (outcome) (increase({names.CAPACITY_RUNS.name}{{{_TARGET}}}[1d]))"
-    # A reason's series begins with its first trip, which increase() would not see.
-    trip = f"{names.GUARD_TRIPS.name}{{{_TARGET}}}"
-    trips = f"sum by (reason) (clamp_min({trip} - ({trip} offset 1d or 0 * {trip}), 0))"
+    trips = f"sum by (reason) (increase({names.GUARD_TRIPS.name}{{{_TARGET}}}[1d]))"
     over = f"sum(increase({names.OVER_OBJECTIVE.name}{{{_TARGET}}}[1d]))"
     return [
         panels.timeseries(

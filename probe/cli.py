@@ -13,38 +13,76 @@ from typing import Annotated
 
 import typer
 
-from probe.config import Config, config_from, load_config, show
+from alerts.rules import RUNBOOKS
+from probe import __version__
+from probe.config import Config, load_config, show
 from probe.config_errors import did_you_mean
 from probe.errors import ConfigError, KneewatchError, TargetError
+from probe.options import (
+    ServerOptions,
+    check_runbooks,
+    check_writable,
+    concurrency_steps,
+    configuration,
+    one_target,
+    workload_name,
+)
+from probe.sim.cost import PROFILES
+from probe.words import one_line
+
+_NAME = "kneewatch"
+# What a wrong command line raises, of whichever click Typer uses: newer versions bring their own, older ones import it.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="SLO monitor and capacity probe for live vLLM deployments.",
 )
-config_app = typer.Typer(no_args_is_help=True, help="Look at a configuration.")
+config_app = typer.Typer(help="Look at a configuration.")
 app.add_typer(config_app, name="config")
 
 ConfigFile = Annotated[Path, typer.Option("-c", "--config", help="Configuration file (YAML).")]
 MaybeConfigFile = Annotated[Path | None, typer.Option("-c", "--config", help="Configuration file (YAML).")]
-Target = Annotated[str | None, typer.Option("--target", help="Target of the configuration; the first if left out.")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="A server instead of a configuration.")]
-Model = Annotated[str, typer.Option("--model", help="Model name; auto asks the server.")]
-ApiKeyFile = Annotated[Path | None, typer.Option("--api-key-file", help="File with the server's API key.")]
-Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Model = Annotated[
+    str | None, typer.Option("--model", help="Model name, with --base-url; auto, if left out, asks the server.")
+]
+ApiKeyFile = Annotated[
+    Path | None, typer.Option("--api-key-file", help="File with the server's API key, with --base-url.")
+]
+Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to; made where it is missing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each target.")]
 
 
 def main() -> None:
     """The `kneewatch` command."""
     try:
-        app()
+        sys.exit(app(prog_name=_NAME, standalone_mode=False))
     except KneewatchError as error:
         _say_error(error)
         sys.exit(2)
+    except _UsageError as error:
+        _say_usage(error)
+        sys.exit(2)
+    except typer.Abort:
+        sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)
+
+
+@app.callback()
+def kneewatch(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"{_NAME} {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), nl=False)
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -66,11 +104,15 @@ def run(config: ConfigFile) -> None:
 @app.command()
 def check(
     config: MaybeConfigFile = None,
-    target: Target = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Target of the configuration; all of them if left out.")
+    ] = None,
     base_url: BaseUrl = None,
-    model: Model = "auto",
+    model: Model = None,
     api_key_file: ApiKeyFile = None,
-    api: Annotated[str, typer.Option("--api", help="completions or chat, with --base-url.")] = "completions",
+    api: Annotated[
+        str | None, typer.Option("--api", help="completions or chat, with --base-url; completions if left out.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """One canary round. Exit status: 0 objectives met, 1 missed, 2 could not measure."""
@@ -78,63 +120,81 @@ def check(
     from probe.clock import SystemClock
     from probe.commands import check_target
     from probe.records import Outcome
-    from probe.report.record_json import record_json
+    from probe.report.record_json import record_json, unmeasured_json
     from probe.report.terminal import canary_words
 
-    loaded = _config(config, base_url, model, api_key_file, workload={"api": api})
-    chosen = [loaded.target(target)] if target else loaded.targets
-    missed = False
-    answers = []
-    failed = False
+    loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file, api=api))
+    chosen = [loaded.target(target)] if target is not None else loaded.targets
+    clock = SystemClock()
+    answers: list[dict[str, object]] = []
+    missed = failed = False
     for one in chosen:
         objectives = loaded.objectives_of(one)
         try:
-            record = asyncio.run(check_target(loaded, one, SystemClock()))
+            record = asyncio.run(check_target(loaded, one, clock))
         except TargetError as error:
-            _say_error(error)
             failed = True
+            _say_error(error, f"{one.name}: " if len(chosen) > 1 else "")
+            answers.append({"target": one.name, "model": None, **unmeasured_json(error, clock.wall_s()), "met": {}})
             continue
         good = slo.met(record, objectives)
         missed = missed or record.outcome is not Outcome.OK or not good[slo.ALL]
         answers.append({"target": one.name, "model": record.model, **record_json(record), "met": dict(good)})
         if not as_json:
             typer.echo(canary_words(record, objectives))
-    if as_json and answers:
-        _print_json(answers if config else answers[0])
+    if as_json:
+        _print_json(answers)
     raise typer.Exit(2 if failed else 1 if missed else 0)
 
 
 @app.command()
 def ramp(
     config: MaybeConfigFile = None,
-    target: Target = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Target of the configuration; needed where it has several.")
+    ] = None,
     base_url: BaseUrl = None,
-    model: Model = "auto",
+    model: Model = None,
     api_key_file: ApiKeyFile = None,
     concurrency: Annotated[
         str | None, typer.Option(help="Requests in flight at each step; 1,2,4,8,16 unless the configuration says.")
     ] = None,
     step_seconds: Annotated[
-        float | None, typer.Option(min=1, max=3600, help="How long a step sends; 15 unless the configuration says.")
+        float | None,
+        typer.Option(
+            min=1,
+            max=3600,
+            help="How long a step sends, up to three times as long where fewer than 20 requests were sent;"
+            " 15 unless the configuration says.",
+        ),
     ] = None,
     requests_per_step: Annotated[
         int | None, typer.Option(min=1, help="End a step after so many requests instead of after --step-seconds.")
     ] = None,
     workload: Annotated[str | None, typer.Option(help="Workload of the configuration.")] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt length, with --base-url.")] = 256,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Output length, with --base-url.")] = 128,
-    ttft: Annotated[str, typer.Option(help="TTFT objective, with --base-url.")] = "500ms",
-    tpot: Annotated[str, typer.Option(help="TPOT objective, with --base-url.")] = "50ms",
-    ratio: Annotated[float, typer.Option(help="Share of requests that has to meet them.")] = 0.95,
-    max_seconds: Annotated[float | None, typer.Option(min=1, help="Budget: wall time; 300 if not said.")] = None,
+    prompt_tokens: Annotated[int | None, typer.Option(help="Prompt length, with --base-url; 256 if left out.")] = None,
+    output_tokens: Annotated[int | None, typer.Option(help="Output length, with --base-url; 128 if left out.")] = None,
+    ttft: Annotated[str | None, typer.Option(help="TTFT objective, with --base-url; 500ms if left out.")] = None,
+    tpot: Annotated[str | None, typer.Option(help="TPOT objective, with --base-url; 50ms if left out.")] = None,
+    ratio: Annotated[
+        str | None,
+        typer.Option(help="Share of requests that has to meet them, with --base-url; 0.95 if left out."),
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(min=1, help="Budget: wall time; 300 unless the configuration says.")
+    ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Budget: prompt and output tokens; 500000 if not said.")
+        int | None,
+        typer.Option(min=1, help="Budget: prompt and output tokens; 500000 unless the configuration says."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the prompt lengths; prompts are new in every run.")] = 0,
     guard: Annotated[bool, typer.Option(help="Stop when the server queues, preempts or errs.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
 ) -> None:
-    """Find the knee now: guarded step-up load. Exit status: 0 found, 1 not found, 2 could not measure."""
+    """Find the knee now: guarded step-up load, also for a target without scheduled load.
+
+    Exit status: 0 found, 1 not found, 2 could not measure.
+    """
     from rich.console import Console
 
     from probe.clock import SystemClock
@@ -144,21 +204,23 @@ def ramp(
     from probe.report.result_json import dumps
     from probe.report.terminal import result_words, step_table
 
-    loaded = _config(
-        config,
-        base_url,
-        model,
-        api_key_file,
-        workload={"prompt_tokens": prompt_tokens, "output_tokens": output_tokens},
-        objectives={"ttft": {"ratio": ratio, "within": ttft}, "tpot": {"ratio": ratio, "within": tpot}},
+    server = ServerOptions(
+        model=model,
+        api_key_file=api_key_file,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        ttft=ttft,
+        tpot=tpot,
+        ratio=ratio,
     )
-    chosen = loaded.target(target) if target else loaded.targets[0]
+    loaded = configuration(config, base_url, server)
+    chosen = one_target(loaded, target)
     capacity, budget = chosen.capacity, chosen.capacity.budget
     asked = RampRequest(
-        concurrency=_concurrency(concurrency) if concurrency else capacity.concurrency,
+        concurrency=concurrency_steps(concurrency) if concurrency is not None else capacity.concurrency,
         step_s=step_seconds or capacity.step,
         requests_per_step=requests_per_step,
-        workload=_workload(workload, loaded) or capacity.workload or chosen.canary.workload,
+        workload=workload_name(workload, loaded) or capacity.workload or chosen.canary.workload,
         budget=Budget(
             tokens=max_tokens or budget.tokens_per_run,
             seconds=max_seconds or budget.seconds,
@@ -168,7 +230,7 @@ def ramp(
         guarded=guard,
         seed=seed,
     )
-    _writable(json_file)
+    check_writable(json_file)
     with ramp_progress(asked.concurrency) as on_step:
         result = asyncio.run(ramp_target(loaded, chosen, asked, SystemClock(), on_step))
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
@@ -181,30 +243,33 @@ def ramp(
 
 @app.command()
 def dashboards(config: ConfigFile, out: Out) -> None:
-    """Write the Grafana dashboards."""
+    """Write the Grafana dashboard, kneewatch-target.json."""
     from dashboards.build import write
 
     _say_written(write(load_config(config), out))
 
 
 @app.command()
-def alerts(config: ConfigFile, out: Out) -> None:
-    """Write the Prometheus rules."""
+def alerts(
+    config: ConfigFile,
+    out: Out,
+    runbooks: Annotated[str, typer.Option(help="Address under which each alert has its page.")] = RUNBOOKS,
+) -> None:
+    """Write the Prometheus rules, kneewatch.rules.yml."""
     from alerts.build import write
 
-    _say_written(write(load_config(config), out))
+    _say_written(write(load_config(config), out, runbooks=check_runbooks(runbooks)))
 
 
 @app.command()
 def sim(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    profile: Annotated[str, typer.Option(help="Which server to imitate.")] = "llama-8b",
+    profile: Annotated[str, typer.Option(help=f"Which server to imitate: {', '.join(PROFILES)}.")] = "llama-8b",
     model: Annotated[str, typer.Option(help="Model name to serve.")] = "stand-in",
     seed: Annotated[int, typer.Option(help="Seed of its noise.")] = 0,
 ) -> None:
     """Serve the stand-in for a vLLM server: its API and metrics, made-up timings."""
-    from probe.sim.cost import PROFILES
     from probe.sim.server import serve
 
     if profile not in PROFILES:
@@ -217,7 +282,8 @@ def sim(
     try:
         asyncio.run(serve(PROFILES[profile], host=host, port=port, model=model, seed=seed, ready=ready))
     except OSError as error:
-        raise ConfigError(f"--port {port}: cannot be listened on ({error.strerror}); choose another") from None
+        why = (error.strerror or str(error)).partition(" (while")[0]  # create_server repeats the address
+        raise ConfigError(f"--host {host} --port {port}: cannot be listened on ({why}); choose another") from None
 
 
 @app.command()
@@ -251,62 +317,17 @@ def config_schema() -> None:
     _print_json(Config.model_json_schema())
 
 
-def _config(
-    file: Path | None,
-    base_url: str | None,
-    model: str,
-    api_key_file: Path | None,
-    *,
-    workload: dict[str, object],
-    objectives: dict[str, object] | None = None,
-) -> Config:
-    """The configuration file's, or one made of --base-url and its companions."""
-    if (file is None) == (base_url is None):
-        raise ConfigError("expected either -c FILE or --base-url URL; give one of them")
-    if file is not None:
-        return load_config(file)
-    target: dict[str, object] = {"name": "target", "base_url": base_url, "model": model}
-    if api_key_file:
-        target["api_key_file"] = str(api_key_file)
-    raw: dict[str, object] = {"targets": [target], "workloads": {"default": workload}}
-    if objectives:
-        raw["objectives"] = {"default": objectives}
-    return config_from(raw, "--base-url and the other options", environ={})
-
-
-def _concurrency(text: str) -> tuple[int, ...]:
-    try:
-        steps = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        steps = ()
-    if not steps or min(steps) < 1 or max(steps) > 1024 or list(steps) != sorted(set(steps)):  # noqa: PLR2004
-        raise ConfigError(f"--concurrency {text}: expected rising whole numbers from 1 to 1024, such as 1,2,4,8,16")
-    return steps
-
-
-def _workload(name: str | None, config: Config) -> str | None:
-    if name is None or name in config.workloads or name == "default":
-        return name
-    known = ", ".join(config.workloads) or "(none is defined)"
-    hint = did_you_mean(name, list(config.workloads))
-    raise ConfigError(f"--workload {name}: not in the configuration{hint}; expected one of {known}")
-
-
-def _writable(file: Path | None) -> None:
-    """Before minutes of load, whether the result can be kept."""
-    if file is None:
-        return
-    try:
-        file.open("a").close()
-    except OSError as error:
-        raise ConfigError(
-            f"--json {file}: cannot be written ({error.strerror}); give a file in a directory that exists"
-        ) from None
-
-
-def _say_error(error: KneewatchError) -> None:
+def _say_error(error: KneewatchError, about: str = "") -> None:
     for line in str(error).splitlines():
-        typer.echo(f"kneewatch: {line}", err=True)
+        typer.echo(f"{_NAME}: {about}{line}", err=True)
+
+
+def _say_usage(error: Exception) -> None:
+    """click's complaint on one line, without its usage lines and its box."""
+    context: typer.Context | None = getattr(error, "ctx", None)
+    command = context.command_path if context else _NAME
+    message = one_line(error.format_message() if hasattr(error, "format_message") else str(error)).rstrip(".")
+    typer.echo(f"{command}: {message}; see {command} --help", err=True)
 
 
 def _say_written(files: Sequence[Path]) -> None:

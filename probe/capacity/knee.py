@@ -3,9 +3,23 @@
 from collections.abc import Sequence
 
 from probe.records import Capacity, StepSummary, Stopped
-from probe.summary import CUT_SHORT
+from probe.summary import CUT_SHORT, MIN_REQUESTS
 
 MODE = "empirical"  # measured, with no model behind it
+# The guard's reasons that speak of load; the others say that our requests or our polls failed.
+_OVERLOAD = ("preemptions", "queue", "kv_cache")
+# Why a step judged nothing, and what to do about it.
+_VOID = {
+    "too_few_requests": f"fewer than {MIN_REQUESTS} requests were answered in a step; give it more time or requests",
+    "client_bound": "this machine woke too late to judge a step; use a quieter machine or a looser objective",
+}
+# What ended a run before a step was complete, and what to do about it.
+_ENDED = {
+    "budget": "the budget ended the run; raise --max-seconds or --max-tokens",
+    "interrupt": "the run was interrupted; let it end by itself",
+    "error": "an error ended the run; measure again",
+    "guard": "the guard ended the run before a higher step",
+}
 
 
 def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
@@ -34,7 +48,7 @@ def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         output_tokens_per_second=best.output_tokens_per_second,
         knee_concurrency=best.plan.concurrency,
         limiting=limiting,
-        reason=_caveat(broke, best, limiting),
+        reason=_caveat(steps, broke, best, stopped),
     )
 
 
@@ -55,21 +69,63 @@ def _upper(best: StepSummary, above: StepSummary) -> float:
 
 
 def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
-    voided = sorted({step.reason for step in steps if step.reason})
-    judged = [step for step in steps if step.valid]
-    if judged:
-        return f"the lowest step judged, concurrency {min(map(_concurrency, judged))}, already broke an objective"
-    if voided:
-        return f"no step was valid: {', '.join(voided)}"
-    return f"no step was completed: {stopped.by}" + (f" ({stopped.reason})" if stopped.reason else "")
+    """Why there is no knee, and what to do about it, in words."""
+    judged = min((step for step in steps if step.valid), key=_concurrency, default=None)
+    if judged is not None and judged.broken:
+        which, broke = judged.plan.concurrency, ", ".join(judged.broken)
+        lower = _voided([step for step in steps if _concurrency(step) < which], stopped)
+        return "; ".join(
+            [f"the lowest step judged, concurrency {which}, already broke {broke}: {_below(which)}", *lower]
+        )
+    if judged is not None:
+        return f"no request was answered at concurrency {judged.plan.concurrency}; `kneewatch check` says why"
+    if stopped.by == "guard":
+        return _guarded(steps, stopped.reason)
+    return "; ".join(_voided(steps, stopped)) or _ended(stopped)
 
 
-def _caveat(broke: Sequence[StepSummary], best: StepSummary, limiting: str | None) -> str | None:
+def _guarded(steps: Sequence[StepSummary], reason: str | None) -> str:
+    cut = min((step.plan.concurrency for step in steps if step.reason == CUT_SHORT), default=None)
+    if cut is None:
+        cause = "try again when the server is calm" if reason in _OVERLOAD else "`kneewatch check` says what fails"
+        when = "before a step could be judged" if steps else "before its first step"
+        return f"the guard stopped the run {when} ({reason}); {cause}"
+    where = "the first step" if len(steps) == 1 else f"the step at concurrency {cut}"
+    advice = _below(cut) if reason in _OVERLOAD else "that is no knee; look at the server's log, then measure again"
+    return f"the guard stopped {where} ({reason}): {advice}"
+
+
+def _below(concurrency: int) -> str:
+    lower = [str(2**i) for i in range(concurrency.bit_length()) if 2**i < concurrency]
+    if not lower:
+        return "one request in flight is too much already; try again when the server is calm, or loosen the objective"
+    return f"the knee is below {concurrency} requests in flight; begin lower, e.g. --concurrency {','.join(lower)}"
+
+
+def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
+    """A sentence for each reason why some of these steps judged nothing."""
+    reasons = sorted({step.reason for step in steps if step.reason})
+    return [
+        _ended(stopped) if reason == CUT_SHORT else f"{_VOID.get(reason, 'a step judged nothing')} ({reason})"
+        for reason in reasons
+    ]
+
+
+def _ended(stopped: Stopped) -> str:
+    why = f" ({stopped.reason})" if stopped.reason else ""
+    return f"{_ENDED.get(stopped.by, 'no step was complete')}{why}"
+
+
+def _caveat(
+    steps: Sequence[StepSummary], broke: Sequence[StepSummary], best: StepSummary, stopped: Stopped
+) -> str | None:
     """What a reader has to know about the figure, or None."""
     below = [step.plan.concurrency for step in broke if _concurrency(step) <= _concurrency(best)]
     if below:
         return f"not monotone: concurrency {below[0]} broke an objective at or below the knee; measure again"
-    if not broke:
-        why = f"the run ended for {limiting} before a higher step" if limiting else "no step broke an objective"
-        return f"{why}: the capacity is at least this"
-    return None
+    if broke:
+        return None
+    higher = [step for step in steps if _concurrency(step) > _concurrency(best)]
+    ended = [] if stopped.by == "done" else [_ended(stopped)]
+    advice = "; ".join(dict.fromkeys([*_voided(higher, stopped), *ended])) or "raise --concurrency to find the knee"
+    return f"no step broke an objective: the capacity is at least this; {advice}"

@@ -41,5 +41,10 @@ def promises(objectives: Objectives) -> str:
 
 
 def when(wall_s: float) -> str:
-    """A moment in UTC."""
+    """A moment in UTC, for people."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall_s))
+
+
+def iso(wall_s: float) -> str:
+    """A moment in UTC, for programs: ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_s))

@@ -8,7 +8,7 @@ from typing import Any
 from probe import latency, slo
 from probe.records import Objectives, Outcome, RequestRecord, TargetStatus
 from probe.report.record_json import record_json
-from probe.report.words import milliseconds, number, percent, promises, when
+from probe.report.words import iso, milliseconds, number, percent, promises, when
 
 _BAR_WIDTH, _BAR_GAP, _CHART_HEIGHT = 6, 2, 56
 
@@ -103,7 +103,7 @@ def target_json(status: TargetStatus) -> dict[str, Any]:
             "waiting": server.waiting,
             "kv_cache_usage_ratio": server.kv_cache_usage,
             "preemptions": server.preemptions,
-            "at": when(server.wall_s),
+            "at": iso(server.wall_s),
         },
         "server_error": status.server_error,
         "capacity": None

@@ -104,6 +104,43 @@ def test_a_bad_option(sim: Sim, option: str, value: str) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize(("option", "value"), [("--ratio", "2"), ("--ttft", "500"), ("--base-url", "x")])
+def test_a_bad_value_is_one_line_that_names_its_option(option: str, value: str) -> None:
+    address = () if option == "--base-url" else ("--base-url", "http://127.0.0.1:9")
+    _refused(kneewatch("ramp", *address, option, value), f"{option} {value}: expected")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_that_a_configuration_would_ignore(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "kneewatch.yml"
+    file.write_text(yaml.safe_dump(_config()))
+    _refused(_run(command, "-c", file, "--model", "m"), "--model: goes with --base-url only")
+
+
+def test_a_ramp_does_not_choose_among_several_targets(tmp_path: Path) -> None:
+    file = tmp_path / "kneewatch.yml"
+    two = [{"name": name, "base_url": "http://127.0.0.1:9"} for name in ("a", "b")]
+    file.write_text(yaml.safe_dump({"targets": two}))
+    _refused(kneewatch("ramp", "-c", file), "--target", "expected one of a, b")
+
+
+@pytest.mark.parametrize("command", ["alerts", "dashboards"])
+def test_a_folder_that_cannot_be_made(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "kneewatch.yml"
+    file.write_text(yaml.safe_dump(_config()))
+    for out in ("/proc/x", str(file)):
+        _refused(kneewatch(command, "-c", file, "-o", out), f"-o {out}: cannot be written", "give a directory")
+
+
+def test_an_address_that_is_not_this_machines() -> None:
+    _refused(kneewatch("sim", "--host", "192.0.2.1", "--port", "8123"), "192.0.2.1", "8123", "cannot be listened on")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_that_does_not_exist(command: str) -> None:
+    _refused(kneewatch(command, "--nope"), f"kneewatch {command}: No such option: --nope", "--help")
+
+
 def _run(command: str, *arguments: str | Path) -> Finished:
     target = ("--target", "a") if command == "ramp" and "-c" in arguments else ()
     return kneewatch(command, *arguments, *target, within_s=60)

@@ -93,6 +93,14 @@ def test_a_ramp_measures_the_steps_that_were_asked_for(host: tuple[asyncio.Runne
     assert server.driver.engine.running == 0
 
 
+def test_a_guarded_ramp_ends_at_its_first_request_if_that_fails(host: tuple[asyncio.Runner, Standin]) -> None:
+    runner, server = host
+    server.driver.faults = Faults(error_ratio=1.0)
+    result, steps = runner.run(_ramp(_config(server.url), _asked()))
+    assert (result.steps, steps, server.generated) == ((), [], 1)
+    assert "before its first step (server_errors)" in str(result.capacity.reason)
+
+
 BUSY = "vllm:num_requests_running 8\nvllm:num_requests_waiting 3\n"
 
 

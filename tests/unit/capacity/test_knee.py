@@ -107,6 +107,56 @@ def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
     assert knee([dead], DONE).requests_per_second is None
 
 
+@pytest.mark.parametrize(
+    ("steps", "stopped", "words"),
+    [
+        (
+            [step(8, reason=CUT_SHORT)],
+            Stopped("guard", "preemptions"),
+            "first step (preemptions): the knee is below 8 requests in flight; begin lower, e.g. --concurrency 1,2,4",
+        ),
+        ([step(1, reason=CUT_SHORT)], Stopped("guard", "queue"), "one request in flight is too much already"),
+        ([step(8, reason=CUT_SHORT)], Stopped("guard", "server_errors"), "that is no knee; look at the server's log"),
+        (
+            [step(1, reason="too_few_requests"), step(4, reason=CUT_SHORT)],
+            Stopped("guard", "kv_cache"),
+            "the guard stopped the step at concurrency 4 (kv_cache): the knee is below 4",
+        ),
+        ([], Stopped("guard", "server_errors"), "before its first step (server_errors); `kneewatch check` says"),
+        ([], Stopped("guard", "queue"), "before its first step (queue); try again when the server is calm"),
+        ([step(1, reason="client_bound")], GUARD, "before a step could be judged (queue)"),
+        ([step(8, 1.0, ["ttft"])], DONE, "already broke ttft: the knee is below 8 requests in flight; begin lower"),
+        ([step(12, 1.0, ["ttft"])], DONE, "--concurrency 1,2,4,8"),
+        ([step(1, 1.0, ["ttft"])], DONE, "one request in flight is too much already"),
+        ([step(1, reason="client_bound")], DONE, "use a quieter machine or a looser objective (client_bound)"),
+        ([step(1, reason="too_few_requests")], DONE, "fewer than 20 requests were answered in a step; give"),
+        ([step(1, reason="too_few_requests"), step(2, 1.0, ["ttft"])], DONE, "fewer than 20 requests"),
+        ([step(1, reason=CUT_SHORT)], Stopped("budget", "300 seconds"), "raise --max-seconds or --max-tokens (300"),
+        ([], Stopped("interrupt", "signal"), "the run was interrupted; let it end by itself (signal)"),
+        ([step(1, reason="new_reason")], DONE, "(new_reason)"),
+        ([step(8, 0.0)], DONE, "no request was answered at concurrency 8"),
+        ([], DONE, "no step was complete"),
+    ],
+)
+def test_no_knee_says_what_it_means_and_what_to_do(steps: list[StepSummary], stopped: Stopped, words: str) -> None:
+    assert words in str(knee(steps, stopped).reason)
+
+
+@pytest.mark.parametrize(
+    ("above", "stopped", "words"),
+    [
+        ([], DONE, "at least this; raise --concurrency to find the knee"),
+        ([step(4, reason="client_bound")], DONE, "at least this; this machine woke too late"),
+        ([step(4, reason=CUT_SHORT)], Stopped("budget", "9 tokens of 8"), "at least this; the budget ended the run"),
+        ([], GUARD, "at least this; the guard ended the run before a higher step (queue)"),
+    ],
+)
+def test_a_lower_bound_says_how_to_find_the_knee(above: list[StepSummary], stopped: Stopped, words: str) -> None:
+    reason = str(knee([step(1, 1.0), step(2, 2.0), *above], stopped).reason)
+    assert words in reason
+    assert ("raise --concurrency" in reason) == (stopped == DONE and not above)
+
+
 @settings(max_examples=60)
 @given(STEPS, STOPS)
 def test_invariants_of_any_run(steps: list[StepSummary], stopped: Stopped) -> None:

@@ -9,9 +9,15 @@ from pathlib import Path
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
+from typer.main import get_command
 from typer.testing import CliRunner
 
+from alerts.build import FILE
+from alerts.rules import RUNBOOKS
+from dashboards.target import UID
+from probe import __version__
 from probe.cli import app
+from probe.sim.cost import PROFILES
 
 COMMANDS = ["run", "check", "ramp", "dashboards", "alerts", "sim", "demo", "config"]
 
@@ -78,6 +84,69 @@ def test_help_is_quick_because_it_imports_little() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_the_version() -> None:
+    done = _kneewatch("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"kneewatch {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["check", "--nope"], "kneewatch check: No such option: --nope"),
+        (["alerts", "-o", "x"], "kneewatch alerts: Missing option '-c' / '--config'"),
+        (["ramp", "--seed", "x"], "kneewatch ramp: Invalid value for '--seed'"),
+        (["nope"], "kneewatch: No such command 'nope'"),
+        (["config"], "kneewatch config: Missing command"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_that_leads_to_the_help(arguments: list[str], line: str) -> None:
+    done = _kneewatch(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    (said,) = done.stderr.splitlines()
+    assert said.startswith(line)
+    assert said.endswith(f"; see {line.partition(':')[0]} --help")
+
+
+def _help(command: str) -> str:
+    """The help of a command on one line, whatever the width of the terminal."""
+    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "400"})
+    return " ".join(done.stdout.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("check", "all of them if left out"),
+        ("ramp", "needed where it has several"),
+        ("ramp", "also for a target without scheduled load"),
+        ("ramp", "up to three times as long where fewer than 20 requests were sent; 15 unless"),
+        ("sim", f"Which server to imitate: {', '.join(PROFILES)}."),
+        ("dashboards", f"{UID}.json"),
+        ("alerts", FILE),
+        ("alerts", RUNBOOKS),
+    ],
+)
+def test_the_help_says(command: str, words: str) -> None:
+    assert words in _help(command)
+
+
+@pytest.mark.parametrize("option", ["--model", "--api-key-file", "--ttft", "--tpot", "--ratio", "--prompt-tokens"])
+def test_the_help_says_what_goes_with_an_address_only(option: str) -> None:
+    ramp = get_command(app).commands["ramp"]  # type: ignore[attr-defined]
+    (help_text,) = [parameter.help for parameter in ramp.params if option in parameter.opts]
+    assert "with --base-url" in help_text
+
+
+def test_alerts_lead_to_the_runbooks_of_a_mirror(config: Path, tmp_path: Path) -> None:
+    done = _kneewatch("alerts", "-c", config, "-o", tmp_path, "--runbooks", "https://wiki.example/kneewatch")
+    assert done.returncode == 0, done.stderr
+    groups = yaml.safe_load((tmp_path / FILE).read_text())["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    assert alerts
+    for alert in alerts:
+        assert alert["annotations"]["runbook_url"] == f"https://wiki.example/kneewatch/{alert['alert']}.md"
+
+
 def test_config_check_names_the_targets(config: Path) -> None:
     done = _kneewatch("config", "check", "-c", config)
     assert (done.returncode, done.stderr) == (0, "")
@@ -123,14 +192,34 @@ def test_check_of_an_address_alone(sim: str) -> None:
     assert "256 + 128 tokens" in done.stdout
 
 
-def test_check_as_json_is_one_object_for_one_server(sim: str) -> None:
+def test_check_as_json_is_a_list_also_for_one_server(sim: str) -> None:
     done = _kneewatch("check", "--base-url", f"{sim}/v1/", "--api", "chat", "--json")
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    (answer,) = json.loads(done.stdout)
     assert (answer["target"], answer["model"], answer["outcome"]) == ("target", "stand-in", "ok")
     assert answer["met"]["all"] is True
     assert answer["output_tokens"] == 128
     assert 0 < answer["ttft_s"] < 0.5
+
+
+def test_check_as_json_lists_the_targets_that_could_not_be_measured_too(sim: str, tmp_path: Path) -> None:
+    file = tmp_path / "kneewatch.yml"
+    dead = "http://127.0.0.1:9"
+    targets = [{"name": "up", "base_url": sim}, {"name": "down", "base_url": dead}]
+    file.write_text(yaml.safe_dump({"targets": targets}))
+    done = _kneewatch("check", "-c", file, "--json")
+    assert done.returncode == 2
+    (error,) = done.stderr.splitlines()
+    assert error.startswith(f"kneewatch: down: {dead}")
+    up, down = json.loads(done.stdout)
+    assert (up["target"], up["outcome"], down["target"], down["outcome"]) == ("up", "ok", "down", "unreachable")
+    assert down.keys() == up.keys()
+    assert (down["met"], down["model"]) == ({}, None)
+    assert dead in down["detail"]
+    alone = _kneewatch("check", "-c", file, "--target", "down", "--json")
+    assert alone.returncode == 2
+    assert [answer["outcome"] for answer in json.loads(alone.stdout)] == ["unreachable"]
+    assert alone.stderr.startswith(f"kneewatch: {dead}")
 
 
 def test_check_of_a_configuration_asks_every_target_and_ends_with_1_when_one_missed(config: Path) -> None:

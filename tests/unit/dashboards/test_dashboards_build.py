@@ -101,3 +101,10 @@ def test_the_rate_window_holds_the_slowest_canary() -> None:
     slow = CONFIG.model_copy(update={"targets": (CONFIG.targets[0].model_copy(update={"canary": canary}),)})
     (text,) = build.render(slow).values()
     assert {p["interval"] for p in build.panels_of(json.loads(text)) if p["title"] in {"TTFT", "TPOT", "ITL"}} == {"2m"}
+
+
+def test_trips_of_the_guard_are_counted_like_runs() -> None:
+    """Both count from zero from the start, and a restart of the monitor resets both."""
+    (panel,) = [panel for panel in PANELS if panel["title"] == "Runs and guard trips, 1 day"]
+    for series, target in zip((names.CAPACITY_RUNS, names.GUARD_TRIPS), panel["targets"], strict=True):
+        assert f'(increase({series.name}{{target="$target"}}[1d]))' in target["expr"]

@@ -1,12 +1,14 @@
 """One request as JSON."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
-from example_records import record, spec
+from example_records import WALL_S, record, spec
 
+from probe.errors import TargetError
 from probe.records import Outcome
-from probe.report.record_json import record_json
+from probe.report.record_json import record_json, unmeasured_json
 
 
 def test_latencies_in_seconds_and_what_the_server_counted() -> None:
@@ -28,3 +30,16 @@ def test_what_is_undefined_is_null_and_not_zero(one: object) -> None:
 
 def test_the_prompt_stays_out() -> None:
     assert "1003" not in json.dumps(record_json(record()))
+
+
+def test_the_moment_is_one_that_programs_read() -> None:
+    written = record_json(record())["at"]
+    assert datetime.fromisoformat(written) == datetime.fromtimestamp(WALL_S, UTC)
+
+
+def test_what_could_not_be_measured_has_the_same_keys_and_says_why() -> None:
+    written = unmeasured_json(TargetError("http://a: cannot be reached", Outcome.UNREACHABLE), WALL_S)
+    assert written.keys() == record_json(record()).keys()
+    assert (written["outcome"], written["detail"]) == ("unreachable", "http://a: cannot be reached")
+    assert written["ttft_s"] is None
+    json.dumps(written, allow_nan=False)

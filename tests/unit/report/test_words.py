@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.records import Objectives
-from probe.report.words import milliseconds, number, percent, promises, when
+from probe.report.words import iso, milliseconds, number, percent, promises, when
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,7 @@ def test_promises() -> None:
 
 def test_a_moment_is_in_utc() -> None:
     assert when(0.0) == "1970-01-01 00:00:00 UTC"
+
+
+def test_a_moment_for_programs_is_iso_8601() -> None:
+    assert iso(1_795_275_577.9) == "2026-11-21T15:39:37Z"

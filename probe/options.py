@@ -1,0 +1,167 @@
+"""Command-line options to what they stand for. Every ConfigError names the option it is about.
+
+In: options as they were written, None where they were left out. Out: a checked configuration, target, list of
+steps, workload or file.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from probe.config import DEFAULT_OBJECTIVES, Config, TargetConfig, load_config
+from probe.config_errors import did_you_mean
+from probe.errors import ConfigError
+from probe.words import one_line
+
+_MAX_CONCURRENCY = 1024
+# Where an option's value lies in the configuration that is made of it, and what is expected where the
+# configuration's own words would not fit.
+_OPTION_AT: Mapping[tuple[str | int, ...], str] = {
+    ("targets", 0, "base_url"): "--base-url",
+    ("targets", 0, "model"): "--model",
+    ("workloads", "default", "api"): "--api",
+    ("workloads", "default", "prompt_tokens", "plain"): "--prompt-tokens",
+    ("workloads", "default", "output_tokens", "plain"): "--output-tokens",
+    ("objectives", "default", "ttft", "within"): "--ttft",
+    ("objectives", "default", "tpot", "within"): "--tpot",
+    ("objectives", "default", "ttft", "ratio"): "--ratio",
+    ("objectives", "default", "tpot", "ratio"): "--ratio",
+}
+_EXPECTED = {
+    "--model": "expected a model's name of at most 256 characters",
+    "--api": "expected completions or chat",
+    "--prompt-tokens": "expected a whole number from 1 to 1000000",
+    "--output-tokens": "expected a whole number from 1 to 1000000",
+    "--ratio": "expected a number between 0 and 1, such as 0.95",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What describes a server given by --base-url. A configuration says all of this itself."""
+
+    model: str | None = None
+    api_key_file: Path | None = None
+    api: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    ttft: str | None = None
+    tpot: str | None = None
+    ratio: str | None = None
+
+    def given(self) -> list[str]:
+        """The options that were given, by their names."""
+        return [f"--{name.replace('_', '-')}" for name, value in asdict(self).items() if value is not None]
+
+
+def configuration(file: Path | None, base_url: str | None, server: ServerOptions) -> Config:
+    """The configuration file's, or one made of --base-url and its companions. Raises ConfigError."""
+    if file is not None and base_url is None:
+        if given := server.given():
+            raise ConfigError(
+                "\n".join(f"{name}: goes with --base-url only; with -c set it in the configuration" for name in given)
+            )
+        return load_config(file)
+    if file is None and base_url is not None:
+        return _one_server(base_url, server)
+    raise ConfigError("expected either -c FILE or --base-url URL; give one of them")
+
+
+def one_target(config: Config, name: str | None) -> TargetConfig:
+    """The target of that name; without a name the only one. Raises ConfigError."""
+    if name is not None:
+        return config.target(name)
+    if len(config.targets) > 1:
+        names = ", ".join(target.name for target in config.targets)
+        raise ConfigError(f"--target: the configuration has several targets; expected one of {names}")
+    return config.targets[0]
+
+
+def concurrency_steps(text: str) -> tuple[int, ...]:
+    """The steps of a ramp. Raises ConfigError."""
+    try:
+        steps = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        steps = ()
+    if not steps or min(steps) < 1 or max(steps) > _MAX_CONCURRENCY or list(steps) != sorted(set(steps)):
+        raise ConfigError(f"--concurrency {text}: expected rising whole numbers from 1 to 1024, such as 1,2,4,8,16")
+    return steps
+
+
+def workload_name(name: str | None, config: Config) -> str | None:
+    """A name of a workload that the configuration has. Raises ConfigError."""
+    if name is None or name in config.workloads or name == "default":
+        return name
+    known = ", ".join(config.workloads) or "(none is defined)"
+    hint = did_you_mean(name, list(config.workloads))
+    raise ConfigError(f"--workload {name}: not in the configuration{hint}; expected one of {known}")
+
+
+def check_writable(file: Path | None) -> None:
+    """Before minutes of load, whether the result can be kept. Raises ConfigError."""
+    if file is None:
+        return
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise ConfigError(
+            f"--json {file}: cannot be written ({error.strerror}); give a file in a directory that exists"
+        ) from None
+
+
+def check_runbooks(url: str) -> str:
+    """The address as written, if it can be one. Raises ConfigError."""
+    if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url:
+        raise ConfigError(f"--runbooks {one_line(url)}: expected an address such as https://example.org/runbooks/")
+    return url
+
+
+def _one_server(base_url: str, server: ServerOptions) -> Config:
+    default = DEFAULT_OBJECTIVES.model_dump(mode="json")
+    target = {"name": "target", "base_url": base_url, "model": server.model, "api_key_file": server.api_key_file}
+    workload = {
+        "api": server.api,
+        "prompt_tokens": server.prompt_tokens,
+        "output_tokens": server.output_tokens,
+    }
+    objectives = {
+        name: _set({"within": within, "ratio": server.ratio}, default[name])
+        for name, within in (("ttft", server.ttft), ("tpot", server.tpot))
+    }
+    if server.api_key_file is not None:
+        _check_readable("--api-key-file", server.api_key_file)
+    try:
+        return Config.model_validate(
+            {"targets": [_set(target)], "workloads": {"default": _set(workload)}, "objectives": {"default": objectives}}
+        )
+    except ValidationError as error:
+        raise ConfigError("\n".join(dict.fromkeys(_problems(error)))) from None
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    """A line for each problem; --ratio stands in two places, so the same line may come twice."""
+    for item in error.errors(include_url=False):
+        if item["type"] == "too_short":
+            continue  # pydantic's echo of a problem in the only target
+        option = _OPTION_AT.get(item["loc"])
+        said = str(item.get("ctx", {}).get("error", item["msg"])).partition(", got ")[0]
+        if option is None:
+            yield f"--base-url and the other options: {said}"
+            continue
+        # An address may hold a password.
+        written = "(hidden)" if "@" in str(item["input"]) else one_line(str(item["input"]))
+        yield f"{option} {written}: {_EXPECTED.get(option, said)}"
+
+
+def _set(values: Mapping[str, object], defaults: Mapping[str, object] | None = None) -> dict[str, object]:
+    """The values that were given, over the defaults."""
+    return {**(defaults or {}), **{key: value for key, value in values.items() if value is not None}}
+
+
+def _check_readable(option: str, file: Path) -> None:
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"{option} {file}: cannot be read ({error.strerror}); create it, or mend the path") from None

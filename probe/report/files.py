@@ -1,0 +1,23 @@
+"""Generated files into a folder: for the commands that are told `-o`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from probe.errors import ConfigError
+
+
+def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
+    """Writes each text under its name into the folder `out`, made where it is missing; the paths written.
+
+    Raises ConfigError, one line that names the folder.
+    """
+    paths = [out / name for name in files]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for path, text in zip(paths, files.values(), strict=True):
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"-o {out}: cannot be written ({error.strerror}); give a directory that can be created"
+        ) from None
+    return paths

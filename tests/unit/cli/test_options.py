@@ -1,0 +1,153 @@
+"""Options to what they stand for, and the lines that say which option is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from probe.config import Config, config_from
+from probe.errors import ConfigError
+from probe.options import (
+    ServerOptions,
+    check_runbooks,
+    check_writable,
+    concurrency_steps,
+    configuration,
+    one_target,
+    workload_name,
+)
+from probe.records import Api
+
+URL = "http://127.0.0.1:9"
+
+
+def _config(*names: str) -> Config:
+    return config_from({"targets": [{"name": name, "base_url": URL} for name in names]}, "test")
+
+
+def _refusal(base_url: str = URL, **options: object) -> str:
+    with pytest.raises(ConfigError) as refused:
+        configuration(None, base_url, ServerOptions(**options))  # type: ignore[arg-type]
+    return str(refused.value)
+
+
+def test_an_address_alone_is_a_configuration_with_the_usual_promises() -> None:
+    config = configuration(None, f"{URL}/v1/", ServerOptions())
+    (target,) = config.targets
+    assert (target.name, target.base_url, target.model) == ("target", URL, "auto")
+    assert config.objectives_of(target) == _config("a").objectives_of(_config("a").targets[0])
+    assert config.workload("default") == _config("a").workload("default")
+
+
+def test_the_options_beside_an_address_are_used(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("sk-1")
+    given = ServerOptions(
+        model="m", api_key_file=key, api="chat", prompt_tokens=7, output_tokens=9, ttft="2s", tpot="80ms", ratio="0.9"
+    )
+    config = configuration(None, URL, given)
+    (target,) = config.targets
+    assert (target.model, target.secret()) == ("m", "sk-1")
+    workload, promised = config.workload("default"), config.objectives_of(target)
+    assert (workload.api, workload.prompt_tokens, workload.output_tokens) == (Api.CHAT, 7, 9)
+    assert promised.ttft is not None
+    assert promised.tpot is not None
+    assert (promised.ttft.ratio, promised.ttft.within_s) == (0.9, 2.0)
+    assert (promised.tpot.ratio, promised.tpot.within_s) == (0.9, 0.08)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"ratio": "2"}, "--ratio 2: expected a number between 0 and 1, such as 0.95"),
+        ({"ratio": "most"}, "--ratio most: expected a number between 0 and 1, such as 0.95"),
+        ({"ratio": "nan"}, "--ratio nan: expected a number between 0 and 1, such as 0.95"),
+        ({"api": "foo"}, "--api foo: expected completions or chat"),
+        ({"ttft": "500"}, "--ttft 500: expected a duration with its unit, such as 500ms, 15s or 1h"),
+        ({"tpot": "0s"}, "--tpot 0s: expected a duration above zero"),
+        ({"prompt_tokens": 0}, "--prompt-tokens 0: expected a whole number from 1 to 1000000"),
+        ({"output_tokens": 10**7}, "--output-tokens 10000000: expected a whole number from 1 to 1000000"),
+        ({"model": ""}, "--model : expected a model's name of at most 256 characters"),
+        ({"base_url": "x"}, "--base-url x: expected an address such as http://llama-8b:8000"),
+        (
+            {"api_key_file": Path("/nonexistent/key")},
+            "--api-key-file /nonexistent/key: cannot be read (No such file or directory); create it, or mend the path",
+        ),
+    ],
+)
+def test_a_bad_option_is_one_line_that_names_it(options: dict[str, object], line: str) -> None:
+    assert _refusal(**options) == line  # type: ignore[arg-type]
+
+
+def test_each_bad_option_has_its_own_line() -> None:
+    lines = _refusal("x", ratio="2", ttft="500").splitlines()
+    assert sorted(line.split()[0] for line in lines) == ["--base-url", "--ratio", "--ttft"]
+
+
+def test_a_password_in_an_address_is_not_repeated() -> None:
+    line = _refusal("http://me:hunter2@a")
+    assert line.startswith("--base-url (hidden): expected an address without credentials")
+    assert "hunter2" not in line
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (ServerOptions(model="m"), ["--model"]),
+        (ServerOptions(api_key_file=Path("k"), api="chat"), ["--api-key-file", "--api"]),
+        (ServerOptions(prompt_tokens=256, output_tokens=128), ["--prompt-tokens", "--output-tokens"]),
+        (ServerOptions(ttft="500ms", tpot="50ms", ratio="0.95"), ["--ttft", "--tpot", "--ratio"]),
+    ],
+)
+def test_what_a_configuration_says_itself_is_refused_beside_it(options: ServerOptions, names: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        configuration(Path("unread.yml"), None, options)
+    assert str(refused.value).splitlines() == [
+        f"{name}: goes with --base-url only; with -c set it in the configuration" for name in names
+    ]
+
+
+@pytest.mark.parametrize(("file", "base_url"), [(None, None), (Path("a.yml"), URL)])
+def test_a_file_or_an_address_and_not_both(file: Path | None, base_url: str | None) -> None:
+    with pytest.raises(ConfigError, match="expected either -c FILE or --base-url URL"):
+        configuration(file, base_url, ServerOptions())
+
+
+def test_the_only_target_needs_no_name_and_one_of_several_does() -> None:
+    assert one_target(_config("a"), None).name == "a"
+    assert one_target(_config("a", "b"), "b").name == "b"
+    with pytest.raises(ConfigError) as refused:
+        one_target(_config("a", "b"), None)
+    assert str(refused.value) == "--target: the configuration has several targets; expected one of a, b"
+    with pytest.raises(ConfigError, match="--target c: not in the configuration"):
+        one_target(_config("a", "b"), "c")
+
+
+def test_steps_are_rising_whole_numbers() -> None:
+    assert concurrency_steps("1,2,1024") == (1, 2, 1024)
+
+
+@pytest.mark.parametrize("text", ["", "0", "1,1", "2,1", "1,x", "1025", "1.5"])
+def test_other_steps_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--concurrency .*: expected rising whole numbers"):
+        concurrency_steps(text)
+
+
+def test_a_workload_is_one_of_the_configuration() -> None:
+    raw = {"targets": [{"name": "a", "base_url": URL}], "workloads": {"short": {}}}
+    config = config_from(raw, "test")
+    assert [workload_name(name, config) for name in (None, "short", "default")] == [None, "short", "default"]
+    with pytest.raises(ConfigError, match=r"--workload shrt: .*did you mean 'short'.*expected one of short"):
+        workload_name("shrt", config)
+
+
+def test_a_result_that_could_not_be_kept_is_known_before_the_load(tmp_path: Path) -> None:
+    check_writable(None)
+    check_writable(tmp_path / "new.json")
+    with pytest.raises(ConfigError, match=r"--json .*cannot be written"):
+        check_writable(tmp_path / "missing" / "new.json")
+
+
+def test_runbooks_lie_under_an_address() -> None:
+    assert check_runbooks("https://wiki.example/kneewatch") == "https://wiki.example/kneewatch"
+    with pytest.raises(ConfigError, match="--runbooks docs: expected an address"):
+        check_runbooks("docs")

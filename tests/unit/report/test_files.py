@@ -1,0 +1,32 @@
+"""Generated files into a folder."""
+
+from pathlib import Path
+
+import pytest
+
+from probe.errors import ConfigError
+from probe.report.files import write_files
+
+
+def test_each_text_is_written_under_its_name_into_a_new_folder(tmp_path: Path) -> None:
+    out = tmp_path / "a" / "b"
+    assert write_files({"x.yml": "≤ 1\n", "y.yml": ""}, out) == [out / "x.yml", out / "y.yml"]
+    assert (out / "x.yml").read_text(encoding="utf-8") == "≤ 1\n"
+    assert (out / "y.yml").read_text() == ""
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_that_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(ConfigError) as refused:
+        write_files({"x.yml": ""}, file)
+    assert str(refused.value) == (f"-o {file}: cannot be written (File exists); give a directory that can be created")
+    assert file.read_text() == "mine"
+    with pytest.raises(ConfigError, match="-o /proc/x: cannot be written"):
+        write_files({"x.yml": ""}, Path("/proc/x"))
+
+
+def test_a_folder_in_the_place_of_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "x.yml").mkdir()
+    with pytest.raises(ConfigError, match="Is a directory"):
+        write_files({"x.yml": ""}, tmp_path)
