@@ -60,7 +60,7 @@ def result_words(result: CapacityResult) -> str:
     lines.append(f"Ended by {result.stopped.by}{reason}.")
     lines.append(
         f"Cost: {cost.requests} requests, {cost.tokens:,} tokens, {cost.seconds:.1f} s,"
-        f" {cost.over_objective_seconds:g} s over an objective."
+        f" {cost.over_objective_seconds:.1f} s over an objective."
     )
     return "\n".join(one_line(line, _LINE) for line in lines)
 
