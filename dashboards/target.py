@@ -276,8 +276,8 @@ def _trust(step: str) -> list[Placed]:
         ),
         panels.timeseries(
             "Schedule lag",
-            "How late requests were sent. Good: p95 under 10 ms. Latencies count from the scheduled send, so this lag"
-            " is inside them.",
+            "From our turning to a request to its being sent. Good: p95 under 10 ms. This lag is inside the latencies;"
+            " how late we turn to requests is the event loop's lag.",
             unit="s",
             queries=_p50_p95(names.SCHEDULE_LAG, _WORKLOAD),
             min_interval=step,
