@@ -47,7 +47,7 @@ def test_a_knee_in_words_with_its_bounds_its_limit_and_its_cost() -> None:
     assert "10 requests/s (10 to 12.5), 640 output tokens/s" in words
     assert "Limited by ttft." in words
     assert "Ended by done (concurrency 8 broke ttft)." in words
-    assert "300 requests, 57,600 tokens, 31.5 s, 2 s over an objective" in words
+    assert "300 requests, 57,600 tokens, 31.5 s, 2.0 s over an objective" in words
 
 
 def test_a_lower_bound_says_that_it_is_one() -> None:
