@@ -1,7 +1,6 @@
 """The /metrics page as a whole: exactly this text for these records, clean for Prometheus, and of bounded size."""
 
 import os
-import re
 import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
