@@ -46,9 +46,9 @@ class Store:
             (result.id, result.target, result.started.timestamp(), dumps(result)),
         )
         self._db.execute(
-            "DELETE FROM results WHERE target = ?1 AND id NOT IN"
-            " (SELECT id FROM results WHERE target = ?1 ORDER BY started DESC LIMIT ?2)",
-            (result.target, _KEEP),
+            "DELETE FROM results WHERE target = :target AND id NOT IN"
+            " (SELECT id FROM results WHERE target = :target ORDER BY started DESC LIMIT :keep)",
+            {"target": result.target, "keep": _KEEP},
         )
 
     def get(self, result_id: str) -> CapacityResult | None:
@@ -59,8 +59,8 @@ class Store:
     def latest(self, target: str | None = None, limit: int = 20) -> Sequence[CapacityResult]:
         """The newest results, of one target or of all, newest first."""
         rows = self._db.execute(
-            "SELECT result FROM results WHERE ?1 IS NULL OR target = ?1 ORDER BY started DESC LIMIT ?2",
-            (target, limit),
+            "SELECT result FROM results WHERE :target IS NULL OR target = :target ORDER BY started DESC LIMIT :limit",
+            {"target": target, "limit": limit},
         )
         return [result for row in rows if (result := _readable(row[0])) is not None]
 
