@@ -77,7 +77,7 @@ SCHEDULE_LAG = _series("histogram", "schedule_lag_seconds", "How late a request 
 TOKENS = _series(
     "counter",
     "tokens_total",
-    "Tokens of our own requests, to subtract from the server's",
+    "Tokens of our own requests; in full for those that were cancelled",
     ("target", "model", "traffic", "kind"),
 )
 LAST_SUCCESS = _series("gauge", "last_success_timestamp_seconds", "When a request last succeeded", _REQUEST)

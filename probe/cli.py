@@ -233,11 +233,11 @@ def ramp(
     check_writable(json_file)
     with ramp_progress(asked.concurrency) as on_step:
         result = asyncio.run(ramp_target(loaded, chosen, asked, SystemClock(), on_step))
+    if json_file:
+        json_file.write_text(dumps(result, indent=1) + "\n")
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
     console.print(step_table(result.steps))
     console.print(result_words(result), markup=False)
-    if json_file:
-        json_file.write_text(dumps(result, indent=1) + "\n")
     raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
 
 

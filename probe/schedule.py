@@ -6,6 +6,7 @@ monitor whose tasks silently do not run shows a healthy server.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -60,10 +61,10 @@ def _weekdays(field: str) -> str:
         return field
     days: set[int] = set()
     for part in field.lower().split(","):
-        span, _, step = part.partition("/")
-        first, _, last = span.partition("-")
-        low, high = (0, 6) if span == "*" else (_weekday(first), _weekday(last or first))
-        if high < low or (step and not step.isdecimal()):
+        written = re.fullmatch(r"(?:\*|(\w+)(?:-(\w+))?)(?:/([0-9]+))?", part, re.ASCII)
+        first, last, step = written.groups() if written else ("", "", "")
+        low, high = (_weekday(first), _weekday(last or first)) if first is not None else (0, 6)
+        if high < low or (step and first and not last):
             raise ValueError(f"{part!r} is no range of weekdays")
         days |= {day % 7 for day in range(low, high + 1, int(step or 1))}
     return ",".join(_WEEKDAYS[day] for day in sorted(days))

@@ -8,6 +8,8 @@ from probe.summary import CUT_SHORT, MIN_REQUESTS
 MODE = "empirical"  # measured, with no model behind it
 # The guard's reasons that speak of load; the others say that our requests or our polls failed.
 _OVERLOAD = ("preemptions", "queue", "kv_cache")
+# The budget's reason that says that the server was too slow, and not that the run was too long.
+OVER_OBJECTIVE = "over_objective_seconds"
 # Why a step judged nothing, and what to do about it.
 _VOID = {
     "too_few_requests": f"fewer than {MIN_REQUESTS} requests were answered in a step; give it more time or requests",
@@ -15,7 +17,7 @@ _VOID = {
 }
 # What ended a run before a step was complete, and what to do about it.
 _ENDED = {
-    "budget": "the budget ended the run; raise --max-seconds or --max-tokens",
+    "budget": "the budget ended the run; raise it: budget in the configuration, --max-seconds or --max-tokens",
     "interrupt": "the run was interrupted; let it end by itself",
     "error": "an error ended the run; measure again",
     "guard": "the guard ended the run before a higher step",
@@ -25,15 +27,16 @@ _ENDED = {
 def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     """The highest valid step that held every objective, as a capacity.
 
-    The true knee lies between that step and the next one up that did not hold: one that broke an objective,
-    or one that the guard had to stop. `lower` is the throughput held; `upper` what the broken step reached or,
-    where throughput had already collapsed there, what it could have reached at most (throughput grows no faster
-    than concurrency); None where nothing broke. Steps that are invalid for another reason judge nothing.
+    The true knee lies between that step and the next one up that did not hold: one that broke an objective, or one
+    that had to be stopped, by the guard or because it was over an objective for as long as the budget allows.
+    `lower` is the throughput held; `upper` what the broken step reached or, where throughput had already collapsed
+    there, what it could have reached at most (throughput grows no faster than concurrency); None where nothing broke.
+    Steps that are invalid for another reason judge nothing.
     """
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
     best = max(held, key=_concurrency, default=None)
-    guarded = [step for step in steps if stopped.by == "guard" and step.reason == CUT_SHORT]
-    broke = [step for step in steps if step.valid and step.broken] + guarded
+    halted = [step for step in steps if _had_to_stop(stopped) and step.reason == CUT_SHORT]
+    broke = [step for step in steps if step.valid and step.broken] + halted
     above = min(
         (s for s in broke if best is None or _concurrency(s) > _concurrency(best)), key=_concurrency, default=None
     )
@@ -52,6 +55,10 @@ def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     )
 
 
+def _had_to_stop(stopped: Stopped) -> bool:
+    return stopped.by == "guard" or stopped == Stopped("budget", OVER_OBJECTIVE)
+
+
 def _concurrency(step: StepSummary) -> int:
     return step.plan.concurrency
 
@@ -59,6 +66,10 @@ def _concurrency(step: StepSummary) -> int:
 def _limiting(above: StepSummary | None, stopped: Stopped) -> str | None:
     if above is not None and above.broken:
         return above.broken[0]
+    if above is not None and stopped.reason == OVER_OBJECTIVE:
+        # Not judged, because it was cut short: the objective that fewest of its requests met.
+        latencies = {name: ratio for name, ratio in above.good_ratio.items() if name in ("ttft", "tpot")}
+        return min(latencies, key=lambda name: latencies[name], default="availability")
     return stopped.reason if stopped.by == "guard" else None
 
 
@@ -81,6 +92,9 @@ def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
         return f"no request was answered at concurrency {judged.plan.concurrency}; `kneewatch check` says why"
     if stopped.by == "guard":
         return _guarded(steps, stopped.reason)
+    if _had_to_stop(stopped) and steps:
+        first = min(map(_concurrency, steps))
+        return f"the first step was over an objective for as long as the budget allows: {_below(first)}"
     return "; ".join(_voided(steps, stopped)) or _ended(stopped)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from probe import summary
-from probe.capacity.knee import knee
+from probe.capacity.knee import OVER_OBJECTIVE, knee
 from probe.client.send import Send
 from probe.clock import Clock
 from probe.errors import TargetError
@@ -41,7 +41,7 @@ _GUARD_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a run may cost at most."""
+    """What a run may cost at most. Stopped.reason is the configuration's name of the one that was spent."""
 
     tokens: int
     seconds: float
@@ -103,6 +103,7 @@ class Ramp:
         self._failures: list[Outcome] = []
         self._requests, self._tokens = 0, 0
         self._over: list[tuple[int, int]] = []
+        self._warm = False
         self._loop: ClosedLoop | None = None
         self._watch = _Watch()
 
@@ -124,6 +125,7 @@ class Ramp:
         try:
             # One request that no step counts: a cold server's first answer says nothing of its capacity.
             await self._load(StepPlan(concurrency=1, seconds=0, requests=1))
+            self._warm = True
             for plan in self._job.plans:
                 first = len(self._watch.readings)
                 await self._poll()  # the state before the step, so that its preemptions are its own
@@ -169,7 +171,7 @@ class Ramp:
     def _keep(self, record: RequestRecord) -> None:
         self._requests += 1
         self._tokens += sum(summary.tokens_spent(record))
-        self._over += summary.over_objective(record, self._job.objectives)
+        self._over += self._over_objective(record)
         self._on_record(record)
         if record.outcome not in (Outcome.OK, Outcome.ABORTED):
             self._failures.append(record.outcome)
@@ -220,15 +222,18 @@ class Ramp:
     def _spend(self) -> None:
         cost, budget = self._cost(), self._job.budget
         if cost.tokens >= budget.tokens:
-            self.stop("budget", f"{cost.tokens} tokens of {budget.tokens}")
+            self.stop("budget", "tokens_per_run")
         elif cost.seconds >= budget.seconds:
-            self.stop("budget", f"{budget.seconds:g} seconds")
+            self.stop("budget", "seconds")
         elif cost.over_objective_seconds >= budget.over_objective_seconds:
-            self.stop("budget", f"{budget.over_objective_seconds:g} seconds over an objective")
+            self.stop("budget", OVER_OBJECTIVE)
+
+    def _over_objective(self, record: RequestRecord) -> list[tuple[int, int]]:
+        return summary.over_objective(record, self._job.objectives) if self._warm else []
 
     def _cost(self) -> Cost:
         in_flight = self._loop.aborted(self._job.target, self._job.model) if self._loop else []
-        late = [span for record in in_flight for span in summary.over_objective(record, self._job.objectives)]
+        late = [span for record in in_flight for span in self._over_objective(record)]
         return Cost(
             requests=self._requests + len(in_flight),
             tokens=self._tokens + sum(sum(summary.tokens_spent(record)) for record in in_flight),

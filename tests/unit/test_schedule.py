@@ -212,7 +212,9 @@ def test_weekdays_are_those_of_cron(field: str, days: str) -> None:
     assert fired - {None} == set(days.split())
 
 
-@pytest.mark.parametrize("field", ["8", "-1", "5-1", "fri-mon", "1/0", "1/x", "someday", "", "1--2", ","])
+@pytest.mark.parametrize(
+    "field", ["8", "-1", "5-1", "fri-mon", "1/0", "1/x", "someday", "", "1--2", ",", "1-", "1-5/", "+1", "1/2"]
+)
 def test_weekdays_that_are_none_are_refused(field: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         cron_trigger(f"30 4 * * {field}")

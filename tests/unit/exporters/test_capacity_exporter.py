@@ -114,5 +114,5 @@ def test_trips_of_the_guard_count_from_zero_by_reason(reason: str) -> None:
 
 def test_what_else_ends_a_run_is_no_trip() -> None:
     registry, exporter = _registry()
-    exporter.observe(result(stopped=Stopped("budget", "7 seconds")))
+    exporter.observe(result(stopped=Stopped("budget", "seconds")))
     assert sum(values(registry, "kneewatch_guard_trips_total")) == 0

@@ -183,7 +183,7 @@ def test_a_run_ends_with_its_budget_of_tokens() -> None:
     run = Run(_job(4, 8, step_s=60.0, budget=Budget(1000, 10**6, 10**6)))
     result = run.to_its_end()
     assert result.stopped.by == "budget"
-    assert "1000" in (result.stopped.reason or "")
+    assert result.stopped.reason == "tokens_per_run"
     assert result.capacity.requests_per_second is None
     # 440 tokens/s: half a second late at most.
     assert 1000 <= result.cost.tokens < 1400
@@ -204,7 +204,7 @@ def test_tokens_that_are_in_flight_count_against_the_budget() -> None:
 def test_a_run_ends_with_its_budget_of_seconds() -> None:
     run = Run(_job(4, 8, step_s=60.0, budget=Budget(10**9, 7.0, 10**6)))
     result = run.to_its_end()
-    assert result.stopped == Stopped("budget", "7 seconds")
+    assert result.stopped == Stopped("budget", "seconds")
     assert run.took_s == pytest.approx(7.0, abs=0.6)
     assert result.cost.seconds == pytest.approx(run.took_s, abs=0.05)
 
@@ -213,10 +213,22 @@ def test_a_run_ends_with_its_budget_of_seconds_over_an_objective() -> None:
     slow = FakeServer(seconds=lambda _: 0.8)
     run = Run(_job(4, step_s=60.0, budget=Budget(10**9, 10**6, 5.0)), slow)
     result = run.to_its_end()
-    assert result.stopped.by == "budget"
-    assert "over an objective" in (result.stopped.reason or "")
+    assert result.stopped == Stopped("budget", "over_objective_seconds")
     # Of every answer's 0.8 s the last 0.3 s are over: 5 s of these are reached in the 17th round.
-    assert run.took_s == pytest.approx(16.7 * 0.8, abs=1.5)
+    assert run.took_s == pytest.approx(0.8 + 16.7 * 0.8, abs=1.5)
+
+
+def test_a_step_that_spends_the_budget_over_an_objective_bounds_the_knee_as_one_that_broke_it() -> None:
+    # 2 in flight hold; 8 take 2 s an answer, and a step is long enough to spend 20 s over TTFT.
+    server = FakeServer(seconds=lambda in_flight: 0.1 if in_flight <= 2 else 2.0)
+    run = Run(_job(2, 8, step_s=60.0, budget=Budget(10**9, 10**6, 20.0)), server)
+    result = run.to_its_end()
+    assert result.stopped == Stopped("budget", "over_objective_seconds")
+    assert (result.capacity.knee_concurrency, result.capacity.limiting) == (2, "ttft")
+    assert result.capacity.upper is not None
+    assert result.capacity.reason is None
+    alone = Run(_job(8, step_s=60.0, budget=Budget(10**9, 10**6, 20.0)), FakeServer(seconds=lambda _: 2.0))
+    assert "begin lower" in (alone.to_its_end().capacity.reason or "")
 
 
 def test_a_server_that_hangs_is_time_over_an_objective() -> None:
@@ -225,7 +237,7 @@ def test_a_server_that_hangs_is_time_over_an_objective() -> None:
     server.seconds = lambda _: 0.1 if len(server.sent_s) == 1 else 500.0
     run = Run(_job(4, step_s=60.0, budget=Budget(10**9, 10**6, 2.0)), server)
     result = run.to_its_end()
-    assert result.stopped == Stopped("budget", "2 seconds over an objective")
+    assert result.stopped == Stopped("budget", "over_objective_seconds")
     assert run.took_s == pytest.approx(0.1 + 0.6 + 2.0, abs=0.6)
     assert result.cost.over_objective_seconds == pytest.approx(2.0, abs=0.5)
 
@@ -279,7 +291,7 @@ def test_stop_ends_a_warm_up_that_hangs() -> None:
 def test_the_guard_and_the_budget_end_a_warm_up_that_hangs() -> None:
     budget = Budget(10**9, 5.0, 10**6)
     run = Run(_job(4, budget=budget), FakeServer(seconds=lambda _: 500.0))
-    assert run.to_its_end(within_s=30.0).stopped == Stopped("budget", "5 seconds")
+    assert run.to_its_end(within_s=30.0).stopped == Stopped("budget", "seconds")
     run = Run(_job(4), FakeServer(seconds=lambda _: 500.0), FakeMetrics(_at(1.0, None)))
     assert run.to_its_end(within_s=30.0).stopped == Stopped("guard", "server_unreadable")
 
@@ -454,7 +466,7 @@ def test_the_warm_up_is_no_part_of_any_step_but_of_the_cost() -> None:
     assert result.steps[0].requests.ok == 40
     assert result.steps[0].ttft_s.max == pytest.approx(0.1, abs=0.01)
     assert result.cost.requests == 41
-    assert result.cost.over_objective_seconds == pytest.approx(29.5)
+    assert result.cost.over_objective_seconds == 0.0
 
 
 def test_a_failed_warm_up_means_no_load() -> None:
