@@ -8,16 +8,17 @@ messages show the text as written, so a value can never leak.
 
 import hashlib
 import os
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, SecretStr, Tag, ValidationError, model_validator
+from pydantic import Discriminator, Field, SecretStr, Tag, ValidationError, model_validator
 
+from probe.config_connection import ConnectionConfig, TlsConfig, connection_problems
 from probe.config_errors import describe, did_you_mean, shown
 from probe.config_file import expand, read_yaml
+from probe.config_files import file_problem
 from probe.config_values import (
     BaseUrl,
     CanaryInterval,
@@ -29,6 +30,7 @@ from probe.config_values import (
     NotASwitch,
     Positive,
     Ratio,
+    Section,
     Steps,
     SwitchedOff,
     Timezone,
@@ -42,11 +44,7 @@ from probe.records import Api, Objective, Objectives
 from probe.words import one_line
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
-class LatencyObjective(_Model):
+class LatencyObjective(Section):
     """`ratio` of requests within `within`."""
 
     ratio: Ratio
@@ -56,7 +54,7 @@ class LatencyObjective(_Model):
         return Objective(ratio=self.ratio, within_s=self.within)
 
 
-class ObjectivesConfig(_Model):
+class ObjectivesConfig(Section):
     """What users were promised."""
 
     window: Duration = default_duration("30d")
@@ -65,7 +63,7 @@ class ObjectivesConfig(_Model):
     tpot: LatencyObjective | None = None
 
 
-class Lognormal(_Model):
+class Lognormal(Section):
     """Lengths drawn from a log-normal distribution, cut at `max`."""
 
     median: Tokens
@@ -79,13 +77,13 @@ class Lognormal(_Model):
         return self
 
 
-class LognormalTokens(_Model):
+class LognormalTokens(Section):
     """The long form of a token count."""
 
     lognormal: Lognormal
 
 
-class SharedPrefix(_Model):
+class SharedPrefix(Section):
     """The first tokens are the same in every prompt, so the server's prefix cache hits."""
 
     shared_tokens: Tokens
@@ -97,7 +95,7 @@ Prefix = Annotated[
 ]
 
 
-class WorkloadConfig(_Model):
+class WorkloadConfig(Section):
     """What one request looks like."""
 
     api: Api = Api.COMPLETIONS
@@ -106,7 +104,7 @@ class WorkloadConfig(_Model):
     prefix: Prefix = "unique"
 
 
-class CanaryConfig(_Model):
+class CanaryConfig(Section):
     """A low-rate synthetic request.
 
     `startup_grace`: for so long after our own start, failures before the first success are not counted. For a
@@ -119,14 +117,14 @@ class CanaryConfig(_Model):
     startup_grace: Duration | None = None
 
 
-class ScheduleConfig(_Model):
+class ScheduleConfig(Section):
     """When scheduled load may start."""
 
     cron: Cron = "0 4 * * *"
     timezone: Timezone = "UTC"
 
 
-class BudgetConfig(_Model):
+class BudgetConfig(Section):
     """What one capacity run may cost at most."""
 
     tokens_per_run: Count = 500_000
@@ -134,7 +132,7 @@ class BudgetConfig(_Model):
     over_objective_seconds: Positive = 20.0
 
 
-class CapacityConfig(_Model):
+class CapacityConfig(Section):
     """Step-up load. Off unless asked for: it runs against servers that users are on."""
 
     mode: Annotated[Literal["off", "verify"], SwitchedOff] = "off"
@@ -145,14 +143,7 @@ class CapacityConfig(_Model):
     budget: BudgetConfig = BudgetConfig()
 
 
-class TlsConfig(_Model):
-    """How the target's certificate is checked."""
-
-    ca_file: Path | None = None
-    verify: bool = True
-
-
-class TargetConfig(_Model):
+class TargetConfig(Section):
     """One server to watch. Only servers named here get traffic."""
 
     name: Name
@@ -161,6 +152,7 @@ class TargetConfig(_Model):
     api_key: SecretStr | None = None
     api_key_file: Path | None = None
     tls: TlsConfig = TlsConfig()
+    connection: ConnectionConfig = ConnectionConfig()
     metrics_url: Url | None = None
     scrape: Duration = default_duration("5s")
     objectives: Name = "default"
@@ -177,19 +169,19 @@ class TargetConfig(_Model):
         return self.api_key.get_secret_value() if self.api_key else None
 
 
-class PrometheusConfig(_Model):
+class PrometheusConfig(Section):
     """Prometheus, asked before load is added whether an alert fires for the target."""
 
     url: Url
 
 
-class StoreConfig(_Model):
+class StoreConfig(Section):
     """Where results are kept. Without a path they live as long as the process."""
 
     path: Path | None = None
 
 
-class Config(_Model):
+class Config(Section):
     """The whole configuration."""
 
     listen: Listen = "127.0.0.1:9876"
@@ -307,27 +299,14 @@ def _target_problems(i: int, target: TargetConfig, config: Config, raw: object) 
     refer(("capacity", "workload"), target.capacity.workload, config.workloads, "workloads")
     if target.api_key and target.api_key_file:
         problems.append(f"{at}: api_key and api_key_file are both set; keep api_key_file")
-    for keys, file in ((("api_key_file",), target.api_key_file), (("tls", "ca_file"), target.tls.ca_file)):
-        written = shown(["targets", i, *keys], raw)
-        if file is not None and not _readable(file):
-            problems.append(f"{at}.{'.'.join(keys)}: {written} cannot be read; create it, or mend the path")
-        elif keys[0] == "tls" and file is not None and not _holds_certificates(file):
-            problems.append(f"{at}.{'.'.join(keys)}: {written} holds no certificates; give a PEM file")
-    return problems
-
-
-def _readable(file: Path) -> bool:
-    try:
-        with file.open("rb") as opened:
-            opened.read(1)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def _holds_certificates(file: Path) -> bool:
-    try:
-        ssl.create_default_context(cafile=str(file))
-    except (OSError, ValueError):
-        return False
-    return True
+    if target.api_key_file and (words := file_problem(target.api_key_file)):
+        problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
+    reaching = connection_problems(
+        target.tls,
+        target.connection,
+        base_url=target.base_url,
+        metrics_url=target.metrics_url,
+        timeout_s=target.canary.timeout,
+        written=lambda keys: shown(["targets", i, *keys.split(".")], raw),
+    )
+    return problems + [f"{at}.{line}" for line in reaching]

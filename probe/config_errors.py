@@ -51,13 +51,13 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
 def shown(path: Sequence[str | int], raw: object) -> str:
     """The value as the file has it, never as the environment filled it in; without what may be a secret."""
-    if any("key" in str(part) and "file" not in str(part) for part in path):
+    if any(("key" in str(part) and "file" not in str(part)) or part == "proxy" for part in path):
         return "(hidden)"
     value = _at(path, raw)
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     text = repr(value)
-    if "@" in text:
+    if "@" in text or (path[-1] == "proxy_auth_file" and ":" in text):  # what belongs into the file
         return "(hidden)"
     return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a line stays readable
 

@@ -3,17 +3,26 @@
 A validator raises ValueError("expected ..."); config_errors.py adds where, and the value as it was written.
 """
 
+import os
 import re
+from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from probe.units import DURATION_PATTERN, format_duration, parse_duration
 
 _MAX_PORT = 65535
 _MAX_LABEL = 63
+_MAX_SOCKET_PATH = 107  # unix(7): sun_path, less the zero byte at its end
+
+
+class Section(BaseModel):
+    """A mapping of the file. A key that it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
 def _positive(seconds: float) -> float:
@@ -83,6 +92,27 @@ def _base_url(text: str) -> str:
     return url.removesuffix("/v1") if urlsplit(url).path.endswith("/v1") else url
 
 
+def _proxy(text: str) -> str:
+    if "@" in unquote(text):
+        raise ValueError("expected a proxy's address without credentials, which belong into proxy_auth_file")
+    expected = ValueError("expected an HTTP proxy such as http://proxy:3128")
+    try:
+        url = _url(text)
+    except ValueError:
+        raise expected from None
+    if urlsplit(url).path:
+        raise expected
+    return url
+
+
+def _socket_path(path: Path) -> Path:
+    if str(path) == "." or str(path).startswith("unix:") or "\0" in str(path):
+        raise ValueError("expected the path of a socket such as /run/vllm.sock")
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+        raise ValueError(f"expected the path of a socket, of at most {_MAX_SOCKET_PATH} bytes")
+    return path
+
+
 def _listen(text: str) -> str:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
@@ -140,6 +170,8 @@ Steps = Annotated[
 Name = Annotated[str, AfterValidator(_name)]
 Url = Annotated[str, AfterValidator(_url)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
+Proxy = Annotated[str, AfterValidator(_proxy)]
+SocketPath = Annotated[Path, AfterValidator(_socket_path)]
 Listen = Annotated[str, AfterValidator(_listen)]
 Cron = Annotated[str, AfterValidator(_cron)]
 Timezone = Annotated[str, AfterValidator(_timezone)]

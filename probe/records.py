@@ -16,6 +16,7 @@ knee            the highest load whose share of good requests still meets every 
 capacity        the knee as a rate.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -50,7 +51,12 @@ class Outcome(StrEnum):
     SERVER_ERROR = "server_error"  # 5xx, or an error event inside the stream
     BROKEN_STREAM = "broken_stream"  # 200, then not a complete event stream
     WRONG_ANSWER = "wrong_answer"  # a complete stream that a validator refuses
+    CLIENT_BOUND = "client_bound"  # answered; a miss that may be our own lateness, and judges no latency
     ABORTED = "aborted"  # cancelled by us: guard, budget or shutdown
+
+
+# Outcomes of requests that the server answered as it should.
+UP = (Outcome.OK, Outcome.CLIENT_BOUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +79,20 @@ class RequestSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenEvent:
-    """A stream event that carried at least one token."""
+class TokenEvents:
+    """The events of a stream that carried tokens, in order, as arrays of one length: a step has millions.
 
-    at_ns: int
-    tokens: int  # how many the server counted since the event before
-    visible: bool  # False while a character is still incomplete: a token, but nothing to read
+    `first_visible`: index of the first one with something to read. Before it there may be tokens that are the
+    beginning of a character.
+    """
+
+    at_ns: "array[int]" = field(default_factory=lambda: array("q"))
+    late_ns: "array[int]" = field(default_factory=lambda: array("q"))  # by how much at_ns may be too late, at most
+    tokens: "array[int]" = field(default_factory=lambda: array("i"))  # as the server counted since the one before
+    first_visible: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.at_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +113,7 @@ class RequestRecord:
     outcome: Outcome
     detail: str | None = None  # one line, for people, where the outcome is not OK
     http_status: int | None = None
-    events: tuple[TokenEvent, ...] = ()
+    events: TokenEvents = field(default_factory=TokenEvents)
     reads: int = 0  # network reads the body arrived in
     prompt_tokens: int = 0  # as the server's usage counts them
     output_tokens: int = 0
@@ -129,9 +143,16 @@ class Objectives:
         return {k: o for k, o in (("ttft", self.ttft), ("tpot", self.tpot)) if o is not None}
 
 
+# A 95 % confidence interval; None on a side that the samples do not bound.
+Interval = tuple[float | None, float | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Exact statistics of one latency over a step, in seconds. All None without a sample."""
+    """Exact statistics of one latency over a step, in seconds. All None without a sample.
+
+    Intervals are None where the samples depend on one another.
+    """
 
     count: int = 0
     mean: float | None = None
@@ -139,6 +160,8 @@ class Distribution:
     p95: float | None = None
     p99: float | None = None
     max: float | None = None
+    p95_interval: Interval | None = None
+    p99_interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +174,59 @@ class ServerPeaks:
     preemptions: float | None = None
 
 
+class Pattern(StrEnum):
+    """How the requests of an open loop are spread over time."""
+
+    CONSTANT = "constant"
+    POISSON = "poisson"
+    GAMMA = "gamma"  # bursts, by `burstiness`
+    RAMP = "ramp"  # Poisson, from one rate to another
+    REPLAY = "replay"  # recorded times
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """An arrival pattern; which of the figures count, depends on the pattern (arrivals.py)."""
+
+    pattern: Pattern = Pattern.POISSON
+    rate_rps: float = 0.0
+    burstiness: float = 1.0
+    end_rate_rps: float = 0.0
+    ramp_s: float = 0.0
+    times_s: tuple[float, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A closed-loop step: `concurrency` requests in flight, for `seconds` or, if set, for `requests`."""
+    """One step of load: a warm-up that is not judged, then `seconds` that are (or, if set, so many `requests`).
+
+    Closed loop: `concurrency` requests in flight, each answered before its successor is sent. Open loop (with
+    `arrivals`): requests are sent when they are due; `concurrency` is how many may be in flight at most.
+    """
 
     concurrency: int
     seconds: float
     requests: int | None = None
     loop: str = "closed"
+    warm_up_s: float = 0.0
+    arrivals: Arrivals | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """A step as it happened. `window_ns`: from the end of the warm-up to the end of sending; see summary.py.
+
+    `capped`: an open loop had as many in flight as it may. `problem` names what went wrong on our side; such a step
+    judges nothing.
+    """
+
+    plan: StepPlan
+    records: tuple[RequestRecord, ...]
+    window_ns: tuple[int, int]
+    loop_lag_s: tuple[float, ...]
+    cut_short: bool
+    capped: bool = False
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +240,11 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBound:
-    """How far the client itself may have moved a timestamp of these, in seconds."""
+    """By how much the client itself may have made 99 of 100 of these too long or too short, in seconds.
+
+    From how late requests were sent, how late the event loop noticed that bytes had arrived, and how late the
+    process was given a processor.
+    """
 
     ttft: float
     itl: float
@@ -205,6 +277,11 @@ class StepSummary:
     good_ratio: Mapping[str, float]
     broken: tuple[str, ...]
     server: ServerPeaks
+    stall_s: Distribution = Distribution()  # the longest gap of each request
+    loop_lag_s: Distribution = Distribution()  # how late the process woke
+    coalesced_ratio: float | None = None  # token events that came in one read with the one before
+    tokens_per_event: float | None = None
+    goodput_by_objective_rps: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Records with plausible values; a test names only what it is about."""
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +27,7 @@ from probe.records import (
     StepSummary,
     Stopped,
     TargetStatus,
-    TokenEvent,
+    TokenEvents,
     Traffic,
 )
 
@@ -37,6 +38,17 @@ CHAT = Objectives(name="chat", availability=0.999, ttft=Objective(0.95, 0.5), tp
 def spec(prompt_tokens: int = 8, output_tokens: int = 3, workload: str = "short") -> RequestSpec:
     return RequestSpec(
         workload, Api.COMPLETIONS, tuple(range(1000, 1000 + prompt_tokens)), prompt_tokens, output_tokens
+    )
+
+
+def token_events(rows: Iterable[tuple[int, int, bool]], late_ns: int = 0) -> TokenEvents:
+    """From (when, tokens, visible)."""
+    given = list(rows)
+    return TokenEvents(
+        array("q", [at_ns for at_ns, _, _ in given]),
+        array("q", [late_ns] * len(given)),
+        array("i", [tokens for _, tokens, _ in given]),
+        next((i for i, (_, _, visible) in enumerate(given) if visible), None),
     )
 
 
@@ -65,7 +77,7 @@ def record(
         "outcome": outcome,
         "detail": None if ok else "it failed",
         "http_status": 200 if ok else None,
-        "events": tuple(TokenEvent(round(t * 1e9), 1, visible=True) for t in times_s) if ok else (),
+        "events": token_events((round(t * 1e9), 1, True) for t in times_s) if ok else TokenEvents(),
         "reads": len(times_s),
         "prompt_tokens": asked.prompt_tokens if ok else 0,
         "output_tokens": asked.output_tokens if ok else 0,

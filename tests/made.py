@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from example_records import token_events
+
 from probe.records import (
     Api,
     Distribution,
@@ -17,7 +19,6 @@ from probe.records import (
     ServerSnapshot,
     StepPlan,
     StepSummary,
-    TokenEvent,
     Traffic,
 )
 
@@ -53,7 +54,7 @@ def record(
         "done_ns": (stamps[-1] if stamps else due) + MS,
         "done_wall_s": 1.7e9,
         "outcome": outcome,
-        "events": tuple(TokenEvent(stamp, 1, visible=True) for stamp in stamps),
+        "events": token_events((stamp, 1, True) for stamp in stamps),
         "prompt_tokens": 8,
         "output_tokens": tokens,
     }

@@ -2,23 +2,52 @@
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+
+from probe.client.standard import Standard
+from probe.client.transport import Transport
+
+# uvicorn, and so vLLM, closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE): we let go first,
+# so that a request seldom meets a connection that is just being closed.
+_KEEPALIVE_S = 4.0
 
 
-def _no_secret() -> None:
+def no_secret() -> None:
     return None
+
+
+def _no_passphrase() -> str:
+    """Where TLS would ask for a key's passphrase, and wait at the terminal for it."""
+    raise ValueError("the client certificate's key has a passphrase")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One server. `secret` is asked at each request, because mounted keys rotate."""
+    """One server, and the way to it.
+
+    `secret` is asked at each request, because mounted keys rotate; files are read when the first one is made.
+    `proxy_auth_file` holds user:password. A limit of None leaves it to the limit of the whole request.
+    """
 
     target: str
     base_url: str
     metrics_url: str = ""
-    secret: Callable[[], str | None] = _no_secret
+    secret: Callable[[], str | None] = no_secret
     ca_file: str | None = None
     verify: bool = True
+    cert_file: str | None = None
+    key_file: str | None = None
+    unix_socket: str | None = None
+    proxy: str | None = None
+    proxy_auth_file: str | None = None
+    http2: bool = False
+    connect_s: float = 5.0
+    first_byte_s: float | None = None
+    between_bytes_s: float | None = None
 
     @property
     def metrics_address(self) -> str:
@@ -42,8 +71,57 @@ class Endpoint:
             raise ValueError("the API key is not something a header can carry")
         return {"authorization": f"Bearer {secret}"} if secret else {}
 
-    def tls(self) -> ssl.SSLContext | bool:
-        """httpx's `verify`: the system's trust, the target's own CA, or none."""
-        if not self.verify:
-            return False
-        return ssl.create_default_context(cafile=self.ca_file) if self.ca_file else True
+    def transport(self) -> httpx.AsyncBaseTransport:
+        """Connections as the target wants them: ours, or httpx's own for a proxy or HTTP/2."""
+        if self.proxy is None and not self.http2:
+            return Transport(tls=self.tls, keepalive_s=_KEEPALIVE_S, unix_socket=self.unix_socket)
+        return Standard(self._httpx_transport)
+
+    def timeouts(self, total_s: float) -> dict[str, float | None]:
+        """The limits of a request's parts, as its `timeout` extension says them. The whole is not theirs to end."""
+        return {
+            "connect": min(self.connect_s, total_s),
+            "first_byte": self.first_byte_s,
+            "read": self.between_bytes_s,
+        }
+
+    def metrics_transport(self) -> httpx.AsyncBaseTransport:
+        """The same for the metrics page. A server of its own is asked for it beside the socket and the proxy."""
+        elsewhere = urlsplit(self.metrics_address)[:2] != urlsplit(self.base_url)[:2]
+        return (replace(self, unix_socket=None, proxy=None) if elsewhere else self).transport()
+
+    def tls(self) -> ssl.SSLContext:
+        """How the server's certificate is checked, and which one of ours is shown.
+
+        Raises OSError or ValueError where a file cannot be used.
+        """
+        context = self._trust()
+        if self.cert_file:
+            context.load_cert_chain(self.cert_file, self.key_file, _no_passphrase)
+        return context
+
+    def _trust(self) -> ssl.SSLContext:
+        if self.verify and self.ca_file:
+            return ssl.create_default_context(cafile=self.ca_file)
+        return httpx.create_ssl_context(verify=self.verify, trust_env=False)
+
+    def _httpx_transport(self) -> httpx.AsyncHTTPTransport:
+        return httpx.AsyncHTTPTransport(
+            verify=self.tls(),
+            trust_env=False,  # a proxy from the environment would be measured as if it were the server
+            http2=self.http2,
+            proxy=self._proxy(),
+            uds=self.unix_socket,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE_S),
+        )
+
+    def _proxy(self) -> httpx.Proxy | None:
+        """A proxy is trusted as the server is; our certificate is for the server alone."""
+        if self.proxy is None:
+            return None
+        auth = None
+        if self.proxy_auth_file:
+            user, _, password = Path(self.proxy_auth_file).read_text().strip().partition(":")
+            auth = user, password
+        is_https = self.proxy.startswith("https:")
+        return httpx.Proxy(self.proxy, auth=auth, ssl_context=self._trust() if is_https else None)

@@ -1,82 +1,41 @@
-"""One request to an OpenAI-compatible server: RequestSpec in, RequestRecord out.
+"""The client of one OpenAI-compatible server: prepares requests, carries exchanges out, asks for the models.
 
-While a stream arrives, this module only stamps each network read and keeps its bytes; stream.py reads
-them afterwards. Whatever the server does becomes an Outcome: nothing is raised but cancellation, which
-closes the connection at once (vLLM then drops the request).
+While a stream arrives, bytes are stamped and kept; answer.py and stream.py read them afterwards. Whatever the
+server does becomes an Outcome: nothing is raised but cancellation, which closes the connection at once (vLLM then
+drops the request).
 """
 
 import asyncio
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import httpx
+import msgspec
 
+from probe import __version__
+from probe.client.answer import Ended, Exchange, Prepared
 from probe.client.endpoint import Endpoint
-from probe.client.sse import Event, Read, events
-from probe.client.stream import Transcript, error_message, judge, transcript
+from probe.client.received import Received
+from probe.client.transport import Transport, wire
+from probe.client.turns import Turns
 from probe.clock import Clock
 from probe.errors import TargetError
 from probe.records import Api, Outcome, RequestRecord, RequestSpec, Traffic
 from probe.words import one_line
 
-# uvicorn, and so vLLM, closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE): we let go first,
-# so that a request never meets a connection that is just being closed.
-_KEEPALIVE_S = 4.0
-_CONNECT_S = 5.0
 _MAX_STREAM_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_NAME = 256
 _MODELS_S = 10.0
+# A mounted key that has been rotated is used after so long at most; reading the file for every request costs more
+# than sending it.
+_KEY_NS = 1_000_000_000
 _PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
-_STATUS_OUTCOMES = {
-    401: Outcome.UNAUTHORIZED,
-    403: Outcome.UNAUTHORIZED,
-    404: Outcome.NOT_FOUND,
-    429: Outcome.REJECTED,
-}
 # What an exchange may raise: httpx's own errors, and those it lets through from sockets, TLS, text
 # decoding and the event loop.
 NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
 _OK = 200
-_BAD_REQUEST, _SERVER_ERROR = 400, 500
-
-
-class Send(Protocol):
-    """The seam to the network: tests and load steps need no more than this."""
-
-    async def __call__(self, spec: RequestSpec, scheduled_ns: int) -> RequestRecord:
-        """Sends one request, due at `scheduled_ns`, and waits for its end."""
-        ...
-
-
-@dataclass(slots=True)
-class _Answer:
-    """What has arrived so far; kept outside the receive call so that a time-out loses nothing."""
-
-    status: int | None = None
-    content_type: str = ""
-    location: str = ""
-    secret: bytes = b""  # the key that was sent along: a server may repeat it back
-    reads: list[Read] = field(default_factory=list)
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(read.data for read in self.reads)
-
-    def hide(self, data: bytes) -> bytes:
-        """The bytes without our key."""
-        return data.replace(self.secret, b"(hidden)") if self.secret else data
-
-    def safe(self, text: str) -> str:
-        """The text on one line, cut, and without our key."""
-        return one_line(self.hide(text.encode("utf-8", "replace")))
-
-    def events(self) -> Iterator[Event]:
-        """The stream's events without our key."""
-        return (Event(event.at_ns, self.hide(event.data)) for event in events(self.reads))
 
 
 class Client:
@@ -88,14 +47,9 @@ class Client:
         self._endpoint = endpoint
         self._clock = clock
         self._timeout_s = timeout_s
-        self._http = httpx.AsyncClient(
-            timeout=httpx.Timeout(timeout_s, connect=min(_CONNECT_S, timeout_s)),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE_S),
-            verify=endpoint.tls(),
-            headers={"accept-encoding": "identity"},  # compression would hold events back to pack them together
-            trust_env=False,  # a proxy from the environment would be measured as if it were the server
-            transport=transport,
-        )
+        self._transport = transport or endpoint.transport()
+        self._urls: dict[str, httpx.URL] = {}
+        self._headers: tuple[int, dict[str, str]] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,20 +61,33 @@ class Client:
 
     async def close(self) -> None:
         """Closes every connection; what is in flight fails."""
-        await self._http.aclose()
+        await self._transport.aclose()
+
+    @property
+    def turns(self) -> Turns:
+        """How late the event loop is in serving what arrives."""
+        return self._transport.turns if isinstance(self._transport, Transport) else Turns()
+
+    async def connect_ahead(self, count: int) -> None:
+        """Opens connections, so that the first requests of a step do not have to."""
+        if isinstance(self._transport, Transport):
+            await self._transport.connect_ahead(httpx.URL(self._endpoint.base_url), count, self._endpoint.connect_s)
 
     async def models(self) -> list[str]:
         """The names the server answers to, its own order. Raises TargetError, one line with the mend."""
         url = f"{self._endpoint.base_url}/v1/models"
-        answer = _Answer()
-        ended = await self._exchange("GET", "/v1/models", None, answer, min(self._timeout_s, _MODELS_S))
-        if answer.status != _OK or ended is not None:
-            outcome, detail = ended or self._refusal(answer)
+        asked = self._exchange("GET", "/v1/models", b"")
+        if not isinstance(asked, Exchange):
+            outcome, detail = asked
+            raise TargetError(f"{url}: {one_line(detail or '')}; {_MENDS.get(outcome, _CHECK_URL)}", outcome)
+        ended = await self._carry_out(asked, min(self._timeout_s, _MODELS_S))
+        if asked.received.status != _OK or ended is not None:
+            outcome, detail = ended or asked.refusal()
             raise TargetError(
-                f"{url}: {answer.safe(detail or outcome.value)}; {_MENDS.get(outcome, _CHECK_URL)}", outcome
+                f"{url}: {asked.safe(detail or outcome.value)}; {_MENDS.get(outcome, _CHECK_URL)}", outcome
             )
         try:
-            served = [model["id"] for model in json.loads(answer.hide(answer.body))["data"]]
+            served = [model["id"] for model in json.loads(asked.hide(asked.received.body))["data"]]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise TargetError(
                 f"{url}: the answer is not a list of models; expected an OpenAI-compatible server, check base_url",
@@ -146,104 +113,101 @@ class Client:
             Outcome.NOT_FOUND,
         )
 
-    async def send(self, spec: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
-        """Sends one request and records what happened. Raises nothing but CancelledError."""
-        answer = _Answer()
-        said = Transcript()
-        body = _body(spec, model)
-        sent_ns = self._clock.monotonic_ns()
-        ended: tuple[Outcome, str | None] | None = await self._exchange(
-            "POST", _PATHS[spec.api], body, answer, self._timeout_s
-        )
-        done_ns = self._clock.monotonic_ns()
-        if answer.status == _OK:
-            said = transcript(answer.events(), spec.api)
-            ended = ended or _verdict(spec, answer, said)
-        outcome, detail = ended or self._refusal(answer)
-        return RequestRecord(
+    def prepare(self, spec: RequestSpec, model: str, traffic: Traffic) -> Prepared:
+        """Makes a request ready, so that when it is due it only has to be sent."""
+        made = self._exchange("POST", _PATHS[spec.api], msgspec.json.encode(_body(spec, model)))
+        return Prepared(
             target=self._endpoint.target,
             model=model,
             traffic=traffic,
             spec=spec.without_prompt(),
-            scheduled_ns=scheduled_ns,
-            sent_ns=sent_ns,
-            done_ns=done_ns,
-            done_wall_s=self._clock.wall_s(),
-            outcome=outcome,
-            detail=answer.safe(detail) if detail else None,
-            http_status=answer.status,
-            events=said.events,
-            reads=len(answer.reads),
-            prompt_tokens=said.prompt_tokens or 0,
-            output_tokens=said.output_tokens or 0,
-            finish_reason=said.finish_reason,
+            clock=self._clock,
+            exchange=made if isinstance(made, Exchange) else None,
+            refused=None if isinstance(made, Exchange) else made,
+            carry_out=self._carry_out,
         )
 
-    async def _exchange(
-        self, method: str, path: str, body: dict[str, Any] | None, answer: _Answer, timeout_s: float
-    ) -> tuple[Outcome, str | None] | None:
-        """Sends and receives, into `answer`; None, or how it failed. A refusal that breaks off is still a refusal."""
-        url = f"{self._endpoint.base_url}{path}"
+    async def send(self, spec: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
+        """Sends one request and records what happened. Raises nothing but CancelledError."""
+        answer = await self.prepare(spec, model, traffic).send(scheduled_ns)
+        return answer.record()
+
+    def _exchange(self, method: str, path: str, body: bytes) -> Exchange | Ended:
+        """A request with its headers; or why it cannot be made."""
         try:
-            headers = self._endpoint.headers(url)
-            answer.secret = headers.get("authorization", "").removeprefix("Bearer ").encode()
+            headers = self._request_headers(path)
+            secret = headers.get("authorization", "").removeprefix("Bearer ").encode()
         except (OSError, ValueError) as error:
             return Outcome.UNAUTHORIZED, str(error)
-        self._http.cookies.clear()  # a load balancer's cookie would tie us to one replica
+        received = Received(_MAX_STREAM_BYTES, _MAX_ERROR_BYTES)
         try:
-            request = self._http.build_request(method, url, json=body, headers=headers)
-            async with asyncio.timeout(timeout_s):
-                await self._receive(request, answer)
+            if path not in self._urls:
+                self._urls[path] = httpx.URL(f"{self._endpoint.base_url}{path}")
+            request = httpx.Request(
+                method,
+                self._urls[path],
+                headers=headers,
+                content=body,
+                extensions={"received": received, "timeout": self._endpoint.timeouts(self._timeout_s)},
+            )
+            if isinstance(self._transport, Transport):
+                request.extensions["wire"] = wire(request)
         except NETWORK_ERRORS as error:
-            if answer.status in (None, _OK):
-                return self._failure(error, answer, timeout_s)
+            return Outcome.UNREACHABLE, f"cannot be reached ({one_line(str(error))})"
+        return Exchange(request, received, secret)
+
+    def _request_headers(self, path: str) -> dict[str, str]:
+        now = self._clock.monotonic_ns()
+        if self._headers is None or now - self._headers[0] > _KEY_NS:
+            self._headers = None
+            key = self._endpoint.headers(f"{self._endpoint.base_url}{path}")
+            # Compression would hold events back to pack them together.
+            self._headers = now, {**_HEADERS, **key}
+        return self._headers[1]
+
+    async def _carry_out(self, exchange: Exchange, timeout_s: float | None = None) -> Ended | None:
+        """Sends and receives; None, or how it failed. A refusal that breaks off is still a refusal."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                response = await self._transport.handle_async_request(exchange.request)
+                if exchange.received.status is None:
+                    await _receive(response, exchange.received, self._clock)
+            if exchange.received.cut and exchange.received.status == _OK:
+                return Outcome.BROKEN_STREAM, f"the answer broke off: more than {_MAX_STREAM_BYTES} bytes of answer"
+        except NETWORK_ERRORS as error:
+            if exchange.received.status in (None, _OK):
+                return _failure(error, exchange, limit_s)
         return None
 
-    async def _receive(self, request: httpx.Request, answer: _Answer) -> None:
-        """Fills `answer` as bytes arrive. The hot path: it stamps and stores, nothing else."""
-        response = await self._http.send(request, stream=True)
-        try:
-            answer.status = response.status_code
-            answer.content_type = response.headers.get("content-type", "")
-            answer.location = response.headers.get("location", "")
-            size, now, reads = 0, self._clock.monotonic_ns, answer.reads
-            async for data in response.aiter_raw():
-                reads.append(Read(now(), data))
-                size += len(data)
-                if size > _MAX_STREAM_BYTES:
-                    raise ValueError(f"more than {_MAX_STREAM_BYTES} bytes of answer")
-                if size > _MAX_ERROR_BYTES and answer.status != _OK:
-                    return
-        finally:
-            await response.aclose()
 
-    def _failure(self, error: Exception, answer: _Answer, timeout_s: float) -> tuple[Outcome, str]:
-        """The outcome of an exchange that did not come to its end."""
-        words = str(error) or type(error).__name__
-        if isinstance(error, TimeoutError | httpx.TimeoutException):
-            if isinstance(error, httpx.ConnectTimeout):
-                return Outcome.TIMEOUT, "no connection in time"
-            got = f"{len(answer.reads)} reads of an answer" if answer.reads else "no answer"
-            return Outcome.TIMEOUT, f"{got} within {timeout_s:g} s"
-        if answer.status is not None:
-            return Outcome.BROKEN_STREAM, f"the answer broke off: {words}"
-        return Outcome.UNREACHABLE, f"cannot be reached ({answer.safe(words)})"
-
-    def _refusal(self, answer: _Answer) -> tuple[Outcome, str]:
-        """The outcome of an answer whose status is not 200."""
-        status = answer.status or 0
-        outcome = _STATUS_OUTCOMES.get(status, Outcome.SERVER_ERROR if status >= _SERVER_ERROR else Outcome.BAD_REQUEST)
-        if status < _BAD_REQUEST and answer.location:
-            return outcome, f"HTTP {status} redirects to {answer.safe(answer.location)!r}; give the final address"
-        words = error_message(answer.hide(answer.body))
-        return outcome, f"HTTP {status}: {words}" if words else f"HTTP {status}"
+async def _receive(response: httpx.Response, received: Received, clock: Clock) -> None:
+    """Fills `received` from a transport that is not ours: it stamps when it is told, and knows no bound."""
+    try:
+        received.status = response.status_code
+        received.headers = [(name.lower(), value) for name, value in response.headers.raw]
+        async for data in response.aiter_raw():
+            now_ns = clock.monotonic_ns()
+            if not received.add(now_ns, now_ns, data):
+                return
+        received.complete = True
+    finally:
+        await response.aclose()
 
 
-def _verdict(spec: RequestSpec, answer: _Answer, said: Transcript) -> tuple[Outcome, str | None]:
-    if "event-stream" not in answer.content_type and not said.done:
-        kind = answer.content_type.split(";")[0][:60] or "no content type"
-        return Outcome.BROKEN_STREAM, f"the answer is {kind!r}, expected an event stream"
-    return judge(spec, said)
+def _failure(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
+    """The outcome of an exchange that did not come to its end."""
+    received, words = exchange.received, str(error) or type(error).__name__
+    if isinstance(error, TimeoutError | httpx.TimeoutException):
+        if isinstance(error, httpx.ConnectTimeout):
+            return Outcome.TIMEOUT, "no connection in time"
+        if isinstance(error, httpx.ReadTimeout) and str(error):
+            return Outcome.TIMEOUT, exchange.safe(str(error))
+        got = f"{len(received.reads)} reads of an answer" if received.reads else "no answer"
+        return Outcome.TIMEOUT, f"{got} within {timeout_s:g} s"
+    if received.status is not None:
+        return Outcome.BROKEN_STREAM, f"the answer broke off: {words}"
+    return Outcome.UNREACHABLE, f"cannot be reached ({exchange.safe(words)})"
 
 
 def _is_name(name: object) -> bool:
@@ -257,6 +221,14 @@ _MENDS = {
     Outcome.NOT_FOUND: "expected an OpenAI-compatible server, check base_url",
     Outcome.REJECTED: "the server refuses load, try later",
     Outcome.SERVER_ERROR: "look at the server's log",
+}
+
+
+_HEADERS = {
+    "accept": "*/*",
+    "accept-encoding": "identity",
+    "content-type": "application/json",
+    "user-agent": f"kneewatch/{__version__}",
 }
 
 

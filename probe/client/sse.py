@@ -1,52 +1,53 @@
-"""Server-sent events out of stamped network reads. Pure.
+"""Server-sent events out of a response body, piece by piece. Pure.
 
-In: reads of a response body, each with the time it arrived. Out: the payload of each event, with the
-time of the read that completed it. How the bytes were cut into reads changes only the times.
+In: the bytes of a body in any pieces. Out: the payload of each event, with the piece that completed it. How the
+bytes were cut changes nothing but that.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+class EventSplitter:
+    """Gathers bytes and gives the joined `data:` lines of each event as it becomes complete.
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Bytes as they came off the network, and when (nanoseconds, monotonic)."""
-
-    at_ns: int
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """The joined `data:` lines of one event, and when its last byte arrived."""
-
-    at_ns: int
-    data: bytes
-
-
-def events(reads: Iterable[Read]) -> Iterator[Event]:
-    """The events of a stream, in order. Lines end in LF or CRLF; comments and other fields are skipped.
-
-    An event cut off by the end of the stream is still returned: whether its content is whole is for
-    the reader of the content to say.
+    Lines end in LF or CRLF; comments and other fields are skipped.
     """
-    pending, lines, at_ns = list[bytes](), list[bytes](), 0
-    for read in reads:
-        at_ns = read.at_ns
-        *complete, rest = read.data.split(b"\n")
+
+    __slots__ = ("_lines", "_pending")
+
+    def __init__(self) -> None:
+        self._pending: list[bytes] = []
+        self._lines: list[bytes] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that this piece completes."""
+        if not self._pending and not self._lines and data.startswith(b"data: ") and data.endswith(b"\n\n"):
+            # As servers send them: whole events of one line each. Anything else takes the long way.
+            blocks = data[6:-2].split(b"\n\ndata: ")
+            if data.count(b"\n") == 2 * len(blocks) and b"\r" not in data:
+                return blocks
+        *complete, rest = data.split(b"\n")
+        events: list[bytes] = []
         for line in complete:
             # Pieces of a long line are joined once, not at each read: a hostile line costs no more than its length.
-            yield from _take(b"".join((*pending, line)).removesuffix(b"\r"), lines, at_ns)
-            pending.clear()
-        pending.append(rest)
-    yield from _take(b"".join(pending).removesuffix(b"\r"), lines, at_ns)
-    yield from _take(b"", lines, at_ns)
+            self._take(b"".join((*self._pending, line)).removesuffix(b"\r"), events)
+            self._pending.clear()
+        if rest:
+            self._pending.append(rest)
+        return events
 
+    def finish(self) -> list[bytes]:
+        """What is left when the body ends. An event cut off is still given: whether its content is whole is for the
+        reader of the content to say.
+        """
+        events: list[bytes] = []
+        self._take(b"".join(self._pending).removesuffix(b"\r"), events)
+        self._take(b"", events)
+        self._pending.clear()
+        return events
 
-def _take(line: bytes, lines: list[bytes], at_ns: int) -> Iterator[Event]:
-    """Adds a data line to `lines`; at an empty line, gives what has been gathered."""
-    if line.startswith(b"data:"):
-        lines.append(line[5:].removeprefix(b" "))
-    elif not line and lines:
-        yield Event(at_ns, b"\n".join(lines))
-        lines.clear()
+    def _take(self, line: bytes, events: list[bytes]) -> None:
+        """Adds a data line; at an empty line, gives what has been gathered."""
+        if line.startswith(b"data:"):
+            self._lines.append(line[5:].removeprefix(b" "))
+        elif not line and self._lines:
+            events.append(b"\n".join(self._lines))
+            self._lines.clear()

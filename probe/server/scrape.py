@@ -26,15 +26,13 @@ class Scraper:
         self._clock = clock
         self._timeout_s = timeout_s
         self._version: str | None = None
-        self._http = httpx.AsyncClient(
-            timeout=timeout_s,
-            verify=endpoint.tls(),
-            trust_env=False,
-            limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=4.0),
-        )
+        timeout = httpx.Timeout(timeout_s, connect=min(endpoint.connect_s, timeout_s))
+        self._server = httpx.AsyncClient(timeout=timeout, transport=endpoint.transport(), trust_env=False)
+        self._metrics = httpx.AsyncClient(timeout=timeout, transport=endpoint.metrics_transport(), trust_env=False)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._server.aclose()
+        await self._metrics.aclose()
 
     async def read(self) -> ServerSnapshot:
         """The server's state now. Raises TargetError where its page cannot be read or is not vLLM's."""
@@ -42,7 +40,7 @@ class Scraper:
             async with asyncio.timeout(self._timeout_s):
                 if self._version is None:
                     self._version = await self._ask_version()
-                page = await self._get(self._endpoint.metrics_address)
+                page = await self._get(self._metrics, self._endpoint.metrics_address)
             return vllm.parse(page, self._clock.monotonic_ns(), self._clock.wall_s(), self._version)
         except NETWORK_ERRORS as error:
             self._version = None
@@ -55,14 +53,14 @@ class Scraper:
         """vLLM says it at /version; a server that does not, or not within half the time, is "unknown", not broken."""
         try:
             async with asyncio.timeout(self._timeout_s / 2):
-                version = json.loads(await self._get(f"{self._endpoint.base_url}/version"))["version"]
+                version = json.loads(await self._get(self._server, f"{self._endpoint.base_url}/version"))["version"]
         except (*NETWORK_ERRORS, KeyError, TypeError):
             return "unknown"
         is_label = isinstance(version, str) and 0 < len(version) <= _MAX_VERSION and version.isprintable()
         return version if is_label else "unknown"
 
-    async def _get(self, url: str) -> str:
-        async with self._http.stream("GET", url, headers=self._endpoint.headers(url)) as response:
+    async def _get(self, http: httpx.AsyncClient, url: str) -> str:
+        async with http.stream("GET", url, headers=self._endpoint.headers(url)) as response:
             if response.status_code != _OK:
                 raise ValueError(f"HTTP {response.status_code}")
             page = bytearray()

@@ -1,5 +1,7 @@
 """A configured target, opened: its address, its connections, its workloads."""
 
+from pathlib import Path
+
 from probe.client.endpoint import Endpoint
 from probe.config import Lognormal, LognormalTokens, SharedPrefix, TargetConfig, WorkloadConfig
 from probe.workload import Lognormal as Lengths
@@ -8,13 +10,23 @@ from probe.workload import Workload
 
 def endpoint(target: TargetConfig) -> Endpoint:
     """Where the target is and how to get in."""
+    tls, connection = target.tls, target.connection
     return Endpoint(
         target=target.name,
         base_url=target.base_url,
         metrics_url=target.metrics_url or "",
         secret=target.secret,
-        ca_file=str(target.tls.ca_file) if target.tls.ca_file else None,
-        verify=target.tls.verify,
+        ca_file=_text(tls.ca_file),
+        verify=tls.verify,
+        cert_file=_text(tls.cert_file),
+        key_file=_text(tls.key_file),
+        unix_socket=_text(connection.unix_socket),
+        proxy=connection.proxy,
+        proxy_auth_file=_text(connection.proxy_auth_file),
+        http2=connection.http2,
+        connect_s=connection.connect_timeout,
+        first_byte_s=connection.first_byte_timeout,
+        between_bytes_s=connection.between_bytes_timeout,
     )
 
 
@@ -27,6 +39,10 @@ def workload(name: str, config: WorkloadConfig) -> Workload:
         output_tokens=_tokens(config.output_tokens),
         shared_tokens=config.prefix.shared_tokens if isinstance(config.prefix, SharedPrefix) else 0,
     )
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _tokens(tokens: int | LognormalTokens) -> int | Lengths:

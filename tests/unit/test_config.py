@@ -46,6 +46,7 @@ targets:
     model: Qwen/Qwen3-32B
     api_key: ${LLAMA_KEY}
     tls: {verify: false}
+    connection: {proxy: "http://proxy:3128", connect_timeout: 2s, between_bytes_timeout: 20s}
     metrics_url: http://llama-8b:9000/metrics
     scrape: 2s
     objectives: chat
@@ -186,6 +187,11 @@ def test_a_number_out_of_range_is_not_said_in_powers(tmp_path: Path) -> None:
         "targets:\n  - - api_key: SECRET\n",
         "store: {path: {api_key: SECRET}}\ntargets: []\n",
         TARGET + "    tls: [{api_key: SECRET}]\n",
+        TARGET + "    connection: me:SECRET@proxy\n",
+        TARGET + "    connection: {proxy: 'me:SECRET'}\n",
+        TARGET + "    connection: {proxy: [SECRET], proxy_auth_file: [SECRET]}\n",
+        TARGET + "    connection: {proxy: 'http://proxy', proxy_auth_file: 'me:SECRET'}\n",
+        TARGET + "    connection: {proxy_password: SECRET}\n",
         TARGET + "    canary: [SECRET]\n    api_key: [SECRET]\n",
         TARGET + "    api_key: *SECRET\n",
         TARGET + "    api_key: !SECRET x\n",
@@ -218,6 +224,13 @@ def test_a_message_never_shows_a_secret_written_in_the_wrong_place(text: str, tm
         "capacity: {concurrency: ['${KEY}']}",
         "model: '" + "m" * 300 + "${KEY}'",
         "tls: {verify: ${KEY}}",
+        "tls: {cert_file: '/etc/${KEY}'}",
+        "tls: {cert_file: /dev/null, key_file: '/etc/${KEY}'}",
+        "connection: {unix_socket: 'unix:${KEY}'}",
+        "connection: {proxy: 'http://me:${KEY}@proxy'}",
+        "connection: {proxy: 'http://proxy', proxy_auth_file: 'me:${KEY}'}",
+        "connection: {http2: ${KEY}}",
+        "connection: {connect_timeout: ${KEY}}",
     ],
 )
 def test_a_message_shows_the_variable_and_never_its_value(line: str, tmp_path: Path) -> None:
@@ -288,6 +301,7 @@ def test_everything_at_once_arrives(tmp_path: Path) -> None:
     assert loaded.listen_address == ("::1", 9876)
     assert llama.base_url == "https://llama-8b:8000"
     assert llama.canary.timeout == 60.0
+    assert (llama.connection.proxy, llama.connection.connect_timeout) == ("http://proxy:3128", 2.0)
     assert llama.capacity.concurrency == (1, 2, 3)
     assert llama.capacity.budget.tokens_per_run == 2_000_000
     objectives = loaded.objectives_of(llama)
@@ -438,6 +452,7 @@ KEYS = [
         "lognormal",
     ),
     *("prefix", "canary", "every", "capacity", "schedule", "cron", "api_key", "[key]", "plain", "mapping", "zzz"),
+    *("tls", "cert_file", "key_file", "connection", "unix_socket", "proxy", "proxy_auth_file", "http2"),
 ]
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text("abc $-{}é", max_size=5) | st.dates()
@@ -471,5 +486,5 @@ def test_any_tree_is_a_configuration_or_lines_that_say_why_not(key: str | None, 
 @given(TREES)
 def test_any_target_is_accepted_or_refused_in_words(tree: Any) -> None:
     base = {"name": "a", "base_url": "http://a"}
-    target = {**base, **tree} if isinstance(tree, dict) else {**base, "canary": tree, "tls": tree}
+    target = {**base, **tree} if isinstance(tree, dict) else {**base, "canary": tree, "tls": tree, "connection": tree}
     assert is_refused_in_words({"targets": [target]}, "FILE: targets") or isinstance(tree, dict)

@@ -66,7 +66,7 @@ def check(record: RequestRecord) -> None:
         assert 0 < len(record.detail) < 400
         assert SECRET not in record.detail
     assert SECRET not in str(record.finish_reason)
-    stamps = [event.at_ns for event in record.events]
+    stamps = list(record.events.at_ns)
     assert stamps == sorted(stamps)
     assert all(record.sent_ns <= stamp <= record.done_ns for stamp in stamps)
     assert record.prompt_tokens >= 0
@@ -96,7 +96,7 @@ def test_every_read_has_its_own_stamp() -> None:
     for part in THREE_TOKENS:
         parts += [0.05, chunked(part, end=False)]
     record = answer_to([*parts, chunked()])
-    first, second, third = (event.at_ns for event in record.events)
+    first, second, third = record.events.at_ns
     assert second - first > 20_000_000
     assert third - second > 20_000_000
     assert first - record.sent_ns > 40_000_000
@@ -338,7 +338,7 @@ CASES: dict[str, tuple[Script, Outcome, str]] = {
     "control characters in a header": (
         [whole(302, b"", "text/html", "location: /\x1b[31m\xff")],
         Outcome.UNREACHABLE,
-        "location",
+        "not HTTP",
     ),
     "strange content type": ([whole(200, b"", "\x9b\xff" * 200)], Outcome.BROKEN_STREAM, "expected an event stream"),
     "secret in the body": (

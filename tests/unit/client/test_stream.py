@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import spec
 
-from probe.client.sse import Event, Read, events
-from probe.client.stream import Transcript, error_message, judge, transcript
-from probe.records import Api, Outcome
+from probe.client.received import Read
+from probe.client.stream import Transcript, error_message, judge, read_stream
+from probe.records import Api, Outcome, TokenEvents
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vllm-0.32"
 OK = (Outcome.OK, None)
@@ -23,11 +23,11 @@ def recorded(name: str) -> tuple[str, list[Read]]:
     answer = (GOLDEN / f"{name}.txt").read_text().split("-" * 40 + "\n")[1]
     head, _, body = answer.partition("\n\n")
     chunks = re.findall(r"(?m)^[0-9a-f]+\n(data: .*\n\n)\n", body)
-    return head, [Read(i, chunk.encode()) for i, chunk in enumerate(chunks)]
+    return head, [(i, i, chunk.encode()) for i, chunk in enumerate(chunks)]
 
 
 def said(name: str, api: Api) -> Transcript:
-    return transcript(events(recorded(name)[1]), api)
+    return read_stream(recorded(name)[1], api)
 
 
 def chunk(text: str | None = "x", finish: str | None = None, usage: object = None, **others: Any) -> dict[str, Any]:
@@ -46,11 +46,13 @@ def usage(output: Any, prompt: Any = 8) -> dict[str, Any]:
 
 def read(*chunks: Any, api: Api = Api.COMPLETIONS, done: bool = True) -> Transcript:
     data = [c if isinstance(c, bytes) else json.dumps(c).encode() for c in chunks] + [b"[DONE]"] * done
-    return transcript([Event(i, d) for i, d in enumerate(data)], api)
+    return read_stream([(i, i, b"data: " + d + b"\n\n") for i, d in enumerate(data)], api)
 
 
 def counts(answer: Transcript) -> list[tuple[int, int, bool]]:
-    return [(event.at_ns, event.tokens, event.visible) for event in answer.events]
+    events = answer.events
+    visible = range(len(events) if events.first_visible is None else events.first_visible, len(events))
+    return [(at, tokens, i in visible) for i, (at, tokens) in enumerate(zip(events.at_ns, events.tokens, strict=True))]
 
 
 # --- What the real server says -------------------------------------------------------------------------------
@@ -128,12 +130,12 @@ def test_content_reasoning_and_tool_calls_are_tokens(content: dict[str, Any]) ->
     "content", [{}, {"role": "assistant"}, {"role": "assistant", "content": ""}, {"content": None}]
 )
 def test_a_role_is_no_token(content: dict[str, Any]) -> None:
-    assert read(delta(**content), api=Api.CHAT).events == ()
+    assert len(read(delta(**content), api=Api.CHAT).events) == 0
 
 
 def test_a_count_that_falls_is_no_negative_token() -> None:
     answer = read(chunk("a", usage=usage(5)), chunk("b", usage=usage(2)), chunk("c", "length", usage(6)))
-    assert [event.tokens for event in answer.events] == [5, 0, 1]
+    assert list(answer.events.tokens) == [5, 0, 1]
 
 
 def test_the_usage_at_the_end_is_no_token() -> None:
@@ -165,7 +167,7 @@ def test_the_answer_asked_for_is_ok() -> None:
         ({"error": "EngineDeadError"}, Outcome.SERVER_ERROR, "EngineDeadError"),
         ({"malformed": "<html>"}, Outcome.BROKEN_STREAM, "<html>"),
         ({"done": False}, Outcome.BROKEN_STREAM, "DONE"),
-        ({"events": ()}, Outcome.WRONG_ANSWER, "no content"),
+        ({"events": TokenEvents()}, Outcome.WRONG_ANSWER, "no content"),
         ({"output_tokens": None}, Outcome.WRONG_ANSWER, "include_usage"),
         ({"prompt_tokens": None}, Outcome.WRONG_ANSWER, "include_usage"),
         ({"output_tokens": 2}, Outcome.WRONG_ANSWER, "2 output tokens, 3 were asked for"),
@@ -264,7 +266,7 @@ def test_no_answer_raises(chunks: list[Any], api: Api) -> None:
     outcome, detail = judge(spec(8, 3, api), answer)
     assert (outcome is Outcome.OK) == (detail is None)
     assert detail is None or (detail.isprintable() and len(detail) < 400)
-    assert all(event.tokens >= 0 for event in answer.events)
+    assert all(tokens >= 0 for tokens in answer.events.tokens)
 
 
 @given(st.binary(max_size=2000))
@@ -281,5 +283,5 @@ def test_the_tokens_of_the_events_are_those_of_the_usage(sizes: list[int]) -> No
         total += size
         chunks.append(chunk("x" * size, "length" if i == len(sizes) - 1 else None, usage(total)))
     answer = read(*chunks, chunk(None, usage=usage(total)))
-    assert [event.tokens for event in answer.events] == sizes
+    assert list(answer.events.tokens) == sizes
     assert judge(spec(8, total), answer) == OK

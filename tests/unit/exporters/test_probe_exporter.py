@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from example_records import CHAT, WALL_S, record, spec
+from example_records import CHAT, WALL_S, record, spec, token_events
 from exposition import samples, value, values
 from prometheus_client import CollectorRegistry
 
 from exporters.probe import ProbeExporter
-from probe.records import Objective, Objectives, Outcome, RequestRecord, TokenEvent, Traffic
+from probe.records import Objective, Objectives, Outcome, RequestRecord, Traffic
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "traffic": "canary"}
 
@@ -151,6 +151,6 @@ def test_a_name_from_outside_stays_inside_its_label(name: str) -> None:
 
 
 def test_a_stream_with_gaps_of_nothing_counts_them() -> None:
-    together = tuple(TokenEvent(10**9, 1, visible=True) for _ in range(3))
+    together = token_events((10**9, 1, True) for _ in range(3))
     registry = _exported(replace(record(start_s=0.5), events=together))
     assert value(registry, "kneewatch_itl_seconds_bucket", **LABELS, le="0.001") == 2

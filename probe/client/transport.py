@@ -1,0 +1,262 @@
+"""Our transport for httpx: HTTP/1.1 over asyncio's protocols, for streams whose bytes have to be stamped at once.
+
+httpx's own transport searches its pool at every open and close, and runs several awaits for each read; with 64
+streams it is late by hundreds of milliseconds. This one keeps its idle connections in a list, stamps in
+`data_received` (connection.py), and for a request that carries a `Received` in its extensions comes back only
+when the answer is complete. Without one it is a transport as any other. Proxies and HTTP/2 are not its business.
+
+    request.extensions["received"]  Received: filled as bytes arrive; the response then has no body of its own
+    request.extensions["wire"]      what `wire` made of the request, where that was done beforehand
+    request.extensions["timeout"]   httpx's connect, read (the longest time between two reads) and write (until the
+                                    next part of a streamed body is taken), and first_byte
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from probe.client.connection import Connection, Stale
+from probe.client.received import Received
+from probe.client.turns import Turns
+
+_PORTS = {"http": 80, "https": 443}
+_MAX_PORT = 65535
+_MAX_IDLE = 1024  # as many as the largest step has in flight
+_NEVER = float("inf")
+Origin = tuple[str, str, int]
+Wire = tuple[Origin, bytes]
+
+
+class Transport(httpx.AsyncBaseTransport):
+    """Connections to any number of origins, kept for `keepalive_s` after their last use.
+
+    `tls` makes the context that says how certificates are checked and which one is shown. `unix_socket`: where every
+    connection goes instead of the URL's host. Used from one event loop only.
+    """
+
+    def __init__(
+        self, *, tls: Callable[[], ssl.SSLContext], keepalive_s: float = 4.0, unix_socket: str | None = None
+    ) -> None:
+        self._make_tls = tls
+        self._tls: ssl.SSLContext | None = None
+        self._keepalive_s = keepalive_s
+        self._unix_socket = unix_socket
+        self.turns = Turns()
+        self._all: set[Connection] = set()
+        self._idle: dict[Origin, deque[Connection]] = {}  # the one used last is the last
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes every connection; what is in flight fails, and what comes after."""
+        self._closed = True
+        connections = tuple(self._all)
+        for connection in connections:
+            connection.abort()
+        for connection in connections:
+            await connection.closed
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends, and gives the response. Raises httpx's errors; cancelling it closes the connection at once."""
+        origin, data = request.extensions.get("wire") or wire(request)
+        timeouts: dict[str, Any] = request.extensions.get("timeout", {})
+        reused = self._take_idle(origin)
+        if reused is not None:
+            try:
+                return await self._exchange(reused, request, data, timeouts)
+            except Stale:
+                if not isinstance(request.stream, httpx.ByteStream):
+                    raise  # its body has been read, and cannot be sent again
+        made = await self._connect(origin, request, _limit(timeouts.get("connect")))
+        return await self._exchange(made, request, data, timeouts)
+
+    async def connect_ahead(self, url: httpx.URL, count: int, connect_s: float = 5.0) -> None:
+        """Opens connections until `count` are idle. Those that cannot be had are left to the requests to report."""
+        origin = _origin(url)
+        request = httpx.Request("GET", url)
+        idle = sum(connection.usable for connection in self._fresh(origin))
+
+        async def open_one() -> None:
+            connection = await self._connect(origin, request, connect_s)
+            connection.idle_since_s = asyncio.get_running_loop().time()
+            self._keep(origin, connection)
+
+        await asyncio.gather(*(open_one() for _ in range(count - idle)), return_exceptions=True)
+
+    def _fresh(self, origin: Origin) -> deque[Connection]:
+        """The idle connections, without those that are too old or closed."""
+        idle = self._idle.setdefault(origin, deque())
+        oldest_s = asyncio.get_running_loop().time() - self._keepalive_s
+        while idle and not (idle[0].usable and idle[0].idle_since_s > oldest_s):
+            idle.popleft().abort()
+        return idle
+
+    def _take_idle(self, origin: Origin) -> Connection | None:
+        """The connection used last: the one most likely to be alive."""
+        idle = self._fresh(origin)
+        while idle:
+            connection = idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    def _keep(self, origin: Origin, connection: Connection) -> None:
+        idle = self._fresh(origin)
+        if len(idle) < _MAX_IDLE and not self._closed:
+            idle.append(connection)
+        else:
+            connection.abort()
+
+    async def _connect(self, origin: Origin, request: httpx.Request, connect_s: float) -> Connection:
+        if self._closed:
+            raise httpx.ConnectError("the client is closed")
+        loop = asyncio.get_running_loop()
+        scheme, host, port = origin
+        name = request.extensions.get("sni_hostname") or host
+        tls: dict[str, Any] = {"ssl": self._tls_context(), "server_hostname": name} if scheme == "https" else {}
+
+        def made() -> Connection:
+            return Connection(self.turns, lambda free: self._keep(origin, free))
+
+        try:
+            async with asyncio.timeout(connect_s if connect_s < _NEVER else None):
+                if self._unix_socket is not None:
+                    _, connection = await loop.create_unix_connection(made, self._unix_socket, **tls)
+                else:
+                    _, connection = await loop.create_connection(made, host, port, **tls)
+        except TimeoutError:
+            raise httpx.ConnectTimeout(f"no connection within {connect_s:g} s", request=request) from None
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError, a host that is no name a ValueError
+            raise httpx.ConnectError(str(error) or type(error).__name__, request=request) from error
+        self._all.add(connection)
+        connection.closed.add_done_callback(lambda _: self._all.discard(connection))
+        if self._is_closed():  # meanwhile
+            connection.abort()
+            raise httpx.ConnectError("the client is closed", request=request)
+        return connection
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def _tls_context(self) -> ssl.SSLContext:
+        """Made when it is first needed: loading the system's certificates takes longer than many a request."""
+        self._tls = self._tls or self._make_tls()
+        return self._tls
+
+    async def _exchange(
+        self, connection: Connection, request: httpx.Request, data: bytes, timeouts: dict[str, Any]
+    ) -> httpx.Response:
+        received = request.extensions.get("received")
+        answer: Received = received if received is not None else Received(max_bytes=2**63, max_error_bytes=2**63)
+        streamed = not isinstance(request.stream, httpx.ByteStream)
+        read_s = _limit(timeouts.get("read"))
+        first_s = _limit(timeouts["first_byte"]) if "first_byte" in timeouts else read_s
+        try:
+            connection.start(
+                data,
+                answer,
+                whole=received is not None,
+                bodiless=request.method == "HEAD",
+                last=not streamed,
+                limits_s=(first_s, read_s),
+            )
+            if streamed:
+                await _send_body(connection, request, _limit(timeouts.get("write")))
+            await connection.wait()
+        except BaseException:
+            connection.drop(answer)
+            raise
+        if received is not None:
+            return httpx.Response(answer.status or 0, stream=_NOTHING)
+        return httpx.Response(answer.status or 0, headers=answer.headers, stream=_Body(connection, answer))
+
+
+class _Body(httpx.AsyncByteStream):
+    """A body for a reader who takes it as it comes; what he leaves unread closes the connection."""
+
+    def __init__(self, connection: Connection, answer: Received) -> None:
+        self._connection = connection
+        self._answer = answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        answer = self._answer
+        while True:
+            reads, answer.reads, answer.size = answer.reads, [], 0
+            for _, _, data in reads:
+                yield data
+            if answer.complete and not answer.reads:
+                return
+            if not answer.reads:
+                self._connection.more()
+                await self._connection.wait()
+
+    async def aclose(self) -> None:
+        if not self._answer.complete:
+            self._connection.abort()
+
+
+_NOTHING = httpx.ByteStream(b"")
+
+
+async def _send_body(connection: Connection, request: httpx.Request, write_s: float) -> None:
+    """A body that is made while it is sent, in chunks unless its length was said; no more of it than is wanted."""
+    chunked = "transfer-encoding" in request.headers
+    stream = request.stream
+    if not isinstance(stream, httpx.AsyncByteStream):
+        raise httpx.LocalProtocolError("the request's body cannot be read here", request=request)
+
+    async def write(data: bytes, *, last: bool = False) -> bool:
+        try:
+            async with asyncio.timeout(write_s if write_s < _NEVER else None):
+                return await connection.write(data, last=last)
+        except TimeoutError:
+            raise httpx.WriteTimeout(f"nothing taken within {write_s:g} s", request=request) from None
+
+    async for part in stream:
+        if part and not await write(b"%x\r\n%s\r\n" % (len(part), part) if chunked else part):
+            return
+    await write(b"0\r\n\r\n" if chunked else b"", last=True)
+
+
+def wire(request: httpx.Request) -> Wire:
+    """Where a request goes, and its bytes: head, and body where it is there already.
+
+    Who has time for it beforehand may put it into the request's extensions, as "wire". Raises
+    httpx.LocalProtocolError for a header that would end its line, httpx.UnsupportedProtocol and httpx.InvalidURL.
+    """
+    origin = _origin(request.url)
+    lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
+    lines += [b"%s: %s" % pair for pair in request.headers.raw]
+    head = b"\r\n".join((*lines, b"", b""))
+    if head.count(b"\n") != len(lines) + 1 or head.count(b"\r") != len(lines) + 1 or b"\0" in head:
+        raise httpx.LocalProtocolError("a header holds a line break", request=request)
+    return origin, head + request.read() if isinstance(request.stream, httpx.ByteStream) else head
+
+
+def _origin(url: httpx.URL) -> Origin:
+    """Raises httpx.UnsupportedProtocol for what is not HTTP, httpx.InvalidURL for a port that none is."""
+    if url.scheme not in _PORTS:
+        raise httpx.UnsupportedProtocol(f"{url.scheme or 'no scheme'}: expected http or https")
+    port = _PORTS[url.scheme] if url.port is None else url.port
+    if not 0 < port <= _MAX_PORT:  # uvloop would take it modulo 65536
+        raise httpx.InvalidURL(f"no such port: {port}")
+    return url.scheme, url.raw_host.decode("ascii"), port  # raw: Python's own IDNA is an older one
+
+
+def _limit(seconds: float | None) -> float:
+    return _NEVER if seconds is None else seconds

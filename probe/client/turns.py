@@ -1,0 +1,59 @@
+"""How late the event loop may have been in noticing that bytes had arrived.
+
+A stamp is taken when the loop gets round to a socket, and not when the bytes came. The loop works in turns: it asks
+the kernel which sockets have something (waiting, if none has and nothing is ready), and serves them one after the
+other. So bytes served in one turn came after the loop asked for the turn before. And from when they came to their
+stamp it never waited: a socket that has something ends the wait. What is known is thus a bound for each stamp:
+
+    it slept since the last mark    now - (processor time since that mark)
+    else                            now - (processor time since it asked for the turn before)
+
+uvloop asks and serves at once: it asked for a turn when that turn's first stamp was taken. asyncio first runs what
+was ready already, for as long as that takes: it asked after the last stamp of the turn before, and so after its first.
+
+A mark is made in each turn that follows served bytes, and by those who compute between the turns (load/step.py).
+Time in which the processor was given to others is in neither: `watch_lag` (load/lag.py) sees that.
+"""
+
+import asyncio
+from time import perf_counter_ns, thread_time_ns
+
+# Wall time that no processor time accounts for: so much of it since the last mark means that the loop slept. Less may
+# be a moment in which the processor was another's, while bytes had been waiting since before the mark.
+_SLEPT_NS = 2_000_000
+
+
+class Turns:
+    """Follows the turns of the running loop; one for all the connections of a client.
+
+    `since_ns` is the earliest time at which bytes stamped in this turn can have arrived.
+    """
+
+    __slots__ = ("_before_ns", "_cpu_ns", "_first_ns", "marked_ns", "open", "since_ns")
+
+    def __init__(self) -> None:
+        self.open = False
+        self.since_ns = 0
+        self.marked_ns = perf_counter_ns()
+        # Processor time at the last mark, at the first stamp of the last turn, and at that of the turn before it.
+        self._cpu_ns = self._first_ns = self._before_ns = thread_time_ns()
+
+    def begin(self, now_ns: int) -> None:
+        """Notes the first stamp of a turn; to be called where `open` is false."""
+        self.open = True
+        loop, cpu_ns = asyncio.get_running_loop(), thread_time_ns()
+        busy_ns = cpu_ns - self._cpu_ns
+        if now_ns - self.marked_ns - busy_ns < _SLEPT_NS:
+            busy_ns = cpu_ns - (self._before_ns if isinstance(loop, asyncio.BaseEventLoop) else self._first_ns)
+        self.since_ns = now_ns - busy_ns
+        self._before_ns, self._first_ns = self._first_ns, cpu_ns
+        loop.call_soon(self._end)  # runs when every socket of this turn has been served
+
+    def mark(self) -> None:
+        """Says that the loop was at work until now: to be called before it asks for sockets again."""
+        self.marked_ns = perf_counter_ns()
+        self._cpu_ns = thread_time_ns()
+
+    def _end(self) -> None:
+        self.open = False
+        self.mark()

@@ -1,0 +1,83 @@
+"""The files that a configuration names. Each function says what is wrong with one and the mend, or None."""
+
+import ssl
+import stat
+from pathlib import Path
+
+_UNREADABLE = "cannot be read; create it, or mend the path"
+
+
+def file_problem(file: Path) -> str | None:
+    """Of a file that only has to be there."""
+    try:
+        with file.open("rb") as opened:
+            opened.read(1)
+    except (OSError, ValueError):
+        return _UNREADABLE
+    return None
+
+
+def authorities_problem(file: Path) -> str | None:
+    """Of certificates to trust."""
+    unreadable = file_problem(file)
+    return unreadable or (None if _holds_certificates(file) else "holds no certificates; give a PEM file")
+
+
+def client_certificate_problem(cert_file: Path, key_file: Path | None) -> tuple[str, str] | None:
+    """Of a client certificate and its key, with the name of the key in the configuration that is to be mended."""
+    if unreadable := file_problem(cert_file):
+        return "cert_file", unreadable
+    if key_file is not None and (unreadable := file_problem(key_file)):
+        return "key_file", unreadable
+    if not _holds_certificates(cert_file):
+        return "cert_file", "holds no certificate; give a PEM file"
+    words = _key_problem(cert_file, key_file)
+    return ("cert_file" if key_file is None else "key_file", words) if words else None
+
+
+def credentials_problem(file: Path) -> str | None:
+    """Of a user and a password in one line. What the file holds is in no message."""
+    try:
+        text = file.read_text().strip()
+    except (OSError, ValueError):
+        return _UNREADABLE
+    user, colon, _ = text.partition(":")
+    return None if user and colon and text.isprintable() else "holds no credentials; expected one line, USER:PASSWORD"
+
+
+def socket_problem(path: Path) -> str | None:
+    """Of a Unix socket: it may be missing, since the server may start later, but nothing else may be in its place."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return None
+    return None if stat.S_ISSOCK(mode) else "is there and is no socket; give the path that the server listens on"
+
+
+def _holds_certificates(file: Path) -> bool:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=file)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _key_problem(cert_file: Path, key_file: Path | None) -> str | None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert_file, key_file, _refuse_passphrase)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return "holds a key that does not belong to the certificate; give the key it was made with"
+        if reason := str(error.reason or ""):  # too weak for the system's rules, for one
+            return f"cannot be used ({reason.lower().replace('_', ' ')}); give another certificate and key"
+        return f"holds no private key; {'give a PEM file' if key_file else 'name the file that holds it as key_file'}"
+    except ValueError as error:
+        return f"{error}; give the key without one"
+    except OSError:  # it went away meanwhile
+        return _UNREADABLE
+    return None
+
+
+def _refuse_passphrase() -> str:
+    """Where TLS would ask for a key's passphrase, and wait at the terminal for it."""
+    raise ValueError("holds a key with a passphrase")

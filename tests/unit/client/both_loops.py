@@ -1,0 +1,38 @@
+"""Runs a test on both kinds of event loop, and fails it for what is left there."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+_PATIENCE_S = 20.0  # a test that hangs fails, and says where
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a coroutine to its end, fails where the loop was told of an error nobody caught, or a task is left."""
+
+    def runner(main: Coroutine[Any, Any, Any]) -> Any:
+        told: list[dict[str, Any]] = []
+
+        async def watched() -> Any:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+            async with asyncio.timeout(_PATIENCE_S):
+                result = await main
+            for _ in range(50):  # a server's handshake that failed takes some turns to go
+                left = asyncio.all_tasks() - {asyncio.current_task()}
+                if not left:
+                    break
+                await asyncio.sleep(0.01)
+            assert not left, left
+            return result
+
+        with asyncio.Runner(loop_factory=request.param) as loop:
+            result = loop.run(watched())
+        assert not told, told
+        return result
+
+    return runner
