@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from exporters import names
 from exporters.registry import counter, gauge, histogram
 from probe import latency, slo
-from probe.records import Objectives, Outcome, RequestRecord, Traffic
+from probe.records import UP, Objectives, Outcome, RequestRecord, Traffic
 from probe.summary import tokens_spent
 
 
@@ -63,9 +63,10 @@ class ProbeExporter:
         for kind, tokens in zip(("prompt", "output"), tokens_spent(record), strict=True):
             self._tokens.labels(record.target, record.model, record.traffic.value, kind).inc(tokens)
         if record.traffic is Traffic.CANARY:
-            self._up.labels(record.target).set(record.outcome is Outcome.OK)
-        if record.outcome is Outcome.OK:
+            self._up.labels(record.target).set(record.outcome in UP)
+        if record.outcome in UP:
             self._last_success.labels(*labels).set(wall_s)
+        if record.outcome is Outcome.OK:
             self._observe_latencies(record, labels)
 
     def _observe_latencies(self, record: RequestRecord, labels: tuple[str, ...]) -> None:

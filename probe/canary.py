@@ -1,16 +1,21 @@
 """The canary of one target: one low-rate request, judged. The daemon and `kneewatch check` share it."""
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from probe import latency, slo
 from probe.client.send import Client
 from probe.clock import Clock
 from probe.errors import TargetError
-from probe.records import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.load.step import Step
+from probe.records import Objectives, Outcome, RequestRecord, RequestSpec, StepPlan, Traffic
 
 # What requests are labelled with before the server has said which model it serves.
 UNKNOWN_MODEL = "unknown"
 # Failures are rarer and matter longer, so they are kept apart from the many that went well.
+_ONE = StepPlan(concurrency=1, seconds=0.0, requests=1)
 _KEEP_RECENT = 60
 _KEEP_FAILURES = 20
 
@@ -18,8 +23,18 @@ _KEEP_FAILURES = 20
 class Canary:
     """Sends one request a call, and remembers the last ones, newest first."""
 
-    def __init__(self, target: str, model: str, client: Client, specs: Iterator[RequestSpec], clock: Clock) -> None:
+    def __init__(
+        self,
+        target: str,
+        model: str,
+        client: Client,
+        specs: Iterator[RequestSpec],
+        *,
+        objectives: Objectives,
+        clock: Clock,
+    ) -> None:
         self._target = target
+        self._objectives = objectives
         self._wanted = model
         self._client = client
         self._specs = specs
@@ -45,11 +60,21 @@ class Canary:
         except TargetError as error:
             record = self._unsent(spec, scheduled, error)
         else:
-            # Asking for the model's name is no part of the request, so the clock starts anew.
-            record = await self._client.send(spec, self.model, Traffic.CANARY, self._clock.monotonic_ns())
+            record = await self._ask(spec)
         self._recent.appendleft(record)
         if record.outcome is not Outcome.OK:
             self._failures.appendleft(record)
+        return record
+
+    async def _ask(self, spec: RequestSpec) -> RequestRecord:
+        """A step of one request."""
+        ready = self._client.prepare(spec, self.model, Traffic.CANARY)
+        run = await Step(_ONE, iter((ready,)), self._clock, turns=self._client.turns).run(asyncio.Event())
+        record, waking_s = run.records[0], max(run.loop_lag_s, default=0.0)
+        if slo.may_be_ours(record, self._objectives, waking_s):
+            late_ms = 1000 * ((latency.ttft_error_s(record) or 0.0) + waking_s)
+            words = f"a latency missed its objective, but Kneewatch itself was up to {late_ms:.0f} ms late"
+            record = replace(record, outcome=Outcome.CLIENT_BOUND, detail=words)
         return record
 
     async def _learn_model(self) -> None:

@@ -188,6 +188,9 @@ def ramp(
         typer.Option(min=1, help="Budget: prompt and output tokens; 500000 unless the configuration says."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the prompt lengths; prompts are new in every run.")] = 0,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Processes the load comes from; as the cores allow if left out.")
+    ] = None,
     guard: Annotated[bool, typer.Option(help="Stop when the server queues, preempts or errs.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
 ) -> None:
@@ -229,6 +232,7 @@ def ramp(
         ),
         guarded=guard,
         seed=seed,
+        workers=workers,
     )
     check_writable(json_file)
     with ramp_progress(asked.concurrency) as on_step:

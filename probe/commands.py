@@ -14,14 +14,13 @@ from probe.errors import TargetError
 from probe.guard import GuardLimits
 from probe.load.plan import firing_pages, preflight, ramp_job
 from probe.load.ramp import Budget, Ramp
+from probe.load.workers import Source, Workers, workers_for
 from probe.records import (
     CapacityResult,
     Outcome,
     RequestRecord,
-    RequestSpec,
     ServerSnapshot,
     StepSummary,
-    Traffic,
 )
 from probe.server.scrape import Scraper
 from probe.targets.static import endpoint, workload
@@ -42,6 +41,7 @@ class RampRequest:
     budget: Budget
     guarded: bool
     seed: int
+    workers: int | None = None  # None: as the cores allow
 
 
 async def check_target(config: Config, target: TargetConfig, clock: Clock) -> RequestRecord:
@@ -49,7 +49,10 @@ async def check_target(config: Config, target: TargetConfig, clock: Clock) -> Re
     async with Client(endpoint(target), clock, target.canary.timeout) as client:
         model = await client.resolve_model(target.model)
         load = workload(target.canary.workload, config.workload(target.canary.workload))
-        record = await Canary(target.name, model, client, requests(load), clock).run_once()
+        objectives = config.objectives_of(target)
+        record = await Canary(target.name, model, client, requests(load), objectives=objectives, clock=clock).run_once()
+    if record.outcome is Outcome.CLIENT_BOUND:
+        raise TargetError(f"{target.base_url}: {record.detail}; run it on a quieter machine", record.outcome)
     if record.outcome in _COULD_NOT_ASK:
         raise TargetError(f"{target.base_url}: {record.detail}; mend base_url, model, key or workload", record.outcome)
     return record
@@ -68,24 +71,22 @@ async def ramp_target(
     try:
         async with Client(where, clock, target.canary.timeout) as client:
             model = await client.resolve_model(target.model)
-            server = await _may_load(config, target, scraper, guarded=asked.guarded)
-            job = ramp_job(
-                target=target.name,
-                model=model,
-                server=server,
-                workload=load,
-                objectives=config.objectives_of(target),
-                concurrency=asked.concurrency,
-                step_s=asked.step_s,
-                requests_per_step=asked.requests_per_step,
-                budget=asked.budget,
-                guarded=asked.guarded,
-            )
-
-            async def send(spec: RequestSpec, scheduled_ns: int) -> RequestRecord:
-                return await client.send(spec, model, Traffic.CAPACITY, scheduled_ns)
-
-            run = Ramp(job, send, requests(load, asked.seed), scraper.read, clock, on_step=on_step)
+        server = await _may_load(config, target, scraper, guarded=asked.guarded)
+        job = ramp_job(
+            target=target.name,
+            model=model,
+            server=server,
+            workload=load,
+            objectives=config.objectives_of(target),
+            concurrency=asked.concurrency,
+            step_s=asked.step_s,
+            requests_per_step=asked.requests_per_step,
+            budget=asked.budget,
+            guarded=asked.guarded,
+        )
+        source = Source(where, model, load, target.canary.timeout, asked.seed)
+        async with Workers(source, workers_for(max(asked.concurrency), asked.workers), clock) as workers:
+            run = Ramp(job, workers, scraper.read, clock, on_step=on_step)
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))

@@ -2,9 +2,10 @@
 
     KneewatchError
     |-- ConfigError      the configuration file, a flag or an environment variable
-    `-- TargetError      a server that cannot be measured as asked
+    |-- TargetError      a server that cannot be measured as asked
+    `-- LoadError        load that cannot be generated here
 
-Both end a command with exit status 2. A failing request is not an error but an Outcome
+Each ends a command with exit status 2. A failing request is not an error but an Outcome
 (records.py): a monitor reports broken servers, it does not break with them.
 """
 
@@ -17,6 +18,10 @@ class KneewatchError(Exception):
 
 class ConfigError(KneewatchError):
     """The configuration cannot be used; the message names file and key path."""
+
+
+class LoadError(KneewatchError):
+    """No load can be generated; the message says what has to be mended on this machine."""
 
 
 class TargetError(KneewatchError):

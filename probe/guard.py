@@ -13,8 +13,10 @@ from itertools import pairwise
 from probe.records import GuardVerdict, Outcome, ServerSnapshot
 
 GO = GuardVerdict(go=True)
-# Why load is stopped: every reason that `decide` gives.
-REASONS = ("server_errors", "failed_requests", "server_unreadable", "preemptions", "queue", "kv_cache")
+# An open loop had as many requests in flight as it may: the server does not keep up.
+IN_FLIGHT_CAP = "in_flight_cap"
+# Why load is stopped: every reason that `decide` gives, and the engine's own.
+REASONS = ("server_errors", "failed_requests", "server_unreadable", "preemptions", "queue", "kv_cache", IN_FLIGHT_CAP)
 # Failures that say the server is in trouble. A wrong answer or a bad request is trouble of another kind,
 # and going on would not be measuring either, so any failure stops the load; these only name it better.
 _SERVER_ERRORS = (Outcome.SERVER_ERROR, Outcome.REJECTED, Outcome.UNREACHABLE, Outcome.TIMEOUT)

@@ -17,10 +17,14 @@ ALL = "all"  # every objective at once: what goodput counts
 def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
     """Per objective that judges this request, whether it was met; empty for an aborted one.
 
+    One whose latency we were too late to know is judged by its availability alone.
+
     A TPOT that is undefined (one output token) meets its objective: there is nothing to be slow.
     """
     if record.outcome is Outcome.ABORTED:
         return {}
+    if record.outcome is Outcome.CLIENT_BOUND:
+        return {AVAILABILITY: True}
     verdict = {AVAILABILITY: record.outcome is Outcome.OK}
     if record.outcome is Outcome.OK:
         values = {"ttft": latency.ttft_s(record), "tpot": latency.tpot_s(record)}
@@ -28,6 +32,26 @@ def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
             value = values[name]
             verdict[name] = value <= objective.within_s if value is not None else name == "tpot"
     return {**verdict, ALL: all(verdict.values())}
+
+
+def may_be_ours(record: RequestRecord, objectives: Objectives, waking_s: float) -> bool:
+    """Whether a latency objective was missed by no more than what the client itself may have added.
+
+    Being late only ever makes a latency longer: so a request that met its objectives did, and one that missed them
+    by more than we were late did too. `waking_s`: how late the process was given a processor.
+    """
+    if record.outcome is not Outcome.OK:
+        return False
+    good, tokens = met(record, objectives), record.output_tokens
+    late_ns = record.events.late_ns
+    errors = {
+        "ttft": (latency.ttft_error_s(record) or 0.0) + waking_s,
+        "tpot": ((late_ns[-1] * 1e-9 if len(late_ns) else 0.0) + waking_s) / max(tokens - 1, 1),
+    }
+    values = {"ttft": latency.ttft_s(record) or 0.0, "tpot": latency.tpot_s(record) or 0.0}
+    missed = [name for name in objectives.latencies() if not good[name]]
+    limits = objectives.latencies()
+    return bool(missed) and all(values[name] - errors[name] <= limits[name].within_s for name in missed)
 
 
 def good_ratio(records: Sequence[RequestRecord], objectives: Objectives) -> dict[str, float]:

@@ -1,16 +1,17 @@
 """A step's records to its StepSummary. Pure.
 
-Percentiles are exact, of every sample of the step. Rates are taken over the step's window, from its first
-send to when sending stopped (or, for a step of a fixed number of requests, to the last completion), so that
-the drain at the end dilutes nothing. Throughput counts a request that the window cuts by the share of its
-time that lies inside: whole requests only would, with long answers and short windows, be off by a wave.
+Percentiles are exact, of every request of the step that was due after its warm-up. Rates are taken over the step's
+window, from the end of the warm-up to when sending stopped (or, for a step of a fixed number of requests, to the last
+completion), so that the drain at the end dilutes nothing. Throughput counts a request that the window cuts by the share
+of its time that lies inside: whole requests only would, with long answers and short windows, be off by a wave.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 from probe import guard, latency, slo
+from probe.distribution import distribution, percentile
 from probe.records import (
-    Distribution,
     ErrorBound,
     Objectives,
     Outcome,
@@ -18,7 +19,7 @@ from probe.records import (
     RequestRecord,
     ServerPeaks,
     ServerSnapshot,
-    StepPlan,
+    StepRun,
     StepSummary,
 )
 
@@ -31,73 +32,50 @@ _REFUSED = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcom
 MAX_ERROR_SHARE = 0.1
 
 
-def percentile(ordered: Sequence[float], q: float) -> float:
-    """The q-quantile (0..1) of sorted samples, interpolated linearly (Hyndman and Fan, type 7: numpy's default).
-
-    Raises IndexError without a sample.
-    """
-    position = (len(ordered) - 1) * q
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def distribution(samples: Iterable[float | None]) -> Distribution:
-    """Exact statistics of the samples that are defined."""
-    ordered = sorted(sample for sample in samples if sample is not None)
-    if not ordered:
-        return Distribution()
-    return Distribution(
-        count=len(ordered),
-        mean=sum(ordered) / len(ordered),
-        p50=percentile(ordered, 0.50),
-        p95=percentile(ordered, 0.95),
-        p99=percentile(ordered, 0.99),
-        max=ordered[-1],
-    )
-
-
 def summarize(
-    plan: StepPlan,
-    records: Sequence[RequestRecord],
-    window_ns: tuple[int, int],
+    run: StepRun,
     objectives: Objectives,
     *,
-    loop_lag_s: Sequence[float],
-    polls: Sequence[ServerSnapshot],
-    cut_short: bool = False,
+    polls: Sequence[ServerSnapshot] = (),
 ) -> StepSummary:
-    """One step, measured and judged. `loop_lag_s`: how late the client's event loop woke, sampled over the step.
+    """One step, measured and judged.
 
-    A step that was `cut_short` (guard, budget, interrupt) is shown with what it saw, and judges nothing.
+    Requests that were due in the warm-up are not judged. A step that was cut short (guard, budget, interrupt) is
+    shown with what it saw, and judges nothing.
     """
-    start, end = window_ns
+    start, end = run.window_ns
     seconds = max((end - start) * 1e-9, 1e-9)
+    records = [r for r in run.records if r.scheduled_ns >= start]
     ok = [r for r in records if r.outcome is Outcome.OK]
     aborted = sum(r.outcome is Outcome.ABORTED for r in records)
     ratios = slo.good_ratio(records, objectives)
-    # Without a sample the loop never woke: nothing is known of the stamps.
-    bound = percentile(sorted(loop_lag_s), 0.99) if loop_lag_s else seconds
-    reason = CUT_SHORT if cut_short else _void(records, bound, objectives)
-    throughput = sum(_share_inside(r, end) for r in ok) / seconds
+    bound = _error_bound(ok, run.loop_lag_s, seconds)
+    reason = run.problem or (CUT_SHORT if run.cut_short else _void(records, bound, objectives))
+    throughput = sum(_share_inside(r, start, end) for r in run.records if r.outcome is Outcome.OK) / seconds
+    events = sum(len(r.events) for r in ok)
     return StepSummary(
-        plan=plan,
+        plan=run.plan,
         valid=reason is None,
         reason=reason,
         seconds=seconds,
         requests=RequestCounts(ok=len(ok), failed=len(records) - len(ok) - aborted, aborted=aborted),
-        offered_rps=sum(r.sent_ns <= end for r in records) / seconds,
+        offered_rps=sum(start <= r.sent_ns <= end for r in run.records) / seconds,
         throughput_rps=throughput,
         goodput_rps=throughput * ratios.get(slo.ALL, 0.0),
-        output_tokens_per_second=_tokens_inside(records, end) / seconds,
-        prompt_tokens_per_second=_prompts_inside(records, end) / seconds,
+        output_tokens_per_second=_tokens_inside(run.records, start, end) / seconds,
+        prompt_tokens_per_second=_prompts_inside(run.records, start, end) / seconds,
         ttft_s=distribution(latency.ttft_s(r) for r in ok),
-        itl_s=distribution(gap for r in ok for gap in latency.itl_s(r)),
+        itl_s=distribution((gap for r in ok for gap in latency.itl_ns(r)), unit=1e-9, independent=False),
         tpot_s=distribution(latency.tpot_s(r) for r in ok),
         e2e_s=distribution(latency.e2e_s(r) for r in ok),
+        stall_s=distribution(latency.stall_s(r) for r in ok),
         schedule_lag_s=distribution(latency.schedule_lag_s(r) for r in records),
-        error_bound_s=ErrorBound(ttft=bound, itl=bound),
+        loop_lag_s=distribution(run.loop_lag_s, independent=False),
+        coalesced_ratio=sum(latency.coalesced(r) for r in ok) / events if events else None,
+        tokens_per_event=sum(sum(r.events.tokens) for r in ok) / events if events else None,
+        error_bound_s=bound,
         good_ratio=ratios,
+        goodput_by_objective_rps={name: throughput * ratio for name, ratio in ratios.items()},
         broken=slo.broken(ratios, objectives) if reason is None else (),
         server=_peaks(polls),
     )
@@ -146,38 +124,53 @@ def tokens_spent(record: RequestRecord) -> tuple[int, int]:
         return 0, 0
     if record.outcome is Outcome.ABORTED:
         return record.spec.prompt_tokens, record.spec.output_tokens
-    return record.spec.prompt_tokens, sum(event.tokens for event in record.events)
+    return record.spec.prompt_tokens, sum(record.events.tokens)
 
 
-def _void(records: Sequence[RequestRecord], bound_s: float, objectives: Objectives) -> str | None:
-    """Why a step judges nothing, or None. A late stamp moves TTFT by itself, TPOT by its share of a token."""
+def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], seconds: float) -> ErrorBound:
+    """The 99th percentile of what the client knows to have been late, and that of what the system made late."""
+    if not loop_lag_s:
+        return ErrorBound(ttft=seconds, itl=seconds)  # the loop never woke: nothing is known of the stamps
+    waking = percentile(sorted(loop_lag_s), 0.99)
+    ttft = distribution(map(latency.ttft_error_s, ok), independent=False).p99
+    itl = distribution((e for r in ok for e in latency.itl_error_ns(r)), unit=1e-9, independent=False).p99
+    return ErrorBound(ttft=waking + (ttft or 0.0), itl=waking + (itl or 0.0))
+
+
+def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objectives) -> str | None:
+    """Why a step judges nothing, or None. Late stamps move TTFT by themselves, TPOT by their share of a token."""
     judged = [record for record in records if record.outcome is not Outcome.ABORTED]
     if len(judged) < MIN_REQUESTS:
         return "too_few_requests"
     gaps = max(percentile(sorted(record.output_tokens for record in judged), 0.5) - 1, 1)
-    errors = {"ttft": bound_s, "tpot": 2 * bound_s / gaps}
+    errors = {"ttft": bound.ttft, "tpot": (bound.ttft + bound.itl) / gaps}
     latencies = objectives.latencies().items()
-    bound = any(errors[name] > MAX_ERROR_SHARE * objective.within_s for name, objective in latencies)
-    return "client_bound" if bound else None
+    bad = any(errors[name] > MAX_ERROR_SHARE * objective.within_s for name, objective in latencies)
+    return "client_bound" if bad else None
 
 
-def _share_inside(record: RequestRecord, end_ns: int) -> float:
+def _share_inside(record: RequestRecord, start_ns: int, end_ns: int) -> float:
     """The share of its time that a request spent inside the window.
 
     With N in flight and answers of L seconds these add up to N/L a second (Little's law), however long an answer
     is beside the window; counting whole answers would lose those that end after it.
     """
-    if record.sent_ns >= end_ns:
-        return 0.0
-    return min((end_ns - record.sent_ns) / max(record.done_ns - record.sent_ns, 1), 1.0)
+    inside = min(record.done_ns, end_ns) - max(record.sent_ns, start_ns)
+    took = record.done_ns - record.sent_ns
+    if took <= 0:
+        return float(start_ns <= record.sent_ns < end_ns)
+    return max(inside, 0) / took
 
 
-def _tokens_inside(records: Iterable[RequestRecord], end_ns: int) -> int:
-    return sum(event.tokens for record in records for event in record.events if event.at_ns <= end_ns)
+def _tokens_inside(records: Iterable[RequestRecord], start_ns: int, end_ns: int) -> int:
+    return sum(
+        sum(r.events.tokens[bisect_left(r.events.at_ns, start_ns) : bisect_right(r.events.at_ns, end_ns)])
+        for r in records
+    )
 
 
-def _prompts_inside(records: Iterable[RequestRecord], end_ns: int) -> int:
-    return sum(record.prompt_tokens for record in records if record.events and record.events[0].at_ns <= end_ns)
+def _prompts_inside(records: Iterable[RequestRecord], start_ns: int, end_ns: int) -> int:
+    return sum(r.prompt_tokens for r in records if len(r.events) and start_ns <= r.events.at_ns[0] <= end_ns)
 
 
 def _peaks(polls: Sequence[ServerSnapshot]) -> ServerPeaks:

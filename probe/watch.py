@@ -14,14 +14,14 @@ from probe.errors import TargetError
 from probe.guard import GuardLimits
 from probe.load.plan import preflight, ramp_job
 from probe.load.ramp import Budget, Ramp
+from probe.load.workers import Source, Workers, workers_for
 from probe.records import (
+    UP,
     CapacityResult,
     Outcome,
     RequestRecord,
-    RequestSpec,
     ServerSnapshot,
     TargetStatus,
-    Traffic,
 )
 from probe.server.scrape import Scraper
 from probe.targets.static import endpoint, workload
@@ -62,11 +62,13 @@ class TargetWatch:
         self._clock = clock
         self._sink = sink
         self._firing_pages = firing_pages
-        where = endpoint(target)
+        self._endpoint = where = endpoint(target)
         self._client = Client(where, clock, target.canary.timeout)
         self._scraper = Scraper(where, clock, timeout_s=min(target.scrape, 3.0))
         canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
-        self._canary = Canary(target.name, target.model, self._client, requests(canary_load), clock)
+        self._canary = Canary(
+            target.name, target.model, self._client, requests(canary_load), objectives=self.objectives, clock=clock
+        )
         name = target.capacity.workload or target.canary.workload
         self._capacity_load = workload(name, config.workload(name))
         self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
@@ -123,13 +125,16 @@ class TargetWatch:
             budget=Budget(budget.tokens_per_run, budget.seconds, budget.over_objective_seconds),
             guarded=True,
         )
-        specs = requests(self._capacity_load)  # the same lengths in every run; prompts are new
-        ramp = Ramp(job, self._send_load, specs, self._scraper.read, self._clock, on_record=self._sink.record)
+        # The same lengths in every run; prompts are new.
+        source = Source(self._endpoint, self.model, self._capacity_load, target.canary.timeout)
+        workers = Workers(source, workers_for(max(target.capacity.concurrency)), self._clock)
+        ramp = Ramp(job, workers, self._scraper.read, self._clock, on_record=self._sink.record)
         self._ramp = ramp
         self._ramp_ended.clear()
         _log.info("capacity run started", target=target.name, concurrency=target.capacity.concurrency)
         try:
-            result = await ramp.run()
+            async with workers:
+                result = await ramp.run()
         except Exception as error:
             ramp.stop("error", type(error).__name__)
             self._sink.result(ramp.result())  # load that ran is accounted for, whatever broke
@@ -156,7 +161,7 @@ class TargetWatch:
             base_url=self.config.base_url,
             model=self.model,
             objectives=self.objectives,
-            up=recent[0].outcome is Outcome.OK if recent else None,
+            up=recent[0].outcome in UP if recent else None,
             recent=recent,
             failures=self._canary.failures,
             server=self._server,
@@ -178,7 +183,7 @@ class TargetWatch:
 
     def _is_starting(self, record: RequestRecord) -> bool:
         """Whether a failure is one of a server that has never been up yet, within the grace given to it."""
-        if record.outcome is Outcome.OK:
+        if record.outcome in UP:
             self._grace_ends_ns = 0
         return self._clock.monotonic_ns() < self._grace_ends_ns
 
@@ -188,6 +193,3 @@ class TargetWatch:
             return "the last canary did not succeed"
         verdict, self._server = await preflight(self._scraper.read, GuardLimits(), self._firing_pages)
         return None if verdict.go else f"{verdict.reason}: {verdict.detail}"
-
-    async def _send_load(self, spec: RequestSpec, scheduled_ns: int) -> RequestRecord:
-        return await self._client.send(spec, self.model, Traffic.CAPACITY, scheduled_ns)

@@ -6,6 +6,7 @@ decides lengths alone; the tokens also depend on a salt, fresh for every process
 run with its seed repeats the load and not the cached prompts.
 """
 
+import itertools
 import math
 import random
 import secrets
@@ -53,17 +54,25 @@ class Workload:
     shared_tokens: int = 0
 
 
-def requests(workload: Workload, seed: int = 0, salt: str | None = None) -> Iterator[RequestSpec]:
-    """Endless requests. The same seed gives the same lengths; the same seed and salt, the same prompts."""
+def requests(
+    workload: Workload, seed: int = 0, salt: str | None = None, shard: tuple[int, int] = (0, 1)
+) -> Iterator[RequestSpec]:
+    """Endless requests. The same seed gives the same lengths; the same seed and salt, the same prompts.
+
+    `shard` (index, count) gives every count-th of them: the shards together are the same lengths as the whole.
+    """
+    index, count = shard
     lengths = random.Random(seed)
     unique = random.Random(f"{seed}/{salt if salt is not None else secrets.token_hex(16)}")
     shared = random.Random(f"{workload.name}/shared")
     # Chat: the template adds tokens in front, which count as shared before they count as the prompt's own.
     template = _TEMPLATE_TOKENS if workload.api is Api.CHAT else 0
     prefix = _content(workload.api, shared, max(workload.shared_tokens - template, 0))
-    while True:
+    for number in itertools.count():
         prompt_tokens = _length(workload.prompt_tokens, lengths)
         output_tokens = _length(workload.output_tokens, lengths)
+        if number % count != index:
+            continue
         own = max(prompt_tokens - max(workload.shared_tokens, template), 1 if template else 0)
         prompt = prefix[:prompt_tokens] + _content(workload.api, unique, own)
         yield RequestSpec(
@@ -85,7 +94,7 @@ def _length(tokens: int | Lognormal, source: random.Random) -> int:
 def _content(api: Api, source: random.Random, count: int) -> list[int]:
     """Token ids, or, for chat, indexes of words."""
     low, high = (_FIRST_TOKEN_ID, _LAST_TOKEN_ID) if api is Api.COMPLETIONS else (0, len(_WORDS) - 1)
-    return [source.randint(low, high) for _ in range(count)]
+    return source.choices(range(low, high + 1), k=count)
 
 
 def _text(indexes: list[int]) -> str:

@@ -2,18 +2,21 @@
 
 from collections.abc import Sequence
 
+from probe.guard import IN_FLIGHT_CAP
 from probe.records import Capacity, StepSummary, Stopped
 from probe.summary import CUT_SHORT, MIN_REQUESTS
 
 MODE = "empirical"  # measured, with no model behind it
 # The guard's reasons that speak of load; the others say that our requests or our polls failed.
-_OVERLOAD = ("preemptions", "queue", "kv_cache")
+_OVERLOAD = ("preemptions", "queue", "kv_cache", IN_FLIGHT_CAP)
 # The budget's reason that says that the server was too slow, and not that the run was too long.
 OVER_OBJECTIVE = "over_objective_seconds"
 # Why a step judged nothing, and what to do about it.
 _VOID = {
     "too_few_requests": f"fewer than {MIN_REQUESTS} requests were answered in a step; give it more time or requests",
-    "client_bound": "this machine woke too late to judge a step; use a quieter machine or a looser objective",
+    "client_bound": "this machine was too late to judge a step; use a quieter machine, more --workers or a looser"
+    " objective",
+    "worker_lost": "a load worker died or hung in a step; look for a kill for memory in this machine's log",
 }
 # What ended a run before a step was complete, and what to do about it.
 _ENDED = {

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from probe.client.turns import Turns
 from probe.clock import Clock
 
 _INTERVAL_S = 0.01
@@ -22,10 +23,15 @@ async def lags(clock: Clock, interval_s: float = _INTERVAL_S) -> AsyncIterator[f
 
 
 @asynccontextmanager
-async def watch_lag(clock: Clock) -> AsyncIterator[list[float]]:
-    """Gathers lag samples in seconds, about a hundred a second, into the list it gives."""
+async def watch_lag(clock: Clock, turns: Turns | None = None) -> AsyncIterator[list[float]]:
+    """Gathers lag samples in seconds, about a hundred a second, into the list it gives.
+
+    By how much the loop's own work makes stamps late, `turns` knows for each of them; so where it was at work when
+    it should have woken, the lag counts from its last mark. What is left is the system's, above all the wait for a
+    processor.
+    """
     samples: list[float] = []
-    task = asyncio.create_task(_sample(clock, samples))
+    task = asyncio.create_task(_sample(clock, samples, turns))
     try:
         yield samples
     finally:
@@ -33,6 +39,7 @@ async def watch_lag(clock: Clock) -> AsyncIterator[list[float]]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _sample(clock: Clock, samples: list[float]) -> None:
+async def _sample(clock: Clock, samples: list[float], turns: Turns | None) -> None:
     async for lag in lags(clock):
-        samples.append(lag)  # noqa: PERF401 - the source is endless: extend would never give it up
+        at_work = turns.marked_ns if turns is not None else 0
+        samples.append(min(lag, (clock.monotonic_ns() - at_work) * 1e-9))

@@ -11,6 +11,9 @@ from probe.load.ramp import Budget, RampJob
 from probe.records import GuardVerdict, Objectives, RunContext, ServerSnapshot, StepPlan
 from probe.workload import Workload
 
+# Of a step's length, before it counts: queue and batch have to fill, and the burst of the beginning has to pass.
+_WARM_UP_SHARE = 0.2
+
 
 def ramp_job(
     *,
@@ -32,7 +35,10 @@ def ramp_job(
         engine=server.engine if server else "unknown",
         version=server.version if server else "unknown",
     )
-    plans = tuple(StepPlan(concurrency=c, seconds=step_s, requests=requests_per_step) for c in concurrency)
+    warm_up_s = _WARM_UP_SHARE * step_s if requests_per_step is None else 0.0
+    plans = tuple(
+        StepPlan(concurrency=c, seconds=step_s, requests=requests_per_step, warm_up_s=warm_up_s) for c in concurrency
+    )
     return RampJob(
         target=target,
         model=model,

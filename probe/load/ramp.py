@@ -1,33 +1,32 @@
 """A guarded step-up: steps of rising concurrency, watched, until one breaks an objective or the guard says stop.
 
-In: a RampJob and the seams to the server (send a request, read its metrics). Out: a CapacityResult. Load and
+In: a RampJob and the seams to the server (load, and a reading of its metrics). Out: a CapacityResult. Load and
 watch run side by side; whichever of guard, budget, caller or the last step ends it, nothing is in flight
 afterwards.
 """
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from probe import summary
 from probe.capacity.knee import OVER_OBJECTIVE, knee
-from probe.client.send import Send
 from probe.clock import Clock
 from probe.errors import TargetError
-from probe.guard import GuardLimits, decide
-from probe.load.step import ClosedLoop, StepRun
+from probe.guard import IN_FLIGHT_CAP, GuardLimits, decide
+from probe.load.source import Load
 from probe.records import (
     CapacityResult,
     Cost,
     Objectives,
     Outcome,
     RequestRecord,
-    RequestSpec,
     RunContext,
     ServerSnapshot,
     StepPlan,
+    StepRun,
     StepSummary,
     Stopped,
 )
@@ -81,8 +80,7 @@ class Ramp:
     def __init__(
         self,
         job: RampJob,
-        send: Send,
-        specs: Iterator[RequestSpec],
+        load: Load,
         read_server: Callable[[], Awaitable[ServerSnapshot]],
         clock: Clock,
         *,
@@ -90,8 +88,7 @@ class Ramp:
         on_record: Callable[[RequestRecord], None] = _ignore,
     ) -> None:
         self._job = job
-        self._send = send
-        self._specs = specs
+        self._load = load
         self._read_server = read_server
         self._clock = clock
         self._on_step = on_step
@@ -104,7 +101,6 @@ class Ramp:
         self._requests, self._tokens = 0, 0
         self._over: list[tuple[int, int]] = []
         self._warm = False
-        self._loop: ClosedLoop | None = None
         self._watch = _Watch()
 
     def stop(self, by: str, reason: str | None = None) -> None:
@@ -124,7 +120,7 @@ class Ramp:
             watcher.add_done_callback(lambda _: self._halt.set())  # no watch, whatever the reason: no load
         try:
             # One request that no step counts: a cold server's first answer says nothing of its capacity.
-            await self._load(StepPlan(concurrency=1, seconds=0, requests=1))
+            await self._run_step(StepPlan(concurrency=1, seconds=0, requests=1))
             self._warm = True
             for plan in self._job.plans:
                 first = len(self._watch.readings)
@@ -161,12 +157,13 @@ class Ramp:
             stopped=stopped,
         )
 
-    async def _load(self, plan: StepPlan) -> StepRun:
-        self._loop = ClosedLoop(plan, self._send, self._specs, self._clock, self._keep)
-        try:
-            return await self._loop.run(self._halt, self._job.target, self._job.model)
-        finally:
-            self._loop = None
+    async def _run_step(self, plan: StepPlan) -> StepRun:
+        run = await self._load.run(plan, self._halt, self._keep)
+        if run.problem is not None:
+            self.stop("error", run.problem)
+        elif run.capped:
+            self.stop("guard", IN_FLIGHT_CAP)
+        return run
 
     def _keep(self, record: RequestRecord) -> None:
         self._requests += 1
@@ -178,17 +175,10 @@ class Ramp:
             self._ask_guard()
 
     async def _step(self, plan: StepPlan, first: int) -> StepSummary:
-        run = await self._load(plan)
+        run = await self._run_step(plan)
         await self._poll()
-        return summary.summarize(
-            plan,
-            run.records,
-            run.window_ns,
-            self._job.objectives,
-            loop_lag_s=run.loop_lag_s,
-            polls=sorted(self._watch.readings[first:], key=lambda reading: reading.at_ns),
-            cut_short=run.cut_short,
-        )
+        polls = sorted(self._watch.readings[first:], key=lambda reading: reading.at_ns)
+        return summary.summarize(run, self._job.objectives, polls=polls)
 
     async def _watch_server(self) -> None:
         """Reads the server until cancelled."""
@@ -232,7 +222,7 @@ class Ramp:
         return summary.over_objective(record, self._job.objectives) if self._warm else []
 
     def _cost(self) -> Cost:
-        in_flight = self._loop.aborted(self._job.target, self._job.model) if self._loop else []
+        in_flight = self._load.in_flight()
         late = [span for record in in_flight for span in self._over_objective(record)]
         return Cost(
             requests=self._requests + len(in_flight),

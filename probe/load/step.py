@@ -1,133 +1,309 @@
-"""One step of closed-loop load: so many requests in flight, each answered before its successor is sent.
+"""The step engine: one step of load, open or closed loop. Every request of Kneewatch is sent by it.
 
-In: a StepPlan, a Send, an iterator of RequestSpec. Out: a StepRun of raw records. Setting `stop` cancels
-whatever is in flight at once; the connections close with it.
+In: a StepPlan and an iterator of requests that only have to be sent. Out: a StepRun of raw records. Setting `stop`
+cancels whatever is in flight at once; the connections close with it.
+
+    users or arrivals --> send --> answers --> reading, between the turns of the loop --> records
+
+Sending goes first. Preparing the next requests and reading the answers is done in small portions, one a turn of the
+event loop, so that neither delays a timestamp by more than its portion.
 """
 
 import asyncio
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import ceil
+from typing import Any, Protocol
 
-from probe.client.send import Send
+from probe.arrivals import due_ns
+from probe.client.turns import Turns
 from probe.clock import Clock
 from probe.load.lag import watch_lag
-from probe.records import Outcome, RequestRecord, RequestSpec, StepPlan, Traffic
+from probe.records import Arrivals, Outcome, RequestRecord, RequestSpec, StepPlan, StepRun
 from probe.summary import MIN_REQUESTS
 
 # A server that refuses at once would otherwise be asked thousands of times a second.
 _AFTER_FAILURE_S = 0.2
 # A step whose time is up, but which has sent too few requests to be judged, goes on: by this many lengths at most.
 _STRETCH = 2
+# Open loop: how many requests lie ready. A burst is sent from them; more are made between the turns.
+_STOCK = 64
+# Prompts that lie ready take memory: about 6 bytes a token.
+_MAX_STOCK_TOKENS = 4_000_000
+# Answers that wait to be read. Beyond it the memory they hold matters more than a late stamp.
+_MAX_UNREAD = 4096
+
+
+class Answered(Protocol):
+    """An answer as it came, to be read when there is time."""
+
+    @property
+    def looks_good(self) -> bool: ...
+
+    def read(self) -> Iterator[RequestRecord | None]:
+        """None after each portion, the record at last."""
+        ...
+
+
+class Ready(Protocol):
+    """A request that only has to be sent."""
+
+    @property
+    def spec(self) -> RequestSpec: ...
+
+    def send(self, scheduled_ns: int) -> Awaitable[Answered]:
+        """Sends it, due at `scheduled_ns`, and waits for its end."""
+        ...
+
+    def aborted(self, scheduled_ns: int) -> RequestRecord:
+        """Its record, were it cancelled now."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class StepRun:
-    """A step as it happened. `window_ns`: first send to the end of sending; see summary.py."""
+class Shard:
+    """Which part of a step is done here: the `index`-th of `count`."""
 
-    plan: StepPlan
-    records: tuple[RequestRecord, ...]
-    window_ns: tuple[int, int]
-    loop_lag_s: tuple[float, ...]
-    cut_short: bool
+    index: int = 0
+    count: int = 1
+
+    def of(self, whole: int) -> int:
+        """This shard's share of so many."""
+        return whole // self.count + (self.index < whole % self.count)
 
 
-class ClosedLoop:
-    """The state of one step: what is still to send, and what is in flight."""
+WHOLE = Shard()
+
+
+class Step:
+    """The state of one step: what is still to send, what is in flight, what has to be read."""
 
     def __init__(
         self,
         plan: StepPlan,
-        send: Send,
-        specs: Iterator[RequestSpec],
+        requests: Iterator[Ready],
         clock: Clock,
+        *,
         on_record: Callable[[RequestRecord], None] = lambda _: None,
+        turns: Turns | None = None,
+        shard: Shard = WHOLE,
+        seed: int = 0,
     ) -> None:
-        """`on_record` is told of each request as it ends, aborted ones included."""
-        self._plan = plan
-        self._send = send
-        self._specs = specs
+        """`on_record` is told of each request as it has been read, aborted ones included. `turns`: those of the
+        client that sends, to know how late the loop is.
+        """
+        self._plan = replace(plan, concurrency=shard.of(plan.concurrency))
+        self._requests = shard.of(plan.requests) if plan.requests is not None else None
+        self._enough = ceil(MIN_REQUESTS / shard.count)
+        self._shard, self._seed = shard, seed
+        self._source = requests
         self._clock = clock
-        self._sent = 0
-        self._closed = False
         self._on_record = on_record
-        self._in_flight: dict[int, tuple[RequestSpec, int]] = {}
+        self._turns = turns
+        self._sent = self._sent_in_window = self._made = 0
+        self._closed = self._capped = self._failing = False
+        self._in_flight: dict[int, _Sent] = {}
+        self._unread: dict[int, _Sent] = {}  # answered, in the order of their answers
+        self._reading: Iterator[RequestRecord | None] | None = None
+        self._work_to_do = asyncio.Event()
         self._records: list[RequestRecord] = []
+        self._stock: deque[Ready] = deque()
+        self._stock_tokens = 0
         # Long prompts take milliseconds to make: those of the first wave are ready before it begins.
-        self._first = deque([next(specs) for _ in range(min(plan.concurrency, plan.requests or plan.concurrency))])
+        while self._wants_stock():
+            self._make()
 
-    def aborted(self, target: str, model: str) -> list[RequestRecord]:
-        """What is in flight, as it would be recorded if it were cancelled now."""
-        return [self._aborted(spec, sent, target, model) for spec, sent in self._in_flight.values()]
+    def in_flight(self) -> list[RequestRecord]:
+        """What has no record yet, as it would be recorded if it were cancelled now."""
+        return [sent.ready.aborted(sent.due_ns) for sent in self._outstanding()]
 
-    async def run(self, stop: asyncio.Event, target: str, model: str) -> StepRun:
-        """Runs the step to its end, or until `stop` is set. Raises what `send` raises, and CancelledError."""
+    def in_flight_figures(self) -> "array[int]":
+        """The same in three numbers each: when it was due, its prompt tokens, its output tokens."""
+        figures = array("q")
+        for sent in self._outstanding():
+            figures.extend((sent.due_ns, sent.ready.spec.prompt_tokens, sent.ready.spec.output_tokens))
+        return figures
+
+    def _outstanding(self) -> tuple["_Sent", ...]:
+        return (*self._in_flight.values(), *self._unread.values())
+
+    async def run(self, stop: asyncio.Event, start_ns: int | None = None) -> StepRun:
+        """Runs the step to its end, or until `stop` is set; from `start_ns`, else from now.
+
+        Raises what a request raises, and CancelledError.
+        """
+        start = self._clock.monotonic_ns() if start_ns is None else start_ns
+        window = start + int(self._plan.warm_up_s * 1e9)
+        end = window + int(self._plan.seconds * 1e9)
         self._closed = stop.is_set()
-        start = self._clock.monotonic_ns()
-        end = start + int(self._plan.seconds * 1e9)
-        async with watch_lag(self._clock) as lag:
-            users = [asyncio.create_task(self._user(start, end)) for _ in range(self._plan.concurrency)]
-            stopper = asyncio.create_task(stop.wait())
+        async with watch_lag(self._clock, self._turns) as lag:
+            senders = [asyncio.create_task(sender) for sender in self._senders(start, window, end)]
+            others = [asyncio.create_task(stop.wait()), asyncio.create_task(self._work())]
             try:
-                await _all_done_or(users, stopper)
+                await _all_done_or_any(senders, others)
             finally:
                 self._closed = True  # whatever a cancelled request makes of it: no more are sent
-                for task in (*users, stopper):
+                for task in (*senders, *others):
                     task.cancel()
-                await asyncio.gather(*users, stopper, return_exceptions=True)
-                for record in self.aborted(target, model):
-                    self._keep(record)
+                await asyncio.gather(*senders, *others, return_exceptions=True)
+                for sent in self._in_flight.values():
+                    self._keep(sent.ready.aborted(sent.due_ns))
                 self._in_flight.clear()
-        cut_short = stop.is_set()
+            while self._read_a_portion():  # noqa: ASYNC110 - it does the work, it does not wait
+                await asyncio.sleep(0)
+        cut_short = stop.is_set() or self._capped
         last = max((record.done_ns for record in self._records), default=start)
-        by_time = self._plan.requests is None and self._sent > MIN_REQUESTS and not cut_short
-        closed = min(end, last) if by_time else last
-        return StepRun(self._plan, tuple(self._records), (start, closed), tuple(lag), cut_short)
+        by_time = self._requests is None and self._sent_in_window > self._enough and not cut_short
+        return StepRun(
+            self._plan,
+            tuple(self._records),
+            (window, max(min(end, last) if by_time else last, window)),
+            tuple(lag),
+            cut_short,
+            capped=self._capped,
+        )
 
-    def _goes_on(self, start_ns: int, end_ns: int) -> bool:
-        """Whether to send another: by number, or by time, which is stretched where it holds too few to judge."""
-        if self._closed:
-            return False
-        if self._plan.requests is not None:
-            return self._sent < self._plan.requests
-        now = self._clock.monotonic_ns()
-        return now < end_ns or (self._sent < MIN_REQUESTS and now < end_ns + _STRETCH * (end_ns - start_ns))
+    # Sending.
 
-    async def _user(self, start_ns: int, end_ns: int) -> None:
-        while self._goes_on(start_ns, end_ns):
-            self._sent += 1
-            number, spec = self._sent, self._first.popleft() if self._first else next(self._specs)
-            scheduled = self._clock.monotonic_ns()
-            self._in_flight[number] = (spec, scheduled)
-            record = await self._send(spec, scheduled)
-            del self._in_flight[number]
-            self._keep(record)
-            if record.outcome is not Outcome.OK:
+    def _senders(self, start: int, window: int, end: int) -> Iterator[Coroutine[Any, Any, None]]:
+        if self._plan.arrivals is not None:
+            yield self._arrive(self._plan.arrivals, start, window, end)
+            return
+        # Users join one after the other over the first half of the warm-up: all at once would be a burst that no
+        # user makes, and would keep them in step.
+        joining_ns = (window - start) // 2
+        for i in range(self._plan.concurrency):
+            yield self._user(start + joining_ns * i // self._plan.concurrency, window, end)
+
+    async def _user(self, join: int, window: int, end: int) -> None:
+        await self._until(join)
+        while self._goes_on(window, end):
+            good = await self._send(self._begin(self._clock.monotonic_ns(), window))
+            if not good and self._goes_on(window, end):
                 await asyncio.sleep(_AFTER_FAILURE_S)
 
+    async def _arrive(self, arrivals: Arrivals, start: int, window: int, end: int) -> None:
+        """Sends what is due, however many answers are outstanding: up to the cap, which ends the step."""
+        with suppress(_CapReached):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for offset in islice(due_ns(arrivals, self._seed), self._shard.index, None, self._shard.count):
+                        due = start + offset
+                        if self._closed or not self._is_in(due, window, end):
+                            break
+                        await self._until(due)
+                        if len(self._in_flight) >= self._plan.concurrency:
+                            self._capped = True
+                            raise _CapReached
+                        group.create_task(self._send(self._begin(due, window)))
+            except BaseExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+
+    def _begin(self, scheduled: int, window: int) -> int:
+        """Takes the next request, which from now on counts as sent; its number."""
+        self._sent += 1
+        self._sent_in_window += scheduled >= window
+        if not self._stock:
+            self._make()
+        ready = self._stock.popleft()
+        self._stock_tokens -= ready.spec.prompt_tokens
+        self._in_flight[self._sent] = _Sent(ready, scheduled)
+        self._work_to_do.set()
+        return self._sent
+
+    async def _send(self, number: int) -> bool:
+        """Sends it and waits for its end; whether the server may be asked again at once."""
+        sent = self._in_flight[number]
+        sent.answer = await sent.ready.send(sent.due_ns)
+        self._unread[number] = self._in_flight.pop(number)
+        self._work_to_do.set()
+        return sent.answer.looks_good and not self._failing
+
+    def _goes_on(self, window: int, end: int) -> bool:
+        return not self._closed and self._is_in(self._clock.monotonic_ns(), window, end)
+
+    def _is_in(self, at: int, window: int, end: int) -> bool:
+        """By number, or by time, which is stretched where it holds too few to judge."""
+        if self._requests is not None:
+            return self._sent < self._requests
+        return at < end or (self._sent_in_window < self._enough and at < end + _STRETCH * (end - window))
+
+    async def _until(self, at_ns: int) -> None:
+        # A timer may be early by a millisecond, and is then set anew.
+        while (left := at_ns - self._clock.monotonic_ns()) > 0:  # noqa: ASYNC110 - it waits for a time, not an event
+            await asyncio.sleep(left * 1e-9)
+
+    # What is done between the turns.
+
+    async def _work(self) -> None:
+        while True:
+            if self._turns is not None:
+                self._turns.mark()
+            wants = self._wants_stock()
+            if wants:
+                self._make()
+            if self._read_a_portion() or wants:
+                await asyncio.sleep(0)
+            else:
+                self._work_to_do.clear()
+                await self._work_to_do.wait()
+
+    def _wants_stock(self) -> bool:
+        if self._closed or (self._requests is not None and self._made >= self._requests):
+            return False
+        wanted = _STOCK if self._plan.arrivals is not None else self._plan.concurrency
+        return len(self._stock) < wanted and self._stock_tokens < _MAX_STOCK_TOKENS
+
+    def _make(self) -> None:
+        self._made += 1
+        self._stock.append(next(self._source))
+        self._stock_tokens += self._stock[-1].spec.prompt_tokens
+
+    def _read_a_portion(self) -> bool:
+        """Reads on; False where there is nothing to read."""
+        for _ in range(1 + len(self._unread) // _MAX_UNREAD):
+            if not self._unread:
+                return False
+            number, sent = next(iter(self._unread.items()))
+            if self._reading is None:
+                self._reading = sent.read()
+            record = next(self._reading, None)
+            if record is not None:
+                self._reading = None
+                del self._unread[number]
+                self._keep(record)
+        return True
+
     def _keep(self, record: RequestRecord) -> None:
+        self._failing = record.outcome is not Outcome.OK
         self._records.append(record)
         self._on_record(record)
 
-    def _aborted(self, spec: RequestSpec, sent_ns: int, target: str, model: str) -> RequestRecord:
-        return RequestRecord(
-            target=target,
-            model=model,
-            traffic=Traffic.CAPACITY,
-            spec=spec.without_prompt(),
-            scheduled_ns=sent_ns,
-            sent_ns=sent_ns,
-            done_ns=self._clock.monotonic_ns(),
-            done_wall_s=self._clock.wall_s(),
-            outcome=Outcome.ABORTED,
-            detail="cancelled while in flight",
-        )
+
+class _CapReached(Exception):  # noqa: N818 - it is no error
+    """As many are in flight as may be."""
 
 
-async def _all_done_or(tasks: list[asyncio.Task[None]], stopper: asyncio.Task[bool]) -> None:
-    """Waits for every task, or for the stopper; an error in a task is raised here and not lost."""
-    pending: set[asyncio.Task[None] | asyncio.Task[bool]] = {*tasks, stopper}
-    while pending - {stopper} and not stopper.done():
+@dataclass(slots=True)
+class _Sent:
+    """A request that has been sent, and its answer when it is there."""
+
+    ready: Ready
+    due_ns: int
+    answer: Answered | None = None
+
+    def read(self) -> Iterator[RequestRecord | None]:
+        return self.answer.read() if self.answer is not None else iter(())
+
+
+async def _all_done_or_any(tasks: list[asyncio.Task[None]], others: list[asyncio.Task[Any]]) -> None:
+    """Waits for every one of `tasks`, or any of `others`; an error in any of them is raised here and not lost."""
+    pending: set[asyncio.Task[Any]] = {*tasks, *others}
+    while pending.intersection(tasks) and pending.issuperset(others):
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()

@@ -14,7 +14,7 @@ from probe.words import one_line
 
 _STEP_COLUMNS = (
     "conc", "req/s", "output\ntok/s", "TTFT ms\np50/p95/p99", "ITL ms\np50/p95/p99", "E2E ms\np50/p95/p99",
-    "good", "KV\npeak", "waiting\npeak", "preemp-\ntions", "verdict",
+    "good", "KV\npeak", "waiting\npeak", "preemp-\ntions", "error ms\nTTFT/ITL", "verdict",
 )  # fmt: skip
 _LINE = 500
 
@@ -37,6 +37,7 @@ def step_table(steps: Sequence[StepSummary]) -> Table:
             percent(server.kv_cache_usage_peak),
             number(server.waiting_peak),
             number(server.preemptions),
+            f"{step.error_bound_s.ttft * 1000:.1f}/{step.error_bound_s.itl * 1000:.1f}",
             _verdict(step),
         )
     return table

@@ -1,20 +1,25 @@
 """The canary: one request a round, and what it remembers."""
 
 import asyncio
+from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import cast
 
 import httpx
 import pytest
-from made import failure, record, spec
+from fake_request import FakeRequest
+from made import MS, PROMISED, failure, record, spec
 
+from probe import slo
 from probe.canary import UNKNOWN_MODEL, Canary
 from probe.client.endpoint import Endpoint
 from probe.client.send import Client
+from probe.client.turns import Turns
 from probe.clock import SystemClock
 from probe.errors import TargetError
-from probe.records import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.records import Objectives, Outcome, RequestRecord, RequestSpec, Traffic
 
 
 class Answers:
@@ -33,6 +38,13 @@ class Answers:
         if isinstance(answer, Outcome):
             raise TargetError(f"http://llama/v1/models: {answer}", answer)
         return answer
+
+    @property
+    def turns(self) -> Turns:
+        return Turns()
+
+    def prepare(self, what: RequestSpec, model: str, traffic: Traffic) -> FakeRequest:
+        return FakeRequest(what, lambda spec, due: self.send(spec, model, traffic, due))
 
     async def send(self, what: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
         self.sent.append((model, traffic, scheduled_ns))
@@ -56,7 +68,7 @@ class Ticks:
 
 
 def canary(answers: Answers, model: str = "auto") -> Canary:
-    return Canary("llama", model, cast(Client, answers), repeat(spec()), Ticks())
+    return Canary("llama", model, cast(Client, answers), repeat(spec()), objectives=Objectives("none"), clock=Ticks())
 
 
 def rounds(of: Canary, count: int) -> list[RequestRecord]:
@@ -111,7 +123,7 @@ def test_a_server_that_does_not_say_its_model_is_a_failed_canary(outcome: Outcom
     )
     assert failed.detail == f"http://llama/v1/models: {outcome}"
     assert failed.scheduled_ns <= failed.sent_ns <= failed.done_ns
-    assert (failed.events, failed.output_tokens) == ((), 0)
+    assert (len(failed.events), failed.output_tokens) == (0, 0)
     assert (ok.outcome, ok.model) == (Outcome.OK, "tiny")
 
 
@@ -170,7 +182,9 @@ def test_cancelling_is_passed_on_and_leaves_no_record() -> None:
 def test_no_address_breaks_a_round(base_url: str, model: str) -> None:
     async def main() -> RequestRecord:
         async with Client(Endpoint("llama", base_url, verify=False), SystemClock(), 1.0) as client:
-            return await Canary("llama", model, client, repeat(spec()), SystemClock()).run_once()
+            return await Canary(
+                "llama", model, client, repeat(spec()), objectives=Objectives("none"), clock=SystemClock()
+            ).run_once()
 
     result = asyncio.run(main())
     assert result.outcome is Outcome.UNREACHABLE
@@ -184,8 +198,56 @@ def test_a_server_that_says_nonsense_does_not_break_a_round() -> None:
     async def main() -> RequestRecord:
         where = Endpoint("llama", "http://127.0.0.1:1", verify=False)
         async with Client(where, SystemClock(), 1.0, httpx.MockTransport(nonsense)) as client:
-            return await Canary("llama", "auto", client, repeat(spec()), SystemClock()).run_once()
+            return await Canary(
+                "llama", "auto", client, repeat(spec()), objectives=Objectives("none"), clock=SystemClock()
+            ).run_once()
 
     result = asyncio.run(main())
     assert result.outcome is not Outcome.OK
     assert result.model == UNKNOWN_MODEL
+
+
+# Our own lateness.
+
+
+class Late(Answers):
+    """Answers of 600 ms, where 500 are promised; `late_ms` of them may be our own."""
+
+    def __init__(self, late_ms: float, lag_ms: float) -> None:
+        super().__init__([], [Outcome.OK])
+        self._late_ms, self._lag_ms = late_ms, lag_ms
+
+    async def send(self, what: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:  # noqa: ARG002
+        made = record(ttft_ms=600, lag_ms=self._lag_ms)
+        late = array("q", [round(self._late_ms * MS)] * len(made.events))
+        return replace(made, events=replace(made.events, late_ns=late))
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "lag_ms", "outcome"),
+    [
+        (0, 0, Outcome.OK),
+        (99, 0, Outcome.OK),
+        (101, 0, Outcome.CLIENT_BOUND),
+        (0, 101, Outcome.CLIENT_BOUND),
+        (60, 60, Outcome.CLIENT_BOUND),
+    ],
+)
+def test_a_miss_that_may_be_our_own_lateness_judges_no_latency(late_ms: float, lag_ms: float, outcome: Outcome) -> None:
+    of = Canary(
+        "llama", "tiny", cast(Client, Late(late_ms, lag_ms)), repeat(spec()), objectives=PROMISED, clock=Still()
+    )
+    (one,) = rounds(of, 1)
+    assert one.outcome is outcome
+    verdict = slo.met(one, PROMISED)
+    assert verdict["availability"] is True
+    assert verdict.get("ttft") is (False if outcome is Outcome.OK else None)
+    if outcome is Outcome.CLIENT_BOUND:
+        assert "Kneewatch itself" in str(one.detail)
+
+
+class Still(Ticks):
+    """A clock that stands still: the process is never late to wake."""
+
+    def monotonic_ns(self) -> int:
+        return 0

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import PROMISED, failure, record
 
-from probe.records import Objective, Objectives, Outcome, RequestRecord
-from probe.slo import ALL, AVAILABILITY, broken, good_ratio, met
+from probe.records import UP, Objective, Objectives, Outcome, RequestRecord
+from probe.slo import ALL, AVAILABILITY, broken, good_ratio, may_be_ours, met
 
 RECORDS = st.lists(
     st.builds(
@@ -43,7 +43,7 @@ def test_one_slow_latency_spoils_the_request() -> None:
     assert verdict == {AVAILABILITY: True, "ttft": False, "tpot": True, ALL: False}
 
 
-@pytest.mark.parametrize("outcome", [o for o in Outcome if o not in (Outcome.OK, Outcome.ABORTED)])
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o not in (*UP, Outcome.ABORTED)])
 def test_a_failure_spends_the_availability_budget_alone(outcome: Outcome) -> None:
     assert met(failure(outcome), PROMISED) == {AVAILABILITY: False, ALL: False}
 
@@ -84,8 +84,8 @@ def test_ratios_are_shares(records: list[RequestRecord], promised: Objectives) -
     assert all(0 <= ratio <= 1 for ratio in ratios.values())
     if any(r.outcome is not Outcome.ABORTED for r in records):
         judged = [r for r in records if r.outcome is not Outcome.ABORTED]
-        assert ratios[AVAILABILITY] == sum(r.outcome is Outcome.OK for r in judged) / len(judged)
-        assert ratios[ALL] <= ratios[AVAILABILITY]
+        assert ratios[AVAILABILITY] == sum(r.outcome in UP for r in judged) / len(judged)
+        assert ratios.get(ALL, 0.0) <= ratios[AVAILABILITY]
     assert set(broken(ratios, promised)) <= {AVAILABILITY, "ttft", "tpot"}
 
 
@@ -105,3 +105,36 @@ def test_a_laxer_threshold_is_met_at_least_as_often(
     strict_ratios, lax_ratios = good_ratio(records, promised), good_ratio(records, lax)
     assert all(lax_ratios[name] >= ratio for name, ratio in strict_ratios.items())
     assert set(broken(lax_ratios, lax)) <= set(broken(strict_ratios, promised))
+
+
+def test_what_we_were_too_late_to_time_judges_availability_alone() -> None:
+    assert met(record(outcome=Outcome.CLIENT_BOUND), PROMISED) == {AVAILABILITY: True}
+
+
+@given(
+    ttft_ms=st.floats(0, 2000),
+    gap_ms=st.floats(0, 200),
+    tokens=st.integers(1, 20),
+    outcome=st.sampled_from(Outcome),
+    lag_ms=st.floats(0, 300),
+    waking_s=st.floats(0, 0.3),
+    promised=PROMISES,
+)
+def test_only_a_miss_that_our_lateness_can_explain_is_excused(
+    *,
+    ttft_ms: float,
+    gap_ms: float,
+    tokens: int,
+    outcome: Outcome,
+    lag_ms: float,
+    waking_s: float,
+    promised: Objectives,
+) -> None:
+    one = record(ttft_ms=ttft_ms, gap_ms=gap_ms, tokens=tokens, outcome=outcome, lag_ms=lag_ms)
+    excused = may_be_ours(one, promised, waking_s)
+    if outcome is not Outcome.OK or met(one, promised)[ALL]:
+        assert not excused
+    elif promised.ttft is not None and (ttft_ms - lag_ms) * 1e-3 - waking_s > promised.ttft.within_s + 1e-9:
+        assert not excused  # too slow, however late we were
+    if excused:
+        assert lag_ms * 1e-3 + waking_s > 0

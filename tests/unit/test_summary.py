@@ -1,25 +1,15 @@
 """A step's records to its summary."""
 
 import math
-import statistics
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import MS, PROMISED, failure, poll, record, spec
 
-from probe.records import Objective, Objectives, Outcome, RequestRecord, StepPlan, StepSummary
+from probe.records import Objective, Objectives, Outcome, RequestRecord, StepPlan, StepRun, StepSummary
 from probe.slo import ALL, AVAILABILITY
-from probe.summary import (
-    CUT_SHORT,
-    MIN_REQUESTS,
-    covered_seconds,
-    distribution,
-    over_objective,
-    percentile,
-    summarize,
-    tokens_spent,
-)
+from probe.summary import CUT_SHORT, MIN_REQUESTS, covered_seconds, over_objective, summarize, tokens_spent
 
 SAMPLES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 WINDOW = (0, 10_000 * MS)
@@ -29,49 +19,7 @@ PLAN = StepPlan(concurrency=4, seconds=10.0)
 def summary(
     records: list[RequestRecord], promised: Objectives = PROMISED, lag: float = 0.0, *, cut_short: bool = False
 ) -> StepSummary:
-    return summarize(PLAN, records, WINDOW, promised, loop_lag_s=[lag], polls=[], cut_short=cut_short)
-
-
-@given(SAMPLES)
-def test_percentiles_are_those_of_the_standard_library(samples: list[float]) -> None:
-    assume(len(samples) > 1)
-    expected = statistics.quantiles(samples, n=100, method="inclusive")
-    ordered = sorted(samples)
-    for q in (1, 50, 95, 99):
-        assert percentile(ordered, q / 100) == pytest.approx(expected[q - 1], rel=1e-9, abs=1e-9)
-
-
-@given(SAMPLES)
-def test_statistics_are_in_order(samples: list[float]) -> None:
-    d = distribution(samples)
-    assert d.count == len(samples)
-    assert d.p50 is not None
-    assert d.p95 is not None
-    assert d.p99 is not None
-    assert d.mean is not None
-    assert d.max == max(samples)
-    assert min(samples) <= d.p50 * (1 + 1e-12)
-    assert d.p50 <= d.p95 * (1 + 1e-12)
-    assert d.p95 <= d.p99 * (1 + 1e-12)
-    assert d.p99 <= d.max * (1 + 1e-12)
-    assert min(samples) <= d.mean * (1 + 1e-12)
-    assert d.mean <= d.max * (1 + 1e-12)
-
-
-@given(SAMPLES, st.integers(0, 5))
-def test_undefined_samples_change_nothing(samples: list[float], missing: int) -> None:
-    assert distribution([*samples, *[None] * missing]) == distribution(samples)
-
-
-def test_no_sample_is_no_zero() -> None:
-    d = distribution([None, None])
-    assert (d.count, d.mean, d.p50, d.p95, d.p99, d.max) == (0, None, None, None, None, None)
-    with pytest.raises(IndexError):
-        percentile([], 0.5)
-
-
-def test_ends_of_the_scale() -> None:
-    assert (percentile([1, 2, 3], 0), percentile([1, 2, 3], 1), percentile([7], 0.5)) == (1, 3, 7)
+    return summarize(StepRun(PLAN, tuple(records), WINDOW, (lag,), cut_short), promised)
 
 
 def test_a_request_that_the_window_cuts_counts_by_its_share_of_time() -> None:
@@ -149,32 +97,32 @@ def test_without_a_latency_objective_a_late_client_matters_not() -> None:
 
 
 def test_one_late_moment_in_a_hundred_is_forgiven() -> None:
-    s = summarize(PLAN, [record()] * 50, WINDOW, PROMISED, loop_lag_s=[0.0] * 999 + [5.0], polls=[])
+    s = summarize(StepRun(PLAN, (record(),) * 50, WINDOW, (*[0.0] * 999, 5.0), cut_short=False), PROMISED)
     assert s.valid
 
 
 def test_a_window_of_no_length_divides_by_no_zero() -> None:
-    s = summarize(PLAN, [record()], (5, 5), PROMISED, loop_lag_s=[], polls=[])
+    s = summarize(StepRun(PLAN, (record(),), (5, 5), (), cut_short=False), PROMISED)
     assert math.isfinite(s.throughput_rps)
 
 
 def test_the_servers_worst_is_kept() -> None:
     polls = [poll(running=1, waiting=0, kv_cache_usage=0.5), poll(running=9, waiting=7, kv_cache_usage=0.2)]
-    peaks = summarize(PLAN, [], WINDOW, PROMISED, loop_lag_s=[], polls=polls).server
+    peaks = summarize(StepRun(PLAN, (), WINDOW, (), cut_short=False), PROMISED, polls=polls).server
     assert (peaks.running_peak, peaks.waiting_peak, peaks.kv_cache_usage_peak, peaks.preemptions) == (9, 7, 0.5, 0)
 
 
 def test_what_the_server_does_not_expose_is_not_zero() -> None:
     blind = poll(running=None, waiting=None, kv_cache_usage=None, preemptions=None)
     for polls in ([], [blind, blind]):
-        peaks = summarize(PLAN, [], WINDOW, PROMISED, loop_lag_s=[], polls=polls).server
+        peaks = summarize(StepRun(PLAN, (), WINDOW, (), cut_short=False), PROMISED, polls=polls).server
         assert (peaks.running_peak, peaks.waiting_peak, peaks.kv_cache_usage_peak, peaks.preemptions) == (None,) * 4
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=20))
 def test_preemptions_grow_also_across_a_restart_of_the_server(counts: list[float]) -> None:
     polls = [poll(preemptions=count) for count in counts]
-    peaks = summarize(PLAN, [], WINDOW, PROMISED, loop_lag_s=[], polls=polls).server
+    peaks = summarize(StepRun(PLAN, (), WINDOW, (), cut_short=False), PROMISED, polls=polls).server
     assert peaks.preemptions is None if not counts else peaks.preemptions is not None and peaks.preemptions >= 0
     if counts == sorted(counts) and counts:
         assert peaks.preemptions == pytest.approx(counts[-1] - counts[0])

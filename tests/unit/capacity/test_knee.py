@@ -128,7 +128,11 @@ def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
         ([step(8, 1.0, ["ttft"])], DONE, "already broke ttft: the knee is below 8 requests in flight; begin lower"),
         ([step(12, 1.0, ["ttft"])], DONE, "--concurrency 1,2,4,8"),
         ([step(1, 1.0, ["ttft"])], DONE, "one request in flight is too much already"),
-        ([step(1, reason="client_bound")], DONE, "use a quieter machine or a looser objective (client_bound)"),
+        (
+            [step(1, reason="client_bound")],
+            DONE,
+            "use a quieter machine, more --workers or a looser objective (client_bound)",
+        ),
         ([step(1, reason="too_few_requests")], DONE, "fewer than 20 requests were answered in a step; give"),
         ([step(1, reason="too_few_requests"), step(2, 1.0, ["ttft"])], DONE, "fewer than 20 requests"),
         ([step(1, reason=CUT_SHORT)], Stopped("budget", "seconds"), "raise it"),
@@ -146,7 +150,7 @@ def test_no_knee_says_what_it_means_and_what_to_do(steps: list[StepSummary], sto
     ("above", "stopped", "words"),
     [
         ([], DONE, "at least this; raise --concurrency to find the knee"),
-        ([step(4, reason="client_bound")], DONE, "at least this; this machine woke too late"),
+        ([step(4, reason="client_bound")], DONE, "at least this; this machine was too late"),
         ([step(4, reason=CUT_SHORT)], Stopped("budget", "tokens_per_run"), "at least this; the budget ended the run"),
         ([], GUARD, "at least this; the guard ended the run before a higher step (queue)"),
     ],

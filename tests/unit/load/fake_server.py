@@ -1,4 +1,4 @@
-"""A server for load, as the two seams see it: Send, and a reading of its metrics. Time is the loop's."""
+"""A server for load, as the two seams see it: requests to send, and a reading of its metrics. Time is the loop's."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -7,6 +7,7 @@ from typing import Any
 
 from example_records import record, snapshot
 from example_records import spec as one_spec
+from fake_request import FakeRequest, Send
 
 from probe.errors import TargetError
 from probe.records import Outcome, RequestRecord, RequestSpec, ServerSnapshot, Traffic
@@ -15,6 +16,12 @@ from probe.records import Outcome, RequestRecord, RequestSpec, ServerSnapshot, T
 def specs(prompt_tokens: int = 8, output_tokens: int = 3) -> Iterator[RequestSpec]:
     while True:
         yield one_spec(prompt_tokens, output_tokens)
+
+
+def ready(to: Send, what: Iterator[RequestSpec] | None = None) -> Iterator[FakeRequest]:
+    """Requests to a server, prepared."""
+    for one in specs() if what is None else what:
+        yield FakeRequest(one, to)
 
 
 @dataclass

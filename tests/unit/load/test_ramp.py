@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from example_records import CHAT
-from fake_server import FakeMetrics, FakeServer, specs
+from fake_request import Send
+from fake_server import FakeMetrics, FakeServer, ready, specs
 from virtual_time import VirtualClock, virtually
 
 from probe.load.ramp import Budget, Ramp, RampJob
+from probe.load.source import LocalLoad
 from probe.records import (
     CapacityResult,
     Outcome,
@@ -41,6 +43,10 @@ def _job(
     )
 
 
+def _load(to: Send) -> LocalLoad:
+    return LocalLoad(ready(to), VirtualClock())
+
+
 @dataclass
 class Run:
     """A ramp against fakes, and what it told its caller on the way."""
@@ -57,8 +63,7 @@ class Run:
     def ramp(self) -> Ramp:
         return Ramp(
             self.job,
-            self.server,
-            specs(self.prompt_tokens, self.output_tokens),
+            LocalLoad(ready(self.server, specs(self.prompt_tokens, self.output_tokens)), VirtualClock()),
             self.metrics,
             VirtualClock(),
             on_step=self.steps.append,
@@ -366,7 +371,7 @@ def test_without_its_watcher_the_load_ends_and_the_error_is_not_lost(after_s: fl
         loop = asyncio.get_running_loop()
         before = loop.time()
         with pytest.raises(BrokenError):
-            await Ramp(_job(4, step_s=60.0), server, specs(), read, VirtualClock()).run()
+            await Ramp(_job(4, step_s=60.0), _load(server), read, VirtualClock()).run()
         assert loop.time() - before < after_s + 1.0
         assert server.in_flight == 0
 
@@ -384,7 +389,7 @@ def test_a_send_that_raises_ends_the_run_with_that_error() -> None:
 
     async def failing() -> None:
         with pytest.raises(ZeroDivisionError):
-            await Ramp(run.job, send, specs(), run.metrics, VirtualClock()).run()
+            await Ramp(run.job, _load(send), run.metrics, VirtualClock()).run()
         run.harmless()
 
     virtually(failing())
@@ -395,7 +400,7 @@ def test_a_caller_that_raises_ends_the_run_with_that_error() -> None:
         raise ZeroDivisionError
 
     async def failing() -> None:
-        ramp = Ramp(_job(4, 8), FakeServer(), specs(), FakeMetrics(), VirtualClock(), on_step=on_step)
+        ramp = Ramp(_job(4, 8), _load(FakeServer()), FakeMetrics(), VirtualClock(), on_step=on_step)
         with pytest.raises(ZeroDivisionError):
             await ramp.run()
 
@@ -449,7 +454,9 @@ def test_a_step_in_which_the_client_was_late_publishes_no_knee_and_ends_no_ramp(
 
     async def begin() -> CapacityResult:
         slow = FakeServer(seconds=lambda _: 1.0)
-        return await Ramp(_job(2, 4, requests=40), slow, specs(), FakeMetrics(), Jumpy()).run()
+        clock = Jumpy()
+        load = LocalLoad(ready(slow), clock)
+        return await Ramp(_job(2, 4, requests=40), load, FakeMetrics(), clock).run()
 
     result = virtually(begin())
     assert [step.reason for step in result.steps] == ["client_bound", "client_bound"]

@@ -3,18 +3,20 @@
 import asyncio
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from example_records import CHAT, record
 from example_records import spec as one_spec
-from fake_server import FakeServer, specs
+from fake_server import FakeServer, ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_time import VirtualClock, virtually
 
 from probe import summary
-from probe.load.step import ClosedLoop, StepRun
-from probe.records import Outcome, RequestRecord, RequestSpec, StepPlan, Traffic
+from probe.latency import ttft_s
+from probe.load.step import Shard, Step
+from probe.records import Arrivals, Outcome, Pattern, RequestRecord, RequestSpec, StepPlan, StepRun, Traffic
 from probe.summary import MIN_REQUESTS
 
 FAILURES = [outcome for outcome in Outcome if outcome is not Outcome.OK]
@@ -24,7 +26,7 @@ async def _run(server: FakeServer, plan: StepPlan, *, stop_after_s: float | None
     stop = asyncio.Event()
     if stop_after_s is not None:
         asyncio.get_running_loop().call_later(stop_after_s, stop.set)
-    return await ClosedLoop(plan, server, specs(), VirtualClock()).run(stop, "a", "m")
+    return await Step(plan, ready(server), VirtualClock()).run(stop)
 
 
 def _seconds(run: StepRun) -> float:
@@ -68,7 +70,7 @@ def test_a_step_by_time_counts_to_the_end_of_sending_and_not_to_the_end_of_the_d
     assert _seconds(run) == pytest.approx(2.0, abs=1e-6)
     # 28 whole rounds of ten fit; the next is sent inside the window and ends at 2.03 s.
     assert len(run.records) == 290
-    summed = summary.summarize(run.plan, run.records, run.window_ns, CHAT, loop_lag_s=(), polls=())
+    summed = summary.summarize(run, CHAT)
     assert summed.throughput_rps == pytest.approx(10 / 0.07)  # that last round counts with its share inside
     assert summed.offered_rps == pytest.approx(145.0)
 
@@ -84,7 +86,7 @@ def test_a_step_by_number_counts_to_the_last_answer() -> None:
 def test_answers_as_long_as_a_step_do_not_read_as_little_throughput(concurrency: int, answer_s: float) -> None:
     """A long answer (1000 tokens at 20 ms take 20 s) in a step of 15 s: 32 in flight are 1.6 requests/s, not 0."""
     run = virtually(_run(FakeServer(seconds=lambda _: answer_s), StepPlan(concurrency, 15.0)))
-    relaxed = summary.summarize(run.plan, run.records, run.window_ns, CHAT, loop_lag_s=(), polls=())
+    relaxed = summary.summarize(run, CHAT)
     assert not relaxed.valid or relaxed.throughput_rps == pytest.approx(concurrency / answer_s, rel=0.1)
 
 
@@ -126,7 +128,7 @@ def test_a_step_that_is_stopped_before_it_begins_sends_nothing() -> None:
     async def run() -> StepRun:
         stop = asyncio.Event()
         stop.set()
-        return await ClosedLoop(StepPlan(16, 5.0), server, specs(), VirtualClock()).run(stop, "a", "m")
+        return await Step(StepPlan(16, 5.0), ready(server), VirtualClock()).run(stop)
 
     server = FakeServer()
     ended = virtually(run())
@@ -150,7 +152,7 @@ def test_a_send_that_swallows_the_cancellation_does_not_keep_the_load_going() ->
     async def run() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(1.1, stop.set)
-        await ClosedLoop(StepPlan(4, 30.0), stubborn, specs(), VirtualClock()).run(stop, "a", "m")
+        await Step(StepPlan(4, 30.0), ready(stubborn), VirtualClock()).run(stop)
 
     virtually(run())
     assert sent == 12
@@ -177,7 +179,7 @@ def test_a_send_that_raises_ends_the_step_with_that_error_and_nothing_in_flight(
         loop = asyncio.get_running_loop()
         before = loop.time()
         with pytest.raises(ZeroDivisionError):
-            await ClosedLoop(StepPlan(8, 30.0), send, specs(), VirtualClock()).run(asyncio.Event(), "a", "m")
+            await Step(StepPlan(8, 30.0), ready(send), VirtualClock()).run(asyncio.Event())
         assert loop.time() - before < 0.2
 
     virtually(run())
@@ -188,7 +190,7 @@ def test_requests_that_run_out_are_an_error_and_no_endless_step() -> None:
     async def run() -> None:
         few = iter([one_spec(), one_spec()])
         with pytest.raises(RuntimeError):
-            await ClosedLoop(StepPlan(1, 30.0), FakeServer(), few, VirtualClock()).run(asyncio.Event(), "a", "m")
+            await Step(StepPlan(1, 30.0), ready(FakeServer(), few), VirtualClock()).run(asyncio.Event())
 
     virtually(run())
 
@@ -197,7 +199,7 @@ def test_the_same_request_twice_in_flight_is_two_requests() -> None:
     async def run() -> StepRun:
         same: Iterator[RequestSpec] = itertools.repeat(one_spec())
         plan = StepPlan(4, 1.0, requests=40)
-        return await ClosedLoop(plan, FakeServer(), same, VirtualClock()).run(asyncio.Event(), "a", "m")
+        return await Step(plan, ready(FakeServer(), same), VirtualClock()).run(asyncio.Event())
 
     assert len(virtually(run()).records) == 40
 
@@ -218,3 +220,112 @@ def test_a_step_that_is_cancelled_from_outside_leaves_nothing_in_flight() -> Non
 def test_the_loop_lag_is_sampled_over_the_whole_step() -> None:
     run = virtually(_run(FakeServer(), StepPlan(2, 3.0)))
     assert 250 < len(run.loop_lag_s) <= 310
+
+
+# Warm-up.
+
+
+def test_a_warm_up_is_loaded_and_not_judged() -> None:
+    server = FakeServer(seconds=lambda _: 0.5)
+    run = virtually(_run(server, StepPlan(4, 10.0, warm_up_s=4.0)))
+    assert _seconds(run) == pytest.approx(10.0, abs=1e-6)
+    assert server.sent_s[-1] - server.sent_s[0] > 13
+    summed = summary.summarize(run, CHAT)
+    assert summed.requests.ok == sum(r.scheduled_ns >= run.window_ns[0] for r in run.records) < len(run.records)
+    assert summed.throughput_rps == pytest.approx(8.0)
+
+
+def test_users_join_one_after_the_other_over_half_of_the_warm_up() -> None:
+    server = FakeServer(seconds=lambda _: 100.0)
+    virtually(_run(server, StepPlan(8, 1.0, warm_up_s=4.0), stop_after_s=4.9))
+    begun = [at - server.sent_s[0] for at in server.sent_s]
+    assert begun == pytest.approx([i * 0.25 for i in range(8)], abs=1e-6)
+
+
+# Open loop.
+
+
+def _open(rate_rps: float, seconds: float = 10.0, cap: int = 1000, **others: Any) -> StepPlan:
+    pattern = others.pop("pattern", Pattern.CONSTANT)
+    return StepPlan(cap, seconds, loop="open", arrivals=Arrivals(pattern, rate_rps), **others)
+
+
+@pytest.mark.parametrize("answer_s", [0.01, 0.5, 7.0])
+def test_an_open_loop_sends_when_requests_are_due_however_slow_the_answers(answer_s: float) -> None:
+    server = FakeServer(seconds=lambda _: answer_s)
+    run = virtually(_run(server, _open(20.0)))
+    assert len(run.records) == 200
+    assert [at - server.sent_s[0] for at in server.sent_s] == pytest.approx([i / 20 for i in range(200)], abs=1e-6)
+    assert all(r.sent_ns - r.scheduled_ns == pytest.approx(0, abs=2) for r in run.records)
+    assert summary.summarize(run, CHAT).offered_rps == pytest.approx(20.0, rel=0.01)
+
+
+def test_what_was_sent_late_is_timed_from_when_it_was_due() -> None:
+    """The loop is blocked for a second: nothing is lost, and the wait is in TTFT (no coordinated omission)."""
+
+    def blocked() -> None:
+        asyncio.get_running_loop()._leaping.now_s += 1.0  # type: ignore[attr-defined]
+
+    async def run() -> StepRun:
+        asyncio.get_running_loop().call_later(2.0, blocked)
+        return await _run(FakeServer(seconds=lambda _: 0.1), _open(10.0, 5.0))
+
+    ended = virtually(run())
+    assert len(ended.records) == 50
+    assert max(ttft_s(r) or 0.0 for r in ended.records) == pytest.approx(1.0, abs=0.1)
+
+
+def test_more_in_flight_than_allowed_ends_the_step_and_cancels_what_is_in_flight() -> None:
+    server = FakeServer(seconds=lambda _: 60.0)
+    run = virtually(_run(server, _open(10.0, 30.0, cap=12)))
+    assert (run.capped, run.cut_short) == (True, True)
+    assert server.peak == 12
+    assert server.in_flight == 0
+    assert [r.outcome for r in run.records] == [Outcome.ABORTED] * 12
+    assert summary.summarize(run, CHAT).valid is False
+
+
+def test_an_open_loop_by_number_ends_after_so_many() -> None:
+    run = virtually(_run(FakeServer(), _open(10.0, 1.0, requests=35)))
+    assert len(run.records) == 35
+
+
+def test_shards_together_send_what_the_whole_would() -> None:
+    async def sent(count: int) -> list[int]:
+        async def one(index: int) -> StepRun:
+            step = Step(plan, ready(FakeServer()), VirtualClock(), shard=Shard(index, count), seed=5)
+            return await step.run(asyncio.Event(), start_ns)
+
+        start_ns = VirtualClock().monotonic_ns() + 10**9
+        runs = await asyncio.gather(*(one(i) for i in range(count)))
+        return sorted(r.scheduled_ns - start_ns for run in runs for r in run.records)
+
+    plan = _open(40.0, 5.0, pattern=Pattern.POISSON)
+    assert virtually(sent(1)) == virtually(sent(3))
+
+
+@given(st.integers(1, 1024), st.integers(1, 64))
+def test_shards_add_up(whole: int, count: int) -> None:
+    shares = [Shard(i, count).of(whole) for i in range(count)]
+    assert sum(shares) == whole
+    assert max(shares) - min(shares) <= 1
+
+
+def test_stopping_an_open_loop_cancels_at_once() -> None:
+    server = FakeServer(seconds=lambda _: 5.0)
+    run = virtually(_run(server, _open(20.0, 60.0), stop_after_s=2.025))
+    assert server.in_flight == 0
+    assert run.cut_short
+    assert len(run.records) == len(server.sent_s) == 41
+
+
+def test_an_error_in_an_open_loop_is_not_lost() -> None:
+    async def send(spec: RequestSpec, scheduled_ns: int) -> RequestRecord:  # noqa: ARG001
+        await asyncio.sleep(0.1)
+        raise ZeroDivisionError
+
+    async def run() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await Step(_open(20.0, 60.0), ready(send), VirtualClock()).run(asyncio.Event())
+
+    virtually(run())

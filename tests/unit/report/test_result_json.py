@@ -41,7 +41,7 @@ def test_it_has_the_keys_that_readers_rely_on() -> None:
     (first, _) = written["steps"]
     assert {"plan", "valid", "reason", "seconds", "requests", "throughput_rps", "ttft_s", "server"} <= set(first)
     assert first["plan"]["loop"] == "closed"
-    assert set(first["ttft_s"]) == {"count", "mean", "p50", "p95", "p99", "max"}
+    assert set(first["ttft_s"]) == {"count", "mean", "p50", "p95", "p99", "max", "p95_interval", "p99_interval"}
     assert {"mode", "requests_per_second", "lower", "upper", "knee_concurrency", "limiting", "reason"} <= set(
         written["capacity"]
     )

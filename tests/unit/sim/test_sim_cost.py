@@ -33,7 +33,7 @@ def test_a_cost_that_is_no_time_is_refused(term: float) -> None:
 
 
 def test_noise_moves_no_average_and_never_turns_time_back() -> None:
-    generator = Random(1)  # noqa: S311
+    generator = Random(1)
     samples = [jittered(2.0, 0.2, generator) for _ in range(20_000)]
     assert min(samples) > 0
     assert sum(samples) / len(samples) == pytest.approx(2.0, rel=0.01)
@@ -41,7 +41,7 @@ def test_noise_moves_no_average_and_never_turns_time_back() -> None:
 
 
 def test_without_noise_a_step_takes_exactly_its_cost() -> None:
-    assert jittered(0.5, 0.0, Random(1)) == 0.5  # noqa: S311
+    assert jittered(0.5, 0.0, Random(1)) == 0.5
 
 
 GOOD = Profile(

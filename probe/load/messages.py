@@ -1,0 +1,116 @@
+"""What controller and worker say to each other, over a socket that only the two of them have.
+
+Each message is a pickle behind its length. Records hold their tokens as arrays, so a step of a million tokens is a
+few megabytes.
+"""
+
+import asyncio
+import pickle
+import struct
+from array import array
+from dataclasses import dataclass
+
+from probe.client.endpoint import Endpoint
+from probe.records import RequestRecord, StepPlan
+from probe.workload import Workload
+
+# The controller is heard of so often; a worker that has not heard of it for the longer time stops all load. Two
+# seconds after the controller was lost nothing is sent any more, whatever happened to it.
+HEARTBEAT_S = 0.25
+CONTROLLER_LOST_S = 1.7
+# A worker reports so often; one that has been silent for the longer time is given up.
+REPORT_S = 0.1
+WORKER_LOST_S = 3.0
+_LENGTH = struct.Struct("!Q")
+
+
+# Controller to worker.
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker needs to know once. `index` of `count`: its share of the prompts."""
+
+    endpoint: Endpoint
+    model: str
+    workload: Workload
+    timeout_s: float
+    seed: int
+    index: int
+    count: int
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """Run a share of this step, from `start_ns` of the clock that all processes of a machine share."""
+
+    plan: StepPlan
+    start_ns: int
+    shards: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The controller is there; `key` is the API key as it is now."""
+
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Cancel everything that is in flight, now."""
+
+
+# Worker to controller.
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The worker is ready for a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Requests that have ended since the last report, and those that have not: (due, prompt tokens, output tokens)."""
+
+    records: tuple[RequestRecord, ...]
+    in_flight: "array[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The worker's share of a step has ended; every record has been reported."""
+
+    window_ns: tuple[int, int]
+    loop_lag_s: tuple[float, ...]
+    cut_short: bool
+    capped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The worker cannot go on; `why` is one line."""
+
+    why: str
+
+
+Command = Setup | RunStep | Alive | Stop
+Answer = Standing | Report | Ended | Failed
+
+
+async def receive(reader: asyncio.StreamReader) -> object:
+    """The next message. Raises EOFError where the other side has gone."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        return pickle.loads(await reader.readexactly(length))  # noqa: S301 - from our own process, see above
+    except (asyncio.IncompleteReadError, OSError):
+        raise EOFError from None
+
+
+def send(writer: asyncio.StreamWriter, message: Command | Answer) -> None:
+    """Hands a message over; a side that has gone is noticed by `receive`."""
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    if not writer.is_closing():
+        writer.write(_LENGTH.pack(len(data)) + data)

@@ -1,0 +1,304 @@
+"""The controller of the worker processes: starts them, gives each its share of a step, gathers what they measured.
+
+In: a StepPlan. Out: a StepRun, as if one process had run it. A worker that dies or falls silent ends the step, and
+the step says so; stopping stops them all.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+from array import array
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+
+from probe.client.answer import aborted
+from probe.client.endpoint import Endpoint, no_secret
+from probe.clock import Clock
+from probe.errors import LoadError
+from probe.load.messages import (
+    HEARTBEAT_S,
+    WORKER_LOST_S,
+    Alive,
+    Ended,
+    Failed,
+    Report,
+    RunStep,
+    Setup,
+    Standing,
+    Stop,
+    receive,
+    send,
+)
+from probe.records import RequestRecord, RequestSpec, StepPlan, StepRun, Traffic
+from probe.workload import Workload
+
+_log = structlog.get_logger()
+
+WORKER_LOST = "worker_lost"
+# One process keeps up with so many streams on one core (benchmarks/results/client-*.json).
+_STREAMS_PER_WORKER = 128
+_START_S = 20.0
+# Between asking and beginning, so that all workers begin together: connections are opened and the first requests made
+# in it.
+_LEAD_S = 0.05
+_LEAD_PER_STREAM_S = 0.0006
+_STOP_S = 2.0
+
+
+def workers_for(streams: int, asked: int | None = None) -> int:
+    """How many workers a load with so many streams gets: what was asked for, or as the cores allow.
+
+    One core is left to everything else, where there are several.
+    """
+    if asked is not None:
+        return asked
+    cores = len(os.sched_getaffinity(0))
+    return max(min(-(-streams // _STREAMS_PER_WORKER), cores - 1), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the load is made of: where it goes, what is asked, and how long to wait for an answer."""
+
+    endpoint: Endpoint
+    model: str
+    workload: Workload
+    timeout_s: float
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One worker as the controller sees it."""
+
+    process: asyncio.subprocess.Process
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    records: list[RequestRecord] = field(default_factory=list)
+    in_flight: "array[int]" = field(default_factory=lambda: array("q"))
+
+
+class Workers:
+    """The worker processes of one run. Implements source.Load; use it as a context, which ends them."""
+
+    def __init__(self, source: Source, count: int, clock: Clock) -> None:
+        self._source = source
+        self._count = count
+        self._clock = clock
+        self._workers: list[_Worker] = []
+        self._key = _key(source.endpoint, None)
+        self._heart: asyncio.Task[None] | None = None
+        self._busy: list[_Worker] = []
+        self._steps = 0
+        self._ending: set[asyncio.Task[int]] = set()
+
+    async def __aenter__(self) -> Self:
+        """Starts the processes. Raises LoadError where that is not possible."""
+        try:
+            self._workers = list(await asyncio.gather(*(self._start(i) for i in range(self._count))))
+        except BaseException:
+            await self._end()
+            raise
+        self._heart = asyncio.create_task(self._beat())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    def in_flight(self) -> list[RequestRecord]:
+        """As the workers last reported it."""
+        return [record for worker in self._busy for record in self._cancelled(worker)]
+
+    def _cancelled(self, worker: _Worker) -> list[RequestRecord]:
+        """What a worker had in flight, as it is recorded if it is cancelled."""
+        source, figures = self._source, worker.in_flight
+        load = source.workload
+        return [
+            aborted(
+                target=source.endpoint.target,
+                model=source.model,
+                traffic=Traffic.CAPACITY,
+                spec=RequestSpec(load.name, load.api, (), figures[i + 1], figures[i + 2]),
+                scheduled_ns=figures[i],
+                clock=self._clock,
+            )
+            for i in range(0, len(figures), 3)
+        ]
+
+    async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
+        """One step by as many workers as it has requests in flight, at most. See source.Load."""
+        self._busy = self._workers[: min(len(self._workers), plan.concurrency, plan.requests or plan.concurrency)]
+        now = self._clock.monotonic_ns()
+        if stop.is_set():
+            return StepRun(plan, (), (now, now), (), cut_short=True)
+        lead_s = _LEAD_S + _LEAD_PER_STREAM_S * plan.concurrency / len(self._busy)
+        asked = RunStep(plan, now + int(lead_s * 1e9), len(self._busy), self._seed())
+        for worker in self._busy:
+            worker.records, worker.in_flight = [], array("q")
+            send(worker.writer, asked)
+        following = [asyncio.create_task(self._follow(worker, on_record)) for worker in self._busy]
+        stopping = asyncio.create_task(self._stop_when(stop, following))
+        try:
+            ended = await asyncio.gather(*following)
+        finally:
+            for task in (*following, stopping):
+                task.cancel()
+            await asyncio.gather(*following, stopping, return_exceptions=True)
+            for worker in self._busy:
+                send(worker.writer, Stop())
+        return self._merged(plan, ended, on_record, stop)
+
+    def _seed(self) -> int:
+        """Of the step's arrivals: the same for all workers, another one in each step."""
+        self._steps += 1
+        return self._source.seed * 1_000_003 + self._steps
+
+    def _merged(
+        self,
+        plan: StepPlan,
+        ended: list[Ended | None],
+        on_record: Callable[[RequestRecord], None],
+        stop: asyncio.Event,
+    ) -> StepRun:
+        busy, self._busy = self._busy, []
+        lost = [worker for worker, end in zip(busy, ended, strict=True) if end is None]
+        for worker in lost:
+            for record in self._cancelled(worker):  # nobody will report them any more
+                worker.records.append(record)
+                on_record(record)
+        ends = [end for end in ended if end is not None]
+        now = self._clock.monotonic_ns()
+        # By number, the last answer of all closes the window; by time, the first worker to stop sending does.
+        closing = max if plan.requests is not None else min
+        window = (
+            max((end.window_ns[0] for end in ends), default=now),
+            closing((end.window_ns[1] for end in ends), default=now),
+        )
+        return StepRun(
+            plan,
+            tuple(sorted((r for worker in busy for r in worker.records), key=lambda r: r.done_ns)),
+            window,
+            tuple(lag for end in ends for lag in end.loop_lag_s),
+            cut_short=stop.is_set() or any(end.cut_short for end in ends),
+            capped=any(end.capped for end in ends),
+            problem=WORKER_LOST if lost else None,
+        )
+
+    async def _follow(self, worker: _Worker, on_record: Callable[[RequestRecord], None]) -> Ended | None:
+        """Until the worker has ended its share; None where it died, failed or fell silent."""
+        while True:
+            try:
+                async with asyncio.timeout(WORKER_LOST_S):
+                    message = await receive(worker.reader)
+            except (EOFError, TimeoutError):
+                self._give_up(worker)
+                return None
+            if isinstance(message, Report):
+                worker.in_flight = message.in_flight
+                worker.records += message.records
+                for record in message.records:
+                    on_record(record)
+                # Reading what is there already gives nobody else a turn, and the others have to hear of us in time.
+                await asyncio.sleep(0)
+            elif isinstance(message, Ended):
+                return message
+            elif isinstance(message, Failed):
+                _log.error("a load worker failed", why=message.why)
+                self._give_up(worker)
+                return None
+
+    async def _stop_when(self, stop: asyncio.Event, following: list[asyncio.Task[Ended | None]]) -> None:
+        """Stops every worker when somebody says so, or when one of them is lost; one that does not obey is killed."""
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            pending: set[asyncio.Task[Any]] = {stopped, *following}
+            while not stopped.done() and not any(task.done() and task.result() is None for task in following):
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        for worker in self._busy:
+            send(worker.writer, Stop())
+        await asyncio.sleep(_STOP_S)
+        for worker, task in zip(self._busy, following, strict=True):
+            if not task.done():
+                self._give_up(worker)
+
+    def _give_up(self, worker: _Worker) -> None:
+        """Ends it, and what it sends, for good."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+        worker.writer.close()
+        with suppress(ProcessLookupError):
+            worker.process.kill()
+        self._ending.add(asyncio.create_task(worker.process.wait()))
+
+    async def _start(self, index: int) -> _Worker:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "probe.load.worker", str(theirs.fileno())),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the controller, which then stops its workers
+            )
+        worker = _Worker(process, *await asyncio.open_connection(sock=ours))
+        source = self._source
+        try:
+            setup = Setup(
+                endpoint=replace(source.endpoint, secret=no_secret),
+                model=source.model,
+                workload=source.workload,
+                timeout_s=source.timeout_s,
+                seed=source.seed,
+                index=index,
+                count=self._count,
+                key=self._key,
+            )
+            send(worker.writer, setup)
+            async with asyncio.timeout(_START_S):
+                answer = await receive(worker.reader)
+        except (EOFError, TimeoutError):
+            answer = None
+        if not isinstance(answer, Standing):
+            self._give_up(worker)
+            raise LoadError(f"a load worker did not start: `{sys.executable} -m probe.load.worker` has to work")
+        return worker
+
+    async def _beat(self) -> None:
+        """Tells the workers that somebody watches over them, and what the API key is now."""
+        while True:
+            self._key = _key(self._source.endpoint, self._key)
+            for worker in self._workers:
+                send(worker.writer, Alive(self._key))
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _end(self) -> None:
+        if self._heart is not None:
+            self._heart.cancel()
+        for worker in self._workers:
+            worker.writer.close()  # it ends by itself
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await asyncio.gather(*(worker.process.wait() for worker in self._workers))
+        except TimeoutError:
+            for worker in tuple(self._workers):
+                self._give_up(worker)
+        await asyncio.gather(*self._ending)
+
+
+def _key(endpoint: Endpoint, before: str | None) -> str | None:
+    """The API key as it is now; the one before, where it cannot be read at this moment."""
+    try:
+        return endpoint.secret()
+    except (OSError, UnicodeError):
+        return before

@@ -1,0 +1,43 @@
+"""Requests that only have to be sent, to whatever a test gives: what probe.load.step asks of them, and no more."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from example_records import record
+
+from probe.records import Outcome, RequestRecord, RequestSpec, Traffic
+
+Send = Callable[[RequestSpec, int], Awaitable[RequestRecord]]
+
+
+@dataclass
+class FakeAnswer:
+    """What came back; it is read in two portions."""
+
+    record: RequestRecord
+
+    @property
+    def looks_good(self) -> bool:
+        return self.record.outcome is Outcome.OK
+
+    def read(self) -> Iterator[RequestRecord | None]:
+        yield None
+        yield self.record
+
+
+@dataclass
+class FakeRequest:
+    """A request that only has to be sent."""
+
+    spec: RequestSpec
+    to: Send
+
+    async def send(self, scheduled_ns: int) -> FakeAnswer:
+        return FakeAnswer(await self.to(self.spec, scheduled_ns))
+
+    def aborted(self, scheduled_ns: int) -> RequestRecord:
+        now_ns = round(asyncio.get_running_loop().time() * 1e9)
+        what: dict[str, Any] = {"scheduled_ns": scheduled_ns, "sent_ns": scheduled_ns, "done_ns": now_ns}
+        return record(outcome=Outcome.ABORTED, asked=self.spec, traffic=Traffic.CAPACITY, **what)

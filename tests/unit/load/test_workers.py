@@ -1,0 +1,215 @@
+"""Load in processes of their own: what they measure together, and that it never outlives who watches over it."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from standin import Standin, standin
+from starlette.types import Message, Receive, Scope
+from starlette.types import Send as AsgiSend
+
+from probe.client.endpoint import Endpoint
+from probe.clock import SystemClock
+from probe.errors import LoadError
+from probe.load import workers as module
+from probe.load.workers import WORKER_LOST, Source, Workers, workers_for
+from probe.records import Api, Arrivals, Objectives, Outcome, Pattern, RequestRecord, StepPlan, StepRun
+from probe.sim.driver import Faults
+from probe.summary import summarize
+from probe.workload import Workload
+
+CLOCK = SystemClock()
+SHORT = Workload("short", Api.COMPLETIONS, 16, 8)
+LONG = Workload("long", Api.COMPLETIONS, 16, 800)
+SLOW = Faults(extra_step_s=0.02)
+CONTROLLER = Path(__file__).parent / "controller.py"
+
+Work = Callable[[Standin, Workers], Awaitable[None]]
+
+
+def _with(work: Work, *, load: Workload = SHORT, count: int = 2, endpoint: Endpoint | None = None) -> None:
+    async def main() -> None:
+        async with standin() as server:
+            where = replace(endpoint or Endpoint("a", ""), base_url=server.url)
+            async with Workers(Source(where, "tiny", load, timeout_s=60.0), count, CLOCK) as workers:
+                pids = [worker.process.pid for worker in workers._workers]
+                await work(server, workers)
+            assert not any(_alive(pid) for pid in pids)
+
+    asyncio.run(main())
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # ended; its parent has not looked yet
+
+
+async def _run(workers: Workers, plan: StepPlan, told: list[RequestRecord] | None = None) -> StepRun:
+    told = [] if told is None else told
+    return await workers.run(plan, asyncio.Event(), told.append)
+
+
+async def _until(condition: Callable[[], bool], within_s: float) -> float:
+    """Seconds until it holds. Raises TimeoutError."""
+    begin = CLOCK.monotonic_ns()
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - it is another process that changes it
+            await asyncio.sleep(0.01)
+    return (CLOCK.monotonic_ns() - begin) * 1e-9
+
+
+def _loaded(server: Standin) -> bool:
+    return server.driver.engine.running + server.driver.engine.waiting > 0
+
+
+# What they measure.
+
+
+def test_a_step_by_several_workers_is_one_step() -> None:
+    async def work(server: Standin, workers: Workers) -> None:
+        told: list[RequestRecord] = []
+        run = await _run(workers, StepPlan(5, 30.0, requests=40), told)
+        assert len(run.records) == server.generated == len(told) == 40
+        assert {r.outcome for r in run.records} == {Outcome.OK}
+        assert all(r.output_tokens == len(r.events) == 8 for r in run.records)
+        assert (run.cut_short, run.capped, run.problem) == (False, False, None)
+        assert max(r.done_ns for r in run.records) == run.window_ns[1]
+        assert workers.in_flight() == []
+        assert run.loop_lag_s
+        again = await _run(workers, StepPlan(1, 30.0, requests=3))
+        assert len(again.records) == 3
+
+    _with(work)
+
+
+def test_an_open_loop_by_several_workers_keeps_one_schedule() -> None:
+    async def work(server: Standin, workers: Workers) -> None:  # noqa: ARG001
+        run = await _run(workers, StepPlan(64, 1.0, loop="open", arrivals=Arrivals(Pattern.CONSTANT, rate_rps=40.0)))
+        due = sorted(r.scheduled_ns for r in run.records)
+        assert [(at - due[0]) * 1e-9 for at in due] == pytest.approx([i / 40 for i in range(40)], abs=1e-6)
+        assert summarize(run, _promised()).schedule_lag_s.p50 == pytest.approx(0.0, abs=0.02)
+
+    _with(work)
+
+
+def test_prompts_are_never_sent_twice_and_the_key_is_sent_along() -> None:
+    async def work(server: Standin, workers: Workers) -> None:
+        prompts, keys = list[str](), set[str]()
+        inner = server.app
+
+        async def listening(scope: Scope, receive: Receive, send: AsgiSend) -> None:
+            async def received() -> Message:
+                message = await receive()
+                prompts.append(str(json.loads(message["body"])["prompt"]) if message.get("body") else "")
+                return message
+
+            keys.add(dict(scope["headers"]).get(b"authorization", b"").decode())
+            await inner(scope, received, send)
+
+        server.instead["/v1/completions"] = listening
+        await _run(workers, StepPlan(4, 30.0, requests=30))
+        asked = [prompt for prompt in prompts if prompt]
+        assert len(asked) == len(set(asked)) == 30
+        assert keys == {"Bearer sk-for-the-workers"}
+
+    _with(work, endpoint=Endpoint("a", "", secret=lambda: "sk-for-the-workers"))
+
+
+# That it ends.
+
+
+def test_stop_ends_the_load_within_a_second() -> None:
+    async def work(server: Standin, workers: Workers) -> None:
+        stop = asyncio.Event()
+        running = asyncio.create_task(workers.run(StepPlan(6, 60.0), stop, lambda _: None))
+        await _until(lambda: len(workers.in_flight()) == 6, 10)
+        stop.set()
+        assert await _until(lambda: not _loaded(server), 2) < 1.0
+        run = await running
+        assert run.cut_short
+        assert [r.outcome for r in run.records].count(Outcome.ABORTED) == 6
+        assert workers.in_flight() == []
+
+    _with(work, load=LONG)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_dies_or_falls_silent_ends_the_step_marked_so(
+    how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WORKER_LOST_S", 1.0)
+
+    async def work(server: Standin, workers: Workers) -> None:
+        told: list[RequestRecord] = []
+        running = asyncio.create_task(_run(workers, StepPlan(6, 60.0), told))
+        await _until(lambda: len(workers.in_flight()) == 6, 10)
+        os.kill(workers._workers[0].process.pid, how)
+        async with asyncio.timeout(6):
+            run = await running
+        assert run.problem == WORKER_LOST
+        assert len(run.records) == len(told) == 6  # what the lost one had in flight is accounted for
+        summed = summarize(run, _promised())
+        assert (summed.valid, summed.reason) == (False, WORKER_LOST)
+        await _until(lambda: not _loaded(server), 2)
+
+    _with(work, load=LONG)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_load_ends_within_two_seconds_of_losing_its_controller(how: signal.Signals) -> None:
+    async def main() -> None:
+        async with standin() as server:
+            server.driver.faults = SLOW
+            controller = await asyncio.create_subprocess_exec(
+                sys.executable, str(CONTROLLER), server.url, "6", stdout=asyncio.subprocess.PIPE
+            )
+            assert controller.stdout is not None
+            pids = [int(word) for word in (await controller.stdout.readline()).split()]
+            try:
+                await _until(lambda: server.driver.engine.running + server.driver.engine.waiting == 6, 10)
+                controller.send_signal(how)
+                assert await _until(lambda: not _loaded(server), 5) < 2.0
+                await _until(lambda: not any(_alive(pid) for pid in pids), 5)
+            finally:
+                with suppress(ProcessLookupError):
+                    controller.kill()
+                await controller.wait()
+
+    asyncio.run(main())
+
+
+def test_workers_that_cannot_start_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    async def main() -> None:
+        with pytest.raises(LoadError, match="did not start") as caught:
+            async with Workers(Source(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0), 2, CLOCK):
+                pass
+        assert "\n" not in str(caught.value)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("streams", "cores", "asked", "count"),
+    [(1, 8, None, 1), (128, 8, None, 1), (129, 8, None, 2), (4096, 8, None, 7), (512, 1, None, 1), (1, 2, 5, 5)],
+)
+def test_workers_are_as_many_as_the_streams_want_and_the_cores_allow(
+    streams: int, cores: int, asked: int | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert workers_for(streams, asked) == count
+
+
+def _promised() -> Objectives:
+    return Objectives("none")
