@@ -34,11 +34,11 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test check vllm generate lock clean
+.PHONY: help .venv demo test check vllm bench-client generate lock clean
 
 help: ## list these commands
-	@sed -n 's/^\([a-z.]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
-	    || sed -n 's/^\([a-z.]*\):.*## \(.*\)/  make \1: \2/p' Makefile
+	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
+	    || sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1: \2/p' Makefile
 
 .venv: .venv/.installed ## create or update the environment all the others use
 
@@ -75,6 +75,9 @@ vllm: .vllm/.installed ## a real vLLM on the CPU in .vllm, for the tests that wa
 	@.vllm/bin/python -m pip uninstall -qq --yes $(VLLM_UNWANTED)
 	@.vllm/bin/python -c 'import vllm' >/dev/null
 	@touch $@
+
+bench-client: .venv/.installed ## Kneewatch and its peers against a server of known timings (ARGS=--install makes the peers)
+	@$(BIN)/python -m benchmarks.client $(ARGS)
 
 generate: .venv/.installed ## write dashboards/generated and alerts/generated from the example configuration
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated

@@ -1,0 +1,34 @@
+"""Makes what the peers need, on request: an environment each below benchmarks/.peers, and a tokenizer for all.
+
+Output: folders; what is there already is kept. After it nothing asks the internet. `make vllm` makes vLLM's Python.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.client.peers import PEERS, ROOT, TOKENIZER, TOKENIZER_REF
+
+PINNED = {"guidellm": "guidellm==0.8.1", "aiperf": "aiperf==0.13.0"}
+_PIP = ("-m", "pip", "install", "-qq", "--disable-pip-version-check")
+
+
+def install() -> None:
+    """Every environment that is missing, and the tokenizer. Raises CalledProcessError where pip fails."""
+    for name, pinned in PINNED.items():
+        folder = PEERS / name
+        python = folder / "bin" / "python"
+        if not (folder / ".installed").exists():
+            print(f"{folder}: installing {pinned} (some minutes; guidellm brings torch, several GB)", flush=True)
+            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+            subprocess.run([python, *_PIP, pinned], check=True)
+            (folder / ".installed").touch()
+    if not TOKENIZER.exists():
+        _make_tokenizer(PEERS / "guidellm" / "bin" / "python")
+
+
+def _make_tokenizer(python: Path) -> None:
+    """The tests' tiny one, in the layout of the Hugging Face cache."""
+    subprocess.run([python, ROOT / "tests" / "integration" / "tiny_model.py", TOKENIZER], check=True)
+    TOKENIZER_REF.parent.mkdir(parents=True, exist_ok=True)
+    TOKENIZER_REF.write_text(TOKENIZER.name)
