@@ -4,7 +4,6 @@ Exit status: 0 done, or objectives met; 1 objectives missed, or no knee found; 2
 standard error says why). Heavy imports are made inside the commands, so that --help is quick.
 """
 
-import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -88,6 +87,10 @@ def kneewatch(
 @app.command()
 def run(config: ConfigFile) -> None:
     """Watch the configured targets until told to stop."""
+    import asyncio
+
+    import uvloop
+
     from probe.app import App
     from probe.clock import SystemClock
     from probe.logs import configure_logs
@@ -98,7 +101,7 @@ def run(config: ConfigFile) -> None:
     async def serve() -> None:
         await App(loaded, SystemClock()).run(asyncio.Event())
 
-    asyncio.run(serve())
+    uvloop.run(serve())
 
 
 @app.command()
@@ -116,6 +119,8 @@ def check(
     as_json: Json = False,
 ) -> None:
     """One canary round. Exit status: 0 objectives met, 1 missed, 2 could not measure."""
+    import uvloop
+
     from probe import slo
     from probe.clock import SystemClock
     from probe.commands import check_target
@@ -131,7 +136,7 @@ def check(
     for one in chosen:
         objectives = loaded.objectives_of(one)
         try:
-            record = asyncio.run(check_target(loaded, one, clock))
+            record = uvloop.run(check_target(loaded, one, clock))
         except TargetError as error:
             failed = True
             _say_error(error, f"{one.name}: " if len(chosen) > 1 else "")
@@ -198,6 +203,7 @@ def ramp(
 
     Exit status: 0 found, 1 not found, 2 could not measure.
     """
+    import uvloop
     from rich.console import Console
 
     from probe.clock import SystemClock
@@ -236,7 +242,7 @@ def ramp(
     )
     check_writable(json_file)
     with ramp_progress(asked.concurrency) as on_step:
-        result = asyncio.run(ramp_target(loaded, chosen, asked, SystemClock(), on_step))
+        result = uvloop.run(ramp_target(loaded, chosen, asked, SystemClock(), on_step))
     if json_file:
         json_file.write_text(dumps(result, indent=1) + "\n")
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
@@ -274,6 +280,8 @@ def sim(
     seed: Annotated[int, typer.Option(help="Seed of its noise.")] = 0,
 ) -> None:
     """Serve the stand-in for a vLLM server: its API and metrics, made-up timings."""
+    import asyncio
+
     from probe.sim.server import serve
 
     if profile not in PROFILES:
@@ -296,6 +304,8 @@ def demo(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the pages; 0 takes a free one.")] = 9876,
 ) -> None:
     """Show everything at once: a stand-in server, the monitor, canaries and a capacity run. No GPU needed."""
+    import asyncio
+
     from probe.demo import run_demo
 
     asyncio.run(run_demo(seconds, port))

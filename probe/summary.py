@@ -1,9 +1,9 @@
 """A step's records to its StepSummary. Pure.
 
-Percentiles are exact, of every request of the step that was due after its warm-up. Rates are taken over the step's
-window, from the end of the warm-up to when sending stopped (or, for a step of a fixed number of requests, to the last
-completion), so that the drain at the end dilutes nothing. Throughput counts a request that the window cuts by the share
-of its time that lies inside: whole requests only would, with long answers and short windows, be off by a wave.
+Percentiles are exact, of every request that was due in the step's window; rates are taken over it. It reaches from the
+end of the warm-up to when sending stopped (or, for a step of a fixed number of requests, to the last completion), so
+that the drain at the end dilutes nothing. Throughput counts a request that the window cuts by the share of its time
+that lies inside: whole requests only would, with long answers and short windows, be off by a wave.
 """
 
 from bisect import bisect_left, bisect_right
@@ -40,12 +40,12 @@ def summarize(
 ) -> StepSummary:
     """One step, measured and judged.
 
-    Requests that were due in the warm-up are not judged. A step that was cut short (guard, budget, interrupt) is
-    shown with what it saw, and judges nothing.
+    Requests that were due in the warm-up are not judged, nor those that one worker sent when another had ended. A
+    step that was cut short (guard, budget, interrupt) is shown with what it saw, and judges nothing.
     """
     start, end = run.window_ns
     seconds = max((end - start) * 1e-9, 1e-9)
-    records = [r for r in run.records if r.scheduled_ns >= start]
+    records = [r for r in run.records if start <= r.scheduled_ns <= end]
     ok = [r for r in records if r.outcome is Outcome.OK]
     aborted = sum(r.outcome is Outcome.ABORTED for r in records)
     ratios = slo.good_ratio(records, objectives)
@@ -142,7 +142,10 @@ def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objec
     judged = [record for record in records if record.outcome is not Outcome.ABORTED]
     if len(judged) < MIN_REQUESTS:
         return "too_few_requests"
-    gaps = max(percentile(sorted(record.output_tokens for record in judged), 0.5) - 1, 1)
+    answered = sorted(record.output_tokens for record in judged if record.outcome is Outcome.OK)
+    if not answered:
+        return None  # nothing has a latency; what remains to be judged needs no stamp
+    gaps = max(percentile(answered, 0.5) - 1, 1)
     errors = {"ttft": bound.ttft, "tpot": (bound.ttft + bound.itl) / gaps}
     latencies = objectives.latencies().items()
     bad = any(errors[name] > MAX_ERROR_SHARE * objective.within_s for name, objective in latencies)

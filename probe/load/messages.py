@@ -11,6 +11,7 @@ from array import array
 from dataclasses import dataclass
 
 from probe.client.endpoint import Endpoint
+from probe.load.step import Shard
 from probe.records import RequestRecord, StepPlan
 from probe.workload import Workload
 
@@ -43,12 +44,18 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """Run a share of this step, from `start_ns` of the clock that all processes of a machine share."""
+    """Make a share of this step ready, say so (Standing), and wait for Begin."""
 
     plan: StepPlan
-    start_ns: int
-    shards: int
+    shard: Shard
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Every worker is ready: the step begins at `start_ns` of the clock that all processes of a machine share."""
+
+    start_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +75,19 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The worker is ready for a step."""
+    """The worker is ready: for steps, or to begin the one it was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Requests that have ended since the last report, and those that have not: (due, prompt tokens, output tokens)."""
+    """Requests that have ended since the last report, and those that have not: (due, prompt tokens, output tokens).
+
+    `sending`: how many of the latter are with the server, and not only yet to be read.
+    """
 
     records: tuple[RequestRecord, ...]
     in_flight: "array[int]"
+    sending: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,7 @@ class Failed:
     why: str
 
 
-Command = Setup | RunStep | Alive | Stop
+Command = Setup | RunStep | Begin | Alive | Stop
 Answer = Standing | Report | Ended | Failed
 
 

@@ -32,6 +32,7 @@ class LocalLoad:
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
         self._step = Step(plan, self._requests, self._clock, on_record=on_record)
         try:
+            await self._step.prepare()
             return await self._step.run(stop)
         finally:
             self._step = None

@@ -26,16 +26,21 @@ from probe.load.lag import watch_lag
 from probe.records import Arrivals, Outcome, RequestRecord, RequestSpec, StepPlan, StepRun
 from probe.summary import MIN_REQUESTS
 
-# A server that refuses at once would otherwise be asked thousands of times a second.
+# A server that refuses at once would otherwise be asked thousands of times a second. A user whose requests go on
+# failing doubles the pause, up to ten of these.
 _AFTER_FAILURE_S = 0.2
+_MAX_PAUSES = 10
 # A step whose time is up, but which has sent too few requests to be judged, goes on: by this many lengths at most.
 _STRETCH = 2
 # Open loop: how many requests lie ready. A burst is sent from them; more are made between the turns.
 _STOCK = 64
+# How many that are overdue are sent in one turn: a schedule that cannot be kept must not keep `stop` out.
+_OVERDUE_PER_TURN = 16
 # Prompts that lie ready take memory: about 6 bytes a token.
 _MAX_STOCK_TOKENS = 4_000_000
-# Answers that wait to be read. Beyond it the memory they hold matters more than a late stamp.
-_MAX_UNREAD = 4096
+# Answers that wait to be read. Beyond it the memory they hold (a thousand tokens are some 250 KB) matters more than a
+# late stamp: as many are read in each turn as keep it so.
+_MAX_UNREAD = 1024
 
 
 class Answered(Protocol):
@@ -96,6 +101,7 @@ class Step:
         """`on_record` is told of each request as it has been read, aborted ones included. `turns`: those of the
         client that sends, to know how late the loop is.
         """
+        self._users = plan.concurrency  # of all shards
         self._plan = replace(plan, concurrency=shard.of(plan.concurrency))
         self._requests = shard.of(plan.requests) if plan.requests is not None else None
         self._enough = ceil(MIN_REQUESTS / shard.count)
@@ -104,7 +110,8 @@ class Step:
         self._clock = clock
         self._on_record = on_record
         self._turns = turns
-        self._sent = self._sent_in_window = self._made = 0
+        self._sent = self._sent_in_window = self._made = self._last_due_ns = 0
+        self._over_ns: int | None = None  # when a step by time was first found to be over
         self._closed = self._capped = self._failing = False
         self._in_flight: dict[int, _Sent] = {}
         self._unread: dict[int, _Sent] = {}  # answered, in the order of their answers
@@ -113,9 +120,12 @@ class Step:
         self._records: list[RequestRecord] = []
         self._stock: deque[Ready] = deque()
         self._stock_tokens = 0
-        # Long prompts take milliseconds to make: those of the first wave are ready before it begins.
+
+    async def prepare(self) -> None:
+        """Makes the requests of the first wave, so that none waits for it: a long prompt takes milliseconds."""
         while self._wants_stock():
             self._make()
+            await asyncio.sleep(0)
 
     def in_flight(self) -> list[RequestRecord]:
         """What has no record yet, as it would be recorded if it were cancelled now."""
@@ -130,6 +140,11 @@ class Step:
 
     def _outstanding(self) -> tuple["_Sent", ...]:
         return (*self._in_flight.values(), *self._unread.values())
+
+    @property
+    def sending(self) -> int:
+        """How many are with the server now: those that `in_flight` counts, without the answers yet to be read."""
+        return len(self._in_flight)
 
     async def run(self, stop: asyncio.Event, start_ns: int | None = None) -> StepRun:
         """Runs the step to its end, or until `stop` is set; from `start_ns`, else from now.
@@ -157,11 +172,14 @@ class Step:
                 await asyncio.sleep(0)
         cut_short = stop.is_set() or self._capped
         last = max((record.done_ns for record in self._records), default=start)
-        by_time = self._requests is None and self._sent_in_window > self._enough and not cut_short
+        closes = last
+        if self._requests is None and not cut_short:
+            # One that was stretched was fully loaded until the first sender found it over.
+            closes = min(end if self._last_due_ns < end else self._over_ns or last, last)
         return StepRun(
             self._plan,
             tuple(self._records),
-            (window, max(min(end, last) if by_time else last, window)),
+            (window, max(closes, window)),
             tuple(lag),
             cut_short,
             capped=self._capped,
@@ -176,18 +194,21 @@ class Step:
         # Users join one after the other over the first half of the warm-up: all at once would be a burst that no
         # user makes, and would keep them in step.
         joining_ns = (window - start) // 2
-        for i in range(self._plan.concurrency):
-            yield self._user(start + joining_ns * i // self._plan.concurrency, window, end)
+        for i in range(self._shard.index, self._users, self._shard.count):
+            yield self._user(start + joining_ns * i // self._users, window, end)
 
     async def _user(self, join: int, window: int, end: int) -> None:
         await self._until(join)
+        failures = 0
         while self._goes_on(window, end):
-            good = await self._send(self._begin(self._clock.monotonic_ns(), window))
-            if not good and self._goes_on(window, end):
-                await asyncio.sleep(_AFTER_FAILURE_S)
+            good = await self._went_well(await self._send(self._begin(self._clock.monotonic_ns(), window)))
+            failures = 0 if good else failures + 1
+            if failures and self._goes_on(window, end):
+                await asyncio.sleep(_AFTER_FAILURE_S * min(2 ** (failures - 1), _MAX_PAUSES))
 
     async def _arrive(self, arrivals: Arrivals, start: int, window: int, end: int) -> None:
         """Sends what is due, however many answers are outstanding: up to the cap, which ends the step."""
+        overdue = 0
         with suppress(_CapReached):
             try:
                 async with asyncio.TaskGroup() as group:
@@ -195,6 +216,9 @@ class Step:
                         due = start + offset
                         if self._closed or not self._is_in(due, window, end):
                             break
+                        overdue = overdue + 1 if due <= self._clock.monotonic_ns() else 0
+                        if overdue and overdue % _OVERDUE_PER_TURN == 0:
+                            await asyncio.sleep(0)
                         await self._until(due)
                         if len(self._in_flight) >= self._plan.concurrency:
                             self._capped = True
@@ -207,6 +231,7 @@ class Step:
         """Takes the next request, which from now on counts as sent; its number."""
         self._sent += 1
         self._sent_in_window += scheduled >= window
+        self._last_due_ns = scheduled
         if not self._stock:
             self._make()
         ready = self._stock.popleft()
@@ -215,13 +240,22 @@ class Step:
         self._work_to_do.set()
         return self._sent
 
-    async def _send(self, number: int) -> bool:
-        """Sends it and waits for its end; whether the server may be asked again at once."""
+    async def _send(self, number: int) -> "_Sent":
+        """Sends it and waits for its end."""
         sent = self._in_flight[number]
         sent.answer = await sent.ready.send(sent.due_ns)
         self._unread[number] = self._in_flight.pop(number)
         self._work_to_do.set()
-        return sent.answer.looks_good and not self._failing
+        return sent
+
+    async def _went_well(self, sent: "_Sent") -> bool:
+        """Whether the server may be asked again at once. Where that is in doubt, only reading the answer tells."""
+        if sent.answer is not None and sent.answer.looks_good and not self._failing:
+            return True
+        if self._closed:
+            return False  # it was cancelled and came back all the same; nobody would tell
+        sent.was_ok = asyncio.get_running_loop().create_future()
+        return await sent.was_ok
 
     def _goes_on(self, window: int, end: int) -> bool:
         return not self._closed and self._is_in(self._clock.monotonic_ns(), window, end)
@@ -230,7 +264,10 @@ class Step:
         """By number, or by time, which is stretched where it holds too few to judge."""
         if self._requests is not None:
             return self._sent < self._requests
-        return at < end or (self._sent_in_window < self._enough and at < end + _STRETCH * (end - window))
+        inside = at < end or (self._sent_in_window < self._enough and at < end + _STRETCH * (end - window))
+        if not inside and self._over_ns is None:
+            self._over_ns = at
+        return inside
 
     async def _until(self, at_ns: int) -> None:
         # A timer may be early by a millisecond, and is then set anew.
@@ -265,18 +302,24 @@ class Step:
 
     def _read_a_portion(self) -> bool:
         """Reads on; False where there is nothing to read."""
-        for _ in range(1 + len(self._unread) // _MAX_UNREAD):
-            if not self._unread:
-                return False
-            number, sent = next(iter(self._unread.items()))
-            if self._reading is None:
-                self._reading = sent.read()
-            record = next(self._reading, None)
-            if record is not None:
-                self._reading = None
-                del self._unread[number]
-                self._keep(record)
+        if not self._unread:
+            return False
+        self._read_one_portion()
+        while len(self._unread) > _MAX_UNREAD:
+            self._read_one_portion()
         return True
+
+    def _read_one_portion(self) -> None:
+        number, sent = next(iter(self._unread.items()))
+        if self._reading is None:
+            self._reading = sent.read()
+        record = next(self._reading, None)
+        if record is not None:
+            self._reading = None
+            del self._unread[number]
+            self._keep(record)
+            if sent.was_ok is not None and not sent.was_ok.done():
+                sent.was_ok.set_result(record.outcome is Outcome.OK)
 
     def _keep(self, record: RequestRecord) -> None:
         self._failing = record.outcome is not Outcome.OK
@@ -295,6 +338,7 @@ class _Sent:
     ready: Ready
     due_ns: int
     answer: Answered | None = None
+    was_ok: asyncio.Future[bool] | None = None  # where its sender waits for it to be read
 
     def read(self) -> Iterator[RequestRecord | None]:
         return self.answer.read() if self.answer is not None else iter(())

@@ -10,9 +10,10 @@ import signal
 import socket
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import uvloop
 
@@ -23,6 +24,7 @@ from probe.load.messages import (
     CONTROLLER_LOST_S,
     REPORT_S,
     Alive,
+    Begin,
     Ended,
     Failed,
     Report,
@@ -33,7 +35,7 @@ from probe.load.messages import (
     receive,
     send,
 )
-from probe.load.step import Shard, Step
+from probe.load.step import Step
 from probe.records import RequestRecord, Traffic
 from probe.words import one_line
 from probe.workload import requests
@@ -48,8 +50,10 @@ class Worker:
         self._clock = SystemClock()
         self._key: str | None = None
         self._stop = asyncio.Event()
+        self._start: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._records: list[RequestRecord] = []
         self._step: Step | None = None
+        self._running: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
         """Until the controller has gone."""
@@ -61,18 +65,11 @@ class Worker:
         async with Client(endpoint, self._clock, setup.timeout_s) as client:
             ready = _ready(client, setup)
             send(self._writer, Standing())
-            running: asyncio.Task[None] | None = None
             try:
                 while True:
                     async with asyncio.timeout(CONTROLLER_LOST_S):
                         message = await receive(self._reader)
-                    if isinstance(message, Alive):
-                        self._key = message.key
-                    elif isinstance(message, Stop):
-                        self._stop.set()
-                    elif isinstance(message, RunStep):
-                        self._stop.clear()
-                        running = asyncio.create_task(self._run(client, ready, setup.index, message))
+                    self._obey(message, client, ready)
             except EOFError:
                 pass
             except TimeoutError:
@@ -80,12 +77,22 @@ class Worker:
                 send(self._writer, Failed(why))
             finally:
                 self._stop.set()
-                if running is not None:
-                    running.cancel()
-                    await asyncio.gather(running, return_exceptions=True)
+                if self._running is not None:
+                    self._running.cancel()
+                    await asyncio.gather(self._running, return_exceptions=True)
 
-    async def _run(self, client: Client, ready: Iterator[Prepared], index: int, asked: RunStep) -> None:
-        shard = Shard(index, asked.shards)
+    def _obey(self, message: object, client: Client, ready: Iterator[Prepared]) -> None:
+        if isinstance(message, Alive):
+            self._key = message.key
+        elif isinstance(message, Stop):
+            self._stop.set()
+        elif isinstance(message, Begin) and not self._start.done():  # it is done where the step was stopped before
+            self._start.set_result(message.start_ns)
+        elif isinstance(message, RunStep):
+            self._stop, self._start = asyncio.Event(), asyncio.get_running_loop().create_future()
+            self._running = asyncio.create_task(self._run(client, ready, message))
+
+    async def _run(self, client: Client, ready: Iterator[Prepared], asked: RunStep) -> None:
         reporting = asyncio.create_task(self._report())
         gc.collect()
         gc.freeze()
@@ -97,12 +104,11 @@ class Worker:
                 self._clock,
                 on_record=self._records.append,
                 turns=client.turns,
-                shard=shard,
+                shard=asked.shard,
                 seed=asked.seed,
             )
-            if asked.plan.arrivals is None:
-                await client.connect_ahead(shard.of(asked.plan.concurrency))
-            run = await self._step.run(self._stop, max(asked.start_ns, self._clock.monotonic_ns()))
+            start_ns = await self._unless_stopped(self._stand_ready(client, self._step, asked))
+            run = await self._step.run(self._stop, start_ns)
             self._send_report()
             send(self._writer, Ended(run.window_ns, run.loop_lag_s, run.cut_short, run.capped))
         except Exception as error:  # noqa: BLE001 - whatever it is, the controller has to know
@@ -110,7 +116,27 @@ class Worker:
         finally:
             self._step = None
             gc.enable()
+            gc.unfreeze()
             reporting.cancel()
+
+    async def _stand_ready(self, client: Client, step: Step, asked: RunStep) -> int:
+        """Does what can be done before the first request is due; when the step begins."""
+        await step.prepare()
+        if asked.plan.arrivals is None:
+            await client.connect_ahead(asked.shard.of(asked.plan.concurrency))
+        send(self._writer, Standing())
+        return await self._start
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, int]) -> int | None:
+        """What it gives; None where the step was stopped before, and the work with it."""
+        working, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else None
+        finally:
+            working.cancel()
+            stopped.cancel()
+            await asyncio.gather(working, stopped, return_exceptions=True)
 
     async def _report(self) -> None:
         while True:
@@ -119,7 +145,9 @@ class Worker:
 
     def _send_report(self) -> None:
         records, self._records[:] = tuple(self._records), []
-        send(self._writer, Report(records, self._step.in_flight_figures() if self._step else array("q")))
+        step = self._step
+        figures, sending = (step.in_flight_figures(), step.sending) if step else (array("q"), 0)
+        send(self._writer, Report(records, figures, sending))
 
 
 def _ready(client: Client, setup: Setup) -> Iterator[Prepared]:

@@ -25,6 +25,7 @@ from probe.load.messages import (
     HEARTBEAT_S,
     WORKER_LOST_S,
     Alive,
+    Begin,
     Ended,
     Failed,
     Report,
@@ -35,6 +36,7 @@ from probe.load.messages import (
     receive,
     send,
 )
+from probe.load.step import Shard
 from probe.records import RequestRecord, RequestSpec, StepPlan, StepRun, Traffic
 from probe.workload import Workload
 
@@ -44,10 +46,8 @@ WORKER_LOST = "worker_lost"
 # One process keeps up with so many streams on one core (benchmarks/results/client-*.json).
 _STREAMS_PER_WORKER = 128
 _START_S = 20.0
-# Between asking and beginning, so that all workers begin together: connections are opened and the first requests made
-# in it.
-_LEAD_S = 0.05
-_LEAD_PER_STREAM_S = 0.0006
+# Between saying so and beginning: all workers have heard of it by then, and begin together.
+_LEAD_S = 0.02
 _STOP_S = 2.0
 
 
@@ -82,6 +82,8 @@ class _Worker:
     writer: asyncio.StreamWriter
     records: list[RequestRecord] = field(default_factory=list)
     in_flight: "array[int]" = field(default_factory=lambda: array("q"))
+    sending: int = 0
+    standing: bool = False
 
 
 class Workers:
@@ -100,9 +102,14 @@ class Workers:
 
     async def __aenter__(self) -> Self:
         """Starts the processes. Raises LoadError where that is not possible."""
+        starting = [asyncio.create_task(self._start(i)) for i in range(self._count)]
         try:
-            self._workers = list(await asyncio.gather(*(self._start(i) for i in range(self._count))))
+            self._workers = list(await asyncio.gather(*starting))
         except BaseException:
+            for task in starting:
+                task.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+            self._workers = [task.result() for task in starting if not task.cancelled() and task.exception() is None]
             await self._end()
             raise
         self._heart = asyncio.create_task(self._beat())
@@ -136,24 +143,26 @@ class Workers:
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
         """One step by as many workers as it has requests in flight, at most. See source.Load."""
         self._busy = self._workers[: min(len(self._workers), plan.concurrency, plan.requests or plan.concurrency)]
-        now = self._clock.monotonic_ns()
-        if stop.is_set():
-            return StepRun(plan, (), (now, now), (), cut_short=True)
-        lead_s = _LEAD_S + _LEAD_PER_STREAM_S * plan.concurrency / len(self._busy)
-        asked = RunStep(plan, now + int(lead_s * 1e9), len(self._busy), self._seed())
-        for worker in self._busy:
+        if stop.is_set() or not self._busy:
+            now = self._clock.monotonic_ns()
+            return StepRun(plan, (), (now, now), (), cut_short=True, problem=None if self._busy else WORKER_LOST)
+        seed = self._seed()
+        for index, worker in enumerate(self._busy):
             worker.records, worker.in_flight = [], array("q")
-            send(worker.writer, asked)
+            worker.sending, worker.standing = 0, False
+            send(worker.writer, RunStep(plan, Shard(index, len(self._busy)), seed))
         following = [asyncio.create_task(self._follow(worker, on_record)) for worker in self._busy]
         stopping = asyncio.create_task(self._stop_when(stop, following))
         try:
             ended = await asyncio.gather(*following)
         finally:
+            for worker, task in zip(self._busy, following, strict=True):
+                # We are cancelled, or `on_record` raised: nobody follows it any more, so it must not go on.
+                if not task.done() or task.cancelled() or task.exception() is not None:
+                    self._give_up(worker)
             for task in (*following, stopping):
                 task.cancel()
             await asyncio.gather(*following, stopping, return_exceptions=True)
-            for worker in self._busy:
-                send(worker.writer, Stop())
         return self._merged(plan, ended, on_record, stop)
 
     def _seed(self) -> int:
@@ -202,12 +211,18 @@ class Workers:
                 self._give_up(worker)
                 return None
             if isinstance(message, Report):
-                worker.in_flight = message.in_flight
+                worker.in_flight, worker.sending = message.in_flight, message.sending
                 worker.records += message.records
                 for record in message.records:
                     on_record(record)
                 # Reading what is there already gives nobody else a turn, and the others have to hear of us in time.
                 await asyncio.sleep(0)
+            elif isinstance(message, Standing):
+                worker.standing = True
+                if all(one.standing for one in self._busy):
+                    begin = Begin(self._clock.monotonic_ns() + int(_LEAD_S * 1e9))
+                    for one in self._busy:
+                        send(one.writer, begin)
             elif isinstance(message, Ended):
                 return message
             elif isinstance(message, Failed):
@@ -216,11 +231,14 @@ class Workers:
                 return None
 
     async def _stop_when(self, stop: asyncio.Event, following: list[asyncio.Task[Ended | None]]) -> None:
-        """Stops every worker when somebody says so, or when one of them is lost; one that does not obey is killed."""
+        """Stops every worker when somebody says so, or when one of them was lost or had to end early.
+
+        One that does not obey is killed. One that still reads what it had been answered does no harm, and is let.
+        """
         stopped = asyncio.create_task(stop.wait())
         try:
             pending: set[asyncio.Task[Any]] = {stopped, *following}
-            while not stopped.done() and not any(task.done() and task.result() is None for task in following):
+            while not stopped.done() and not any(task.done() and _ends_all(task.result()) for task in following):
                 _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
@@ -228,7 +246,7 @@ class Workers:
             send(worker.writer, Stop())
         await asyncio.sleep(_STOP_S)
         for worker, task in zip(self._busy, following, strict=True):
-            if not task.done():
+            if not task.done() and worker.sending:
                 self._give_up(worker)
 
     def _give_up(self, worker: _Worker) -> None:
@@ -236,43 +254,61 @@ class Workers:
         if worker in self._workers:
             self._workers.remove(worker)
         worker.writer.close()
+        self._kill(worker.process)
+
+    def _kill(self, process: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):
-            worker.process.kill()
-        self._ending.add(asyncio.create_task(worker.process.wait()))
+            process.kill()
+        self._ending.add(asyncio.create_task(process.wait()))
 
     async def _start(self, index: int) -> _Worker:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "probe.load.worker", str(theirs.fileno())),
-                pass_fds=(theirs.fileno(),),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the controller, which then stops its workers
-            )
-        worker = _Worker(process, *await asyncio.open_connection(sock=ours))
+        worker = await self._spawn()
         source = self._source
+        setup = Setup(
+            endpoint=replace(source.endpoint, secret=no_secret),
+            model=source.model,
+            workload=source.workload,
+            timeout_s=source.timeout_s,
+            seed=source.seed,
+            index=index,
+            count=self._count,
+            key=self._key,
+        )
+        answer: object = None
         try:
-            setup = Setup(
-                endpoint=replace(source.endpoint, secret=no_secret),
-                model=source.model,
-                workload=source.workload,
-                timeout_s=source.timeout_s,
-                seed=source.seed,
-                index=index,
-                count=self._count,
-                key=self._key,
-            )
             send(worker.writer, setup)
-            async with asyncio.timeout(_START_S):
-                answer = await receive(worker.reader)
-        except (EOFError, TimeoutError):
-            answer = None
+            with suppress(EOFError, TimeoutError):
+                async with asyncio.timeout(_START_S):
+                    answer = await receive(worker.reader)
+        finally:  # also where we are cancelled
+            if not isinstance(answer, Standing):
+                self._give_up(worker)
         if not isinstance(answer, Standing):
-            self._give_up(worker)
             raise LoadError(f"a load worker did not start: `{sys.executable} -m probe.load.worker` has to work")
         return worker
+
+    async def _spawn(self) -> _Worker:
+        """The process, and our end of the socket to it. Raises LoadError."""
+        ours, theirs = socket.socketpair()
+        process: asyncio.subprocess.Process | None = None
+        try:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-m", "probe.load.worker", str(theirs.fileno())),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,  # Ctrl-C is for the controller, which then stops its workers
+                )
+            return _Worker(process, *await asyncio.open_connection(sock=ours))
+        except BaseException as error:
+            ours.close()
+            if process is not None:
+                self._kill(process)
+            if isinstance(error, OSError):
+                raise LoadError(f"a load worker did not start: {error}") from None
+            raise
 
     async def _beat(self) -> None:
         """Tells the workers that somebody watches over them, and what the API key is now."""
@@ -296,9 +332,14 @@ class Workers:
         await asyncio.gather(*self._ending)
 
 
+def _ends_all(end: Ended | None) -> bool:
+    """Whether a step is over with this worker's share: it was lost, or has stopped before its end (capped)."""
+    return end is None or end.cut_short
+
+
 def _key(endpoint: Endpoint, before: str | None) -> str | None:
     """The API key as it is now; the one before, where it cannot be read at this moment."""
     try:
         return endpoint.secret()
-    except (OSError, UnicodeError):
+    except (OSError, ValueError):
         return before

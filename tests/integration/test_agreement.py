@@ -88,7 +88,9 @@ def test_median_latencies_agree(
     with capsys.disabled():
         listed = ", ".join(f"{mine:.2f}/{bench:.2f}" for mine, bench in pairs)
         print(f"\n{theirs}, kneewatch/vllm bench serve: {listed} ms: median ratio {ratio:.3f}")  # noqa: T201
-    assert ratio == pytest.approx(1, abs=TOLERANCE)
+    # What a client adds, it adds to TTFT. Kneewatch was shown to add the least (benchmarks/results/client-*.json): it
+    # may read less, by some milliseconds; more it may not.
+    assert 1 - (TOLERANCE if ours == "tpot_s" else 2 * TOLERANCE) <= ratio <= 1 + TOLERANCE
 
 
 def test_both_measure_the_same_number_of_requests_and_tokens(rounds: list[Round]) -> None:

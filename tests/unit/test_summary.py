@@ -96,6 +96,24 @@ def test_without_a_latency_objective_a_late_client_matters_not() -> None:
     assert summary([record()] * 50, Objectives("o", availability=0.9), lag=5.0).valid
 
 
+def test_a_server_that_refuses_most_of_the_load_is_not_excused_by_our_lateness() -> None:
+    """What was refused has no tokens: counted among the lengths of answers it would make any stamp too late."""
+    only_tpot = Objectives("o", availability=0.9, tpot=Objective(0.9, 0.05))
+    s = summary([record(tokens=100)] * 20 + [failure(Outcome.REJECTED)] * 30, only_tpot, lag=0.01)
+    assert (s.valid, s.broken) == (True, (AVAILABILITY,))
+    assert summary([failure(Outcome.REJECTED)] * 30, only_tpot, lag=0.01).broken == (AVAILABILITY,)
+
+
+def test_what_one_worker_sent_after_another_had_ended_is_not_judged() -> None:
+    s = summary([record(at_ms=i * 100) for i in range(50)] + [record(at_ms=11_000, ttft_ms=5)] * 50)
+    assert (s.requests.ok, s.ttft_s.count) == (50, 50)
+
+
+def test_workers_that_never_ran_at_the_same_time_have_measured_nothing() -> None:
+    s = summarize(StepRun(PLAN, (record(),) * 50, (9_000 * MS, 8_000 * MS), (0.0,), cut_short=False), PROMISED)
+    assert (s.valid, s.reason) == (False, "too_few_requests")
+
+
 def test_one_late_moment_in_a_hundred_is_forgiven() -> None:
     s = summarize(StepRun(PLAN, (record(),) * 50, WINDOW, (*[0.0] * 999, 5.0), cut_short=False), PROMISED)
     assert s.valid
@@ -192,7 +210,8 @@ def test_invariants_of_any_step(records: list[RequestRecord], lag: float) -> Non
     s = summary(records, lag=lag)
     assert 0 <= s.goodput_rps <= s.throughput_rps * (1 + 1e-9)
     assert s.throughput_rps <= s.offered_rps * (1 + 1e-9)
-    assert s.requests.ok + s.requests.failed + s.requests.aborted == len(records)
+    due = [r for r in records if WINDOW[0] <= r.scheduled_ns <= WINDOW[1]]
+    assert s.requests.ok + s.requests.failed + s.requests.aborted == len(due)
     assert s.valid == (s.reason is None)
     assert s.valid or not s.broken
     assert set(s.broken) <= set(s.good_ratio)

@@ -444,13 +444,13 @@ def test_steps_with_too_few_requests_publish_no_knee() -> None:
 
 def test_a_step_in_which_the_client_was_late_publishes_no_knee_and_ends_no_ramp() -> None:
     class Jumpy(VirtualClock):
-        """Each look at the clock takes 60 ms: the loop seems to wake that late."""
+        """Every other look at the clock is 100 ms ahead: the loop seems to wake that late."""
 
         looks = 0
 
         def monotonic_ns(self) -> int:
             self.looks += 1
-            return super().monotonic_ns() + self.looks * 60_000_000
+            return super().monotonic_ns() + self.looks % 2 * 100_000_000
 
     async def begin() -> CapacityResult:
         slow = FakeServer(seconds=lambda _: 1.0)

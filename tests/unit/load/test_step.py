@@ -3,12 +3,14 @@
 import asyncio
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from example_records import CHAT, record
 from example_records import spec as one_spec
-from fake_server import FakeServer, ready
+from fake_request import FakeAnswer, FakeRequest
+from fake_server import FakeServer, ready, specs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_time import VirtualClock, virtually
@@ -104,6 +106,14 @@ def test_a_slow_server_stretches_a_step_to_three_times_its_length_at_most() -> N
     assert server.sent_s[-1] - server.sent_s[0] < 6.0
 
 
+def test_the_last_answers_of_a_stretched_step_dilute_no_rate() -> None:
+    """8 in flight, 6 s an answer. The 20th is sent at 12 s, and four users go home; its answer comes at 18 s."""
+    run = virtually(_run(FakeServer(seconds=lambda _: 6.0), StepPlan(8, 10.0)))
+    assert len(run.records) == MIN_REQUESTS
+    assert _seconds(run) == pytest.approx(12.0, abs=1e-6)
+    assert summary.summarize(run, CHAT).throughput_rps == pytest.approx(8 / 6)
+
+
 def test_stop_cancels_everything_in_flight_at_once_and_records_it_as_aborted() -> None:
     async def run() -> tuple[StepRun, float]:
         loop = asyncio.get_running_loop()
@@ -166,6 +176,57 @@ def test_a_server_that_fails_at_once_is_not_hammered(outcome: Outcome) -> None:
     assert len(run.records) >= MIN_REQUESTS
 
 
+@dataclass
+class Seeming(FakeAnswer):
+    """One whose look and content differ: a complete stream of the wrong thing, or one that ends in an unusual way."""
+
+    good: bool = True
+
+    @property
+    def looks_good(self) -> bool:
+        return self.good
+
+
+@dataclass
+class SeemingRequest(FakeRequest):
+    good: bool = True
+
+    async def send(self, scheduled_ns: int) -> FakeAnswer:
+        return Seeming(await self.to(self.spec, scheduled_ns), self.good)
+
+
+def _seeming(server: FakeServer, plan: StepPlan, *, good: bool) -> StepRun:
+    return virtually(
+        Step(plan, (SeemingRequest(one, server, good) for one in specs()), VirtualClock()).run(asyncio.Event())
+    )
+
+
+def test_a_failure_that_only_reading_shows_is_not_hammered_either() -> None:
+    server = FakeServer(seconds=lambda _: 0.001, outcome=lambda _: Outcome.WRONG_ANSWER)
+    _seeming(server, StepPlan(4, 10.0), good=True)
+    assert len(server.sent_s) < 4 * 12
+
+
+def test_a_good_answer_with_an_unusual_end_costs_no_throughput() -> None:
+    run = _seeming(FakeServer(seconds=lambda _: 0.1), StepPlan(4, 10.0), good=False)
+    assert summary.summarize(run, CHAT).throughput_rps == pytest.approx(40.0, rel=0.01)
+
+
+def test_users_that_keep_failing_ask_ever_more_rarely() -> None:
+    server = FakeServer(seconds=lambda _: 0.0, outcome=lambda _: Outcome.UNREACHABLE)
+    virtually(_run(server, StepPlan(512, 20.0)))
+    last_second = [at for at in server.sent_s if at > server.sent_s[0] + 19]
+    assert len(last_second) <= 512
+    assert len(server.sent_s) < 512 * 15
+
+
+def test_a_user_whose_failures_end_is_back_at_once() -> None:
+    server = FakeServer(outcome=lambda number: Outcome.REJECTED if number < 3 else Outcome.OK)
+    virtually(_run(server, StepPlan(1, 10.0, requests=6)))
+    pauses = [round(b - a - 0.1, 3) for a, b in itertools.pairwise(server.sent_s)]
+    assert pauses == [0.2, 0.4, 0.8, 0.0, 0.0]
+
+
 def test_a_send_that_raises_ends_the_step_with_that_error_and_nothing_in_flight() -> None:
     good = FakeServer(seconds=lambda _: 5.0)
 
@@ -204,6 +265,37 @@ def test_the_same_request_twice_in_flight_is_two_requests() -> None:
     assert len(virtually(run()).records) == 40
 
 
+def test_answers_that_wait_to_be_read_do_not_pile_up() -> None:
+    """Answers come in faster than a portion a turn: a thousand may wait, and no more."""
+    peak = 0
+
+    async def run() -> None:
+        def look(_: RequestRecord) -> None:
+            nonlocal peak
+            if next(looks) % 50 == 0:
+                peak = max(peak, len(step.in_flight_figures()) // 3 - step.sending)
+
+        looks, plan = itertools.count(), StepPlan(500, 1.0, requests=6_000)
+        step = Step(plan, ready(FakeServer(seconds=lambda _: 0.0)), VirtualClock(), on_record=look)
+        await step.run(asyncio.Event())
+
+    virtually(run())
+    assert peak < 2000
+
+
+def test_making_the_first_requests_lets_others_have_their_turn() -> None:
+    async def run() -> None:
+        step = Step(StepPlan(100, 1.0), ready(FakeServer()), VirtualClock())
+        preparing = asyncio.create_task(step.prepare())
+        turns = 0
+        while not preparing.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 100
+
+    virtually(run())
+
+
 def test_a_step_that_is_cancelled_from_outside_leaves_nothing_in_flight() -> None:
     async def run() -> None:
         task = asyncio.create_task(_run(server, StepPlan(8, 60.0)))
@@ -240,6 +332,20 @@ def test_users_join_one_after_the_other_over_half_of_the_warm_up() -> None:
     virtually(_run(server, StepPlan(8, 1.0, warm_up_s=4.0), stop_after_s=4.9))
     begun = [at - server.sent_s[0] for at in server.sent_s]
     assert begun == pytest.approx([i * 0.25 for i in range(8)], abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_users_join_one_after_the_other_over_all_workers_too(count: int) -> None:
+    async def begun() -> list[float]:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(4.9, stop.set)
+        shards = [Shard(i, count) for i in range(count)]
+        plan = StepPlan(8, 1.0, warm_up_s=4.0)
+        await asyncio.gather(*(Step(plan, ready(server), VirtualClock(), shard=shard).run(stop) for shard in shards))
+        return [at - server.sent_s[0] for at in server.sent_s]
+
+    server = FakeServer(seconds=lambda _: 100.0)
+    assert virtually(begun()) == pytest.approx([i * 0.25 for i in range(8)], abs=1e-6)
 
 
 # Open loop.
@@ -309,6 +415,31 @@ def test_shards_add_up(whole: int, count: int) -> None:
     shares = [Shard(i, count).of(whole) for i in range(count)]
     assert sum(shares) == whole
     assert max(shares) - min(shares) <= 1
+
+
+def test_a_schedule_that_cannot_be_kept_does_not_keep_stop_out() -> None:
+    """All of it is overdue at once, and the cap is far away."""
+
+    async def send(spec: RequestSpec, scheduled_ns: int) -> RequestRecord:
+        stop.set()
+        return await server(spec, scheduled_ns)
+
+    async def run() -> StepRun:
+        plan = StepPlan(10**6, 60.0, loop="open", arrivals=Arrivals(Pattern.REPLAY, times_s=(0.0,) * 5000))
+        return await Step(plan, ready(send), VirtualClock()).run(stop)
+
+    stop, server = asyncio.Event(), FakeServer()
+    ended = virtually(run())
+    assert len(ended.records) < 100
+    assert server.in_flight == 0
+
+
+def test_recorded_times_that_end_early_end_the_step() -> None:
+    times_s = tuple(i / 10 for i in range(50))
+    plan = StepPlan(100, 60.0, loop="open", arrivals=Arrivals(Pattern.REPLAY, times_s=times_s))
+    run = virtually(_run(FakeServer(), plan))
+    assert _seconds(run) == pytest.approx(5.0, abs=0.01)
+    assert summary.summarize(run, CHAT).throughput_rps == pytest.approx(10.0, rel=0.03)
 
 
 def test_stopping_an_open_loop_cancels_at_once() -> None:

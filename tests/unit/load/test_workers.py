@@ -1,9 +1,11 @@
 """Load in processes of their own: what they measure together, and that it never outlives who watches over it."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -186,6 +188,137 @@ def test_load_ends_within_two_seconds_of_losing_its_controller(how: signal.Signa
                 await controller.wait()
 
     asyncio.run(main())
+
+
+def test_a_worker_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STOP_S", 0.5)
+
+    async def work(server: Standin, workers: Workers) -> None:
+        stop = asyncio.Event()
+        running = asyncio.create_task(workers.run(StepPlan(6, 60.0), stop, lambda _: None))
+        await _until(lambda: len(workers.in_flight()) == 6, 10)
+        os.kill(workers._workers[0].process.pid, signal.SIGSTOP)
+        stop.set()
+        await _until(lambda: not _loaded(server), 2.0)
+        assert [r.outcome for r in (await running).records].count(Outcome.ABORTED) == 6
+
+    _with(work, load=LONG)
+
+
+def test_a_worker_that_reaches_its_cap_ends_the_load_of_all() -> None:
+    """The first requests of one worker hang; the other could go on for half a minute."""
+
+    async def work(server: Standin, workers: Workers) -> None:
+        inner, number = server.app, itertools.count()
+
+        async def hanging(scope: Scope, receive: Receive, send: AsgiSend) -> None:
+            if next(number) in {1, 3, 5}:
+                await asyncio.sleep(60)
+            await inner(scope, receive, send)
+
+        server.instead["/v1/completions"] = hanging
+        arrivals = Arrivals(Pattern.CONSTANT, rate_rps=10.0)
+        async with asyncio.timeout(12):
+            run = await _run(workers, StepPlan(6, 30.0, loop="open", arrivals=arrivals))
+        assert (run.capped, run.cut_short, run.problem) == (True, True, None)
+
+    _with(work)
+
+
+def test_a_run_that_is_cancelled_leaves_no_load_and_no_worker_that_nobody_follows() -> None:
+    async def work(server: Standin, workers: Workers) -> None:
+        running = asyncio.create_task(_run(workers, StepPlan(6, 60.0)))
+        await _until(lambda: len(workers.in_flight()) == 6, 10)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await _until(lambda: not _loaded(server), 2)
+        assert len(workers.in_flight()) == 6  # and they have been paid for
+        again = await _run(workers, StepPlan(6, 60.0))
+        assert (again.problem, again.records) == (WORKER_LOST, ())
+
+    _with(work, load=LONG)
+
+
+def test_whoever_is_told_of_a_request_and_raises_ends_the_load() -> None:
+    async def work(server: Standin, workers: Workers) -> None:
+        def broken(_: RequestRecord) -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await workers.run(StepPlan(6, 60.0), asyncio.Event(), broken)
+        await _until(lambda: not _loaded(server), 2)
+
+    _with(work)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.025, 0.03, 0.05, 0.1])
+def test_stop_at_any_moment_of_a_beginning_ends_the_step_and_not_the_next_one(after_s: float) -> None:
+    async def work(server: Standin, workers: Workers) -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(after_s, stop.set)
+        run = await workers.run(StepPlan(20, 60.0), stop, lambda _: None)
+        assert (run.cut_short, run.problem) == (True, None)
+        await _until(lambda: not _loaded(server), 2)
+        again = await _run(workers, StepPlan(4, 30.0, requests=8))
+        assert (len(again.records), again.cut_short, again.problem) == (8, False, None)
+
+    _with(work)
+
+
+def test_stop_ends_a_step_whose_connections_are_not_answered() -> None:
+    """A full backlog: connecting hangs, and stopping must not wait for it."""
+
+    async def main() -> None:
+        with socket.socket() as deaf:
+            deaf.bind(("127.0.0.1", 0))
+            deaf.listen(0)
+            filling = [socket.socket() for _ in range(3)]
+            for one in filling:
+                one.setblocking(False)  # noqa: FBT003 - its only parameter
+                one.connect_ex(deaf.getsockname())
+            source = Source(Endpoint("a", f"http://127.0.0.1:{deaf.getsockname()[1]}"), "tiny", SHORT, timeout_s=60.0)
+            async with Workers(source, 1, CLOCK) as workers:
+                stop = asyncio.Event()
+                asyncio.get_running_loop().call_later(0.5, stop.set)
+                begin = CLOCK.monotonic_ns()
+                run = await workers.run(StepPlan(4, 60.0), stop, lambda _: None)
+                assert (CLOCK.monotonic_ns() - begin) * 1e-9 < 1.5
+                assert (run.records, run.cut_short, run.problem) == ((), True, None)
+            for one in filling:
+                one.close()
+
+    asyncio.run(main())
+
+
+def test_workers_that_are_cancelled_while_they_start_are_ended() -> None:
+    async def main() -> None:
+        workers = Workers(Source(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0), 2, CLOCK)
+        starting = asyncio.create_task(workers.__aenter__())
+        await _until(lambda: len(_children()) == 2, 10)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert _children() == []
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    asyncio.run(main())
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_a_machine_that_cannot_start_a_process_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+
+    async def main() -> None:
+        with pytest.raises(LoadError, match="did not start"):
+            async with Workers(Source(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0), 2, CLOCK):
+                pass
+
+    asyncio.run(main())
+
+
+def _children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
 def test_workers_that_cannot_start_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
