@@ -37,7 +37,7 @@ from probe.sim.driver import HEALTHY
 from probe.sim.server import build_app
 from probe.targets.static import endpoint
 
-RECORDED = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_bytes()
+RECORDED = (Path(__file__).parents[1] / "golden/vllm-0.32/metrics.txt").read_bytes()
 CLOCK = SystemClock()
 LONG_S = 20.0  # a limit that no test waits for
 AUTH = "monitor:not-to-be-shown"
