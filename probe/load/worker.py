@@ -22,6 +22,7 @@ from probe.client.send import Client
 from probe.clock import SystemClock
 from probe.load.messages import (
     CONTROLLER_LOST_S,
+    RECORDS_A_REPORT,
     REPORT_S,
     Alive,
     Begin,
@@ -109,7 +110,8 @@ class Worker:
             )
             start_ns = await self._unless_stopped(self._stand_ready(client, self._step, asked))
             run = await self._step.run(self._stop, start_ns)
-            self._send_report()
+            reporting.cancel()
+            await self._send_reports()
             send(self._writer, Ended(run.window_ns, run.loop_lag_s, run.cut_short, run.capped))
         except Exception as error:  # noqa: BLE001 - whatever it is, the controller has to know
             send(self._writer, Failed(one_line(f"{type(error).__name__}: {error}")))
@@ -141,13 +143,21 @@ class Worker:
     async def _report(self) -> None:
         while True:
             await asyncio.sleep(REPORT_S)
-            self._send_report()
+            await self._send_reports()
 
-    def _send_report(self) -> None:
-        records, self._records[:] = tuple(self._records), []
+    async def _send_reports(self) -> None:
+        """A few records at a time, so that what arrives meanwhile is stamped; the last one says what is in flight."""
+        while len(self._records) > RECORDS_A_REPORT:
+            send(self._writer, Report(self._take(), None, 0))
+            await asyncio.sleep(0)
         step = self._step
         figures, sending = (step.in_flight_figures(), step.sending) if step else (array("q"), 0)
-        send(self._writer, Report(records, figures, sending))
+        send(self._writer, Report(self._take(), figures, sending))
+
+    def _take(self) -> tuple[RequestRecord, ...]:
+        taken = tuple(self._records[:RECORDS_A_REPORT])
+        del self._records[:RECORDS_A_REPORT]
+        return taken
 
 
 def _ready(client: Client, setup: Setup) -> Iterator[Prepared]:

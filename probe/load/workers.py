@@ -85,6 +85,12 @@ class _Worker:
     sending: int = 0
     standing: bool = False
 
+    def note(self, report: Report) -> None:
+        """Keeps what it says."""
+        self.records += report.records
+        if report.in_flight is not None:
+            self.in_flight, self.sending = report.in_flight, report.sending
+
 
 class Workers:
     """The worker processes of one run. Implements source.Load; use it as a context, which ends them."""
@@ -211,8 +217,7 @@ class Workers:
                 self._give_up(worker)
                 return None
             if isinstance(message, Report):
-                worker.in_flight, worker.sending = message.in_flight, message.sending
-                worker.records += message.records
+                worker.note(message)
                 for record in message.records:
                     on_record(record)
                 # Reading what is there already gives nobody else a turn, and the others have to hear of us in time.
