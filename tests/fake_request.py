@@ -7,7 +7,9 @@ from typing import Any
 
 from example_records import record
 
-from probe.records import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.clock import Clock
+from probe.load.step import Ready, Step
+from probe.records import Outcome, RequestRecord, RequestSpec, StepPlan, StepRun, Traffic
 
 Send = Callable[[RequestSpec, int], Awaitable[RequestRecord]]
 
@@ -41,3 +43,23 @@ class FakeRequest:
         now_ns = round(asyncio.get_running_loop().time() * 1e9)
         what: dict[str, Any] = {"scheduled_ns": scheduled_ns, "sent_ns": scheduled_ns, "done_ns": now_ns}
         return record(outcome=Outcome.ABORTED, asked=self.spec, traffic=Traffic.CAPACITY, **what)
+
+
+class LocalLoad:
+    """probe.load.source.Load without processes: steps on the test's own loop, and so on its own time."""
+
+    def __init__(self, requests: Iterator[Ready], clock: Clock) -> None:
+        self._requests = requests
+        self._clock = clock
+        self._step: Step | None = None
+
+    async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
+        self._step = Step(plan, self._requests, self._clock, on_record=on_record)
+        try:
+            await self._step.prepare()
+            return await self._step.run(stop)
+        finally:
+            self._step = None
+
+    def in_flight(self) -> list[RequestRecord]:
+        return self._step.in_flight() if self._step else []

@@ -1,11 +1,9 @@
-"""Where load comes from: this process, or worker processes (workers.py). A ramp sees no difference."""
+"""What a ramp asks of whatever makes its load: worker processes (workers.py), or what a test puts in their place."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
-from probe.clock import Clock
-from probe.load.step import Ready, Step
 from probe.records import RequestRecord, StepPlan, StepRun
 
 
@@ -19,23 +17,3 @@ class Load(Protocol):
     def in_flight(self) -> list[RequestRecord]:
         """What has no record yet, as it would be recorded if it were cancelled now."""
         ...
-
-
-class LocalLoad:
-    """Load of this process: what a worker runs, and tests."""
-
-    def __init__(self, requests: Iterator[Ready], clock: Clock) -> None:
-        self._requests = requests
-        self._clock = clock
-        self._step: Step | None = None
-
-    async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
-        self._step = Step(plan, self._requests, self._clock, on_record=on_record)
-        try:
-            await self._step.prepare()
-            return await self._step.run(stop)
-        finally:
-            self._step = None
-
-    def in_flight(self) -> list[RequestRecord]:
-        return self._step.in_flight() if self._step else []

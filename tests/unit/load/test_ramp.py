@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from example_records import CHAT
-from fake_request import Send
+from fake_request import LocalLoad, Send
 from fake_server import FakeMetrics, FakeServer, ready, specs
 from virtual_time import VirtualClock, virtually
 
 from probe.load.ramp import Budget, Ramp, RampJob
-from probe.load.source import LocalLoad
 from probe.records import (
     CapacityResult,
     Outcome,
