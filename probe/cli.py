@@ -26,7 +26,7 @@ from probe.options import (
     one_target,
     workload_name,
 )
-from probe.sim.cost import PROFILES
+from probe.sim.profiles import PROFILES
 from probe.words import one_line
 
 _NAME = "kneewatch"

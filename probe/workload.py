@@ -6,7 +6,6 @@ decides lengths alone; the tokens also depend on a salt, fresh for every process
 run with its seed repeats the load and not the cached prompts.
 """
 
-import itertools
 import math
 import random
 import secrets
@@ -54,6 +53,13 @@ class Workload:
     shared_tokens: int = 0
 
 
+def lengths(workload: Workload, seed: int = 0) -> Iterator[tuple[int, int]]:
+    """Endless pairs of prompt and output tokens; the same seed gives the same ones."""
+    source = random.Random(seed)
+    while True:
+        yield _length(workload.prompt_tokens, source), _length(workload.output_tokens, source)
+
+
 def requests(
     workload: Workload, seed: int = 0, salt: str | None = None, shard: tuple[int, int] = (0, 1)
 ) -> Iterator[RequestSpec]:
@@ -62,15 +68,12 @@ def requests(
     `shard` (index, count) gives every count-th of them: the shards together are the same lengths as the whole.
     """
     index, count = shard
-    lengths = random.Random(seed)
     unique = random.Random(f"{seed}/{salt if salt is not None else secrets.token_hex(16)}")
     shared = random.Random(f"{workload.name}/shared")
     # Chat: the template adds tokens in front, which count as shared before they count as the prompt's own.
     template = _TEMPLATE_TOKENS if workload.api is Api.CHAT else 0
     prefix = _content(workload.api, shared, max(workload.shared_tokens - template, 0))
-    for number in itertools.count():
-        prompt_tokens = _length(workload.prompt_tokens, lengths)
-        output_tokens = _length(workload.output_tokens, lengths)
+    for number, (prompt_tokens, output_tokens) in enumerate(lengths(workload, seed)):
         if number % count != index:
             continue
         own = max(prompt_tokens - max(workload.shared_tokens, template), 1 if template else 0)

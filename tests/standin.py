@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.sim.cost import PROFILES
+from probe.sim.profiles import PROFILES
 from probe.sim.driver import HEALTHY, Driver, Faults
 from probe.sim.server import build_app, serve_app
 

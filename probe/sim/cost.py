@@ -1,50 +1,116 @@
-"""What a step costs, and the made-up servers the stand-in can pretend to be. Pure.
+"""What a step costs, and what a server to pretend to be is made of. Pure.
 
-Input: how many sequences and tokens a step holds. Output: seconds. Because this is the only
-place that decides how long anything takes, the capacity of a simulated server is known from
-it, and a search for that capacity can be checked.
-
-No profile models a particular machine or engine build: the numbers are round, and chosen for
-where the knee falls.
+Input: what a step holds. Output: seconds. Because this is the only place that decides how long
+anything takes, the capacity of a simulated server is known from it, and a search for that
+capacity can be checked.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from random import Random
-from types import MappingProxyType
 
 # vLLM keeps one block of the pool to itself (the null block), and leaves it out of the usage ratio.
 NULL_BLOCKS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class StepCost:
-    """Seconds of one engine step: a constant, plus a share for each sequence and each token in it.
+class Batch:
+    """What one engine step holds.
 
-    The constant stands for launch overhead and for reading the weights, which no batch size
-    saves; the share of a sequence for sampling and detokenising; the share of a token for compute.
+    `tokens`: all it computes; `kv_tokens`: those that were in the cache before, over all its sequences; `pairs`:
+    of a prompt's token with one before it, which is what attention over a long prompt costs.
+    """
+
+    sequences: int
+    tokens: int
+    kv_tokens: int = 0
+    pairs: float = 0.0
+
+
+# Memory traffic and compute overlap, so a step takes about the longer of the two; near the crossing, a bit more than
+# either. The p-norm with this exponent is 19 % above where they are equal.
+_OVERLAP = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds of one engine step, by what is in it: a roofline with a constant.
+
+    host + per_sequence * sequences + max(weights + per_kv_token * kv_tokens, per_token * tokens) + per_pair * pairs,
+    the maximum taken smoothly. The constant stands for launch overhead; the share of a sequence for sampling and
+    detokenising; then reading the weights and the cache, or computing the tokens, whichever takes longer (Williams,
+    Waterman, Patterson: Roofline, 2009); the pairs for attention over long prompts.
     """
 
     host_s: float
     per_sequence_s: float
     per_token_s: float
+    weights_s: float = 0.0
+    per_kv_token_s: float = 0.0
+    per_pair_s: float = 0.0
 
     def __post_init__(self) -> None:
-        terms = (self.host_s, self.per_sequence_s, self.per_token_s)
+        terms = astuple(self)
         if min(terms) < 0 or not all(map(math.isfinite, terms)):
             raise ValueError("a step's cost cannot be negative or infinite")
 
-    def step_seconds(self, *, sequences: int, tokens: int) -> float:
-        """Seconds for a step of `tokens` tokens spread over `sequences` sequences."""
-        return self.host_s + self.per_sequence_s * sequences + self.per_token_s * tokens
+    def step_seconds(self, batch: Batch) -> float:
+        """Seconds for a step that holds `batch`."""
+        memory = self.weights_s + self.per_kv_token_s * batch.kv_tokens
+        compute = self.per_token_s * batch.tokens
+        larger, smaller = (memory, compute) if memory > compute else (compute, memory)
+        overlapped = larger * (1 + (smaller / larger) ** _OVERLAP) ** (1 / _OVERLAP) if smaller else larger
+        return self.host_s + self.per_sequence_s * batch.sequences + overlapped + self.per_pair_s * batch.pairs
 
 
-def jittered(seconds: float, noise_ratio: float, random: Random) -> float:
-    """`seconds` times log-normal noise of mean one, so that noise moves no average; never negative."""
-    if noise_ratio <= 0:
-        return seconds
-    return seconds * random.lognormvariate(-noise_ratio * noise_ratio / 2, noise_ratio)
+@dataclass(frozen=True, slots=True)
+class Unrest:
+    """What makes a server's steps take other times than their cost.
+
+    `noise_ratio`: sd of the log-normal noise of each step, of mean one, so that it moves no average. Hiccups: pauses
+    of `hiccup_s`, one in `hiccup_every_s` of work. Drift: the speed goes up and down by `drift_ratio`, over
+    `drift_period_s`, as with clocks that follow the temperature.
+    """
+
+    noise_ratio: float = 0.0
+    hiccup_every_s: float = 0.0
+    hiccup_s: float = 0.0
+    drift_ratio: float = 0.0
+    drift_period_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.noise_ratio < 1 and 0 <= self.drift_ratio < 1):
+            raise ValueError("noise_ratio and drift_ratio must be in [0, 1)")
+        if min(self.hiccup_every_s, self.hiccup_s) < 0 or self.drift_period_s <= 0:
+            raise ValueError("hiccups take no negative time, and a drift some time")
+
+    def seconds(self, cost_s: float, at_s: float, random: Random) -> float:
+        """How long a step of that cost takes that begins at `at_s`; never negative."""
+        taken_s = cost_s
+        if self.noise_ratio:
+            sigma = self.noise_ratio
+            taken_s *= random.lognormvariate(-sigma * sigma / 2, sigma)
+        taken_s = self.drifted(taken_s, at_s)
+        if self.hiccup_every_s and random.random() < cost_s / self.hiccup_every_s:
+            taken_s += self.hiccup_s
+        return taken_s
+
+    def drifted(self, taken_s: float, at_s: float) -> float:
+        """What takes so long on average, at the speed of that moment."""
+        return taken_s * (1 + self.drift_ratio * math.sin(2 * math.pi * at_s / self.drift_period_s))
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """The API server before the engine: one thread, which takes each request and hands out each token in turn."""
+
+    per_request_s: float = 0.0
+    per_prompt_token_s: float = 0.0
+    per_output_token_s: float = 0.0
+
+    def request_seconds(self, prompt_tokens: int) -> float:
+        """What one request takes before the engine has it."""
+        return self.per_request_s + self.per_prompt_token_s * prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +130,9 @@ class Profile:
     num_blocks: int
     max_num_batched_tokens: int
     max_model_len: int
-    noise_ratio: float = 0.0
+    unrest: Unrest = Unrest()
+    front_end: FrontEnd = FrontEnd()
+    prefix_caching: bool = False
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.block_size < 1 or self.max_model_len < 1:
@@ -76,8 +144,6 @@ class Profile:
                 f"{self.name}: a request of max_model_len needs {self.blocks_for(self.max_model_len)} KV blocks,"
                 f" there are {self.usable_blocks}"
             )
-        if not 0 <= self.noise_ratio < 1:
-            raise ValueError(f"{self.name}: noise_ratio must be in [0, 1)")
 
     @property
     def usable_blocks(self) -> int:
@@ -87,40 +153,3 @@ class Profile:
     def blocks_for(self, tokens: int) -> int:
         """KV blocks that `tokens` tokens of one request occupy."""
         return -(-tokens // self.block_size)
-
-
-_TINY = Profile(
-    name="tiny",
-    description="fast, for tests: 25 ms to the first of 128-in/64-out, then 4 ms a token; queues beyond 8",
-    cost=StepCost(host_s=0.0036, per_sequence_s=0.0002, per_token_s=0.00016),
-    max_num_seqs=8,
-    block_size=16,
-    num_blocks=512,
-    max_num_batched_tokens=512,
-    max_model_len=1024,
-    noise_ratio=0.02,
-)
-_LLAMA_8B = Profile(
-    name="llama-8b",
-    description="about an 8B model on one GPU; 256-in/64-out passes 500 ms TTFT and 50 ms TPOT between 16 and 32",
-    cost=StepCost(host_s=0.0105, per_sequence_s=0.0012, per_token_s=0.00008),
-    max_num_seqs=64,
-    block_size=16,
-    num_blocks=1281,
-    max_num_batched_tokens=2048,
-    max_model_len=8192,
-    noise_ratio=0.03,
-)
-_SMALL_KV = Profile(
-    name="small-kv",
-    description="the tiny server with room for 8 requests of 128-in/64-out in its KV cache: preempts beyond",
-    cost=_TINY.cost,
-    max_num_seqs=32,
-    block_size=16,
-    num_blocks=97,
-    max_num_batched_tokens=512,
-    max_model_len=1024,
-    noise_ratio=0.02,
-)
-
-PROFILES: Mapping[str, Profile] = MappingProxyType({p.name: p for p in (_TINY, _LLAMA_8B, _SMALL_KV)})

@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass, field
 from random import Random
 
-from probe.sim.cost import Profile, jittered
+from probe.sim.cost import Profile
 from probe.sim.engine import Engine, StepOutcome, StepPlan
 from probe.sim.metrics import Metrics, RequestTimes
 
@@ -129,16 +129,16 @@ class Driver:
         while (plan := self.engine.plan_step()) is not None:
             now_s = loop.time()
             self._note_start(plan, now_s)
-            due_s = max(due_s, now_s - MAX_LAG_S) + self._step_seconds(plan)
+            due_s = max(due_s, now_s - MAX_LAG_S) + self._step_seconds(plan, now_s)
             await asyncio.sleep(max(0.0, due_s - now_s))
             await self._flowing.wait()
             now_s = loop.time()
             self.worst_lag_s = max(self.worst_lag_s, now_s - due_s)
-            self._hand_out(self.engine.complete_step(), now_s)
+            self._hand_out(self.engine.complete_step(), len(plan.preempted), now_s)
 
-    def _step_seconds(self, plan: StepPlan) -> float:
-        seconds = self._profile.cost.step_seconds(sequences=plan.sequences, tokens=plan.tokens)
-        return jittered(seconds, self._profile.noise_ratio, self._random) + self._faults.extra_step_s
+    def _step_seconds(self, plan: StepPlan, now_s: float) -> float:
+        seconds = self._profile.cost.step_seconds(plan.batch)
+        return self._profile.unrest.seconds(seconds, now_s, self._random) + self._faults.extra_step_s
 
     def _note_start(self, plan: StepPlan, now_s: float) -> None:
         for number in plan.admitted:
@@ -148,7 +148,7 @@ class Driver:
         for number in plan.preempted:
             self._open[number].preemptions += 1
 
-    def _hand_out(self, outcome: StepOutcome, now_s: float) -> None:
+    def _hand_out(self, outcome: StepOutcome, preempted: int, now_s: float) -> None:
         waits_s: list[float] = []
         gaps_s: list[float] = []
         prompt_tokens = 0
@@ -161,7 +161,7 @@ class Driver:
             else:
                 gaps_s.append(now_s - generation.last_token_s)
             generation.give_token(now_s)
-        self._metrics.step(prompt_tokens=prompt_tokens, emitted=len(outcome.emitted), preempted=len(outcome.preempted))
+        self._metrics.step(prompt_tokens=prompt_tokens, emitted=len(outcome.emitted), preempted=preempted)
         self._metrics.first_tokens(waits_s)
         self._metrics.later_tokens(gaps_s)
         for number in outcome.finished:

@@ -2,7 +2,7 @@
 
 Input: requests as lengths, aborts, and the call that ends each step. Output: what a step held
 and who got a token. Whoever drives it turns steps into time with cost.py, be it on a clock
-(driver.py) or in virtual time.
+(driver.py) or in virtual time (virtual.py).
 
 The rules are those of vLLM 0.32's default scheduler. First come, first served. Requests that
 run are scheduled first, one token each for those that decode, so that a chunk of a long prompt
@@ -13,53 +13,66 @@ all of its blocks, goes to the front of the queue and computes prompt and output
 
 Why it cannot livelock: every request fits in the empty cache (`submit` and Profile see to it),
 and the oldest running request may take blocks from all others, so each step advances it.
+
+Why it is quick: those that decode all get one token in every step, so nothing of theirs is
+counted up step by step. A request's end is known when it begins to decode, and the requests that
+need a block in a step are known by their lengths modulo the block size. A step costs almost the
+same whether it holds one request or a thousand. Between steps at most one request is in the middle
+of its prompt, and it is the last one admitted: it took all the tokens that were left.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 
-from probe.sim.cost import Profile
+from probe.sim.cost import Batch, Profile
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A step about to run: tokens to compute for each request, and how the batch changed to get there."""
+    """A step about to run, and how the batch changed to get there. Requests are in order of admission."""
 
-    scheduled: tuple[tuple[int, int], ...]  # (request, tokens), in order of admission
+    decoding: tuple[int, ...]  # one token each
+    prefills: tuple[tuple[int, int], ...]  # (request, tokens)
+    batch: Batch
     admitted: tuple[int, ...]  # started for the first time
     resumed: tuple[int, ...]  # started again after a preemption
     preempted: tuple[int, ...]
 
     @property
-    def sequences(self) -> int:
-        return len(self.scheduled)
-
-    @property
-    def tokens(self) -> int:
-        return sum(tokens for _, tokens in self.scheduled)
+    def scheduled(self) -> tuple[tuple[int, int], ...]:
+        """Tokens to compute for each request."""
+        return (*((number, 1) for number in self.decoding), *self.prefills)
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """A step that ran. `emitted` got one token each; `finished`, a part of them, got their last."""
+    """A step that ran: those that got a token, for some their first (or the first since a preemption) or last."""
 
-    emitted: tuple[int, ...]
+    decoded: tuple[int, ...]
+    prefilled: tuple[int, ...]
     finished: tuple[int, ...]
-    sequences: int
-    tokens: int
-    admitted: tuple[int, ...]
-    preempted: tuple[int, ...]
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """All that got a token, in order of admission."""
+        return self.decoded + self.prefilled
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
+    """`generated` and `computed` are as they were before step `since`; a request that decodes has moved on."""
+
     number: int
     prompt_tokens: int
     output_tokens: int
+    shared_tokens: int
     generated: int = 0
     computed: int = 0  # tokens whose keys and values are in the cache
-    blocks: int = 0
+    since: int = 0
+    blocks: int = 0  # while it is not decoding, but for those it shares
     preemptions: int = 0
+    order: int = 0  # of admission
+    shares: bool = False  # the blocks of the common prefix
 
     @property
     def known(self) -> int:
@@ -72,16 +85,26 @@ class Engine:
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
+        self._block = profile.block_size
         self._requests: dict[int, _Request] = {}
         self._waiting: deque[_Request] = deque()
-        self._running: list[_Request] = []  # in order of admission, so the last one is preempted first
+        self._decoding: dict[int, _Request] = {}  # in order of admission, so the last one is preempted first
+        self._prompts: list[_Request] = []  # admitted, and not at the end of their prompts
+        self._kv_tokens = 0  # in the cache, of those that decode
+        self._crossing = [0] * profile.block_size  # how many need a block in steps of this remainder
+        self._ending: defaultdict[int, list[_Request]] = defaultdict(list)  # by the step that ends them
         self._free_blocks = profile.usable_blocks
         self._in_flight: StepPlan | None = None
+        self._aborted = False  # somebody, in the step in flight
+        self._step = 0
         self._submitted = 0
+        self._admissions = 0
+        self._prefix_tokens = 0  # whole blocks of the prefix that requests have in common, in the cache
+        self._sharing = 0  # running requests that use it
 
     @property
     def running(self) -> int:
-        return len(self._running)
+        return len(self._decoding) + len(self._prompts)
 
     @property
     def waiting(self) -> int:
@@ -98,15 +121,19 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or self._waiting)
+        return bool(self._decoding or self._waiting or self._prompts)
 
-    def submit(self, *, prompt_tokens: int, output_tokens: int) -> int:
-        """Queue a request; its number. ValueError if it is empty or longer than max_model_len."""
+    def submit(self, *, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> int:
+        """Queue a request; its number. ValueError if it is empty or longer than max_model_len.
+
+        The first `shared_tokens` of its prompt are those of every other request; the prefix cache, where the
+        profile has one, finds them.
+        """
         if prompt_tokens < 1 or output_tokens < 1:
             raise ValueError("a request needs at least one prompt token and one output token")
         if prompt_tokens + output_tokens > self._profile.max_model_len:
             raise ValueError(f"a request may have at most {self._profile.max_model_len} tokens, in and out")
-        request = _Request(self._submitted, prompt_tokens, output_tokens)
+        request = _Request(self._submitted, prompt_tokens, output_tokens, min(shared_tokens, prompt_tokens))
         self._submitted += 1
         self._requests[request.number] = request
         self._waiting.append(request)
@@ -117,12 +144,20 @@ class Engine:
         request = self._requests.pop(number, None)
         if request is None:
             return False
-        self._release(request)
-        if request in self._running:
-            self._running.remove(request)
+        if number in self._decoding:
+            self._aborted = True
+            self._ending[self._end(request)].remove(request)
+            self._stop_decoding(request)
+        elif request in self._prompts:
+            self._prompts.remove(request)
+            self._release(request)
         else:
             self._waiting.remove(request)
         return True
+
+    def cached_tokens(self, prompt_tokens: int, shared_tokens: int) -> int:
+        """How much of such a prompt the prefix cache holds now: all of the common prefix, or nothing."""
+        return self._prefix_tokens if min(shared_tokens, prompt_tokens - 1) >= self._prefix_tokens else 0
 
     def plan_step(self) -> StepPlan | None:
         """Schedule the next step, taking its blocks; None when there is no work.
@@ -133,15 +168,32 @@ class Engine:
             raise RuntimeError("complete_step() must come before the next plan_step()")
         if not self.has_work:
             return None
-        scheduled, preempted = self._schedule_running()
+        preempted = self._schedule_decoding()
+        decoding, kv_tokens = tuple(self._decoding), self._kv_tokens
+        budget = self._profile.max_num_batched_tokens - len(decoding)
+        prefills: list[tuple[_Request, int]] = []
+        if self._prompts and budget and not self._go_on_prefilling(budget, prefills):
+            preempted.append(self._preempt_last())
         admitted: list[int] = []
         resumed: list[int] = []
-        if not preempted:
-            budget = self._profile.max_num_batched_tokens - sum(tokens for _, tokens in scheduled)
-            for request, tokens in self._admit(budget):
-                scheduled.append((request.number, tokens))
+        if self._waiting and not preempted:
+            for request in self._admit(budget - sum(tokens for _, tokens in prefills), prefills):
                 (resumed if request.preemptions else admitted).append(request.number)
-        self._in_flight = StepPlan(tuple(scheduled), tuple(admitted), tuple(resumed), tuple(preempted))
+        prefilled = sum(tokens for _, tokens in prefills)
+        batch = Batch(
+            sequences=len(decoding) + len(prefills),
+            tokens=len(decoding) + prefilled,
+            kv_tokens=kv_tokens + sum(request.computed for request, _ in prefills),
+            pairs=sum(tokens * (request.computed + tokens / 2) for request, tokens in prefills),
+        )
+        self._in_flight = StepPlan(
+            decoding,
+            tuple((request.number, tokens) for request, tokens in prefills),
+            batch,
+            tuple(admitted),
+            tuple(resumed),
+            tuple(preempted),
+        )
         return self._in_flight
 
     def complete_step(self) -> StepOutcome:
@@ -150,79 +202,176 @@ class Engine:
         if plan is None:
             raise RuntimeError("plan_step() must come before complete_step()")
         self._in_flight = None
-        emitted: list[int] = []
-        finished: list[int] = []
-        for number, tokens in plan.scheduled:
+        decoded = plan.decoding
+        if self._aborted:
+            decoded = tuple(number for number in decoded if number in self._decoding)
+            self._aborted = False
+        ended = self._ending.pop(self._step, [])
+        self._step += 1
+        self._kv_tokens += len(decoded)
+        for request in ended:
+            del self._requests[request.number]
+            self._stop_decoding(request)
+        if len(ended) > 1:
+            ended.sort(key=lambda request: request.order)
+        finished = [request.number for request in ended]
+        prefilled: list[int] = []
+        for number, tokens in plan.prefills:
             request = self._requests.get(number)
-            if request is None:  # aborted during the step
-                continue
-            request.computed += tokens
-            if request.computed < request.known:
-                continue
-            request.generated += 1
-            emitted.append(number)
-            if request.generated == request.output_tokens:
-                finished.append(number)
-                self.abort(number)
-        return StepOutcome(
-            emitted=tuple(emitted),
-            finished=tuple(finished),
-            sequences=plan.sequences,
-            tokens=plan.tokens,
-            admitted=plan.admitted,
-            preempted=plan.preempted,
-        )
+            if request is not None and self._advance(request, tokens):  # it may have been aborted during the step
+                prefilled.append(number)
+                if request.generated == request.output_tokens:
+                    finished.append(number)
+                    del self._requests[number]
+                    self._release(request)
+                else:
+                    self._start_decoding(request)
+        return StepOutcome(decoded, tuple(prefilled), tuple(finished))
+
+    def calm_steps(self) -> int:
+        """How many steps there are for certain in which all decode on, none ends and none is preempted."""
+        if self._waiting or self._prompts or not self._decoding or self._in_flight is not None:
+            return 0
+        cycles = self._free_blocks // len(self._decoding)  # of a block's length each, in which each takes one block
+        return min(min(self._ending) - self._step, cycles * self._block)
+
+    def calm_batch(self, steps: int) -> Batch:
+        """What each of so many calm steps holds, on average."""
+        decoding = len(self._decoding)
+        return Batch(decoding, decoding, self._kv_tokens + decoding * (steps - 1) // 2)
+
+    def skip(self, steps: int) -> tuple[int, ...]:
+        """Runs so many calm steps at once; those that got a token in each."""
+        cycles, rest = divmod(steps, self._block)
+        phases = ((self._step + i) % self._block for i in range(rest))
+        self._free_blocks -= cycles * len(self._decoding) + sum(self._crossing[phase] for phase in phases)
+        self._kv_tokens += steps * len(self._decoding)
+        self._step += steps
+        return tuple(self._decoding)
 
     def step(self) -> StepOutcome | None:
         """Plan and complete a step at once, for virtual time; None when there is no work."""
         return None if self.plan_step() is None else self.complete_step()
 
-    def _schedule_running(self) -> tuple[list[tuple[int, int]], list[int]]:
-        scheduled: list[tuple[int, int]] = []
-        preempted: list[int] = []
-        budget = self._profile.max_num_batched_tokens
-        while budget and len(scheduled) < len(self._running):
-            request = self._running[len(scheduled)]
-            tokens = min(request.known - request.computed, budget)
-            needed = self._profile.blocks_for(request.computed + tokens) - request.blocks
-            while needed > self._free_blocks and self._running[-1] is not request:
-                preempted.append(self._preempt_last())
-            if needed > self._free_blocks:  # it is the last one itself
-                preempted.append(self._preempt_last())
-                break
-            self._take(request, needed)
-            scheduled.append((request.number, tokens))
-            budget -= tokens
-        return scheduled, preempted
+    def held_blocks(self) -> dict[int, int]:
+        """Blocks that each request holds, those of the common prefix left out."""
+        return {n: self._blocks_of(r) if n in self._decoding else r.blocks for n, r in self._requests.items()}
 
-    def _admit(self, budget: int) -> list[tuple[_Request, int]]:
-        admitted: list[tuple[_Request, int]] = []
-        while budget and self._waiting and len(self._running) < self._profile.max_num_seqs:
+    # Decoding: all of them, a token each.
+
+    def _schedule_decoding(self) -> list[int]:
+        """Takes the blocks that this step's tokens need, from the last ones admitted where there are too few."""
+        preempted: list[int] = []
+        phase = self._step % self._block
+        while self._crossing[phase] > self._free_blocks:
+            preempted.append(self._preempt_last())
+        self._free_blocks -= self._crossing[phase]
+        return preempted
+
+    def _start_decoding(self, request: _Request) -> None:
+        request.since = self._step
+        self._decoding[request.number] = request
+        self._kv_tokens += request.computed
+        self._crossing[(self._step - request.computed) % self._block] += 1
+        self._ending[self._end(request)].append(request)
+
+    def _stop_decoding(self, request: _Request) -> None:
+        """Frees all it holds and brings its counts up to date."""
+        del self._decoding[request.number]
+        request.blocks = self._blocks_of(request)
+        self._crossing[(request.since - request.computed) % self._block] -= 1
+        moved = self._step - request.since
+        request.generated += moved
+        request.computed += moved
+        self._kv_tokens -= request.computed
+        self._release(request)
+
+    def _end(self, request: _Request) -> int:
+        """The step in which it gets its last token."""
+        return request.since + request.output_tokens - request.generated - 1
+
+    def _blocks_of(self, request: _Request) -> int:
+        """Of its own, while it decodes; in a planned step, those of that step's token too."""
+        tokens = request.computed + self._step - request.since + (self._in_flight is not None)
+        return -(-tokens // self._block) - self._shared_blocks(request)
+
+    # Prompts.
+
+    def _go_on_prefilling(self, budget: int, prefills: list[tuple[_Request, int]]) -> bool:
+        request = self._prompts[0]
+        tokens = min(request.known - request.computed, budget)
+        if not self._take(request, tokens):
+            return False
+        prefills.append((request, tokens))
+        return True
+
+    def _admit(self, budget: int, prefills: list[tuple[_Request, int]]) -> list[_Request]:
+        started: list[_Request] = []
+        while budget and self._waiting and self.running < self._profile.max_num_seqs:
             request = self._waiting[0]
+            cached = self.cached_tokens(request.known, request.shared_tokens)
             # Blocks for every known token must be free, though only the chunk's are taken (vLLM's
             # scheduler_reserve_full_isl, on by default): or long prompts would be admitted to be preempted.
-            if self._profile.blocks_for(request.known) > self._free_blocks:
+            brought = 0 if self._sharing else cached // self._block
+            needed = self._profile.blocks_for(request.known) - cached // self._block
+            if needed + brought > self._free_blocks:
                 break
-            tokens = min(request.known, budget)
             self._waiting.popleft()
-            self._running.append(request)
-            self._take(request, self._profile.blocks_for(tokens))
-            admitted.append((request, tokens))
+            if cached:
+                request.shares, request.computed = True, cached
+                self._sharing += 1
+                self._free_blocks -= brought
+            self._admissions += 1
+            request.order = self._admissions
+            tokens = min(request.known - cached, budget)
+            self._take(request, tokens)
+            self._prompts.append(request)
+            prefills.append((request, tokens))
+            started.append(request)
             budget -= tokens
-        return admitted
+        return started
+
+    def _advance(self, request: _Request, tokens: int) -> bool:
+        """Counts a chunk as computed; whether it was the last, which gives a token."""
+        request.computed += tokens
+        if request.computed < request.known:
+            return False
+        self._prompts.remove(request)
+        request.generated += 1
+        if self._profile.prefix_caching and not self._sharing:
+            # Its blocks count once somebody uses them; until then they are memory that others may have.
+            self._prefix_tokens = max(self._prefix_tokens, request.shared_tokens // self._block * self._block)
+        return True
+
+    def _take(self, request: _Request, tokens: int) -> bool:
+        blocks = self._profile.blocks_for(request.computed + tokens) - self._shared_blocks(request) - request.blocks
+        if blocks > self._free_blocks:
+            return False
+        request.blocks += blocks
+        self._free_blocks -= blocks
+        return True
+
+    def _shared_blocks(self, request: _Request) -> int:
+        return self._prefix_tokens // self._block if request.shares else 0
 
     def _preempt_last(self) -> int:
-        request = self._running.pop()
-        self._release(request)
+        if self._prompts:
+            request = self._prompts.pop()
+            self._release(request)
+        else:
+            request = next(reversed(self._decoding.values()))
+            self._ending[self._end(request)].remove(request)
+            self._stop_decoding(request)
         request.computed = 0
         request.preemptions += 1
         self._waiting.appendleft(request)
         return request.number
 
-    def _take(self, request: _Request, blocks: int) -> None:
-        request.blocks += blocks
-        self._free_blocks -= blocks
-
     def _release(self, request: _Request) -> None:
         self._free_blocks += request.blocks
         request.blocks = 0
+        if request.shares:
+            request.shares = False
+            self._sharing -= 1
+            if not self._sharing:
+                self._free_blocks += self._prefix_tokens // self._block

@@ -21,19 +21,19 @@ _M = TypeVar("_M", Gauge, Counter)
 
 FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
 
-_TTFT_S = (
+TTFT_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
-_TOKEN_S = (
+TOKEN_S = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
 )
-_REQUEST_S = (
+REQUEST_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0),
     *(60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
-_STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 
 # What vLLM's cache_config_info says of features that the stand-in does not have. The label set is
@@ -67,7 +67,7 @@ _CACHE_CONFIG = {
 }
 
 
-def _one_two_five(limit: int) -> tuple[int, ...]:
+def one_two_five(limit: int) -> tuple[int, ...]:
     """1, 2, 5, 10, 20, 50 ... up to the limit: vLLM's buckets for token counts follow max_model_len."""
     return tuple(m * 10**e for e in range(len(str(limit))) for m in (1, 2, 5) if m * 10**e <= limit)
 
@@ -106,17 +106,17 @@ class Metrics:
         self._generation = self._counter("generation_tokens", "Tokens generated.")
         finished = self._family(Counter, "request_success", "Requests that ended.", "finished_reason")
         self._finished = {r: finished.labels(**self._labels, finished_reason=r) for r in FINISHED_REASONS}
-        self._ttft = self._histogram("time_to_first_token_seconds", "Time to the first token.", _TTFT_S)
-        self._itl = self._histogram("inter_token_latency_seconds", "Time between tokens.", _TOKEN_S)
-        self._tpot = self._histogram("request_time_per_output_token_seconds", "A request's mean.", _TOKEN_S)
-        self._e2e = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", _REQUEST_S)
-        self._queue = self._histogram("request_queue_time_seconds", "Time before the batch.", _REQUEST_S)
-        self._prefill = self._histogram("request_prefill_time_seconds", "Batch to first token.", _REQUEST_S)
-        self._decode = self._histogram("request_decode_time_seconds", "First to last token.", _REQUEST_S)
-        self._inference = self._histogram("request_inference_time_seconds", "Batch to last token.", _REQUEST_S)
-        self._step_tokens = self._histogram("iteration_tokens_total", "Tokens of a step.", _STEP_TOKENS)
+        self._ttft = self._histogram("time_to_first_token_seconds", "Time to the first token.", TTFT_S)
+        self._itl = self._histogram("inter_token_latency_seconds", "Time between tokens.", TOKEN_S)
+        self._tpot = self._histogram("request_time_per_output_token_seconds", "A request's mean.", TOKEN_S)
+        self._e2e = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", REQUEST_S)
+        self._queue = self._histogram("request_queue_time_seconds", "Time before the batch.", REQUEST_S)
+        self._prefill = self._histogram("request_prefill_time_seconds", "Batch to first token.", REQUEST_S)
+        self._decode = self._histogram("request_decode_time_seconds", "First to last token.", REQUEST_S)
+        self._inference = self._histogram("request_inference_time_seconds", "Batch to last token.", REQUEST_S)
+        self._step_tokens = self._histogram("iteration_tokens_total", "Tokens of a step.", STEP_TOKENS)
         self._preempted = self._histogram("request_num_preemptions", "Preemptions of a request.", _PREEMPTIONS)
-        counts = _one_two_five(profile.max_model_len)
+        counts = one_two_five(profile.max_model_len)
         self._prompt_length = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", counts)
         self._output_length = self._histogram("request_generation_tokens", "Output tokens of a request.", counts)
         self._constants(profile, model)

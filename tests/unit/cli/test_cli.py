@@ -17,7 +17,7 @@ from alerts.rules import RUNBOOKS
 from dashboards.target import UID
 from probe import __version__
 from probe.cli import app
-from probe.sim.cost import PROFILES
+from probe.sim.profiles import PROFILES
 
 COMMANDS = ["run", "check", "ramp", "dashboards", "alerts", "sim", "demo", "config"]
 

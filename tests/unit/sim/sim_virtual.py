@@ -28,10 +28,11 @@ def closed_loop(profile: Profile, *, concurrency: int, prompt: int, output: int,
     for _ in range(concurrency):
         sent[engine.submit(prompt_tokens=prompt, output_tokens=output)] = now_s
     while len(seen.tpot_s) < requests:
-        outcome = engine.step()
-        assert outcome is not None
-        now_s += profile.cost.step_seconds(sequences=outcome.sequences, tokens=outcome.tokens)
-        seen.preemptions += len(outcome.preempted)
+        plan = engine.plan_step()
+        assert plan is not None
+        now_s += profile.cost.step_seconds(plan.batch)
+        seen.preemptions += len(plan.preempted)
+        outcome = engine.complete_step()
         for number in outcome.emitted:
             if first.setdefault(number, now_s) == now_s:
                 seen.ttft_s.append(now_s - sent[number])

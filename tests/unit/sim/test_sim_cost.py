@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import astuple, replace
 from random import Random
 from typing import Any
 
@@ -6,24 +6,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.sim.cost import PROFILES, Profile, StepCost, jittered
+from probe.sim.cost import Batch, Profile, StepCost, Unrest
+from probe.sim.profiles import PROFILES
 
 seconds = st.floats(0, 10)
 counts = st.integers(0, 10_000)
-costs = st.builds(StepCost, seconds, seconds, seconds)
+costs = st.builds(StepCost, *[seconds] * 6)
+batches = st.builds(Batch, counts, counts, counts, st.floats(0, 1e6))
 
 
-@given(costs, counts, counts, counts, counts)
-def test_a_step_with_more_in_it_never_costs_less(
-    cost: StepCost, sequences: int, tokens: int, more_sequences: int, more_tokens: int
-) -> None:
-    small = cost.step_seconds(sequences=sequences, tokens=tokens)
-    large = cost.step_seconds(sequences=sequences + more_sequences, tokens=tokens + more_tokens)
-    assert cost.host_s <= small <= large
+@given(costs, batches, batches)
+def test_a_step_with_more_in_it_never_costs_less(cost: StepCost, batch: Batch, more: Batch) -> None:
+    small = cost.step_seconds(batch)
+    both = Batch(*(a + b for a, b in zip(astuple(batch), astuple(more), strict=True)))
+    assert cost.host_s <= small <= cost.step_seconds(both) * (1 + 1e-12)
+
+
+def test_the_longer_of_memory_and_compute_hides_the_other_but_for_where_they_are_equal() -> None:
+    cost = StepCost(0.0, 0.0, 0.001, weights_s=0.01, per_kv_token_s=1e-6)
+    assert cost.step_seconds(Batch(1, 1, 0)) == pytest.approx(0.01, rel=1e-3)
+    assert cost.step_seconds(Batch(1, 100, 0)) == pytest.approx(0.1, rel=1e-3)
+    assert cost.step_seconds(Batch(1, 10, 0)) == pytest.approx(0.01 * 2**0.25)
+    assert cost.step_seconds(Batch(1, 1, 90_000)) == pytest.approx(0.1, rel=1e-3)
+
+
+def test_attention_over_a_long_prompt_costs_by_its_pairs() -> None:
+    assert StepCost(0, 0, 0, per_pair_s=1e-6).step_seconds(Batch(1, 1, 0, 5e6)) == pytest.approx(5.0)
 
 
 def test_a_step_costs_its_three_terms() -> None:
-    assert StepCost(1.0, 0.1, 0.01).step_seconds(sequences=2, tokens=30) == pytest.approx(1.5)
+    assert StepCost(1.0, 0.1, 0.01).step_seconds(Batch(2, 30)) == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize("term", [-1.0, float("inf"), float("nan")])
@@ -34,14 +46,34 @@ def test_a_cost_that_is_no_time_is_refused(term: float) -> None:
 
 def test_noise_moves_no_average_and_never_turns_time_back() -> None:
     generator = Random(1)
-    samples = [jittered(2.0, 0.2, generator) for _ in range(20_000)]
+    unrest = Unrest(noise_ratio=0.2)
+    samples = [unrest.seconds(2.0, 0.0, generator) for _ in range(20_000)]
     assert min(samples) > 0
     assert sum(samples) / len(samples) == pytest.approx(2.0, rel=0.01)
     assert max(samples) > 2.5
 
 
 def test_without_noise_a_step_takes_exactly_its_cost() -> None:
-    assert jittered(0.5, 0.0, Random(1)) == 0.5
+    assert Unrest().seconds(0.5, 0.0, Random(1)) == 0.5
+
+
+def test_hiccups_come_as_often_as_they_should() -> None:
+    unrest, generator = Unrest(hiccup_every_s=10, hiccup_s=1), Random(1)
+    paused = sum(unrest.seconds(0.1, 0.0, generator) > 1 for _ in range(20_000))
+    assert paused == pytest.approx(200, rel=0.25)
+
+
+def test_a_drift_goes_up_and_down_and_moves_no_average() -> None:
+    unrest = Unrest(drift_ratio=0.1, drift_period_s=100)
+    seen = [unrest.seconds(1.0, at_s, Random(1)) for at_s in range(100)]
+    assert sum(seen) / 100 == pytest.approx(1.0)
+    assert (max(seen), min(seen)) == (pytest.approx(1.1, rel=0.01), pytest.approx(0.9, rel=0.01))
+
+
+@pytest.mark.parametrize("wrong", [{"noise_ratio": 1.0}, {"hiccup_s": -1.0}, {"drift_period_s": 0.0}])
+def test_unrest_that_is_no_time_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="drift"):
+        Unrest(**wrong)
 
 
 GOOD = Profile(
@@ -69,7 +101,6 @@ def test_a_profile_at_its_limits_is_good() -> None:
         ({"num_blocks": 8}, "needs 8 KV blocks, there are 7"),
         ({"max_num_batched_tokens": 3}, "max_num_batched_tokens must be at least max_num_seqs"),
         ({"max_num_seqs": 0}, "at least 1"),
-        ({"noise_ratio": 1.0}, "noise_ratio"),
     ],
 )
 def test_a_profile_that_could_starve_a_request_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -84,6 +115,6 @@ def test_profiles_are_found_by_their_own_names() -> None:
 
 def test_a_light_load_on_each_profile_is_as_fast_as_it_says() -> None:
     tiny, llama = PROFILES["tiny"].cost, PROFILES["llama-8b"].cost
-    assert tiny.step_seconds(sequences=1, tokens=128) == pytest.approx(0.025, rel=0.1)
-    assert tiny.step_seconds(sequences=1, tokens=1) == pytest.approx(0.004, rel=0.1)
-    assert llama.step_seconds(sequences=1, tokens=1) == pytest.approx(0.012, rel=0.1)
+    assert tiny.step_seconds(Batch(1, 128)) == pytest.approx(0.025, rel=0.1)
+    assert tiny.step_seconds(Batch(1, 1)) == pytest.approx(0.004, rel=0.1)
+    assert llama.step_seconds(Batch(1, 1)) == pytest.approx(0.012, rel=0.1)

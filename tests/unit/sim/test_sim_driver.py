@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from probe.sim.cost import PROFILES, Profile, StepCost
+from probe.sim.cost import Profile, StepCost, Unrest
 from probe.sim.driver import MAX_LAG_S, Driver, Faults
 from probe.sim.metrics import Metrics
+from probe.sim.profiles import PROFILES
 
 OVERSHOOT_S = 0.0007
-STEADY = replace(PROFILES["tiny"], cost=StepCost(0.004, 0.0, 0.0), noise_ratio=0.0)
+STEADY = replace(PROFILES["tiny"], cost=StepCost(0.004, 0.0, 0.0), unrest=Unrest())
 
 
 class _JumpingLoop(asyncio.SelectorEventLoop):

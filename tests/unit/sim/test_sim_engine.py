@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim_virtual import closed_loop, percentile
 
-from probe.sim.cost import PROFILES, Profile, StepCost
+from probe.sim.cost import Profile, StepCost
 from probe.sim.engine import Engine, StepOutcome, StepPlan
+from probe.sim.profiles import PROFILES
 
 
 def _profile(*, seqs: int = 4, block: int = 4, blocks: int = 17, batched: int = 16, length: int = 64) -> Profile:
@@ -98,12 +99,13 @@ class Audited:
             self.abort(abort)
         outcome = self.engine.complete_step()
         self.audit()
-        assert (outcome.tokens, outcome.sequences) == (plan.tokens, plan.sequences)
+        assert plan.batch.sequences == len(plan.scheduled)
+        assert plan.batch.tokens == sum(tokens for _, tokens in plan.scheduled)
         for number in outcome.emitted:
             assert number not in self.aborted
             self.got[number] += 1
         assert list(outcome.finished) == [n for n in outcome.emitted if self.got[n] == self.wanted[n]]
-        self.admitted += outcome.admitted
+        self.admitted += plan.admitted
         self.finished += outcome.finished
         self.steps += 1
         return outcome
@@ -122,23 +124,24 @@ class Audited:
         assert numbers, "a step with nothing in it would repeat for ever"
         assert len(set(numbers)) == len(numbers)
         assert all(tokens > 0 for _, tokens in plan.scheduled)
-        assert plan.tokens <= self.profile.max_num_batched_tokens
+        assert plan.batch.tokens <= self.profile.max_num_batched_tokens
         assert not set(plan.preempted) & set(numbers)
         assert not (plan.preempted and (plan.admitted or plan.resumed))
 
     def audit(self) -> None:
         engine, profile = self.engine, self.profile
-        held = {request.number: request.blocks for request in engine._requests.values()}
+        held = engine.held_blocks()
         assert engine.free_blocks >= 0
         assert all(blocks >= 0 for blocks in held.values())
         assert engine.free_blocks + sum(held.values()) == profile.usable_blocks
         assert engine.running <= profile.max_num_seqs
         assert all(request.blocks == 0 for request in engine._waiting)
-        queued = [request.number for request in (*engine._running, *engine._waiting)]
+        running = (*engine._decoding.values(), *engine._prompts)
+        queued = [request.number for request in (*running, *engine._waiting)]
         assert sorted(queued) == sorted(held), "each request is in exactly one place"
         assert 0 <= engine.kv_usage <= 1
-        for request in engine._running:
-            assert request.computed <= request.blocks * profile.block_size
+        for request in running:
+            assert request.computed <= held[request.number] * profile.block_size
 
 
 @given(profiles(), stories)
@@ -167,14 +170,19 @@ def test_rules_hold_whatever_happens(profile: Profile, story: list[Submit | Abor
     assert (audited.engine.running, audited.engine.waiting) == (0, 0)
 
 
+def _tokens_and_outcome(engine: Engine) -> tuple[int, StepOutcome]:
+    plan = engine.plan_step()
+    assert plan is not None
+    return plan.batch.tokens, engine.complete_step()
+
+
 def test_one_request_prefills_then_decodes_a_token_a_step() -> None:
     engine = Engine(_profile())
     engine.submit(prompt_tokens=10, output_tokens=3)
-    steps = [engine.step() for _ in range(3)]
-    assert [(step.tokens, step.emitted, step.finished) for step in steps if step] == [
-        (10, (0,), ()),
-        (1, (0,), ()),
-        (1, (0,), (0,)),
+    assert [_tokens_and_outcome(engine) for _ in range(3)] == [
+        (10, StepOutcome(decoded=(), prefilled=(0,), finished=())),
+        (1, StepOutcome(decoded=(0,), prefilled=(), finished=())),
+        (1, StepOutcome(decoded=(0,), prefilled=(), finished=(0,))),
     ]
     assert engine.step() is None
 
@@ -182,8 +190,8 @@ def test_one_request_prefills_then_decodes_a_token_a_step() -> None:
 def test_a_long_prompt_is_cut_into_chunks_and_gives_its_token_after_the_last() -> None:
     engine = Engine(_profile(batched=16))
     engine.submit(prompt_tokens=40, output_tokens=1)
-    steps = [engine.step() for _ in range(3)]
-    assert [(step.tokens, step.emitted) for step in steps if step] == [(16, ()), (16, ()), (8, (0,))]
+    steps = [_tokens_and_outcome(engine) for _ in range(3)]
+    assert [(tokens, outcome.emitted) for tokens, outcome in steps] == [(16, ()), (16, ()), (8, (0,))]
 
 
 def test_decodes_come_before_a_chunk_of_a_prompt() -> None:
@@ -200,12 +208,13 @@ def test_requests_beyond_the_seats_wait_in_order() -> None:
     engine = Engine(_profile(seqs=2))
     for _ in range(4):
         engine.submit(prompt_tokens=2, output_tokens=2)
-    first = engine.step()
+    first = engine.plan_step()
     assert first is not None
     assert first.admitted == (0, 1)
+    engine.complete_step()
     assert (engine.running, engine.waiting) == (2, 2)
     engine.step()
-    third = engine.step()
+    third = engine.plan_step()
     assert third is not None
     assert third.admitted == (2, 3)
 

@@ -17,12 +17,13 @@ from sim_running import Standin, running
 from sim_transcripts import exchange
 
 from probe.sim.asks import text_tokens
-from probe.sim.cost import PROFILES, Profile, StepCost
+from probe.sim.cost import Profile, StepCost, Unrest
 from probe.sim.driver import Faults
+from probe.sim.profiles import PROFILES
 from probe.sim.server import serve
 
 # A step lasts 20 ms: time enough to look at a request that runs, and 900 tokens would take 18 s.
-SLOW = replace(PROFILES["tiny"], cost=StepCost(0.02, 0, 0), max_num_seqs=2, noise_ratio=0.0)
+SLOW = replace(PROFILES["tiny"], cost=StepCost(0.02, 0, 0), max_num_seqs=2, unrest=Unrest())
 FAST = replace(PROFILES["tiny"], cost=StepCost(0.0002, 0, 0))
 SHORT: dict[str, Any] = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True}
 LONG = SHORT | {"prompt": [1] * 100, "max_tokens": 900}
@@ -225,7 +226,7 @@ def test_a_server_that_stops_ends_its_streams_with_an_error_event() -> None:
 
 _CHILD = """
 import asyncio
-from probe.sim.cost import PROFILES
+from probe.sim.profiles import PROFILES
 from probe.sim.server import serve
 say = lambda port: print(port, flush=True)
 asyncio.run(serve(PROFILES["tiny"], host="127.0.0.1", port=0, model="m", ready=say))
