@@ -9,7 +9,10 @@ from exporters.capacity import CapacityExporter
 from probe.records import Capacity, Stopped
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
-GUARD_REASONS = ("server_errors", "failed_requests", "server_unreadable", "preemptions", "queue", "kv_cache")
+GUARD_REASONS = (
+    "server_errors", "failed_requests", "server_unreadable", "server_restarted", "preemptions", "queue", "kv_cache",
+    "no_first_token", "users_latency", "in_flight_cap",
+)  # fmt: skip
 
 
 def _registry() -> tuple[CollectorRegistry, CapacityExporter]:
