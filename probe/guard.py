@@ -27,6 +27,11 @@ REASONS = (
     "server_errors", "failed_requests", "server_unreadable", SERVER_RESTARTED, "preemptions", "queue", "kv_cache",
     NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP,
 )  # fmt: skip
+# Why a scheduled run was not allowed to begin: by its lock, by permission.py, and by `may_start` and its company.
+REFUSALS = (
+    "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "busy",
+    "no_prometheus", "alert_firing", "rollout", "burn_rate", "live_load",
+)  # fmt: skip
 _LOOK_BACK = 8  # polls
 # Failures that say the server is in trouble. A wrong answer or a bad request is trouble of another kind,
 # and going on would not be measuring either, so any failure stops the load; these only name it better.

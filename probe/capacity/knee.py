@@ -25,6 +25,11 @@ _ENDED = {
     "error": "an error ended the run; measure again",
     "guard": "the guard ended the run before a higher step",
 }
+# Budgets that are not the run's own.
+_SPENT = {
+    "window": "the window of the schedule closed; let the run begin earlier, or make it shorter",
+    "tokens_per_day": "the tokens of the day were spent; raise tokens_per_day, or measure less often",
+}
 
 
 def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
@@ -132,7 +137,8 @@ def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
 
 def _ended(stopped: Stopped) -> str:
     why = f" ({stopped.reason})" if stopped.reason else ""
-    return f"{_ENDED.get(stopped.by, 'no step was complete')}{why}"
+    words = _SPENT.get(stopped.reason or "") or _ENDED.get(stopped.by, "no step was complete")
+    return f"{words}{why}"
 
 
 def _caveat(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import poll
 
-from probe.guard import GO, REASONS, GuardLimits, decide, may_start, preemptions
+from probe.guard import GO, REASONS, REFUSALS, GuardLimits, decide, may_start, preemptions
 from probe.records import Histogram, Objective, Outcome, ServerSnapshot
 
 LIMITS = GuardLimits()
@@ -240,7 +240,10 @@ def test_every_reason_is_one_that_is_counted(
     assert verdict.go or verdict.reason in REASONS
 
 
-def test_every_reason_is_explained() -> None:
+@pytest.mark.parametrize(
+    ("heading", "reasons"), [("What keeps a run from beginning", REFUSALS), ("What stops a run", REASONS)]
+)
+def test_every_reason_is_explained(heading: str, reasons: tuple[str, ...]) -> None:
     page = (Path(__file__).parents[2] / "docs/guard.md").read_text()
-    section = page.partition("## What stops a run\n")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(REASONS)
+    section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(reasons)
