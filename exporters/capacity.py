@@ -25,6 +25,7 @@ class CapacityExporter:
         self._concurrency = gauge(names.KNEE_CONCURRENCY, registry)
         self._last_success = gauge(names.CAPACITY_LAST_SUCCESS, registry)
         self._runs = counter(names.CAPACITY_RUNS, registry)
+        self._refusals = counter(names.CAPACITY_REFUSALS, registry)
         self._trips = counter(names.GUARD_TRIPS, registry)
         self._over = counter(names.OVER_OBJECTIVE, registry)
         self._shown: dict[tuple[str, str], tuple[str, ...]] = {}  # the labels of the knee, by target and mode
@@ -35,6 +36,8 @@ class CapacityExporter:
             self._runs.labels(target, outcome)
         for reason in guard.REASONS:
             self._trips.labels(target, reason)
+        for reason in guard.REFUSALS:
+            self._refusals.labels(target, reason)
         self._over.labels(target)
 
     def observe(self, result: CapacityResult) -> None:
@@ -45,9 +48,10 @@ class CapacityExporter:
             self._trips.labels(result.target, result.stopped.reason or "unknown").inc()
         self.restore(result)
 
-    def refused(self, target: str) -> None:
+    def refused(self, target: str, reason: str) -> None:
         """Counts a run that was not allowed to start."""
         self._runs.labels(target, REFUSED).inc()
+        self._refusals.labels(target, reason).inc()
 
     def restore(self, result: CapacityResult) -> None:
         """Publishes the knee of a result, be it an old one; its age shows in the timestamp series.

@@ -155,6 +155,12 @@ CAPACITY_LAST_SUCCESS = _series(
     "gauge", "capacity_last_success_timestamp_seconds", "When capacity was last measured", _CAPACITY
 )
 CAPACITY_RUNS = _series("counter", "capacity_runs_total", "Capacity runs by how they ended", ("target", "outcome"))
+CAPACITY_REFUSALS = _series(
+    "counter",
+    "capacity_refusals_total",
+    "Scheduled capacity runs that were not allowed to begin, by the reason",
+    ("target", "reason"),
+)
 GUARD_TRIPS = _series("counter", "guard_trips_total", "Times the guard stopped our load", ("target", "reason"))
 OVER_OBJECTIVE = _series(
     "counter",

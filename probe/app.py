@@ -53,7 +53,8 @@ class App:
         self._one_run = asyncio.Lock()
         self.watches: dict[str, TargetWatch] = {}
         for target in config.targets:
-            watch = TargetWatch(config, target, clock, self, firing_pages(config, target.name))
+            spent = partial(self._store.tokens_since, target.name)
+            watch = TargetWatch(config, target, clock, self, firing_pages(config, target.name), spent=spent)
             self.watches[target.name] = watch
             self._plan(watch)
 
@@ -121,8 +122,8 @@ class App:
         self._capacity.observe(result)  # first: a full disk takes the history, not the figure
         self._store.add(result)
 
-    def refused(self, target: str, reason: str) -> None:  # noqa: ARG002 - the reason is in the log and on the page
-        self._capacity.refused(target)
+    def refused(self, target: str, reason: str) -> None:
+        self._capacity.refused(target, reason)
 
     def _plan(self, watch: TargetWatch) -> None:
         target = watch.config
@@ -143,7 +144,7 @@ class App:
             self._capacity.expect(name)
             if (known := self._store.latest_knee(name)) is not None:
                 self._capacity.restore(known)
-                watch.last_result = known
+                watch.restore(known)
 
     async def _capacity_run(self, watch: TargetWatch) -> None:
         """One after the other: two at once would each measure the other's load, and share one client."""

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,7 +24,7 @@ from probe.records import (
     StepSummary,
 )
 from probe.server.scrape import Scraper
-from probe.targets.static import endpoint, workload
+from probe.targets.static import endpoint, lock, workload
 from probe.workload import requests
 
 # Outcomes that mean the question was wrong, not the server slow: the command could not measure.
@@ -63,14 +64,17 @@ async def ramp_target(
 ) -> CapacityResult:
     """A capacity run, now. Ctrl-C stops the load at once and still gives the result.
 
-    Raises TargetError where the target cannot be asked, or where the guard forbids the start.
+    Raises TargetError where the target cannot be asked, or where the guard forbids the start; LockError where
+    somebody else loads it.
     """
     where = endpoint(target)
     load = workload(asked.workload, config.workload(asked.workload))
     scraper = Scraper(where, clock, timeout_s=1.0)
-    try:
+    async with AsyncExitStack() as held:
+        held.push_async_callback(scraper.close)
         async with Client(where, clock, target.canary.timeout) as client:
             model = await client.resolve_model(target.model)
+        await held.enter_async_context(lock(config, target, clock))
         server = await _may_load(config, target, scraper, guarded=asked.guarded)
         job = ramp_job(
             target=target.name,
@@ -91,8 +95,6 @@ async def ramp_target(
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))
             return await run.run()
-    finally:
-        await scraper.close()
 
 
 async def _may_load(config: Config, target: TargetConfig, scraper: Scraper, *, guarded: bool) -> ServerSnapshot | None:

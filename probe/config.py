@@ -18,7 +18,7 @@ from pydantic import Discriminator, Field, SecretStr, Tag, ValidationError, mode
 from probe.config_connection import ConnectionConfig, TlsConfig, connection_problems
 from probe.config_errors import describe, did_you_mean, shown
 from probe.config_file import expand, read_yaml
-from probe.config_files import file_problem
+from probe.config_files import file_problem, folder_problem
 from probe.config_values import (
     BaseUrl,
     CanaryInterval,
@@ -36,6 +36,7 @@ from probe.config_values import (
     Timezone,
     Tokens,
     Url,
+    WindowText,
     arm,
     default_duration,
 )
@@ -122,14 +123,21 @@ class ScheduleConfig(Section):
 
     cron: Cron = "0 4 * * *"
     timezone: Timezone = "UTC"
+    windows: tuple[WindowText, ...] = ()
 
 
 class BudgetConfig(Section):
-    """What one capacity run may cost at most."""
+    """What one capacity run may cost at most, and those of a day together."""
 
     tokens_per_run: Count = 500_000
+    tokens_per_day: Count | None = None
     seconds: Positive = 300.0
     over_objective_seconds: Positive = 20.0
+
+    @property
+    def daily_tokens(self) -> int:
+        """As much as is written; else the night's run, and three more: to confirm it, or after it failed."""
+        return 4 * self.tokens_per_run if self.tokens_per_day is None else self.tokens_per_day
 
 
 class CapacityConfig(Section):
@@ -187,6 +195,7 @@ class Config(Section):
     listen: Listen = "127.0.0.1:9876"
     prometheus: PrometheusConfig | None = None
     store: StoreConfig = StoreConfig()
+    lock_dir: Path | None = None
     objectives: dict[Name, ObjectivesConfig] = Field(default_factory=dict)
     workloads: dict[Name, WorkloadConfig] = Field(default_factory=dict)
     targets: Annotated[tuple[TargetConfig, ...], Field(min_length=1)]
@@ -267,6 +276,8 @@ def config_hash(config: Config) -> str:
 def _dangling(config: Config, raw: object) -> list[str]:
     """Names that point nowhere, names given twice, and files that are not there."""
     problems = [problem for i, t in enumerate(config.targets) for problem in _target_problems(i, t, config, raw)]
+    if config.lock_dir is not None and (words := folder_problem(config.lock_dir)):
+        problems.append(f"lock_dir: {shown(['lock_dir'], raw)} {words}")
     names = [target.name for target in config.targets]
     for i, name in enumerate(names):
         if name in names[:i]:
@@ -301,6 +312,12 @@ def _target_problems(i: int, target: TargetConfig, config: Config, raw: object) 
         problems.append(f"{at}: api_key and api_key_file are both set; keep api_key_file")
     if target.api_key_file and (words := file_problem(target.api_key_file)):
         problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
+    budget = target.capacity.budget
+    if budget.daily_tokens < budget.tokens_per_run:
+        problems.append(
+            f"{at}.capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
+            f" {budget.tokens_per_run}; make it larger"
+        )
     reaching = connection_problems(
         target.tls,
         target.connection,

@@ -1,5 +1,6 @@
 """The files that a configuration names. Each function says what is wrong with one and the mend, or None."""
 
+import os
 import ssl
 import stat
 from pathlib import Path
@@ -15,6 +16,13 @@ def file_problem(file: Path) -> str | None:
     except (OSError, ValueError):
         return _UNREADABLE
     return None
+
+
+def folder_problem(folder: Path) -> str | None:
+    """Of a folder to write to."""
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        return None
+    return "is no folder that can be written; create it, or mend the path"
 
 
 def authorities_problem(file: Path) -> str | None:

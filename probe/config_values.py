@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
+from probe.timetable import parse_window
 from probe.units import DURATION_PATTERN, format_duration, parse_duration
 
 _MAX_PORT = 65535
@@ -140,6 +141,14 @@ def _timezone(text: str) -> str:
     return text
 
 
+def _window(text: str) -> str:
+    try:
+        parse_window(text)
+    except ValueError:
+        raise ValueError("expected a window such as '01:00-05:00' or 'Sat,Sun 00:00-24:00'") from None
+    return text
+
+
 def _switched_off(value: object) -> object:
     """YAML reads an unquoted `off` as false."""
     return "off" if value is False else value
@@ -174,6 +183,7 @@ Proxy = Annotated[str, AfterValidator(_proxy)]
 SocketPath = Annotated[Path, AfterValidator(_socket_path)]
 Listen = Annotated[str, AfterValidator(_listen)]
 Cron = Annotated[str, AfterValidator(_cron)]
+WindowText = Annotated[str, AfterValidator(_window)]
 Timezone = Annotated[str, AfterValidator(_timezone)]
 SwitchedOff = BeforeValidator(_switched_off)
 Ratio = Annotated[float, Field(gt=0, lt=1), NotASwitch]

@@ -3,6 +3,7 @@
     KneewatchError
     |-- ConfigError      the configuration file, a flag or an environment variable
     |-- TargetError      a server that cannot be measured as asked
+    |-- LockError        a server that somebody else loads already
     `-- LoadError        load that cannot be generated here
 
 Each ends a command with exit status 2. A failing request is not an error but an Outcome
@@ -22,6 +23,14 @@ class ConfigError(KneewatchError):
 
 class LoadError(KneewatchError):
     """No load can be generated; the message says what has to be mended on this machine."""
+
+
+class LockError(KneewatchError):
+    """The lock of a server is held by another prober, or cannot be had; `reason` is a word, the message says who."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class TargetError(KneewatchError):

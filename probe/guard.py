@@ -7,16 +7,32 @@ first, and KV as two of the last five polls.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
+from typing import Self
 
-from probe.records import GuardVerdict, Outcome, ServerSnapshot
+from probe.records import GuardVerdict, Histogram, Objective, Objectives, Outcome, ServerSnapshot
+from probe.restart import restarted
 
 GO = GuardVerdict(go=True)
 # An open loop had as many requests in flight as it may: the server does not keep up.
 IN_FLIGHT_CAP = "in_flight_cap"
+# The server is another one than the one that the load began on: what was measured of it is no capacity of any.
+SERVER_RESTARTED = "server_restarted"
+NO_FIRST_TOKEN = "no_first_token"  # noqa: S105 - a token of text
+USERS_LATENCY = "users_latency"
 # Why load is stopped: every reason that `decide` gives, and the engine's own.
-REASONS = ("server_errors", "failed_requests", "server_unreadable", "preemptions", "queue", "kv_cache", IN_FLIGHT_CAP)
+REASONS = (
+    "server_errors", "failed_requests", "server_unreadable", SERVER_RESTARTED, "preemptions", "queue", "kv_cache",
+    NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP,
+)  # fmt: skip
+# Why a scheduled run was not allowed to begin: by its lock, by permission.py, and by `may_start` and its company.
+REFUSALS = (
+    "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "busy",
+    "no_prometheus", "alert_firing", "rollout", "burn_rate", "live_load",
+)  # fmt: skip
+_LOOK_BACK = 8  # polls
 # Failures that say the server is in trouble. A wrong answer or a bad request is trouble of another kind,
 # and going on would not be measuring either, so any failure stops the load; these only name it better.
 _SERVER_ERRORS = (Outcome.SERVER_ERROR, Outcome.REJECTED, Outcome.UNREACHABLE, Outcome.TIMEOUT)
@@ -33,6 +49,21 @@ class GuardLimits:
     kv_polls: int = 2  # of the last kv_window
     kv_window: int = 5
     missed_polls: int = 2
+    ttft: Objective | None = None  # what users were promised; None: no latency is judged
+    tpot: Objective | None = None
+    over_objective: float = 2  # so many times what was promised is harm, and no measurement any more
+    latency_polls: int = 6  # three seconds: at a request a second the last poll alone would hold nothing
+    slow_first_tokens: float = 3
+    itl_samples: float = 20
+
+    def promised(self, objectives: Objectives) -> Self:
+        """The same, with the latencies that were promised."""
+        return replace(self, ttft=objectives.ttft, tpot=objectives.tpot)
+
+    def offered(self, rate_rps: float) -> Self:
+        """The same at an offered rate: as many as arrive within the TTFT objective may wait and still be in time."""
+        within_s = self.ttft.within_s if self.ttft else 0.0
+        return replace(self, waiting=max(self.waiting, rate_rps * within_s))
 
 
 def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdict:
@@ -50,11 +81,17 @@ def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdic
     return GO
 
 
-def decide(polls: Sequence[ServerSnapshot | None], failures: Sequence[Outcome], limits: GuardLimits) -> GuardVerdict:
+def decide(
+    polls: Sequence[ServerSnapshot | None],
+    failures: Sequence[Outcome],
+    limits: GuardLimits,
+    silent_s: float = 0.0,
+) -> GuardVerdict:
     """Whether load may go on.
 
     `polls`: the server at each poll since load began, oldest first, None where it could not be read;
-    `failures`: outcomes of our own requests that failed since then.
+    `failures`: outcomes of our own requests that failed since then; `silent_s`: for how long that one of our requests
+    has been due that waits longest for the first byte of its answer.
     """
     if failures:
         first = failures[0]
@@ -64,9 +101,15 @@ def decide(polls: Sequence[ServerSnapshot | None], failures: Sequence[Outcome], 
     if len(missed) == limits.missed_polls and all(poll is None or poll.waiting is None for poll in missed):
         return GuardVerdict(go=False, reason="server_unreadable", detail=f"{len(missed)} polls of the server failed")
     seen = [poll for poll in polls if poll is not None]
-    if not seen:
-        return GO
-    return _preempting(seen, limits) or _queueing(seen, limits) or _full(seen, limits) or GO
+    return (
+        _another(seen)
+        or _preempting(seen, limits)
+        or _queueing(seen, limits)
+        or _full(seen, limits)
+        or _unanswered(silent_s, limits)
+        or _slow(seen, limits)
+        or GO
+    )
 
 
 def preemptions(polls: Sequence[ServerSnapshot]) -> float | None:
@@ -74,6 +117,14 @@ def preemptions(polls: Sequence[ServerSnapshot]) -> float | None:
     counts = [poll.preemptions for poll in polls if poll.preemptions is not None]
     # Growth from poll to poll: a server that restarts meanwhile counts from zero again.
     return sum(max(after - before, 0.0) for before, after in pairwise(counts)) if counts else None
+
+
+def _another(seen: Sequence[ServerSnapshot]) -> GuardVerdict | None:
+    # The guard is asked after each poll, so a change between older ones has been seen already.
+    for before, after in pairwise(seen[-_LOOK_BACK:]):
+        if (words := restarted(before, after)) is not None:
+            return GuardVerdict(go=False, reason=SERVER_RESTARTED, detail=words)
+    return None
 
 
 def _preempting(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
@@ -98,3 +149,55 @@ def _full(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict |
     return GuardVerdict(
         go=False, reason="kv_cache", detail=f"KV cache at {max(high):.0%} in {len(high)} of {len(recent)} polls"
     )
+
+
+def _unanswered(silent_s: float, limits: GuardLimits) -> GuardVerdict | None:
+    limit_s = limits.over_objective * limits.ttft.within_s if limits.ttft else inf
+    if silent_s <= limit_s:
+        return None
+    words = f"one of our requests has had no first token for {silent_s:.2f} s, more than {limit_s:.2f} s"
+    return GuardVerdict(go=False, reason=NO_FIRST_TOKEN, detail=words)
+
+
+def _slow(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
+    """By the server's own histograms of the last polls. They do not tell users' requests from ours, which are in the
+    same queue and the same batch: whoever waits so long, it is a reason to stop.
+    """
+    recent = seen[-limits.latency_polls :]
+    words = _slow_first_tokens(recent, limits) or _slow_next_tokens(recent, limits)
+    return GuardVerdict(go=False, reason=USERS_LATENCY, detail=words) if words else None
+
+
+def _slow_first_tokens(recent: Sequence[ServerSnapshot], limits: GuardLimits) -> str | None:
+    """Whether more took over twice the objective than may miss the objective itself."""
+    first, last = _ends(recent, "ttft")
+    if limits.ttft is None or first is None or last is None:
+        return None
+    wanted_s = limits.over_objective * limits.ttft.within_s
+    limit_s = min((bound for bound, _ in last.buckets if bound >= wanted_s), default=inf)  # rather too late than wrong
+    answered = last.count - first.count
+    slow = answered - (_up_to(last, limit_s) - _up_to(first, limit_s))
+    if slow < limits.slow_first_tokens or slow <= (1 - limits.ttft.ratio) * answered:
+        return None
+    return f"{slow:g} of {answered:g} requests that the server answered had their first token after {limit_s:g} s"
+
+
+def _slow_next_tokens(recent: Sequence[ServerSnapshot], limits: GuardLimits) -> str | None:
+    """Whether the mean gap is over twice the objective. Single long gaps, while a prompt is read, are no harm."""
+    first, last = _ends(recent, "itl")
+    if limits.tpot is None or first is None or last is None:
+        return None
+    count, limit_s = last.count - first.count, limits.over_objective * limits.tpot.within_s
+    if count < limits.itl_samples or (mean_s := (last.sum - first.sum) / count) <= limit_s:
+        return None
+    return f"the server's mean gap between tokens is {mean_s * 1000:.0f} ms, more than {limit_s * 1000:.0f} ms"
+
+
+def _ends(recent: Sequence[ServerSnapshot], name: str) -> tuple[Histogram | None, Histogram | None]:
+    """A histogram at the first and at the last poll that has it."""
+    found = [poll.histograms[name] for poll in recent if name in poll.histograms]
+    return (found[0], found[-1]) if found else (None, None)
+
+
+def _up_to(histogram: Histogram, bound: float) -> float:
+    return max((count for upper, count in histogram.buckets if upper <= bound), default=0.0)

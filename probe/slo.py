@@ -67,7 +67,10 @@ def good_ratio(records: Sequence[RequestRecord], objectives: Objectives) -> dict
 
 def broken(ratios: Mapping[str, float], objectives: Objectives) -> tuple[str, ...]:
     """The objectives whose share is below what was promised, worst kind first: availability, ttft, tpot."""
-    promised = {name: objective.ratio for name, objective in objectives.latencies().items()}
-    if objectives.availability is not None:
-        promised = {AVAILABILITY: objectives.availability, **promised}
-    return tuple(name for name, ratio in promised.items() if ratios.get(name, 1.0) < ratio)
+    return tuple(name for name, ratio in promised(objectives).items() if ratios.get(name, 1.0) < ratio)
+
+
+def promised(objectives: Objectives) -> dict[str, float]:
+    """Per objective that is set, the share of requests that has to meet it: availability, ttft, tpot."""
+    first = {AVAILABILITY: objectives.availability} if objectives.availability is not None else {}
+    return {**first, **{name: objective.ratio for name, objective in objectives.latencies().items()}}

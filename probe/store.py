@@ -68,6 +68,15 @@ class Store:
         """The newest result of a target that found a knee: what its series show after a restart."""
         return next((r for r in self.latest(target, 100) if r.capacity.requests_per_second is not None), None)
 
+    def tokens_since(self, target: str, started_s: float) -> int:
+        """What the target's runs cost that began at this wall time or later."""
+        (tokens,) = self._db.execute(
+            "SELECT COALESCE(SUM(json_extract(result, '$.cost.tokens')), 0) FROM results"
+            " WHERE target = ? AND started >= ? AND json_valid(result)",
+            (target, started_s),
+        ).fetchone()
+        return int(tokens)
+
 
 def _readable(text: str) -> CapacityResult | None:
     """The result of a row; None where another version wrote it, so that it hides no row but itself."""

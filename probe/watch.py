@@ -1,7 +1,9 @@
 """One watched target: its canary, its server's metrics, its scheduled capacity runs."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -10,13 +12,14 @@ from probe.canary import Canary
 from probe.client.send import Client
 from probe.clock import Clock
 from probe.config import Config, TargetConfig
-from probe.errors import TargetError
-from probe.guard import GuardLimits
-from probe.load.plan import preflight, ramp_job
+from probe.errors import LockError, TargetError
+from probe.load.plan import ramp_job
 from probe.load.ramp import Budget, Ramp
 from probe.load.workers import Source, Workers, workers_for
+from probe.permission import WINDOW_CLOSED, Permission, Permit
 from probe.records import (
     UP,
+    Capacity,
     CapacityResult,
     Outcome,
     RequestRecord,
@@ -24,7 +27,7 @@ from probe.records import (
     TargetStatus,
 )
 from probe.server.scrape import Scraper
-from probe.targets.static import endpoint, workload
+from probe.targets.static import endpoint, lock, workload
 from probe.workload import requests
 
 _log = structlog.get_logger()
@@ -56,12 +59,16 @@ class TargetWatch:
         clock: Clock,
         sink: Sink,
         firing_pages: Callable[[], Awaitable[list[str]]] | None,
+        *,
+        spent: Callable[[float], int] = lambda _: 0,
     ) -> None:
+        """`spent`: the tokens of the target's runs that began at a wall time or later."""
         self.config = target
         self.objectives = config.objectives_of(target)
         self._clock = clock
         self._sink = sink
-        self._firing_pages = firing_pages
+        self._lock = partial(lock, config, target, clock)
+        self._permission = Permission(target.capacity, self.objectives, clock, firing_pages=firing_pages, spent=spent)
         self._endpoint = where = endpoint(target)
         self._client = Client(where, clock, target.canary.timeout)
         self._scraper = Scraper(where, clock, timeout_s=min(target.scrape, 3.0))
@@ -77,11 +84,16 @@ class TargetWatch:
         self._ramp: Ramp | None = None
         self._ramp_ended = asyncio.Event()
         self._refusal: str | None = None
-        self.last_result: CapacityResult | None = None
+        self._last_result: CapacityResult | None = None
+        self._known: Capacity | None = None
 
     @property
     def model(self) -> str:
         return self._canary.model
+
+    @property
+    def last_result(self) -> CapacityResult | None:
+        return self._last_result
 
     async def canary(self) -> None:
         """One canary round."""
@@ -89,6 +101,7 @@ class TargetWatch:
         record = await self._canary.run_once()
         if not self._is_starting(record):
             self._sink.record(record)
+            self._permission.canary(record)
         if not before or before[0].outcome is not record.outcome:
             log = _log.info if record.outcome is Outcome.OK else _log.warning
             log("canary changed", target=self.config.name, outcome=record.outcome.value, detail=record.detail)
@@ -98,6 +111,7 @@ class TargetWatch:
         try:
             self._server = await self._scraper.read()
             self._server_error = None
+            self._permission.reading(self._server)
         except TargetError as error:
             if self._server_error is None:
                 _log.warning("server metrics cannot be read", target=self.config.name, detail=str(error))
@@ -105,14 +119,36 @@ class TargetWatch:
         self._sink.snapshot(self.config.name, self._server)
 
     async def capacity(self) -> None:
-        """One guarded capacity run, unless the pre-flight checks forbid it."""
-        target = self.config
-        if (refusal := await self._may_not_load()) is not None:
-            self._refusal = refusal
-            _log.warning("capacity run refused", target=target.name, reason=refusal)
-            self._sink.refused(target.name, refusal)
-            return
-        budget = target.capacity.budget
+        """One guarded capacity run, unless somebody else loads the server, or a check before it forbids it."""
+        async with AsyncExitStack() as held:
+            try:
+                await held.enter_async_context(self._lock())
+            except LockError as error:
+                self._refused(error.reason, str(error))
+                return
+            permit = await self._permission.ask(self._scraper.read, self._known)
+            if permit.server is not None:
+                self._server = permit.server
+            if permit.verdict.go:
+                await self._load(permit)
+            else:
+                self._refused(permit.verdict.reason or "", permit.verdict.detail)
+
+    def restore(self, result: CapacityResult) -> None:
+        """Takes a result for the last one, such as one of before a restart."""
+        self._last_result = result
+        if result.capacity.requests_per_second is not None:
+            self._known = result.capacity
+
+    def _refused(self, reason: str, detail: str | None) -> None:
+        self._refusal = f"{reason}: {detail}"
+        _log.warning("capacity run refused", target=self.config.name, reason=reason, detail=detail)
+        self._sink.refused(self.config.name, reason)
+
+    async def _load(self, permit: Permit) -> None:
+        """The run. Raises what breaks it, after it has been reported."""
+        target, budget = self.config, self.config.capacity.budget
+        tokens, of_the_day = min((budget.tokens_per_run, False), (permit.tokens, True))
         job = ramp_job(
             target=target.name,
             model=self.model,
@@ -122,7 +158,12 @@ class TargetWatch:
             concurrency=target.capacity.concurrency,
             step_s=target.capacity.step,
             requests_per_step=None,
-            budget=Budget(budget.tokens_per_run, budget.seconds, budget.over_objective_seconds),
+            budget=Budget(
+                tokens,
+                budget.seconds,
+                budget.over_objective_seconds,
+                tokens_name="tokens_per_day" if of_the_day else "tokens_per_run",
+            ),
             guarded=True,
         )
         # The same lengths in every run; prompts are new.
@@ -131,9 +172,14 @@ class TargetWatch:
         ramp = Ramp(job, workers, self._scraper.read, self._clock, on_record=self._sink.record)
         self._ramp = ramp
         self._ramp_ended.clear()
-        _log.info("capacity run started", target=target.name, concurrency=target.capacity.concurrency)
+        _log.info(
+            "capacity run started",
+            target=target.name,
+            concurrency=target.capacity.concurrency,
+            unchecked=permit.unchecked or None,
+        )
         try:
-            async with workers:
+            async with _ends_with(permit.seconds, ramp), workers:
                 result = await ramp.run()
         except Exception as error:
             ramp.stop("error", type(error).__name__)
@@ -141,8 +187,10 @@ class TargetWatch:
             raise
         finally:
             self._ramp = None
+            self._permission.run_ended()
             self._ramp_ended.set()
-        self._refusal, self.last_result = None, result
+        self._refusal = None
+        self.restore(result)
         self._sink.result(result)
         _log.info(
             "capacity run ended",
@@ -166,7 +214,7 @@ class TargetWatch:
             failures=self._canary.failures,
             server=self._server,
             server_error=self._server_error,
-            capacity=self.last_result,
+            capacity=self._last_result,
             capacity_state="running" if self._ramp is not None else self._refusal,
         )
 
@@ -187,9 +235,15 @@ class TargetWatch:
             self._grace_ends_ns = 0
         return self._clock.monotonic_ns() < self._grace_ends_ns
 
-    async def _may_not_load(self) -> str | None:
-        recent = self._canary.recent
-        if not recent or recent[0].outcome is not Outcome.OK:
-            return "the last canary did not succeed"
-        verdict, self._server = await preflight(self._scraper.read, GuardLimits(), self._firing_pages)
-        return None if verdict.go else f"{verdict.reason}: {verdict.detail}"
+
+@asynccontextmanager
+async def _ends_with(seconds: float | None, ramp: Ramp) -> AsyncIterator[None]:
+    """Stops the ramp when its window closes in so many seconds."""
+    closing = None
+    if seconds is not None:
+        closing = asyncio.get_running_loop().call_later(seconds, ramp.stop, "budget", WINDOW_CLOSED)
+    try:
+        yield
+    finally:
+        if closing is not None:
+            closing.cancel()

@@ -35,6 +35,7 @@ class FakeRequest:
 
     spec: RequestSpec
     to: Send
+    reads: int = 0
 
     async def send(self, scheduled_ns: int) -> FakeAnswer:
         return FakeAnswer(await self.to(self.spec, scheduled_ns))
@@ -42,6 +43,7 @@ class FakeRequest:
     def aborted(self, scheduled_ns: int) -> RequestRecord:
         now_ns = round(asyncio.get_running_loop().time() * 1e9)
         what: dict[str, Any] = {"scheduled_ns": scheduled_ns, "sent_ns": scheduled_ns, "done_ns": now_ns}
+        what["reads"] = self.reads
         return record(outcome=Outcome.ABORTED, asked=self.spec, traffic=Traffic.CAPACITY, **what)
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from probe.guard import IN_FLIGHT_CAP
+from probe.guard import IN_FLIGHT_CAP, NO_FIRST_TOKEN, SERVER_RESTARTED, USERS_LATENCY
 from probe.records import Capacity, StepSummary, Stopped
 from probe.summary import CUT_SHORT, MIN_REQUESTS
 
 MODE = "empirical"  # measured, with no model behind it
 # The guard's reasons that speak of load; the others say that our requests or our polls failed.
-_OVERLOAD = ("preemptions", "queue", "kv_cache", IN_FLIGHT_CAP)
+_OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP)
 # The budget's reason that says that the server was too slow, and not that the run was too long.
 OVER_OBJECTIVE = "over_objective_seconds"
 # Why a step judged nothing, and what to do about it.
@@ -25,6 +25,11 @@ _ENDED = {
     "error": "an error ended the run; measure again",
     "guard": "the guard ended the run before a higher step",
 }
+# Budgets that are not the run's own.
+_SPENT = {
+    "window": "the window of the schedule closed; let the run begin earlier, or make it shorter",
+    "tokens_per_day": "the tokens of the day were spent; raise tokens_per_day, or measure less often",
+}
 
 
 def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
@@ -36,6 +41,8 @@ def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     there, what it could have reached at most (throughput grows no faster than concurrency); None where nothing broke.
     Steps that are invalid for another reason judge nothing.
     """
+    if stopped.reason == SERVER_RESTARTED:  # of which of the two servers would it be?
+        return Capacity(mode=MODE, reason=f"the server restarted during the run ({SERVER_RESTARTED}); measure again")
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
     best = max(held, key=_concurrency, default=None)
     halted = [step for step in steps if _had_to_stop(stopped) and step.reason == CUT_SHORT]
@@ -130,7 +137,8 @@ def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
 
 def _ended(stopped: Stopped) -> str:
     why = f" ({stopped.reason})" if stopped.reason else ""
-    return f"{_ENDED.get(stopped.by, 'no step was complete')}{why}"
+    words = _SPENT.get(stopped.reason or "") or _ENDED.get(stopped.by, "no step was complete")
+    return f"{words}{why}"
 
 
 def _caveat(

@@ -81,7 +81,13 @@ class Prepared:
             spec=self.spec,
             scheduled_ns=scheduled_ns,
             clock=self.clock,
+            reads=self.reads,
         )
+
+    @property
+    def reads(self) -> int:
+        """How often something of the answer's body has arrived so far."""
+        return len(self.exchange.received.reads) if self.exchange is not None else 0
 
     async def send(self, scheduled_ns: int) -> "Answer":
         """Sends it, due at `scheduled_ns`, and waits for the end. Raises nothing but CancelledError."""
@@ -158,7 +164,7 @@ class Answer:
 
 
 def aborted(
-    *, target: str, model: str, traffic: Traffic, spec: RequestSpec, scheduled_ns: int, clock: Clock
+    *, target: str, model: str, traffic: Traffic, spec: RequestSpec, scheduled_ns: int, clock: Clock, reads: int = 0
 ) -> RequestRecord:
     """The record of a request that we cancel now, while it is in flight."""
     return RequestRecord(
@@ -172,6 +178,7 @@ def aborted(
         done_wall_s=clock.wall_s(),
         outcome=Outcome.ABORTED,
         detail="cancelled while in flight",
+        reads=reads,
     )
 
 

@@ -82,7 +82,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Requests that have ended since the last report, and those that have not: (due, prompt tokens, output tokens).
+    """Requests that have ended since the last report, and those that have not, as Step.in_flight_figures.
 
     `sending`: how many of the latter are with the server, and not only yet to be read. Without `in_flight` more
     records follow at once.

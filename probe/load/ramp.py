@@ -45,6 +45,7 @@ class Budget:
     tokens: int
     seconds: float
     over_objective_seconds: float
+    tokens_name: str = "tokens_per_run"  # or that of the day, where less than a run's is left of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,8 @@ class Ramp:
         self._requests, self._tokens = 0, 0
         self._over: list[tuple[int, int]] = []
         self._warm = False
+        self._limits = job.limits.promised(job.objectives)
+        self._rate_rps = 0.0  # of the step that runs, where it is known
         self._watch = _Watch()
 
     def stop(self, by: str, reason: str | None = None) -> None:
@@ -158,6 +161,7 @@ class Ramp:
         )
 
     async def _run_step(self, plan: StepPlan) -> StepRun:
+        self._rate_rps = max(plan.arrivals.rate_rps, plan.arrivals.end_rate_rps) if plan.arrivals else 0.0
         run = await self._load.run(plan, self._halt, self._keep)
         if run.problem is not None:
             self.stop("error", run.problem)
@@ -196,9 +200,16 @@ class Ramp:
             await asyncio.sleep(_GUARD_S)
 
     def _ask_guard(self) -> None:
-        verdict = decide(self._watch.polls, self._failures, self._job.limits)
+        verdict = decide(self._watch.polls, self._failures, self._limits.offered(self._rate_rps), self._silent_s())
         if self._job.guarded and not verdict.go:
             self.stop("guard", verdict.reason)
+
+    def _silent_s(self) -> float:
+        """For how long a request of ours has waited for the first byte of its answer. A cold server's first one may."""
+        if not self._warm:
+            return 0.0
+        unanswered = [record.scheduled_ns for record in self._load.in_flight() if record.reads == 0]
+        return (self._clock.monotonic_ns() - min(unanswered)) * 1e-9 if unanswered else 0.0
 
     async def _poll(self) -> ServerSnapshot | None:
         try:
@@ -212,7 +223,7 @@ class Ramp:
     def _spend(self) -> None:
         cost, budget = self._cost(), self._job.budget
         if cost.tokens >= budget.tokens:
-            self.stop("budget", "tokens_per_run")
+            self.stop("budget", budget.tokens_name)
         elif cost.seconds >= budget.seconds:
             self.stop("budget", "seconds")
         elif cost.over_objective_seconds >= budget.over_objective_seconds:

@@ -43,6 +43,10 @@ _MAX_STOCK_TOKENS = 4_000_000
 _MAX_UNREAD = 1024
 
 
+# Numbers that Step.in_flight_figures gives for each request.
+FIGURES = 4
+
+
 class Answered(Protocol):
     """An answer as it came, to be read when there is time."""
 
@@ -66,6 +70,11 @@ class Ready(Protocol):
 
     def aborted(self, scheduled_ns: int) -> RequestRecord:
         """Its record, were it cancelled now."""
+        ...
+
+    @property
+    def reads(self) -> int:
+        """How often something of the answer's body has arrived so far."""
         ...
 
 
@@ -132,10 +141,11 @@ class Step:
         return [sent.ready.aborted(sent.due_ns) for sent in self._outstanding()]
 
     def in_flight_figures(self) -> "array[int]":
-        """The same in three numbers each: when it was due, its prompt tokens, its output tokens."""
+        """The same in numbers, FIGURES each: when it was due, its prompt tokens, its output tokens, reads so far."""
         figures = array("q")
         for sent in self._outstanding():
-            figures.extend((sent.due_ns, sent.ready.spec.prompt_tokens, sent.ready.spec.output_tokens))
+            spec = sent.ready.spec
+            figures.extend((sent.due_ns, spec.prompt_tokens, spec.output_tokens, sent.ready.reads))
         return figures
 
     def _outstanding(self) -> tuple["_Sent", ...]:

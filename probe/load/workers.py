@@ -36,7 +36,7 @@ from probe.load.messages import (
     receive,
     send,
 )
-from probe.load.step import Shard
+from probe.load.step import FIGURES, Shard
 from probe.records import RequestRecord, RequestSpec, StepPlan, StepRun, Traffic
 from probe.workload import Workload
 
@@ -142,8 +142,9 @@ class Workers:
                 spec=RequestSpec(load.name, load.api, (), figures[i + 1], figures[i + 2]),
                 scheduled_ns=figures[i],
                 clock=self._clock,
+                reads=figures[i + 3],
             )
-            for i in range(0, len(figures), 3)
+            for i in range(0, len(figures), FIGURES)
         ]
 
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from probe.client.endpoint import Endpoint
-from probe.config import Lognormal, LognormalTokens, SharedPrefix, TargetConfig, WorkloadConfig
+from probe.clock import Clock
+from probe.config import Config, Lognormal, LognormalTokens, SharedPrefix, TargetConfig, WorkloadConfig
+from probe.load.lock import FileLock, Lock, server_key
 from probe.workload import Lognormal as Lengths
 from probe.workload import Workload
 
@@ -28,6 +30,12 @@ def endpoint(target: TargetConfig) -> Endpoint:
         first_byte_s=connection.first_byte_timeout,
         between_bytes_s=connection.between_bytes_timeout,
     )
+
+
+def lock(config: Config, target: TargetConfig, clock: Clock) -> Lock:
+    """What keeps other probers from loading the target's server."""
+    server = server_key(target.base_url, _text(target.connection.unix_socket))
+    return FileLock(server, config.lock_dir, clock)
 
 
 def workload(name: str, config: WorkloadConfig) -> Workload:

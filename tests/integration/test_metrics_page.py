@@ -51,7 +51,7 @@ def _registry() -> CollectorRegistry:
     capacity.expect("a")
     capacity.observe(result())
     capacity.observe(result(stopped=Stopped("guard", "queue"), over_s=1.5))
-    capacity.refused("a")
+    capacity.refused("a", "locked")
     health = HealthExporter(registry, "1.2.3", "0123456789ab")
     health.expect("canary", "a", 15.0, WALL_S)
     health.failed("canary", "a")

@@ -1,6 +1,7 @@
 """What the commands do with a server, without a command line."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from standin import Standin, free_port, standin
 from probe.clock import SystemClock
 from probe.commands import RampRequest, check_target, ramp_target
 from probe.config import Config, config_from
-from probe.errors import TargetError
+from probe.errors import LockError, TargetError
 from probe.load.ramp import Budget
 from probe.records import CapacityResult, Outcome, StepSummary
 from probe.sim.driver import Faults
@@ -138,3 +139,23 @@ def test_a_ramp_on_a_model_that_is_not_served_is_an_error(host: tuple[asyncio.Ru
     with pytest.raises(TargetError, match="'nope' is not served"):
         runner.run(_ramp(_config(server.url, model="nope"), _asked()))
     assert server.generated == 0
+
+
+def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner, Standin]) -> None:
+    """Two would each measure the other's load. The second one knows the server by another name."""
+    runner, server = host
+
+    async def both() -> None:
+        server.driver.faults = Faults(extra_step_s=0.02)
+        first = asyncio.create_task(_ramp(_config(server.url), _asked()))
+        async with asyncio.timeout(10):
+            while server.generated == 0:  # noqa: ASYNC110 - another task changes it
+                await asyncio.sleep(0.01)
+        second = _ramp(_config(server.url.replace("127.0.0.1", "localhost")), _asked(guarded=False))
+        with pytest.raises(LockError, match=rf"another prober loads localhost:\d+ \(process {os.getpid()} on .*since"):
+            await second
+        result, _ = await first
+        assert result.stopped.by == "done"
+        assert result.cost.requests == server.generated
+
+    runner.run(both())

@@ -1,14 +1,17 @@
 """Whether load may go on."""
 
+import re
 from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made import poll
 
-from probe.guard import GO, GuardLimits, decide, may_start
-from probe.records import Outcome, ServerSnapshot
+from probe.guard import GO, REASONS, REFUSALS, GuardLimits, decide, may_start, preemptions
+from probe.records import Histogram, Objective, Outcome, ServerSnapshot
 
 LIMITS = GuardLimits()
 COUNTS = st.none() | st.floats(0, 50)
@@ -58,9 +61,9 @@ def test_preemptions_stop_the_load_at_once() -> None:
     assert reason(poll(preemptions=100), poll(preemptions=103)) == "preemptions"
 
 
-def test_preemptions_are_seen_across_a_restart_of_the_server() -> None:
+def test_preemptions_are_counted_across_a_restart_of_the_server() -> None:
     """The counter starts again at zero; what it counts after that is ours."""
-    assert reason(poll(preemptions=100), poll(preemptions=0), poll(preemptions=50)) == "preemptions"
+    assert preemptions([poll(preemptions=100), poll(preemptions=0), poll(preemptions=50)]) == 50
 
 
 def test_preemptions_are_seen_when_the_first_poll_did_not_show_them() -> None:
@@ -100,10 +103,17 @@ def test_any_history_has_one_verdict_in_words(polls: list[ServerSnapshot | None]
     assert not (failures and verdict.go)
 
 
+def _one_server(polls: list[ServerSnapshot]) -> list[ServerSnapshot]:
+    """The same, with a counter that never falls."""
+    most = list(accumulate((poll.preemptions or 0.0 for poll in polls), max))
+    return [replace(poll, preemptions=count) for poll, count in zip(polls, most, strict=True)]
+
+
 @given(st.lists(POLLS, min_size=1, max_size=8), st.floats(0, 20), st.floats(0, 20), st.floats(0, 1))
 def test_a_worse_server_never_gets_a_better_verdict(
     polls: list[ServerSnapshot], preemptions: float, waiting: float, kv: float
 ) -> None:
+    polls = _one_server(polls)
     worse = [
         replace(
             p,
@@ -123,3 +133,117 @@ def test_stricter_limits_never_give_a_better_verdict(
 ) -> None:
     strict = GuardLimits(preemptions=LIMITS.preemptions / by, waiting=LIMITS.waiting / by, kv_cache_usage=0.95 / by)
     assert decide(polls, failures, LIMITS).go or not decide(polls, failures, strict).go
+
+
+# What users see.
+
+INF = float("inf")
+PROMISED = replace(LIMITS, ttft=Objective(0.95, 0.5), tpot=Objective(0.95, 0.05))
+
+
+def _latencies(slow: float = 0, quick: float = 0, gaps: float = 0, gap_s: float = 0.01) -> ServerSnapshot:
+    """A poll: so many first tokens after more than 1 s and within 0.5 s so far; so many gaps, each so long."""
+    ttft = Histogram(((0.5, quick), (1.0, quick), (2.5, quick + slow), (INF, quick + slow)), 0.0)
+    itl = Histogram(((0.1, gaps), (INF, gaps)), gaps * gap_s)
+    return poll(histograms={"ttft": ttft, "itl": itl})
+
+
+def _judged(*polls: ServerSnapshot | None, limits: GuardLimits = PROMISED, silent_s: float = 0.0) -> str | None:
+    return decide(polls, (), limits, silent_s).reason
+
+
+@pytest.mark.parametrize(
+    ("slow", "quick", "verdict"),
+    [(3, 0, "users_latency"), (3, 40, "users_latency"), (2, 0, None), (3, 58, None), (4, 57, "users_latency")],
+)
+def test_first_tokens_over_twice_the_objective_stop_the_load(slow: float, quick: float, verdict: str | None) -> None:
+    """Three at least, and more than may miss the objective itself."""
+    assert _judged(_latencies(), _latencies(slow, quick)) == verdict
+
+
+def test_only_the_last_polls_count_towards_latencies() -> None:
+    before = [_latencies(2), _latencies(4)]
+    assert _judged(*before) is None
+    assert _judged(_latencies(0), *before) == "users_latency"
+    assert _judged(_latencies(0), *[_latencies(4)] * PROMISED.latency_polls) is None
+
+
+@pytest.mark.parametrize(("gaps", "gap_s", "verdict"), [(20, 0.11, "users_latency"), (20, 0.1, None), (19, 9.0, None)])
+def test_a_mean_gap_over_twice_the_objective_stops_the_load(gaps: float, gap_s: float, verdict: str | None) -> None:
+    assert _judged(_latencies(), _latencies(gaps=gaps, gap_s=gap_s)) == verdict
+
+
+def test_an_objective_between_two_bounds_is_judged_by_the_upper_one() -> None:
+    """Nothing that may have been within twice the objective is held against the server."""
+    limits = replace(PROMISED, ttft=Objective(0.95, 0.6))  # 1.2 s lies between 1.0 and 2.5
+    assert _judged(_latencies(), _latencies(slow=50), limits=limits) is None
+    assert _judged(_latencies(), _latencies(slow=50), limits=replace(PROMISED, ttft=Objective(0.95, 9.0))) is None
+
+
+def test_without_an_objective_or_a_histogram_no_latency_is_judged() -> None:
+    bad = _latencies(50, gaps=50, gap_s=9.0)
+    assert _judged(_latencies(), bad, limits=LIMITS, silent_s=99.0) is None
+    assert _judged(poll(), poll()) is None
+    assert _judged(poll(), bad) is None
+
+
+def test_one_of_ours_without_a_first_token_stops_the_load() -> None:
+    assert _judged(poll(), silent_s=1.0) is None
+    assert _judged(poll(), silent_s=1.01) == "no_first_token"
+    assert _judged(silent_s=1.01) == "no_first_token"
+
+
+def test_at_a_known_rate_more_may_wait_and_still_be_in_time() -> None:
+    queued = [poll(waiting=9.0)] * 3
+    assert _judged(*queued) == "queue"
+    assert _judged(*queued, limits=PROMISED.offered(18.0)) is None
+    assert _judged(*queued, limits=PROMISED.offered(16.0)) == "queue"
+    assert _judged(*queued, limits=LIMITS.offered(1000.0)) == "queue", "no objective says how long they may wait"
+
+
+# Another server.
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"prompt_tokens": 10.0}, {"prompt_tokens": 9.0}),
+        ({"generation_tokens": 10.0}, {"generation_tokens": 0.0}),
+        ({"preemptions": 1.0}, {"preemptions": 0.0}),
+        ({"finished": {"length": 5.0}}, {"finished": {"length": 4.0}}),
+        ({"version": "0.31"}, {"version": "0.32"}),
+    ],
+)
+def test_a_counter_that_fell_or_another_version_is_another_server(
+    before: dict[str, object], after: dict[str, object]
+) -> None:
+    assert reason(poll(**before), poll(**after)) == "server_restarted"
+    assert reason(poll(**before), None, poll(**after)) == "server_restarted"
+    assert reason(poll(**after)) is None
+
+
+def test_a_histogram_that_lost_observations_is_another_server() -> None:
+    assert _judged(_latencies(quick=9), _latencies(quick=3)) == "server_restarted"
+
+
+def test_what_a_server_does_not_say_is_no_sign_of_another_one() -> None:
+    assert reason(poll(version="0.31"), poll(version="unknown"), poll(version="0.31")) is None
+    assert reason(poll(prompt_tokens=10.0), poll(prompt_tokens=None)) is None
+    assert reason(poll(finished={"length": 5.0}), poll(finished={"abort": 1.0})) is None
+
+
+@given(st.lists(st.none() | POLLS, max_size=8), FAILURES, st.floats(0, 5))
+def test_every_reason_is_one_that_is_counted(
+    polls: list[ServerSnapshot | None], failures: list[Outcome], silent_s: float
+) -> None:
+    verdict = decide(polls, failures, PROMISED, silent_s)
+    assert verdict.go or verdict.reason in REASONS
+
+
+@pytest.mark.parametrize(
+    ("heading", "reasons"), [("What keeps a run from beginning", REFUSALS), ("What stops a run", REASONS)]
+)
+def test_every_reason_is_explained(heading: str, reasons: tuple[str, ...]) -> None:
+    page = (Path(__file__).parents[2] / "docs/guard.md").read_text()
+    section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(reasons)

@@ -135,3 +135,21 @@ def test_a_row_that_cannot_be_read_hides_itself_alone(tmp_path: Path, text: str)
         assert found is not None
         assert found.id == "good"
         assert store.get("odd") is None
+
+
+def test_what_runs_cost_is_added_up_from_a_moment_on(tmp_path: Path) -> None:
+    """It outlives a restart, and a row of another version is no reason to spend more."""
+    path = tmp_path / "kneewatch.db"
+    with _store(path) as store:
+        assert store.tokens_since("a", 0.0) == 0
+        for i in range(4):
+            store.add(result(result_id=str(i), started_s=WALL_S + i))
+        store.add(result(result_id="b", target="b"))
+        store.add(result(result_id="none", started_s=WALL_S + 9, capacity=no_knee()))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE results SET result = '{' WHERE id = '3'")
+        db.execute("UPDATE results SET result = json_remove(result, '$.context') WHERE id = '2'")
+    with _store(path) as store:
+        assert store.tokens_since("a", WALL_S + 1) == 3 * 57_600
+        assert store.tokens_since("a", WALL_S + 100) == 0
+        assert store.tokens_since("b", 0.0) == 57_600

@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +17,11 @@ from starlette.types import ASGIApp
 
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter
-from probe.clock import SystemClock
+from probe.clock import Clock, SystemClock
 from probe.config import config_from
-from probe.errors import TargetError
-from probe.records import CapacityResult, Outcome, RequestRecord, ServerSnapshot, Traffic
+from probe.errors import LockError, TargetError
+from probe.load.lock import FileLock, server_key
+from probe.records import CapacityResult, Outcome, RequestRecord, ServerSnapshot, Stopped, Traffic
 from probe.sim.driver import Faults
 from probe.watch import TargetWatch
 
@@ -56,7 +59,12 @@ class FakeSink:
 
 
 def _watch(
-    url: str, sink: FakeSink, firing: Callable[[], Awaitable[list[str]]] | None = None, **target: Any
+    url: str,
+    sink: FakeSink,
+    firing: Callable[[], Awaitable[list[str]]] | None = None,
+    spent: Callable[[float], int] = lambda _: 0,
+    clock: Clock | None = None,
+    **target: Any,
 ) -> TargetWatch:
     config = config_from(
         {
@@ -76,7 +84,7 @@ def _watch(
         },
         "test",
     )
-    watch = TargetWatch(config, config.targets[0], SystemClock(), sink, firing)
+    watch = TargetWatch(config, config.targets[0], clock or SystemClock(), sink, firing, spent=spent)
     sink.client = ProbeExporter(sink.registry, {"a": watch.objectives})
     sink.registry.register(sink.server)
     return watch
@@ -380,8 +388,8 @@ def test_a_refused_run_adds_no_load_and_says_why(
         await watch.capacity()
         assert server.generated == 1, "the canary alone"
         (refusal,) = sink.refusals
-        assert words in refusal
-        assert watch.status().capacity_state == refusal
+        assert refusal == words
+        assert str(watch.status().capacity_state).startswith(f"{words}: ")
         assert sink.results == []
 
     _against(host, work, firing=firing)
@@ -398,7 +406,8 @@ def test_no_run_before_a_canary_or_after_one_that_failed(host: Host) -> None:
         before = server.generated
         await watch.capacity()
         assert server.generated == before
-        assert sink.refusals == ["the last canary did not succeed"] * 2
+        assert sink.refusals == ["canary_failed"] * 2
+        assert "server_error" in str(watch.status().capacity_state)
 
     _against(host, work)
 
@@ -476,3 +485,113 @@ def test_a_run_that_breaks_is_reported_and_the_next_one_can_start(host: Host) ->
 
 async def _breaks() -> ServerSnapshot:
     raise ZeroDivisionError
+
+
+# What a run may not do.
+
+
+def test_while_somebody_else_loads_the_server_nothing_is_loaded(host: Host) -> None:
+    """Another Kneewatch, which knows the server by another name."""
+
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        elsewhere = server.url.replace("127.0.0.1", "localhost") + "/"
+        async with FileLock(server_key(elsewhere), None, SystemClock()):
+            await watch.capacity()
+        assert sink.refusals == ["locked"]
+        assert "another prober loads localhost:" in str(watch.status().capacity_state)
+        assert server.generated == 1, "the canary alone"
+        await watch.capacity()
+        assert len(sink.results) == 1
+
+    _against(host, work)
+
+
+def test_during_a_run_the_server_is_locked_and_afterwards_it_is_free(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        run = asyncio.create_task(watch.capacity())
+        async with asyncio.timeout(5):
+            while server.driver.engine.running == 0:  # noqa: ASYNC110 - another task changes it
+                await asyncio.sleep(0.01)
+        with pytest.raises(LockError, match="another prober"):
+            await FileLock(server_key(server.url), None, SystemClock()).__aenter__()
+        await watch.end_load()
+        await run
+        async with FileLock(server_key(server.url), None, SystemClock()):
+            assert len(sink.results) == 1
+
+    _against(host, work, capacity={"mode": "verify", "concurrency": [4], "step": "30s"})
+
+
+def test_a_folder_that_takes_no_lock_is_a_refusal(host: Host, tmp_path: Path) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        watch._lock = lambda: FileLock(server_key(server.url), tmp_path / "missing", SystemClock())  # type: ignore[assignment]
+        await watch.capacity()
+        assert sink.refusals == ["no_lock"]
+        assert server.generated == 1
+
+    _against(host, work)
+
+
+class Night(SystemClock):
+    """Half a second before 05:00 in Berlin, for ever."""
+
+    def wall_s(self) -> float:
+        return datetime(2026, 11, 23, 3, 59, 59, 500_000, tzinfo=UTC).timestamp()
+
+
+def test_a_run_ends_with_its_window(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        server.driver.faults = Faults(extra_step_s=0.1)
+        await watch.capacity()
+        (result,) = sink.results
+        assert result.stopped == Stopped("budget", "window")
+        assert result.cost.seconds < 2.0
+        assert result.capacity.requests_per_second is None
+        assert "the window of the schedule closed" in str(result.capacity.reason)
+        assert server.driver.engine.running == 0
+
+    schedule = {"windows": ["01:00-05:00"], "timezone": "Europe/Berlin"}
+    capacity = {"mode": "verify", "concurrency": [4, 8, 16], "step": "400ms", "schedule": schedule}
+    _against(host, work, capacity=capacity, clock=Night())
+
+
+def test_a_run_gets_no_more_than_the_day_has_left(host: Host) -> None:
+    """Eleven tokens a request: thirty of them are all that is left."""
+
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        await watch.canary()
+        await watch.capacity()
+        (result,) = sink.results
+        assert result.stopped == Stopped("budget", "tokens_per_day")
+        assert result.cost.tokens >= 330
+
+    budget = {"tokens_per_run": 1000, "tokens_per_day": 1000}
+    capacity = {"mode": "verify", "concurrency": [2], "step": "30s", "budget": budget}
+    _against(host, work, capacity=capacity, spent=lambda _: 670)
+
+
+def test_a_day_that_is_spent_has_no_run(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        await watch.capacity()
+        assert sink.refusals == ["budget_spent"]
+        assert server.generated == 1
+
+    _against(host, work, spent=lambda _: 2_000_000)
+
+
+def test_a_server_that_restarted_just_now_has_no_run(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        server.says_on_metrics("vllm:num_requests_waiting 0\nvllm:prompt_tokens_total 1000000\n")
+        await watch.scrape()
+        del server.instead["/metrics"]
+        await watch.capacity()
+        assert sink.refusals == ["rollout"]
+        assert server.generated == 1
+
+    _against(host, work)

@@ -187,3 +187,19 @@ def test_the_order_of_steps_does_not_matter(steps: list[StepSummary], stopped: S
         other.upper,
         other.limiting,
     )
+
+
+@pytest.mark.parametrize("reason", ["no_first_token", "users_latency"])
+def test_latencies_that_stopped_a_step_bound_the_knee(reason: str) -> None:
+    found = knee([step(4, 4.0), step(8, 5.0, reason=CUT_SHORT)], Stopped("guard", reason))
+    assert (found.knee_concurrency, found.upper, found.limiting) == (4, 8.0, reason)
+    first = knee([step(8, 5.0, reason=CUT_SHORT)], Stopped("guard", reason))
+    assert "begin lower" in str(first.reason)
+
+
+def test_a_server_that_restarted_has_no_knee() -> None:
+    """The steps before and after would be of two servers."""
+    found = knee([step(4, 4.0), step(8, 5.0, ["ttft"])], Stopped("guard", "server_restarted"))
+    assert found == Capacity(
+        mode="empirical", reason="the server restarted during the run (server_restarted); measure again"
+    )

@@ -9,7 +9,14 @@ from exporters.capacity import CapacityExporter
 from probe.records import Capacity, Stopped
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
-GUARD_REASONS = ("server_errors", "failed_requests", "server_unreadable", "preemptions", "queue", "kv_cache")
+GUARD_REASONS = (
+    "server_errors", "failed_requests", "server_unreadable", "server_restarted", "preemptions", "queue", "kv_cache",
+    "no_first_token", "users_latency", "in_flight_cap",
+)  # fmt: skip
+REFUSALS = (
+    "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "busy",
+    "no_prometheus", "alert_firing", "rollout", "burn_rate", "live_load",
+)  # fmt: skip
 
 
 def _registry() -> tuple[CollectorRegistry, CapacityExporter]:
@@ -24,7 +31,7 @@ def test_runs_count_from_zero_however_they_end(outcome: str) -> None:
     registry, exporter = _registry()
     assert value(registry, "kneewatch_capacity_runs_total", target="a", outcome=outcome) == 0
     if outcome == "refused":
-        exporter.refused("a")
+        exporter.refused("a", "locked")
     else:
         exporter.observe(result(stopped=Stopped(outcome)))
     assert value(registry, "kneewatch_capacity_runs_total", target="a", outcome=outcome) == 1
@@ -36,6 +43,7 @@ def test_before_any_run_there_is_no_figure() -> None:
     assert {name for name, _ in samples(registry)} <= {
         "kneewatch_capacity_runs_total",
         "kneewatch_capacity_over_objective_seconds_total",
+        "kneewatch_capacity_refusals_total",
         "kneewatch_guard_trips_total",
     }
     assert value(registry, "kneewatch_capacity_over_objective_seconds_total", target="a") == 0
@@ -116,3 +124,12 @@ def test_what_else_ends_a_run_is_no_trip() -> None:
     registry, exporter = _registry()
     exporter.observe(result(stopped=Stopped("budget", "seconds")))
     assert sum(values(registry, "kneewatch_guard_trips_total")) == 0
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_refusals_count_from_zero_by_their_reason(reason: str) -> None:
+    registry, exporter = _registry()
+    assert value(registry, "kneewatch_capacity_refusals_total", target="a", reason=reason) == 0
+    exporter.refused("a", reason)
+    assert value(registry, "kneewatch_capacity_refusals_total", target="a", reason=reason) == 1
+    assert sum(values(registry, "kneewatch_capacity_refusals_total")) == 1

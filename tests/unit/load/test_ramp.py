@@ -223,15 +223,15 @@ def test_a_run_ends_with_its_budget_of_seconds_over_an_objective() -> None:
 
 
 def test_a_step_that_spends_the_budget_over_an_objective_bounds_the_knee_as_one_that_broke_it() -> None:
-    # 2 in flight hold; 8 take 2 s an answer, and a step is long enough to spend 20 s over TTFT.
-    server = FakeServer(seconds=lambda in_flight: 0.1 if in_flight <= 2 else 2.0)
+    # 2 in flight hold; 8 take 0.9 s an answer, and a step is long enough to spend 20 s over TTFT.
+    server = FakeServer(seconds=lambda in_flight: 0.1 if in_flight <= 2 else 0.9)
     run = Run(_job(2, 8, step_s=60.0, budget=Budget(10**9, 10**6, 20.0)), server)
     result = run.to_its_end()
     assert result.stopped == Stopped("budget", "over_objective_seconds")
     assert (result.capacity.knee_concurrency, result.capacity.limiting) == (2, "ttft")
     assert result.capacity.upper is not None
     assert result.capacity.reason is None
-    alone = Run(_job(8, step_s=60.0, budget=Budget(10**9, 10**6, 20.0)), FakeServer(seconds=lambda _: 2.0))
+    alone = Run(_job(8, step_s=60.0, budget=Budget(10**9, 10**6, 20.0)), FakeServer(seconds=lambda _: 0.9))
     assert "begin lower" in (alone.to_its_end().capacity.reason or "")
 
 
@@ -239,7 +239,7 @@ def test_a_server_that_hangs_is_time_over_an_objective() -> None:
     # Four requests hang; 500 ms and two tokens at 50 ms after their start they are over, answered or not.
     server = FakeServer()
     server.seconds = lambda _: 0.1 if len(server.sent_s) == 1 else 500.0
-    run = Run(_job(4, step_s=60.0, budget=Budget(10**9, 10**6, 2.0)), server)
+    run = Run(_job(4, step_s=60.0, budget=Budget(10**9, 10**6, 2.0), guarded=False), server)
     result = run.to_its_end()
     assert result.stopped == Stopped("budget", "over_objective_seconds")
     assert run.took_s == pytest.approx(0.1 + 0.6 + 2.0, abs=0.6)
@@ -278,7 +278,8 @@ def test_budgets_hold_without_the_guard_too() -> None:
 
 
 def test_stop_ends_the_load_at_once_and_the_result_says_who_asked() -> None:
-    run = Run(_job(4, 8, step_s=60.0), FakeServer(seconds=lambda _: 20.0 if len(run.server.sent_s) > 1 else 0.1))
+    job = _job(4, 8, step_s=60.0, guarded=False)
+    run = Run(job, FakeServer(seconds=lambda _: 20.0 if len(run.server.sent_s) > 1 else 0.1))
     result = run.to_its_end(stop_after_s=3.05)
     assert result.stopped == Stopped("interrupt", "signal")
     assert run.took_s == pytest.approx(3.05, abs=0.1)
@@ -452,7 +453,7 @@ def test_a_step_in_which_the_client_was_late_publishes_no_knee_and_ends_no_ramp(
             return super().monotonic_ns() + self.looks % 2 * 100_000_000
 
     async def begin() -> CapacityResult:
-        slow = FakeServer(seconds=lambda _: 1.0)
+        slow = FakeServer(seconds=lambda _: 0.8)
         clock = Jumpy()
         load = LocalLoad(ready(slow), clock)
         return await Ramp(_job(2, 4, requests=40), load, FakeMetrics(), clock).run()

@@ -17,7 +17,7 @@ from virtual_time import VirtualClock, virtually
 
 from probe import summary
 from probe.latency import ttft_s
-from probe.load.step import Shard, Step
+from probe.load.step import FIGURES, Shard, Step
 from probe.records import Arrivals, Outcome, Pattern, RequestRecord, RequestSpec, StepPlan, StepRun, Traffic
 from probe.summary import MIN_REQUESTS
 
@@ -273,7 +273,7 @@ def test_answers_that_wait_to_be_read_do_not_pile_up() -> None:
         def look(_: RequestRecord) -> None:
             nonlocal peak
             if next(looks) % 50 == 0:
-                peak = max(peak, len(step.in_flight_figures()) // 3 - step.sending)
+                peak = max(peak, len(step.in_flight_figures()) // FIGURES - step.sending)
 
         looks, plan = itertools.count(), StepPlan(500, 1.0, requests=6_000)
         step = Step(plan, ready(FakeServer(seconds=lambda _: 0.0)), VirtualClock(), on_record=look)
@@ -460,3 +460,23 @@ def test_an_error_in_an_open_loop_is_not_lost() -> None:
             await Step(_open(20.0, 60.0), ready(send), VirtualClock()).run(asyncio.Event())
 
     virtually(run())
+
+
+def test_what_is_in_flight_says_whether_an_answer_has_begun() -> None:
+    async def asked() -> None:
+        async def never(spec: RequestSpec, scheduled_ns: int) -> RequestRecord:
+            await asyncio.sleep(1000)
+            raise AssertionError((spec, scheduled_ns))
+
+        begun, waiting = (FakeRequest(one, never, reads) for one, reads in zip(specs(), (7, 0), strict=False))
+        step = Step(StepPlan(2, 10.0), iter((begun, waiting, waiting, waiting)), VirtualClock())
+        stop = asyncio.Event()
+        running = asyncio.create_task(step.run(stop))
+        await asyncio.sleep(1.0)
+        figures = step.in_flight_figures()
+        assert [figures[i + 3] for i in range(0, len(figures), FIGURES)] == [7, 0]
+        assert [record.reads for record in step.in_flight()] == [7, 0]
+        stop.set()
+        assert [record.reads for record in (await running).records] == [7, 0]
+
+    virtually(asked())

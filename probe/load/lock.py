@@ -1,0 +1,185 @@
+"""One prober a server: whoever wants to load a server holds its lock while the load lasts.
+
+    async with lock: ...      raises LockError where another prober has it, or where it cannot be had
+
+A lock is any async context manager (Lock): here a locked file of this machine; in a cluster it may be a Lease. One that
+can be lost while it is held cancels its body, as asyncio.timeout does.
+
+The file is locked by flock(2): the kernel lets go when the process ends, also by SIGKILL, and a worker process does not
+inherit it. Files lie straight in a folder like /tmp, whose sticky bit keeps users from removing each other's; whoever
+can read a file can lock it, so one user's run keeps out another's. What the file says is for people alone.
+"""
+
+import fcntl
+import hashlib
+import ipaddress
+import json
+import os
+import socket
+import stat
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from probe.clock import Clock
+from probe.errors import LockError
+from probe.words import one_line
+
+Lock = AbstractAsyncContextManager[None]
+
+LOCKED, NO_LOCK = "locked", "no_lock"
+_PORTS = {"http": 80, "https": 443}
+_MAX_HOLDER = 1024
+# A file that was removed between our opening and our locking it keeps nobody out who comes after us.
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a lock, as the file says it; for messages."""
+
+    pid: int
+    host: str
+    since: str
+
+
+class FileLock:
+    """The lock of a server on this machine. Used once."""
+
+    def __init__(self, server: str, directory: Path | None, clock: Clock) -> None:
+        """`server`: its address, as `server_key` writes it. `directory`: None for one that all users share."""
+        name = f"kneewatch-{hashlib.sha256(server.encode()).hexdigest()[:16]}.lock"
+        self._path = (directory or shared_directory()) / name
+        self._server = server
+        self._clock = clock
+        self._file: int | None = None
+
+    async def __aenter__(self) -> None:
+        """Raises LockError."""
+        try:
+            self._file = _lock(self._path)
+        except OSError as error:
+            raise LockError(
+                f"no lock can be had for {self._server} ({self._path}: {error.strerror}); set lock_dir to a folder of"
+                " this machine that can be written",
+                NO_LOCK,
+            ) from None
+        if self._file is None:
+            raise LockError(f"another prober loads {self._server}{_by(_holder(self._path))}; wait for its end", LOCKED)
+        _say(self._file, self._holder())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            with suppress(OSError):  # another user's file stays
+                if _is_at(self._file, self._path):
+                    self._path.unlink()  # while it is locked: whoever opened it meanwhile looks again
+            os.close(self._file)
+            self._file = None
+
+    def _holder(self) -> Holder:
+        since = datetime.fromtimestamp(self._clock.wall_s(), UTC)
+        return Holder(os.getpid(), socket.gethostname(), since.isoformat(timespec="seconds"))
+
+
+def server_key(base_url: str, unix_socket: str | None = None) -> str:
+    """The server behind an address, written in one way: the same for every way to write it.
+
+    A name and its address are taken for two servers, but for this machine's own.
+    """
+    if unix_socket is not None:
+        return f"unix:{os.path.realpath(unix_socket)}"
+    parts = urlsplit(base_url)
+    host = (parts.hostname or "").removesuffix(".").lower()
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        host = "localhost" if address.is_loopback or address.is_unspecified else f"[{address.compressed}]"
+    return f"{host}:{parts.port or _PORTS[parts.scheme]}{parts.path.rstrip('/')}"
+
+
+def shared_directory() -> Path:
+    """Where every user of this machine may lock: /tmp. TMPDIR, which may be a user's own, only without one."""
+    common = Path("/tmp")  # noqa: S108 - the files are opened so that nobody can put another one in their place
+    return common if os.access(common, os.W_OK | os.X_OK) else Path(os.environ.get("TMPDIR") or common)
+
+
+def _lock(path: Path) -> int | None:
+    """The locked file; None where somebody else has it. Raises OSError."""
+    for _ in range(_TRIES):
+        file = _open(path)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, path):
+                return file
+        except BlockingIOError:
+            os.close(file)
+            return None
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+    raise OSError(0, "it is removed again and again")
+
+
+def _open(path: Path) -> int:
+    """The file, made where it is missing. It is never a link, nor anything that is no plain file.
+
+    It may be another user's: that can be locked without writing to it.
+    """
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    for access in (os.O_RDWR, os.O_RDONLY):
+        with suppress(FileNotFoundError, PermissionError):
+            return _plain(os.open(path, access | flags))
+    # Without O_EXCL, Linux (fs.protected_regular) refuses to open what another user made meanwhile.
+    with suppress(FileExistsError):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o644)
+        os.fchmod(file, 0o644)  # whatever the umask: other users must be able to lock it
+        return file
+    return _plain(os.open(path, os.O_RDONLY | flags))
+
+
+def _plain(file: int) -> int:
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise OSError(0, "it is no file")
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether what is open is what lies there."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file), path.lstat())
+    return False
+
+
+def _say(file: int, holder: Holder) -> None:
+    """Says who has the lock, in a file of our own that has no other name; elsewhere nothing is touched."""
+    owned = os.fstat(file)
+    if owned.st_uid != os.geteuid() or owned.st_nlink != 1:
+        return
+    with suppress(OSError):  # a full disk; the lock holds all the same
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{json.dumps(asdict(holder))}\n".encode(), 0)
+
+
+def _holder(path: Path) -> Holder | None:
+    """Who has it, where the file says so."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            said = json.loads(os.pread(file, _MAX_HOLDER, 0))
+        finally:
+            os.close(file)
+        return Holder(int(said["pid"]), str(said["host"]), str(said["since"]))
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):  # anybody may write one
+        return None
+
+
+def _by(holder: Holder | None) -> str:
+    if holder is None:
+        return ""
+    return f" ({one_line(f'process {holder.pid} on {holder.host}, since {holder.since}')})"

@@ -1,0 +1,268 @@
+"""One prober a server: who gets the lock, who does not, and that nobody can make us touch a file of his choice."""
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.clock import SystemClock
+from probe.errors import LockError
+from probe.load.lock import FileLock, server_key, shared_directory
+
+SERVER = "llama:8000"
+
+
+def _lock(directory: Path, server: str = SERVER) -> FileLock:
+    return FileLock(server, directory, SystemClock())
+
+
+def _refusal(lock: FileLock) -> LockError | None:
+    async def tried() -> None:
+        async with lock:
+            pass
+
+    try:
+        asyncio.run(tried())
+    except LockError as error:
+        return error
+    return None
+
+
+def _the_file(directory: Path) -> Path:
+    """Where the lock's file is while it is held."""
+    return _lock(directory)._path
+
+
+def test_it_is_held_once_and_free_again_afterwards(tmp_path: Path) -> None:
+    async def held() -> None:
+        async with _lock(tmp_path):
+            with pytest.raises(LockError) as refused:
+                async with _lock(tmp_path):
+                    pass
+            assert refused.value.reason == "locked"
+            assert f"process {os.getpid()} on " in str(refused.value)
+            async with _lock(tmp_path, "qwen:8000"):
+                pass
+
+    asyncio.run(held())
+    assert _refusal(_lock(tmp_path)) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_free_again_after_an_error(tmp_path: Path) -> None:
+    async def failing() -> None:
+        async with _lock(tmp_path):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(failing())
+    assert _refusal(_lock(tmp_path)) is None
+
+
+# Other processes.
+
+_HOLDER = """
+import asyncio, sys
+from pathlib import Path
+from probe.clock import SystemClock
+from probe.load.lock import FileLock
+
+async def main():
+    async with FileLock(sys.argv[1], Path(sys.argv[2]), SystemClock()):
+        child = await asyncio.create_subprocess_exec("sleep", "60")
+        print(child.pid, flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_lock_dies_with_its_process_and_not_only_with_its_children(tmp_path: Path, how: signal.Signals) -> None:
+    """A worker that outlives the controller by its two seconds holds nothing."""
+    command = [sys.executable, "-c", _HOLDER, SERVER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        try:
+            refused = _refusal(_lock(tmp_path))
+            assert refused is not None
+            assert f"process {holder.pid} on " in str(refused)
+            holder.send_signal(how)
+            holder.wait(10)
+            assert _refusal(_lock(tmp_path)) is None
+        finally:
+            holder.kill()
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_stopped_holder_still_holds(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _HOLDER, SERVER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        try:
+            holder.send_signal(signal.SIGSTOP)
+            refused = _refusal(_lock(tmp_path))
+            assert refused is not None
+            assert refused.reason == "locked"
+        finally:
+            holder.kill()
+            os.kill(child, signal.SIGKILL)
+
+
+# What others may have put there.
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    file, precious = _the_file(tmp_path), tmp_path / "precious"
+    precious.write_text("keep me")
+    file.symlink_to(precious)
+    refused = _refusal(_lock(tmp_path))
+    assert refused is not None
+    assert refused.reason == "no_lock"
+    assert precious.read_text() == "keep me"
+
+
+def test_a_hard_link_is_locked_and_not_written_to(tmp_path: Path) -> None:
+    file, precious = _the_file(tmp_path), tmp_path / "precious"
+    precious.write_text("keep me")
+    file.hardlink_to(precious)
+    assert _refusal(_lock(tmp_path)) is None
+    assert precious.read_text() == "keep me"
+
+
+@pytest.mark.parametrize("what", ["fifo", "folder"])
+def test_what_is_no_file_is_no_lock_and_hangs_nobody(tmp_path: Path, what: str) -> None:
+    file = _the_file(tmp_path)
+    if what == "fifo":
+        os.mkfifo(file)
+    else:
+        file.mkdir()
+    refused = _refusal(_lock(tmp_path))
+    assert refused is not None
+    assert refused.reason == "no_lock"
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["", "{", "null", "[" * 1024, '{"pid": 1e400, "host": "h", "since": "s"}', '{"pid": 1}', "\x00" * 50],
+)
+def test_a_holder_who_says_nothing_sensible_is_not_named(tmp_path: Path, said: str) -> None:
+    with _the_file(tmp_path).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(said)
+        file.flush()
+        refused = _refusal(_lock(tmp_path))
+    assert refused is not None
+    assert str(refused) == f"another prober loads {SERVER}; wait for its end"
+
+
+def test_what_a_holder_says_is_one_short_line(tmp_path: Path) -> None:
+    with _the_file(tmp_path).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(json.dumps({"pid": 7, "host": "a\n\x1b[2Jb" * 50, "since": "now"}))
+        file.flush()
+        refused = _refusal(_lock(tmp_path))
+    assert refused is not None
+    assert str(refused).isprintable()
+    assert len(str(refused)) < 300
+
+
+def test_a_file_that_was_removed_while_it_was_held_is_no_lock_for_the_next(tmp_path: Path) -> None:
+    """A cleaner of /tmp: whoever comes next makes a new file, and they must exclude each other from then on."""
+
+    async def held() -> None:
+        async with first:
+            _the_file(tmp_path).unlink()
+            async with _lock(tmp_path):
+                with pytest.raises(LockError):
+                    await _lock(tmp_path).__aenter__()
+                await first.__aexit__(None, None, None)
+                with pytest.raises(LockError):  # the first one has not removed the file of the second one
+                    await _lock(tmp_path).__aenter__()
+
+    first = _lock(tmp_path)
+    asyncio.run(held())
+
+
+def test_a_folder_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
+    refused = _refusal(_lock(tmp_path / "missing"))
+    assert refused is not None
+    assert refused.reason == "no_lock"
+    assert "\n" not in str(refused)
+    assert "No such file or directory" in str(refused)
+    assert "set lock_dir" in str(refused)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_two_users_exclude_each_other(umask: int) -> None:
+    """In one folder like /tmp; the second one can read the first one's file, and not write to it."""
+    script = _HOLDER.replace("asyncio.run(", f"import os; os.umask({umask}); os.setuid(65534); asyncio.run(")
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o1777)
+    command = [sys.executable, "-c", script, SERVER, str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        try:
+            refused = _refusal(_lock(directory))
+            assert refused is not None
+            assert f"process {holder.pid} on " in str(refused)
+            assert _the_file(directory).stat().st_mode & 0o777 == 0o644
+        finally:
+            holder.kill()
+            os.kill(child, signal.SIGKILL)
+    assert _refusal(_lock(directory)) is None, "the holder was killed, and its file is there to be locked"
+    directory.rmdir()
+
+
+def test_without_a_folder_of_its_own_it_is_one_that_every_user_has() -> None:
+    assert shared_directory() == Path("/tmp")  # noqa: S108 - that folder is the point
+
+
+# Which server.
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("http://llama:8000", "HTTP://LLAMA:8000/".lower()),
+        ("http://Llama.:8000", "http://llama:8000"),
+        ("http://llama", "http://llama:80"),
+        ("https://llama/", "https://llama:443"),
+        ("http://localhost:8000", "http://127.0.0.1:8000"),
+        ("http://[::1]:8000", "http://127.0.0.1:8000"),
+        ("http://[fd00:0::1]:8000", "http://[fd00::1]:8000"),
+        ("http://gateway/llama/", "http://gateway/llama"),
+    ],
+)
+def test_ways_to_write_one_server_are_one_lock(one: str, other: str) -> None:
+    assert server_key(one) == server_key(other)
+
+
+def test_other_servers_are_other_locks(tmp_path: Path) -> None:
+    addresses = ["http://a:8000", "http://a:8001", "http://b:8000", "http://a:8000/qwen", "http://10.0.0.1:8000"]
+    keys = {server_key(address) for address in addresses}
+    keys |= {server_key("http://a:8000", str(tmp_path / name)) for name in ("one.sock", "two.sock")}
+    assert len(keys) == 7
+
+
+def test_a_unix_socket_is_the_server_whatever_the_address_says(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert server_key("http://a:1", f"{tmp_path}/s.sock") == server_key("http://b:2", f"{tmp_path}/link/s.sock")
+
+
+@given(st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=20), st.integers(1, 65535))
+def test_case_and_a_trailing_slash_never_matter(host: str, port: int) -> None:
+    assert server_key(f"http://{host.upper()}:{port}/") == server_key(f"http://{host.lower()}:{port}")
