@@ -209,12 +209,12 @@ class Engine:
         ended = self._ending.pop(self._step, [])
         self._step += 1
         self._kv_tokens += len(decoded)
-        for request in ended:
-            del self._requests[request.number]
-            self._stop_decoding(request)
+        for done in ended:
+            del self._requests[done.number]
+            self._stop_decoding(done)
         if len(ended) > 1:
-            ended.sort(key=lambda request: request.order)
-        finished = [request.number for request in ended]
+            ended.sort(key=lambda done: done.order)
+        finished = [done.number for done in ended]
         prefilled: list[int] = []
         for number, tokens in plan.prefills:
             request = self._requests.get(number)
