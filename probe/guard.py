@@ -32,6 +32,8 @@ REFUSALS = (
     "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "busy",
     "no_prometheus", "alert_firing", "rollout", "burn_rate", "live_load",
 )  # fmt: skip
+# Those that speak of load; the others say that our requests or our polls failed.
+OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP)
 _LOOK_BACK = 8  # polls
 # Failures that say the server is in trouble. A wrong answer or a bad request is trouble of another kind,
 # and going on would not be measuring either, so any failure stops the load; these only name it better.

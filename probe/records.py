@@ -382,7 +382,8 @@ class ServerSnapshot:
     finished: Mapping[str, float] = field(default_factory=dict)  # requests by finish reason
     prefix_cache_queries: float | None = None
     prefix_cache_hits: float | None = None
-    kv_cache_tokens: float | None = None
+    kv_cache_tokens: float | None = None  # of all engines together
+    engines: int = 1
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
 
 

@@ -25,6 +25,7 @@ from probe.records import (
 
 # Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
 MIN_REQUESTS = 20
+TOO_FEW = "too_few_requests"
 CUT_SHORT = "cut_short"  # the reason of a step that guard, budget or caller stopped on the way
 # Outcomes of requests that the server did no work for.
 _REFUSED = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST, Outcome.REJECTED)
@@ -141,7 +142,7 @@ def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objec
     """Why a step judges nothing, or None. Late stamps move TTFT by themselves, TPOT by their share of a token."""
     judged = [record for record in records if record.outcome is not Outcome.ABORTED]
     if len(judged) < MIN_REQUESTS:
-        return "too_few_requests"
+        return TOO_FEW
     answered = sorted(record.output_tokens for record in judged if record.outcome is Outcome.OK)
     if not answered:
         return None  # nothing has a latency; what remains to be judged needs no stamp

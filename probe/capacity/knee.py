@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from probe.guard import IN_FLIGHT_CAP, NO_FIRST_TOKEN, SERVER_RESTARTED, USERS_LATENCY
+from probe.guard import OVERLOAD, SERVER_RESTARTED
 from probe.records import Capacity, StepSummary, Stopped
 from probe.summary import CUT_SHORT, MIN_REQUESTS
 
 MODE = "empirical"  # measured, with no model behind it
-# The guard's reasons that speak of load; the others say that our requests or our polls failed.
-_OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP)
+
+
 # The budget's reason that says that the server was too slow, and not that the run was too long.
 OVER_OBJECTIVE = "over_objective_seconds"
 # Why a step judged nothing, and what to do about it.
@@ -111,11 +111,11 @@ def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
 def _guarded(steps: Sequence[StepSummary], reason: str | None) -> str:
     cut = min((step.plan.concurrency for step in steps if step.reason == CUT_SHORT), default=None)
     if cut is None:
-        cause = "try again when the server is calm" if reason in _OVERLOAD else "`kneewatch check` says what fails"
+        cause = "try again when the server is calm" if reason in OVERLOAD else "`kneewatch check` says what fails"
         when = "before a step could be judged" if steps else "before its first step"
         return f"the guard stopped the run {when} ({reason}); {cause}"
     where = "the first step" if len(steps) == 1 else f"the step at concurrency {cut}"
-    advice = _below(cut) if reason in _OVERLOAD else "that is no knee; look at the server's log, then measure again"
+    advice = _below(cut) if reason in OVERLOAD else "that is no knee; look at the server's log, then measure again"
     return f"the guard stopped {where} ({reason}): {advice}"
 
 

@@ -1,23 +1,26 @@
-"""A guarded step-up: steps of rising concurrency, watched, until one breaks an objective or the guard says stop.
+"""A guarded step-up: one step of load after the other, watched, until the course is over or the guard says stop.
 
-In: a RampJob and the seams to the server (load, and a reading of its metrics). Out: a CapacityResult. Load and
-watch run side by side; whichever of guard, budget, caller or the last step ends it, nothing is in flight
-afterwards.
+In: a RampJob, the Course that says which steps, and the seams to the server (load, and a reading of its metrics).
+Out: a CapacityResult. Load and watch run side by side; whichever of guard, budget, caller or the last step ends it,
+nothing is in flight afterwards.
 """
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol, TypeVar
 
 from probe import summary
-from probe.capacity.knee import OVER_OBJECTIVE, knee
+from probe.capacity.knee import OVER_OBJECTIVE
 from probe.clock import Clock
 from probe.errors import TargetError
-from probe.guard import IN_FLIGHT_CAP, GuardLimits, decide
+from probe.guard import IN_FLIGHT_CAP, OVERLOAD, GuardLimits, decide
 from probe.load.source import Load
 from probe.records import (
+    Capacity,
     CapacityResult,
     Cost,
     Objectives,
@@ -31,11 +34,51 @@ from probe.records import (
     Stopped,
 )
 
+_T = TypeVar("_T")
+
 # While we load, the server is read often: an overload shows within two or three polls. An overloaded server is slow
 # to be read, which must not hold up the guard: it is asked at its own pace, and after each failure.
 POLL_S = 0.5
 _POLL_TIMEOUT_S = 1.0
 _GUARD_S = 0.25
+
+
+# After a trip: how long the server may take to be calm again, before load goes on.
+_CALM_S = 30.0
+
+
+class Course(Protocol):
+    """Which steps a run takes, one after the other, and what follows from them."""
+
+    @property
+    def observe_s(self) -> float:
+        """How long to watch the server before there is load."""
+        ...
+
+    @property
+    def survives_overload(self) -> bool:
+        """Whether the run goes on, with less load, after the guard has ended a step for an overload."""
+        ...
+
+    def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+        """The server, without our load, and a single request of ours. May take seconds."""
+        ...
+
+    def next(self) -> StepPlan | None:
+        """The next step; None when the course is over. May take seconds."""
+        ...
+
+    def took(self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None) -> None:
+        """What came of it; `tripped`: why the guard ended it, if it did. May take seconds."""
+        ...
+
+    def ended(self) -> str | None:
+        """Why the course is over, in words."""
+        ...
+
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+        """What follows. May take seconds."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +97,6 @@ class RampJob:
 
     target: str
     model: str
-    plans: tuple[StepPlan, ...]
     objectives: Objectives
     budget: Budget
     context: RunContext
@@ -81,14 +123,19 @@ class Ramp:
     def __init__(
         self,
         job: RampJob,
+        course: Course,
         load: Load,
         read_server: Callable[[], Awaitable[ServerSnapshot]],
         clock: Clock,
         *,
         on_step: Callable[[StepSummary], None] = _ignore,
         on_record: Callable[[RequestRecord], None] = _ignore,
+        think: Callable[[Callable[[], _T]], Awaitable[_T]] = asyncio.to_thread,
     ) -> None:
+        """`think` runs what takes the course seconds, away from the event loop."""
         self._job = job
+        self._course = course
+        self._think = think
         self._load = load
         self._read_server = read_server
         self._clock = clock
@@ -98,6 +145,9 @@ class Ramp:
         self._started = datetime.fromtimestamp(clock.wall_s(), UTC)
         self._steps: list[StepSummary] = []
         self._halt = asyncio.Event()
+        self._step_halt = asyncio.Event()  # of the step that runs; set with the other, or alone after a trip
+        self._loading = False
+        self._tripped: str | None = None
         self._failures: list[Outcome] = []
         self._requests, self._tokens = 0, 0
         self._over: list[tuple[int, int]] = []
@@ -110,6 +160,7 @@ class Ramp:
         """Cancels the load now. The first reason given is the one reported."""
         self._watch.stopped = self._watch.stopped or Stopped(by, reason)
         self._halt.set()
+        self._step_halt.set()
 
     async def run(self) -> CapacityResult:
         """Runs the steps and returns the result, also when it was stopped on the way.
@@ -120,23 +171,27 @@ class Ramp:
         self._started_ns = self._clock.monotonic_ns()
         watchers = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._keep_guard())]
         for watcher in watchers:
-            watcher.add_done_callback(lambda _: self._halt.set())  # no watch, whatever the reason: no load
+            watcher.add_done_callback(lambda _: self._halt_all())  # no watch, whatever the reason: no load
         try:
-            # One request that no step counts: a cold server's first answer says nothing of its capacity.
-            await self._run_step(StepPlan(concurrency=1, seconds=0, requests=1))
-            self._warm = True
-            for plan in self._job.plans:
+            await self._look()
+            while not self._halt.is_set() and (plan := await self._think(self._course.next)) is not None:
                 first = len(self._watch.readings)
                 await self._poll()  # the state before the step, so that its preemptions are its own
                 if self._halt.is_set():
                     break
-                step = await self._step(plan, first)
+                run = await self._run_step(plan)
+                await self._poll()
+                readings = sorted(self._watch.readings[first:], key=lambda reading: reading.at_ns)
+                step = summary.summarize(run, self._job.objectives, polls=readings)
                 self._steps.append(step)
                 self._on_step(step)
-                if self._job.guarded and step.valid and step.broken:
-                    self.stop("done", f"concurrency {plan.concurrency} broke {', '.join(step.broken)}")
+                await self._think(partial(self._course.took, step, run, readings, self._tripped))
+                if self._tripped is not None:
+                    await self._until_calm()
+            if (reason := self._course.ended()) is not None:
+                self.stop("done", reason)
         finally:
-            self._halt.set()
+            self._halt_all()
             for watcher in watchers:
                 watcher.cancel()
             ended = await asyncio.gather(*watchers, return_exceptions=True)
@@ -155,18 +210,51 @@ class Ramp:
             started=self._started,
             context=self._job.context,
             steps=tuple(self._steps),
-            capacity=knee(self._steps, stopped),
+            capacity=self._course.capacity(self._steps, stopped),
             cost=self._cost(),
             stopped=stopped,
         )
 
+    def _halt_all(self) -> None:
+        self._halt.set()
+        self._step_halt.set()
+
+    async def _look(self) -> None:
+        """What there is to see before the first step."""
+        # One request that no step counts: a cold server's first answer says nothing of its capacity.
+        first = await self._run_step(StepPlan(concurrency=1, seconds=0, requests=1))
+        self._warm = True
+        before = len(self._watch.readings)
+        ends = self._clock.monotonic_ns() + int(self._course.observe_s * 1e9)
+        while not self._halt.is_set() and self._clock.monotonic_ns() < ends:
+            await asyncio.sleep(POLL_S)
+        lone = summary.summarize(first, self._job.objectives)
+        await self._think(partial(self._course.saw, self._watch.readings[before:], lone))
+
+    async def _until_calm(self) -> None:
+        """Waits for the server to have no queue, and forgets what the guard saw of it; ends the run where it stays."""
+        ends = self._clock.monotonic_ns() + int(_CALM_S * 1e9)
+        while not self._halt.is_set():
+            reading = await self._poll()
+            if reading is not None and not reading.waiting:
+                break
+            if self._clock.monotonic_ns() > ends:
+                self.stop("guard", self._tripped)
+            await asyncio.sleep(POLL_S)
+        self._watch.polls.clear()
+        self._tripped = None
+
     async def _run_step(self, plan: StepPlan) -> StepRun:
         self._rate_rps = max(plan.arrivals.rate_rps, plan.arrivals.end_rate_rps) if plan.arrivals else 0.0
-        run = await self._load.run(plan, self._halt, self._keep)
+        if not self._halt.is_set():
+            self._step_halt.clear()
+        self._loading = True
+        run = await self._load.run(plan, self._step_halt, self._keep)
+        self._loading = False
         if run.problem is not None:
             self.stop("error", run.problem)
         elif run.capped:
-            self.stop("guard", IN_FLIGHT_CAP)
+            self._trip(IN_FLIGHT_CAP)
         return run
 
     def _keep(self, record: RequestRecord) -> None:
@@ -177,12 +265,6 @@ class Ramp:
         if record.outcome not in (Outcome.OK, Outcome.ABORTED):
             self._failures.append(record.outcome)
             self._ask_guard()
-
-    async def _step(self, plan: StepPlan, first: int) -> StepSummary:
-        run = await self._run_step(plan)
-        await self._poll()
-        polls = sorted(self._watch.readings[first:], key=lambda reading: reading.at_ns)
-        return summary.summarize(run, self._job.objectives, polls=polls)
 
     async def _watch_server(self) -> None:
         """Reads the server until cancelled."""
@@ -202,7 +284,15 @@ class Ramp:
     def _ask_guard(self) -> None:
         verdict = decide(self._watch.polls, self._failures, self._limits.offered(self._rate_rps), self._silent_s())
         if self._job.guarded and not verdict.go:
-            self.stop("guard", verdict.reason)
+            self._trip(verdict.reason)
+
+    def _trip(self, reason: str | None) -> None:
+        """Ends the step for an overload, where the course knows what to make of it, and else the run."""
+        if self._course.survives_overload and self._loading and reason in OVERLOAD:
+            self._tripped = self._tripped or reason
+            self._step_halt.set()
+        elif self._tripped is None:
+            self.stop("guard", reason)
 
     def _silent_s(self) -> float:
         """For how long a request of ours has waited for the first byte of its answer. A cold server's first one may."""

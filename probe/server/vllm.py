@@ -31,6 +31,10 @@ HISTOGRAMS: Mapping[str, Sequence[str]] = {
     "tpot": ("vllm:request_time_per_output_token_seconds",),  # from 0.11
     "e2e": ("vllm:e2e_request_latency_seconds",),
     "queue": ("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
+    "prefill": ("vllm:request_prefill_time_seconds",),
+    "prompt_length": ("vllm:request_prompt_tokens",),
+    "output_length": ("vllm:request_generation_tokens",),
+    "iteration_tokens": ("vllm:iteration_tokens_total",),
 }
 _PLAIN = (
     *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *PROMPT_TOKENS,
@@ -72,6 +76,7 @@ def _snapshot(samples: Mapping[str, list[Sample]], at_ns: int, wall_s: float, ve
         prefix_cache_queries=_total(samples, PREFIX_QUERIES),
         prefix_cache_hits=_total(samples, PREFIX_HITS),
         kv_cache_tokens=_kv_cache_tokens(samples),
+        engines=max(len(_first(samples, RUNNING)), 1),
         histograms={key: found for key, names in HISTOGRAMS.items() if (found := _histogram(samples, names))},
     )
 

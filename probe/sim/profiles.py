@@ -148,7 +148,7 @@ _ALL = (
             front_end=FrontEnd(per_request_s=0.002, per_prompt_token_s=2e-5)),
     _server("prefix", "the 8B model with a prefix cache", _8B_A100, prefix_caching=True),
     _server("attention", "a model whose long prompts cost by the square of their length",
-            StepCost(0.004, 2e-5, 4e-5, 0.006, 5e-8, 2.5e-8), batched=8192, longest=65_536, kv_tokens=600_000),
+            StepCost(0.004, 2e-5, 4e-5, 0.006, 5e-8, 4e-9), batched=8192, longest=65_536, kv_tokens=600_000),
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = MappingProxyType({p.name: p for p in _ALL})

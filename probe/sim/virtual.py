@@ -201,6 +201,7 @@ class VirtualServer:
             prefix_cache_queries=m.prefix_queries,
             prefix_cache_hits=m.prefix_hits,
             kv_cache_tokens=float(self.profile.usable_blocks * self.profile.block_size * len(engines)),
+            engines=len(engines),
             histograms={
                 "ttft": m.ttft.histogram(),
                 "itl": m.itl.histogram(),

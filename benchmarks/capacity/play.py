@@ -1,0 +1,74 @@
+"""One capacity run of Kneewatch on a case, in virtual time: the real Ramp, guard, summary and search."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from benchmarks.capacity.cases import Case
+from benchmarks.capacity.virtual_load import VirtualLoad
+from probe.capacity.search import Hints, Search
+from probe.load.ramp import Budget, Course, Ramp, RampJob
+from probe.records import CapacityResult, RunContext, ServerSnapshot
+from probe.sim.virtual import Visit
+from tests.virtual_time import VirtualClock, virtually
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a run found, and what it did to live users: how many ended while it ran, and how many late or slow."""
+
+    result: CapacityResult
+    users: int
+    spoilt: int
+
+
+async def _at_once(work: Callable[[], _T]) -> _T:
+    return work()
+
+
+def play(
+    case: Case,
+    truth_rps: float,
+    seed: int,
+    course: Course,
+    *,
+    live_share: float = 0.2,
+    budget: Budget = Budget(10**9, 1800, 20),
+) -> Played:
+    """Runs `course` on the case with live users at a share of its capacity."""
+    server = case.server(seed, live_share * truth_rps)
+    users: list[Visit] = []
+
+    async def run() -> CapacityResult:
+        clock = VirtualClock()
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        # Users have been there for a while.
+        server.advance(begin)
+        await asyncio.sleep(120)
+        server.advance(loop.time())
+        server.visits.clear()
+        load = VirtualLoad(server, case.workload, seed)
+        load.on_ended = lambda visit: None if visit.ours else users.append(visit)
+
+        async def read() -> ServerSnapshot:
+            server.advance(max(loop.time(), server.now_s))
+            return server.snapshot()
+
+        job = RampJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}))
+        ramp = Ramp(job, course, load, read, clock, think=_at_once)
+        result = await ramp.run()
+        await asyncio.sleep(60)
+        load._collect(loop.time(), lambda _: None)
+        return result
+
+    result = virtually(run(), within_s=10_000)
+    ttft, tpot = case.objectives.ttft, case.objectives.tpot
+    spoilt = sum(
+        (v.ttft_s > ttft.within_s) or (v.output_tokens > 1 and v.tpot_s > tpot.within_s)  # type: ignore[union-attr]
+        for v in users
+    )
+    return Played(result, len(users), spoilt)

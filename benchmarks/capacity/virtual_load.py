@@ -1,0 +1,129 @@
+"""Load on a server in virtual time: what worker processes are for a real one (probe/load/source.py)."""
+
+import asyncio
+from array import array
+from collections.abc import Callable, Iterator
+
+from probe.arrivals import due_ns
+from probe.records import Api, Outcome, RequestRecord, RequestSpec, StepPlan, StepRun, TokenEvents, Traffic
+from probe.sim.virtual import VirtualServer, Visit
+from probe.summary import MIN_REQUESTS
+from probe.workload import Workload, lengths
+
+_SLICE_S = 0.05  # how often the outside is listened to
+_STRETCH = 2
+
+
+class VirtualLoad:
+    """Steps on a VirtualServer, whose time is the running loop's."""
+
+    def __init__(self, server: VirtualServer, workload: Workload, seed: int) -> None:
+        self._server, self._workload, self._seed = server, workload, seed
+        self._lengths: Iterator[tuple[int, int]] = lengths(workload, seed)
+        self._steps = 0
+        self._open: dict[int, Visit] = {}
+        self.on_ended: Callable[[Visit], None] = lambda _: None
+
+    async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
+        self._steps += 1
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        window = start + plan.warm_up_s
+        end = window + plan.seconds
+        records: list[RequestRecord] = []
+        sent = in_window = 0
+        capped = closed = False
+        due = due_ns(plan.arrivals, self._seed * 1000 + self._steps) if plan.arrivals else None
+        coming = start + next(due) * 1e-9 if due else start
+
+        def keep(record: RequestRecord) -> None:
+            records.append(record)
+            on_record(record)
+
+        while not stop.is_set():
+            now = loop.time()
+            self._collect(now, keep)
+            until = now + _SLICE_S
+            while not closed and not capped:
+                stretched = end if in_window >= MIN_REQUESTS else end + _STRETCH * plan.seconds
+                if plan.requests is not None:
+                    closed = sent >= plan.requests
+                else:
+                    closed = coming >= stretched
+                if closed or (due and coming >= until):
+                    break
+                if len(self._open) >= plan.concurrency:
+                    capped = due is not None
+                    break
+                self._submit(coming if due else now)
+                sent += 1
+                in_window += coming >= window
+                coming = start + next(due) * 1e-9 if due else now
+            if capped or (closed and not self._open):
+                break
+            await asyncio.sleep(_SLICE_S if not due or closed else until - now)
+            if not due and not closed:
+                coming = loop.time()
+        self._collect(loop.time(), keep)
+        for visit in self._open.values():
+            self._server.abort(visit)
+            keep(self._record(visit, loop.time()))
+        self._open.clear()
+        last = max((r.done_ns for r in records), default=round(start * 1e9))
+        cut = stop.is_set() or capped
+        closes = last if plan.requests is not None or cut else min(round(max(end, coming if due else end) * 1e9), last)
+        return StepRun(plan, tuple(records), (round(window * 1e9), max(closes, round(window * 1e9))), (0.0,) * 20, cut, capped)
+
+    def in_flight(self) -> list[RequestRecord]:
+        now = asyncio.get_running_loop().time()
+        return [self._record(visit, now) for visit in self._open.values()]
+
+    def _submit(self, at_s: float) -> None:
+        prompt, output = next(self._lengths)
+        visit = self._server.submit(max(at_s, self._server.now_s), prompt, output, self._workload.shared_tokens)
+        self._open[id(visit)] = visit
+
+    def _collect(self, now: float, keep: Callable[[RequestRecord], None]) -> None:
+        self._server.advance(max(now, self._server.now_s))
+        for visit in self._server.visits:
+            self.on_ended(visit)
+            if visit.ours and self._open.pop(id(visit), None) is not None:
+                keep(self._record(visit, visit.last_s))
+        self._server.visits.clear()
+
+    def _record(self, visit: Visit, now_s: float) -> RequestRecord:
+        done = visit.ended and visit.last_s == visit.last_s  # noqa: PLR0124 - not NaN
+        times = visit.token_times_s() if done else []
+        begun = visit.first_s == visit.first_s  # noqa: PLR0124 - not NaN
+        tokens = _spread(visit.output_tokens, len(times))
+        spec = RequestSpec(self._workload.name, Api.COMPLETIONS, (), visit.prompt_tokens, visit.output_tokens)
+        sent_ns = round(visit.arrival_s * 1e9)
+        return RequestRecord(
+            target="bench",
+            model="bench",
+            traffic=Traffic.CAPACITY,
+            spec=spec,
+            scheduled_ns=sent_ns,
+            sent_ns=sent_ns,
+            done_ns=max(round(now_s * 1e9), sent_ns),
+            done_wall_s=now_s,
+            outcome=Outcome.OK if done else Outcome.ABORTED,
+            http_status=200 if begun else None,
+            events=TokenEvents(
+                at_ns=array("q", [round(t * 1e9) for t in times]),
+                late_ns=array("q", bytes(8 * len(times))),
+                tokens=tokens,
+                first_visible=0 if times else None,
+            ),
+            reads=1 if begun else 0,
+            prompt_tokens=visit.prompt_tokens,
+            output_tokens=visit.output_tokens if done else 0,
+        )
+
+
+def _spread(tokens: int, events: int) -> "array[int]":
+    """So many tokens over so many events, the first of one."""
+    if events < 2:
+        return array("i", [tokens] * events)
+    each, rest = divmod(tokens - 1, events - 1)
+    return array("i", [1, *(each + (i < rest) for i in range(events - 1))])

@@ -1,0 +1,177 @@
+"""From windows of a server's metrics to its step law: what a step costs by what is in it. Pure; needs scipy.
+
+Two figures of each window are explained at once. The mean gap between tokens is the duration of a step, seen by those
+that decode in it: some steps hold nothing but decodes, the others a prompt, or a chunk of one. The mean time from the
+batch to the first token is the duration of the steps that hold a prompt. Time over steps would not do: it contains
+idle time. Robust non-negative least squares, since a hiccup must not move the law.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from probe.capacity.windows import Window
+from probe.sim.cost import StepCost
+
+MIN_WINDOWS = 8
+MIN_BATCH = 1.5  # below it a step's cost says nothing of what another request adds
+# Relative scatter of a window's mean around the law, beyond which a window counts as an outlier.
+_SCATTER = 0.03
+# How hard a term is held to its first guess where the windows do not tell it from the others.
+_PRIOR = np.array([1.0, 0.5, 0.1, 1.0, 0.5])
+_FEW_PREFILLS = 5
+_ROUNDS = 2
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A fitted step law. `residual`: median relative error of a window; `covariance` of the terms of the cost, in
+    their order; `batches`: least and greatest number of decoding requests that it was learnt from.
+    """
+
+    cost: StepCost
+    residual: float
+    covariance: tuple[tuple[float, ...], ...]
+    batches: tuple[float, float]
+    windows: int
+
+
+def fit(segments: Sequence[Sequence[Window]], chunk_tokens: int, prompts: Sequence[float]) -> Law | None:
+    """The law, or None where the windows are too few or too idle. A segment is a stretch of windows without a break. `chunk_tokens`: most tokens in a step;
+    `prompts`: lengths of prompts, equally likely."""
+    good = [[w for w in s if w.steps > 0 and w.batch >= MIN_BATCH and w.itl_sum_s > 0] for s in segments]
+    if sum(map(len, good)) < MIN_WINDOWS:
+        return None
+    seen = _Seen([w for s in good for w in s], segments, chunk_tokens, prompts)
+    guess = terms = seen.guess()
+    for _ in range(_ROUNDS):
+        solved = least_squares(
+            lambda x: np.concatenate([seen.errors(x * guess), _PRIOR * (x - 1)]),
+            terms / guess,
+            bounds=(0.0, np.inf),
+            loss="soft_l1",
+            f_scale=2.0,
+        )
+        terms = np.maximum(solved.x, 1e-9) * guess
+        seen.scale_by(terms)
+    jacobian = np.asarray(solved.jac) / guess
+    spread = max(float(np.median(np.abs(seen.errors(terms)))) / 0.6745, 0.2)
+    covariance = np.linalg.pinv(jacobian.T @ jacobian) * spread**2
+    return Law(
+        cost=_cost(terms),
+        residual=float(np.median(np.abs(seen.gaps(terms) / seen.itl_s - 1))),
+        covariance=tuple(tuple(float(v) for v in row) for row in covariance),
+        batches=(float(seen.batch.min()), float(seen.batch.max())),
+        windows=len(seen.batch),
+    )
+
+
+def _cost(terms: _Floats) -> StepCost:
+    host, sequence, token, weights, kv_token = (float(max(term, 0.0)) for term in terms)
+    return StepCost(host, sequence, token, weights, kv_token)
+
+
+class _Seen:
+    """The windows as arrays, and what a law makes of them.
+
+    In a step begin as many prompts as a Poisson process brings, of lengths of which `prompts` are equally likely.
+    """
+
+    def __init__(
+        self,
+        windows: Sequence[Window],
+        segments: Sequence[Sequence[Window]],
+        chunk_tokens: int,
+        prompts: Sequence[float],
+    ) -> None:
+        self.itl_s = _column(w.itl_s for w in windows)
+        self.batch = _column(w.batch for w in windows)
+        self.kv_tokens = _column(w.kv_tokens for w in windows)
+        steps = _column(w.steps for w in windows)
+        started = _column(w.prompts for w in windows)
+        computed = _column(max(w.prompt_tokens - w.cached_tokens, 0.0) for w in windows)
+        lengths = np.array(prompts, dtype=float)
+        lengths *= computed.sum() / max(started.sum(), 1.0) / lengths.mean()
+        chunks = np.ceil(lengths / chunk_tokens)
+        # Chunks of prompts in a step, as one that decodes sees it: over the time, since it does not see idle steps.
+        seconds = _column(w.seconds for w in windows)
+        engines = _column(w.engines for w in windows)
+        begun = started * chunks.mean() * self.itl_s / seconds / engines
+        self.filled = 1 - np.exp(-begun)
+        # Lengths of this window's prompts: as all, but with the mean that was seen.
+        own = np.where(started > 0, computed / np.maximum(started, 1.0) / lengths.mean(), 1.0)
+        together = np.where(begun > 0, begun / np.maximum(self.filled, 1e-9), 1.0)
+        self.chunk = (lengths / chunks)[:, None] * (own * together)[None, :]
+        self._prefills(segments, chunk_tokens, lengths, computed.sum() / max(sum(w.prompt_tokens for w in windows), 1.0))
+        share = 1 - self.itl_s.min() / self.itl_s  # of the gaps that prompts are the cause of, about
+        self.itl_scatter = np.sqrt(0.01**2 + 0.1**2 / steps + (0.7 * share) ** 2 / np.maximum(started, 1.0))
+        self.itl_scale, self.prefill_scale = self.itl_s, self.prefill_s
+
+    def _prefills(
+        self, segments: Sequence[Sequence[Window]], chunk_tokens: int, lengths: _Floats, fresh: float
+    ) -> None:
+        """The mean prefill of each segment. It is counted when a request ends, long after it happened; so conditions
+        are averaged over the whole segment, each window by the prompts that began in it.
+        """
+        told = [s for s in segments if sum(w.finished for w in s) >= _FEW_PREFILLS and sum(w.prompts for w in s) > 0]
+        finished = _column(sum(w.finished for w in s) for s in told)
+        self.prefill_s = _column(sum(w.prefill_sum_s for w in s) for s in told) / finished
+        self.begun_batch = _column(_as_begun(s, lambda w: w.batch if w.steps else 0.0) for s in told)
+        self.begun_kv = _column(_as_begun(s, lambda w: w.kv_tokens) for s in told)
+        ended = _column(sum(w.finished_prompt_tokens for w in s) for s in told) / finished
+        own = lengths[:, None] * np.where(ended > 0, ended * fresh / lengths.mean(), 1.0)[None, :]
+        self.chunks = np.ceil(own / chunk_tokens)
+        mean_chunk, mean_chunks = (lengths / np.ceil(lengths / chunk_tokens)).mean(), np.ceil(lengths / chunk_tokens).mean()
+        beside = _column(_as_begun(s, lambda w: w.prompts / w.steps if w.steps else 0.0) for s in told) * mean_chunks
+        self.begun_chunk = own / self.chunks + mean_chunk * beside[None, :]
+        self.prefill_scatter = 0.02 + 0.2 / np.sqrt(finished)
+
+    def guess(self) -> _Floats:
+        step_s = float(np.min(self.itl_s))
+        first_s = float(np.median(self.prefill_s)) if self.prefill_s.size else 2 * step_s
+        chunk = float(self.begun_chunk.mean()) if self.prefill_s.size else float(self.chunk.mean())
+        chunks = float(self.chunks.mean()) if self.prefill_s.size else 1.0
+        token_s = max(first_s / chunks - 0.5 * step_s, 0.1 * step_s) / max(chunk, 1.0)
+        kv, batch = max(float(np.max(self.kv_tokens)), 1.0), max(float(np.max(self.batch)), 1.0)
+        return np.array([0.4 * step_s, 0.1 * step_s / batch, token_s, 0.5 * step_s, 0.1 * step_s / kv])
+
+    def gaps(self, terms: _Floats) -> _Floats:
+        """The mean gap of each window by the law."""
+        bare = _step(terms, self.batch, self.kv_tokens, 0.0)
+        filled = _step(terms, self.batch, self.kv_tokens, self.chunk).mean(axis=0)
+        return np.asarray((1 - self.filled) * bare + self.filled * filled)
+
+    def prefills(self, terms: _Floats) -> _Floats:
+        """The mean prefill of each segment by the law."""
+        return np.asarray((self.chunks * _step(terms, self.begun_batch, self.begun_kv, self.begun_chunk)).mean(axis=0))
+
+    def scale_by(self, terms: _Floats) -> None:
+        """Take errors relative to a law and not to what was seen: a window that is low by chance would count more."""
+        self.itl_scale, self.prefill_scale = self.gaps(terms), self.prefills(terms)
+
+    def errors(self, terms: _Floats) -> _Floats:
+        """All errors, each in units of what it may scatter by."""
+        gaps = (self.gaps(terms) - self.itl_s) / self.itl_scale / self.itl_scatter
+        return np.concatenate([gaps, (self.prefills(terms) - self.prefill_s) / self.prefill_scale / self.prefill_scatter])
+
+
+def _as_begun(segment: Sequence[Window], figure: Callable[[Window], float]) -> float:
+    """A figure as the prompts that began met it."""
+    return sum(figure(w) * w.prompts for w in segment) / sum(w.prompts for w in segment)
+
+
+def _column(values: Iterable[float]) -> _Floats:
+    return np.array(list(values), dtype=float)
+
+
+def _step(terms: _Floats, batch: _Floats, kv_tokens: _Floats, prefill: _Floats | float) -> _Floats:
+    """probe.sim.cost.StepCost.step_seconds for arrays."""
+    host, sequence, token, weights, kv_token = terms
+    memory = weights + kv_token * kv_tokens
+    compute = token * (batch + prefill)
+    return np.asarray(host + sequence * batch + (memory**4 + compute**4 + 1e-30) ** 0.25)

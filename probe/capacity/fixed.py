@@ -1,0 +1,47 @@
+"""The course of a run whose steps are given: one after the other, until one breaks an objective. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from probe.capacity.knee import knee
+from probe.records import Capacity, ServerSnapshot, StepPlan, StepRun, StepSummary, Stopped
+
+
+class FixedSteps:
+    """The steps in their order. `to_the_end`: also those above one that broke an objective."""
+
+    observe_s = 0.0
+    survives_overload = False
+
+    def __init__(self, plans: Sequence[StepPlan], *, to_the_end: bool = False) -> None:
+        self._plans: Iterator[StepPlan] = iter(plans)
+        self._to_the_end = to_the_end
+        self._ended: str | None = None
+
+    def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+        """Nothing follows from it."""
+
+    def next(self) -> StepPlan | None:
+        return None if self._ended else next(self._plans, None)
+
+    def took(
+        self,
+        step: StepSummary,
+        run: StepRun,  # noqa: ARG002
+        readings: Sequence[ServerSnapshot],  # noqa: ARG002
+        tripped: str | None,  # noqa: ARG002
+    ) -> None:
+        if step.valid and step.broken and not self._to_the_end:
+            self._ended = f"{load_words(step.plan)} broke {', '.join(step.broken)}"
+
+    def ended(self) -> str | None:
+        return self._ended
+
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+        return knee(steps, stopped)
+
+
+def load_words(plan: StepPlan) -> str:
+    """How much load a step is: "concurrency 8", or "12.5 requests/s"."""
+    if plan.arrivals is None:
+        return f"concurrency {plan.concurrency}"
+    return f"{plan.arrivals.rate_rps:.4g} requests/s"

@@ -1,0 +1,161 @@
+"""What a server did between two readings of its metrics, as the fit of a step law needs it. Pure.
+
+In: ServerSnapshots in the order of their times. Out: Windows. A restart, a reading that lacks a figure, and an idle
+moment give no window.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from probe.records import Histogram, ServerSnapshot
+
+# Shorter ones are joined: with few steps in them their means are noise.
+_MIN_S = 0.9
+_MIN_DECODES = 20
+_MIN_PROMPTS = 5  # a prompt is counted when it ends, and may have begun in the window before
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Sums over one stretch of time. Gauges are the mean of the readings at its ends and between."""
+
+    begin_s: float
+    end_s: float
+    steps: float  # that gave a token
+    decodes: float  # gaps between tokens that were counted
+    itl_sum_s: float
+    prompts: float  # that got their first token
+    prompt_tokens: float  # of theirs
+    ttft_sum_s: float
+    finished: float
+    prefill_sum_s: float  # of the finished ones: from the batch to the first token
+    finished_prompt_tokens: float  # of theirs
+    generation_tokens: float
+    running: float
+    waiting: float
+    kv_tokens: float  # of one engine
+    cached_tokens: float  # prompt tokens that the prefix cache had
+    engines: int = 1
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+    @property
+    def itl_s(self) -> float:
+        """Mean gap between two tokens of a request."""
+        return self.itl_sum_s / self.decodes
+
+    @property
+    def tokens_per_gap(self) -> float:
+        """Tokens that come together: above 1 with speculative decoding."""
+        return max((self.generation_tokens - self.prompts) / self.decodes, 1.0) if self.decodes else 1.0
+
+    @property
+    def batch(self) -> float:
+        """Requests that decode in a step of one engine."""
+        return self.decodes / self.steps
+
+
+def windows(snapshots: Iterable[ServerSnapshot]) -> list[Window]:
+    """The windows between readings, those too short to say anything joined to the next."""
+    found: list[Window] = []
+    pending: Window | None = None
+    for before, after in pairwise(snapshots):
+        window = _between(before, after)
+        if window is None:
+            pending = None
+            continue
+        pending = _joined(pending, window) if pending is not None else window
+        if pending.seconds >= _MIN_S and pending.decodes >= _MIN_DECODES and pending.prompts >= _MIN_PROMPTS:
+            found.append(pending)
+            pending = None
+    return found
+
+
+def total(parts: Sequence[Window]) -> Window:
+    """Several windows as one. ValueError without any."""
+    if not parts:
+        raise ValueError("no windows")
+    joined = parts[0]
+    for part in parts[1:]:
+        joined = _joined(joined, part)
+    return joined
+
+
+def _between(before: ServerSnapshot, after: ServerSnapshot) -> Window | None:
+    seconds = (after.at_ns - before.at_ns) * 1e-9
+    itl, ttft = _delta(before, after, "itl"), _delta(before, after, "ttft")
+    if itl is None or ttft is None or seconds <= 0:
+        return None
+    steps = _delta(before, after, "iteration_tokens")
+    prefill, lengths = _delta(before, after, "prefill"), _delta(before, after, "prompt_length")
+    prompt_tokens = _growth(before.prompt_tokens, after.prompt_tokens)
+    generated = _growth(before.generation_tokens, after.generation_tokens)
+    if prompt_tokens is None or generated is None:
+        return None
+    running = ((before.running or 0.0) + (after.running or 0.0)) / 2
+    usage = ((before.kv_cache_usage or 0.0) + (after.kv_cache_usage or 0.0)) / 2
+    decodes, itl_sum_s = itl
+    # Where the steps are not counted (vLLM before 0.6): as many as the gaps of one request fit in the time.
+    counted = steps[0] if steps is not None else (seconds * decodes / itl_sum_s if itl_sum_s else 0.0)
+    return Window(
+        begin_s=before.at_ns * 1e-9,
+        end_s=after.at_ns * 1e-9,
+        steps=counted,
+        decodes=decodes,
+        itl_sum_s=itl_sum_s,
+        prompts=ttft[0],
+        prompt_tokens=prompt_tokens,
+        ttft_sum_s=ttft[1],
+        finished=prefill[0] if prefill else 0.0,
+        prefill_sum_s=prefill[1] if prefill else 0.0,
+        finished_prompt_tokens=lengths[1] if lengths else 0.0,
+        generation_tokens=generated,
+        running=running,
+        waiting=((before.waiting or 0.0) + (after.waiting or 0.0)) / 2,
+        kv_tokens=usage * (after.kv_cache_tokens or 0.0) / after.engines,
+        cached_tokens=_growth(before.prefix_cache_hits, after.prefix_cache_hits) or 0.0,
+        engines=after.engines,
+    )
+
+
+def _delta(before: ServerSnapshot, after: ServerSnapshot, name: str) -> tuple[float, float] | None:
+    """How many were observed, and their sum; None where the server does not say, or counted from zero again."""
+    old: Histogram | None = before.histograms.get(name)
+    new: Histogram | None = after.histograms.get(name)
+    if old is None or new is None or new.count < old.count:
+        return None
+    return new.count - old.count, max(new.sum - old.sum, 0.0)
+
+
+def _growth(before: float | None, after: float | None) -> float | None:
+    return after - before if before is not None and after is not None and after >= before else None
+
+
+def _joined(a: Window, b: Window) -> Window:
+    share = b.seconds / (a.seconds + b.seconds) if a.seconds + b.seconds else 0.0
+
+    def mean(x: float, y: float) -> float:
+        return x + (y - x) * share
+
+    return Window(
+        begin_s=a.begin_s,
+        end_s=b.end_s,
+        steps=a.steps + b.steps,
+        decodes=a.decodes + b.decodes,
+        itl_sum_s=a.itl_sum_s + b.itl_sum_s,
+        prompts=a.prompts + b.prompts,
+        prompt_tokens=a.prompt_tokens + b.prompt_tokens,
+        ttft_sum_s=a.ttft_sum_s + b.ttft_sum_s,
+        finished=a.finished + b.finished,
+        prefill_sum_s=a.prefill_sum_s + b.prefill_sum_s,
+        finished_prompt_tokens=a.finished_prompt_tokens + b.finished_prompt_tokens,
+        generation_tokens=a.generation_tokens + b.generation_tokens,
+        running=mean(a.running, b.running),
+        waiting=mean(a.waiting, b.waiting),
+        kv_tokens=mean(a.kv_tokens, b.kv_tokens),
+        cached_tokens=a.cached_tokens + b.cached_tokens,
+        engines=b.engines,
+    )
