@@ -211,6 +211,7 @@ def _capacity() -> list[Placed]:
     knee = f"max by (mode, model, workload) ({names.KNEE_CONCURRENCY.name}{{{_WORKLOAD}}})"
     runs = f"sum by (outcome) (increase({names.CAPACITY_RUNS.name}{{{_TARGET}}}[1d]))"
     trips = f"sum by (reason) (increase({names.GUARD_TRIPS.name}{{{_TARGET}}}[1d]))"
+    refusals = f"sum by (reason) (increase({names.CAPACITY_REFUSALS.name}{{{_TARGET}}}[1d]))"
     over = f"sum(increase({names.OVER_OBJECTIVE.name}{{{_TARGET}}}[1d]))"
     return [
         panels.timeseries(
@@ -246,12 +247,13 @@ def _capacity() -> list[Placed]:
         ),
         panels.timeseries(
             "Runs and guard trips, 1 day",
-            "Capacity runs of the last day by how they ended, and why the guard stopped our load. Good: runs that are"
-            " done; a guard trip now and then is the guard at work.",
+            "Capacity runs of the last day by how they ended, why the guard stopped our load, and why a run was not"
+            " allowed to begin. Good: runs that are done; a guard trip now and then is the guard at work.",
             unit="short",
             queries=[
                 Query(f"{runs} or on() vector(0)", "runs {{outcome}}"),
                 Query(f"{trips} or on() vector(0)", "guard {{reason}}"),
+                Query(f"{refusals} > 0 or on() vector(0)", "refused {{reason}}"),
             ],
             width=16,
         ),

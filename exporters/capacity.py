@@ -66,7 +66,7 @@ class CapacityExporter:
         before = self._shown.get(key, labels)
         for metric, value in (
             (self._rps, capacity.requests_per_second),
-            (self._last_success, result.started.timestamp() + result.cost.seconds),
+            (self._last_success, result.ended_s),
             (self._lower, capacity.lower),
             (self._upper, capacity.upper),
             (self._tokens, capacity.output_tokens_per_second),

@@ -119,6 +119,10 @@ class App:
             self._server.observe(target, snapshot)
 
     def result(self, result: CapacityResult) -> None:
+        loaded = self.watches[result.target].server
+        for watch in self.watches.values():
+            if watch.server == loaded:
+                watch.load_ended()
         self._capacity.observe(result)  # first: a full disk takes the history, not the figure
         self._store.add(result)
 

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -114,7 +115,7 @@ async def _watch(app: App, seconds: float, console: Console) -> None:
     finally:
         stop.set()
         await monitor
-    console.print(live_summary(app.statuses()))
+    console.print(live_summary(app.statuses(), time.time()))
     result = app.watches[_TARGET].last_result
     if result is not None:
         console.print("The capacity run, closed loop, 256 prompt and 64 output tokens:")
@@ -129,7 +130,7 @@ async def _show(app: App, seconds: float, console: Console, monitor: asyncio.Tas
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while loop.time() < end and not monitor.done():
             if console.is_terminal:
-                live.update(live_summary(app.statuses()), refresh=True)
+                live.update(live_summary(app.statuses(), time.time()), refresh=True)
             elif loop.time() >= line_due:
                 line_due = loop.time() + _LINE_S
                 console.print(_line(app, end - loop.time()))

@@ -57,6 +57,8 @@ class GuardLimits:
     latency_polls: int = 6  # three seconds: at a request a second the last poll alone would hold nothing
     slow_first_tokens: float = 3
     itl_samples: float = 20
+    worse_than_before: float = 2  # users whose prompts are long wait long without us too
+    usual_samples: float = 200
 
     def promised(self, objectives: Objectives) -> Self:
         """The same, with the latencies that were promised."""
@@ -166,12 +168,14 @@ def _slow(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict |
     same queue and the same batch: whoever waits so long, it is a reason to stop.
     """
     recent = seen[-limits.latency_polls :]
-    words = _slow_first_tokens(recent, limits) or _slow_next_tokens(recent, limits)
+    words = _slow_first_tokens(seen, recent, limits) or _slow_next_tokens(recent, limits)
     return GuardVerdict(go=False, reason=USERS_LATENCY, detail=words) if words else None
 
 
-def _slow_first_tokens(recent: Sequence[ServerSnapshot], limits: GuardLimits) -> str | None:
-    """Whether more took over twice the objective than may miss the objective itself."""
+def _slow_first_tokens(
+    seen: Sequence[ServerSnapshot], recent: Sequence[ServerSnapshot], limits: GuardLimits
+) -> str | None:
+    """Whether more took over twice the objective than may miss the objective itself, and than usually do."""
     first, last = _ends(recent, "ttft")
     if limits.ttft is None or first is None or last is None:
         return None
@@ -179,9 +183,18 @@ def _slow_first_tokens(recent: Sequence[ServerSnapshot], limits: GuardLimits) ->
     limit_s = min((bound for bound, _ in last.buckets if bound >= wanted_s), default=inf)  # rather too late than wrong
     answered = last.count - first.count
     slow = answered - (_up_to(last, limit_s) - _up_to(first, limit_s))
-    if slow < limits.slow_first_tokens or slow <= (1 - limits.ttft.ratio) * answered:
+    usual = limits.worse_than_before * _usual(seen, limit_s, limits)
+    if slow < limits.slow_first_tokens or slow <= max(1 - limits.ttft.ratio, usual) * answered:
         return None
     return f"{slow:g} of {answered:g} requests that the server answered had their first token after {limit_s:g} s"
+
+
+def _usual(seen: Sequence[ServerSnapshot], limit_s: float, limits: GuardLimits) -> float:
+    """The share of first tokens after `limit_s` in the server's whole life before this load; 0 where it was short."""
+    ever, _ = _ends(seen, "ttft")
+    if ever is None or ever.count < limits.usual_samples:
+        return 0.0
+    return (ever.count - _up_to(ever, limit_s)) / ever.count
 
 
 def _slow_next_tokens(recent: Sequence[ServerSnapshot], limits: GuardLimits) -> str | None:

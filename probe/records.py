@@ -346,6 +346,11 @@ class CapacityResult:
     stopped: Stopped
     schema: str = "kneewatch.result/1"
 
+    @property
+    def ended_s(self) -> float:
+        """When it ended, on the wall clock: what its age counts from."""
+        return self.started.timestamp() + self.cost.seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Histogram:

@@ -27,7 +27,7 @@ from probe.records import (
     TargetStatus,
 )
 from probe.server.scrape import Scraper
-from probe.targets.static import endpoint, lock, workload
+from probe.targets.static import endpoint, lock, server_of, workload
 from probe.workload import requests
 
 _log = structlog.get_logger()
@@ -90,6 +90,15 @@ class TargetWatch:
     @property
     def model(self) -> str:
         return self._canary.model
+
+    @property
+    def server(self) -> str:
+        """What the target's lock is named after: targets that share it share a server."""
+        return server_of(self.config)
+
+    def load_ended(self) -> None:
+        """There was step-up load of ours on the server, of this target or of another."""
+        self._permission.run_ended()
 
     @property
     def last_result(self) -> CapacityResult | None:
@@ -187,7 +196,6 @@ class TargetWatch:
             raise
         finally:
             self._ramp = None
-            self._permission.run_ended()
             self._ramp_ended.set()
         self._refusal = None
         self.restore(result)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from probe import latency, slo
 from probe.records import CapacityResult, Distribution, Objectives, Outcome, RequestRecord, StepSummary, TargetStatus
-from probe.report.words import MISSING, milliseconds, number, percent, promises
+from probe.report.words import MISSING, ago, milliseconds, number, percent, promises
 from probe.words import one_line
 
 _STEP_COLUMNS = (
@@ -80,13 +80,13 @@ def canary_words(record: RequestRecord, objectives: Objectives) -> str:
     )
 
 
-def live_summary(statuses: Sequence[TargetStatus]) -> Table:
-    """What the monitor sees now, for a terminal that is redrawn."""
+def live_summary(statuses: Sequence[TargetStatus], wall_s: float) -> Table:
+    """What the monitor sees now, at `wall_s`, for a terminal that is redrawn."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("target", "canaries", "good", "TTFT", "TPOT", "running", "waiting", "KV", "capacity", "limited by"):
         table.add_column(column, overflow="fold")
     for status in statuses:
-        table.add_row(*(Text(one_line(cell)) for cell in _status_row(status)))
+        table.add_row(*(Text(one_line(cell)) for cell in _status_row(status, wall_s)))
     return table
 
 
@@ -99,11 +99,14 @@ def print_step(console: Console, step: StepSummary) -> None:
     )
 
 
-def _status_row(status: TargetStatus) -> tuple[str, ...]:
+def _status_row(status: TargetStatus, wall_s: float) -> tuple[str, ...]:
     last = status.recent[0] if status.recent else None
     server, result = status.server, status.capacity
     capacity = result.capacity if result else None
-    known = capacity is not None and capacity.requests_per_second is not None
+    words = status.capacity_state or MISSING
+    if result and capacity and capacity.requests_per_second is not None:
+        rate = number(capacity.requests_per_second)
+        words = f"{rate} req/s at {capacity.knee_concurrency}, {ago(result.ended_s, wall_s)}"
     return (
         status.name,
         f"{len(status.recent)}, last {last.outcome.value}" if last else "none yet",
@@ -113,9 +116,7 @@ def _status_row(status: TargetStatus) -> tuple[str, ...]:
         number(server.running if server else None),
         number(server.waiting if server else None),
         percent(server.kv_cache_usage if server else None),
-        f"{number(capacity.requests_per_second)} req/s at {capacity.knee_concurrency}"
-        if capacity and known
-        else (status.capacity_state or MISSING),
+        words,
         (capacity.limiting or MISSING) if capacity else MISSING,
     )
 

@@ -45,6 +45,15 @@ def when(wall_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall_s))
 
 
+def ago(wall_s: float, now_s: float) -> str:
+    """How long before now, in the largest unit that fits."""
+    seconds = max(now_s - wall_s, 0.0)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
 def iso(wall_s: float) -> str:
     """A moment in UTC, for programs: ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_s))

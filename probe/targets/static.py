@@ -34,8 +34,12 @@ def endpoint(target: TargetConfig) -> Endpoint:
 
 def lock(config: Config, target: TargetConfig, clock: Clock) -> Lock:
     """What keeps other probers from loading the target's server."""
-    server = server_key(target.base_url, _text(target.connection.unix_socket))
-    return FileLock(server, config.lock_dir, clock)
+    return FileLock(server_of(target), config.lock_dir, clock)
+
+
+def server_of(target: TargetConfig) -> str:
+    """The target's server, by the name that its lock has."""
+    return server_key(target.base_url, _text(target.connection.unix_socket))
 
 
 def workload(name: str, config: WorkloadConfig) -> Workload:

@@ -7,6 +7,7 @@ from typing import Any
 
 from probe import latency, slo
 from probe.records import Objectives, Outcome, RequestRecord, TargetStatus
+from probe.report import words
 from probe.report.record_json import record_json
 from probe.report.words import iso, milliseconds, number, percent, promises, when
 
@@ -53,11 +54,7 @@ def filters() -> Mapping[str, Callable[..., object]]:
 
 def ago(wall_s: float) -> str:
     """How long ago, in the largest unit that fits."""
-    seconds = max(time.time() - wall_s, 0.0)
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+    return words.ago(wall_s, time.time())
 
 
 def good_share(records: Sequence[RequestRecord], objectives: Objectives) -> float | None:
@@ -108,6 +105,11 @@ def target_json(status: TargetStatus) -> dict[str, Any]:
         "server_error": status.server_error,
         "capacity": None
         if capacity is None
-        else {"run": capacity.id, "started": capacity.started.isoformat(), **asdict(capacity.capacity)},
+        else {
+            "run": capacity.id,
+            "started": capacity.started.isoformat(),
+            "ended": iso(capacity.ended_s),
+            **asdict(capacity.capacity),
+        },
         "capacity_state": status.capacity_state,
     }

@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
-from example_records import WALL_S, record, result
+from example_records import WALL_S, record, result, snapshot
 from prometheus_client import REGISTRY, generate_latest
 from standin import Standin, free_port, standin
 
@@ -155,9 +156,23 @@ def test_a_knee_is_shown_again_after_a_restart(tmp_path: Path) -> None:
     again = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
     page = generate_latest(again.registry).decode()
     assert re.search(r'kneewatch_capacity_requests_per_second{[^}]*target="a"[^}]*} 10.0', page)
-    assert f"{WALL_S + 31.5:.9g}"[:6] in page
+    measured = re.search(r"kneewatch_capacity_last_success_timestamp_seconds{[^}]*} (\S+)", page)
+    assert measured is not None
+    assert float(measured[1]) == WALL_S + 31.5, "its age is that of the run, not of the restart"
     assert again.statuses()[0].capacity == result()
     assert 'kneewatch_capacity_runs_total{outcome="done",target="a"} 0.0' in page
+
+
+def test_a_run_is_no_users_load_for_any_target_of_its_server() -> None:
+    """Two workloads on one server: the second run must not take the first for live traffic."""
+    raw = [{"name": name, "base_url": f"http://{host}:9"} for name, host in (("a", "127.0.0.1"), ("b", "localhost"))]
+    raw.append({"name": "c", "base_url": "http://127.0.0.1:10"})
+    app = App(config_from({"targets": raw}, "test"), SystemClock())
+    for watch in app.watches.values():
+        for at_s in (0, 60):
+            watch._permission.reading(replace(snapshot(generation_tokens=9.0 * at_s), at_ns=at_s * 10**9))
+    app.result(result(target="a"))
+    assert [watch._permission._live.users() is None for watch in app.watches.values()] == [True, True, False]
 
 
 def test_a_history_that_cannot_be_written_costs_no_series() -> None:

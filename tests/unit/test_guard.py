@@ -168,6 +168,20 @@ def test_only_the_last_polls_count_towards_latencies() -> None:
     assert _judged(_latencies(0), *[_latencies(4)] * PROMISED.latency_polls) is None
 
 
+@pytest.mark.parametrize(
+    ("slow", "quick", "verdict"), [(20, 80, None), (21, 80, "users_latency"), (3, 0, "users_latency")]
+)
+def test_users_who_always_wait_long_are_no_reason_unless_it_gets_worse(
+    slow: float, quick: float, verdict: str | None
+) -> None:
+    """Before the load one of ten waited so long, of 200: long prompts. Twice that is more than usual."""
+    assert _judged(_latencies(20, 180), _latencies(20 + slow, 180 + quick)) == verdict
+
+
+def test_what_a_young_server_did_is_not_what_it_usually_does() -> None:
+    assert _judged(_latencies(199, 0), _latencies(202, 0)) == "users_latency"
+
+
 @pytest.mark.parametrize(("gaps", "gap_s", "verdict"), [(20, 0.11, "users_latency"), (20, 0.1, None), (19, 9.0, None)])
 def test_a_mean_gap_over_twice_the_objective_stops_the_load(gaps: float, gap_s: float, verdict: str | None) -> None:
     assert _judged(_latencies(), _latencies(gaps=gaps, gap_s=gap_s)) == verdict

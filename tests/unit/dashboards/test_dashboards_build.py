@@ -106,5 +106,7 @@ def test_the_rate_window_holds_the_slowest_canary() -> None:
 def test_trips_of_the_guard_are_counted_like_runs() -> None:
     """Both count from zero from the start, and a restart of the monitor resets both."""
     (panel,) = [panel for panel in PANELS if panel["title"] == "Runs and guard trips, 1 day"]
-    for series, target in zip((names.CAPACITY_RUNS, names.GUARD_TRIPS), panel["targets"], strict=True):
+    for series, target in zip(
+        (names.CAPACITY_RUNS, names.GUARD_TRIPS, names.CAPACITY_REFUSALS), panel["targets"], strict=True
+    ):
         assert f'(increase({series.name}{{target="$target"}}[1d]))' in target["expr"]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from probe.clock import SystemClock
 from probe.errors import LockError
+from probe.load import lock as module
 from probe.load.lock import FileLock, server_key, shared_directory
 
 SERVER = "llama:8000"
@@ -192,6 +193,30 @@ def test_a_file_that_was_removed_while_it_was_held_is_no_lock_for_the_next(tmp_p
                     await _lock(tmp_path).__aenter__()
 
     first = _lock(tmp_path)
+    asyncio.run(held())
+
+
+def test_a_file_that_is_removed_just_before_it_is_locked_is_not_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder went, and took it away: whoever comes next would make another one, and hold that."""
+    opened: list[int] = []
+
+    def open_too_early(path: Path) -> int:
+        file = really_open(path)
+        if not opened:
+            path.unlink()
+        opened.append(file)
+        return file
+
+    async def held() -> None:
+        async with _lock(tmp_path):
+            assert len(opened) == 2
+            with pytest.raises(LockError):
+                await _lock(tmp_path).__aenter__()
+
+    really_open = module._open
+    monkeypatch.setattr(module, "_open", open_too_early)
     asyncio.run(held())
 
 

@@ -4,7 +4,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from example_records import CHAT, no_knee, record, result, snapshot, spec, status, step
+from example_records import CHAT, WALL_S, no_knee, record, result, snapshot, spec, status, step
 from rich.console import Console
 
 from probe.records import Capacity, Distribution, Outcome, Stopped
@@ -84,22 +84,23 @@ def test_a_server_cannot_write_on_the_terminal() -> None:
     assert "\x1b" not in canary_words(record(model=evil), CHAT)
     assert "\x1b" not in canary_words(record(outcome=Outcome.SERVER_ERROR, detail=evil), CHAT)
     assert "\x1b" not in result_words(result(capacity=no_knee(evil), stopped=Stopped("error", evil)))
-    assert "\x1b" not in _printed(live_summary([status(capacity_state=evil)]))
+    assert "\x1b" not in _printed(live_summary([status(capacity_state=evil)], WALL_S))
 
 
 def test_the_live_summary_before_and_after_the_first_canary() -> None:
-    text = _printed(live_summary([status(), status(name="b", up=True, recent=[record()], server=snapshot())]))
+    text = _printed(live_summary([status(), status(name="b", up=True, recent=[record()], server=snapshot())], WALL_S))
     assert "none yet" in text
     assert "1, last ok" in text
 
 
 def test_the_live_summary_shows_the_capacity_or_why_there_is_none() -> None:
-    assert "10 req/s at 4" in _printed(live_summary([status(capacity=result())]))
-    assert "running" in _printed(live_summary([status(capacity_state="running")]))
+    shown = _printed(live_summary([status(capacity=result())], WALL_S + 31.5 + 7300))
+    assert "10 req/s at 4, 2 h ago" in shown
+    assert "running" in _printed(live_summary([status(capacity_state="running")], WALL_S))
 
 
 @pytest.mark.parametrize("state", ["busy: [/x] waits", "no_server_metrics: http://[fe80::1]:8000/metrics: refused"])
 def test_words_from_outside_are_no_markup(state: str) -> None:
-    text = "".join(_printed(live_summary([status(capacity_state=state)])).split())
+    text = "".join(_printed(live_summary([status(capacity_state=state)], WALL_S)).split())
     for word in state.split():
         assert word in text

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from probe.config import config_from, show
 from probe.records import CapacityResult, Outcome, Stopped, TargetStatus
+from probe.report.words import iso
 from probe.server import vllm
 from probe.web.pages import build_pages
 
@@ -93,6 +95,12 @@ def test_the_status_page_answers_what_is_asked_first(shown: TargetStatus, words:
     text = " ".join(_page(shown).text.split())
     for word in words:
         assert word in text
+
+
+def test_an_old_capacity_shows_its_age() -> None:
+    """One of before a restart: its run took half a minute, and ended two hours ago."""
+    old = result(started_s=time.time() - 7200 - 31.5)
+    assert "2 h ago, empirical" in " ".join(_page(status(capacity=old)).text.split())
 
 
 def test_every_target_and_every_run_is_on_the_page() -> None:
@@ -223,6 +231,7 @@ def test_targets_as_json() -> None:
     assert target["good_share"] == 1.0
     assert target["server"]["waiting"] == 2.0
     assert target["capacity"]["knee_concurrency"] == 4
+    assert target["capacity"]["ended"] == iso(WALL_S + 31.5)
     assert target["canaries"][0]["ttft_s"] == pytest.approx(0.1)
     assert "prompt" not in target["canaries"][0]
 
