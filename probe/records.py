@@ -329,6 +329,7 @@ class RunContext:
     engine: str = "unknown"
     version: str = "unknown"
     gpu: str | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)  # the server's own, as far as it shows them
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +346,7 @@ class CapacityResult:
     cost: Cost
     stopped: Stopped
     schema: str = "kneewatch.result/1"
+    confirms: str | None = None  # the id of the run before it, which this one repeated at once because it was low
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +428,7 @@ class ServerSnapshot:
     prefix_cache_queries: float | None = None
     prefix_cache_hits: float | None = None
     kv_cache_tokens: float | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)  # it was started with, as far as it shows them
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
 
 

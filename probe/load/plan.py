@@ -34,6 +34,7 @@ def ramp_job(
         objectives=_plain(asdict(objectives)),
         engine=server.engine if server else "unknown",
         version=server.version if server else "unknown",
+        flags=server.flags if server else {},
     )
     warm_up_s = _WARM_UP_SHARE * step_s if requests_per_step is None else 0.0
     plans = tuple(
