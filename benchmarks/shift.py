@@ -193,7 +193,7 @@ def measure(years: int, cases: int) -> Iterator[tuple[str, object]]:
         "-10%, 4.5 % noise, baseline 28": found(cases, normal(0.045), -0.1, baseline=28),
         "-10%, 6 % noise, baseline 28": found(cases, normal(0.06), -0.1, baseline=28),
     }  # fmt: skip
-    yield "decay", {f"-{share:.1%} a week": decay(min(cases, 200), usual, share) for share in (0.0025, 0.005, 0.01)}
+    yield "decay", {f"-{share:.2%} a week": decay(min(cases, 200), usual, share) for share in (0.0025, 0.005, 0.01)}
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -41,6 +42,9 @@ class Sink(Protocol):
 
     def result(self, result: CapacityResult) -> None:
         """A capacity run ended."""
+
+    def dropped(self, result: CapacityResult) -> bool:
+        """Whether the result just given is so far below the target's baseline that a second run has to confirm it."""
 
     def refused(self, target: str, reason: str) -> None:
         """A capacity run was not allowed to start."""
@@ -105,13 +109,20 @@ class TargetWatch:
         self._sink.snapshot(self.config.name, self._server)
 
     async def capacity(self) -> None:
-        """One guarded capacity run, unless the pre-flight checks forbid it."""
+        """One guarded capacity run; where it ended by itself far below the baseline, a second one at once."""
+        first = await self._measure()
+        if first is not None and first.stopped.by == "done" and self._sink.dropped(first):
+            _log.warning("capacity has dropped, it is measured again", target=self.config.name)
+            await self._measure(confirms=first.id)
+
+    async def _measure(self, confirms: str | None = None) -> CapacityResult | None:
+        """One guarded run, reported; None where the pre-flight checks forbid it. `confirms`: the run it repeats."""
         target = self.config
         if (refusal := await self._may_not_load()) is not None:
             self._refusal = refusal
             _log.warning("capacity run refused", target=target.name, reason=refusal)
             self._sink.refused(target.name, refusal)
-            return
+            return None
         budget = target.capacity.budget
         job = ramp_job(
             target=target.name,
@@ -134,10 +145,11 @@ class TargetWatch:
         _log.info("capacity run started", target=target.name, concurrency=target.capacity.concurrency)
         try:
             async with workers:
-                result = await ramp.run()
+                result = replace(await ramp.run(), confirms=confirms)
         except Exception as error:
             ramp.stop("error", type(error).__name__)
-            self._sink.result(ramp.result())  # load that ran is accounted for, whatever broke
+            # Load that ran is accounted for, whatever broke.
+            self._sink.result(replace(ramp.result(), confirms=confirms))
             raise
         finally:
             self._ramp = None
@@ -152,6 +164,7 @@ class TargetWatch:
             requests_per_second=result.capacity.requests_per_second,
             knee_concurrency=result.capacity.knee_concurrency,
         )
+        return result
 
     def status(self) -> TargetStatus:
         """The target as pages and terminals show it."""

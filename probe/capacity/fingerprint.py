@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from probe.records import CapacityResult, Figure, RunContext
 
 _DIGITS = 12  # 48 bits: a number that fits into a sample of Prometheus without loss
+_NO_END = ("interrupt", "error")
 _LEFT_OUT = ("workload.name", "objectives.name", "objectives.window_s")
 
 
@@ -48,9 +49,12 @@ def from_number(value: float) -> str:
 
 
 def figure(result: CapacityResult) -> Figure | None:
-    """The capacity of a result as one figure of its target's history; None where the run found none."""
+    """The capacity of a result as one figure of its target's history.
+
+    None where the run found none, or where it was interrupted or broke: how far it had come says nothing of the server.
+    """
     capacity = result.capacity
-    if capacity.requests_per_second is None:
+    if capacity.requests_per_second is None or result.stopped.by in _NO_END:
         return None
     return Figure(
         at_s=result.started.timestamp(),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from example_records import WALL_S, no_knee, result, step
 
+from probe.capacity.fingerprint import figure
 from probe.errors import ConfigError
 from probe.records import Stopped
 from probe.report.result_json import dumps
@@ -135,3 +136,16 @@ def test_a_row_that_cannot_be_read_hides_itself_alone(tmp_path: Path, text: str)
         assert found is not None
         assert found.id == "good"
         assert store.get("odd") is None
+
+
+def test_figures_come_oldest_first_without_runs_that_found_none() -> None:
+    with _store() as store:
+        store.add(result(result_id="2", started_s=WALL_S + 2))
+        store.add(result(result_id="1", started_s=WALL_S + 1, steps=[step()] * 3))
+        store.add(result(result_id="none", started_s=WALL_S + 3, capacity=no_knee()))
+        store.add(result(result_id="other", target="b"))
+        for i, text in enumerate(["{}", "not json", "3"]):
+            store._db.execute("INSERT INTO results VALUES (?, 'a', ?, ?)", (f"odd{i}", WALL_S, text))
+        assert [found.at_s for found in store.figures("a")] == [WALL_S + 1, WALL_S + 2]
+        assert store.figures("a")[0] == figure(result(started_s=WALL_S + 1))
+        assert store.figures("nobody") == []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.capacity.fingerprint import as_number, figure, fingerprint, from_number, parts
-from probe.records import Api, RunContext
+from probe.records import Api, RunContext, Stopped
 from probe.report.result_json import dumps, loads
 from probe.workload import Lognormal, Workload
 
@@ -92,6 +92,7 @@ def test_a_result_is_a_figure_if_it_found_a_knee() -> None:
     assert (found.at_s, found.requests_per_second, found.lower, found.upper) == (1000.0, 10.0, 10.0, 12.5)
     assert (found.mode, found.confirms) == ("empirical", False)
     assert figure(result(capacity=no_knee())) is None
+    assert figure(result(stopped=Stopped("interrupt"))) is None
     again = figure(replace(result(), confirms="the one before"))
     assert again is not None
     assert again.confirms
