@@ -57,7 +57,7 @@ class Target:
         """One night at `level` (log of the true capacity over the usual one): the methods that fired in it."""
         before = self.judge.fired()
         self._run(level, confirms=False)
-        if self.judge.has_dropped:
+        if self.judge.unconfirmed:
             self._run(level, confirms=True)
         self._nights += 1
         return Counter(name for name, fired in self.judge.fired().items() if fired and not before[name])

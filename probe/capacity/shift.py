@@ -74,7 +74,7 @@ def shift(history: Sequence[Figure]) -> Shift | None:
 def wants_confirmation(history: Sequence[Figure]) -> bool:
     """Whether the newest figure is a drop for which a second run has to be made at once."""
     alike = _alike(history)
-    return bool(alike) and not alike[-1].confirms and _replay(alike).has_dropped
+    return bool(alike) and not alike[-1].confirms and _replay(alike).unconfirmed
 
 
 def _replay(alike: Sequence[Figure]) -> "Judge":
@@ -163,9 +163,9 @@ class Judge:
         self._fired = dict.fromkeys((CONFIRMED_DROP, MEDIAN_OF_3, MANN_WHITNEY, "rise of 3", "rise of 5"), False)
 
     @property
-    def has_dropped(self) -> bool:
-        """Whether the newest figure lies so far under the baseline that it needs a second run."""
-        return self.norm is not None and self.norm.has_dropped(self.recent[-1])
+    def unconfirmed(self) -> bool:
+        """Whether the newest figure lies so far under the baseline that it needs a second run, and had none."""
+        return self.norm is not None and self.norm.has_dropped(self.recent[-1]) and not self._fired[CONFIRMED_DROP]
 
     def fired(self) -> dict[str, bool]:
         """By method, whether it says that the knee has shifted."""

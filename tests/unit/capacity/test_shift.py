@@ -127,6 +127,14 @@ def test_a_drop_of_a_fifth_asks_for_a_second_run_and_a_second_run_for_no_third()
     assert "confirmed_drop" in fired(shift([*night, again]))
 
 
+def test_a_drop_that_is_known_asks_for_no_more_runs() -> None:
+    """Else a page would double the load of every night until somebody mends the server."""
+    assert wants_confirmation(figures([*month(), 30.0]))
+    assert not wants_confirmation(figures([*month(), 30.0, 30.0]))
+    assert not wants_confirmation(figures([*month(), 30.0, 30.0, 30.0]))
+    assert wants_confirmation(figures([*month(), 30.0, 40.0, 30.0]))
+
+
 def test_a_night_that_was_measured_twice_counts_once_with_its_second_run() -> None:
     """Else one bad hour would be two bad nights of three."""
     history = figures([*month(), 36.0, 30.0, 36.0])
