@@ -158,6 +158,7 @@ class Judge:
         self.since_s: float | None = None
         self._baseline: list[_Point] = []
         self._follows_shift = False
+        self._not_to_learn = 0  # how many of the recent runs were made before a shift had ended
         self._shifted: list[_Point] = []  # the runs since the shift began
         # A rise has two tests of its own, so that neither keeps up the other.
         self._fired = dict.fromkeys((CONFIRMED_DROP, MEDIAN_OF_3, MANN_WHITNEY, "rise of 3", "rise of 5"), False)
@@ -188,7 +189,9 @@ class Judge:
         self._follow(self.norm, point, confirms=confirms)
 
     def _learn(self, point: _Point) -> None:
-        if self.since_s is None and len(self._baseline) < MAX_BASELINE:
+        if self._not_to_learn:
+            self._not_to_learn -= 1
+        elif self.since_s is None and len(self._baseline) < MAX_BASELINE:
             self._baseline.append(point)
             self._settle()
 
@@ -222,8 +225,8 @@ class Judge:
     def _follow(self, norm: _Norm, point: _Point, *, confirms: bool) -> None:
         """Notes when a shift begins and ends, and starts a new baseline from one that lasts."""
         if not any(self._fired.values()):
-            if self.since_s is not None:  # of the runs of the shift, at most one may stay among the next to learn
-                self.recent = deque(list(self.recent)[-3:], maxlen=_RECENT)
+            if self.since_s is not None:
+                self._not_to_learn = len(self.recent)
             self.since_s, self._shifted = None, []
             return
         if self.since_s is None:

@@ -99,6 +99,20 @@ def test_a_shift_ends_when_the_knee_is_back_more_than_half_the_way() -> None:
     assert fired(judged([*shifted, 39.5, 39.5, 39.5])) == set()
 
 
+def test_a_page_ends_when_a_run_is_back_by_more_than_half_the_way() -> None:
+    page = [*month(), 30.0, 30.0]
+    assert "confirmed_drop" in fired(judged([*page, 33.0]))
+    assert "confirmed_drop" not in fired(judged([*page, 37.0]))
+    assert "confirmed_drop" not in fired(judged([*page, 37.0, 33.0]))
+
+
+def test_a_short_baseline_asks_for_more() -> None:
+    lower = [37.1] * 3
+    assert fired(judged([*month(), *lower])) == {"median_of_3"}
+    assert fired(judged([*month(days=7), *lower])) == set()
+    assert fired(judged([*month(days=7), *[36.0] * 3])) == {"median_of_3"}
+
+
 def test_a_noisy_baseline_asks_for_more() -> None:
     quiet, noisy = month(), [40.0 * (1.0 + 0.08 * math.sin(2 * day)) for day in range(33)]
     assert fired(judged([*quiet, 36.0, 36.0, 36.0])) == {"median_of_3"}
@@ -141,6 +155,9 @@ def test_a_night_that_was_measured_twice_counts_once_with_its_second_run() -> No
     low, second = history[-2], replace(history[-2], requests_per_second=40.0, lower=39.0, upper=41.0, confirms=True)
     assert fired(shift([*history[:-2], low, second, history[-1]])) == set()
     assert fired(shift(history)) == {"median_of_3"}
+    twice = figures([*month(), 35.0, 31.0, 33.0])
+    assert fired(shift([*twice[:-1], replace(twice[-1], confirms=True)])) == set()
+    assert fired(shift(twice)) == {"median_of_3"}
 
 
 def test_without_a_baseline_nothing_asks_for_a_second_run() -> None:
@@ -225,8 +242,12 @@ def test_a_shift_that_lasts_two_weeks_is_the_next_baseline_and_says_so() -> None
 
 
 def test_a_week_of_trouble_is_not_learnt() -> None:
-    """The baseline had ten runs when it began; afterwards it goes on with those and with new ones."""
-    found = judged([*month(days=15), *[30.0] * 7, *month(days=30)])
+    """The baseline had twelve runs when it began; afterwards it goes on with those and with new ones."""
+    begun = month(days=15)
+    during = [judged([*begun, *[30.0] * runs]).baseline for runs in range(2, 14)]
+    assert {baseline.count for baseline in during} == {12}
+    assert {judged([*begun, *[30.0] * 7, *month(days=runs)]).baseline.count for runs in range(1, 8)} == {12}
+    found = judged([*begun, *[30.0] * 7, *month(days=30)])
     assert fired(found) == set()
     assert found.baseline.count == 28
     assert found.baseline.requests_per_second == pytest.approx(40.0, rel=0.01)
