@@ -1,12 +1,16 @@
-"""The alerts on capacity: the knee went down, or nothing has measured it for days. Pure."""
+"""The alerts on capacity: the knee went down, or nothing has measured it for days. Pure.
+
+Whether it went down is judged where the runs are (probe/capacity/shift.py); the rules say it on.
+"""
 
 from alerts.rules import Alert, Group, now, one_of
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
+from probe.capacity.shift import CONFIRMED_DROP, DROP_RATIO, MANN_WHITNEY, MEDIAN_OF_3
 from probe.config import Config
 
-_LEFT = 0.85
-_BY = "target, model, workload, mode"
+# Verified and empirical figures have one baseline; which of the two the last one was, must not end an alert.
+_BY = "target, model, workload"
 # Two nights and two hours: one night may be a bad one, and a run does not start to the second.
 _STALE_S = 2 * DAY_S + 2 * HOUR_S
 
@@ -14,7 +18,7 @@ _STALE_S = 2 * DAY_S + 2 * HOUR_S
 def capacity_group(config: Config, scale: float = 1.0) -> Group:
     """The alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
     nightly = [name for name, cron in _schedules(config) if _every_day(cron)]
-    rules = [_down(scale), *([_stale(nightly, scale)] if nightly else [])]
+    rules = [_dropped(scale), _down(scale), *([_stale(nightly, scale)] if nightly else [])]
     return Group("kneewatch-capacity", max(1.0, 60 * scale), rules)
 
 
@@ -37,27 +41,47 @@ def _every_day(cron: str) -> bool:
     return day == month == weekday == "*"
 
 
+def _dropped(scale: float) -> Alert:
+    """Two runs, the second at once after the first: probe/capacity/shift.py has decided, the rule repeats it."""
+    return Alert(
+        name="KneewatchKneeDropped",
+        expr=_shifted(CONFIRMED_DROP),
+        for_s=60 * scale,
+        severity="page",
+        summary=f"{{{{ $labels.target }}}}: capacity has dropped by {DROP_RATIO:.0%} or more",
+        description=(
+            f"{_takes()}. Two runs one after the other were {DROP_RATIO:.0%} or more below that: the load at which"
+            " users start to wait may be here already."
+        ),
+    )
+
+
 def _down(scale: float) -> Alert:
-    """Compares with the average over a day a week ago: the same hour and day, smoothed."""
-    day, week = duration(DAY_S * scale), duration(7 * DAY_S * scale)
-    lower, upper = names.CAPACITY_RPS_LOWER.name, names.CAPACITY_RPS_UPPER.name
-    # The knee is found to within a step. Where steps double, one request more or less may halve the
-    # figure, so only bounds that lie apart are a change. Without an upper bound no load broke an
-    # objective: the figure says "at least", and a lower "at least" is no sign of a lower knee.
-    expr = f"avg by ({_BY}) ({upper})\n  / avg by ({_BY}) (avg_over_time({lower}[{day}] offset {week})) < {_LEFT:g}"
-    current = now(f"avg({names.CAPACITY_RPS.name}{{target=%q}})")
     return Alert(
         name="KneewatchKneeDown",
-        expr=expr,
+        expr=_shifted(MEDIAN_OF_3, MANN_WHITNEY),
         for_s=600 * scale,
         severity="ticket",
-        summary="{{ $labels.target }}: capacity is at most {{ $value | humanizePercentage }} of last week's",
+        summary="{{ $labels.target }}: capacity is lower than it was",
         description=(
-            "{{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}, {{ $labels.mode }}) takes"
-            f" {current} requests/s within its objectives. Even the upper bound of that is"
-            f" {{{{ $value | humanizePercentage }}}} of the lower bound of a week ago (average over {day}). Below"
-            f" {_LEFT:.0%} the server, its settings or its hardware changed, or users' load during the run did."
+            f"{_takes()}. That is more than runs differ by chance: the server, its settings or its hardware changed, or"
+            " users' load during the runs did."
         ),
+    )
+
+
+def _shifted(*methods: str) -> str:
+    """A forecast is no measurement: that it fell is shown, and wakes nobody."""
+    chosen = f'method=~"{"|".join(methods)}"' if len(methods) > 1 else f'method="{methods[0]}"'
+    return f'max by ({_BY}) ({names.KNEE_SHIFTED.name}{{{chosen},mode!="forecast"}}) == 1'
+
+
+def _takes() -> str:
+    baseline = f'{names.KNEE_BASELINE.name}{{target=%q,mode!="forecast"}}'
+    return (
+        "{{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}) takes"
+        f" {now(f'max({baseline} * (1 + {names.KNEE_SHIFT.name}))')} requests/s within its objectives, against a"
+        f" baseline of {now(f'max({baseline})')}"
     )
 
 

@@ -207,6 +207,7 @@ def _capacity() -> list[Placed]:
         (names.CAPACITY_RPS, "capacity"),
         (names.CAPACITY_RPS_LOWER, "lower bound"),
         (names.CAPACITY_RPS_UPPER, "upper bound"),
+        (names.KNEE_BASELINE, "baseline"),
     )
     knee = f"max by (mode, model, workload) ({names.KNEE_CONCURRENCY.name}{{{_WORKLOAD}}})"
     runs = f"sum by (outcome) (increase({names.CAPACITY_RUNS.name}{{{_TARGET}}}[1d]))"
@@ -216,8 +217,8 @@ def _capacity() -> list[Placed]:
     return [
         panels.timeseries(
             "Capacity",
-            "Requests per second that the server takes within every objective, with bounds. Good: as last week. Without"
-            " an upper bound no load broke an objective: the server takes at least this much.",
+            "Requests per second that the server takes within every objective, with bounds. Good: at its baseline."
+            " Without an upper bound no load broke an objective: the server takes at least this much.",
             unit="reqps",
             queries=[Query("\nor ".join(_bound(s, bound) for s, bound in bounds), "{{bound}} {{mode}} {{workload}}")],
             width=12,

@@ -7,7 +7,9 @@ from prometheus_client import CollectorRegistry
 from exporters import names
 from exporters.registry import counter, gauge
 from probe import guard
-from probe.records import CapacityResult
+from probe.capacity.fingerprint import as_number, fingerprint
+from probe.capacity.shift import METHODS
+from probe.records import CapacityResult, Shift
 
 # What `capacity_runs_total` may say beside Stopped.by: a run that a pre-flight check did not let start.
 REFUSED = "refused"
@@ -24,11 +26,17 @@ class CapacityExporter:
         self._tokens = gauge(names.CAPACITY_TOKENS, registry)
         self._concurrency = gauge(names.KNEE_CONCURRENCY, registry)
         self._last_success = gauge(names.CAPACITY_LAST_SUCCESS, registry)
+        self._fingerprint = gauge(names.CAPACITY_FINGERPRINT, registry)
+        self._baseline = gauge(names.KNEE_BASELINE, registry)
+        self._since = gauge(names.KNEE_BASELINE_SINCE, registry)
+        self._shift = gauge(names.KNEE_SHIFT, registry)
+        self._shifted = gauge(names.KNEE_SHIFTED, registry)
         self._runs = counter(names.CAPACITY_RUNS, registry)
         self._refusals = counter(names.CAPACITY_REFUSALS, registry)
         self._trips = counter(names.GUARD_TRIPS, registry)
         self._over = counter(names.OVER_OBJECTIVE, registry)
         self._shown: dict[tuple[str, str], tuple[str, ...]] = {}  # the labels of the knee, by target and mode
+        self._compared: dict[tuple[str, bool], tuple[str, ...]] = {}  # and of its shift, by target; forecasts apart
 
     def expect(self, target: str) -> None:
         """Starts the counters of a target that has step-up load at zero."""
@@ -61,7 +69,7 @@ class CapacityExporter:
         capacity = result.capacity
         if capacity.requests_per_second is None:
             return
-        labels = (result.target, result.model, str(result.context.workload["name"]), capacity.mode)
+        labels = _labels(result)
         key = (result.target, capacity.mode)
         before = self._shown.get(key, labels)
         for metric, value in (
@@ -71,9 +79,37 @@ class CapacityExporter:
             (self._upper, capacity.upper),
             (self._tokens, capacity.output_tokens_per_second),
             (self._concurrency, capacity.knee_concurrency),
+            (self._fingerprint, as_number(fingerprint(result.model, result.context))),
         ):
             with suppress(KeyError):  # there was none before
                 metric.remove(*before)
             if value is not None:
                 metric.labels(*labels).set(value)
         self._shown[key] = labels
+
+    def compare(self, result: CapacityResult, shift: Shift | None) -> None:
+        """Publishes how the capacity of a result compares with its baseline; None: there is none yet.
+
+        Verified and empirical figures are compared with one another, so one replaces the other here.
+        """
+        labels = _labels(result)
+        key = (result.target, result.capacity.mode == "forecast")
+        before = self._compared.pop(key, labels)
+        for metric in (self._baseline, self._since, self._shift):
+            with suppress(KeyError):  # there was none before
+                metric.remove(*before)
+        for method in METHODS:
+            with suppress(KeyError):
+                self._shifted.remove(*before, method)
+        if shift is None:
+            return
+        self._baseline.labels(*labels).set(shift.baseline.requests_per_second)
+        self._since.labels(*labels).set(shift.baseline.since_s)
+        self._shift.labels(*labels).set(shift.ratio)
+        for method, fired in shift.fired.items():
+            self._shifted.labels(*labels, method).set(fired)
+        self._compared[key] = labels
+
+
+def _labels(result: CapacityResult) -> tuple[str, ...]:
+    return (result.target, result.model, str(result.context.workload["name"]), result.capacity.mode)

@@ -154,6 +154,27 @@ KNEE_CONCURRENCY = _series("gauge", "knee_concurrency", "Requests in flight at t
 CAPACITY_LAST_SUCCESS = _series(
     "gauge", "capacity_last_success_timestamp_seconds", "When capacity was last measured", _CAPACITY
 )
+CAPACITY_FINGERPRINT = _series(
+    "gauge",
+    "capacity_fingerprint",
+    "Digest of what the capacity holds for (model, engine, flags, workload, objectives) as a number: equal or not",
+    _CAPACITY,
+)
+KNEE_BASELINE = _series(
+    "gauge", "knee_baseline_requests_per_second", "Median capacity that the knee is compared with", _CAPACITY
+)
+KNEE_BASELINE_SINCE = _series(
+    "gauge", "knee_baseline_since_timestamp_seconds", "When the first run of that baseline was made", _CAPACITY
+)
+KNEE_SHIFT = _series(
+    "gauge", "knee_shift_ratio", "The last capacity over its baseline, less 1: -0.1 is 10 % less", _CAPACITY
+)
+KNEE_SHIFTED = _series(
+    "gauge",
+    "knee_shifted",
+    "1 while this method says that the knee has shifted, else 0; rise: upwards, the others: down",
+    (*_CAPACITY, "method"),
+)
 CAPACITY_RUNS = _series("counter", "capacity_runs_total", "Capacity runs by how they ended", ("target", "outcome"))
 CAPACITY_REFUSALS = _series(
     "counter",

@@ -19,11 +19,14 @@ from exporters.health import HealthExporter
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter
 from probe import __version__
+from probe.capacity.fingerprint import figure
+from probe.capacity.shift import shift, wants_confirmation
 from probe.clock import Clock
 from probe.config import Config, config_hash, show
+from probe.errors import TargetError
 from probe.load.lag import lags
 from probe.load.plan import firing_pages
-from probe.records import CapacityResult, RequestRecord, ServerSnapshot, TargetStatus, Traffic
+from probe.records import CapacityResult, Figure, RequestRecord, ServerSnapshot, TargetStatus, Traffic
 from probe.schedule import Schedule, TaskId
 from probe.store import Store
 from probe.watch import TargetWatch
@@ -49,6 +52,7 @@ class App:
         self._capacity = CapacityExporter(self.registry)
         self._health = HealthExporter(self.registry, __version__, config_hash(config))
         self._store = Store(config.store.path)
+        self._figures: dict[str, list[Figure]] = {}  # the history of capacity by target, oldest first
         self._schedule = Schedule(self._task_succeeded, self._task_failed)
         self._one_run = asyncio.Lock()
         self.watches: dict[str, TargetWatch] = {}
@@ -124,7 +128,13 @@ class App:
             if watch.server == loaded:
                 watch.load_ended()
         self._capacity.observe(result)  # first: a full disk takes the history, not the figure
+        if (found := figure(result)) is not None:
+            self._figures.setdefault(result.target, []).append(found)
+            self._compare(result)
         self._store.add(result)
+
+    def dropped(self, result: CapacityResult) -> bool:
+        return figure(result) is not None and wants_confirmation(self._figures[result.target])
 
     def refused(self, target: str, reason: str) -> None:
         self._capacity.refused(target, reason)
@@ -146,15 +156,33 @@ class App:
             )
             self._health.expect("capacity", name, None, wall_s)
             self._capacity.expect(name)
+            self._figures[name] = self._store.figures(name)
             if (known := self._store.latest_knee(name)) is not None:
                 self._capacity.restore(known)
+                self._compare(known)
                 watch.restore(known)
 
     async def _capacity_run(self, watch: TargetWatch) -> None:
         """One after the other: two at once would each measure the other's load, and share one client."""
         async with self._one_run:
             if self._schedule.running:
+                await self._recall(watch.config.name)
                 await watch.capacity()
+
+    async def _recall(self, target: str) -> None:
+        """Where the store has no capacity of a target, its history is what Prometheus remembers of it."""
+        if self._figures.get(target) or self.config.prometheus is None:
+            return
+        from probe.prometheus import Prometheus  # noqa: PLC0415 - memory that only this option needs
+
+        try:
+            prometheus = Prometheus(self.config.prometheus.url)
+            self._figures[target] = await prometheus.capacity_history(target, self._clock.wall_s())
+        except TargetError as error:
+            _log.warning("no history of capacity", target=target, detail=str(error))
+
+    def _compare(self, result: CapacityResult) -> None:
+        self._capacity.compare(result, shift(self._figures[result.target]))
 
     def _task_succeeded(self, task: TaskId) -> None:
         self._health.succeeded(task.task, task.target, self._clock.wall_s())

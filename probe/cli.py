@@ -1,7 +1,7 @@
 """The command line: it parses, calls and prints.
 
-Exit status: 0 done, or objectives met; 1 objectives missed, or no knee found; 2 could not do it (one line on
-standard error says why). Heavy imports are made inside the commands, so that --help is quick.
+Exit status: 0 done, or objectives met; 1 objectives missed, no knee found, or worse than the base; 2 could not do it
+(one line on standard error says why). Heavy imports are made inside the commands, so that --help is quick.
 """
 
 import json
@@ -24,6 +24,7 @@ from probe.options import (
     concurrency_steps,
     configuration,
     one_target,
+    share,
     workload_name,
 )
 from probe.sim.profiles import PROFILES
@@ -208,6 +209,7 @@ def ramp(
 
     from probe.clock import SystemClock
     from probe.commands import RampRequest, ramp_target
+    from probe.load.plan import Steps
     from probe.load.ramp import Budget
     from probe.report.progress import ramp_progress
     from probe.report.result_json import dumps
@@ -226,9 +228,11 @@ def ramp(
     chosen = one_target(loaded, target)
     capacity, budget = chosen.capacity, chosen.capacity.budget
     asked = RampRequest(
-        concurrency=concurrency_steps(concurrency) if concurrency is not None else capacity.concurrency,
-        step_s=step_seconds or capacity.step,
-        requests_per_step=requests_per_step,
+        steps=Steps(
+            concurrency=concurrency_steps(concurrency) if concurrency is not None else capacity.concurrency,
+            seconds=step_seconds or capacity.step,
+            requests=requests_per_step,
+        ),
         workload=workload_name(workload, loaded) or capacity.workload or chosen.canary.workload,
         budget=Budget(
             tokens=max_tokens or budget.tokens_per_run,
@@ -241,7 +245,7 @@ def ramp(
         workers=workers,
     )
     check_writable(json_file)
-    with ramp_progress(asked.concurrency) as on_step:
+    with ramp_progress(asked.steps.concurrency) as on_step:
         result = uvloop.run(ramp_target(loaded, chosen, asked, SystemClock(), on_step))
     if json_file:
         json_file.write_text(dumps(result, indent=1) + "\n")
@@ -249,6 +253,43 @@ def ramp(
     console.print(step_table(result.steps))
     console.print(result_words(result), markup=False)
     raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
+
+
+@app.command()
+def compare(
+    base: Annotated[Path, typer.Argument(help="The measurement to compare with.")],
+    new: Annotated[Path, typer.Argument(help="The measurement to judge.")],
+    tolerance: Annotated[
+        str, typer.Option(help="Change that is too small to matter; 0% lets the intervals alone decide.")
+    ] = "5%",
+    force: Annotated[bool, typer.Option("--force", help="Compare what is not comparable, and say so.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare two results of `ramp --json` or of `vllm bench serve --save-result`.
+
+    Exit status: 0 nothing is worse, 1 something is, 2 not comparable.
+    """
+    from rich.console import Console
+
+    from probe.capacity import compare as comparing
+    from probe.report.comparison import comparison_json, comparison_table, comparison_words
+    from probe.report.measured_file import read_measured
+
+    allowed = share(tolerance, "--tolerance")
+    before, after = read_measured(base), read_measured(new)
+    found = comparing.compare(before, after, allowed)
+    if found.problems and not (force and found.rows):
+        for problem in found.problems:
+            mend = "; compare them all the same with --force" if found.rows else ""
+            _say_error(ConfigError(f"not comparable: {one_line(problem, 400)}{mend}"))
+        raise typer.Exit(2)
+    if as_json:
+        _print_json(comparison_json(found, before, after, allowed))
+    else:
+        console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+        console.print(comparison_table(found, before, after))
+        console.print(comparison_words(found, allowed), markup=False)
+    raise typer.Exit(1 if found.regressed else 0)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from probe.clock import Clock
 from probe.config import Config, TargetConfig
 from probe.errors import TargetError
 from probe.guard import GuardLimits
-from probe.load.plan import firing_pages, preflight, ramp_job
+from probe.load.plan import Steps, course, firing_pages, preflight, ramp_job
 from probe.load.ramp import Budget, Ramp
 from probe.load.workers import Source, Workers, workers_for
 from probe.records import (
@@ -35,9 +35,7 @@ _COULD_NOT_ASK = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, 
 class RampRequest:
     """A ramp as asked for on the command line."""
 
-    concurrency: tuple[int, ...]
-    step_s: float
-    requests_per_step: int | None
+    steps: Steps
     workload: str
     budget: Budget
     guarded: bool
@@ -82,15 +80,13 @@ async def ramp_target(
             server=server,
             workload=load,
             objectives=config.objectives_of(target),
-            concurrency=asked.concurrency,
-            step_s=asked.step_s,
-            requests_per_step=asked.requests_per_step,
             budget=asked.budget,
             guarded=asked.guarded,
         )
         source = Source(where, model, load, target.canary.timeout, asked.seed)
-        async with Workers(source, workers_for(max(asked.concurrency), asked.workers), clock) as workers:
-            run = Ramp(job, workers, scraper.read, clock, on_step=on_step)
+        async with Workers(source, workers_for(asked.steps.streams, asked.workers), clock) as workers:
+            way = course(asked.steps, load, job.objectives, guarded=asked.guarded)
+            run = Ramp(job, way, workers, scraper.read, clock, on_step=on_step)
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))

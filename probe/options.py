@@ -90,6 +90,17 @@ def concurrency_steps(text: str) -> tuple[int, ...]:
     return steps
 
 
+def share(text: str, option: str) -> float:
+    """A part of the whole, from 5% or 0.05. Raises ConfigError."""
+    try:
+        value = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise ConfigError(f"{option} {one_line(text)}: expected a share from 0% to below 100%, such as 5%")
+    return value
+
+
 def workload_name(name: str | None, config: Config) -> str | None:
     """A name of a workload that the configuration has. Raises ConfigError."""
     if name is None or name in config.workloads or name == "default":

@@ -5,15 +5,30 @@ Import it where it is needed and not at start: it brings numpy and a date parser
 
 import asyncio
 import json
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests import RequestException
 
+from exporters import names
+from probe.capacity.fingerprint import from_number
 from probe.errors import TargetError
-from probe.records import Outcome
+from probe.records import Figure, Outcome
 from probe.words import one_line
+
+_T = TypeVar("_T")
+# The page that says that the knee has dropped must not keep us from measuring whether it is back.
+_KNEE_PAGE = "KneewatchKneeDropped"
+# A year; a query may ask for 11 000 steps.
+_HISTORY_S, _HISTORY_STEP_S = 365 * 86400, 3600
+_HISTORY = (
+    names.CAPACITY_RPS, names.CAPACITY_RPS_LOWER, names.CAPACITY_RPS_UPPER, names.CAPACITY_FINGERPRINT,
+    names.CAPACITY_LAST_SUCCESS,
+)  # fmt: skip
 
 
 class Prometheus:
@@ -29,10 +44,28 @@ class Prometheus:
 
         Tickets do not count: "the knee is down" is one, and must not keep us from measuring the knee again.
         """
-        query = f'ALERTS{{alertstate="firing", severity="page", target={json.dumps(target)}}}'
+        query = (
+            f'ALERTS{{alertstate="firing", severity="page", alertname!="{_KNEE_PAGE}", target={json.dumps(target)}}}'
+        )
+        return await self._ask(
+            lambda: self._connection.custom_query(query),
+            lambda answer: sorted({str(sample["metric"].get("alertname", "?")) for sample in answer}),
+        )
+
+    async def capacity_history(self, target: str, now_s: float) -> list[Figure]:
+        """The capacities of a target in the year before `now_s` (wall time), oldest first.
+
+        A run is missed where the next one was made within the hour. Raises TargetError without an answer.
+        """
+        query = f'{{__name__=~"{"|".join(series.name for series in _HISTORY)}", target={json.dumps(target)}}}'
+        start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - _HISTORY_S, now_s))
+        return await self._ask(
+            lambda: self._connection.custom_query_range(query, start, end, str(_HISTORY_STEP_S)), _figures
+        )
+
+    async def _ask(self, question: Callable[[], Any], read: Callable[[Any], _T]) -> _T:
         try:
-            answer: list[dict[str, Any]] = await asyncio.to_thread(self._connection.custom_query, query)
-            return sorted({str(sample["metric"].get("alertname", "?")) for sample in answer})
+            return read(await asyncio.to_thread(question))
         except (PrometheusApiClientException, RequestException, ValueError) as error:
             words = one_line(str(error))
             raise TargetError(f"{self._url}: Prometheus does not answer ({words})", Outcome.UNREACHABLE) from None
@@ -40,3 +73,22 @@ class Prometheus:
             raise TargetError(
                 f"{self._url}: this is not Prometheus's answer to a query; check prometheus.url", Outcome.UNREACHABLE
             ) from None
+
+
+def _figures(answer: list[dict[str, Any]]) -> list[Figure]:
+    """A figure for each run, told apart by when it ended: until the next one, the series go on saying the same."""
+    read: dict[tuple[str, str, float], dict[str, float]] = defaultdict(dict)
+    for series in answer:
+        labels = dict(series["metric"])
+        name, mode = labels.pop("__name__"), labels["mode"]
+        for at_s, value in series["values"]:
+            read[json.dumps(labels, sort_keys=True), mode, at_s][name] = float(value)
+    found: dict[float, Figure] = {}
+    for (_, mode, _), values in read.items():
+        rps, ended_s = values.get(names.CAPACITY_RPS.name), values.get(names.CAPACITY_LAST_SUCCESS.name)
+        what = values.get(names.CAPACITY_FINGERPRINT.name)
+        if rps is None or ended_s is None or what is None:  # from before there was a fingerprint
+            continue
+        bounds = (values.get(names.CAPACITY_RPS_LOWER.name), values.get(names.CAPACITY_RPS_UPPER.name))
+        found[ended_s] = Figure(ended_s, rps, *bounds, mode=mode, fingerprint=from_number(what))
+    return [found[ended_s] for ended_s in sorted(found)]

@@ -329,6 +329,7 @@ class RunContext:
     engine: str = "unknown"
     version: str = "unknown"
     gpu: str | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)  # the server's own, as far as it shows them
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,11 +346,55 @@ class CapacityResult:
     cost: Cost
     stopped: Stopped
     schema: str = "kneewatch.result/1"
+    confirms: str | None = None  # the id of the run before it, which this one repeated at once because it was low
 
     @property
     def ended_s(self) -> float:
         """When it ended, on the wall clock: what its age counts from."""
         return self.started.timestamp() + self.cost.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A capacity of a target's history, as far as shifts are told by it (capacity/shift.py).
+
+    `confirms`: its run repeated the one before it at once, because that one was low.
+    """
+
+    at_s: float  # wall time
+    requests_per_second: float
+    lower: float | None
+    upper: float | None
+    mode: str
+    fingerprint: str  # of what it holds for (capacity/fingerprint.py)
+    confirms: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a target's knee is compared with: the median of `count` runs from `since_s` (wall time) on.
+
+    `noise_ratio` is the standard deviation of one of them. `follows_shift`: it started when a shift had lasted.
+    """
+
+    requests_per_second: float
+    count: int
+    since_s: float
+    noise_ratio: float
+    follows_shift: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """The newest capacity against its baseline: `ratio` is -0.1 for 10 % less.
+
+    `fired` holds, per method, whether it says that the knee has shifted; `since_s` (wall time) is when that began.
+    """
+
+    ratio: float
+    baseline: Baseline
+    fired: Mapping[str, bool]
+    since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +434,7 @@ class ServerSnapshot:
     prefix_cache_hits: float | None = None
     kv_cache_tokens: float | None = None  # of all engines together
     engines: int = 1
+    flags: Mapping[str, str] = field(default_factory=dict)  # it was started with, as far as it shows them
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
 
 

@@ -4,8 +4,9 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
+from probe.capacity.fingerprint import figure
 from probe.errors import ConfigError
-from probe.records import CapacityResult
+from probe.records import CapacityResult, Figure
 from probe.report.result_json import dumps, loads
 
 _SCHEMA = """
@@ -63,6 +64,16 @@ class Store:
             {"target": target, "limit": limit},
         )
         return [result for row in rows if (result := _readable(row[0])) is not None]
+
+    def figures(self, target: str) -> list[Figure]:
+        """The capacities of a target that are kept, oldest first."""
+        rows = self._db.execute(
+            "SELECT json_set(result, '$.steps', json('[]')) FROM results WHERE target = ? AND json_valid(result)"
+            " ORDER BY started",
+            (target,),
+        )
+        results = [result for row in rows if (result := _readable(row[0])) is not None]
+        return [found for result in results if (found := figure(result)) is not None]
 
     def latest_knee(self, target: str) -> CapacityResult | None:
         """The newest result of a target that found a knee: what its series show after a restart."""

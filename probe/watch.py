@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from probe.client.send import Client
 from probe.clock import Clock
 from probe.config import Config, TargetConfig
 from probe.errors import LockError, TargetError
-from probe.load.plan import ramp_job
+from probe.load.plan import Steps, course, ramp_job
 from probe.load.ramp import Budget, Ramp
 from probe.load.workers import Source, Workers, workers_for
 from probe.permission import WINDOW_CLOSED, Permission, Permit
@@ -44,6 +45,9 @@ class Sink(Protocol):
 
     def result(self, result: CapacityResult) -> None:
         """A capacity run ended."""
+
+    def dropped(self, result: CapacityResult) -> bool:
+        """Whether the result just given is so far below the target's baseline that a second run has to confirm it."""
 
     def refused(self, target: str, reason: str) -> None:
         """A capacity run was not allowed to start."""
@@ -128,20 +132,30 @@ class TargetWatch:
         self._sink.snapshot(self.config.name, self._server)
 
     async def capacity(self) -> None:
-        """One guarded capacity run, unless somebody else loads the server, or a check before it forbids it."""
+        """One guarded capacity run; where it ended by itself far below the baseline, a second one at once."""
+        first = await self._measure()
+        if first is not None and first.stopped.by == "done" and self._sink.dropped(first):
+            _log.warning("capacity has dropped, it is measured again", target=self.config.name)
+            await self._measure(confirms=first.id)
+
+    async def _measure(self, confirms: str | None = None) -> CapacityResult | None:
+        """One guarded run, reported, unless somebody else loads the server, or a check before it forbids it.
+
+        `confirms`: the id of the run that it repeats.
+        """
         async with AsyncExitStack() as held:
             try:
                 await held.enter_async_context(self._lock())
             except LockError as error:
                 self._refused(error.reason, str(error))
-                return
+                return None
             permit = await self._permission.ask(self._scraper.read, self._known)
             if permit.server is not None:
                 self._server = permit.server
             if permit.verdict.go:
-                await self._load(permit)
-            else:
-                self._refused(permit.verdict.reason or "", permit.verdict.detail)
+                return await self._load(permit, confirms)
+            self._refused(permit.verdict.reason or "", permit.verdict.detail)
+            return None
 
     def restore(self, result: CapacityResult) -> None:
         """Takes a result for the last one, such as one of before a restart."""
@@ -154,7 +168,7 @@ class TargetWatch:
         _log.warning("capacity run refused", target=self.config.name, reason=reason, detail=detail)
         self._sink.refused(self.config.name, reason)
 
-    async def _load(self, permit: Permit) -> None:
+    async def _load(self, permit: Permit, confirms: str | None) -> CapacityResult:
         """The run. Raises what breaks it, after it has been reported."""
         target, budget = self.config, self.config.capacity.budget
         tokens, of_the_day = min((budget.tokens_per_run, False), (permit.tokens, True))
@@ -164,9 +178,6 @@ class TargetWatch:
             server=self._server,
             workload=self._capacity_load,
             objectives=self.objectives,
-            concurrency=target.capacity.concurrency,
-            step_s=target.capacity.step,
-            requests_per_step=None,
             budget=Budget(
                 tokens,
                 budget.seconds,
@@ -177,8 +188,10 @@ class TargetWatch:
         )
         # The same lengths in every run; prompts are new.
         source = Source(self._endpoint, self.model, self._capacity_load, target.canary.timeout)
-        workers = Workers(source, workers_for(max(target.capacity.concurrency)), self._clock)
-        ramp = Ramp(job, workers, self._scraper.read, self._clock, on_record=self._sink.record)
+        steps = Steps(concurrency=target.capacity.concurrency, seconds=target.capacity.step)
+        workers = Workers(source, workers_for(steps.streams), self._clock)
+        way = course(steps, self._capacity_load, self.objectives, guarded=True)
+        ramp = Ramp(job, way, workers, self._scraper.read, self._clock, on_record=self._sink.record)
         self._ramp = ramp
         self._ramp_ended.clear()
         _log.info(
@@ -189,10 +202,11 @@ class TargetWatch:
         )
         try:
             async with _ends_with(permit.seconds, ramp), workers:
-                result = await ramp.run()
+                result = replace(await ramp.run(), confirms=confirms)
         except Exception as error:
             ramp.stop("error", type(error).__name__)
-            self._sink.result(ramp.result())  # load that ran is accounted for, whatever broke
+            # Load that ran is accounted for, whatever broke.
+            self._sink.result(replace(ramp.result(), confirms=confirms))
             raise
         finally:
             self._ramp = None
@@ -208,6 +222,7 @@ class TargetWatch:
             requests_per_second=result.capacity.requests_per_second,
             knee_concurrency=result.capacity.knee_concurrency,
         )
+        return result
 
     def status(self) -> TargetStatus:
         """The target as pages and terminals show it."""

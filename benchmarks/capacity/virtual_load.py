@@ -72,7 +72,9 @@ class VirtualLoad:
         last = max((r.done_ns for r in records), default=round(start * 1e9))
         cut = stop.is_set() or capped
         closes = last if plan.requests is not None or cut else min(round(max(end, coming if due else end) * 1e9), last)
-        return StepRun(plan, tuple(records), (round(window * 1e9), max(closes, round(window * 1e9))), (0.0,) * 20, cut, capped)
+        return StepRun(
+            plan, tuple(records), (round(window * 1e9), max(closes, round(window * 1e9))), (0.0,) * 20, cut, capped
+        )
 
     def in_flight(self) -> list[RequestRecord]:
         now = asyncio.get_running_loop().time()

@@ -48,10 +48,10 @@ def fit(segments: Sequence[Sequence[Window]], chunk_tokens: int, prompts: Sequen
     if sum(map(len, good)) < MIN_WINDOWS:
         return None
     seen = _Seen([w for s in good for w in s], segments, chunk_tokens, prompts)
-    guess = terms = seen.guess()
+    guess = terms = seen.guessed
     for _ in range(_ROUNDS):
         solved = least_squares(
-            lambda x: np.concatenate([seen.errors(x * guess), _PRIOR * (x - 1)]),
+            seen.misfit,
             terms / guess,
             bounds=(0.0, np.inf),
             loss="soft_l1",
@@ -107,10 +107,13 @@ class _Seen:
         own = np.where(started > 0, computed / np.maximum(started, 1.0) / lengths.mean(), 1.0)
         together = np.where(begun > 0, begun / np.maximum(self.filled, 1e-9), 1.0)
         self.chunk = (lengths / chunks)[:, None] * (own * together)[None, :]
-        self._prefills(segments, chunk_tokens, lengths, computed.sum() / max(sum(w.prompt_tokens for w in windows), 1.0))
+        self._prefills(
+            segments, chunk_tokens, lengths, computed.sum() / max(sum(w.prompt_tokens for w in windows), 1.0)
+        )
         share = 1 - self.itl_s.min() / self.itl_s  # of the gaps that prompts are the cause of, about
         self.itl_scatter = np.sqrt(0.01**2 + 0.1**2 / steps + (0.7 * share) ** 2 / np.maximum(started, 1.0))
         self.itl_scale, self.prefill_scale = self.itl_s, self.prefill_s
+        self.guessed = self._guess()
 
     def _prefills(
         self, segments: Sequence[Sequence[Window]], chunk_tokens: int, lengths: _Floats, fresh: float
@@ -126,12 +129,15 @@ class _Seen:
         ended = _column(sum(w.finished_prompt_tokens for w in s) for s in told) / finished
         own = lengths[:, None] * np.where(ended > 0, ended * fresh / lengths.mean(), 1.0)[None, :]
         self.chunks = np.ceil(own / chunk_tokens)
-        mean_chunk, mean_chunks = (lengths / np.ceil(lengths / chunk_tokens)).mean(), np.ceil(lengths / chunk_tokens).mean()
+        mean_chunk, mean_chunks = (
+            (lengths / np.ceil(lengths / chunk_tokens)).mean(),
+            np.ceil(lengths / chunk_tokens).mean(),
+        )
         beside = _column(_as_begun(s, lambda w: w.prompts / w.steps if w.steps else 0.0) for s in told) * mean_chunks
         self.begun_chunk = own / self.chunks + mean_chunk * beside[None, :]
         self.prefill_scatter = 0.02 + 0.2 / np.sqrt(finished)
 
-    def guess(self) -> _Floats:
+    def _guess(self) -> _Floats:
         step_s = float(np.min(self.itl_s))
         first_s = float(np.median(self.prefill_s)) if self.prefill_s.size else 2 * step_s
         chunk = float(self.begun_chunk.mean()) if self.prefill_s.size else float(self.chunk.mean())
@@ -154,10 +160,16 @@ class _Seen:
         """Take errors relative to a law and not to what was seen: a window that is low by chance would count more."""
         self.itl_scale, self.prefill_scale = self.gaps(terms), self.prefills(terms)
 
+    def misfit(self, share: _Floats) -> _Floats:
+        """What the fit makes small, of the terms as shares of their first guess."""
+        return np.concatenate([self.errors(share * self.guessed), _PRIOR * (share - 1)])
+
     def errors(self, terms: _Floats) -> _Floats:
         """All errors, each in units of what it may scatter by."""
         gaps = (self.gaps(terms) - self.itl_s) / self.itl_scale / self.itl_scatter
-        return np.concatenate([gaps, (self.prefills(terms) - self.prefill_s) / self.prefill_scale / self.prefill_scatter])
+        return np.concatenate(
+            [gaps, (self.prefills(terms) - self.prefill_s) / self.prefill_scale / self.prefill_scatter]
+        )
 
 
 def _as_begun(segment: Sequence[Window], figure: Callable[[Window], float]) -> float:

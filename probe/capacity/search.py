@@ -82,7 +82,9 @@ class Search:
 
     survives_overload = True
 
-    def __init__(self, workload: Workload, objectives: Objectives, hints: Hints | None = None, *, observe_s: float = 60.0) -> None:
+    def __init__(
+        self, workload: Workload, objectives: Objectives, hints: Hints | None = None, *, observe_s: float = 60.0
+    ) -> None:
         self.observe_s = observe_s
         self._workload, self._objectives = workload, objectives
         hints = hints or Hints()

@@ -7,6 +7,7 @@ of the stand-in (probe/sim/engine.py): what the real one does besides is not in 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from probe.distribution import percentile
 from probe.records import Objectives
@@ -174,7 +175,7 @@ def capacity(
 
     found: list[float] = []
     for seed in seeds:
-        near_rps = _root(lambda rate, seed=seed: excess(rate, seed), found[-1] if found else near_rps)
+        near_rps = _root(partial(excess, seed=seed), found[-1] if found else near_rps)
         if not near_rps:
             return 0.0
         found.append(near_rps)
@@ -212,7 +213,7 @@ def _root(excess: Callable[[float], float], near: float) -> float:
 
 
 def _endless(server: VirtualServer) -> Predicted:
-    return Predicted(*[float("inf")] * 4, running=server.in_flight()[0], preemptions=server.measured.preemptions)
+    return Predicted(math.inf, math.inf, math.inf, math.inf, server.in_flight()[0], server.measured.preemptions)
 
 
 def _summary(
@@ -227,7 +228,7 @@ def _summary(
     ttft.sort()
     tpot.sort()
     if not ttft or not tpot:
-        return Predicted(*[float("inf")] * 4, running=running, preemptions=preemptions)
+        return Predicted(math.inf, math.inf, math.inf, math.inf, running, preemptions)
     ratios = {name: objective.ratio for name, objective in objectives.latencies().items()}
     return Predicted(
         ttft_s=percentile(ttft, ratios.get("ttft", 0.95)),

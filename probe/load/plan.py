@@ -1,18 +1,21 @@
 """A ramp as somebody asked for it, and whether it may begin."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 
+from probe.capacity.fixed import FixedSteps
 from probe.config import Config
 from probe.errors import TargetError
 from probe.guard import GuardLimits, may_start
-from probe.load.ramp import Budget, RampJob
-from probe.records import GuardVerdict, Objectives, RunContext, ServerSnapshot, StepPlan
+from probe.load.ramp import Budget, Course, RampJob
+from probe.records import Arrivals, GuardVerdict, Objectives, RunContext, ServerSnapshot, StepPlan
 from probe.workload import Workload
 
 # Of a step's length, before it counts: queue and batch have to fill, and the burst of the beginning has to pass.
 _WARM_UP_SHARE = 0.2
+# In flight at most, in an open loop.
+_OPEN_STREAMS = 512
 
 
 def ramp_job(
@@ -22,32 +25,59 @@ def ramp_job(
     server: ServerSnapshot | None,
     workload: Workload,
     objectives: Objectives,
-    concurrency: Sequence[int],
-    step_s: float,
-    requests_per_step: int | None,
     budget: Budget,
     guarded: bool,
 ) -> RampJob:
-    """Fixed closed-loop steps, with what the result holds for written beside them."""
+    """A run, with what its result holds for written beside it."""
     context = RunContext(
         workload=_plain(asdict(workload)),
         objectives=_plain(asdict(objectives)),
         engine=server.engine if server else "unknown",
         version=server.version if server else "unknown",
-    )
-    warm_up_s = _WARM_UP_SHARE * step_s if requests_per_step is None else 0.0
-    plans = tuple(
-        StepPlan(concurrency=c, seconds=step_s, requests=requests_per_step, warm_up_s=warm_up_s) for c in concurrency
+        flags=server.flags if server else {},
     )
     return RampJob(
         target=target,
         model=model,
-        plans=plans,
         objectives=objectives,
         budget=budget,
         context=context,
         guarded=guarded,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Which steps were asked for: fixed concurrency, or fixed rates (requests/s), or neither: then they are searched.
+
+    `seconds`, or so many `requests`, is how long each of the fixed ones lasts.
+    """
+
+    concurrency: tuple[int, ...] | None = None
+    rates: tuple[float, ...] | None = None
+    seconds: float = 15.0
+    requests: int | None = None
+
+    @property
+    def streams(self) -> int:
+        """How many requests may be in flight at most, about: what the load's processes are counted by."""
+        return max(self.concurrency) if self.concurrency else _OPEN_STREAMS
+
+
+def course(steps: Steps, workload: Workload, objectives: Objectives, *, guarded: bool) -> Course:
+    """The course of a run that was asked for so."""
+    warm_up_s = _WARM_UP_SHARE * steps.seconds if steps.requests is None else 0.0
+    plan = partial(StepPlan, seconds=steps.seconds, requests=steps.requests, warm_up_s=warm_up_s)
+    if steps.concurrency is not None:
+        return FixedSteps([plan(concurrency=count) for count in steps.concurrency], to_the_end=not guarded)
+    if steps.rates is not None:
+        return FixedSteps(
+            [plan(_OPEN_STREAMS, loop="open", arrivals=Arrivals(rate_rps=rate)) for rate in steps.rates],
+            to_the_end=not guarded,
+        )
+    from probe.capacity.search import Search  # noqa: PLC0415 - it brings numpy and scipy, which only this needs
+
+    return Search(workload, objectives)
 
 
 async def preflight(

@@ -47,6 +47,12 @@ _GUARD_S = 0.25
 _CALM_S = 30.0
 
 
+class Think(Protocol):
+    """Runs what takes seconds of arithmetic where it holds nothing up."""
+
+    def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]: ...
+
+
 class Course(Protocol):
     """Which steps a run takes, one after the other, and what follows from them."""
 
@@ -130,7 +136,7 @@ class Ramp:
         *,
         on_step: Callable[[StepSummary], None] = _ignore,
         on_record: Callable[[RequestRecord], None] = _ignore,
-        think: Callable[[Callable[[], _T]], Awaitable[_T]] = asyncio.to_thread,
+        think: Think = asyncio.to_thread,
     ) -> None:
         """`think` runs what takes the course seconds, away from the event loop."""
         self._job = job

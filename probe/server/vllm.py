@@ -25,6 +25,13 @@ FINISHED = ("vllm:request_success_total",)  # counts errors and aborts too, by f
 PREFIX_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
 PREFIX_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 CACHE_CONFIG = ("vllm:cache_config_info",)
+# The labels of cache_config_info that say how the server was started. Left out: num_gpu_blocks, kv_cache_memory_bytes
+# and what follows from them. They vary with the memory that is free at the start, so that every restart would be
+# another server; and a KV cache that has shrunk is a cause of a lower knee, which a new baseline would hide.
+FLAGS = (
+    "block_size", "cache_dtype", "cpu_offload_gb", "enable_prefix_caching", "gpu_memory_utilization",
+    "kv_cache_dtype_skip_layers", "kv_offloading_size", "num_gpu_blocks_override", "sliding_window", "swap_space",
+)  # fmt: skip
 HISTOGRAMS: Mapping[str, Sequence[str]] = {
     "ttft": ("vllm:time_to_first_token_seconds",),
     "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),  # the second to 0.14
@@ -77,6 +84,7 @@ def _snapshot(samples: Mapping[str, list[Sample]], at_ns: int, wall_s: float, ve
         prefix_cache_hits=_total(samples, PREFIX_HITS),
         kv_cache_tokens=_kv_cache_tokens(samples),
         engines=max(len(_first(samples, RUNNING)), 1),
+        flags=_flags(samples),
         histograms={key: found for key, names in HISTOGRAMS.items() if (found := _histogram(samples, names))},
     )
 
@@ -140,3 +148,13 @@ def _kv_cache_tokens(samples: Mapping[str, list[Sample]]) -> float | None:
         except (KeyError, ValueError):
             return None
     return total or None
+
+
+def _flags(samples: Mapping[str, list[Sample]]) -> dict[str, str]:
+    """How the server was started, as far as it shows: what is not set is absent. All engines of a server are alike."""
+    engines = _first(samples, CACHE_CONFIG)
+    if not engines:
+        return {}
+    labels = engines[0].labels
+    shown = {name: labels[name][:_MAX_VALUE] for name in FLAGS if labels.get(name, "None") not in ("None", "[]")}
+    return shown | {"engines": str(len(engines))}

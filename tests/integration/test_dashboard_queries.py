@@ -1,9 +1,13 @@
 """Every panel of every dashboard shows something: its queries, on a real Prometheus, are never empty."""
 
+import asyncio
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from kneewatch_command import kneewatch
 from monitor import Monitor, Sim
@@ -11,6 +15,9 @@ from process import eventually
 from real_prometheus import RealPrometheus
 
 from dashboards.build import queries, substitute
+from probe.capacity.fingerprint import figure
+from probe.prometheus import Prometheus
+from probe.report.result_json import loads
 
 pytestmark = pytest.mark.prometheus
 
@@ -80,3 +87,17 @@ def test_no_panel_is_empty_once_canaries_and_a_capacity_run_are_done(
         eventually(all_answer, within_s=15, what="an answer to every query", every_s=1)
     except AssertionError:
         pytest.fail("empty:\n" + "\n\n".join(empty), pytrace=False)
+
+
+def test_what_prometheus_has_recorded_is_the_history_of_capacity(monitor: Monitor, prometheus: RealPrometheus) -> None:
+    """For a monitor without a store: the figure is there, with what it holds for."""
+    capacity = f'kneewatch_capacity_last_success_timestamp_seconds{{target="{TARGET}"}}'
+    eventually(lambda: prometheus.query(capacity), within_s=120, what="a capacity run that found the capacity")
+    history = asyncio.run(Prometheus(prometheus.base_url).capacity_history(TARGET, time.time()))
+    runs = f"{monitor.base_url}/api/v1/runs"
+    ids = [run["id"] for run in httpx.get(runs, timeout=5, trust_env=False).json()]
+    results = [loads(httpx.get(f"{runs}/{one}", timeout=5, trust_env=False).text) for one in ids]
+    measured = [replace(one, at_s=0.0) for result in results if (one := figure(result)) is not None]
+    assert history
+    for one in history:  # its time is the run's end, and not its beginning
+        assert replace(one, at_s=0.0) in measured

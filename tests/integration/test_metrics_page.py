@@ -20,9 +20,10 @@ from exporters.page import render
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter
 from probe.app import App
+from probe.capacity.shift import METHODS
 from probe.clock import SystemClock
 from probe.config import config_from
-from probe.records import Outcome, Stopped, Traffic
+from probe.records import Baseline, Outcome, Shift, Stopped, Traffic
 from probe.server import vllm
 
 GOLDEN = Path(__file__).parent.parent / "golden/metrics/page.txt"
@@ -52,6 +53,9 @@ def _registry() -> CollectorRegistry:
     capacity.observe(result())
     capacity.observe(result(stopped=Stopped("guard", "queue"), over_s=1.5))
     capacity.refused("a", "locked")
+    baseline = Baseline(requests_per_second=12.0, count=28, since_s=WALL_S, noise_ratio=0.03)
+    fired = dict.fromkeys(METHODS, False) | {"median_of_3": True}
+    capacity.compare(result(), Shift(ratio=-0.125, baseline=baseline, fired=fired, since_s=WALL_S))
     health = HealthExporter(registry, "1.2.3", "0123456789ab")
     health.expect("canary", "a", 15.0, WALL_S)
     health.failed("canary", "a")
@@ -132,9 +136,12 @@ def test_a_target_has_fewer_than_500_series() -> None:
     app.snapshot("a", vllm.parse(VLLM_PAGE.read_text().partition("\n\n")[2] or VLLM_PAGE.read_text(), 0, WALL_S))
     for stopped in ("done", "guard", "budget", "interrupt"):
         app.result(result(result_id=stopped, stopped=Stopped(stopped, "queue")))
+    for night in range(10):
+        app.result(result(result_id=f"night {night}", started_s=WALL_S + night * 86400))
     page = render(app.registry, "")[0].decode()
     series = [line for line in page.splitlines() if 'target="a"' in line]
     assert any("kneewatch_server_ttft_seconds_bucket" in line for line in series)
+    assert any("kneewatch_knee_shifted" in line for line in series)
     assert len(series) < 500
 
 

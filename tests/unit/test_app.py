@@ -15,24 +15,34 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from example_records import WALL_S, record, result, snapshot
+from example_records import WALL_S, no_knee, record, result, snapshot
+from fake_prometheus import prometheus
 from prometheus_client import REGISTRY, generate_latest
 from standin import Standin, free_port, standin
 
 from probe.app import App
+from probe.capacity.fingerprint import as_number, figure
 from probe.clock import SystemClock
 from probe.config import Config, config_from
 from probe.errors import ConfigError
+from probe.records import Capacity, CapacityResult
 from probe.store import Store
 from probe.watch import TargetWatch
 
 
 def _config(
-    url: str, *, name: str = "a", listen: str = "127.0.0.1:0", store: Path | None = None, **target: Any
+    url: str,
+    *,
+    name: str = "a",
+    listen: str = "127.0.0.1:0",
+    store: Path | None = None,
+    prometheus: str | None = None,
+    **target: Any,
 ) -> Config:
     raw = {
         "listen": listen,
         "store": {"path": str(store)} if store else {},
+        "prometheus": {"url": prometheus} if prometheus else None,
         "workloads": {"short": {"prompt_tokens": 8, "output_tokens": 3}},
         "targets": [
             {
@@ -175,6 +185,80 @@ def test_a_run_is_no_users_load_for_any_target_of_its_server() -> None:
     assert [watch._permission._live.users() is None for watch in app.watches.values()] == [True, True, False]
 
 
+def _night(day: int, rps: float, **other: Any) -> CapacityResult:
+    found = Capacity(mode="verified", requests_per_second=rps, lower=rps * 0.97, upper=rps * 1.03)
+    return replace(result(result_id=f"{day}/{rps}", started_s=WALL_S + day * 86400, capacity=found), **other)
+
+
+def _said(app: App, series: str) -> list[float]:
+    """The values of a series on the metrics page."""
+    lines = generate_latest(app.registry).decode().splitlines()
+    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"kneewatch_{series}{{")]
+
+
+def test_a_knee_is_compared_with_its_baseline_also_after_a_restart(tmp_path: Path) -> None:
+    store = tmp_path / "kneewatch.db"
+    app = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
+    for day in range(9):
+        app.result(_night(day, 40.0))
+        assert _said(app, "knee_shifted") == []
+        assert not app.dropped(_night(day, 40.0))
+    low = _night(9, 30.0)
+    app.result(low)
+    assert app.dropped(low)
+    assert _said(app, "knee_shift_ratio") == [pytest.approx(-0.25)]
+    assert _said(app, "knee_shifted") == [0.0] * 4
+    again = _night(9, 31.0, confirms=low.id)
+    app.result(again)
+    assert not app.dropped(again)
+    app._store.close()
+    restarted = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
+    for one in (app, restarted):
+        assert sorted(_said(one, "knee_shifted")) == [0.0, 0.0, 0.0, 1.0]
+        assert _said(one, "knee_baseline_requests_per_second") == [pytest.approx(40.0)]
+    restarted._store.close()
+
+
+def test_a_run_without_a_knee_changes_no_comparison() -> None:
+    app = App(_config("http://127.0.0.1:9", capacity=VERIFY), SystemClock())
+    for day in range(10):
+        app.result(_night(day, 40.0))
+    before = _said(app, "knee_shift_ratio")
+    app.result(result(result_id="none", started_s=WALL_S + 1e6, capacity=no_knee()))
+    assert _said(app, "knee_shift_ratio") == before != []
+
+
+def test_with_an_empty_store_the_history_is_what_prometheus_remembers() -> None:
+    nights = [_night(day, 40.0) for day in range(9)]
+    fingerprint = as_number(figure(nights[0]).fingerprint)  # type: ignore[union-attr]
+
+    def series(name: str, values: Callable[[CapacityResult], float | None]) -> dict[str, object]:
+        said = [[night.started.timestamp(), str(values(night))] for night in nights]
+        return {"metric": {"__name__": f"kneewatch_{name}", "target": "a", "mode": "verified"}, "values": said}
+
+    answer = [
+        series("capacity_requests_per_second", lambda night: night.capacity.requests_per_second),
+        series("capacity_fingerprint", lambda night: fingerprint),  # noqa: ARG005
+        series("capacity_last_success_timestamp_seconds", lambda night: night.started.timestamp()),
+    ]
+    with prometheus({"status": "success", "data": {"resultType": "matrix", "result": answer}}) as (url, queries):
+        app = App(_config("http://127.0.0.1:9", capacity=VERIFY, prometheus=url), SystemClock())
+        asyncio.run(app._recall("a"))
+        app.result(_night(9, 30.0))
+        asyncio.run(app._recall("a"))
+    assert _said(app, "knee_shift_ratio") == [pytest.approx(-0.25)]
+    assert len(queries) == 1, "what is known is not asked for again"
+
+
+def test_without_store_and_with_a_prometheus_that_is_down_the_history_begins_now() -> None:
+    app = App(
+        _config("http://127.0.0.1:9", capacity=VERIFY, prometheus=f"http://127.0.0.1:{free_port()}"), SystemClock()
+    )
+    asyncio.run(app._recall("a"))
+    app.result(_night(0, 40.0))
+    assert _said(app, "capacity_requests_per_second") == [40.0]
+
+
 def test_a_history_that_cannot_be_written_costs_no_series() -> None:
     """A full disk takes the history; the figure that the run has paid for is still told."""
     app = App(_config("http://127.0.0.1:9", capacity=VERIFY), SystemClock())
@@ -228,6 +312,7 @@ async def _loaded(app: App, server: Standin) -> None:
 _MONITOR = """
 import asyncio, sys
 from probe.app import App
+from probe.capacity.fingerprint import as_number, figure
 from probe.clock import SystemClock
 from probe.config import load_config
 from probe.logs import configure_logs
@@ -321,7 +406,11 @@ def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends
     """Two at once would each measure the other's load, and share one client."""
     running, peak, ran = 0, 0, 0
 
+    whole = _config("http://127.0.0.1:9")
+
     class Watch:
+        config = whole.targets[0]
+
         async def capacity(self) -> None:
             nonlocal running, peak, ran
             running, ran = running + 1, ran + 1
@@ -330,7 +419,7 @@ def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends
             running -= 1
 
     async def run() -> None:
-        app = App(_config("http://127.0.0.1:9"), SystemClock())
+        app = App(whole, SystemClock())
         app._schedule.start()
         await asyncio.gather(*(app._capacity_run(cast("TargetWatch", Watch())) for _ in range(3)))
         assert (peak, ran) == (1, 3)

@@ -1,48 +1,21 @@
 """Which pages fire for a target, asked of a server that answers like Prometheus, or unlike it."""
 
 import asyncio
-import json
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import Sequence
 
 import pytest
+from fake_prometheus import prometheus as _prometheus
 from standin import free_port
 
+from alerts.capacity import capacity_group
+from alerts.rules import Alert
+from probe.config import config_from
 from probe.errors import TargetError
 from probe.prometheus import Prometheus
-from probe.records import Outcome
+from probe.records import Figure, Outcome
 
-
-@contextmanager
-def _prometheus(body: object, status: int = 200) -> Iterator[tuple[str, list[str]]]:
-    """Its address, and the queries it was asked."""
-    queries: list[str] = []
-    payload = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked = urlsplit(self.path)
-            queries.append(f"{asked.path} {parse_qs(asked.query)['query'][0]}")
-            self.send_response(status)
-            self.send_header("content-length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", queries
-        finally:
-            server.shutdown()
-            thread.join()
+CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://x:1"}]}, "test")
 
 
 def _vector(*names: str) -> dict[str, object]:
@@ -67,7 +40,20 @@ def test_no_alert_is_an_empty_list() -> None:
 def test_only_pages_that_fire_for_that_target_are_asked_for() -> None:
     with _prometheus(_vector()) as (url, queries):
         _firing(url, "llama-8b")
-    assert queries == ['/api/v1/query ALERTS{alertstate="firing", severity="page", target="llama-8b"}']
+    (asked,) = queries
+    for matcher in ('alertstate="firing"', 'severity="page"', 'target="llama-8b"'):
+        assert matcher in asked
+    assert asked.startswith("/api/v1/query ALERTS{")
+
+
+def test_the_page_about_the_knee_itself_keeps_nobody_from_measuring_it_again() -> None:
+    """Else it could never end."""
+    with _prometheus(_vector()) as (url, queries):
+        _firing(url)
+    (page,) = (
+        rule.name for rule in capacity_group(CONFIG).rules if isinstance(rule, Alert) and rule.severity == "page"
+    )
+    assert f'alertname!="{page}"' in queries[0]
 
 
 def test_a_name_cannot_leave_its_quotes() -> None:
@@ -118,3 +104,80 @@ def test_a_prometheus_that_is_down_is_an_error_and_soon() -> None:
     with pytest.raises(TargetError, match="does not answer"):
         _firing(f"http://127.0.0.1:{free_port()}")
     assert time.monotonic() - before < 4.0
+
+
+# The history of capacity.
+
+
+def _series(name: str, values: Sequence[tuple[float, float]], **labels: str) -> dict[str, object]:
+    metric = {"__name__": f"kneewatch_{name}", "target": "a", "instance": "x:9876", "mode": "verified", **labels}
+    return {"metric": metric, "values": [[at_s, str(value)] for at_s, value in values]}
+
+
+def _matrix(*series: dict[str, object]) -> dict[str, object]:
+    return {"status": "success", "data": {"resultType": "matrix", "result": list(series)}}
+
+
+def _history(url: str, now_s: float = 4e7) -> list[Figure]:
+    return asyncio.run(Prometheus(url).capacity_history("a", now_s))
+
+
+# Two runs, at 3500 and at 9000, read once an hour; the second found no upper bound.
+RUNS = (
+    _series("capacity_requests_per_second", [(3600, 40), (7200, 40), (10800, 36)]),
+    _series("capacity_requests_per_second_lower", [(3600, 38), (7200, 38), (10800, 36)]),
+    _series("capacity_requests_per_second_upper", [(3600, 42), (7200, 42)]),
+    _series("capacity_fingerprint", [(3600, 10), (7200, 10), (10800, 11)]),
+    _series("capacity_last_success_timestamp_seconds", [(3600, 3500), (7200, 3500), (10800, 9000)]),
+)
+
+
+def test_each_run_of_the_history_is_one_figure_oldest_first() -> None:
+    with _prometheus(_matrix(*RUNS)) as (url, queries):
+        assert _history(url) == [
+            Figure(3500.0, 40.0, 38.0, 42.0, "verified", "00000000000a"),
+            Figure(9000.0, 36.0, 36.0, None, "verified", "00000000000b"),
+        ]
+    (asked,) = queries
+    assert asked.startswith("/api/v1/query_range {__name__=~")
+    assert asked.endswith('target="a"}')
+
+
+def test_what_two_monitors_say_of_one_run_is_one_figure_and_another_mode_is_another() -> None:
+    again = [{**one, "metric": {**one["metric"], "instance": "y:9876"}} for one in RUNS]  # type: ignore[dict-item]
+    forecast = [
+        _series("capacity_requests_per_second", [(3600, 20)], mode="forecast"),
+        _series("capacity_fingerprint", [(3600, 10)], mode="forecast"),
+        _series("capacity_last_success_timestamp_seconds", [(3600, 3400)], mode="forecast"),
+    ]
+    with _prometheus(_matrix(*RUNS, *again, *forecast)) as (url, _):
+        assert [(one.at_s, one.mode) for one in _history(url)] == [
+            (3400.0, "forecast"),
+            (3500.0, "verified"),
+            (9000.0, "verified"),
+        ]
+
+
+def test_figures_from_before_there_was_a_fingerprint_are_no_history() -> None:
+    with _prometheus(_matrix(*[one for one in RUNS if "fingerprint" not in str(one)])) as (url, _):
+        assert _history(url) == []
+    with _prometheus(_matrix()) as (url, _):
+        assert _history(url) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        {},
+        {"status": "success", "data": {"resultType": "scalar", "result": [1.0, "1"]}},
+        _matrix({"metric": {}, "values": []}),
+        _matrix({"metric": {"__name__": "x", "mode": "m"}, "values": [[1]]}),
+        _matrix({"metric": {"__name__": "x", "mode": "m"}, "values": [[1, "word"]]}),
+        _matrix(*RUNS[:3], _series("capacity_fingerprint", [(3600, 0.5)]), RUNS[4]),
+    ],
+    ids=["empty", "object", "scalar", "no name", "no value", "no number", "no fingerprint"],
+)
+def test_a_history_that_is_none_is_an_error_and_no_crash(body: object) -> None:
+    with _prometheus(body) as (url, _), pytest.raises(TargetError):
+        _history(url)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from example_records import WALL_S, no_knee, result, step
 
+from probe.capacity.fingerprint import figure
 from probe.errors import ConfigError
 from probe.records import Stopped
 from probe.report.result_json import dumps
@@ -153,3 +154,16 @@ def test_what_runs_cost_is_added_up_from_a_moment_on(tmp_path: Path) -> None:
         assert store.tokens_since("a", WALL_S + 1) == 3 * 57_600
         assert store.tokens_since("a", WALL_S + 100) == 0
         assert store.tokens_since("b", 0.0) == 57_600
+
+
+def test_figures_come_oldest_first_without_runs_that_found_none() -> None:
+    with _store() as store:
+        store.add(result(result_id="2", started_s=WALL_S + 2))
+        store.add(result(result_id="1", started_s=WALL_S + 1, steps=[step()] * 3))
+        store.add(result(result_id="none", started_s=WALL_S + 3, capacity=no_knee()))
+        store.add(result(result_id="other", target="b"))
+        for i, text in enumerate(["{}", "not json", "3"]):
+            store._db.execute("INSERT INTO results VALUES (?, 'a', ?, ?)", (f"odd{i}", WALL_S, text))
+        assert [found.at_s for found in store.figures("a")] == [WALL_S + 1, WALL_S + 2]
+        assert store.figures("a")[0] == figure(result(started_s=WALL_S + 1))
+        assert store.figures("nobody") == []

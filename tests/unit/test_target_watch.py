@@ -34,6 +34,7 @@ class FakeSink:
     snapshots: list[ServerSnapshot | None] = field(default_factory=list)
     results: list[CapacityResult] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    low: bool = False  # what was measured is far below the baseline
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     client: ProbeExporter | None = None
     server: ServerExporter = field(default_factory=lambda: ServerExporter(("a",)))
@@ -52,6 +53,10 @@ class FakeSink:
 
     def result(self, result: CapacityResult) -> None:
         self.results.append(result)
+
+    def dropped(self, result: CapacityResult) -> bool:
+        assert result is self.results[-1], "it is asked about what it has just been given"
+        return self.low and result.confirms is None
 
     def refused(self, target: str, reason: str) -> None:
         assert target == "a"
@@ -429,6 +434,47 @@ def test_a_run_reports_its_result_and_marks_its_traffic(host: Host) -> None:
         assert server.driver.engine.running == 0
 
     _against(host, work)
+
+
+def test_a_capacity_far_below_the_baseline_is_measured_again_at_once_and_not_a_third_time(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        sink.low = True
+        await watch.canary()
+        await watch.capacity()
+        first, second = sink.results
+        assert (first.confirms, second.confirms) == (None, first.id)
+        assert watch.status().capacity is second
+        assert server.driver.engine.running == 0
+
+    _against(host, work)
+
+
+def test_a_second_run_has_to_pass_the_checks_before_it_too(host: Host) -> None:
+    answers = [[], ["Fire"]]
+
+    async def firing() -> list[str]:
+        return answers.pop(0)
+
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        sink.low = True
+        await watch.canary()
+        await watch.capacity()
+        assert len(sink.results) == 1
+        assert sink.refusals == ["alert_firing: Fire fires for the target"]
+
+    _against(host, work, firing=firing)
+
+
+def test_a_run_that_something_ended_is_not_repeated(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        sink.low = True
+        await watch.canary()
+        await watch.capacity()
+        (result,) = sink.results
+        assert result.stopped.by == "budget"
+
+    capacity = {"mode": "verify", "concurrency": [1], "step": "20s", "budget": {"seconds": 0.3}}
+    _against(host, work, capacity=capacity)
 
 
 def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) -> None:

@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
+from example_records import result, step
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -17,9 +19,10 @@ from alerts.rules import RUNBOOKS
 from dashboards.target import UID
 from probe import __version__
 from probe.cli import app
+from probe.report.result_json import dumps
 from probe.sim.profiles import PROFILES
 
-COMMANDS = ["run", "check", "ramp", "dashboards", "alerts", "sim", "demo", "config"]
+COMMANDS = ["run", "check", "ramp", "compare", "dashboards", "alerts", "sim", "demo", "config"]
 
 
 def _kneewatch(*arguments: str | Path, within_s: float = 30.0) -> subprocess.CompletedProcess[str]:
@@ -95,6 +98,7 @@ def test_the_version() -> None:
         (["check", "--nope"], "kneewatch check: No such option: --nope"),
         (["alerts", "-o", "x"], "kneewatch alerts: Missing option '-c' / '--config'"),
         (["ramp", "--seed", "x"], "kneewatch ramp: Invalid value for '--seed'"),
+        (["compare", "one.json"], "kneewatch compare: Missing argument 'new'"),
         (["nope"], "kneewatch: No such command 'nope'"),
         (["config"], "kneewatch config: Missing command"),
     ],
@@ -266,3 +270,58 @@ def test_a_ramp_keeps_to_its_budget_of_seconds(sim: str) -> None:
     done = _kneewatch(*("ramp", "--base-url", sim, "--concurrency", "1", "--step-seconds", "20", "--max-seconds", "1"))
     assert done.returncode == 1
     assert "Ended by budget (seconds)" in done.stdout
+
+
+def _result_file(folder: Path, name: str, rps: float = 10.0, prompt_tokens: int = 8) -> Path:
+    one = result(steps=[step(4, rps=rps)])
+    context = replace(one.context, workload={"name": "short", "prompt_tokens": prompt_tokens})
+    file = folder / name
+    file.write_text(dumps(replace(one, context=context)))
+    return file
+
+
+def test_a_comparison_ends_with_what_it_found(tmp_path: Path) -> None:
+    base, lower = _result_file(tmp_path, "base.json"), _result_file(tmp_path, "lower.json", rps=9.0)
+    same = _kneewatch("compare", base, base)
+    assert (same.returncode, same.stderr) == (0, "")
+    worse = _kneewatch("compare", base, lower)
+    assert (worse.returncode, worse.stderr) == (1, "")
+    assert "-10.0%" in worse.stdout
+    assert "3 worse" in worse.stdout
+    assert _kneewatch("compare", base, lower, "--tolerance", "20%").returncode == 0
+    assert _kneewatch("compare", lower, base).returncode == 0
+
+
+def test_a_comparison_as_json_is_json_and_nothing_else(tmp_path: Path) -> None:
+    base, lower = _result_file(tmp_path, "base.json"), _result_file(tmp_path, "lower.json", rps=9.0)
+    done = _kneewatch("compare", base, lower, "--json")
+    assert done.returncode == 1
+    written = json.loads(done.stdout)
+    assert (written["base"], written["regressed"], written["tolerance"]) == (str(base), True, 0.05)
+
+
+def test_what_is_not_comparable_is_refused_with_its_reason_unless_forced(tmp_path: Path) -> None:
+    base, longer = _result_file(tmp_path, "base.json"), _result_file(tmp_path, "longer.json", prompt_tokens=9)
+    done = _kneewatch("compare", base, longer)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"kneewatch: not comparable: workload.prompt_tokens is 8 in {base} and 9 in {longer}")
+    assert line.endswith("--force")
+    forced = _kneewatch("compare", base, longer, "--force")
+    assert forced.returncode == 0
+    assert "Not comparable: workload.prompt_tokens" in forced.stdout
+
+
+def test_where_nothing_is_in_both_force_has_nothing_to_compare(tmp_path: Path) -> None:
+    bench = Path(__file__).parents[2] / "golden/vllm-0.32/bench-serve.json"
+    done = _kneewatch("compare", _result_file(tmp_path, "base.json"), bench, "--force")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing is in both" in done.stderr
+    assert _kneewatch("compare", bench, bench).returncode == 0
+
+
+def test_a_file_that_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
+    done = _kneewatch("compare", _result_file(tmp_path, "base.json"), tmp_path / "missing.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"kneewatch: {tmp_path}/missing.json: cannot be read")

@@ -13,6 +13,7 @@ from probe.options import (
     concurrency_steps,
     configuration,
     one_target,
+    share,
     workload_name,
 )
 from probe.records import Api
@@ -130,6 +131,17 @@ def test_steps_are_rising_whole_numbers() -> None:
 def test_other_steps_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--concurrency .*: expected rising whole numbers"):
         concurrency_steps(text)
+
+
+@pytest.mark.parametrize(("text", "value"), [("5%", 0.05), ("0%", 0.0), ("0.05", 0.05), ("0", 0.0), ("12.5%", 0.125)])
+def test_a_share_is_a_percentage_or_a_fraction(text: str, value: float) -> None:
+    assert share(text, "--tolerance") == value
+
+
+@pytest.mark.parametrize("text", ["", "5 %%", "five", "-1%", "100%", "5", "nan", "inf%"])
+def test_other_shares_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--tolerance .*: expected a share from 0% to below 100%, such as 5%"):
+        share(text, "--tolerance")
 
 
 def test_a_workload_is_one_of_the_configuration() -> None:

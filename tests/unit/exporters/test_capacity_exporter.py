@@ -6,7 +6,8 @@ from exposition import samples, value, values
 from prometheus_client import CollectorRegistry
 
 from exporters.capacity import CapacityExporter
-from probe.records import Capacity, Stopped
+from probe.capacity.fingerprint import fingerprint, from_number
+from probe.records import Baseline, Capacity, Shift, Stopped
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
 GUARD_REASONS = (
@@ -133,3 +134,48 @@ def test_refusals_count_from_zero_by_their_reason(reason: str) -> None:
     exporter.refused("a", reason)
     assert value(registry, "kneewatch_capacity_refusals_total", target="a", reason=reason) == 1
     assert sum(values(registry, "kneewatch_capacity_refusals_total")) == 1
+
+
+SHIFT = Shift(
+    ratio=-0.1,
+    baseline=Baseline(requests_per_second=11.1, count=28, since_s=WALL_S, noise_ratio=0.03),
+    fired={"confirmed_drop": False, "median_of_3": True, "mann_whitney": True, "rise": False},
+    since_s=WALL_S,
+)
+
+
+def test_a_shift_is_published_by_method_beside_its_baseline() -> None:
+    registry, exporter = _registry()
+    exporter.compare(result(), SHIFT)
+    assert value(registry, "kneewatch_knee_shift_ratio", **LABELS) == -0.1
+    assert value(registry, "kneewatch_knee_baseline_requests_per_second", **LABELS) == 11.1
+    assert value(registry, "kneewatch_knee_baseline_since_timestamp_seconds", **LABELS) == WALL_S
+    for method, fired in SHIFT.fired.items():
+        assert value(registry, "kneewatch_knee_shifted", **LABELS, method=method) == float(fired)
+
+
+def test_without_a_baseline_nothing_is_said_of_shifts() -> None:
+    registry, exporter = _registry()
+    exporter.compare(result(), None)
+    exporter.compare(result(), SHIFT)
+    exporter.compare(result(model="other"), None)
+    assert not [name for name, _ in samples(registry) if "knee_shift" in name or "baseline" in name]
+
+
+def test_the_next_figure_of_another_kind_takes_the_place_of_the_last_one() -> None:
+    """Verified and empirical are compared with one another; two shifts at once would be two alerts."""
+    registry, exporter = _registry()
+    exporter.compare(result(), SHIFT)
+    exporter.compare(result(capacity=Capacity(mode="verified", requests_per_second=9.0)), SHIFT)
+    assert len(values(registry, "kneewatch_knee_shift_ratio")) == 1
+    assert len(values(registry, "kneewatch_knee_shifted")) == 4
+    exporter.compare(result(capacity=Capacity(mode="forecast", requests_per_second=9.0)), SHIFT)
+    exporter.compare(result(target="b"), SHIFT)
+    assert len(values(registry, "kneewatch_knee_shift_ratio")) == 3
+
+
+def test_what_a_figure_holds_for_is_beside_it_as_a_number() -> None:
+    registry, exporter = _registry()
+    exporter.observe(result())
+    (number,) = values(registry, "kneewatch_capacity_fingerprint")
+    assert from_number(number) == fingerprint(result().model, result().context)

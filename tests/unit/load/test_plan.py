@@ -115,6 +115,7 @@ def test_a_job_is_a_step_for_each_concurrency_in_that_order() -> None:
 def test_what_a_figure_holds_for_is_written_beside_it() -> None:
     context = _job(snapshot()).context
     assert (context.engine, context.version) == ("vllm", "0.32.0")
+    assert _job(snapshot(flags={"block_size": "32"})).context.flags == {"block_size": "32"}
     assert context.workload["name"] == "w"
     assert context.workload["api"] == "chat"
     assert context.objectives["ttft"] == {"ratio": 0.95, "within_s": 0.5}

@@ -34,7 +34,7 @@ def test_a_result_is_the_same_after_a_round_trip(
 def test_it_has_the_keys_that_readers_rely_on() -> None:
     written = json.loads(dumps(result()))
     assert set(written) == {
-        *("schema", "id", "target", "model", "started", "context", "steps", "capacity", "cost", "stopped")
+        *("schema", "id", "target", "model", "started", "context", "steps", "capacity", "cost", "stopped", "confirms")
     }
     assert written["schema"] == "kneewatch.result/1"
     assert written["started"].startswith("2026-09-21T")
@@ -57,3 +57,9 @@ def test_it_is_json_also_where_a_number_is_none() -> None:
 def test_what_is_no_result_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         loads(text)
+
+
+def test_a_result_from_before_there_were_flags_and_second_runs_still_loads() -> None:
+    old = json.loads(dumps(result()))
+    del old["confirms"], old["context"]["flags"]
+    assert loads(json.dumps(old)) == result()

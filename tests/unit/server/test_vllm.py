@@ -258,3 +258,25 @@ def test_a_damaged_page_is_a_snapshot_or_a_value_error(damage: bytes, at: int) -
         parse((page[:at] + damage + page[at + len(damage) :]).decode("utf-8", "replace"))
     except ValueError:
         return
+
+
+def test_flags_say_how_the_server_was_started_and_not_how_much_memory_was_free() -> None:
+    assert parse(RECORDED).flags == {
+        "block_size": "32",
+        "cache_dtype": "auto",
+        "enable_prefix_caching": "True",
+        "gpu_memory_utilization": "0.92",
+        "num_gpu_blocks_override": "64",
+        "engines": "1",
+    }
+
+
+def test_flags_of_several_engines_are_those_of_one_and_how_many_they_are() -> None:
+    line = 'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{0}",sliding_window="None",engine="{0}"}} 1\n'
+    page = parse("".join(line.format(i) for i in range(3)))
+    assert page.flags == {"block_size": "16", "engines": "3"}
+
+
+def test_without_the_cache_config_no_flag_is_known_and_a_long_one_is_cut() -> None:
+    assert parse("vllm:num_requests_running 1\n").flags == {}
+    assert parse(f'vllm:cache_config_info{{cache_dtype="{"x" * 500}"}} 1\n').flags["cache_dtype"] == "x" * 64

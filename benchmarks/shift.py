@@ -1,0 +1,220 @@
+"""How often a shift of the knee is seen that is none, and how soon one that is: simulated daily runs.
+
+    python benchmarks/shift.py [--years 1000] [--cases 2000]
+
+Runs are drawn, the detector (probe/capacity/shift.py) judges them as it would in the monitor, the second run after a
+drop of 20 % included. Prints a JSON record; exits 1 where a figure that has to be reached is not. No server, no
+network, no clock: a seed for each case, so the same numbers each time. Some minutes on one core.
+"""
+
+import argparse
+import json
+import math
+import platform
+import random
+import statistics
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from probe import __version__
+from probe.capacity.shift import MAX_BASELINE, MIN_BASELINE, RISE, Judge
+from probe.records import Figure
+
+MOST_FALSE_A_YEAR = 1.0
+FOUND_WITHIN, FOUND_SHARE = 4, 0.95
+_YEAR = 365
+_USUAL_RPS = 40.0
+Noise = Callable[[random.Random], float]
+
+
+def normal(sd: float) -> Noise:
+    """Log-normal figures."""
+    return lambda rng: rng.gauss(0, sd)
+
+
+def bad_nights(sd: float, share: float = 0.02) -> Noise:
+    """The same, and some runs meet something else on the machine and read 10 to 30 % less."""
+    return lambda rng: rng.gauss(0, sd) + (math.log(rng.uniform(0.7, 0.9)) if rng.random() < share else 0.0)
+
+
+def heavy_tails(sd: float) -> Noise:
+    """Student's t with three degrees of freedom, scaled to this standard deviation."""
+    return lambda rng: sd / math.sqrt(3) * rng.gauss(0, 1) / math.sqrt(rng.gammavariate(1.5, 2) / 3)
+
+
+class Target:
+    """A server that is measured once a night, and at once again after a drop; and what is said of it."""
+
+    def __init__(self, seed: str, noise: Noise) -> None:
+        self.judge = Judge()
+        self._rng = random.Random(seed)
+        self._noise = noise
+        self._nights = 0
+
+    def night(self, level: float = 0.0) -> Counter[str]:
+        """One night at `level` (log of the true capacity over the usual one): the methods that fired in it."""
+        before = self.judge.fired()
+        self._run(level, confirms=False)
+        if self.judge.unconfirmed:
+            self._run(level, confirms=True)
+        self._nights += 1
+        return Counter(name for name, fired in self.judge.fired().items() if fired and not before[name])
+
+    def shifted(self, *, up: bool = False) -> bool:
+        return any(fired for name, fired in self.judge.fired().items() if (name == RISE) == up)
+
+    def learn(self, runs: int) -> None:
+        """Nights until the baseline has so many runs."""
+        while self.judge.norm is None or self.judge.norm.baseline.count < runs:
+            self.night()
+
+    def _run(self, level: float, *, confirms: bool) -> None:
+        rps = _USUAL_RPS * math.exp(level + self._noise(self._rng))
+        self.judge.take(Figure(self._nights * 86400.0, rps, rps / 1.05, rps * 1.05, "verified", "f", confirms))
+
+
+def false_shifts(years: int, noise: Noise, *, baseline: int, nights: int = _YEAR) -> dict[str, float]:
+    """Shifts begun a year where nothing has changed, by direction; with what each method took part in."""
+    begun: Counter[str] = Counter()
+    for year in range(years):
+        target = Target(f"false {year}", noise)
+        target.learn(baseline)
+        for _ in range(nights):
+            before = {up: target.shifted(up=up) for up in (False, True)}
+            begun += target.night()
+            begun += Counter("up" if up else "down" for up in (False, True) if target.shifted(up=up) and not before[up])
+    begun["all"] = begun["down"] + begun["up"]
+    return {name: round(count * _YEAR / nights / years, 3) for name, count in sorted(begun.items())}
+
+
+def found(cases: int, noise: Noise, change: float, *, baseline: int, within: int = 6) -> dict[str, object]:
+    """Of so many shifts by `change`, the share that is seen after 1, 2, ... runs; and the median of runs."""
+    delays = [_delay(Target(f"found {case}", noise), change, baseline, most=30) for case in range(cases)]
+    shares = [round(sum(delay <= runs for delay in delays) / cases, 3) for runs in range(1, within + 1)]
+    return {"within_1_to_6_runs": shares, "median_runs": _finite(statistics.median(delays))}
+
+
+def _delay(target: Target, change: float, baseline: int, most: int) -> float:
+    target.learn(baseline)
+    while target.shifted() or target.shifted(up=True):  # what is shifted already cannot be seen to begin
+        target.night()
+    for run in range(1, most + 1):
+        target.night(math.log(1 + change))
+        if target.shifted(up=change > 0):
+            return run
+    return math.inf
+
+
+def decay(cases: int, noise: Noise, per_week: float, weeks: int = 52) -> dict[str, object]:
+    """A knee that decays slowly: after how many runs it is first said, by the frozen baseline and by a rolling one."""
+    nights = range(1, weeks * 7)
+    frozen, rolling = [], []
+    for case in range(cases):
+        target = Target(f"decay {case}", noise)
+        target.learn(MAX_BASELINE)
+        rng = random.Random(f"rolling {case}")
+        last = deque((noise(rng) for _ in range(MAX_BASELINE)), maxlen=MAX_BASELINE)
+        seen: dict[str, int] = {}
+        for night in nights:
+            level = night / 7 * math.log(1 - per_week)
+            target.night(level)
+            last.append(level + noise(rng))
+            for name, said in (("frozen", target.shifted()), ("rolling", _rolling(list(last)))):
+                if said:
+                    seen.setdefault(name, night)
+        frozen.append(seen.get("frozen", math.inf))
+        rolling.append(seen.get("rolling", math.inf))
+    return {
+        name: {"median_runs": _finite(statistics.median(runs)), "not_in_a_year": sum(map(math.isinf, runs)) / cases}
+        for name, runs in (("frozen", frozen), ("rolling", rolling))
+    }
+
+
+def _rolling(last: list[float]) -> bool:
+    """The rule of three against a median that follows: the runs before them."""
+    return statistics.median(last[-3:]) - statistics.median(last[:-3]) < math.log(1 - 0.065)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def simple_rules(years: int, noise: Noise) -> dict[str, float]:
+    """Shifts begun a year by rules that were not chosen, against the same frozen median of 28: drops alone."""
+    begun: Counter[str] = Counter()
+    for year in range(years):
+        rng = random.Random(f"simple {year}")
+        usual = statistics.median(noise(rng) for _ in range(MAX_BASELINE))
+        before = {"one run < -10 %": False, "median of 3 < -7 %": False}
+        last = deque((usual for _ in range(3)), maxlen=3)
+        for _ in range(_YEAR):
+            last.append(noise(rng))
+            now = {
+                "one run < -10 %": last[-1] - usual < math.log(0.9),
+                "median of 3 < -7 %": statistics.median(last) - usual < math.log(0.93),
+            }
+            begun += Counter(rule for rule, fired in now.items() if fired and not before[rule])
+            before = now
+    return {rule: round(count / years, 3) for rule, count in sorted(begun.items())}
+
+
+def measure(years: int, cases: int) -> Iterator[tuple[str, object]]:
+    """Each figure's name and value."""
+    usual = normal(0.03)
+    yield (
+        "false_a_year",
+        {
+            "log-normal 3 %, baseline 28": false_shifts(years, usual, baseline=28),
+            "log-normal 3 %, first year after a new fingerprint": false_shifts(years, usual, baseline=MIN_BASELINE),
+            "log-normal 3 %, baseline 5 to 10": false_shifts(years * 10, usual, baseline=MIN_BASELINE, nights=6),
+            "log-normal 1 %, baseline 28": false_shifts(years // 4, normal(0.01), baseline=28),
+            "log-normal 4.5 %, baseline 28": false_shifts(years // 4, normal(0.045), baseline=28),
+            "log-normal 6 %, baseline 28": false_shifts(years // 4, normal(0.06), baseline=28),
+            "3 % and a bad night in 50, baseline 28": false_shifts(years, bad_nights(0.03), baseline=28),
+            "Student's t (3) of 3 %, baseline 28": false_shifts(years // 4, heavy_tails(0.03), baseline=28),
+        },
+    )
+    yield (
+        "simple_rules_false_a_year",
+        {
+            "log-normal 3 %": simple_rules(years, usual),
+            "3 % and a bad night in 50": simple_rules(years, bad_nights(0.03)),
+        },
+    )
+    yield "found", {
+        f"{change:+.0%}, 3 % noise, baseline {baseline}": found(cases, usual, change, baseline=baseline)
+        for change, baseline in (
+            (-0.1, 28), (-0.1, 10), (-0.1, 5), (-0.05, 28), (-0.15, 28), (-0.2, 28), (-0.3, 28), (0.1, 28),
+        )
+    } | {
+        "-10%, 3 % and a bad night in 50, baseline 28": found(cases, bad_nights(0.03), -0.1, baseline=28),
+        "-10%, 4.5 % noise, baseline 28": found(cases, normal(0.045), -0.1, baseline=28),
+        "-10%, 6 % noise, baseline 28": found(cases, normal(0.06), -0.1, baseline=28),
+    }  # fmt: skip
+    yield "decay", {f"-{share:.2%} a week": decay(min(cases, 200), usual, share) for share in (0.0025, 0.005, 0.01)}
+
+
+def main() -> int:
+    """Prints the record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--years", type=int, default=1000)
+    parser.add_argument("--cases", type=int, default=2000)
+    asked = parser.parse_args()
+    record: dict[str, object] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": f"python benchmarks/shift.py --years {asked.years} --cases {asked.cases}",
+        "machine": "2 cores, no GPU",
+        "python": platform.python_version(),
+        "kneewatch": __version__,
+    }
+    figures = dict(measure(asked.years, asked.cases))
+    false = figures["false_a_year"]["log-normal 3 %, baseline 28"]["all"]  # type: ignore[index]
+    share = figures["found"]["-10%, 3 % noise, baseline 28"]["within_1_to_6_runs"][FOUND_WITHIN - 1]  # type: ignore[index]
+    print(json.dumps(record | figures, indent=1))
+    return 0 if false <= MOST_FALSE_A_YEAR and share >= FOUND_SHARE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""A comparison of two measurements, for a terminal and as JSON."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from probe.capacity.compare import SECONDS, SHARE, Comparison, Measured, Row, Value
+from probe.report.words import MISSING, number, percent
+from probe.words import one_line
+
+_COLOURS = {"worse": "red", "better": "green"}
+
+
+def comparison_table(comparison: Comparison, base: Measured, new: Measured) -> Table:
+    """A row a metric. Latencies in milliseconds."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("", "metric", f"base: {base.name}", f"new: {new.name}", "change", "verdict"):
+        table.add_column(Text(one_line(column)), justify="left" if column in ("", "metric", "verdict") else "right")
+    section = ""
+    for row in comparison.rows:
+        table.add_row(
+            row.section if row.section != section else "",
+            f"{row.metric} {_unit(row)}".strip(),
+            _cell(row.base),
+            _cell(row.new),
+            _change(row),
+            Text(row.verdict, style=_COLOURS.get(row.verdict, "")),
+        )
+        section = row.section
+    return table
+
+
+def comparison_words(comparison: Comparison, tolerance: float) -> str:
+    """What differs around the numbers, what could not be judged, and the verdict."""
+    lines = [
+        f"Differs: {name}: {one or 'not set'} -> {other or 'not set'}" for name, (one, other) in _differs(comparison)
+    ]
+    lines += [f"Not comparable: {problem}." for problem in comparison.problems]
+    lines += [f"Note: {note}." for note in comparison.notes]
+    counts = {
+        verdict: sum(row.verdict == verdict for row in comparison.rows) for verdict in ("worse", "better", "same")
+    }
+    lines.append(
+        f"{counts['worse']} worse, {counts['better']} better, {counts['same']} the same (within {percent(tolerance)} of"
+        " the base, or intervals that overlap)."
+    )
+    return "\n".join(one_line(line, 400) for line in lines)
+
+
+def comparison_json(comparison: Comparison, base: Measured, new: Measured, tolerance: float) -> dict[str, Any]:
+    """The same for programs; values in base units."""
+    return {
+        "base": base.name,
+        "new": new.name,
+        "tolerance": tolerance,
+        "regressed": comparison.regressed,
+        "problems": list(comparison.problems),
+        "notes": list(comparison.notes),
+        "differs": {name: {"base": one, "new": other} for name, (one, other) in comparison.differs.items()},
+        "rows": [asdict(row) for row in comparison.rows],
+    }
+
+
+def _differs(comparison: Comparison) -> list[tuple[str, tuple[str | None, str | None]]]:
+    """What differs and is no reason not to compare: those are said as such."""
+    return [item for item in comparison.differs.items() if not any(p.startswith(item[0]) for p in comparison.problems)]
+
+
+def _unit(row: Row) -> str:
+    unit = row.base.unit if row.base is not None else ""
+    return {SECONDS: "ms", SHARE: ""}.get(unit, unit)
+
+
+def _cell(value: Value | None) -> str:
+    if value is None:
+        return "none"
+    if value.lower is None and value.upper is None:
+        return _said(value.value, value.unit)
+    low, high = (MISSING if bound is None else _said(bound, value.unit) for bound in (value.lower, value.upper))
+    return f"{_said(value.value, value.unit)} ({low} to {high})"
+
+
+def _said(value: float, unit: str) -> str:
+    if unit == SECONDS:
+        return number(value * 1000)
+    return percent(value) if unit == SHARE else number(value)
+
+
+def _change(row: Row) -> str:
+    if row.change is None or row.base is None:
+        return MISSING
+    return f"{row.change:+.1%}"

@@ -1,0 +1,115 @@
+"""Files of measurements, for `kneewatch compare`: Kneewatch's own results, and those of `vllm bench serve`.
+
+Read: the JSON of `kneewatch ramp --json` (schema kneewatch.result/1) and of `vllm bench serve --save-result` (its
+field names: vllm/benchmarks/serve.py, 0.32). Given: a Measured. Every ConfigError is one line that names the file and
+the mend.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from probe.capacity.compare import HIGHER, LOWER, RATE, SECONDS, SHARE, TOKENS, Measured, Section, Value, of_result
+from probe.errors import ConfigError
+from probe.records import Api
+from probe.report.result_json import loads
+from probe.words import one_line
+
+_SCHEMA = "kneewatch.result/1"
+_EXPECTED = "expected the file of `kneewatch ramp --json` or of `vllm bench serve --save-result`"
+_LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2el"}
+_PERCENTILES = {"p50": "median", "p95": "p95", "p99": "p99"}
+# Which of our interfaces a backend of its is; others ask in ways of their own.
+_APIS = {"vllm": Api.COMPLETIONS, "openai": Api.COMPLETIONS, "openai-chat": Api.CHAT}
+
+
+def read_measured(file: Path) -> Measured:
+    """What the file holds. Raises ConfigError."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror}); {_EXPECTED}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: not a text; {_EXPECTED}") from None
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        several = error.msg == "Extra data"
+        why = "several results in one file, as --append-result writes; split it" if several else f"{error}; {_EXPECTED}"
+        raise ConfigError(f"{file}: not one JSON text: {why}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: nested too deeply; {_EXPECTED}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: not a result; {_EXPECTED}")
+    if "schema" in data:
+        return _ours(file, data["schema"], text)
+    if "request_throughput" in data and "model_id" in data:
+        return _bench(file, data)
+    raise ConfigError(f"{file}: not a result; {_EXPECTED}")
+
+
+def _ours(file: Path, schema: object, text: str) -> Measured:
+    if schema != _SCHEMA:
+        raise ConfigError(
+            f"{file}: schema {one_line(str(schema))} is not known; expected {_SCHEMA}: use the Kneewatch that wrote it"
+        )
+    try:
+        return of_result(str(file), loads(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        raise ConfigError(f"{file}: damaged, {where}: {one_line(first['msg'])}; write it again") from None
+
+
+def _bench(file: Path, data: Mapping[str, Any]) -> Measured:
+    try:
+        if "total_output_tokens" not in data:
+            raise ConfigError(f"{file}: a benchmark of a model that generates nothing; Kneewatch compares generation")
+        completed = int(data["completed"])
+        parts = {"model": str(data["model_id"])}
+        if (api := _APIS.get(str(data.get("backend")))) is not None:
+            parts["workload.api"] = api.value
+        lengths = {"prompt tokens": "total_input_tokens", "output tokens": "total_output_tokens"}
+        return Measured(
+            name=str(file),
+            kind="vllm bench serve",
+            parts=parts,
+            sections={_load(data): Section(dict(_values(data, completed)))},
+            lengths={name: data[key] / completed for name, key in lengths.items()} if completed else {},
+        )
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise ConfigError(f"{file}: damaged, {one_line(repr(error))}; run the benchmark again") from None
+
+
+def _load(data: Mapping[str, Any]) -> str:
+    """The load as Kneewatch names it: `max_concurrency` holds in a closed loop, a rate is that of an open one."""
+    rate = data.get("request_rate", "inf")
+    if data.get("ramp_up_strategy") is not None:
+        return f"rate {data['ramp_up_start_rps']:g} to {data['ramp_up_end_rps']:g} (ramp)"
+    if rate != "inf":
+        return f"rate {float(rate):g} ({'poisson' if data.get('burstiness', 1.0) == 1 else 'gamma'})"
+    if (concurrency := data.get("max_concurrency")) is not None:
+        return f"concurrency {int(concurrency)}"
+    return f"{int(data['num_prompts'])} requests at once"
+
+
+def _values(data: Mapping[str, Any], completed: int) -> Iterator[tuple[str, Value]]:
+    failed = int(data.get("failed", 0))
+    yield "failed", Value(failed / max(1, failed + completed), SHARE, LOWER)
+    if not completed:
+        return  # its latencies are those of no request
+    for name, key, unit in (
+        ("throughput", "request_throughput", RATE),
+        ("goodput", "request_goodput", RATE),
+        ("output", "output_throughput", TOKENS),
+    ):
+        if (value := data.get(key)) is not None and math.isfinite(value):
+            yield name, Value(value, unit, HIGHER)
+    for name, key in _LATENCIES.items():
+        for percentile, word in _PERCENTILES.items():
+            if (value := data.get(f"{word}_{key}_ms")) is not None and math.isfinite(value):
+                yield f"{name} {percentile}", Value(value / 1000, SECONDS, LOWER)

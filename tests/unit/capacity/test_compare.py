@@ -1,0 +1,209 @@
+"""Two measurements against one another: what is worse, what cannot be told, and what must not be compared."""
+
+from dataclasses import replace
+
+import pytest
+from example_records import no_knee, result, step
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.capacity.compare import (
+    CAPACITY,
+    HIGHER,
+    LOWER,
+    RATE,
+    SECONDS,
+    SHARE,
+    Comparison,
+    Measured,
+    Section,
+    Value,
+    compare,
+    of_result,
+)
+from probe.records import Arrivals, Capacity, CapacityResult, Distribution, RequestCounts, StepPlan, Stopped
+
+TOLERANCE = 0.05
+
+
+def _side(name: str = "base", **values: Value) -> Measured:
+    return Measured(name=name, kind="kneewatch", parts={"model": "m"}, sections={"concurrency 4": Section(values)})
+
+
+def _verdict(before: Value, after: Value, tolerance: float = TOLERANCE) -> str:
+    (row,) = compare(_side(x=before), _side("new", x=after), tolerance).rows
+    return row.verdict
+
+
+def _results(base: CapacityResult, new: CapacityResult) -> Comparison:
+    return compare(of_result("a.json", base), of_result("b.json", new), TOLERANCE)
+
+
+def _rate(value: float, lower: float | None = None, upper: float | None = None) -> Value:
+    return Value(value, RATE, HIGHER, lower, upper)
+
+
+# One metric.
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        (_rate(40), _rate(38.1), "same"),
+        (_rate(40), _rate(37.9), "worse"),
+        (_rate(40), _rate(42.1), "better"),
+        (Value(0.1, SECONDS, LOWER), Value(0.106, SECONDS, LOWER), "worse"),
+        (Value(0.1, SECONDS, LOWER), Value(0.094, SECONDS, LOWER), "better"),
+        (_rate(40, 38, 42), _rate(36, 34, 38), "same"),
+        (_rate(40, 38, 42), _rate(36, 34, 37.9), "worse"),
+        (_rate(40, 38, 42), _rate(44, 42.1, 46), "better"),
+        (_rate(40, 39.9, 40.1), _rate(39, 38.9, 39.1), "same"),
+        (_rate(40, 40, None), _rate(20, 20, None), "same"),
+        (_rate(40, 40, None), _rate(20, 20, 30), "worse"),
+        (_rate(40, 38, 42), _rate(30), "worse"),
+        (Value(0.0, SHARE, LOWER), Value(0.04, SHARE, LOWER), "same"),
+        (Value(0.0, SHARE, LOWER), Value(0.06, SHARE, LOWER), "worse"),
+        (Value(4, "requests in flight", None), Value(1, "requests in flight", None), "-"),
+    ],
+)
+def test_a_change_counts_beyond_the_tolerance_and_the_intervals(before: Value, after: Value, verdict: str) -> None:
+    assert _verdict(before, after) == verdict
+
+
+def test_a_tolerance_of_zero_leaves_it_to_the_intervals() -> None:
+    assert _verdict(_rate(40, 39.9, 40.1), _rate(39.7, 39.6, 39.8), tolerance=0.0) == "worse"
+    assert _verdict(_rate(40, 39, 41), _rate(39.7, 39, 41), tolerance=0.0) == "same"
+
+
+VALUES = st.builds(_rate, st.floats(0.1, 100), st.none() | st.floats(0.01, 0.1), st.none() | st.floats(100, 200))
+
+
+@given(VALUES, VALUES, st.sampled_from([0.0, 0.05]))
+def test_what_is_worse_one_way_is_not_worse_the_other_way(one: Value, other: Value, tolerance: float) -> None:
+    assert {_verdict(one, other, tolerance), _verdict(other, one, tolerance)} in (
+        {"same"}, {"better", "worse"}, {"same", "better"}, {"same", "worse"},
+    )  # fmt: skip
+    assert _verdict(one, one, tolerance) == "same"
+
+
+# Results.
+
+
+def test_a_result_is_the_same_as_itself_metric_by_metric() -> None:
+    found = _results(result(), result())
+    assert {row.verdict for row in found.rows} <= {"same", "-"}
+    assert (found.regressed, found.problems, dict(found.differs)) == (False, (), {})
+    metrics = [row.metric for row in found.rows if row.section == "concurrency 4"]
+    assert metrics[:4] == ["throughput", "goodput", "output", "failed"]
+    assert metrics[4:] == [f"{name} {p}" for name in ("TTFT", "TPOT", "ITL", "E2E") for p in ("p50", "p95", "p99")]
+
+
+def test_a_lower_capacity_is_a_regression_where_the_bounds_lie_apart() -> None:
+    def at(rps: float, upper: float) -> CapacityResult:
+        return result(capacity=Capacity("verified", rps, rps * 0.95, upper, None, None))
+
+    assert not _results(at(40.0, 42.0), at(39.0, 41.0)).regressed
+    worse = _results(at(40.0, 42.0), at(30.0, 31.0))
+    assert worse.regressed
+    (capacity,) = (row for row in worse.rows if row.section == CAPACITY)
+    assert capacity.change == pytest.approx(-0.25)
+
+
+def test_a_knee_that_is_gone_is_a_regression() -> None:
+    found = _results(result(), result(capacity=no_knee("the lowest step broke ttft"), stopped=Stopped("done")))
+    assert found.regressed
+    assert found.rows[0].new is None
+    assert "b.json found no capacity: the lowest step broke ttft" in found.notes
+
+
+def test_a_run_that_was_ended_before_it_found_anything_is_no_regression_and_not_comparable() -> None:
+    found = _results(result(), result(capacity=no_knee(), stopped=Stopped("interrupt")))
+    assert not [row for row in found.rows if row.section == CAPACITY]
+    assert found.problems == ("b.json was ended before it found a capacity",)
+
+
+def test_steps_that_the_base_had_broken_already_judge_nothing() -> None:
+    slow = Distribution(count=100, p50=9.0, p95=9.0, p99=9.0)
+    base = result(steps=[step(4), step(8, broken=("ttft",))])
+    new = result(steps=[step(4), replace(step(8, broken=("ttft",)), ttft_s=slow)])
+    found = _results(base, new)
+    assert not found.regressed
+    assert any("concurrency 8 judges nothing" in note for note in found.notes)
+    held = result(steps=[step(4), step(8)])
+    assert _results(held, new).regressed
+
+
+def test_void_steps_and_steps_of_one_side_are_named_and_not_compared() -> None:
+    base, new = result(steps=[step(1), step(4), step(8)]), result(steps=[step(4, reason="client_bound"), step(8)])
+    found = _results(base, new)
+    assert {row.section for row in found.rows} == {CAPACITY, "concurrency 8"}
+    assert "only in a.json: concurrency 1" in found.notes
+    assert "concurrency 4 is void in b.json (client_bound)" in found.notes
+
+
+def test_failures_count() -> None:
+    failing = replace(step(4), requests=RequestCounts(ok=100, failed=20, aborted=0))
+    assert _results(result(steps=[step(4)]), result(steps=[failing])).regressed
+
+
+def test_open_loops_are_told_apart_by_their_rate() -> None:
+    open_loop = replace(step(4), plan=StepPlan(concurrency=64, seconds=10, arrivals=Arrivals(rate_rps=2.5)))
+    assert list(of_result("a", result(steps=[open_loop])).sections)[-1] == "rate 2.5 (poisson)"
+
+
+# What must not be compared.
+
+
+def test_another_version_or_model_is_what_a_comparison_is_for() -> None:
+    one = result(model="llama")
+    other = replace(result(model="llama-fp8"), context=replace(one.context, version="0.33.0", gpu="L40S"))
+    found = _results(one, other)
+    assert found.problems == ()
+    assert found.differs == {
+        "gpu": (None, "L40S"),
+        "model": ("llama", "llama-fp8"),
+        "version": ("unknown", "0.33.0"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "said"),
+    [
+        ("workload", {"name": "short", "prompt_tokens": 9}, "workload.prompt_tokens is 8 in a.json and 9 in b.json"),
+        ("workload", {"name": "short"}, "workload.prompt_tokens is 8 in a.json and not set in b.json"),
+        ("objectives", {"ttft": {"within_s": 1.0}}, "objectives.ttft.within_s is not set in a.json and 1 in b.json"),
+    ],
+)
+def test_another_workload_or_objective_is_not_comparable(part: str, value: dict[str, object], said: str) -> None:
+    context = replace(result().context, **{part: value})  # type: ignore[arg-type]
+    assert _results(result(), replace(result(), context=context)).problems == (said,)
+
+
+def test_a_forecast_is_not_compared_with_a_measurement() -> None:
+    forecast = result(capacity=Capacity("forecast", 10.0, 9.0, 11.0))
+    assert _results(result(), forecast).problems == ("b.json is a forecast and a.json was measured",)
+    assert _results(forecast, forecast).problems == ()
+
+
+def test_nothing_in_common_is_not_comparable() -> None:
+    base = result(steps=[step(1)], capacity=no_knee())
+    new = result(steps=[step(2), step(4)], capacity=no_knee())
+    assert _results(base, new).problems == (
+        "nothing is in both: a.json has concurrency 1 and b.json has concurrency 2, concurrency 4",
+    )
+
+
+def test_a_file_of_another_program_is_comparable_by_what_both_know() -> None:
+    ours = of_result("a.json", result())
+    theirs = replace(
+        ours,
+        name="b.json",
+        kind="vllm bench serve",
+        parts={"model": "n", "workload.api": "chat"},
+        lengths={"prompt tokens": 128.0, "output tokens": 64.0},
+    )
+    found = compare(ours, theirs, TOLERANCE)
+    assert found.problems == ()
+    assert found.differs == {"model": ("m", "n")}
+    longer = compare(ours, replace(theirs, lengths={"prompt tokens": 140.0}), TOLERANCE)
+    assert longer.problems == ("prompt tokens are 128 on average in a.json and 140 in b.json",)

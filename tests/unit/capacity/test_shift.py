@@ -1,0 +1,315 @@
+"""When the knee has shifted, when it has not, and what the baseline is."""
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probe.capacity.shift import METHODS, shift, wants_confirmation
+from probe.records import Figure, Shift
+
+NOISE = (1.01, 0.99, 1.02, 1.0, 0.98)  # a month's, over and over
+
+
+def figures(rps: Iterable[float], *, width: float | None = 0.05, **other: object) -> list[Figure]:
+    """A run a day, each with an interval of plus and minus `width`; None: at least so much."""
+    made = [
+        Figure(
+            at_s=day * 86400.0,
+            requests_per_second=value,
+            lower=value if width is None else value / (1 + width),
+            upper=None if width is None else value * (1 + width),
+            mode="verified",
+            fingerprint="f",
+        )
+        for day, value in enumerate(rps)
+    ]
+    return [replace(figure, **other) for figure in made]  # type: ignore[arg-type]
+
+
+def month(level: float = 40.0, days: int = 33) -> list[float]:
+    """Quiet runs: 28 for the baseline and the five after them."""
+    return [level * NOISE[day % len(NOISE)] for day in range(days)]
+
+
+def judged(rps: Iterable[float], **other: object) -> Shift:
+    found = shift(figures(rps, **other))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def fired(found: Shift | None) -> set[str]:
+    assert found is not None
+    assert tuple(found.fired) == METHODS
+    return {method for method, said in found.fired.items() if said}
+
+
+# What fires.
+
+
+def test_a_quiet_month_is_no_shift() -> None:
+    found = judged(month())
+    assert fired(found) == set()
+    assert found.since_s is None
+    assert found.ratio == pytest.approx(0.0, abs=0.03)
+    assert (found.baseline.count, found.baseline.since_s) == (28, 0.0)
+    assert found.baseline.requests_per_second == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_bad_night_or_two_are_no_shift(runs: int) -> None:
+    assert fired(judged([*month(), *[34.0] * runs])) == set()
+
+
+def test_three_runs_at_ten_percent_less_are_one() -> None:
+    found = judged([*month(), 36.0, 36.4, 35.6])
+    assert fired(found) == {"median_of_3"}
+    assert found.since_s == 33 * 86400.0
+    assert found.ratio == pytest.approx(35.6 / 40 - 1)
+
+
+def test_two_bad_nights_around_a_good_one_are_none() -> None:
+    assert fired(judged([*month(), 34.0, 40.0, 34.0])) == set()
+
+
+def test_five_runs_at_six_percent_less_are_one_by_their_ranks() -> None:
+    assert fired(judged([*month(), *[37.5] * 4])) == set()
+    assert fired(judged([*month(), *[37.5] * 5])) == {"mann_whitney"}
+
+
+def test_ten_percent_more_is_a_rise_and_nothing_else() -> None:
+    found = judged([*month(), 44.0, 44.4, 44.0])
+    assert fired(found) == {"rise"}
+    assert found.ratio == pytest.approx(0.1)
+
+
+def test_a_third_less_twice_is_a_page_the_first_time_is_not() -> None:
+    assert fired(judged([*month(), 27.0])) == set()
+    assert "confirmed_drop" in fired(judged([*month(), 27.0, 28.0]))
+
+
+def test_a_shift_ends_when_the_knee_is_back_more_than_half_the_way() -> None:
+    """Around the threshold one alert stays one alert."""
+    shifted = [*month(), 36.0, 36.0, 36.0]
+    assert "median_of_3" in fired(judged([*shifted, 38.3, 38.3]))
+    assert fired(judged([*shifted, 39.5, 39.5, 39.5])) == set()
+
+
+def test_a_page_ends_when_a_run_is_back_by_more_than_half_the_way() -> None:
+    page = [*month(), 30.0, 30.0]
+    assert "confirmed_drop" in fired(judged([*page, 33.0]))
+    assert "confirmed_drop" not in fired(judged([*page, 37.0]))
+    assert "confirmed_drop" not in fired(judged([*page, 37.0, 33.0]))
+
+
+def test_a_short_baseline_asks_for_more() -> None:
+    lower = [37.1] * 3
+    assert fired(judged([*month(), *lower])) == {"median_of_3"}
+    assert fired(judged([*month(days=7), *lower])) == set()
+    assert fired(judged([*month(days=7), *[36.0] * 3])) == {"median_of_3"}
+
+
+def test_a_noisy_baseline_asks_for_more() -> None:
+    quiet, noisy = month(), [40.0 * (1.0 + 0.08 * math.sin(2 * day)) for day in range(33)]
+    assert fired(judged([*quiet, 36.0, 36.0, 36.0])) == {"median_of_3"}
+    assert judged(noisy).baseline.noise_ratio > 0.05
+    assert fired(judged([*noisy, 36.0, 36.0, 36.0])) == set()
+
+
+def test_outliers_in_the_baseline_do_not_spoil_it() -> None:
+    spoilt = month()
+    for day in (3, 9, 14, 20, 26):
+        spoilt[day] = 4.0 if day % 2 else 400.0
+    found = judged([*spoilt, 36.0, 36.0, 36.0])
+    assert found.baseline.requests_per_second == pytest.approx(40.0, rel=0.02)
+    assert fired(found) == {"median_of_3"}
+
+
+# The second run of a night.
+
+
+def test_a_drop_of_a_fifth_asks_for_a_second_run_and_a_second_run_for_no_third() -> None:
+    night = figures([*month(), 31.0])
+    assert wants_confirmation(night)
+    assert not wants_confirmation(figures([*month(), 33.0]))
+    again = replace(night[-1], at_s=night[-1].at_s + 300, confirms=True)
+    assert not wants_confirmation([*night, again])
+    assert "confirmed_drop" in fired(shift([*night, again]))
+
+
+def test_a_drop_that_is_known_asks_for_no_more_runs() -> None:
+    """Else a page would double the load of every night until somebody mends the server."""
+    assert wants_confirmation(figures([*month(), 30.0]))
+    assert not wants_confirmation(figures([*month(), 30.0, 30.0]))
+    assert not wants_confirmation(figures([*month(), 30.0, 30.0, 30.0]))
+    assert wants_confirmation(figures([*month(), 30.0, 40.0, 30.0]))
+
+
+def test_a_night_that_was_measured_twice_counts_once_with_its_second_run() -> None:
+    """Else one bad hour would be two bad nights of three."""
+    history = figures([*month(), 36.0, 30.0, 36.0])
+    low, second = history[-2], replace(history[-2], requests_per_second=40.0, lower=39.0, upper=41.0, confirms=True)
+    assert fired(shift([*history[:-2], low, second, history[-1]])) == set()
+    assert fired(shift(history)) == {"median_of_3"}
+    twice = figures([*month(), 35.0, 31.0, 33.0])
+    assert fired(shift([*twice[:-1], replace(twice[-1], confirms=True)])) == set()
+    assert fired(shift(twice)) == {"median_of_3"}
+
+
+def test_without_a_baseline_nothing_asks_for_a_second_run() -> None:
+    assert not wants_confirmation([])
+    assert not wants_confirmation(figures([40.0, 10.0]))
+
+
+# Intervals.
+
+
+def test_a_figure_that_is_only_at_least_is_no_drop() -> None:
+    low = figures([30.0] * 5, width=None)
+    history = [*figures(month()), *[replace(f, at_s=f.at_s + 33 * 86400) for f in low]]
+    assert fired(shift(history)) == set()
+    assert not wants_confirmation(history)
+
+
+def test_above_a_baseline_that_is_only_at_least_nothing_has_risen() -> None:
+    assert fired(judged([*month(), *[50.0] * 5], width=None)) == set()
+
+
+def _steps(values: Sequence[float], upper: float) -> list[Figure]:
+    return [Figure(day * 86400.0, value, value, value * upper, "empirical", "f") for day, value in enumerate(values)]
+
+
+def test_a_knee_that_hops_by_one_step_is_no_shift() -> None:
+    """Steps that double: the knee is known to within a factor of two, and lies at the edge of a step."""
+    assert fired(shift(_steps([*month(), *[20.5] * 5], upper=2.0))) == set()
+
+
+def test_a_knee_that_falls_by_more_than_its_step_is() -> None:
+    assert fired(shift(_steps([*month(), *[14.0] * 5], upper=2.0))) >= {"median_of_3", "confirmed_drop"}
+    assert fired(shift(_steps([*month(), *[85.0] * 5], upper=2.0))) == {"rise"}
+
+
+# What is compared with what.
+
+
+def test_too_few_runs_are_no_baseline() -> None:
+    assert shift([]) is None
+    assert shift(figures(month(days=9))) is None
+    found = shift(figures(month(days=10)))
+    assert found is not None
+    assert found.baseline.count == 5
+
+
+def test_another_fingerprint_starts_a_baseline_and_the_old_one_is_there_after_a_roll_back() -> None:
+    old = figures(month())
+    new = [replace(f, fingerprint="g", at_s=f.at_s + 33 * 86400) for f in figures([20.0] * 9)]
+    assert shift([*old, *new]) is None
+    back = [replace(f, at_s=f.at_s + 50 * 86400) for f in figures([36.0] * 3)]
+    found = shift([*old, *new, *back])
+    assert fired(found) == {"median_of_3"}
+    assert found is not None
+    assert found.baseline.requests_per_second == pytest.approx(40.0)
+
+
+def test_a_forecast_is_compared_with_forecasts_and_a_measurement_with_measurements() -> None:
+    measured = figures(month())
+    measured[::2] = [replace(f, mode="empirical") for f in measured[::2]]
+    forecasts = [replace(f, mode="forecast", at_s=f.at_s + 60) for f in figures([20.0] * 33)]
+    mixed = sorted([*measured, *forecasts], key=lambda f: f.at_s)
+    found = shift(mixed)
+    assert found is not None
+    assert (found.baseline.requests_per_second, fired(found)) == (pytest.approx(20.0), set())
+    assert shift([*mixed, replace(measured[-1], at_s=1e9)]) is not None
+    assert fired(shift([*mixed, replace(measured[-1], at_s=1e9)])) == set()
+
+
+# The baseline over time.
+
+
+def test_a_shift_that_lasts_two_weeks_is_the_next_baseline_and_says_so() -> None:
+    thirteen = judged([*month(), *month(36.0, 13)])
+    assert fired(thirteen) >= {"median_of_3"}
+    assert not thirteen.baseline.follows_shift
+    fourteen = judged([*month(), *month(36.0, 14)])
+    assert fired(fourteen) == set()
+    assert fourteen.baseline.follows_shift
+    assert fourteen.baseline.since_s == 33 * 86400.0
+    assert fourteen.baseline.requests_per_second == pytest.approx(36.0, rel=0.01)
+
+
+def test_a_week_of_trouble_is_not_learnt() -> None:
+    """The baseline had twelve runs when it began; afterwards it goes on with those and with new ones."""
+    begun = month(days=15)
+    during = [judged([*begun, *[30.0] * runs]).baseline for runs in range(2, 14)]
+    assert {baseline.count for baseline in during} == {12}
+    assert {judged([*begun, *[30.0] * 7, *month(days=runs)]).baseline.count for runs in range(1, 8)} == {12}
+    found = judged([*begun, *[30.0] * 7, *month(days=30)])
+    assert fired(found) == set()
+    assert found.baseline.count == 28
+    assert found.baseline.requests_per_second == pytest.approx(40.0, rel=0.01)
+    assert found.baseline.noise_ratio < 0.03
+
+
+def test_a_slow_decay_is_seen_because_the_baseline_stays() -> None:
+    decaying = [40.0 * 0.99 ** (day / 7) for day in range(70)]
+    seen = [shift(figures([*month(), *decaying[:days]])) for days in range(70)]
+    first = next(days for days, found in enumerate(seen) if fired(found))
+    assert first < 56
+
+
+# Properties.
+
+LEVELS = st.lists(st.floats(0.5, 500.0), min_size=0, max_size=60)
+
+
+@given(LEVELS, st.floats(0.01, 100.0))
+def test_the_unit_does_not_matter(rps: list[float], unit: float) -> None:
+    one, other = shift(figures(rps)), shift(figures([value * unit for value in rps]))
+    if one is None or other is None:
+        assert one is other
+    else:
+        assert one.fired == other.fired
+        assert one.ratio == pytest.approx(other.ratio)
+
+
+@given(LEVELS)
+def test_steady_figures_never_fire_and_a_verdict_is_whole(rps: list[float]) -> None:
+    found = shift(figures(rps))
+    assert (found is None) == (len(rps) < 10)
+    if found is not None:
+        assert 5 <= found.baseline.count <= 28
+        assert (found.since_s is None) == (not any(found.fired.values()))
+        assert found.ratio > -1
+    if rps:
+        assert fired(shift(figures(rps[:1] * 20))) == set()
+
+
+@given(st.lists(st.floats(0.97, 1.03), min_size=10, max_size=80))
+def test_noise_within_three_percent_either_way_never_fires(noise: list[float]) -> None:
+    assert fired(judged([40.0 * value for value in noise])) == set()
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(0.98, 1.02), min_size=33, max_size=60), st.floats(0.3, 0.85), st.integers(3, 9))
+def test_a_drop_beyond_the_noise_fires_after_three_runs_and_goes_on(noise: list[float], drop: float, runs: int) -> None:
+    found = judged([*(40.0 * value for value in noise), *[40.0 * drop] * runs])
+    assert "median_of_3" in fired(found)
+    assert "rise" not in fired(found)
+
+
+@given(LEVELS, st.sampled_from([0.0, -1.0, math.inf, math.nan]))
+def test_a_figure_that_is_none_is_left_out(rps: list[float], odd: float) -> None:
+    assert shift([*figures(rps), *figures([odd])]) == shift(figures(rps))
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 60))
+def test_figures_of_another_fingerprint_change_nothing(rng: random.Random, count: int) -> None:
+    mine = figures(month(days=40))
+    others = [replace(f, fingerprint="g") for f in figures([rng.uniform(1, 100) for _ in range(count)])]
+    mixed = sorted([*others, *mine], key=lambda f: f.at_s)
+    assert shift(mixed if mixed[-1].fingerprint == "f" else [*mixed, mine[-1]]) is not None
+    assert shift([f for f in mixed if f.fingerprint == "f"]) == shift([*others, *mine])

@@ -1,0 +1,66 @@
+"""A comparison for people and for programs."""
+
+import json
+from dataclasses import replace
+
+from example_records import no_knee, result, step
+from rich.console import Console
+
+from probe.capacity.compare import Comparison, Measured, compare, of_result
+from probe.records import CapacityResult
+from probe.report.comparison import comparison_json, comparison_table, comparison_words
+
+
+def _compared(base: CapacityResult, new: CapacityResult) -> tuple[Comparison, Measured, Measured]:
+    one, other = of_result("a.json", base), of_result("b.json", new)
+    return compare(one, other, 0.05), one, other
+
+
+def _table(base: CapacityResult, new: CapacityResult) -> list[str]:
+    console = Console(width=150)
+    with console.capture() as captured:
+        console.print(comparison_table(*_compared(base, new)))
+    return captured.get().splitlines()
+
+
+def test_the_table_has_both_sides_their_intervals_and_the_change() -> None:
+    lines = _table(result(), result(steps=[replace(step(4), throughput_rps=8.0)]))
+    (head,) = (line for line in lines if "metric" in line)
+    assert "base: a.json" in head
+    assert "new: b.json" in head
+    (capacity,) = (line for line in lines if "capacity requests/s" in line)
+    assert " ".join(capacity.split()) == "capacity capacity requests/s 10 (10 to 12.5) 10 (10 to 12.5) +0.0% same"
+    (throughput,) = (line for line in lines if "throughput" in line)
+    assert throughput.split()[-4:] == ["10", "8", "-20.0%", "worse"]
+    (ttft,) = (line for line in lines if "TTFT p50 ms" in line)
+    assert ttft.split()[-4:] == ["90", "90", "+0.0%", "same"]
+
+
+def test_a_capacity_that_is_gone_is_shown_as_none() -> None:
+    lines = _table(result(), result(capacity=no_knee()))
+    (capacity,) = (line for line in lines if "capacity requests/s" in line)
+    assert capacity.split()[-3:] == ["none", "-", "worse"]
+
+
+def test_the_words_say_what_differs_and_how_many_are_worse() -> None:
+    other = replace(result(), context=replace(result().context, version="0.33\n0", workload={"name": "short"}))
+    words = comparison_words(_compared(result(), other)[0], 0.05).splitlines()
+    assert words[0] == "Differs: version: unknown -> 0.33 0"
+    assert words[1] == "Not comparable: workload.prompt_tokens is 8 in a.json and not set in b.json."
+    assert words[-1].startswith("0 worse, 0 better, ")
+    assert "within 5 % of the base" in words[-1]
+
+
+def test_as_json_it_is_whole() -> None:
+    found, base, new = _compared(result(), result(steps=[replace(step(4), throughput_rps=8.0)]))
+    written = json.loads(json.dumps(comparison_json(found, base, new, 0.05)))
+    assert (written["base"], written["new"], written["tolerance"], written["regressed"]) == (
+        "a.json",
+        "b.json",
+        0.05,
+        True,
+    )
+    (row,) = (row for row in written["rows"] if row["verdict"] == "worse")
+    assert (row["section"], row["metric"], row["base"]["value"], row["new"]["value"]) == (
+        "concurrency 4", "throughput", 10.0, 8.0,
+    )  # fmt: skip
