@@ -322,7 +322,7 @@ def test_the_front_end_does_one_thing_after_the_other(given_: list[tuple[float, 
 
 
 def test_a_thousand_requests_cost_little_more_each_than_ten_at_once() -> None:
-    """The scheduler's own work, as a ratio: with a hundred times the requests, a step is far from a hundred times it."""
+    """The scheduler's own work, as a ratio: a hundred times the requests are far from a hundred times the work."""
 
     def step_s(requests: int) -> float:
         profile = Profile("t", "", StepCost(0.001, 0, 0), 1024, 16, 100_001, 2048, 1600)
