@@ -27,7 +27,6 @@ from probe.options import (
     share,
     workload_name,
 )
-from probe.sim.profiles import PROFILES
 from probe.words import one_line
 
 _NAME = "kneewatch"
@@ -316,18 +315,24 @@ def alerts(
 def sim(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    profile: Annotated[str, typer.Option(help=f"Which server to imitate: {', '.join(PROFILES)}.")] = "llama-8b",
+    profile: Annotated[str, typer.Option(help="Which server to imitate; --list shows them.")] = "llama-8b",
     model: Annotated[str, typer.Option(help="Model name to serve.")] = "stand-in",
     seed: Annotated[int, typer.Option(help="Seed of its noise.")] = 0,
+    listed: Annotated[bool, typer.Option("--list", help="Print which servers it can imitate, and end.")] = False,
 ) -> None:
     """Serve the stand-in for a vLLM server: its API and metrics, made-up timings."""
     import asyncio
 
+    from probe.sim.listing import table
+    from probe.sim.profiles import PROFILES
     from probe.sim.server import serve
 
+    if listed:
+        typer.echo(table(PROFILES.values()))
+        return
     if profile not in PROFILES:
         hint = did_you_mean(profile, list(PROFILES))
-        raise ConfigError(f"--profile {profile}: unknown{hint}; expected one of {', '.join(PROFILES)}")
+        raise ConfigError(f"--profile {profile}: unknown{hint}; expected one of those that kneewatch sim --list shows")
 
     def ready(bound: int) -> None:
         typer.echo(f"stand-in {profile} serves {model} on http://{host}:{bound}")

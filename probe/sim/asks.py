@@ -6,15 +6,16 @@ token, roughly what English costs, and a chat message adds what a template would
 """
 
 import json
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from probe.sim.cost import Profile
+from probe.sim.prompts import BYTES_PER_TOKEN
 
 VOCABULARY = 32_000  # ids from 0; the smallest common among today's models, so what passes here passes there
-BYTES_PER_TOKEN = 4
 TEMPLATE_TOKENS = 3  # a chat prompt's opening for the answer
 TEMPLATE_TOKENS_PER_MESSAGE = 4  # role and delimiters
 DEFAULT_MAX_TOKENS = 16  # completions only; chat defaults to all the room there is
@@ -24,13 +25,17 @@ _TokenIds = list[Annotated[int, Field(ge=0)]]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A valid request: lengths in tokens, and how its answer is to be sent."""
+    """A valid request: lengths in tokens, and how its answer is to be sent.
+
+    `content`: the prompt to compare others with, BYTES_PER_TOKEN a token; empty for a server without a prefix cache.
+    """
 
     prompt_tokens: int
     output_tokens: int
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    content: bytes = field(default=b"", repr=False)
 
 
 class Refusal(Exception):  # noqa: N818  # an answer, not a fault of ours
@@ -78,7 +83,7 @@ def read_completion(body: bytes, content_type: str, *, model: str, profile: Prof
     _check_common(asked, model)
     prompt_tokens = _count_prompt(asked.prompt, profile)
     limit = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
-    return _ask(asked, prompt_tokens, limit, profile)
+    return _ask(asked, prompt_tokens, limit, profile, _content(asked.prompt) if profile.prefix_caching else b"")
 
 
 def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -> Ask:
@@ -92,12 +97,34 @@ def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -
         TEMPLATE_TOKENS_PER_MESSAGE + text_tokens(_text_of(message)) for message in asked.messages
     )
     limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
-    return _ask(asked, prompt_tokens, profile.max_model_len if limit is None else limit, profile)
+    content = _chat_content(asked.messages) if profile.prefix_caching else b""
+    return _ask(asked, prompt_tokens, profile.max_model_len if limit is None else limit, profile, content)
 
 
 def text_tokens(text: str) -> int:
     """Tokens the stand-in takes `text` for: one for every four bytes of UTF-8, begun or full."""
     return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
+
+
+def _content(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None) -> bytes:
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        return _whole_tokens(prompt)
+    ids: list[Any] = prompt or []
+    return struct.pack(f"<{len(ids)}I", *ids)
+
+
+def _chat_content(messages: list[_Message]) -> bytes:
+    """With room for what the template adds, so that it is as many tokens as are counted."""
+    role = TEMPLATE_TOKENS_PER_MESSAGE * BYTES_PER_TOKEN
+    said = (message.role.encode()[:role].ljust(role, b"\0") + _whole_tokens(_text_of(message)) for message in messages)
+    return b"".join(said) + bytes(TEMPLATE_TOKENS * BYTES_PER_TOKEN)
+
+
+def _whole_tokens(text: str) -> bytes:
+    content = text.encode("utf-8", "surrogatepass")
+    return content.ljust(text_tokens(text) * BYTES_PER_TOKEN, b"\0")
 
 
 def _text_of(message: _Message) -> str:
@@ -187,7 +214,7 @@ def _count_prompt(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None, 
     return len(ids)
 
 
-def _ask(asked: _Common, prompt_tokens: int, limit: int, profile: Profile) -> Ask:
+def _ask(asked: _Common, prompt_tokens: int, limit: int, profile: Profile, content: bytes) -> Ask:
     longest = profile.max_model_len
     if prompt_tokens > longest:
         least = "at least " if prompt_tokens == longest + 1 else ""
@@ -208,4 +235,5 @@ def _ask(asked: _Common, prompt_tokens: int, limit: int, profile: Profile) -> As
         stream=bool(asked.stream),
         include_usage=include_usage,
         continuous_usage=include_usage and bool(options.continuous_usage_stats),
+        content=content,
     )

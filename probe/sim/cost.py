@@ -150,6 +150,13 @@ class Profile:
         """KV blocks that requests can hold."""
         return self.num_blocks - NULL_BLOCKS
 
+    def check_lengths(self, prompt_tokens: int, output_tokens: int) -> None:
+        """ValueError for a request that is empty or longer than max_model_len."""
+        if prompt_tokens < 1 or output_tokens < 1:
+            raise ValueError("a request needs at least one prompt token and one output token")
+        if prompt_tokens + output_tokens > self.max_model_len:
+            raise ValueError(f"a request may have at most {self.max_model_len} tokens, in and out")
+
     def blocks_for(self, tokens: int) -> int:
         """KV blocks that `tokens` tokens of one request occupy."""
         return -(-tokens // self.block_size)

@@ -1,8 +1,9 @@
 """The stand-in's clock: runs engine steps for as long as their cost says, and hands out tokens.
 
 Input: requests and aborts from the HTTP side. Output: each request's tokens, on a queue of its
-own, and the metrics. One task steps the engine; it is started by the first request and ends with
-the last, so an idle server does nothing at all.
+own, and the metrics. Requests come to the engine, and tokens to the clients, through the front end
+(front.py). One task steps the engine; it is started by the first request and ends with the last, so
+an idle server does nothing at all.
 
 A step is due a cost after the step before was due, not after it was handed out: the overshoot
 of a sleep does not add up, and a thousand steps take what their costs say.
@@ -14,6 +15,7 @@ from random import Random
 
 from probe.sim.cost import Profile
 from probe.sim.engine import Engine, StepOutcome, StepPlan
+from probe.sim.front import Front
 from probe.sim.metrics import Metrics, RequestTimes
 
 # How late the schedule may be and still catch up. After a longer hold-up (a suspended process, a
@@ -35,16 +37,19 @@ HEALTHY = Faults()
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One request on its way. Times are seconds on the event loop's clock."""
+    """One request on its way. Times are seconds on the event loop's clock, those of tokens the engine's own."""
 
-    number: int
     prompt_tokens: int
     output_tokens: int
-    arrival_s: float
+    shared_tokens: int = 0
+    number: int = -1  # the engine's, once it has it
+    entered_s: float = 0.0  # the front end has passed it on
     scheduled_s: float = 0.0
     first_token_s: float = 0.0
     last_token_s: float = 0.0
-    tokens: int = 0
+    made: int = 0  # tokens, by the engine
+    given: int = 0  # tokens, to the client
+    found_tokens: int = 0  # in the prefix cache
     preemptions: int = 0
     _ready: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)
 
@@ -52,10 +57,9 @@ class Generation:
         """The number of the next token, from 1; None when the request was cut short."""
         return await self._ready.get()
 
-    def give_token(self, now_s: float) -> None:
-        self.tokens += 1
-        self.last_token_s = now_s
-        self._ready.put_nowait(self.tokens)
+    def give_token(self) -> None:
+        self.given += 1
+        self._ready.put_nowait(self.given)
 
     def cut(self) -> None:
         self._ready.put_nowait(None)
@@ -70,7 +74,9 @@ class Driver:
         self._profile = profile
         self._metrics = metrics
         self._random = Random(seed)
-        self._open: dict[int, Generation] = {}
+        self._front = Front(profile.front_end)
+        self._entering: dict[Generation, asyncio.TimerHandle] = {}
+        self._open: dict[int, Generation] = {}  # until their last token has left
         self._loop_task: asyncio.Task[None] | None = None
         self._closed = False
         self._flowing = asyncio.Event()
@@ -90,16 +96,20 @@ class Driver:
         else:
             self._flowing.set()
 
-    def submit(self, *, prompt_tokens: int, output_tokens: int) -> Generation:
-        """Queue a request. ValueError as Engine.submit; after close() it is cut short at once."""
-        number = self.engine.submit(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-        now_s = asyncio.get_running_loop().time()
-        generation = Generation(number, prompt_tokens, output_tokens, arrival_s=now_s)
-        self._open[number] = generation
+    def submit(self, *, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> Generation:
+        """Take a request. ValueError as Engine.submit; after close() it is cut short at once."""
+        self._profile.check_lengths(prompt_tokens, output_tokens)
+        generation = Generation(prompt_tokens, output_tokens, shared_tokens)
         if self._closed:
-            self._drop(generation)
-        elif self._loop_task is None or self._loop_task.done():
-            self._loop_task = asyncio.get_running_loop().create_task(self._run())
+            generation.cut()
+            return generation
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        passed_on_s = self._front.pass_on(now_s, prompt_tokens)
+        if passed_on_s <= now_s:
+            self._enter(generation)
+        else:
+            self._entering[generation] = loop.call_at(passed_on_s, self._enter, generation)
         return generation
 
     def abort(self, generation: Generation) -> None:
@@ -107,21 +117,35 @@ class Driver:
 
         It appears in no counter: vLLM 0.32 drops such a request before its statistics see it (measured).
         """
-        if generation.number in self._open:
-            self._drop(generation)
+        entry = self._entering.pop(generation, None)
+        if entry is not None:
+            entry.cancel()
+            generation.cut()
+        elif self._open.pop(generation.number, None) is not None:
+            self.engine.abort(generation.number)  # which may be through with it, and the front end not yet
+            generation.cut()
 
     def close(self) -> None:
         """Stop stepping and cut every request short."""
         self._closed = True
         if self._loop_task is not None:
             self._loop_task.cancel()
-        for generation in list(self._open.values()):
-            self._drop(generation)
+        for generation in (*self._entering, *self._open.values()):
+            self.abort(generation)
 
-    def _drop(self, generation: Generation) -> None:
-        del self._open[generation.number]
-        self.engine.abort(generation.number)
-        generation.cut()
+    def _enter(self, generation: Generation) -> None:
+        """The front end is through with it."""
+        self._entering.pop(generation, None)
+        loop = asyncio.get_running_loop()
+        generation.entered_s = loop.time()
+        generation.number = self.engine.submit(
+            prompt_tokens=generation.prompt_tokens,
+            output_tokens=generation.output_tokens,
+            shared_tokens=generation.shared_tokens,
+        )
+        self._open[generation.number] = generation
+        if self._loop_task is None or self._loop_task.done():
+            self._loop_task = loop.create_task(self._run())
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -144,37 +168,58 @@ class Driver:
         for number in plan.admitted:
             generation = self._open[number]
             generation.scheduled_s = now_s
-            self._metrics.admitted(generation.prompt_tokens)
+            if self._profile.prefix_caching:
+                found = self.engine.cached_tokens(generation.prompt_tokens, generation.shared_tokens)
+                generation.found_tokens = found
+                self._metrics.looked_up(generation.prompt_tokens, found)
         for number in plan.preempted:
             self._open[number].preemptions += 1
 
     def _hand_out(self, outcome: StepOutcome, preempted: int, now_s: float) -> None:
+        turned_s, out_s = self._front.hand_out(now_s, len(outcome.emitted))
         waits_s: list[float] = []
         gaps_s: list[float] = []
-        prompt_tokens = 0
-        for number in outcome.emitted:
-            generation = self._open[number]
-            if generation.tokens == 0:
+        prompt_tokens = found_tokens = 0
+        emitted = [self._open[number] for number in outcome.emitted]
+        for generation in emitted:
+            if generation.made == 0:
                 generation.first_token_s = now_s
-                waits_s.append(now_s - generation.arrival_s)
+                waits_s.append(turned_s - generation.entered_s)
                 prompt_tokens += generation.prompt_tokens
+                found_tokens += generation.found_tokens
             else:
                 gaps_s.append(now_s - generation.last_token_s)
-            generation.give_token(now_s)
-        self._metrics.step(prompt_tokens=prompt_tokens, emitted=len(outcome.emitted), preempted=preempted)
+            generation.made += 1
+            generation.last_token_s = now_s
+        self._metrics.step(
+            prompt_tokens=prompt_tokens, found_tokens=found_tokens, emitted=len(emitted), preempted=preempted
+        )
         self._metrics.first_tokens(waits_s)
         self._metrics.later_tokens(gaps_s)
         for number in outcome.finished:
-            self._metrics.completed(_times(self._open.pop(number)))
+            self._metrics.completed(_times(self._open[number], turned_s))
+        if out_s > now_s:
+            asyncio.get_running_loop().call_at(out_s, self._give, emitted)
+        else:
+            self._give(emitted)
+
+    def _give(self, emitted: list[Generation]) -> None:
+        """The front end has sent a token of each."""
+        for generation in emitted:
+            if generation.number in self._open:  # its client may have gone meanwhile
+                generation.give_token()
+                if generation.given == generation.output_tokens:
+                    del self._open[generation.number]
 
 
-def _times(generation: Generation) -> RequestTimes:
+def _times(generation: Generation, answered_s: float) -> RequestTimes:
     return RequestTimes(
         prompt_tokens=generation.prompt_tokens,
         output_tokens=generation.output_tokens,
         preemptions=generation.preemptions,
-        arrival_s=generation.arrival_s,
+        arrival_s=generation.entered_s,
         scheduled_s=generation.scheduled_s,
         first_token_s=generation.first_token_s,
         last_token_s=generation.last_token_s,
+        answered_s=answered_s,
     )

@@ -19,12 +19,16 @@ counted up step by step. A request's end is known when it begins to decode, and 
 need a block in a step are known by their lengths modulo the block size. A step costs almost the
 same whether it holds one request or a thousand. Between steps at most one request is in the middle
 of its prompt, and it is the last one admitted: it took all the tokens that were left.
+
+With a prefix cache (prefix.py), a request is given what the cache holds of its prompt when it is admitted. One that
+computed the common beginning while others did so too gives its copy back at the end of its prompt; vLLM's keeps it.
 """
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
 
 from probe.sim.cost import Batch, Profile
+from probe.sim.prefix import CommonPrefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,8 @@ class _Request:
     computed: int = 0  # tokens whose keys and values are in the cache
     since: int = 0
     blocks: int = 0  # while it is not decoding, but for those it shares
+    shared_blocks: int = 0  # of the common prefix, that it uses now
     preemptions: int = 0
-    order: int = 0  # of admission
-    shares: bool = False  # the blocks of the common prefix
 
     @property
     def known(self) -> int:
@@ -98,9 +101,7 @@ class Engine:
         self._aborted = False  # somebody, in the step in flight
         self._step = 0
         self._submitted = 0
-        self._admissions = 0
-        self._prefix_tokens = 0  # whole blocks of the prefix that requests have in common, in the cache
-        self._sharing = 0  # running requests that use it
+        self._prefix = CommonPrefix()
 
     @property
     def running(self) -> int:
@@ -126,13 +127,10 @@ class Engine:
     def submit(self, *, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> int:
         """Queue a request; its number. ValueError if it is empty or longer than max_model_len.
 
-        The first `shared_tokens` of its prompt are those of every other request; the prefix cache, where the
-        profile has one, finds them.
+        The first `shared_tokens` of its prompt are those of every request that has as many; the prefix cache, where
+        the profile has one, finds them.
         """
-        if prompt_tokens < 1 or output_tokens < 1:
-            raise ValueError("a request needs at least one prompt token and one output token")
-        if prompt_tokens + output_tokens > self._profile.max_model_len:
-            raise ValueError(f"a request may have at most {self._profile.max_model_len} tokens, in and out")
+        self._profile.check_lengths(prompt_tokens, output_tokens)
         request = _Request(self._submitted, prompt_tokens, output_tokens, min(shared_tokens, prompt_tokens))
         self._submitted += 1
         self._requests[request.number] = request
@@ -156,8 +154,8 @@ class Engine:
         return True
 
     def cached_tokens(self, prompt_tokens: int, shared_tokens: int) -> int:
-        """How much of such a prompt the prefix cache holds now: all of the common prefix, or nothing."""
-        return self._prefix_tokens if min(shared_tokens, prompt_tokens - 1) >= self._prefix_tokens else 0
+        """How much of such a prompt the prefix cache holds now. Never all: its last token has to be computed."""
+        return min(min(shared_tokens, prompt_tokens - 1) // self._block, self._prefix.known) * self._block
 
     def plan_step(self) -> StepPlan | None:
         """Schedule the next step, taking its blocks; None when there is no work.
@@ -174,6 +172,7 @@ class Engine:
         prefills: list[tuple[_Request, int]] = []
         if self._prompts and budget and not self._go_on_prefilling(budget, prefills):
             preempted.append(self._preempt_last())
+        self._prefix.keep(self._free_blocks)
         admitted: list[int] = []
         resumed: list[int] = []
         if self._waiting and not preempted:
@@ -206,14 +205,12 @@ class Engine:
         if self._aborted:
             decoded = tuple(number for number in decoded if number in self._decoding)
             self._aborted = False
-        ended = self._ending.pop(self._step, [])
+        ended = self._ending.pop(self._step, [])  # in order of admission: that is how they began to decode
         self._step += 1
         self._kv_tokens += len(decoded)
         for done in ended:
             del self._requests[done.number]
             self._stop_decoding(done)
-        if len(ended) > 1:
-            ended.sort(key=lambda done: done.order)
         finished = [done.number for done in ended]
         prefilled: list[int] = []
         for number, tokens in plan.prefills:
@@ -245,6 +242,7 @@ class Engine:
         cycles, rest = divmod(steps, self._block)
         phases = ((self._step + i) % self._block for i in range(rest))
         self._free_blocks -= cycles * len(self._decoding) + sum(self._crossing[phase] for phase in phases)
+        self._prefix.keep(self._free_blocks)
         self._kv_tokens += steps * len(self._decoding)
         self._step += steps
         return tuple(self._decoding)
@@ -253,8 +251,13 @@ class Engine:
         """Plan and complete a step at once, for virtual time; None when there is no work."""
         return None if self.plan_step() is None else self.complete_step()
 
+    @property
+    def shared_blocks(self) -> int:
+        """Blocks of the common prefix that requests use."""
+        return self._prefix.held
+
     def held_blocks(self) -> dict[int, int]:
-        """Blocks that each request holds, those of the common prefix left out."""
+        """Blocks that each request holds, those left out that it has in common with others."""
         return {n: self._blocks_of(r) if n in self._decoding else r.blocks for n, r in self._requests.items()}
 
     # Decoding: all of them, a token each.
@@ -293,7 +296,7 @@ class Engine:
     def _blocks_of(self, request: _Request) -> int:
         """Of its own, while it decodes; in a planned step, those of that step's token too."""
         tokens = request.computed + self._step - request.since + (self._in_flight is not None)
-        return -(-tokens // self._block) - self._shared_blocks(request)
+        return -(-tokens // self._block) - request.shared_blocks
 
     # Prompts.
 
@@ -310,21 +313,19 @@ class Engine:
         while budget and self._waiting and self.running < self._profile.max_num_seqs:
             request = self._waiting[0]
             cached = self.cached_tokens(request.known, request.shared_tokens)
+            shared = cached // self._block
             # Blocks for every known token must be free, though only the chunk's are taken (vLLM's
             # scheduler_reserve_full_isl, on by default): or long prompts would be admitted to be preempted.
-            brought = 0 if self._sharing else cached // self._block
-            needed = self._profile.blocks_for(request.known) - cached // self._block
-            if needed + brought > self._free_blocks:
+            needed = self._profile.blocks_for(request.known) - shared + self._prefix.taking(shared)
+            if needed > self._free_blocks:
                 break
             self._waiting.popleft()
-            if cached:
-                request.shares, request.computed = True, cached
-                self._sharing += 1
-                self._free_blocks -= brought
-            self._admissions += 1
-            request.order = self._admissions
+            request.computed = cached
+            request.shared_blocks = shared
+            self._free_blocks -= self._prefix.use(shared)
             tokens = min(request.known - cached, budget)
             self._take(request, tokens)
+            self._prefix.keep(self._free_blocks)
             self._prompts.append(request)
             prefills.append((request, tokens))
             started.append(request)
@@ -338,21 +339,17 @@ class Engine:
             return False
         self._prompts.remove(request)
         request.generated += 1
-        if self._profile.prefix_caching and not self._sharing:
-            # Its blocks count once somebody uses them; until then they are memory that others may have.
-            self._prefix_tokens = max(self._prefix_tokens, request.shared_tokens // self._block * self._block)
+        if self._profile.prefix_caching:
+            self._publish(request)
         return True
 
     def _take(self, request: _Request, tokens: int) -> bool:
-        blocks = self._profile.blocks_for(request.computed + tokens) - self._shared_blocks(request) - request.blocks
+        blocks = self._profile.blocks_for(request.computed + tokens) - request.shared_blocks - request.blocks
         if blocks > self._free_blocks:
             return False
         request.blocks += blocks
         self._free_blocks -= blocks
         return True
-
-    def _shared_blocks(self, request: _Request) -> int:
-        return self._prefix_tokens // self._block if request.shares else 0
 
     def _preempt_last(self) -> int:
         if self._prompts:
@@ -368,10 +365,15 @@ class Engine:
         return request.number
 
     def _release(self, request: _Request) -> None:
-        self._free_blocks += request.blocks
-        request.blocks = 0
-        if request.shares:
-            request.shares = False
-            self._sharing -= 1
-            if not self._sharing:
-                self._free_blocks += self._prefix_tokens // self._block
+        self._free_blocks += request.blocks + self._prefix.leave(request.shared_blocks)
+        request.blocks = request.shared_blocks = 0
+
+    def _publish(self, request: _Request) -> None:
+        """Others may use what it computed of the common prefix, and it uses theirs where they were before it."""
+        whole = request.shared_tokens // self._block
+        own = whole - request.shared_blocks
+        if own > 0:
+            request.blocks -= own
+            self._free_blocks += own + self._prefix.leave(request.shared_blocks)
+            self._free_blocks -= self._prefix.use(whole)
+            request.shared_blocks = whole

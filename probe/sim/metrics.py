@@ -4,7 +4,9 @@ Input: what the driver reports (tokens, steps, finished requests) and the engine
 scrape. Output: the page. Only families that a stand-in can fill truthfully are here; a test
 compares each with a page recorded from the real server. When vLLM observes what, too, is as
 measured there: prompt tokens when the prefill ends, `iteration_tokens_total` (a histogram,
-despite its name) only in steps that gave a token, a request's times when it finishes.
+despite its name) only in steps that gave a token and without what the prefix cache had, a
+request's times when it finishes. TTFT and E2E begin when the front end has passed a request on and
+end when it turns to the tokens; all other times are the engine's own.
 """
 
 from collections.abc import Iterable
@@ -49,7 +51,7 @@ _CACHE_CONFIG = {
     ),
     **dict.fromkeys(
         (
-            *("enable_mamba_shared_prefix_checkpoint", "enable_prefix_caching", "is_attention_free"),
+            *("enable_mamba_shared_prefix_checkpoint", "is_attention_free"),
             *("kv_sharing_fast_prefill", "swa_bounded_replay", "use_kda_recoverssm", "use_replayssm"),
         ),
         "False",
@@ -74,7 +76,10 @@ def one_two_five(limit: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """A finished request as its series see it. Times are seconds on one monotonic clock."""
+    """A finished request as its series see it. Times are seconds on one monotonic clock.
+
+    The engine made the first and the last token; then the front end turned to the last one at `answered_s`.
+    """
 
     prompt_tokens: int
     output_tokens: int
@@ -83,6 +88,7 @@ class RequestTimes:
     scheduled_s: float
     first_token_s: float
     last_token_s: float
+    answered_s: float
 
 
 class Metrics:
@@ -100,7 +106,7 @@ class Metrics:
         by_reason.labels(**self._labels, reason="deferred")  # nothing is ever deferred here: stays 0
         self._kv_usage = self._gauge("kv_cache_usage_perc", "KV cache in use; 1 is all of it.")
         self._queries = self._counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
-        self._counter("prefix_cache_hits", "Tokens found in the prefix cache.")  # there is none: stays 0
+        self._hits = self._counter("prefix_cache_hits", "Tokens found in the prefix cache.")
         self._preemptions = self._counter("num_preemptions", "Preemptions.")
         self._prompt = self._counter("prompt_tokens", "Prompt tokens processed.")
         self._generation = self._counter("generation_tokens", "Tokens generated.")
@@ -121,17 +127,21 @@ class Metrics:
         self._output_length = self._histogram("request_generation_tokens", "Output tokens of a request.", counts)
         self._constants(profile, model)
 
-    def admitted(self, prompt_tokens: int) -> None:
-        """A request entered the batch for the first time; vLLM does not count re-admissions here."""
-        self._queries.inc(prompt_tokens)
+    def looked_up(self, prompt_tokens: int, found_tokens: int) -> None:
+        """The prefix cache was asked for a request that is new to the batch.
 
-    def step(self, *, prompt_tokens: int, emitted: int, preempted: int) -> None:
-        """A step ended: prompt tokens of the prefills that ended with it, tokens given, preemptions."""
+        vLLM does not count re-admissions here, and nothing where the cache is off.
+        """
+        self._queries.inc(prompt_tokens)
+        self._hits.inc(found_tokens)
+
+    def step(self, *, prompt_tokens: int, found_tokens: int, emitted: int, preempted: int) -> None:
+        """A step ended: the prompts whose prefills ended with it, what the prefix cache had of them, tokens given."""
         self._preemptions.inc(preempted)
         if emitted:
             self._prompt.inc(prompt_tokens)
             self._generation.inc(emitted)
-            self._step_tokens.observe(prompt_tokens + emitted)
+            self._step_tokens.observe(prompt_tokens - found_tokens + emitted)
 
     def first_tokens(self, waits_s: Iterable[float]) -> None:
         for wait_s in waits_s:
@@ -145,7 +155,7 @@ class Metrics:
         """A request got its last token (finish reason "length": the stand-in has no end-of-text token)."""
         decode_s = times.last_token_s - times.first_token_s
         self._finished["length"].inc()
-        self._e2e.observe(times.last_token_s - times.arrival_s)
+        self._e2e.observe(times.answered_s - times.arrival_s)
         self._queue.observe(times.scheduled_s - times.arrival_s)
         self._prefill.observe(times.first_token_s - times.scheduled_s)
         self._decode.observe(decode_s)
@@ -174,6 +184,7 @@ class Metrics:
         size = profile.usable_blocks * profile.block_size
         config = _CACHE_CONFIG | {
             "engine": ENGINE,
+            "enable_prefix_caching": str(profile.prefix_caching),
             "block_size": str(profile.block_size),
             "effective_attention_block_size": str(profile.block_size),
             "kv_cache_max_concurrency": str(round(size / profile.max_model_len, 2)),

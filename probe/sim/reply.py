@@ -20,14 +20,18 @@ BROKEN = Refusal(500, "Internal server error", "InternalServerError")
 class Reply:
     """An ASGI response that runs one request, and aborts it as soon as the client is gone."""
 
-    def __init__(self, driver: Driver, answer: wire.Answer, *, chat: bool) -> None:
+    def __init__(self, driver: Driver, answer: wire.Answer, *, chat: bool, shared_tokens: int) -> None:
+        """`shared_tokens`: of the prompt, that others began with too."""
         self._driver = driver
         self._answer = answer
         self._chat = chat
+        self._shared_tokens = shared_tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         ask = self._answer.ask
-        generation = self._driver.submit(prompt_tokens=ask.prompt_tokens, output_tokens=ask.output_tokens)
+        generation = self._driver.submit(
+            prompt_tokens=ask.prompt_tokens, output_tokens=ask.output_tokens, shared_tokens=self._shared_tokens
+        )
 
         async def abort_when_gone() -> None:
             while (await receive())["type"] != "http.disconnect":

@@ -31,6 +31,7 @@ from probe.sim.asks import Refusal, read_chat, read_completion
 from probe.sim.cost import Profile
 from probe.sim.driver import HEALTHY, Driver, Faults
 from probe.sim.metrics import Metrics
+from probe.sim.prompts import SeenPrompts
 from probe.sim.reply import BROKEN, Reply, json_answer, like_vllm
 
 VERSION = "0.32.0-sim"
@@ -118,6 +119,7 @@ class _Standin:
         self._model = model
         self._random = Random(seed)
         self._metrics = Metrics(profile, model)
+        self._seen = SeenPrompts(profile.block_size, profile.usable_blocks)
         self.driver = Driver(profile, self._metrics, seed=seed, faults=faults)
 
     async def completions(self, request: Request) -> ASGIApp:
@@ -156,7 +158,7 @@ class _Standin:
             created=int(time.time()),
             seed=self._random.randrange(len(wire.WORDS)),
         )
-        return Reply(self.driver, answer, chat=chat)
+        return Reply(self.driver, answer, chat=chat, shared_tokens=self._seen.meet(ask.content))
 
 
 class _BearerToken:

@@ -124,7 +124,7 @@ def _help(command: str) -> str:
         ("ramp", "needed where it has several"),
         ("ramp", "also for a target without scheduled load"),
         ("ramp", "up to three times as long where fewer than 20 requests were sent; 15 unless"),
-        ("sim", f"Which server to imitate: {', '.join(PROFILES)}."),
+        ("sim", "Which server to imitate; --list shows them."),
         ("dashboards", f"{UID}.json"),
         ("alerts", FILE),
         ("alerts", RUNBOOKS),
@@ -187,6 +187,22 @@ def test_generated_files_are_written_where_asked_and_named(
     assert files
     assert all(file.name.endswith(ends) for file in files)
     assert sorted(done.stdout.splitlines()) == [f"wrote {file}" for file in files]
+
+
+def test_sim_lists_what_it_can_imitate() -> None:
+    done = CliRunner().invoke(app, ["sim", "--list"])
+    assert done.exit_code == 0
+    for profile in PROFILES.values():
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(profile.name + " ")]
+        assert line.endswith(profile.description)
+
+
+def test_an_unknown_profile_is_one_line_with_a_hint() -> None:
+    done = _kneewatch("sim", "--profile", "8b-h10")
+    assert done.returncode == 2
+    (said,) = done.stderr.splitlines()
+    assert "--profile 8b-h10: unknown (did you mean '8b-h100'?); expected one of those that" in said
+    assert "sim --list" in said
 
 
 def test_check_of_an_address_alone(sim: str) -> None:

@@ -2,15 +2,15 @@
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from probe.sim.cost import Profile, StepCost, Unrest
-from probe.sim.driver import MAX_LAG_S, Driver, Faults
+from probe.sim.cost import FrontEnd, Profile, StepCost, Unrest
+from probe.sim.driver import MAX_LAG_S, Driver, Faults, Generation
 from probe.sim.metrics import Metrics
 from probe.sim.profiles import PROFILES
 
@@ -126,7 +126,8 @@ def test_series_hold_the_times_of_the_schedule() -> None:
         assert seen["vllm:inter_token_latency_seconds_count"] == 10
         assert seen["vllm:request_queue_time_seconds_sum"] == pytest.approx(11 * 0.004)
         assert seen["vllm:request_prefill_time_seconds_sum"] == pytest.approx(2 * 0.004)
-        assert seen["vllm:prompt_tokens_total"] == seen["vllm:prefix_cache_queries_total"] == 150
+        assert seen["vllm:prompt_tokens_total"] == 150
+        assert seen["vllm:prefix_cache_queries_total"] == 0, "this server has no prefix cache"
         assert seen["vllm:generation_tokens_total"] == 12
         assert seen["vllm:iteration_tokens_total_count"] == 12
         assert seen["vllm:iteration_tokens_total_sum"] == 162
@@ -202,5 +203,85 @@ def test_closing_cuts_requests_short_and_takes_no_more() -> None:
         late = driver.submit(prompt_tokens=10, output_tokens=5)
         assert await late.next_token() is None
         assert not driver.engine.has_work
+
+    _run(scene())
+
+
+async def _times_s(generation: Generation) -> list[float]:
+    """When each token came, or all until the request was cut short."""
+    times = []
+    while len(times) < generation.output_tokens and await generation.next_token() is not None:
+        times.append(_loop().time())
+    return times
+
+
+def test_requests_pass_through_the_front_end_one_after_the_other() -> None:
+    async def scene() -> None:
+        _loop().overshoot_s = 0.0
+        driver, metrics = _driver(replace(STEADY, front_end=FrontEnd(per_request_s=0.1, per_prompt_token_s=0.001)))
+        started_s = _loop().time()
+        generations = [driver.submit(prompt_tokens=tokens, output_tokens=1) for tokens in (100, 300, 50)]
+        assert not driver.engine.has_work, "the engine does not know of them yet"
+        times = [(await _times_s(generation))[0] - started_s for generation in generations]
+        assert times == pytest.approx([0.204, 0.604, 0.754])
+        assert _samples(metrics, driver)["vllm:time_to_first_token_seconds_sum"] == pytest.approx(3 * 0.004)
+
+    _run(scene())
+
+
+def test_a_client_that_leaves_the_front_end_never_comes_to_the_engine() -> None:
+    async def scene() -> None:
+        driver, _ = _driver(replace(STEADY, front_end=FrontEnd(per_request_s=0.1)))
+        gone = driver.submit(prompt_tokens=10, output_tokens=1)
+        stays = driver.submit(prompt_tokens=10, output_tokens=1)
+        driver.abort(gone)
+        driver.abort(gone)
+        assert await gone.next_token() is None
+        assert await stays.next_token() == 1
+        assert gone.number == -1
+
+    _run(scene())
+
+
+def test_slow_handing_out_holds_up_clients_and_not_the_engine() -> None:
+    async def scene() -> None:
+        _loop().overshoot_s = 0.0
+        driver, metrics = _driver(replace(STEADY, front_end=FrontEnd(per_output_token_s=0.003)))
+        started_s = _loop().time()
+        answers = [driver.submit(prompt_tokens=10, output_tokens=20) for _ in range(4)]
+        times = await asyncio.gather(*map(_times_s, answers))
+        # 12 ms to hand out the tokens of a step of 4 ms, one step after the other.
+        assert times[0] == times[3] == pytest.approx([started_s + 0.004 + 0.012 * n for n in range(1, 21)])
+        seen = _samples(metrics, driver)
+        assert seen["vllm:inter_token_latency_seconds_sum"] == pytest.approx(4 * 19 * 0.004)
+        assert seen["vllm:e2e_request_latency_seconds_sum"] == pytest.approx(4 * (0.004 + 0.012 * 19))
+
+    _run(scene())
+
+
+@pytest.mark.parametrize("leave", [Driver.abort, lambda driver, _: driver.close()], ids=["abort", "close"])
+def test_tokens_on_their_way_out_reach_nobody_who_has_gone(leave: Callable[[Driver, Generation], None]) -> None:
+    async def scene() -> None:
+        driver, _ = _driver(replace(STEADY, front_end=FrontEnd(per_output_token_s=0.1)))
+        generation = driver.submit(prompt_tokens=10, output_tokens=5)
+        await generation.next_token()
+        assert not driver.engine.has_work, "all made, but not out"
+        leave(driver, generation)
+        assert await _times_s(generation) == []
+        await asyncio.sleep(2)
+        assert generation.given == 1
+
+    _run(scene())
+
+
+def test_what_the_prefix_cache_has_is_counted_and_not_computed() -> None:
+    async def scene() -> None:
+        driver, metrics = _driver(replace(PROFILES["tiny"], prefix_caching=True, unrest=Unrest()))
+        for _ in range(2):
+            await _times_s(driver.submit(prompt_tokens=200, output_tokens=2, shared_tokens=160))
+        seen = _samples(metrics, driver)
+        assert seen["vllm:prefix_cache_queries_total"] == seen["vllm:prompt_tokens_total"] == 400
+        assert seen["vllm:prefix_cache_hits_total"] == 160
+        assert seen["vllm:iteration_tokens_total_sum"] == 200 + 40 + 4
 
     _run(scene())

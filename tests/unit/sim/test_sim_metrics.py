@@ -96,11 +96,12 @@ def test_a_finished_request_is_cut_into_queue_prefill_and_decode() -> None:
             scheduled_s=10.5,
             first_token_s=12.0,
             last_token_s=16.0,
+            answered_s=16.2,
         )
     )
     page = _page(metrics)
     for family, total in (
-        ("vllm:e2e_request_latency_seconds", 6.0),
+        ("vllm:e2e_request_latency_seconds", 6.2),
         ("vllm:request_queue_time_seconds", 0.5),
         ("vllm:request_prefill_time_seconds", 1.5),
         ("vllm:request_decode_time_seconds", 4.0),
@@ -118,11 +119,11 @@ def test_a_finished_request_is_cut_into_queue_prefill_and_decode() -> None:
 
 def test_a_step_without_a_token_is_no_iteration_but_its_preemptions_count() -> None:
     metrics = Metrics(TINY, "m")
-    metrics.step(prompt_tokens=0, emitted=0, preempted=3)
-    metrics.step(prompt_tokens=100, emitted=4, preempted=0)
+    metrics.step(prompt_tokens=0, found_tokens=0, emitted=0, preempted=3)
+    metrics.step(prompt_tokens=100, found_tokens=64, emitted=4, preempted=0)
     page = _page(metrics)
     iterations = "vllm:iteration_tokens_total"
     assert _value(page, iterations, f"{iterations}_count") == 1
-    assert _value(page, iterations, f"{iterations}_sum") == 104
+    assert _value(page, iterations, f"{iterations}_sum") == 40, "what was in the prefix cache was not computed"
     assert _value(page, "vllm:num_preemptions", "vllm:num_preemptions_total") == 3
     assert _value(page, "vllm:prompt_tokens", "vllm:prompt_tokens_total") == 100

@@ -17,7 +17,7 @@ from sim_running import Standin, running
 from sim_transcripts import exchange
 
 from probe.sim.asks import text_tokens
-from probe.sim.cost import Profile, StepCost, Unrest
+from probe.sim.cost import FrontEnd, Profile, StepCost, Unrest
 from probe.sim.driver import Faults
 from probe.sim.profiles import PROFILES
 from probe.sim.server import serve
@@ -252,3 +252,27 @@ def test_a_port_that_is_taken_is_an_error_of_the_system(fast: Standin) -> None:
     profile: Profile = FAST
     with pytest.raises(OSError, match="in use"):
         asyncio.run(serve(profile, host="127.0.0.1", port=fast.port, model="m"))
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_prompts_that_begin_alike_hit_the_prefix_cache_from_the_third_on(*, chat: bool) -> None:
+    with running(replace(FAST, prefix_caching=True)) as server:
+        for n in range(4):
+            if chat:
+                content = "x" * 4 * 96 + f"{n}" * 80
+                body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 2}
+                server.post("/v1/chat/completions", body)
+            else:
+                server.post("/v1/completions", SHORT | {"prompt": [7] * 100 + [n] * 20})
+        seen = server.samples()
+        assert seen["vllm:prefix_cache_queries_total"] == seen["vllm:prompt_tokens_total"]
+        assert seen["vllm:prefix_cache_hits_total"] == 2 * 96
+        assert 'enable_prefix_caching="True"' in server.get("/metrics")
+
+
+def test_a_slow_front_end_is_seen_by_clients_and_not_by_the_servers_own_ttft() -> None:
+    with running(replace(FAST, front_end=FrontEnd(per_request_s=0.2))) as server:
+        began = time.monotonic()
+        server.post("/v1/completions", SHORT)
+        assert time.monotonic() - began >= 0.2
+        assert server.samples()["vllm:time_to_first_token_seconds_sum"] < 0.15

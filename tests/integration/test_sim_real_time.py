@@ -1,0 +1,66 @@
+"""The stand-in in real time against itself in virtual time: the same closed loop, about the same latencies.
+
+On a loop with a made-up clock both are compared to the last digit (tests/unit/sim/test_sim_agreement.py). This says
+that a real event loop, with its overshoots and a busy machine, comes near.
+"""
+
+import asyncio
+from dataclasses import replace
+from statistics import median
+
+import pytest
+
+from probe.sim.cost import FrontEnd, Profile
+from probe.sim.driver import Driver
+from probe.sim.metrics import Metrics
+from probe.sim.profiles import PROFILES
+from probe.sim.virtual import VirtualServer
+
+USERS, PROMPT, OUTPUT, SECONDS = 6, 128, 32, 2.5
+Latencies = tuple[list[float], list[float]]
+
+
+async def _in_real_time(profile: Profile) -> Latencies:
+    driver = Driver(profile, Metrics(profile, "m"))
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + SECONDS
+    ttfts, tpots = [], []
+
+    async def user() -> None:
+        while loop.time() < end_s:
+            sent_s = loop.time()
+            generation = driver.submit(prompt_tokens=PROMPT, output_tokens=OUTPUT)
+            await generation.next_token()
+            first_s = loop.time()
+            for _ in range(OUTPUT - 1):
+                await generation.next_token()
+            ttfts.append(first_s - sent_s)
+            tpots.append((loop.time() - first_s) / (OUTPUT - 1))
+
+    await asyncio.gather(*(user() for _ in range(USERS)))
+    return ttfts, tpots
+
+
+def _in_virtual_time(profile: Profile) -> Latencies:
+    server = VirtualServer(profile)
+    for _ in range(USERS):
+        server.submit(0.0, PROMPT, OUTPUT)
+    ended = []
+    while server.now_s < 60.0:
+        server.advance(server.now_s + 0.0005)
+        for visit in server.visits:
+            ended.append(visit)
+            server.submit(server.now_s, PROMPT, OUTPUT)
+        server.visits.clear()
+    return [visit.ttft_s for visit in ended], [visit.tpot_s for visit in ended]
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [PROFILES["tiny"], replace(PROFILES["tiny"], front_end=FrontEnd(per_request_s=0.01, per_output_token_s=0.002))],
+    ids=["tiny", "slow-front"],
+)
+def test_real_time_comes_near_virtual_time(profile: Profile) -> None:
+    real, virtual = asyncio.run(_in_real_time(profile)), _in_virtual_time(profile)
+    for ours, theirs in zip(real, virtual, strict=True):
+        assert 0.8 < median(ours) / median(theirs) < 1.25
