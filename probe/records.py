@@ -300,6 +300,7 @@ class Capacity:
     limiting: str | None = None
     bottleneck: str | None = None
     reason: str | None = None
+    learnt_from: tuple[float, float] | None = None  # loads in requests/s that a forecast was learnt from
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Case:
     users: Workload | None = None
     shares: tuple[float, ...] = (1.0,)
     accepted_tokens: float = 0.0
+    users_weight: float = 1.0  # how many of the workload's requests one of the users' is worth, about
     blind: bool = False
 
     def server(self, seed: int, users_rps: float, workload: Workload | None = None) -> VirtualServer:
@@ -33,7 +34,7 @@ class Case:
         return VirtualServer(
             self.profile,
             seed=seed,
-            users=Users(users_rps, workload or self.users or self.workload),
+            users=Users(users_rps / (1.0 if workload else self.users_weight), workload or self.users or self.workload),
             shares=self.shares,
             accepted_tokens=self.accepted_tokens,
         )
@@ -107,7 +108,7 @@ _ALL = (
     _case("8b-a100", _CHAT, _USUAL, "-speculative", accepted_tokens=1.2, blind=True),
     _case("8b-a100", _CHAT, _USUAL, "-two-engines", shares=(0.5, 0.5), blind=True),
     _case("8b-h100", _CHAT, _TIGHT, "-uneven-engines", shares=(0.6, 0.4), blind=True),
-    _case("8b-h100", _CHAT, _USUAL, "-other-users", users=_RAG, blind=True),
+    _case("8b-h100", _CHAT, _USUAL, "-other-users", users=_RAG, users_weight=6.0, blind=True),
 )  # fmt: skip
 
 CASES: Mapping[str, Case] = {case.name: case for case in _ALL}

@@ -16,7 +16,7 @@ from scipy.optimize import least_squares
 from probe.capacity.windows import Window
 from probe.sim.cost import StepCost
 
-MIN_WINDOWS = 8
+MIN_WINDOWS = 6
 MIN_BATCH = 1.5  # below it a step's cost says nothing of what another request adds
 # Relative scatter of a window's mean around the law, beyond which a window counts as an outlier.
 _SCATTER = 0.03
@@ -102,11 +102,14 @@ class _Seen:
         seconds = _column(w.seconds for w in windows)
         engines = _column(w.engines for w in windows)
         begun = started * chunks.mean() * self.itl_s / seconds / engines
-        self.filled = 1 - np.exp(-begun)
+        filled = 1 - np.exp(-begun)
         # Lengths of this window's prompts: as all, but with the mean that was seen.
         own = np.where(started > 0, computed / np.maximum(started, 1.0) / lengths.mean(), 1.0)
-        together = np.where(begun > 0, begun / np.maximum(self.filled, 1e-9), 1.0)
-        self.chunk = (lengths / chunks)[:, None] * (own * together)[None, :]
+        together = np.where(begun > 0, begun / np.maximum(filled, 1e-9), 1.0)
+        alone = (lengths / chunks)[:, None] * own[None, :]
+        # A step has room for so much; what does not fit fills another one.
+        self.chunk = np.minimum(alone * together[None, :], float(chunk_tokens))
+        self.filled = np.minimum(begun * alone.mean(axis=0) / np.maximum(self.chunk.mean(axis=0), 1e-9), 1.0)
         self._prefills(
             segments, chunk_tokens, lengths, computed.sum() / max(sum(w.prompt_tokens for w in windows), 1.0)
         )
@@ -134,7 +137,7 @@ class _Seen:
             np.ceil(lengths / chunk_tokens).mean(),
         )
         beside = _column(_as_begun(s, lambda w: w.prompts / w.steps if w.steps else 0.0) for s in told) * mean_chunks
-        self.begun_chunk = own / self.chunks + mean_chunk * beside[None, :]
+        self.begun_chunk = np.minimum(own / self.chunks + mean_chunk * beside[None, :], float(chunk_tokens))
         self.prefill_scatter = 0.02 + 0.2 / np.sqrt(finished)
 
     def _guess(self) -> _Floats:

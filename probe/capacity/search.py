@@ -1,18 +1,22 @@
 """The search for the knee: predict where it is from what has been seen, then verify by going near it. Pure.
 
-    live traffic --> windows --> law --> twin --> forecast --> a rung at a share of it --> windows, latencies --> ...
+    live traffic --> Model --> forecast --> a rung at a share of it --> Model, and what our requests saw --> forecast ...
 
-In: readings of the server's metrics and, after each rung, what our requests saw. Out: the next rung, as a StepPlan, and
-at last a Capacity. The fit is slow (a second or so): call `saw` and `took` away from an event loop that has other work.
+In: readings of the server's metrics and, after each rung, our requests. Out: the next rung, as a StepPlan, and at last
+a Capacity. Rates are of requests like the workload's; live users count as so many of these as they take room of.
+Where rungs show what the model does not explain, it is left aside and the knee is climbed to in small steps.
+
+The work takes a second or so after each rung: call `saw`, `next` and `took` away from an event loop.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
+from statistics import fmean
 
-from probe.capacity.fit import Law, fit
-from probe.capacity.twin import UNLIMITED_SEQS, Predicted, Sent, Twin, capacity, predict, replay
+from probe.capacity.front import Delay, Front, front
+from probe.capacity.model import Hints, Model, mean_length
+from probe.capacity.twin import Predicted, Sent, Twin, capacity, predict, replay
 from probe.capacity.windows import Window, total, windows
 from probe.records import (
     Arrivals,
@@ -26,45 +30,52 @@ from probe.records import (
     StepSummary,
     Stopped,
 )
+from probe.sim.cost import FrontEnd
 from probe.summary import TOO_FEW
-from probe.workload import Lognormal, Workload
+from probe.workload import Workload
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
 
 # Shares of the forecast to climb to. The last one is near enough that what lies beyond is no surprise.
-_RUNGS = (0.5, 0.7, 0.85, 0.95)
-# Above half of the forecast, no rung is more than this times the last one that held: the forecast may be wrong.
-_STRIDE = 1.45
-_FEW = 8
-_FIRST_RPS_IN_FLIGHT = 2.0  # without a forecast: a rate that keeps about so many in flight
-_MAX_RUNGS = 9
+_RUNGS = (0.5, 0.72, 0.95)
+_TOP = 0.95
+_REACHED = 0.86  # a rung that held at so much of the forecast verifies it
+# No rung is more than this times the last one that held: the forecast may be wrong. Far below it, a bit more.
+_STRIDE, _LONG_STRIDE = 1.45, 1.7
+_MAX_RUNGS, _MAX_FAILED = 9, 2
 # A rung is long enough for its batch to fill and for its queue to show, in residence times, and at least this long.
 _WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
 _MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
-_QUANTILES = 7
-_KV_ROOM = 0.9
-_MAX_TRIPS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """What is known of a server that its metrics do not say."""
-
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int = 2048
+_TOP_LONGER = 1.3
+_FEW = 8  # requests, that tell something
+# What the model's medians may be off by at a rung, and still hold, of latencies that reach such a share of their objective.
+_OFF = {"ttft": 1.5, "tpot": 1.25}
+_NEAR = 0.5
+_MEDIAN_ERROR, _CERTAIN = 1.0, 3.0  # 1.25 / 1.645, a normal distribution's, and some for the replay
+# Without a model: steps up, how near the two ends have to come, and how many rungs that may take.
+_CLIMB, _CLOSE, _MAX_CLIMBS = 1.12, 1.08, 7
+# A rung is steady where no more are in flight at its end than at its beginning, but for chance; so many requests judge it.
+_GROWTH, _ENOUGH = 1.3, 40
+_APART = 0.15  # model and rungs, in logarithms: then neither is believed
+_SETTLE_RESIDENCES = 3.0
+_NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
+# The interval: so many standard deviations of a capacity that leaves one part out, and of what no part shows.
+_Z, _FLOOR = 1.64, 0.02
+_QUICK = 1200  # requests of a simulation that is repeated for the spread
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One load that was tried. Rates are of all traffic, ours and live."""
+    """One load that was tried. Rates in requests/s: `planned_rps` of all traffic, as if all were of the workload."""
 
     planned_rps: float
-    rate_rps: float
-    live_rps: float
+    own_rps: float
     step: StepSummary
-    sent: tuple[Sent, ...]
-    predicted: Predicted | None
+    run: StepRun
     tripped: str | None
+    steady: bool = True
+    predicted: Predicted | None = None
+    delay: Delay | None = None
 
     @property
     def held(self) -> bool:
@@ -86,189 +97,273 @@ class Search:
         self, workload: Workload, objectives: Objectives, hints: Hints | None = None, *, observe_s: float = 60.0
     ) -> None:
         self.observe_s = observe_s
-        self._workload, self._objectives = workload, objectives
-        hints = hints or Hints()
-        self._max_num_seqs = hints.max_num_seqs
-        self._chunk_tokens = hints.max_num_batched_tokens
-        self._readings: list[ServerSnapshot] = []
-        self._segments: list[list[Window]] = []
-        self._live_rps = self._watched_s = 0.0
-        self._first: StepSummary | None = None
         self.rungs: list[Rung] = []
-        self.law: Law | None = None
         self.twin: Twin | None = None
-        self.forecast_rps: float | None = None
+        self.forecast_rps: float | None = None  # of all traffic, as if all were of the workload
+        self.interval: tuple[float, float] | None = None
+        self.model = Model(workload, hints or Hints())
+        self._objectives = objectives
+        self._live_equivalent_rps = 0.0
+        self._front = Front(FrontEnd(), 0.0)
         self._correction: dict[str, float] = {}
-        self._done: str | None = None
+        self._lone_s = 1.0
+        self._ended: str | None = None
+        self._doubted: str | None = None  # why the model was left aside
+        self._climbs = 0
 
     def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
-        """Live traffic, without ours, and a single request."""
-        self._first = lone
-        self._learn(readings)
-        parts = windows(readings)
-        self._live_rps = _rate(parts) if parts else 0.0
-        self._watched_s = total(parts).seconds if parts else 0.0
-        self._refit()
+        """Live traffic without ours, and a single request."""
+        self._lone_s = lone.e2e_s.mean or 1.0
+        self.model.watch(readings)
+        self._live_equivalent_rps = self.model.live_rps
+        self._understand()
 
     def next(self) -> StepPlan | None:
         """The next rung, or None when the search is over."""
         rate = self._next_rate()
         if rate is None:
+            self._spread()
             return None
-        residence = self._residence(rate)
-        own = rate - self._live_rps
-        warm = min(max(_WARM_RESIDENCES * residence, _MIN_WARM_S), _MAX_WARM_S)
-        seconds = min(max(_RESIDENCES * residence, _MIN_S), _MAX_S)
+        own = rate - self._live_equivalent_rps
+        residence_s = self._residence_s(rate)
+        longer = _TOP_LONGER if self.forecast_rps and rate > _REACHED * self.forecast_rps else 1.0
         return StepPlan(
-            concurrency=math.ceil(3 * own * residence + 8),
-            seconds=seconds,
+            concurrency=math.ceil(3 * own * residence_s + 8),
+            seconds=longer * min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S),
             loop="open",
-            warm_up_s=warm,
+            warm_up_s=min(max(_WARM_RESIDENCES * residence_s, _MIN_WARM_S), _MAX_WARM_S),
             arrivals=Arrivals(pattern=Pattern.POISSON, rate_rps=own),
         )
 
     def took(self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None) -> None:
         """What came of the rung that `next` gave; `tripped`: why the guard ended it, if it did."""
-        self._learn(readings, tripped)
-        sent = _sent(run)
-        planned = self._live_rps + (run.plan.arrivals.rate_rps if run.plan.arrivals else 0.0)
+        self.model.learn(readings, overloaded=tripped is not None)
         begin, end = run.window_ns
-        parts = windows([r for r in readings if begin <= r.at_ns <= end])
-        if parts:
-            ours = sum(begin <= r.scheduled_ns <= end for r in run.records) / max((end - begin) * 1e-9, 1e-9)
-            rate = _rate(parts)
-            self._watched_s += total(parts).seconds
-            live = max(rate - ours, 0.0)
-            self._live_rps += (live - self._live_rps) * total(parts).seconds / self._watched_s
-        else:
-            rate, live = planned, self._live_rps
-        self.rungs.append(Rung(planned, rate, live, step, sent, None, tripped))
-        self._refit()
+        inside = windows([reading for reading in readings if begin <= reading.at_ns <= end])
+        own = run.plan.arrivals.rate_rps if run.plan.arrivals else 0.0
+        delay = None
+        if inside:
+            ours = sum(begin <= record.scheduled_ns <= end for record in run.records) / ((end - begin) * 1e-9)
+            seen = total(inside)
+            self.model.saw_live(max(seen.prompts / seen.seconds - ours, 0.0), seen.seconds)
+            delay = _delay(step, seen)
+        self.rungs.append(Rung(own + self._live_equivalent_rps, own, step, run, tripped, _steady(inside), delay=delay))
+        self._understand()
 
     def ended(self) -> str | None:
-        return self._done
+        return self._ended
 
-    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:  # noqa: ARG002
         """What is known so far."""
         if self.forecast_rps is None:
-            return Capacity(mode=FORECAST, reason=self._done or "not enough evidence")
-        held = max((rung.planned_rps for rung in self.rungs if rung.held), default=0.0)
-        mode = VERIFIED if held >= 0.85 * self.forecast_rps else FORECAST
-        return Capacity(mode=mode, requests_per_second=self.forecast_rps)
-
-    def _learn(self, readings: Sequence[ServerSnapshot], tripped: str | None = None) -> None:
-        self._readings += readings
-        self._segments.append(windows(readings))
-        if self._max_num_seqs is None:
-            self._max_num_seqs = _seats(self._readings, 1 if tripped else 3)
-
-    def _refit(self) -> None:
-        law = fit(self._segments, self._chunk_tokens, prompt_lengths(self._workload))
-        if law is None:
-            return
-        self.law = law
-        seen = [window for segment in self._segments for window in segment]
-        kv = next((r.kv_cache_tokens for r in reversed(self._readings) if r.kv_cache_tokens), 1e9)
-        self.twin = Twin(
-            cost=law.cost,
-            kv_tokens=kv,
-            workload=self._workload,
-            max_num_seqs=self._max_num_seqs or UNLIMITED_SEQS,
-            engines=seen[-1].engines,
-            accepted_tokens=max(total(seen).tokens_per_gap - 1.02, 0.0),
-            chunk_tokens=self._chunk_tokens,
+            return Capacity(mode=FORECAST, reason="not enough evidence")
+        low, high = self.interval or (None, None)
+        reached = max((rung.planned_rps for rung in self.rungs if rung.held), default=0.0) / self.forecast_rps
+        if self._doubted is not None:
+            return self._empirical()
+        mode = VERIFIED if reached >= _REACHED else FORECAST
+        return Capacity(
+            mode=mode,
+            requests_per_second=self.forecast_rps,
+            lower=low,
+            upper=high,
+            output_tokens_per_second=self.forecast_rps * mean_length(self.model.workload.output_tokens),
         )
-        self._calibrate()
-        near = self.forecast_rps or max(2 * self._live_rps, 0.1)
-        self.forecast_rps = capacity(self.twin, self._objectives, near, correction=self._correction)
 
-    def _calibrate(self) -> None:
-        """By how much our requests were slower than the twin says, at the rungs so far; the highest count most."""
-        assert self.twin is not None  # noqa: S101 - it has just been made
+    def _empirical(self) -> Capacity:
+        """What the rungs alone say."""
+        held = [rung for rung in self.rungs if rung.held and rung.steady and rung.step.requests.ok >= _ENOUGH]
+        low = max((rung.planned_rps for rung in held), default=None)
+        high = min(
+            (rung.planned_rps for rung in self.rungs if not rung.held and rung.planned_rps > (low or 0)), default=None
+        )
+        if low is None or high is None or high > low * _CLIMB * _CLIMB:
+            return Capacity(mode=EMPIRICAL, reason=f"{self._doubted}, and no rung told where the knee is without it")
+        rate = math.sqrt(low * high)
+        if self.forecast_rps and abs(math.log(rate / self.forecast_rps)) > _APART:
+            return Capacity(
+                mode=EMPIRICAL,
+                reason=f"{self._doubted}, and it says {self.forecast_rps:.3g} requests/s where the rungs say {rate:.3g}",
+            )
+        return Capacity(
+            mode=EMPIRICAL,
+            requests_per_second=rate,
+            lower=low * (1 - _FLOOR),
+            upper=high * (1 + _FLOOR),
+            output_tokens_per_second=rate * mean_length(self.model.workload.output_tokens),
+            reason=f"measured without a model: {self._doubted}",
+        )
+
+    # What follows from what was seen.
+
+    def _understand(self) -> None:
+        bare = self.model.twin()
+        if bare is None:
+            return
+        self._calibrate(bare)
+        near = self.forecast_rps or max(2 * self.model.live_rps, 1 / self._lone_s)
+        self.twin = self._complete(bare)
+        self.forecast_rps = capacity(self.twin, self._objectives, near, correction=self._correction)
+        self._live_equivalent_rps = self.model.live_rps
+        if self.model.live_differs:
+            beside = replace(self.twin, live=self.model.live)
+            room = capacity(beside, self._objectives, near, correction=self._correction, seeds=(0,))
+            self._live_equivalent_rps = max(self.forecast_rps - room, 0.0)
+
+    def _complete(self, bare: Twin) -> Twin:
+        return replace(bare, front_end=self._front.front_end, added_s=self._front.added_s)
+
+    def _calibrate(self, bare: Twin) -> None:
+        """By how much our requests were slower than the twin says: what the front end adds, and a factor of the rest."""
+        delays = [rung.delay for rung in self.rungs if rung.delay is not None]
+        ttft = self._objectives.ttft
+        negligible_s = _NEGLIGIBLE_SHARE * ttft.within_s if ttft else math.inf
+        self._front = front(delays, negligible_s)
+        twin = self._complete(bare)
         logs: dict[str, list[tuple[float, float]]] = {"ttft": [], "tpot": []}
         for i, rung in enumerate(self.rungs):
             if not rung.telling:
                 continue
-            settle_s = 3 * (rung.step.e2e_s.mean or 1.0)
-            predicted = replay(self.twin, rung.sent, self._live_rps, self._objectives, settle_s)
+            predicted = self._replay(twin, rung)
             self.rungs[i] = replace(rung, predicted=predicted)
             pairs = {
                 "ttft": (rung.step.ttft_s.p50, predicted.ttft_p50_s),
                 "tpot": (rung.step.tpot_s.p50, predicted.tpot_p50_s),
             }
             for name, (seen, expected) in pairs.items():
-                if seen and math.isfinite(expected):
-                    logs[name].append((math.log(seen / expected), rung.rate_rps**2 * rung.step.requests.ok))
+                if seen and math.isfinite(expected) and expected > 0:
+                    logs[name].append((math.log(seen / expected), rung.planned_rps**2 * rung.step.requests.ok))
         self._correction = {
             name: math.exp(sum(value * weight for value, weight in found) / sum(weight for _, weight in found))
             for name, found in logs.items()
             if found
         }
 
+    def _replay(self, twin: Twin, rung: Rung) -> Predicted:
+        settle_s = _SETTLE_RESIDENCES * (rung.step.e2e_s.mean or self._lone_s)
+        return replay(twin, sent(rung.run), self.model.live, self._objectives, settle_s)
+
+    def _spread(self) -> None:
+        """The interval: what the forecast would be without one part of what was seen, each in turn."""
+        if self.twin is None or self.forecast_rps is None:
+            return
+        found = []
+        for part in range(self.model.parts):
+            bare = self.model.twin(without=part)
+            if bare is not None:
+                found.append(
+                    capacity(
+                        self._complete(bare),
+                        self._objectives,
+                        self.forecast_rps,
+                        correction=self._correction,
+                        seeds=(0,),
+                        requests=_QUICK,
+                    )
+                )
+        count = len(found)
+        spread = 0.0
+        if count > 1:
+            mean = fmean(found)
+            spread = math.sqrt((count - 1) / count * sum((one - mean) ** 2 for one in found)) / self.forecast_rps
+        half = _Z * math.hypot(spread, _FLOOR)
+        self.interval = self.forecast_rps * (1 - half), self.forecast_rps * (1 + half)
+
+    def _doubt(self) -> str | None:
+        """Why the model is not to be believed, from the highest rung that tells something; None if it is."""
+        told = [rung for rung in self.rungs if rung.telling and rung.predicted is not None]
+        top = max(told, key=lambda rung: rung.planned_rps, default=None)
+        return self._unexplained(top) if top is not None else None
+
+    def _unexplained(self, rung: Rung) -> str | None:
+        """What of a rung the model does not explain, of the latencies that come near their objectives."""
+        for name, limit in self._objectives.latencies().items():
+            seen = rung.step.ttft_s if name == "ttft" else rung.step.tpot_s
+            expected_s = getattr(rung.predicted, f"{name}_p50_s")
+            if (
+                not seen.p50
+                or not seen.p95
+                or max(seen.p95, getattr(rung.predicted, f"{name}_s")) < _NEAR * limit.within_s
+            ):
+                continue
+            off = math.log(seen.p50 / expected_s)
+            # Of a median, from how far the 95th percentile is from it; the replay's live users scatter as well.
+            error = _MEDIAN_ERROR * math.log(seen.p95 / seen.p50) / math.sqrt(max(seen.count, 1))
+            if abs(off) > max(math.log(_OFF[name]), _CERTAIN * error):
+                return f"{name.upper()} was {math.exp(off):.2f} times what the model of this server says"
+        return None
+
+    # Where to go next.
+
     def _next_rate(self) -> float | None:
-        if len(self.rungs) >= _MAX_RUNGS or self._done:
-            return None
-        held = max((rung.planned_rps for rung in self.rungs if rung.held), default=self._live_rps)
-        if self.forecast_rps is None:
-            return held * 1.6 if held else 1.0
         failed = [rung for rung in self.rungs if not rung.held]
-        if len(failed) >= _MAX_TRIPS or (failed and min(r.planned_rps for r in failed) < self.forecast_rps * 0.95):
+        held = max((rung.planned_rps for rung in self.rungs if rung.held), default=self._live_equivalent_rps)
+        if self._doubted is None and (doubt := self._doubt()) is not None:
+            self._doubted, self._climbs = doubt, 0
+        if self._doubted is not None:
+            return self._climb(held, [rung.planned_rps for rung in failed])
+        if len(self.rungs) >= _MAX_RUNGS or len(failed) >= _MAX_FAILED:
+            return None
+        if self.forecast_rps is None:
+            return held * _LONG_STRIDE if self.rungs else max(held * _STRIDE, held + 0.7 / self._lone_s)
+        if failed and min(rung.planned_rps for rung in failed) < _TOP * self.forecast_rps:
             return None
         for share in _RUNGS:
             rate = share * self.forecast_rps
-            if rate > held * 1.05:
-                return min(rate, held * _STRIDE) if held else rate
+            if rate > held * 1.06 and (share > _RUNGS[0] or rate > self._live_equivalent_rps * 1.2):
+                stride = _LONG_STRIDE if held < 0.4 * self.forecast_rps else _STRIDE
+                return min(rate, held * stride) if held else rate
         return None
 
-    def _residence(self, rate_rps: float) -> float:
-        """How long a request stays, in seconds."""
+    def _climb(self, held: float, failed: Sequence[float]) -> float | None:
+        """Up in small steps, then between the highest that held and the lowest that did not."""
+        self._climbs += 1
+        above = min((rate for rate in failed if rate > held), default=None)
+        if self._climbs > _MAX_CLIMBS or (above is not None and above < held * _CLOSE):
+            return None
+        return held * _CLIMB if above is None or above > held * _CLIMB**2 else math.sqrt(held * above)
+
+    def _residence_s(self, rate_rps: float) -> float:
+        """How long a request stays."""
         if self.twin is not None:
             seen = predict(self.twin, rate_rps, self._objectives, requests=500)
             if math.isfinite(seen.tpot_p50_s):
                 return seen.running / rate_rps
-        last = self.rungs[-1].step if self.rungs else self._first
-        return last.e2e_s.mean or 1.0 if last is not None else 1.0
+        last = self.rungs[-1].step.e2e_s.mean if self.rungs else None
+        return last or self._lone_s
 
 
-def prompt_lengths(workload: Workload, count: int = _QUANTILES) -> list[float]:
-    """Lengths of prompts that are equally likely."""
-    prompt = workload.prompt_tokens
-    if not isinstance(prompt, Lognormal):
-        return [float(prompt)]
-    normal = NormalDist()
-    middles = (normal.inv_cdf((i + 0.5) / count) for i in range(count))
-    return [min(prompt.median * math.exp(prompt.sigma * z), prompt.maximum) for z in middles]
-
-
-def _sent(run: StepRun) -> tuple[Sent, ...]:
+def sent(run: StepRun) -> tuple[Sent, ...]:
     """The requests of a step, in the order of their times."""
     if not run.records:
         return ()
     begin, (window, end) = min(r.scheduled_ns for r in run.records), run.window_ns
     return tuple(
         Sent(
-            (r.scheduled_ns - begin) * 1e-9,
-            r.prompt_tokens or r.spec.prompt_tokens,
-            r.spec.output_tokens,
+            at_s=(r.scheduled_ns - begin) * 1e-9,
+            prompt_tokens=r.prompt_tokens or r.spec.prompt_tokens,
+            output_tokens=r.spec.output_tokens,
             judged=r.outcome is Outcome.OK and window <= r.scheduled_ns <= end,
         )
         for r in sorted(run.records, key=lambda r: r.scheduled_ns)
     )
 
 
-def _rate(parts: Sequence[Window]) -> float:
-    seen = total(parts)
-    return seen.prompts / seen.seconds
+def _steady(inside: Sequence[Window]) -> bool:
+    """Whether the number in flight had stopped growing."""
+    third = len(inside) // 3
+    if not third:
+        return True
+    before, after = (fmean(w.running + w.waiting for w in part) for part in (inside[:third], inside[-third:]))
+    return after < _GROWTH * before + 2 * math.sqrt(before)
 
 
-def _seats(readings: Sequence[ServerSnapshot], polls: int) -> int | None:
-    """max_num_seqs, where it has shown: requests wait while memory is free, and as many run as ever did.
-
-    `polls`: how often that has to have been seen.
-    """
-    most = max((r.running or 0 for r in readings), default=0)
-    waited = [r for r in readings if (r.waiting or 0) > 1 and (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
-    full = [r for r in waited if r.running == most]
-    if len(full) < polls or len(full) < len(waited) / 2:
+def _delay(step: StepSummary, seen: Window) -> Delay | None:
+    """By how much first tokens came later to us than the server says that it gave them, ours and live ones."""
+    if step.requests.ok < _FEW or not seen.prompts or step.ttft_s.mean is None or step.ttft_s.p95 is None:
         return None
-    return round(most / readings[-1].engines)
+    late_s = step.ttft_s.mean - seen.ttft_sum_s / seen.prompts
+    # Those that are only in one of the means scatter; a quarter of p95 is about the sd of a latency.
+    others = max(seen.prompts - step.requests.ok, 1.0) / seen.prompts
+    error_s = step.ttft_s.p95 / 4 * math.sqrt(2 * others / step.requests.ok)
+    return Delay(seen.prompts / seen.seconds, late_s, step.requests.ok, error_s)

@@ -6,7 +6,7 @@ of the stand-in (probe/sim/engine.py): what the real one does besides is not in 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from probe.distribution import percentile
@@ -34,7 +34,8 @@ _DRAIN_S = 120.0
 @dataclass(frozen=True, slots=True)
 class Twin:
     """A server as it is understood. `kv_tokens`: of all its engines; `accepted_tokens`: by which speculation exceeds
-    one token in a step; `added_s`: what a client sees of TTFT beyond what the server does.
+    one token in a step; `added_s`: what a client sees of TTFT beyond what the server does, at any load; `live`: users
+    with lengths other than the workload's, who are there besides.
     """
 
     cost: StepCost
@@ -46,11 +47,14 @@ class Twin:
     added_s: float = 0.0
     engines: int = 1
     accepted_tokens: float = 0.0
+    prefix_caching: bool = False
     noise_ratio: float = 0.03
+    live: Users | None = None
 
     def profile(self) -> Profile:
         """The server to simulate, with room for the longest request."""
-        longest = _longest(self.workload.prompt_tokens) + _longest(self.workload.output_tokens)
+        mixes = [self.workload, *([self.live.workload] if self.live else [])]
+        longest = max(_longest(mix.prompt_tokens) + _longest(mix.output_tokens) for mix in mixes)
         return Profile(
             name="twin",
             description="",
@@ -62,14 +66,16 @@ class Twin:
             max_model_len=longest,
             unrest=Unrest(noise_ratio=self.noise_ratio),
             front_end=self.front_end,
+            prefix_caching=self.prefix_caching,
         )
 
     def server(self, rate_rps: float, seed: int) -> VirtualServer:
-        """It, with live users at this rate."""
+        """It, with requests of the workload at this rate, and its live users."""
         return VirtualServer(
             self.profile(),
             seed=seed,
-            users=Users(rate_rps, self.workload),
+            users=Users(rate_rps, self.workload, ours=True),
+            others=self.live,
             shares=[1.0] * self.engines,
             accepted_tokens=self.accepted_tokens,
         )
@@ -115,7 +121,7 @@ def predict(twin: Twin, rate_rps: float, objectives: Objectives, *, requests: in
         if waiting > _RUNAWAY * requests:
             return _endless(server)
     server.advance(end_s + drain_s)  # users go on coming, so that the last ones are not better off
-    judged = [visit for visit in server.visits if begin_s <= visit.arrival_s < end_s]
+    judged = [visit for visit in server.visits if visit.ours and begin_s <= visit.arrival_s < end_s]
     return _summary(judged, twin, objectives, sum(seen) / len(seen), server.measured.preemptions)
 
 
@@ -129,7 +135,7 @@ class Sent:
     judged: bool = True
 
 
-def replay(twin: Twin, sent: Sequence[Sent], live_rps: float, objectives: Objectives, settle_s: float) -> Predicted:
+def replay(twin: Twin, sent: Sequence[Sent], live: Users, objectives: Objectives, settle_s: float) -> Predicted:
     """What the twin does with the same requests at the same times, among live users whom nobody recorded.
 
     Nearer to what was seen than the steady state of the same rate: the chance of the arrivals and the filling of an
@@ -137,10 +143,12 @@ def replay(twin: Twin, sent: Sequence[Sent], live_rps: float, objectives: Object
     """
     visits: list[Visit] = []
     running = preemptions = 0.0
+    crowd = replace(twin, live=live)
     for seed in _REPLAYS:
-        server = twin.server(live_rps, seed)
+        server = crowd.server(0.0, seed)
         server.advance(settle_s)
-        ours = [server.submit(settle_s + s.at_s, s.prompt_tokens, s.output_tokens) for s in sent]
+        shared = twin.workload.shared_tokens
+        ours = [server.submit(settle_s + s.at_s, s.prompt_tokens, s.output_tokens, shared) for s in sent]
         last = settle_s + sent[-1].at_s
         server.advance(last)
         running += server.in_flight()[0] / len(_REPLAYS)

@@ -13,6 +13,7 @@ from probe.records import Histogram, ServerSnapshot
 # Shorter ones are joined: with few steps in them their means are noise.
 _MIN_S = 0.9
 _MIN_DECODES = 20
+_LONG_S = 8.0
 _MIN_PROMPTS = 5  # a prompt is counted when it ends, and may have begun in the window before
 
 
@@ -68,7 +69,8 @@ def windows(snapshots: Iterable[ServerSnapshot]) -> list[Window]:
             pending = None
             continue
         pending = _joined(pending, window) if pending is not None else window
-        if pending.seconds >= _MIN_S and pending.decodes >= _MIN_DECODES and pending.prompts >= _MIN_PROMPTS:
+        told = pending.prompts >= _MIN_PROMPTS or pending.seconds >= _LONG_S
+        if pending.seconds >= _MIN_S and pending.decodes >= _MIN_DECODES and told:
             found.append(pending)
             pending = None
     return found

@@ -13,7 +13,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from probe.records import ServerSnapshot
@@ -33,6 +33,7 @@ class Users:
 
     rate_rps: float
     workload: Workload
+    ours: bool = False  # to be told from other users
 
 
 class VirtualServer:
@@ -87,7 +88,7 @@ class VirtualServer:
         """From now on live users come at another rate. ValueError for a server without users."""
         if self._users is None:
             raise ValueError("a server without users has no rate of theirs")
-        self._users = Users(rate_rps, self._users.workload)
+        self._users = replace(self._users, rate_rps=rate_rps)
         # A Poisson process does not remember: who was to come next is drawn anew.
         self._arriving = [entry for entry in self._arriving if entry[2].ours]
         heapq.heapify(self._arriving)
@@ -177,4 +178,4 @@ def _arrivals(users: Users, random: Random, seed: int, start_s: float = 0.0) -> 
         if users.rate_rps <= 0:
             return
         at_s += random.expovariate(users.rate_rps)
-        yield Visit(at_s, prompt_tokens, output_tokens, ours=False, shared_tokens=users.workload.shared_tokens)
+        yield Visit(at_s, prompt_tokens, output_tokens, ours=users.ours, shared_tokens=users.workload.shared_tokens)

@@ -1,0 +1,163 @@
+"""What is understood of a server: from readings of its metrics to a Twin. Pure; needs scipy.
+
+    readings --> windows --> law  -.
+    readings --> seats, KV size, engines, speculation, prefix hits, live traffic --> Twin
+    our requests' first tokens --> front end -'
+
+A Model only grows: `learn` takes what was read since the last time, `twin` is what follows from all of it, or from all
+but one part (for the spread of what follows).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+from probe.capacity.fit import Law, fit
+from probe.capacity.twin import UNLIMITED_SEQS, Twin
+from probe.capacity.windows import Window, total, windows
+from probe.records import ServerSnapshot
+from probe.sim.virtual import Users
+from probe.workload import Lognormal, Workload
+
+_QUANTILES = 7
+_KV_ROOM = 0.9  # with more of the cache in use, requests may wait for memory
+_FEW_REQUESTS = 10
+_SAME_LENGTHS = 0.15
+_SPECULATES = 1.05  # tokens that come together, above which it is no rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What is known of a server that its metrics do not say."""
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int = 2048
+
+
+class Model:
+    """Everything read so far. `law` is that of the last `twin`."""
+
+    def __init__(self, workload: Workload, hints: Hints) -> None:
+        self.workload = workload
+        self.max_num_seqs = hints.max_num_seqs
+        self.law: Law | None = None
+        self.live_rps = 0.0
+        self._chunk_tokens = hints.max_num_batched_tokens
+        self._readings: list[ServerSnapshot] = []
+        self._segments: list[list[Window]] = []
+        self._watched_s = 0.0
+        self._live_lengths: Workload | None = None  # None: as the workload's, as far as can be told
+
+    @property
+    def parts(self) -> int:
+        """How many stretches of time it was learnt from."""
+        return len(self._segments)
+
+    @property
+    def live(self) -> Users:
+        """The live users, as far as they were seen."""
+        return Users(self.live_rps, self._live_lengths or self.workload)
+
+    @property
+    def live_differs(self) -> bool:
+        """Whether live users' requests have other lengths than the workload's."""
+        return self._live_lengths is not None
+
+    def watch(self, readings: Sequence[ServerSnapshot]) -> None:
+        """Live traffic without ours."""
+        parts = self.learn(readings)
+        if len(readings) < 2:  # noqa: PLR2004 - a difference needs two
+            return
+        seconds = (readings[-1].at_ns - readings[0].at_ns) * 1e-9
+        begun = [
+            reading.histograms["ttft"].count for reading in (readings[0], readings[-1]) if "ttft" in reading.histograms
+        ]
+        if len(begun) == 2 and begun[1] >= begun[0]:  # noqa: PLR2004
+            self.live_rps, self._watched_s = (begun[1] - begun[0]) / seconds, seconds
+        if parts and (seen := total(parts)).prompts >= _FEW_REQUESTS:
+            prompt, output = seen.prompt_tokens / seen.prompts, seen.generation_tokens / seen.prompts
+            if not (_near(prompt, self.workload.prompt_tokens) and _near(output, self.workload.output_tokens)):
+                self._live_lengths = replace(
+                    self.workload, prompt_tokens=_scaled(prompt), output_tokens=_scaled(output), shared_tokens=0
+                )
+
+    def learn(self, readings: Sequence[ServerSnapshot], *, overloaded: bool = False) -> list[Window]:
+        """Any traffic. `overloaded`: it ended because requests waited too long."""
+        parts = windows(readings)
+        self._readings += readings
+        self._segments.append(parts)
+        if self.max_num_seqs is None:
+            self.max_num_seqs = _seats(self._readings, polls=1 if overloaded else 3)
+        return parts
+
+    def saw_live(self, rate_rps: float, seconds: float) -> None:
+        """Another look at the rate of live users."""
+        if seconds > 0:
+            self._watched_s += seconds
+            self.live_rps += (rate_rps - self.live_rps) * seconds / self._watched_s
+
+    def twin(self, without: int | None = None) -> Twin | None:
+        """The server as it is understood; None where too little was seen. `without`: leave that part out."""
+        segments = [segment for i, segment in enumerate(self._segments) if i != without]
+        seen = [window for segment in segments for window in segment]
+        if not seen:
+            return None
+        every = total(seen)
+        cached = every.cached_tokens / every.prompt_tokens if every.prompt_tokens else 0.0
+        law = fit(segments, self._chunk_tokens, prompt_lengths(self.workload, cached_ratio=cached))
+        if law is None:
+            return None
+        if without is None:
+            self.law = law
+        together = every.tokens_per_gap
+        return Twin(
+            cost=law.cost,
+            kv_tokens=next((r.kv_cache_tokens for r in reversed(self._readings) if r.kv_cache_tokens), 1e9),
+            workload=self.workload,
+            max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
+            chunk_tokens=self._chunk_tokens,
+            engines=seen[-1].engines,
+            accepted_tokens=together - 1 if together > _SPECULATES else 0.0,
+            prefix_caching=cached > 0 and self.workload.shared_tokens > 0,
+        )
+
+
+def prompt_lengths(workload: Workload, count: int = _QUANTILES, cached_ratio: float = 0.0) -> list[float]:
+    """Lengths of prompts that are equally likely, without what a prefix cache holds of them."""
+    prompt = workload.prompt_tokens
+    cached = float(workload.shared_tokens) if cached_ratio > 0 else 0.0
+    if not isinstance(prompt, Lognormal):
+        return [max(prompt - cached, 1.0)]
+    normal = NormalDist()
+    middles = (normal.inv_cdf((i + 0.5) / count) for i in range(count))
+    return [max(min(prompt.median * math.exp(prompt.sigma * z), prompt.maximum) - cached, 1.0) for z in middles]
+
+
+def mean_length(tokens: int | Lognormal) -> float:
+    """The mean of such lengths, the cut at the maximum left out of account."""
+    return tokens.median * math.exp(tokens.sigma**2 / 2) if isinstance(tokens, Lognormal) else float(tokens)
+
+
+def _near(mean: float, tokens: int | Lognormal) -> bool:
+    return abs(mean / mean_length(tokens) - 1) < _SAME_LENGTHS
+
+
+def _scaled(mean: float) -> Lognormal:
+    """Lengths of that mean, spread as those of a chat."""
+    sigma = 0.5
+    median = max(round(mean * math.exp(-(sigma**2) / 2)), 1)
+    return Lognormal(median, sigma, 4 * median)
+
+
+def _seats(readings: Sequence[ServerSnapshot], polls: int) -> int | None:
+    """max_num_seqs, where it has shown: requests wait while memory is free, and as many run as ever did.
+
+    `polls`: how often that has to have been seen.
+    """
+    most = max((r.running or 0 for r in readings), default=0)
+    waited = [r for r in readings if (r.waiting or 0) > 1 and (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
+    full = [r for r in waited if r.running == most]
+    if len(full) < polls or len(full) < len(waited) / 2:
+        return None
+    return round(most / readings[-1].engines)
