@@ -51,7 +51,7 @@ _FEW = 8  # requests, that tell something
 # What the model's medians may be off by at a rung, and still hold, of latencies that reach such a share of their objective.
 _OFF = {"ttft": 1.5, "tpot": 1.25}
 _NEAR = 0.5
-_MEDIAN_ERROR, _CERTAIN = 1.0, 3.0  # 1.25 / 1.645, a normal distribution's, and some for the replay
+_MEDIAN_ERROR, _CERTAIN = 1.3, 3.0  # 1.25 / 1.645, a normal distribution's, and some for the replay
 # Without a model: steps up, how near the two ends have to come, and how many rungs that may take.
 _CLIMB, _CLOSE, _MAX_CLIMBS = 1.12, 1.08, 7
 # A rung is steady where no more are in flight at its end than at its beginning, but for chance; so many requests judge it.
