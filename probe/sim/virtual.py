@@ -283,7 +283,8 @@ class _Replica:
                 self._plan = None
             while entering and entering[0].entered_s <= self._now_s:
                 self._enter(entering.popleft())
-            self._skip(until_s)
+            # What has yet to leave the front end ends the calm.
+            self._skip(min(until_s, entering[0].entered_s) if entering else until_s)
             plan = engine.plan_step()
             if plan is not None:
                 self._begin(plan)
