@@ -34,7 +34,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test check vllm bench-client generate lock clean
+.PHONY: help .venv demo test check vllm bench-client bench-capacity generate lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -78,6 +78,9 @@ vllm: .vllm/.installed ## a real vLLM on the CPU in .vllm, for the tests that wa
 
 bench-client: .venv/.installed ## Kneewatch and its peers against a server of known timings (ARGS=--install makes the peers)
 	@$(BIN)/python -m benchmarks.client $(ARGS)
+
+bench-capacity: .venv/.installed ## how well capacity is found, here and by others' patterns, in virtual time (ARGS=--quick: a minute)
+	@$(BIN)/python -m benchmarks.capacity $(ARGS)
 
 generate: .venv/.installed ## write dashboards/generated and alerts/generated from the example configuration
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated

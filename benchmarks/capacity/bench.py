@@ -1,0 +1,144 @@
+"""The runs of the benchmark: each way of finding capacity, on each case, with each seed; and what came of each.
+
+Input: jobs (a method, a case by name, a seed). Output: a Row each. Jobs are independent and go to processes.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from benchmarks.capacity.cases import CASES, Case
+from benchmarks.capacity.peer_load import LEVEL_S, PeerLoad, alone
+from benchmarks.capacity.peers import PEERS, answer
+from benchmarks.capacity.play import play
+from benchmarks.capacity.truth_file import kind, named
+from probe.capacity.search import Hints, Search
+
+KNEEWATCH = "kneewatch"
+METHODS = (KNEEWATCH, *PEERS)
+LIVE_SHARE = 0.2  # of the true capacity: what live users take
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    method: str
+    case: str
+    seed: int
+    truth_rps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run. `spoilt`: live requests over an objective, less those that were so without it, of `users`."""
+
+    method: str
+    case: str
+    kind: str
+    seed: int
+    truth_rps: float
+    answer_rps: float | None
+    lower_rps: float | None
+    upper_rps: float | None
+    mode: str
+    reason: str | None  # why there is no answer
+    requests: int
+    tokens: int
+    seconds: float
+    over_objective_s: float
+    users: int
+    spoilt: int
+    cpu_s: float
+
+    @property
+    def error(self) -> float | None:
+        """Relative: -0.1 is 10 % too low."""
+        return None if self.answer_rps is None else self.answer_rps / self.truth_rps - 1
+
+
+def run(job: Job, *, level_s: float = LEVEL_S) -> Row:
+    """One run in virtual time. `level_s`: of a peer's level."""
+    case = named(job.case)
+    if job.method == KNEEWATCH:
+        return _kneewatch(job, case)
+    return _peer(job, case, level_s)
+
+
+def run_all(jobs: Sequence[Job], processes: int) -> Iterator[Row]:
+    """All of them, as they end."""
+    # Forked processes would carry this one's threads' locks; new ones cost a second.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(run, job) for job in jobs]):
+            yield done.result()
+
+
+def jobs_of(methods: Iterable[str], truths: Mapping[str, float], seeds: int, peer_seeds: int) -> list[Job]:
+    """Case by case, so that a figure of any is soon there. One run of a case drawn at random: another case says more
+    than another seed.
+    """
+    methods = list(methods)
+    return [
+        Job(method, name, seed, rps)
+        for name, rps in truths.items()
+        for method in methods
+        for seed in range(1 if name not in CASES else seeds if method == KNEEWATCH else peer_seeds)
+    ]
+
+
+def _kneewatch(job: Job, case: Case) -> Row:
+    begun = time.process_time()
+    hints = Hints(max_num_batched_tokens=case.profile.max_num_batched_tokens)
+    course = Search(case.workload, case.objectives, hints)
+    played = play(case, job.truth_rps, job.seed, course, live_share=LIVE_SHARE)
+    capacity, cost = played.result.capacity, played.result.cost
+    without = alone(case, job.seed, LIVE_SHARE * job.truth_rps, cost.seconds)
+    answered = capacity.requests_per_second
+    reason = capacity.reason or played.result.stopped.reason
+    return Row(
+        method=job.method,
+        case=job.case,
+        kind=kind(job.case),
+        seed=job.seed,
+        truth_rps=job.truth_rps,
+        answer_rps=answered,
+        lower_rps=capacity.lower,
+        upper_rps=capacity.upper,
+        mode=capacity.mode,
+        reason=reason if answered is None else None,
+        requests=cost.requests,
+        tokens=cost.tokens,
+        seconds=round(cost.seconds, 1),
+        over_objective_s=round(cost.over_objective_seconds, 2),
+        users=played.users,
+        spoilt=played.spoilt - without,
+        cpu_s=round(time.process_time() - begun, 1),
+    )
+
+
+def _peer(job: Job, case: Case, level_s: float) -> Row:
+    begun = time.process_time()
+    live_rps = LIVE_SHARE * job.truth_rps
+    load = PeerLoad(case, job.seed, live_rps)
+    found = answer(PEERS[job.method](load, level_s, job.seed), live_rps)
+    spent = load.spent()
+    without = alone(case, job.seed, live_rps, spent.seconds)
+    return Row(
+        method=job.method,
+        case=job.case,
+        kind=kind(job.case),
+        seed=job.seed,
+        truth_rps=job.truth_rps,
+        answer_rps=found,
+        lower_rps=None,
+        upper_rps=None,
+        mode="",
+        reason="no load held" if found is None else None,
+        requests=spent.requests,
+        tokens=spent.tokens,
+        seconds=round(spent.seconds, 1),
+        over_objective_s=round(spent.over_objective_s, 2),
+        users=spent.users,
+        spoilt=spent.spoilt - without,
+        cpu_s=round(time.process_time() - begun, 1),
+    )

@@ -1,0 +1,191 @@
+"""Load as other tools make it: a closed or an open loop for a minute on a VirtualServer, and what that costs.
+
+Input: a case, its live users. Output: a Level for each minute, and the cost of all. No guard, no asyncio: the peers
+have neither, and the server's time moves when it is told to.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from statistics import fmean
+
+from benchmarks.capacity.cases import Case
+from probe.distribution import percentile
+from probe.records import Objective, Objectives
+from probe.sim.virtual import Visit
+from probe.summary import covered_seconds
+from probe.workload import lengths
+
+# Live users have been there for this long when a run begins, and are followed for this long when it has ended;
+# the same as in play.py, where the loop's time begins at 100 s.
+BEGIN_S, AFTER_S = 220.0, 60.0
+LEVEL_S = 60.0
+# Between two levels a tool starts another process or phase. Some seconds without load of theirs: to their advantage.
+_PAUSE_S = 5.0
+_CHUNK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One load for a while: how the latencies stood against the objectives."""
+
+    load: float  # the number in flight, or requests/s
+    rps: float  # requests/s of ours: those that ended, in a closed loop; those that came, in an open one
+    score: float  # the worse of TTFT and TPOT at the objective's percentile, over its limit; infinite without a request
+
+    @property
+    def held(self) -> bool:
+        return self.score <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a whole run cost. `users` ended in its time, `spoilt` of them were late or slow."""
+
+    requests: int
+    tokens: int
+    seconds: float
+    over_objective_s: float
+    users: int
+    spoilt: int
+
+
+class PeerLoad:
+    """A peer's hand on the server."""
+
+    def __init__(self, case: Case, seed: int, live_rps: float) -> None:
+        self.live_rps = live_rps
+        self._case = case
+        self._server = case.server(seed, live_rps)
+        self._server.advance(BEGIN_S)
+        self._server.visits.clear()
+        self._lengths = lengths(case.workload, seed * 1000 + 1)
+        # A closed loop learns of an end when it looks; a fraction of a step is as good as at once.
+        tpot = case.objectives.tpot
+        self._look_s = min(max((tpot.within_s if tpot else 0.05) / 4, 0.002), 0.05)
+        self._open: dict[int, Visit] = {}
+        self._requests = self._tokens = self._users = self._spoilt = 0
+        self._over: list[tuple[int, int]] = []
+
+    def closed(self, in_flight: int, seconds: float = LEVEL_S, *, drain_s: float = 0.0) -> Level:
+        """So many requests at all times. Those that have not ended after `drain_s` more are cancelled.
+
+        What happens until the first wave has ended is left out, of the throughput and of the latencies. Only an option
+        of the tools does that (a warm-up), but without it closed loops of long answers are far off: to their advantage.
+        """
+        server, begin, ended = self._server, self._server.now_s, list[Visit]()
+        for _ in range(in_flight):
+            self._submit(begin)
+        while server.now_s < begin + seconds:
+            done = self._advance(min(server.now_s + self._look_s, begin + seconds))
+            ended += done
+            for _ in done:
+                self._submit(server.now_s)
+        ended += self._finish(drain_s)
+        wave_s = min(fmean(v.last_s - v.arrival_s for v in ended), seconds / 2) if ended else 0.0
+        inside = sum(begin + wave_s < visit.last_s <= begin + seconds for visit in ended)
+        judged = [visit for visit in ended if visit.arrival_s > begin + wave_s]
+        return Level(in_flight, inside / (seconds - wave_s), score(judged, self._case.objectives))
+
+    def open(self, rate_rps: float, due_s: Iterator[float], seconds: float = LEVEL_S, *, drain_s: float = 0.0) -> Level:
+        """Requests at the times `due_s`, counted from now, whatever becomes of them. As `closed` at the end."""
+        server, begin, ended = self._server, self._server.now_s, list[Visit]()
+        due = takewhile(lambda at_s: at_s < seconds, due_s)
+        coming = next(due, None)
+        while server.now_s < begin + seconds:
+            until = min(server.now_s + _CHUNK_S, begin + seconds)
+            while coming is not None and begin + coming < until:
+                self._submit(begin + coming)
+                coming = next(due, None)
+            ended += self._advance(until)
+        ended += self._finish(drain_s)
+        return Level(rate_rps, rate_rps, score(ended, self._case.objectives))
+
+    def spent(self) -> Spent:
+        """The cost so far. To be asked once, at the end: it follows the live users for another minute."""
+        ends = self._server.now_s
+        self._advance(ends + AFTER_S)
+        over_s = covered_seconds(self._over)
+        return Spent(self._requests, self._tokens, ends - BEGIN_S, over_s, self._users, self._spoilt)
+
+    def _finish(self, drain_s: float) -> list[Visit]:
+        """The end of a level: those that still ended."""
+        server, ended = self._server, list[Visit]()
+        stops = server.now_s + drain_s
+        while self._open and server.now_s < stops:
+            ended += self._advance(min(server.now_s + _CHUNK_S, stops))
+        for visit in self._open.values():
+            server.abort(visit)
+            self._count(visit)
+        self._open.clear()
+        self._advance(server.now_s + _PAUSE_S)
+        return ended
+
+    def _submit(self, at_s: float) -> None:
+        visit = self._server.submit(at_s, *next(self._lengths), self._case.workload.shared_tokens)
+        self._open[id(visit)] = visit
+        self._requests += 1
+
+    def _advance(self, until_s: float) -> list[Visit]:
+        """Ours that have ended by then."""
+        self._server.advance(until_s)
+        ended = []
+        for visit in self._server.visits:
+            if not visit.ours:
+                self._users += 1
+                self._spoilt += spoilt(visit, self._case.objectives)
+            elif self._open.pop(id(visit), None):
+                self._count(visit)
+                ended.append(visit)
+        self._server.visits.clear()
+        return ended
+
+    def _count(self, visit: Visit) -> None:
+        """Tokens the server worked on: of what it had not come to before it was cancelled, none."""
+        if not math.isnan(visit.scheduled_s):
+            done = visit.output_tokens if not math.isnan(visit.last_s) else len(visit.token_times_s())
+            self._tokens += visit.prompt_tokens + done
+        self._over += over_objective(visit, self._case.objectives, self._server.now_s)
+
+
+def score(visits: Iterable[Visit], objectives: Objectives) -> float:
+    """The worst objective: the percentile that was promised over its limit. Infinite where nothing has ended."""
+    visits = list(visits)
+    if not visits:
+        return math.inf
+    ttft = [visit.ttft_s for visit in visits]
+    tpot = [visit.tpot_s for visit in visits if visit.output_tokens > 1]
+    return max(_ratio(ttft, objectives.ttft), _ratio(tpot, objectives.tpot))
+
+
+def _ratio(seconds: list[float], objective: Objective | None) -> float:
+    return percentile(sorted(seconds), objective.ratio) / objective.within_s if objective and seconds else 0.0
+
+
+def spoilt(visit: Visit, objectives: Objectives) -> bool:
+    """Whether it was late or slow."""
+    return score([visit], objectives) > 1
+
+
+def over_objective(visit: Visit, objectives: Objectives, now_s: float) -> list[tuple[int, int]]:
+    """The spans (nanoseconds) in which it was late or slow: as probe.summary.over_objective has it of a record."""
+    ttft, tpot = objectives.ttft, objectives.tpot
+    if math.isnan(visit.last_s):  # cancelled
+        if ttft is None or tpot is None:
+            return []
+        allowed_s = ttft.within_s + tpot.within_s * (visit.output_tokens - 1)
+        over = [(visit.arrival_s + allowed_s, now_s)]
+    else:
+        over = [(visit.arrival_s + ttft.within_s, visit.first_s)] if ttft else []
+        over += [(visit.first_s, visit.last_s)] if tpot and visit.tpot_s > tpot.within_s else []
+    return [(round(begin * 1e9), round(end * 1e9)) for begin, end in over if begin < end]
+
+
+def alone(case: Case, seed: int, live_rps: float, seconds: float) -> int:
+    """Live requests that are late or slow in the time of a run that takes so long, when there is none."""
+    server = case.server(seed, live_rps)
+    server.advance(BEGIN_S)
+    server.visits.clear()
+    server.advance(BEGIN_S + seconds + AFTER_S)
+    return sum(spoilt(visit, case.objectives) for visit in server.visits)

@@ -1,0 +1,115 @@
+"""The true capacities on file (truth.json), and how they are computed anew: `python -m benchmarks.capacity --truth`.
+
+A case is known by a digest of its definition, so that the truth of what a case used to be is never used for what it is.
+"""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks.capacity.cases import CASES, Case, random_blind_case, random_case
+from benchmarks.capacity.truth import Truth, load_at, true_capacity
+from probe import __version__
+
+FILE = Path(__file__).with_name("truth.json")
+# A rate so low that requests meet nobody.
+_LONE_RPS = 1e-4
+_LONE_REQUESTS = 600
+_RANDOM, _RANDOM_BLIND = "random-", "random-blind-"
+
+
+def named(name: str) -> Case:
+    """The case of this name: one of CASES, `random-SEED` or `random-blind-SEED`. KeyError where there is none."""
+    for prefix, make in ((_RANDOM_BLIND, random_blind_case), (_RANDOM, random_case)):
+        seed = name.removeprefix(prefix)
+        if seed != name and seed.isdigit():
+            return make(int(seed))
+    return CASES[name]
+
+
+def kind(name: str) -> str:
+    """Which group of the report it belongs to."""
+    if name.startswith(_RANDOM):
+        return "random blind" if name.startswith(_RANDOM_BLIND) else "random"
+    return "blind" if CASES[name].blind else "named"
+
+
+def digest(case: Case) -> str:
+    """The same for the same definition."""
+    return hashlib.sha256(repr(case).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The truth of one case. `rps` is 0 where no load meets the objectives: there is nothing to be found."""
+
+    truth: Truth
+    digest: str
+    computed_s: float  # how long that took
+    date: str
+
+
+def compute(name: str) -> Known:
+    """Some seconds to some minutes."""
+    begun, case = time.perf_counter(), named(name)
+    found = Truth(0.0, 0.0, "ttft")
+    if load_at(case, _LONE_RPS, 0, _LONE_REQUESTS).score <= 1:
+        found = true_capacity(case)
+    return Known(found, digest(case), round(time.perf_counter() - begun, 1), _now())
+
+
+def read(file: Path | None = None) -> dict[str, Known]:
+    """What is on file (FILE), by name; nothing where there is no file."""
+    file = file or FILE
+    if not file.exists():
+        return {}
+    cases: Mapping[str, Any] = json.loads(file.read_text())["cases"]
+    return {
+        name: Known(
+            Truth(each["rps"], each["error_rps"], each["limiting"]), each["digest"], each["computed_s"], each["date"]
+        )
+        for name, each in cases.items()
+    }
+
+
+def stale(names: Iterable[str], known: Mapping[str, Known]) -> list[str]:
+    """Those that are not on file, or as another case."""
+    return [name for name in names if name not in known or known[name].digest != digest(named(name))]
+
+
+def write(known: Mapping[str, Known], command: str, file: Path | None = None) -> None:
+    """The whole file, in the order of the cases. `command`: what the newest of them were computed by."""
+    order = {name: i for i, name in enumerate(CASES)}
+    record = {
+        "command": command,
+        "date": _now(),
+        "python": platform.python_version(),
+        "kneewatch": __version__,
+        "method": "3 bisections to 0.5 %, each of 7,000 requests a rate; error_rps is the standard error of their mean",
+        "cases": {
+            name: {**asdict(each.truth), "digest": each.digest, "computed_s": each.computed_s, "date": each.date}
+            for name, each in sorted(known.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
+        },
+    }
+    (file or FILE).write_text(json.dumps(record, indent=1) + "\n")
+
+
+def compute_all(names: Iterable[str], processes: int) -> Iterator[tuple[str, Known]]:
+    """Each name and its truth, as they are there."""
+    # Forked processes would carry this one's threads' locks; new ones cost a second.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        pending = {pool.submit(compute, name): name for name in names}
+        for done in as_completed(pending):
+            yield pending[done], done.result()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
