@@ -10,8 +10,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.sim.profiles import PROFILES
 from probe.sim.driver import HEALTHY, Driver, Faults
+from probe.sim.profiles import PROFILES
 from probe.sim.server import build_app, serve_app
 
 

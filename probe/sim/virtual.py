@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from probe.records import Histogram, ServerSnapshot
+from probe.sim.buckets import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
 from probe.sim.cost import Profile
 from probe.sim.engine import Engine, StepOutcome, StepPlan
-from probe.sim.metrics import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
 from probe.workload import Workload, lengths
 
 _WORTH_SKIPPING = 3  # steps

@@ -32,8 +32,8 @@ from probe.config import config_from
 from probe.errors import TargetError
 from probe.records import Outcome, RequestRecord, ServerSnapshot, Traffic
 from probe.server.scrape import Scraper
-from probe.sim.profiles import PROFILES
 from probe.sim.driver import HEALTHY
+from probe.sim.profiles import PROFILES
 from probe.sim.server import build_app
 from probe.targets.static import endpoint
 
