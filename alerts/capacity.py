@@ -89,13 +89,14 @@ def _stale(targets: list[str], scale: float) -> Alert:
     stale_s = _STALE_S * scale
     stale, hour = duration(stale_s), duration(HOUR_S * scale)
     runs = f"{names.CAPACITY_RUNS.name}{{{one_of(targets)}}}"
+    measured = f'{names.CAPACITY_LAST_SUCCESS.name}{{mode!="forecast"}}'  # a run that only forecast has found nothing
     # The counters of runs are there from the start, so a target that was never measured has them too, and
     # a target that is new has none of then. The age is looked up over the whole time because a Kneewatch
     # without a store forgets it at a restart.
     expr = (
         f"max by (target) (max_over_time({runs}[{hour}]))\n"
         f"and max by (target) (max_over_time({runs}[{hour}] offset {stale}))\n"
-        f"unless max by (target) (max_over_time({names.CAPACITY_LAST_SUCCESS.name}[{stale}])) > time() - {stale_s:g}"
+        f"unless max by (target) (max_over_time({measured}[{stale}])) > time() - {stale_s:g}"
     )
     ended, refused = _count('!="refused"', stale), _count('="refused"', stale)
     return Alert(

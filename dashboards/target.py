@@ -225,7 +225,8 @@ def _capacity() -> list[Placed]:
         ),
         panels.timeseries(
             "Knee",
-            "Requests in flight at the knee. Good: as last week, and well above what runs by day.",
+            "Requests in flight at the knee, where the steps were of a closed loop; no data where they were rates."
+            " Good: as last week, and well above what runs by day.",
             unit="short",
             queries=[Query(knee, "{{mode}} {{workload}}")],
             width=12,

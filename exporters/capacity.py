@@ -13,6 +13,7 @@ from probe.records import CapacityResult, Shift
 
 # What `capacity_runs_total` may say beside Stopped.by: a run that a pre-flight check did not let start.
 REFUSED = "refused"
+_FORECAST = "forecast"
 _OUTCOMES = ("done", "guard", "budget", "interrupt", "error", REFUSED)
 
 
@@ -35,8 +36,8 @@ class CapacityExporter:
         self._refusals = counter(names.CAPACITY_REFUSALS, registry)
         self._trips = counter(names.GUARD_TRIPS, registry)
         self._over = counter(names.OVER_OBJECTIVE, registry)
-        self._shown: dict[tuple[str, str], tuple[str, ...]] = {}  # the labels of the knee, by target and mode
-        self._compared: dict[tuple[str, bool], tuple[str, ...]] = {}  # and of its shift, by target; forecasts apart
+        self._shown: dict[tuple[str, bool], tuple[str, ...]] = {}  # the labels of the knee, by target; forecasts apart
+        self._compared: dict[tuple[str, bool], tuple[str, ...]] = {}  # and of its shift
 
     def expect(self, target: str) -> None:
         """Starts the counters of a target that has step-up load at zero."""
@@ -52,8 +53,8 @@ class CapacityExporter:
         """Counts a run that has just ended, and publishes its knee."""
         self._runs.labels(result.target, result.stopped.by).inc()
         self._over.labels(result.target).inc(result.cost.over_objective_seconds)
-        if result.stopped.by == "guard":
-            self._trips.labels(result.target, result.stopped.reason or "unknown").inc()
+        for reason in _trips(result):
+            self._trips.labels(result.target, reason).inc()
         self.restore(result)
 
     def refused(self, target: str, reason: str) -> None:
@@ -64,13 +65,15 @@ class CapacityExporter:
     def restore(self, result: CapacityResult) -> None:
         """Publishes the knee of a result, be it an old one; its age shows in the timestamp series.
 
-        It replaces the target's knee before it, be it of another model: two would be two answers to one question.
+        It replaces the target's knee before it, be it of another model or mode: two would be two answers to one
+        question, and the older one would grow stale beside a fresh one. A forecast and what load has measured
+        (verified, empirical) stand beside each other: each has an age of its own.
         """
         capacity = result.capacity
         if capacity.requests_per_second is None:
             return
         labels = _labels(result)
-        key = (result.target, capacity.mode)
+        key = (result.target, capacity.mode == _FORECAST)
         before = self._shown.get(key, labels)
         for metric, value in (
             (self._rps, capacity.requests_per_second),
@@ -93,7 +96,7 @@ class CapacityExporter:
         Verified and empirical figures are compared with one another, so one replaces the other here.
         """
         labels = _labels(result)
-        key = (result.target, result.capacity.mode == "forecast")
+        key = (result.target, result.capacity.mode == _FORECAST)
         before = self._compared.pop(key, labels)
         for metric in (self._baseline, self._since, self._shift):
             with suppress(KeyError):  # there was none before
@@ -109,6 +112,15 @@ class CapacityExporter:
         for method, fired in shift.fired.items():
             self._shifted.labels(*labels, method).set(fired)
         self._compared[key] = labels
+
+
+def _trips(result: CapacityResult) -> list[str]:
+    """Why the guard ended steps that the run outlived, and what it ended the run for."""
+    trips = [step.tripped for step in result.steps if step.tripped is not None]
+    stopped = result.stopped
+    if stopped.by == "guard" and (not trips or trips[-1] != stopped.reason):
+        trips.append(stopped.reason or "unknown")
+    return trips
 
 
 def _labels(result: CapacityResult) -> tuple[str, ...]:

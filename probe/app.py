@@ -157,7 +157,7 @@ class App:
             self._health.expect("capacity", name, None, wall_s)
             self._capacity.expect(name)
             self._figures[name] = self._store.figures(name)
-            if (known := self._store.latest_knee(name)) is not None:
+            for known in self._store.latest_knees(name):
                 self._capacity.restore(known)
                 self._compare(known)
                 watch.restore(known)
@@ -182,7 +182,10 @@ class App:
             _log.warning("no history of capacity", target=target, detail=str(error))
 
     def _compare(self, result: CapacityResult) -> None:
-        self._capacity.compare(result, shift(self._figures[result.target]))
+        # Of its own kind: restored are a measurement and a forecast, and one of them is the older one.
+        forecast = result.capacity.mode == "forecast"
+        alike = [figure for figure in self._figures[result.target] if (figure.mode == "forecast") == forecast]
+        self._capacity.compare(result, shift(alike))
 
     def _task_succeeded(self, task: TaskId) -> None:
         self._health.succeeded(task.task, task.target, self._clock.wall_s())

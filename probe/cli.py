@@ -19,12 +19,13 @@ from probe.config_errors import did_you_mean
 from probe.errors import ConfigError, KneewatchError, TargetError
 from probe.options import (
     ServerOptions,
+    StepOptions,
     check_runbooks,
     check_writable,
-    concurrency_steps,
     configuration,
     one_target,
     share,
+    steps,
     workload_name,
 )
 from probe.words import one_line
@@ -162,19 +163,35 @@ def ramp(
     model: Model = None,
     api_key_file: ApiKeyFile = None,
     concurrency: Annotated[
-        str | None, typer.Option(help="Requests in flight at each step; 1,2,4,8,16 unless the configuration says.")
+        str | None, typer.Option(help="Fixed steps, such as 1,2,4,8: so many requests in flight (closed loop).")
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(
+            help="Fixed steps, such as 0.5,1,2: so many requests a second (open loop, Poisson). Without these and"
+            " --concurrency, and where the configuration has no steps either, the knee is searched."
+        ),
+    ] = None,
+    observe: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=3600,
+            help="The search only: seconds to watch live traffic before load is added; 30 unless the configuration"
+            " says.",
+        ),
     ] = None,
     step_seconds: Annotated[
         float | None,
         typer.Option(
             min=1,
             max=3600,
-            help="How long a step sends, up to three times as long where fewer than 20 requests were sent;"
+            help="How long a fixed step sends, up to three times as long where fewer than 20 requests were sent;"
             " 15 unless the configuration says.",
         ),
     ] = None,
     requests_per_step: Annotated[
-        int | None, typer.Option(min=1, help="End a step after so many requests instead of after --step-seconds.")
+        int | None, typer.Option(min=1, help="End a fixed step after so many requests instead of after --step-seconds.")
     ] = None,
     workload: Annotated[str | None, typer.Option(help="Workload of the configuration.")] = None,
     prompt_tokens: Annotated[int | None, typer.Option(help="Prompt length, with --base-url; 256 if left out.")] = None,
@@ -201,18 +218,17 @@ def ramp(
 ) -> None:
     """Find the knee now: guarded step-up load, also for a target without scheduled load.
 
-    Exit status: 0 found, 1 not found, 2 could not measure.
+    Ctrl-C stops the load at once; what was measured by then is printed. Exit status: 0 found, 1 not found, 2 could
+    not measure.
     """
     import uvloop
-    from rich.console import Console
 
     from probe.clock import SystemClock
     from probe.commands import RampRequest, ramp_target
-    from probe.load.plan import Steps
     from probe.load.ramp import Budget
-    from probe.report.progress import ramp_progress
+    from probe.report.progress import following
     from probe.report.result_json import dumps
-    from probe.report.terminal import result_words, step_table
+    from probe.report.result_words import result_words
 
     server = ServerOptions(
         model=model,
@@ -227,11 +243,7 @@ def ramp(
     chosen = one_target(loaded, target)
     capacity, budget = chosen.capacity, chosen.capacity.budget
     asked = RampRequest(
-        steps=Steps(
-            concurrency=concurrency_steps(concurrency) if concurrency is not None else capacity.concurrency,
-            seconds=step_seconds or capacity.step,
-            requests=requests_per_step,
-        ),
+        steps=steps(StepOptions(concurrency, rates, step_seconds, requests_per_step, observe), capacity),
         workload=workload_name(workload, loaded) or capacity.workload or chosen.canary.workload,
         budget=Budget(
             tokens=max_tokens or budget.tokens_per_run,
@@ -244,13 +256,11 @@ def ramp(
         workers=workers,
     )
     check_writable(json_file)
-    with ramp_progress(asked.steps.concurrency) as on_step:
-        result = uvloop.run(ramp_target(loaded, chosen, asked, SystemClock(), on_step))
+    with following() as follow:
+        result = uvloop.run(ramp_target(loaded, chosen, asked, SystemClock(), follow.step, on_doing=follow.doing))
     if json_file:
         json_file.write_text(dumps(result, indent=1) + "\n")
-    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
-    console.print(step_table(result.steps))
-    console.print(result_words(result), markup=False)
+    follow.console.print(result_words(result), markup=False)
     raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
 
 

@@ -18,6 +18,7 @@ from probe.load.ramp import Budget, Ramp
 from probe.load.workers import Source, Workers, workers_for
 from probe.records import (
     CapacityResult,
+    Doing,
     Outcome,
     RequestRecord,
     ServerSnapshot,
@@ -58,7 +59,13 @@ async def check_target(config: Config, target: TargetConfig, clock: Clock) -> Re
 
 
 async def ramp_target(
-    config: Config, target: TargetConfig, asked: RampRequest, clock: Clock, on_step: Callable[[StepSummary], None]
+    config: Config,
+    target: TargetConfig,
+    asked: RampRequest,
+    clock: Clock,
+    on_step: Callable[[StepSummary], None],
+    *,
+    on_doing: Callable[[Doing], None] = lambda _: None,
 ) -> CapacityResult:
     """A capacity run, now. Ctrl-C stops the load at once and still gives the result.
 
@@ -86,7 +93,7 @@ async def ramp_target(
         source = Source(where, model, load, target.canary.timeout, asked.seed)
         async with Workers(source, workers_for(asked.steps.streams, asked.workers), clock) as workers:
             way = course(asked.steps, load, job.objectives, guarded=asked.guarded)
-            run = Ramp(job, way, workers, scraper.read, clock, on_step=on_step)
+            run = Ramp(job, way, workers, scraper.read, clock, on_step=on_step, on_doing=on_doing)
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))

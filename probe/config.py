@@ -29,6 +29,7 @@ from probe.config_values import (
     Name,
     NotASwitch,
     Positive,
+    Rates,
     Ratio,
     Section,
     Steps,
@@ -140,14 +141,27 @@ class BudgetConfig(Section):
         return 4 * self.tokens_per_run if self.tokens_per_day is None else self.tokens_per_day
 
 
+class ServerLimitsConfig(Section):
+    """What the server was started with and vLLM's metrics do not say."""
+
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+
+
 class CapacityConfig(Section):
-    """Step-up load. Off unless asked for: it runs against servers that users are on."""
+    """Step-up load. Off unless asked for: it runs against servers that users are on.
+
+    With neither `concurrency` nor `rates` the steps are searched.
+    """
 
     mode: Annotated[Literal["off", "verify"], SwitchedOff] = "off"
     schedule: ScheduleConfig = ScheduleConfig()
     workload: Name | None = None
-    concurrency: Steps = (1, 2, 4, 8, 16)
+    concurrency: Steps | None = None
+    rates: Rates | None = None
     step: Duration = default_duration("15s")
+    observe: Duration = default_duration("30s")
+    server: ServerLimitsConfig = ServerLimitsConfig()
     budget: BudgetConfig = BudgetConfig()
 
 
@@ -312,6 +326,8 @@ def _target_problems(i: int, target: TargetConfig, config: Config, raw: object) 
         problems.append(f"{at}: api_key and api_key_file are both set; keep api_key_file")
     if target.api_key_file and (words := file_problem(target.api_key_file)):
         problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
+    if target.capacity.concurrency is not None and target.capacity.rates is not None:
+        problems.append(f"{at}.capacity: concurrency and rates are both set; keep one of them")
     budget = target.capacity.budget
     if budget.daily_tokens < budget.tokens_per_run:
         problems.append(

@@ -6,7 +6,7 @@ A validator raises ValueError("expected ..."); config_errors.py adds where, and 
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from probe.timetable import parse_window
 from probe.units import DURATION_PATTERN, format_duration, parse_duration
 
+_Step = TypeVar("_Step", int, float)
 _MAX_PORT = 65535
 _MAX_LABEL = 63
 _MAX_SOCKET_PATH = 107  # unix(7): sun_path, less the zero byte at its end
@@ -38,7 +39,7 @@ def _a_second_at_least(seconds: float) -> float:
     return seconds
 
 
-def _rising(steps: tuple[int, ...]) -> tuple[int, ...]:
+def _rising(steps: tuple[_Step, ...]) -> tuple[_Step, ...]:
     if list(steps) != sorted(set(steps)):
         raise ValueError("expected rising numbers")
     return steps
@@ -175,6 +176,9 @@ Duration = Annotated[
 CanaryInterval = Annotated[Duration, AfterValidator(_a_second_at_least)]
 Steps = Annotated[
     tuple[Annotated[int, Field(ge=1, le=1024), NotASwitch], ...], Field(min_length=1), AfterValidator(_rising)
+]
+Rates = Annotated[
+    tuple[Annotated[float, Field(gt=0, le=10_000), NotASwitch], ...], Field(min_length=1), AfterValidator(_rising)
 ]
 Name = Annotated[str, AfterValidator(_name)]
 Url = Annotated[str, AfterValidator(_url)]

@@ -17,7 +17,9 @@ from probe.config import Config, config_from
 from probe.errors import TargetError
 from probe.logs import configure_logs
 from probe.records import Outcome
-from probe.report.terminal import live_summary, result_words, step_table
+from probe.report.result_words import result_words
+from probe.report.steps import PIPED_WIDTH, step_rows
+from probe.report.terminal import live_summary
 from probe.report.words import number, percent
 
 _TARGET = "demo"
@@ -31,7 +33,7 @@ _LINE_S = 5.0
 async def run_demo(seconds: float, port: int) -> None:
     """Runs for `seconds`, prints a live summary, then what was found. Raises KneewatchError."""
     configure_logs(quiet=True)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "probe", "sim", "--port", "0", "--profile", "llama-8b", "--model", _MODEL,
         stdout=asyncio.subprocess.PIPE,
@@ -119,7 +121,7 @@ async def _watch(app: App, seconds: float, console: Console) -> None:
     result = app.watches[_TARGET].last_result
     if result is not None:
         console.print("The capacity run, closed loop, 256 prompt and 64 output tokens:")
-        console.print(step_table(result.steps))
+        console.print(step_rows(result.steps, console.width))
         console.print(result_words(result), markup=False)
 
 

@@ -4,21 +4,15 @@ In: readings of the server, and our own canaries, which are not users. Out: rate
 """
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probe.records import RequestRecord, ServerSnapshot
+from probe.records import Outcome, RequestRecord, ServerSnapshot, Users
 from probe.restart import restarted
 
 _WINDOW_NS = 300 * 10**9  # the last five minutes
 _LEAST_S = 30.0  # over less, a canary more or less is a rate
-
-
-@dataclass(frozen=True, slots=True)
-class Users:
-    """The load of everybody but us. None: the server does not count it."""
-
-    requests_per_second: float | None
-    output_tokens_per_second: float | None
+_SHORTEST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +72,44 @@ class LiveLoad:
     def changed(self, now_ns: int) -> tuple[float, str] | None:
         """How many seconds ago the server was found to be another one, and what showed it; None: never."""
         return ((now_ns - self._changed[0]) * 1e-9, self._changed[1]) if self._changed else None
+
+
+def users_beside(records: Iterable[RequestRecord], readings: Sequence[ServerSnapshot]) -> Users:
+    """The load of everybody but the senders of `records`, from the first reading to the last, in which these lie.
+
+    Nothing is known where one of ours was cancelled: how much of it the server had counted, only the server knows.
+    """
+    ours = list(records)
+    seen = [reading for reading in readings if "ttft" in reading.histograms]
+    if not seen or any(record.outcome is Outcome.ABORTED for record in ours):
+        return Users()
+    first, last = seen[0], seen[-1]
+    seconds = (last.at_ns - first.at_ns) * 1e-9
+    if seconds < _SHORTEST_S or restarted(first, last) is not None:
+        return Users()
+    events = [record.events for record in ours]
+    begun = sum(len(e) > 0 and first.at_ns < e.at_ns[0] <= last.at_ns for e in events)
+    tokens = sum(
+        n for e in events for at_ns, n in zip(e.at_ns, e.tokens, strict=True) if first.at_ns < at_ns <= last.at_ns
+    )
+    return Users(
+        _rate(_requests(first), _requests(last), begun, seconds),
+        _rate(first.generation_tokens, last.generation_tokens, tokens, seconds),
+    )
+
+
+def mean(parts: Sequence[tuple[Users, float]]) -> Users:
+    """Several stretches as one; each with its seconds."""
+
+    def over_time(rates: Sequence[tuple[float | None, float]]) -> float | None:
+        known = [(rate, seconds) for rate, seconds in rates if rate is not None]
+        whole = sum(seconds for _, seconds in known)
+        return sum(rate * seconds for rate, seconds in known) / whole if whole else None
+
+    return Users(
+        over_time([(users.requests_per_second, seconds) for users, seconds in parts]),
+        over_time([(users.output_tokens_per_second, seconds) for users, seconds in parts]),
+    )
 
 
 def _requests(server: ServerSnapshot) -> float | None:

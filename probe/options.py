@@ -5,17 +5,19 @@ steps, workload or file.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from probe.config import DEFAULT_OBJECTIVES, Config, TargetConfig, load_config
+from probe.config import DEFAULT_OBJECTIVES, CapacityConfig, Config, TargetConfig, load_config
 from probe.config_errors import did_you_mean
 from probe.errors import ConfigError
+from probe.load.plan import Steps, steps_of
 from probe.words import one_line
 
 _MAX_CONCURRENCY = 1024
+_MAX_RATE = 10_000.0
 # Where an option's value lies in the configuration that is made of it, and what is expected where the
 # configuration's own words would not fit.
 _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
@@ -79,6 +81,45 @@ def one_target(config: Config, name: str | None) -> TargetConfig:
     return config.targets[0]
 
 
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """Which steps a ramp takes, as far as that was written."""
+
+    concurrency: str | None = None
+    rates: str | None = None
+    step_seconds: float | None = None
+    requests_per_step: int | None = None
+    observe: float | None = None
+
+
+def steps(options: StepOptions, capacity: CapacityConfig) -> Steps:
+    """What the options say, and else the configuration; an option that would change nothing is an error.
+
+    Raises ConfigError.
+    """
+    if options.concurrency is not None and options.rates is not None:
+        raise ConfigError("--concurrency, --rates: steps are of one kind or of the other; leave one of them out")
+    said = steps_of(capacity)
+    if options.concurrency is not None:
+        said = replace(said, concurrency=concurrency_steps(options.concurrency), rates=None)
+    if options.rates is not None:
+        said = replace(said, concurrency=None, rates=rate_steps(options.rates))
+    searched = said.concurrency is None and said.rates is None
+    for name, value in (("--step-seconds", options.step_seconds), ("--requests-per-step", options.requests_per_step)):
+        if searched and value is not None:
+            raise ConfigError(
+                f"{name}: goes with --concurrency or --rates; the search decides by itself how long a step lasts"
+            )
+    if not searched and options.observe is not None:
+        raise ConfigError("--observe: goes with the search only, and not with steps that are given; leave it out")
+    return replace(
+        said,
+        seconds=said.seconds if options.step_seconds is None else options.step_seconds,
+        requests=options.requests_per_step,
+        observe_s=said.observe_s if options.observe is None else options.observe,
+    )
+
+
 def concurrency_steps(text: str) -> tuple[int, ...]:
     """The steps of a ramp. Raises ConfigError."""
     try:
@@ -88,6 +129,19 @@ def concurrency_steps(text: str) -> tuple[int, ...]:
     if not steps or min(steps) < 1 or max(steps) > _MAX_CONCURRENCY or list(steps) != sorted(set(steps)):
         raise ConfigError(f"--concurrency {text}: expected rising whole numbers from 1 to 1024, such as 1,2,4,8,16")
     return steps
+
+
+def rate_steps(text: str) -> tuple[float, ...]:
+    """The rates of a ramp, in requests/s. Raises ConfigError."""
+    try:
+        rates = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        rates = ()
+    if not rates or not all(0 < rate <= _MAX_RATE for rate in rates) or list(rates) != sorted(set(rates)):
+        raise ConfigError(
+            f"--rates {one_line(text)}: expected rising numbers above 0 and at most 10000, such as 0.5,1,2"
+        )
+    return rates
 
 
 def share(text: str, option: str) -> float:

@@ -13,9 +13,9 @@ from probe.burn import Burn
 from probe.clock import Clock
 from probe.config import CapacityConfig
 from probe.guard import GuardLimits
-from probe.live import LiveLoad, Users
+from probe.live import LiveLoad
 from probe.load.plan import preflight
-from probe.records import Capacity, GuardVerdict, Objectives, Outcome, RequestRecord, ServerSnapshot
+from probe.records import Capacity, GuardVerdict, Objectives, Outcome, RequestRecord, ServerSnapshot, Users
 from probe.timetable import closes_at, parse_window
 
 # The budget that ends a run with its window.

@@ -174,6 +174,14 @@ class ServerPeaks:
     preemptions: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Users:
+    """The load of everybody but us. None: the server does not count it."""
+
+    requests_per_second: float | None = None
+    output_tokens_per_second: float | None = None
+
+
 class Pattern(StrEnum):
     """How the requests of an open loop are spread over time."""
 
@@ -254,8 +262,9 @@ class ErrorBound:
 class StepSummary:
     """One step, measured. `valid=False` names why in `reason`; such a step judges nothing.
 
-    `good_ratio` holds, per objective (availability, ttft, tpot), the share of requests that
-    met it; `broken` names the objectives whose share was too low.
+    Rates are those of our requests; `users` is what others asked of the server meanwhile. `good_ratio`
+    holds, per objective (availability, ttft, tpot), the share of requests that met it; `broken` names
+    the objectives whose share was too low.
     """
 
     plan: StepPlan
@@ -282,16 +291,19 @@ class StepSummary:
     coalesced_ratio: float | None = None  # token events that came in one read with the one before
     tokens_per_event: float | None = None
     goodput_by_objective_rps: Mapping[str, float] = field(default_factory=dict)
+    users: Users = Users()
+    tripped: str | None = None  # why the guard ended it, if it did
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The knee as a rate, or None with the `reason` why there is none.
+    """The knee as a rate of all requests, users' and ours, or None with the `reason` why there is none.
 
-    `upper` is None where no step broke an objective: the figure is then a lower bound.
+    `upper` is None where no step broke an objective: the figure is then a lower bound. `knee_concurrency`: ours in
+    flight at the knee, where the loop was closed.
     """
 
-    mode: str  # "empirical": measured by fixed steps, no model behind it
+    mode: str  # "empirical": measured by steps, no model behind it; "forecast": by a model; "verified": by both
     requests_per_second: float | None = None
     lower: float | None = None
     upper: float | None = None
@@ -322,6 +334,14 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Doing:
+    """What a run is at, for people who wait. `seconds`: how long that takes, about; None where nobody knows."""
+
+    words: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunContext:
     """What a capacity holds for: it says nothing of another engine, GPU, workload or promise."""
 
@@ -348,6 +368,7 @@ class CapacityResult:
     stopped: Stopped
     schema: str = "kneewatch.result/1"
     confirms: str | None = None  # the id of the run before it, which this one repeated at once because it was low
+    users: Users = Users()  # the load of others, as long as the run saw it
 
     @property
     def ended_s(self) -> float:

@@ -75,9 +75,15 @@ class Store:
         results = [result for row in rows if (result := _readable(row[0])) is not None]
         return [found for result in results if (found := figure(result)) is not None]
 
-    def latest_knee(self, target: str) -> CapacityResult | None:
-        """The newest result of a target that found a knee: what its series show after a restart."""
-        return next((r for r in self.latest(target, 100) if r.capacity.requests_per_second is not None), None)
+    def latest_knees(self, target: str) -> Sequence[CapacityResult]:
+        """The newest results of a target that found a knee: of those that load has measured and of the forecasts one
+        each, where there is one, the older one first. It is what the target's series show after a restart.
+        """
+        found: dict[bool, CapacityResult] = {}
+        for result in self.latest(target, 100):
+            if result.capacity.requests_per_second is not None:
+                found.setdefault(result.capacity.mode == "forecast", result)
+        return list(found.values())[::-1]
 
     def tokens_since(self, target: str, started_s: float) -> int:
         """What the target's runs cost that began at this wall time or later."""

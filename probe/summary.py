@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from probe import guard, latency, slo
 from probe.distribution import distribution, percentile
+from probe.live import users_beside
 from probe.records import (
     ErrorBound,
     Objectives,
@@ -79,6 +80,7 @@ def summarize(
         goodput_by_objective_rps={name: throughput * ratio for name, ratio in ratios.items()},
         broken=slo.broken(ratios, objectives) if reason is None else (),
         server=_peaks(polls),
+        users=users_beside(run.records, polls),
     )
 
 

@@ -14,7 +14,7 @@ from probe.client.send import Client
 from probe.clock import Clock
 from probe.config import Config, TargetConfig
 from probe.errors import LockError, TargetError
-from probe.load.plan import Steps, course, ramp_job
+from probe.load.plan import course, ramp_job, steps_of
 from probe.load.ramp import Budget, Ramp
 from probe.load.workers import Source, Workers, workers_for
 from probe.permission import WINDOW_CLOSED, Permission, Permit
@@ -160,7 +160,8 @@ class TargetWatch:
     def restore(self, result: CapacityResult) -> None:
         """Takes a result for the last one, such as one of before a restart."""
         self._last_result = result
-        if result.capacity.requests_per_second is not None:
+        # A forecast that is too low would keep away the runs that show it.
+        if result.capacity.requests_per_second is not None and result.capacity.mode != "forecast":
             self._known = result.capacity
 
     def _refused(self, reason: str, detail: str | None) -> None:
@@ -188,7 +189,7 @@ class TargetWatch:
         )
         # The same lengths in every run; prompts are new.
         source = Source(self._endpoint, self.model, self._capacity_load, target.canary.timeout)
-        steps = Steps(concurrency=target.capacity.concurrency, seconds=target.capacity.step)
+        steps = steps_of(target.capacity)
         workers = Workers(source, workers_for(steps.streams), self._clock)
         way = course(steps, self._capacity_load, self.objectives, guarded=True)
         ramp = Ramp(job, way, workers, self._scraper.read, self._clock, on_record=self._sink.record)
@@ -197,7 +198,8 @@ class TargetWatch:
         _log.info(
             "capacity run started",
             target=target.name,
-            concurrency=target.capacity.concurrency,
+            concurrency=steps.concurrency,
+            rates=steps.rates,
             unchecked=permit.unchecked or None,
         )
         try:
@@ -219,6 +221,7 @@ class TargetWatch:
             target=target.name,
             stopped=result.stopped.by,
             reason=result.stopped.reason or result.capacity.reason,
+            mode=result.capacity.mode,
             requests_per_second=result.capacity.requests_per_second,
             knee_concurrency=result.capacity.knee_concurrency,
         )

@@ -1,7 +1,8 @@
 """Deployments whose capacity is known: a server, what is asked of it, and what was promised.
 
 The named ones cover what can limit a server, and what a model of one may not know ("blind": a mechanism that neither
-the server's metrics nor the model of probe/capacity show). `random_case` makes others, so that nothing can be tuned to a list.
+the server's metrics nor the model of probe/capacity show). `random_case` makes others, so that nothing can be tuned to
+a list.
 """
 
 import random

@@ -1,19 +1,19 @@
 """One capacity run of Kneewatch on a case, in virtual time: the real Ramp, guard, summary and search."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from benchmarks.capacity.cases import Case
 from benchmarks.capacity.virtual_load import VirtualLoad
-from probe.capacity.search import Hints, Search
 from probe.load.ramp import Budget, Course, Ramp, RampJob
 from probe.records import CapacityResult, RunContext, ServerSnapshot
 from probe.sim.virtual import Visit
 from tests.virtual_time import VirtualClock, virtually
 
 _T = TypeVar("_T")
+_PLENTY = Budget(10**9, 1800, 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def play(
     course: Course,
     *,
     live_share: float = 0.2,
-    budget: Budget = Budget(10**9, 1800, 20),
+    budget: Budget = _PLENTY,
 ) -> Played:
     """Runs `course` on the case with live users at a share of its capacity."""
     server = case.server(seed, live_share * truth_rps)

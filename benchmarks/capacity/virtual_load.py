@@ -46,10 +46,7 @@ class VirtualLoad:
             until = now + _SLICE_S
             while not closed and not capped:
                 stretched = end if in_window >= MIN_REQUESTS else end + _STRETCH * plan.seconds
-                if plan.requests is not None:
-                    closed = sent >= plan.requests
-                else:
-                    closed = coming >= stretched
+                closed = sent >= plan.requests if plan.requests is not None else coming >= stretched
                 if closed or (due and coming >= until):
                     break
                 if len(self._open) >= plan.concurrency:
@@ -94,9 +91,9 @@ class VirtualLoad:
         self._server.visits.clear()
 
     def _record(self, visit: Visit, now_s: float) -> RequestRecord:
-        done = visit.ended and visit.last_s == visit.last_s  # noqa: PLR0124 - not NaN
+        done = visit.ended and visit.last_s == visit.last_s  # not NaN
         times = visit.token_times_s() if done else []
-        begun = visit.first_s == visit.first_s  # noqa: PLR0124 - not NaN
+        begun = visit.first_s == visit.first_s  # not NaN
         tokens = _spread(visit.output_tokens, len(times))
         spec = RequestSpec(self._workload.name, Api.COMPLETIONS, (), visit.prompt_tokens, visit.output_tokens)
         sent_ns = round(visit.arrival_s * 1e9)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from probe.capacity.knee import knee
+from probe.capacity.knee import knee, load_words
 from probe.records import Capacity, ServerSnapshot, StepPlan, StepRun, StepSummary, Stopped
 
 
@@ -38,10 +38,3 @@ class FixedSteps:
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         return knee(steps, stopped)
-
-
-def load_words(plan: StepPlan) -> str:
-    """How much load a step is: "concurrency 8", or "12.5 requests/s"."""
-    if plan.arrivals is None:
-        return f"concurrency {plan.concurrency}"
-    return f"{plan.arrivals.rate_rps:.4g} requests/s"

@@ -1,9 +1,9 @@
-"""The knee of a series of fixed steps. Pure."""
+"""The knee of a series of fixed steps, all of a closed loop or all of an open one. Pure."""
 
 from collections.abc import Sequence
 
 from probe.guard import OVERLOAD, SERVER_RESTARTED
-from probe.records import Capacity, StepSummary, Stopped
+from probe.records import Capacity, StepPlan, StepSummary, Stopped
 from probe.summary import CUT_SHORT, MIN_REQUESTS
 
 MODE = "empirical"  # measured, with no model behind it
@@ -37,40 +37,54 @@ def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
 
     The true knee lies between that step and the next one up that did not hold: one that broke an objective, or one
     that had to be stopped, by the guard or because it was over an objective for as long as the budget allows.
-    `lower` is the throughput held; `upper` what the broken step reached or, where throughput had already collapsed
-    there, what it could have reached at most (throughput grows no faster than concurrency); None where nothing broke.
-    Steps that are invalid for another reason judge nothing.
+    `lower` is the throughput held. `upper`, in a closed loop, is what the broken step reached or, where throughput had
+    already collapsed there, what it could have reached at most (throughput grows no faster than concurrency); in an
+    open loop it is what was offered in the broken step, whatever came of it. None where nothing broke.
+    Steps that are invalid for another reason judge nothing. Users' requests count in all of these, where the server
+    told them: a capacity does not depend on how many they were when it was measured.
     """
     if stopped.reason == SERVER_RESTARTED:  # of which of the two servers would it be?
         return Capacity(mode=MODE, reason=f"the server restarted during the run ({SERVER_RESTARTED}); measure again")
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
-    best = max(held, key=_concurrency, default=None)
+    best = max(held, key=_load, default=None)
     halted = [step for step in steps if _had_to_stop(stopped) and step.reason == CUT_SHORT]
     broke = [step for step in steps if step.valid and step.broken] + halted
-    above = min(
-        (s for s in broke if best is None or _concurrency(s) > _concurrency(best)), key=_concurrency, default=None
-    )
+    above = min((s for s in broke if best is None or _load(s) > _load(best)), key=_load, default=None)
     limiting = _limiting(above, stopped)
     if best is None:
         return Capacity(mode=MODE, limiting=limiting, reason=_why_none(steps, stopped))
     return Capacity(
         mode=MODE,
-        requests_per_second=best.throughput_rps,
-        lower=best.throughput_rps,
+        requests_per_second=_rate(best),
+        lower=_rate(best),
         upper=_upper(best, above) if above else None,
-        output_tokens_per_second=best.output_tokens_per_second,
-        knee_concurrency=best.plan.concurrency,
+        output_tokens_per_second=best.output_tokens_per_second + (best.users.output_tokens_per_second or 0.0),
+        knee_concurrency=best.plan.concurrency if best.plan.arrivals is None else None,
         limiting=limiting,
         reason=_caveat(steps, broke, best, stopped),
     )
+
+
+def load_words(plan: StepPlan) -> str:
+    """How much load a step is: "concurrency 8", or "12.5 requests/s"."""
+    return f"concurrency {plan.concurrency}" if plan.arrivals is None else f"{plan.arrivals.rate_rps:.4g} requests/s"
 
 
 def _had_to_stop(stopped: Stopped) -> bool:
     return stopped.by == "guard" or stopped == Stopped("budget", OVER_OBJECTIVE)
 
 
-def _concurrency(step: StepSummary) -> int:
-    return step.plan.concurrency
+def _load(step: StepSummary) -> float:
+    """What rises from step to step."""
+    return step.plan.concurrency if step.plan.arrivals is None else step.plan.arrivals.rate_rps
+
+
+def _rate(step: StepSummary) -> float:
+    return step.throughput_rps + _users_rps(step)
+
+
+def _users_rps(step: StepSummary) -> float:
+    return step.users.requests_per_second or 0.0
 
 
 def _limiting(above: StepSummary | None, stopped: Stopped) -> str | None:
@@ -84,42 +98,48 @@ def _limiting(above: StepSummary | None, stopped: Stopped) -> str | None:
 
 
 def _upper(best: StepSummary, above: StepSummary) -> float:
-    if above.valid and above.throughput_rps >= best.throughput_rps:
-        return above.throughput_rps
-    return best.throughput_rps * above.plan.concurrency / best.plan.concurrency
+    if above.plan.arrivals is not None:
+        # By chance fewer or more may have been sent than planned; of a step that was cut short that says little.
+        offered = max(above.offered_rps, _load(above)) if above.valid else _load(above)
+        return max(offered + (_users_rps(above) or _users_rps(best)), _rate(best))
+    if above.valid and _rate(above) >= _rate(best):
+        return _rate(above)
+    return best.throughput_rps * above.plan.concurrency / best.plan.concurrency + _users_rps(best)
 
 
 def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
     """Why there is no knee, and what to do about it, in words."""
-    judged = min((step for step in steps if step.valid), key=_concurrency, default=None)
+    judged = min((step for step in steps if step.valid), key=_load, default=None)
     if judged is not None and judged.broken:
-        which, broke = judged.plan.concurrency, ", ".join(judged.broken)
-        lower = _voided([step for step in steps if _concurrency(step) < which], stopped)
-        return "; ".join(
-            [f"the lowest step judged, concurrency {which}, already broke {broke}: {_below(which)}", *lower]
-        )
+        which, broke = load_words(judged.plan), ", ".join(judged.broken)
+        lower = _voided([step for step in steps if _load(step) < _load(judged)], stopped)
+        return "; ".join([f"the lowest step judged, {which}, already broke {broke}: {_below(judged.plan)}", *lower])
     if judged is not None:
-        return f"no request was answered at concurrency {judged.plan.concurrency}; `kneewatch check` says why"
+        return f"no request was answered at {load_words(judged.plan)}; `kneewatch check` says why"
     if stopped.by == "guard":
         return _guarded(steps, stopped.reason)
     if _had_to_stop(stopped) and steps:
-        first = min(map(_concurrency, steps))
-        return f"the first step was over an objective for as long as the budget allows: {_below(first)}"
+        first = min(steps, key=_load)
+        return f"the first step was over an objective for as long as the budget allows: {_below(first.plan)}"
     return "; ".join(_voided(steps, stopped)) or _ended(stopped)
 
 
 def _guarded(steps: Sequence[StepSummary], reason: str | None) -> str:
-    cut = min((step.plan.concurrency for step in steps if step.reason == CUT_SHORT), default=None)
+    cut = min((step for step in steps if step.reason == CUT_SHORT), key=_load, default=None)
     if cut is None:
         cause = "try again when the server is calm" if reason in OVERLOAD else "`kneewatch check` says what fails"
         when = "before a step could be judged" if steps else "before its first step"
         return f"the guard stopped the run {when} ({reason}); {cause}"
-    where = "the first step" if len(steps) == 1 else f"the step at concurrency {cut}"
-    advice = _below(cut) if reason in OVERLOAD else "that is no knee; look at the server's log, then measure again"
+    where = "the first step" if len(steps) == 1 else f"the step at {load_words(cut.plan)}"
+    advice = _below(cut.plan) if reason in OVERLOAD else "that is no knee; look at the server's log, then measure again"
     return f"the guard stopped {where} ({reason}): {advice}"
 
 
-def _below(concurrency: int) -> str:
+def _below(plan: StepPlan) -> str:
+    if plan.arrivals is not None:
+        rates = ",".join(f"{plan.arrivals.rate_rps / by:.3g}" for by in (8, 4, 2))
+        return f"the knee is below {load_words(plan)}; begin lower, e.g. --rates {rates}"
+    concurrency = plan.concurrency
     lower = [str(2**i) for i in range(concurrency.bit_length()) if 2**i < concurrency]
     if not lower:
         return "one request in flight is too much already; try again when the server is calm, or loosen the objective"
@@ -145,12 +165,13 @@ def _caveat(
     steps: Sequence[StepSummary], broke: Sequence[StepSummary], best: StepSummary, stopped: Stopped
 ) -> str | None:
     """What a reader has to know about the figure, or None."""
-    below = [step.plan.concurrency for step in broke if _concurrency(step) <= _concurrency(best)]
+    below = [load_words(step.plan) for step in broke if _load(step) <= _load(best)]
     if below:
-        return f"not monotone: concurrency {below[0]} broke an objective at or below the knee; measure again"
+        return f"not monotone: {below[0]} broke an objective at or below the knee; measure again"
     if broke:
         return None
-    higher = [step for step in steps if _concurrency(step) > _concurrency(best)]
+    higher = [step for step in steps if _load(step) > _load(best)]
+    option = "--concurrency" if best.plan.arrivals is None else "--rates"
     ended = [] if stopped.by == "done" else [_ended(stopped)]
-    advice = "; ".join(dict.fromkeys([*_voided(higher, stopped), *ended])) or "raise --concurrency to find the knee"
+    advice = "; ".join(dict.fromkeys([*_voided(higher, stopped), *ended])) or f"raise {option} to find the knee"
     return f"no step broke an objective: the capacity is at least this; {advice}"

@@ -1,11 +1,11 @@
 """A ramp as somebody asked for it, and whether it may begin."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from probe.capacity.fixed import FixedSteps
-from probe.config import Config
+from probe.config import CapacityConfig, Config
 from probe.errors import TargetError
 from probe.guard import GuardLimits, may_start
 from probe.load.ramp import Budget, Course, RampJob
@@ -50,18 +50,34 @@ def ramp_job(
 class Steps:
     """Which steps were asked for: fixed concurrency, or fixed rates (requests/s), or neither: then they are searched.
 
-    `seconds`, or so many `requests`, is how long each of the fixed ones lasts.
+    `seconds`, or so many `requests`, is how long each of the fixed ones lasts. The rest is for the search: how long it
+    watches live traffic first, and what it is told of the server's limits, in vLLM's words; None: it has to see.
     """
 
     concurrency: tuple[int, ...] | None = None
     rates: tuple[float, ...] | None = None
     seconds: float = 15.0
     requests: int | None = None
+    observe_s: float = 30.0
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
 
     @property
     def streams(self) -> int:
         """How many requests may be in flight at most, about: what the load's processes are counted by."""
         return max(self.concurrency) if self.concurrency else _OPEN_STREAMS
+
+
+def steps_of(capacity: CapacityConfig) -> Steps:
+    """As the configuration says."""
+    return Steps(
+        concurrency=capacity.concurrency,
+        rates=capacity.rates,
+        seconds=capacity.step,
+        observe_s=capacity.observe,
+        max_num_seqs=capacity.server.max_num_seqs,
+        max_num_batched_tokens=capacity.server.max_num_batched_tokens,
+    )
 
 
 def course(steps: Steps, workload: Workload, objectives: Objectives, *, guarded: bool) -> Course:
@@ -75,9 +91,12 @@ def course(steps: Steps, workload: Workload, objectives: Objectives, *, guarded:
             [plan(_OPEN_STREAMS, loop="open", arrivals=Arrivals(rate_rps=rate)) for rate in steps.rates],
             to_the_end=not guarded,
         )
-    from probe.capacity.search import Search  # noqa: PLC0415 - it brings numpy and scipy, which only this needs
+    from probe.capacity.search import Hints, Search  # noqa: PLC0415 - it brings numpy and scipy, which only this needs
 
-    return Search(workload, objectives)
+    hints = Hints(max_num_seqs=steps.max_num_seqs)
+    if steps.max_num_batched_tokens is not None:
+        hints = replace(hints, max_num_batched_tokens=steps.max_num_batched_tokens)
+    return Search(workload, objectives, hints, observe_s=steps.observe_s)
 
 
 async def preflight(

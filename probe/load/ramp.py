@@ -8,21 +8,24 @@ nothing is in flight afterwards.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol, TypeVar
 
 from probe import summary
-from probe.capacity.knee import OVER_OBJECTIVE
+from probe.capacity.knee import MODE, OVER_OBJECTIVE, load_words
 from probe.clock import Clock
 from probe.errors import TargetError
 from probe.guard import IN_FLIGHT_CAP, OVERLOAD, GuardLimits, decide
+from probe.live import mean, users_beside
 from probe.load.source import Load
 from probe.records import (
     Capacity,
     CapacityResult,
     Cost,
+    Doing,
     Objectives,
     Outcome,
     RequestRecord,
@@ -32,6 +35,7 @@ from probe.records import (
     StepRun,
     StepSummary,
     Stopped,
+    Users,
 )
 
 _T = TypeVar("_T")
@@ -41,8 +45,6 @@ _T = TypeVar("_T")
 POLL_S = 0.5
 _POLL_TIMEOUT_S = 1.0
 _GUARD_S = 0.25
-
-
 # After a trip: how long the server may take to be calm again, before load goes on.
 _CALM_S = 30.0
 
@@ -119,6 +121,10 @@ class _Watch:
     stopped: Stopped | None = None
 
 
+_LOOKING, _WATCHING = Doing("a first request"), "watching live traffic"
+_THINKING, _CALMING = Doing("thinking"), Doing("waiting for the server to be calm")
+
+
 def _ignore(_: object) -> None:
     """For a caller that does not follow a run."""
 
@@ -136,9 +142,10 @@ class Ramp:
         *,
         on_step: Callable[[StepSummary], None] = _ignore,
         on_record: Callable[[RequestRecord], None] = _ignore,
+        on_doing: Callable[[Doing], None] = _ignore,
         think: Think = asyncio.to_thread,
     ) -> None:
-        """`think` runs what takes the course seconds, away from the event loop."""
+        """`think` runs what takes the course seconds, away from the event loop: the guard goes on meanwhile."""
         self._job = job
         self._course = course
         self._think = think
@@ -147,9 +154,11 @@ class Ramp:
         self._clock = clock
         self._on_step = on_step
         self._on_record = on_record
+        self._on_doing = on_doing
         self._started_ns = clock.monotonic_ns()
         self._started = datetime.fromtimestamp(clock.wall_s(), UTC)
         self._steps: list[StepSummary] = []
+        self._users: list[tuple[Users, float]] = []  # and for how long they were seen
         self._halt = asyncio.Event()
         self._step_halt = asyncio.Event()  # of the step that runs; set with the other, or alone after a trip
         self._loading = False
@@ -180,20 +189,9 @@ class Ramp:
             watcher.add_done_callback(lambda _: self._halt_all())  # no watch, whatever the reason: no load
         try:
             await self._look()
-            while not self._halt.is_set() and (plan := await self._think(self._course.next)) is not None:
-                first = len(self._watch.readings)
-                await self._poll()  # the state before the step, so that its preemptions are its own
-                if self._halt.is_set():
-                    break
-                run = await self._run_step(plan)
-                await self._poll()
-                readings = sorted(self._watch.readings[first:], key=lambda reading: reading.at_ns)
-                step = summary.summarize(run, self._job.objectives, polls=readings)
-                self._steps.append(step)
-                self._on_step(step)
-                await self._think(partial(self._course.took, step, run, readings, self._tripped))
-                if self._tripped is not None:
-                    await self._until_calm()
+            while not self._halt.is_set() and (plan := await self._considered(self._course.next)) is not None:
+                if not self._halt.is_set():
+                    await self._take(plan)
             if (reason := self._course.ended()) is not None:
                 self.stop("done", reason)
         finally:
@@ -204,11 +202,21 @@ class Ramp:
         for error in ended:
             if isinstance(error, Exception):
                 raise error
-        return self.result()
+        capacity = await self._considered(partial(self._course.capacity, self._steps, self._stopped()))
+        return self._result(capacity)
 
     def result(self) -> CapacityResult:
-        """What was measured so far, and what ended it."""
-        stopped = self._watch.stopped or Stopped("done")
+        """What was measured so far, and what ended it. Also after `run` has raised: what it cost has to be told."""
+        try:
+            capacity = self._course.capacity(self._steps, self._stopped())
+        except Exception as error:  # noqa: BLE001 - that may be what `run` has raised
+            capacity = Capacity(mode=MODE, reason=f"it could not be computed ({type(error).__name__})")
+        return self._result(capacity)
+
+    def _stopped(self) -> Stopped:
+        return self._watch.stopped or Stopped("done")
+
+    def _result(self, capacity: Capacity) -> CapacityResult:
         return CapacityResult(
             id=f"{self._started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
             target=self._job.target,
@@ -216,10 +224,16 @@ class Ramp:
             started=self._started,
             context=self._job.context,
             steps=tuple(self._steps),
-            capacity=self._course.capacity(self._steps, stopped),
+            capacity=capacity,
             cost=self._cost(),
-            stopped=stopped,
+            stopped=self._stopped(),
+            users=mean(self._users),
         )
+
+    async def _considered(self, work: Callable[[], _T]) -> _T:
+        """What the course makes of it; no load of ours runs meanwhile."""
+        self._on_doing(_THINKING)
+        return await self._think(work)
 
     def _halt_all(self) -> None:
         self._halt.set()
@@ -228,17 +242,50 @@ class Ramp:
     async def _look(self) -> None:
         """What there is to see before the first step."""
         # One request that no step counts: a cold server's first answer says nothing of its capacity.
+        self._on_doing(_LOOKING)
         first = await self._run_step(StepPlan(concurrency=1, seconds=0, requests=1))
         self._warm = True
         before = len(self._watch.readings)
-        ends = self._clock.monotonic_ns() + int(self._course.observe_s * 1e9)
-        while not self._halt.is_set() and self._clock.monotonic_ns() < ends:
-            await asyncio.sleep(POLL_S)
-        lone = summary.summarize(first, self._job.objectives)
-        await self._think(partial(self._course.saw, self._watch.readings[before:], lone))
+        if self._course.observe_s > 0:
+            self._on_doing(Doing(_WATCHING, self._course.observe_s))
+            await self._pause(self._course.observe_s)
+        readings = self._watch.readings[before:]
+        self._saw_users(users_beside((), readings), readings)
+        if not self._halt.is_set():
+            lone = summary.summarize(first, self._job.objectives)
+            await self._considered(partial(self._course.saw, readings, lone))
+
+    async def _take(self, plan: StepPlan) -> None:
+        """One step of the course, and what comes of it."""
+        first = len(self._watch.readings)
+        await self._poll()  # the state before the step, so that its preemptions are its own
+        if self._halt.is_set():
+            return
+        words = f"step {len(self._steps) + 1}: {load_words(plan)}"
+        self._on_doing(Doing(words, plan.warm_up_s + plan.seconds if plan.requests is None else None))
+        run = await self._run_step(plan)
+        await self._poll()
+        readings = sorted(self._watch.readings[first:], key=lambda reading: reading.at_ns)
+        step = summary.summarize(run, self._job.objectives, polls=readings)
+        step = replace(step, tripped=self._tripped or (self._by_guard() if run.cut_short else None))
+        self._steps.append(step)
+        self._saw_users(step.users, readings)
+        self._on_step(step)
+        await self._considered(partial(self._course.took, step, run, readings, self._tripped))
+        if self._tripped is not None:
+            await self._until_calm()
+
+    def _by_guard(self) -> str | None:
+        stopped = self._stopped()
+        return stopped.reason if stopped.by == "guard" else None
+
+    def _saw_users(self, users: Users, readings: Sequence[ServerSnapshot]) -> None:
+        if readings:
+            self._users.append((users, (readings[-1].at_ns - readings[0].at_ns) * 1e-9))
 
     async def _until_calm(self) -> None:
         """Waits for the server to have no queue, and forgets what the guard saw of it; ends the run where it stays."""
+        self._on_doing(_CALMING)
         ends = self._clock.monotonic_ns() + int(_CALM_S * 1e9)
         while not self._halt.is_set():
             reading = await self._poll()
@@ -246,9 +293,16 @@ class Ramp:
                 break
             if self._clock.monotonic_ns() > ends:
                 self.stop("guard", self._tripped)
-            await asyncio.sleep(POLL_S)
-        self._watch.polls.clear()
+            await self._pause(POLL_S)
+        # One is kept: by it the guard sees that the server was replaced.
+        self._watch.polls[:] = [poll for poll in self._watch.polls if poll is not None][-1:]
         self._tripped = None
+
+    async def _pause(self, seconds: float) -> None:
+        """So long, or until the run is stopped."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._halt.wait()
 
     async def _run_step(self, plan: StepPlan) -> StepRun:
         self._rate_rps = max(plan.arrivals.rate_rps, plan.arrivals.end_rate_rps) if plan.arrivals else 0.0
@@ -256,11 +310,11 @@ class Ramp:
             self._step_halt.clear()
         self._loading = True
         run = await self._load.run(plan, self._step_halt, self._keep)
-        self._loading = False
         if run.problem is not None:
             self.stop("error", run.problem)
         elif run.capped:
             self._trip(IN_FLIGHT_CAP)
+        self._loading = False
         return run
 
     def _keep(self, record: RequestRecord) -> None:
@@ -294,10 +348,11 @@ class Ramp:
 
     def _trip(self, reason: str | None) -> None:
         """Ends the step for an overload, where the course knows what to make of it, and else the run."""
-        if self._course.survives_overload and self._loading and reason in OVERLOAD:
+        overload = reason in OVERLOAD
+        if self._course.survives_overload and self._warm and self._loading and overload:
             self._tripped = self._tripped or reason
             self._step_halt.set()
-        elif self._tripped is None:
+        elif not (overload and self._tripped is not None):  # the same one shows until the server is calm again
             self.stop("guard", reason)
 
     def _silent_s(self) -> float:

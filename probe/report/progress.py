@@ -1,28 +1,71 @@
-"""Progress of a ramp on a terminal; silent elsewhere. On standard error, so that results can be piped."""
+"""Following a run on a terminal or in a pipe: a row as each step ends, and on a terminal a bar for what is done now.
 
-from collections.abc import Callable, Iterator, Sequence
+Rows go to standard output as they come. The bar is for a terminal only: standard output's, or else standard error's,
+so that rows can be piped.
+"""
+
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress_bar import ProgressBar
+from rich.text import Text
 
-from probe.records import StepSummary
-from probe.report.terminal import print_step
+from probe.records import Doing, StepSummary
+from probe.report.steps import PIPED_WIDTH, StepRows
+
+_BAR_WIDTH = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """What a run tells on its way; `console` is where its rows go, and its result after them."""
+
+    console: Console
+    _rows: StepRows
+    _progress: Progress
+    _bar: TaskID
+
+    def step(self, step: StepSummary) -> None:
+        """A step ended."""
+        self.console.print(self._rows.row(step))
+
+    def doing(self, doing: Doing) -> None:
+        """Something begins."""
+        self._progress.reset(self._bar, total=doing.seconds, description=doing.words)
 
 
 @contextmanager
-def ramp_progress(concurrency: Sequence[int]) -> Iterator[Callable[[StepSummary], None]]:
-    """Gives the function to call as each step ends."""
-    console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} steps"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(f"concurrency {concurrency[0]}", total=len(concurrency))
+def following() -> Iterator[Follow]:
+    """For as long as a run takes; afterwards nothing of the bar is left."""
+    on_terminal = sys.stdout.isatty()
+    console = Console(width=None if on_terminal else PIPED_WIDTH, highlight=False)
+    shown = console if on_terminal else Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), _Passed(), _Since())
+    with Progress(*columns, console=shown, disable=not shown.is_terminal, transient=True) as progress:
+        bar = progress.add_task("beginning", total=None, begun_s=progress.get_time())
+        yield Follow(console, StepRows(console.width), progress, bar)
 
-        def step_ended(step: StepSummary) -> None:
-            if console.is_terminal:
-                print_step(progress.console, step)
-            ended = concurrency.index(step.plan.concurrency) + 1
-            description = f"concurrency {concurrency[ended]}" if ended < len(concurrency) else "done"
-            progress.update(bar, completed=ended, description=description)
 
-        yield step_ended
+class _Passed(ProgressColumn):
+    """How much of its time what is done now has had; a pulse where that is not known."""
+
+    def render(self, task: Task) -> ProgressBar:
+        passed_s = min(task.elapsed or 0.0, task.total) if task.total else 0.0
+        return ProgressBar(
+            total=task.total or None,
+            completed=passed_s,
+            width=_BAR_WIDTH,
+            pulse=not task.total,
+            animation_time=task.get_time(),
+        )
+
+
+class _Since(ProgressColumn):
+    """How long the run has taken."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.get_time() - task.fields['begun_s']:.0f} s")

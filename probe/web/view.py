@@ -9,6 +9,7 @@ from probe import latency, slo
 from probe.records import Objectives, Outcome, RequestRecord, TargetStatus
 from probe.report import words
 from probe.report.record_json import record_json
+from probe.report.result_words import headroom, knee_words
 from probe.report.words import iso, milliseconds, number, percent, promises, when
 
 _BAR_WIDTH, _BAR_GAP, _CHART_HEIGHT = 6, 2, 56
@@ -49,6 +50,8 @@ def filters() -> Mapping[str, Callable[..., object]]:
         "strip": strip,
         "good_share": good_share,
         "limits": promises,
+        "knee": knee_words,
+        "headroom": headroom,
     }
 
 

@@ -14,6 +14,7 @@ from starlette.types import Send as AsgiSend
 from probe.clock import SystemClock
 from probe.commands import RampRequest, ramp_target
 from probe.config import Config, config_from
+from probe.load.plan import Steps
 from probe.load.ramp import Budget
 from probe.records import CapacityResult, Stopped
 from probe.sim.driver import Faults
@@ -32,9 +33,7 @@ def _config(url: str) -> Config:
 
 def _asked(*concurrency: int) -> RampRequest:
     return RampRequest(
-        concurrency=concurrency,
-        step_s=30.0,
-        requests_per_step=None,
+        steps=Steps(concurrency=concurrency, seconds=30.0),
         workload="default",
         budget=Budget(10**9, 600.0, 600.0),
         guarded=True,

@@ -173,6 +173,29 @@ def test_a_knee_is_shown_again_after_a_restart(tmp_path: Path) -> None:
     assert 'kneewatch_capacity_runs_total{outcome="done",target="a"} 0.0' in page
 
 
+def test_after_a_restart_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
+    """Each with its own age, compared with its own kind; the page shows the newest."""
+    store = tmp_path / "kneewatch.db"
+    first = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
+    for day in range(10):
+        first.result(_night(day, 40.0))
+    forecast = _night(10, 20.0)
+    first.result(replace(forecast, capacity=replace(forecast.capacity, mode="forecast")))
+    first._store.close()
+    again = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
+    for app in (first, again):
+        assert sorted(_said(app, "capacity_requests_per_second")) == [20.0, 40.0]
+        assert len(set(_said(app, "capacity_last_success_timestamp_seconds"))) == 2
+        assert _said(app, "knee_shift_ratio") == [pytest.approx(0.0)]
+    shown = again.statuses()[0].capacity
+    assert shown is not None
+    assert shown.capacity.mode == "forecast"
+    known = again.watches["a"]._known
+    assert known is not None, "live load is judged by what was measured"
+    assert known.mode == "verified"
+    again._store.close()
+
+
 def test_a_run_is_no_users_load_for_any_target_of_its_server() -> None:
     """Two workloads on one server: the second run must not take the first for live traffic."""
     raw = [{"name": name, "base_url": f"http://{host}:9"} for name, host in (("a", "127.0.0.1"), ("b", "localhost"))]

@@ -12,6 +12,7 @@ from probe.clock import SystemClock
 from probe.commands import RampRequest, check_target, ramp_target
 from probe.config import Config, config_from
 from probe.errors import LockError, TargetError
+from probe.load.plan import Steps
 from probe.load.ramp import Budget
 from probe.records import CapacityResult, Outcome, StepSummary
 from probe.sim.driver import Faults
@@ -45,9 +46,7 @@ def _config(url: str, *, prometheus: str | None = None, **target: Any) -> Config
 
 def _asked(**values: Any) -> RampRequest:
     plain: dict[str, Any] = {
-        "concurrency": (1, 2),
-        "step_s": 5.0,
-        "requests_per_step": 25,
+        "steps": Steps(concurrency=(1, 2), requests=25),
         "workload": "short",
         "budget": Budget(10**6, 60.0, 60.0),
         "guarded": True,
@@ -119,7 +118,9 @@ def test_a_guarded_ramp_does_not_load_a_server_that_is_busy_or_unseen(
 def test_an_unguarded_ramp_needs_no_metrics(host: tuple[asyncio.Runner, Standin]) -> None:
     runner, server = host
     server.says_on_metrics("")
-    result, _ = runner.run(_ramp(_config(server.url), _asked(guarded=False, concurrency=(2,))))
+    result, _ = runner.run(
+        _ramp(_config(server.url), _asked(guarded=False, steps=Steps(concurrency=(2,), requests=25)))
+    )
     assert result.steps[0].requests.ok == 25
     assert result.steps[0].server.waiting_peak is None
     assert result.context.version == "unknown"

@@ -11,7 +11,7 @@ from example_records import WALL_S, no_knee, result, step
 
 from probe.capacity.fingerprint import figure
 from probe.errors import ConfigError
-from probe.records import Stopped
+from probe.records import Capacity, Stopped
 from probe.report.result_json import dumps
 from probe.store import Store
 
@@ -34,7 +34,7 @@ def test_a_result_is_there_again_after_a_restart_exactly_as_it_was(tmp_path: Pat
     with _store(tmp_path / "kneewatch.db") as store:
         assert store.get(kept.id) == kept
         assert store.latest() == [kept]
-        assert store.latest_knee("a") == kept
+        assert store.latest_knees("a") == [kept]
 
 
 def test_without_a_path_nothing_is_written_and_stores_are_apart() -> None:
@@ -64,14 +64,24 @@ def test_an_unknown_id_is_none_and_no_sql() -> None:
 
 def test_the_last_knee_is_the_newest_result_that_found_one() -> None:
     with _store() as store:
-        assert store.latest_knee("a") is None
+        assert store.latest_knees("a") == []
         store.add(result(result_id="old", started_s=WALL_S))
         store.add(result(result_id="knee", started_s=WALL_S + 1))
         store.add(result(result_id="none", started_s=WALL_S + 2, capacity=no_knee()))
         store.add(result(result_id="other", target="b", started_s=WALL_S + 3))
-        found = store.latest_knee("a")
-        assert found is not None
+        (found,) = store.latest_knees("a")
         assert found.id == "knee"
+
+
+def test_a_forecast_does_not_hide_what_was_measured_before_it() -> None:
+    forecast = Capacity(mode="forecast", requests_per_second=20.0)
+    verified = Capacity(mode="verified", requests_per_second=18.0)
+    with _store() as store:
+        store.add(result(result_id="empirical", started_s=WALL_S))
+        store.add(result(result_id="verified", started_s=WALL_S + 1, capacity=verified))
+        store.add(result(result_id="old forecast", started_s=WALL_S + 2, capacity=forecast))
+        store.add(result(result_id="forecast", started_s=WALL_S + 3, capacity=forecast))
+        assert [found.id for found in store.latest_knees("a")] == ["verified", "forecast"]
 
 
 def test_the_history_of_a_target_is_bounded_and_another_target_keeps_its_own() -> None:
@@ -132,8 +142,7 @@ def test_a_row_that_cannot_be_read_hides_itself_alone(tmp_path: Path, text: str)
         store.add(result(result_id="good", started_s=WALL_S))
         store._db.execute("INSERT INTO results VALUES ('odd', 'a', ?, ?)", (WALL_S + 1, text))
         assert [r.id for r in store.latest()] == ["good"]
-        found = store.latest_knee("a")
-        assert found is not None
+        (found,) = store.latest_knees("a")
         assert found.id == "good"
         assert store.get("odd") is None
 

@@ -1,12 +1,15 @@
 """The knee of a series of fixed steps."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import step
 
 from probe.capacity.knee import knee
-from probe.records import Capacity, StepSummary, Stopped
+from probe.records import Arrivals, Capacity, StepPlan, StepSummary, Stopped, Users
 from probe.summary import CUT_SHORT
 
 DONE = Stopped("done")
@@ -203,3 +206,73 @@ def test_a_server_that_restarted_has_no_knee() -> None:
     assert found == Capacity(
         mode="empirical", reason="the server restarted during the run (server_restarted); measure again"
     )
+
+
+# Open loop, and live traffic.
+
+
+def _at(rate_rps: float, throughput_rps: float, broken: Sequence[str] = (), reason: str | None = None) -> StepSummary:
+    plan = StepPlan(512, 15.0, loop="open", arrivals=Arrivals(rate_rps=rate_rps))
+    return replace(step(1, throughput_rps, broken, reason), plan=plan)
+
+
+def _among(users_rps: float, one: StepSummary) -> StepSummary:
+    return replace(one, users=Users(users_rps, 100 * users_rps))
+
+
+def test_the_knee_of_rates_is_a_rate_bounded_by_what_was_offered() -> None:
+    """In the broken step the server did less than it was asked for; what it did bounds nothing."""
+    found = knee([_at(1, 1.0), _at(2.5, 2.4), _at(5, 2.9, ["ttft"])], DONE)
+    assert (found.requests_per_second, found.lower, found.upper) == (2.4, 2.4, 5.0)
+    assert (found.knee_concurrency, found.limiting, found.reason) == (None, "ttft", None)
+
+
+def test_by_chance_a_broken_rate_may_have_been_offered_more_than_planned() -> None:
+    found = knee([_at(2, 2.0), _at(4, 4.6, ["ttft"])], DONE)
+    assert found.upper == 4.6
+    assert knee([_at(2, 2.6), _at(2.2, 1.0, ["tpot"])], DONE).upper == 2.6
+
+
+def test_a_rate_that_the_guard_ended_bounds_by_what_was_planned() -> None:
+    found = knee([_at(2, 2.0), _at(4, 0.1, reason=CUT_SHORT)], GUARD)
+    assert (found.requests_per_second, found.upper, found.limiting) == (2.0, 4.0, "queue")
+
+
+@pytest.mark.parametrize(
+    ("steps", "stopped", "words"),
+    [
+        ([_at(1, 1.0), _at(2, 2.0)], DONE, "raise --rates to find the knee"),
+        (
+            [_at(8, 1.0, ["ttft"])],
+            DONE,
+            "8 requests/s, already broke ttft: the knee is below 8 requests/s; begin lower",
+        ),
+        ([_at(8, 1.0, ["ttft"])], DONE, "--rates 1,2,4"),
+        ([_at(0.5, 0.2, reason=CUT_SHORT)], GUARD, "--rates 0.0625,0.125,0.25"),
+        ([_at(1, 1.0, ["ttft"]), _at(2, 2.0)], DONE, "not monotone: 1 requests/s broke"),
+        ([_at(2, 0.0)], DONE, "no request was answered at 2 requests/s"),
+    ],
+)
+def test_reasons_speak_of_rates(steps: list[StepSummary], stopped: Stopped, words: str) -> None:
+    assert words in str(knee(steps, stopped).reason)
+
+
+def test_users_requests_are_part_of_the_capacity() -> None:
+    """The same server, measured at a busy hour and at a calm one, has one capacity."""
+    busy = knee([_among(6.0, step(4, 4.0)), _among(6.0, step(8, 5.0, ["ttft"]))], DONE)
+    calm = knee([_among(0.0, step(8, 10.0)), _among(0.0, step(16, 11.0, ["ttft"]))], DONE)
+    for found in (busy, calm):
+        assert (found.requests_per_second, found.lower, found.upper) == (10.0, 10.0, 11.0)
+    assert busy.output_tokens_per_second == 4 * 128 + 600
+    rates = knee([_among(6.0, _at(4, 4.0)), _among(6.0, _at(8, 5.0, ["ttft"]))], DONE)
+    assert (rates.requests_per_second, rates.upper) == (10.0, 14.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.01, 100), st.booleans()), max_size=8), STOPS)
+def test_invariants_of_rates(steps: list[tuple[float, float, bool]], stopped: Stopped) -> None:
+    run = [_at(rate, done, ["ttft"] if broke else ()) for rate, done, broke in steps]
+    found = knee(run, stopped)
+    assert (found.requests_per_second is None) == all(broke for *_, broke in steps)
+    if found.requests_per_second is not None:
+        assert found.knee_concurrency is None
+        assert found.upper is None or found.upper >= found.requests_per_second

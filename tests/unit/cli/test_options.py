@@ -4,16 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from probe.config import Config, config_from
+from probe.config import CapacityConfig, Config, config_from
 from probe.errors import ConfigError
+from probe.load.plan import Steps
 from probe.options import (
     ServerOptions,
+    StepOptions,
     check_runbooks,
     check_writable,
     concurrency_steps,
     configuration,
     one_target,
+    rate_steps,
     share,
+    steps,
     workload_name,
 )
 from probe.records import Api
@@ -131,6 +135,56 @@ def test_steps_are_rising_whole_numbers() -> None:
 def test_other_steps_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--concurrency .*: expected rising whole numbers"):
         concurrency_steps(text)
+
+
+def test_rates_are_rising_numbers() -> None:
+    assert rate_steps("0.5,1,2") == (0.5, 1.0, 2.0)
+    assert rate_steps("10000") == (10_000.0,)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1,1", "2,1", "1,x", "10001", "nan", "inf", "1,nan", "1;2"])
+def test_other_rates_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--rates .*: expected rising numbers above 0 and at most 10000, such as"):
+        rate_steps(text)
+
+
+FIXED = CapacityConfig.model_validate({"concurrency": [1, 2], "step": "20s"})
+SEARCHED = CapacityConfig()
+
+
+@pytest.mark.parametrize(
+    ("options", "capacity", "expected"),
+    [
+        (StepOptions(), SEARCHED, Steps()),
+        (StepOptions(observe=5.0), SEARCHED, Steps(observe_s=5.0)),
+        (StepOptions(observe=0.0), SEARCHED, Steps(observe_s=0.0)),
+        (StepOptions(), FIXED, Steps(concurrency=(1, 2), seconds=20.0)),
+        (StepOptions(step_seconds=3.0), FIXED, Steps(concurrency=(1, 2), seconds=3.0)),
+        (StepOptions(concurrency="4,8", requests_per_step=30), SEARCHED, Steps(concurrency=(4, 8), requests=30)),
+        (StepOptions(rates="0.5,1"), FIXED, Steps(rates=(0.5, 1.0), seconds=20.0)),
+    ],
+)
+def test_steps_are_as_written_and_else_as_configured(
+    options: StepOptions, capacity: CapacityConfig, expected: Steps
+) -> None:
+    assert steps(options, capacity) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "capacity", "words"),
+    [
+        (StepOptions(concurrency="1,2", rates="1,2"), SEARCHED, "--concurrency, --rates: .*leave one of them out"),
+        (StepOptions(step_seconds=5.0), SEARCHED, "--step-seconds: goes with --concurrency or --rates"),
+        (StepOptions(requests_per_step=30), SEARCHED, "--requests-per-step: goes with --concurrency or --rates"),
+        (StepOptions(rates="1,2", observe=5.0), SEARCHED, "--observe: goes with the search only"),
+        (StepOptions(observe=5.0), FIXED, "--observe: goes with the search only"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    options: StepOptions, capacity: CapacityConfig, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        steps(options, capacity)
 
 
 @pytest.mark.parametrize(("text", "value"), [("5%", 0.05), ("0%", 0.0), ("0.05", 0.05), ("0", 0.0), ("12.5%", 0.125)])

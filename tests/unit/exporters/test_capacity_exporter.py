@@ -1,7 +1,9 @@
 """Capacity as series: the last knee of a target, and how its runs ended."""
 
+from dataclasses import replace
+
 import pytest
-from example_records import WALL_S, no_knee, result
+from example_records import WALL_S, no_knee, result, step
 from exposition import samples, value, values
 from prometheus_client import CollectorRegistry
 
@@ -104,7 +106,17 @@ def test_the_knee_of_a_model_that_is_not_served_any_more_is_gone() -> None:
     assert len(values(registry, "kneewatch_capacity_requests_per_second", target="b")) == 1
 
 
-def test_a_knee_of_another_mode_stays() -> None:
+def test_what_was_measured_replaces_what_was_measured_in_another_mode() -> None:
+    """The search may verify its model in one night and not in the next: the older figure is no answer any more."""
+    registry, exporter = _registry()
+    exporter.observe(result(capacity=Capacity(mode="empirical", requests_per_second=10.0, lower=9.0)))
+    exporter.observe(result(capacity=Capacity(mode="verified", requests_per_second=11.0)))
+    for name in ("requests_per_second", "last_success_timestamp_seconds", "requests_per_second_lower"):
+        assert values(registry, f"kneewatch_capacity_{name}", target="a", mode="empirical") == []
+    assert values(registry, "kneewatch_capacity_requests_per_second", target="a") == [11.0]
+
+
+def test_a_forecast_stands_beside_a_measurement_and_each_has_its_age() -> None:
     """A forecast is another answer than a measurement, and is labelled as such."""
     registry, exporter = _registry()
     exporter.observe(result())
@@ -119,6 +131,15 @@ def test_trips_of_the_guard_count_from_zero_by_reason(reason: str) -> None:
     assert value(registry, "kneewatch_guard_trips_total", target="a", reason=reason) == 0
     exporter.observe(result(stopped=Stopped("guard", reason)))
     assert value(registry, "kneewatch_guard_trips_total", target="a", reason=reason) == 1
+
+
+def test_trips_that_a_run_outlives_count_too_and_none_twice() -> None:
+    registry, exporter = _registry()
+    steps = [replace(step(8, reason="cut_short"), tripped="queue"), step(4)]
+    exporter.observe(result(steps=steps, stopped=Stopped("done")))
+    assert value(registry, "kneewatch_guard_trips_total", target="a", reason="queue") == 1
+    exporter.observe(result(steps=steps[::-1], stopped=Stopped("guard", "queue")))
+    assert value(registry, "kneewatch_guard_trips_total", target="a", reason="queue") == 2
 
 
 def test_what_else_ends_a_run_is_no_trip() -> None:

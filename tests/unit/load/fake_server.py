@@ -3,14 +3,38 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from example_records import record, snapshot
 from example_records import spec as one_spec
 from fake_request import FakeRequest, Send
 
+from probe.capacity.fixed import FixedSteps
 from probe.errors import TargetError
-from probe.records import Outcome, RequestRecord, RequestSpec, ServerSnapshot, Traffic
+from probe.load.ramp import Course, Ramp, RampJob
+from probe.load.source import Load
+from probe.records import Outcome, RequestRecord, RequestSpec, ServerSnapshot, StepPlan, Traffic
+
+_T = TypeVar("_T")
+
+
+async def at_once(work: Callable[[], _T]) -> _T:
+    """A Think for a loop whose time no thread may see."""
+    return work()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run as it is asked for: a job, and the steps, or another course."""
+
+    job: RampJob
+    plans: tuple[StepPlan, ...] = ()
+    course: Course | None = None
+
+    def ramp(self, load: Load, *seams: Any, **followed: Any) -> Ramp:
+        """Its engine, with these seams; a new course each time."""
+        way = self.course or FixedSteps(self.plans, to_the_end=not self.job.guarded)
+        return Ramp(self.job, way, load, *seams, **{"think": at_once, **followed})
 
 
 def specs(prompt_tokens: int = 8, output_tokens: int = 3) -> Iterator[RequestSpec]:

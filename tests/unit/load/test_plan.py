@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from example_records import CHAT, snapshot
 
+from probe.capacity.fixed import FixedSteps
+from probe.capacity.search import Hints, Search
+from probe.config import CapacityConfig
 from probe.errors import TargetError
 from probe.guard import GuardLimits
-from probe.load.plan import preflight, ramp_job
+from probe.load.plan import Steps, course, preflight, ramp_job, steps_of
 from probe.load.ramp import Budget
-from probe.records import Api, GuardVerdict, Outcome, ServerSnapshot
+from probe.records import Api, Arrivals, GuardVerdict, Outcome, ServerSnapshot, StepPlan
 from probe.workload import Lognormal, Workload
 
 BUDGET = Budget(1000, 60.0, 5.0)
@@ -97,19 +100,9 @@ def _job(server: ServerSnapshot | None, **workload: Any) -> Any:
         server=server,
         workload=Workload(**{"name": "w", "api": Api.CHAT, "prompt_tokens": 8, "output_tokens": 4, **workload}),
         objectives=CHAT,
-        concurrency=(1, 2, 4),
-        step_s=15.0,
-        requests_per_step=None,
         budget=BUDGET,
         guarded=True,
     )
-
-
-def test_a_job_is_a_step_for_each_concurrency_in_that_order() -> None:
-    job = _job(snapshot())
-    assert [plan.concurrency for plan in job.plans] == [1, 2, 4]
-    assert {(plan.seconds, plan.requests, plan.loop) for plan in job.plans} == {(15.0, None, "closed")}
-    assert job.budget == BUDGET
 
 
 def test_what_a_figure_holds_for_is_written_beside_it() -> None:
@@ -125,3 +118,66 @@ def test_what_a_figure_holds_for_is_written_beside_it() -> None:
 def test_lengths_that_vary_are_described_whole() -> None:
     context = _job(snapshot(), prompt_tokens=Lognormal(3000, 0.4, 8000)).context
     assert context.workload["prompt_tokens"] == {"median": 3000, "sigma": 0.4, "maximum": 8000}
+
+
+# Which steps.
+
+
+WORKLOAD = Workload(name="w", api=Api.CHAT, prompt_tokens=8, output_tokens=4)
+
+
+def _plans(steps: Steps) -> list[StepPlan]:
+    way = course(steps, WORKLOAD, CHAT, guarded=True)
+    assert isinstance(way, FixedSteps)
+    return list(iter(way.next, None))
+
+
+def test_a_closed_loop_is_a_step_for_each_concurrency_in_that_order() -> None:
+    plans = _plans(Steps(concurrency=(1, 2, 4), seconds=15.0))
+    assert [plan.concurrency for plan in plans] == [1, 2, 4]
+    assert {(p.seconds, p.requests, p.loop, p.warm_up_s, p.arrivals) for p in plans} == {
+        (15.0, None, "closed", 3, None)
+    }
+    assert {p.warm_up_s for p in _plans(Steps(concurrency=(2,), requests=50))} == {0.0}
+
+
+def test_an_open_loop_is_a_step_for_each_rate_with_poisson_arrivals() -> None:
+    plans = _plans(Steps(rates=(0.5, 12.5), seconds=10.0))
+    assert [plan.arrivals for plan in plans] == [Arrivals(rate_rps=0.5), Arrivals(rate_rps=12.5)]
+    assert {(plan.loop, plan.seconds, plan.warm_up_s) for plan in plans} == {("open", 10.0, 2.0)}
+    assert min(plan.concurrency for plan in plans) > 100, "it is a limit, and not what is in flight"
+
+
+def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    class Seen(Search):
+        def __init__(self, *what: Any, **more: Any) -> None:
+            asked.append((*what, more))
+            super().__init__(*what, **more)
+
+    monkeypatch.setattr("probe.capacity.search.Search", Seen)
+    way = course(Steps(observe_s=7.0, max_num_seqs=8, max_num_batched_tokens=512), WORKLOAD, CHAT, guarded=True)
+    assert way.observe_s == 7.0
+    assert way.survives_overload
+    course(Steps(), WORKLOAD, CHAT, guarded=True)
+    assert asked == [
+        (WORKLOAD, CHAT, Hints(max_num_seqs=8, max_num_batched_tokens=512), {"observe_s": 7.0}),
+        (WORKLOAD, CHAT, Hints(), {"observe_s": 30.0}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("raw", "steps"),
+    [
+        ({}, Steps()),
+        ({"concurrency": [1, 2], "step": "20s"}, Steps(concurrency=(1, 2), seconds=20.0)),
+        ({"rates": [0.5, 1]}, Steps(rates=(0.5, 1.0))),
+        (
+            {"observe": "1m", "server": {"max_num_seqs": 8, "max_num_batched_tokens": 512}},
+            Steps(observe_s=60.0, max_num_seqs=8, max_num_batched_tokens=512),
+        ),
+    ],
+)
+def test_steps_are_those_of_the_configuration(raw: dict[str, Any], steps: Steps) -> None:
+    assert steps_of(CapacityConfig.model_validate(raw)) == steps

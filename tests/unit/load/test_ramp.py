@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from example_records import CHAT
 from fake_request import LocalLoad, Send
-from fake_server import FakeMetrics, FakeServer, ready, specs
+from fake_server import Asked, FakeMetrics, FakeServer, ready, specs
 from virtual_time import VirtualClock, virtually
 
 from probe.load.ramp import Budget, Ramp, RampJob
@@ -30,16 +30,16 @@ CALM: dict[str, Any] = {}
 
 def _job(
     *concurrency: int, step_s: float = 4.0, budget: Budget = PLENTY, guarded: bool = True, requests: int | None = None
-) -> RampJob:
-    return RampJob(
+) -> Asked:
+    job = RampJob(
         target="a",
         model="m",
-        plans=tuple(StepPlan(concurrency=c, seconds=step_s, requests=requests) for c in concurrency),
         objectives=CHAT,
         budget=budget,
         context=RunContext(workload={"name": "short"}, objectives={}),
         guarded=guarded,
     )
+    return Asked(job, tuple(StepPlan(concurrency=c, seconds=step_s, requests=requests) for c in concurrency))
 
 
 def _load(to: Send) -> LocalLoad:
@@ -50,7 +50,7 @@ def _load(to: Send) -> LocalLoad:
 class Run:
     """A ramp against fakes, and what it told its caller on the way."""
 
-    job: RampJob
+    asked: Asked
     server: FakeServer = field(default_factory=FakeServer)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
     prompt_tokens: int = 8
@@ -60,8 +60,7 @@ class Run:
     took_s: float = 0.0
 
     def ramp(self) -> Ramp:
-        return Ramp(
-            self.job,
+        return self.asked.ramp(
             LocalLoad(ready(self.server, specs(self.prompt_tokens, self.output_tokens)), VirtualClock()),
             self.metrics,
             VirtualClock(),
@@ -371,7 +370,7 @@ def test_without_its_watcher_the_load_ends_and_the_error_is_not_lost(after_s: fl
         loop = asyncio.get_running_loop()
         before = loop.time()
         with pytest.raises(BrokenError):
-            await Ramp(_job(4, step_s=60.0), _load(server), read, VirtualClock()).run()
+            await _job(4, step_s=60.0).ramp(_load(server), read, VirtualClock()).run()
         assert loop.time() - before < after_s + 1.0
         assert server.in_flight == 0
 
@@ -389,7 +388,7 @@ def test_a_send_that_raises_ends_the_run_with_that_error() -> None:
 
     async def failing() -> None:
         with pytest.raises(ZeroDivisionError):
-            await Ramp(run.job, _load(send), run.metrics, VirtualClock()).run()
+            await run.asked.ramp(_load(send), run.metrics, VirtualClock()).run()
         run.harmless()
 
     virtually(failing())
@@ -400,7 +399,7 @@ def test_a_caller_that_raises_ends_the_run_with_that_error() -> None:
         raise ZeroDivisionError
 
     async def failing() -> None:
-        ramp = Ramp(_job(4, 8), _load(FakeServer()), FakeMetrics(), VirtualClock(), on_step=on_step)
+        ramp = _job(4, 8).ramp(_load(FakeServer()), FakeMetrics(), VirtualClock(), on_step=on_step)
         with pytest.raises(ZeroDivisionError):
             await ramp.run()
 
@@ -456,7 +455,7 @@ def test_a_step_in_which_the_client_was_late_publishes_no_knee_and_ends_no_ramp(
         slow = FakeServer(seconds=lambda _: 0.8)
         clock = Jumpy()
         load = LocalLoad(ready(slow), clock)
-        return await Ramp(_job(2, 4, requests=40), load, FakeMetrics(), clock).run()
+        return await _job(2, 4, requests=40).ramp(load, FakeMetrics(), clock).run()
 
     result = virtually(begin())
     assert [step.reason for step in result.steps] == ["client_bound", "client_bound"]

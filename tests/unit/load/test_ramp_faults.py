@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from example_records import CHAT
 from fake_request import LocalLoad
-from fake_server import FakeMetrics, FakeServer, ready
+from fake_server import Asked, FakeMetrics, FakeServer, ready
 from virtual_time import VirtualClock, virtually
 
-from probe.load.ramp import Budget, Ramp, RampJob
+from probe.load.ramp import Budget, RampJob
 from probe.records import (
     Arrivals,
     CapacityResult,
@@ -27,15 +27,15 @@ INF = float("inf")
 PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)
 
 
-def _job(*plans: StepPlan, budget: Budget = PLENTY) -> RampJob:
-    return RampJob(
+def _job(*plans: StepPlan, budget: Budget = PLENTY) -> Asked:
+    job = RampJob(
         target="a",
         model="m",
-        plans=plans,
         objectives=CHAT,
         budget=budget,
         context=RunContext(workload={"name": "short"}, objectives={}),
     )
+    return Asked(job, plans)
 
 
 def _closed(*concurrency: int, step_s: float = 4.0) -> tuple[StepPlan, ...]:
@@ -47,7 +47,7 @@ def _open(rate_rps: float, step_s: float = 10.0) -> StepPlan:
 
 
 def _run(
-    job: RampJob,
+    asked: Asked,
     server: FakeServer | None = None,
     values: Callable[[float], dict[str, Any] | None] = lambda _: {},
     clock: VirtualClock | None = None,
@@ -58,7 +58,7 @@ def _run(
     async def run() -> tuple[CapacityResult, float]:
         loop = asyncio.get_running_loop()
         before = loop.time()
-        result = await Ramp(job, LocalLoad(ready(server), clock), FakeMetrics(values), clock).run()
+        result = await asked.ramp(LocalLoad(ready(server), clock), FakeMetrics(values), clock).run()
         assert server.in_flight == 0
         return result, loop.time() - before
 

@@ -1,33 +1,43 @@
-"""Progress is for terminals: a pipe gets nothing, and a result on standard output is never mixed with it."""
+"""Rows come as steps end, on standard output; the bar is for terminals alone, and leaves nothing behind."""
 
 import pytest
 from example_records import step
 
-from probe.report.progress import ramp_progress
+from probe.records import Doing
+from probe.report.progress import following
 
 
-def test_nothing_is_written_where_nobody_watches(capfd: pytest.CaptureFixture[str]) -> None:
-    with ramp_progress([1, 2]) as step_ended:
-        step_ended(step(1))
-        step_ended(step(2))
-    assert capfd.readouterr() == ("", "")
+def test_in_a_pipe_rows_come_as_steps_end_and_there_is_no_bar(capfd: pytest.CaptureFixture[str]) -> None:
+    with following() as follow:
+        follow.doing(Doing("watching live traffic", 30.0))
+        assert capfd.readouterr() == ("", "")
+        follow.step(step(1))
+        first = capfd.readouterr().out
+        follow.doing(Doing("thinking"))
+        follow.step(step(2, broken=("ttft",)))
+    second, err = capfd.readouterr()
+    assert "verdict" in first
+    assert first.rstrip().endswith("held")
+    assert len(second.splitlines()) == 1
+    assert second.rstrip().endswith("broke ttft")
+    assert err == ""
 
 
-def test_on_a_terminal_each_step_is_told_on_standard_error(
+def test_where_only_errors_are_seen_on_a_terminal_the_bar_is_there(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with ramp_progress([1, 2]) as step_ended:
-        step_ended(step(1))
-        step_ended(step(2, broken=("ttft",)))
+    with following() as follow:
+        follow.doing(Doing("step 3: 12.4 requests/s", 20.0))
+        follow.step(step(1))
     out, err = capfd.readouterr()
-    assert out == ""
-    assert "concurrency 1" in err
-    assert "broke ttft" in err
+    assert "held" in out
+    assert "step 3" not in out
+    assert "step 3: 12.4 requests/s" in err
 
 
 def test_a_ramp_that_ends_early_or_fails_leaves_the_terminal_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ZeroDivisionError), ramp_progress([1, 2]):
+    with pytest.raises(ZeroDivisionError), following():
         raise ZeroDivisionError
     assert capfd.readouterr().out == ""

@@ -34,7 +34,8 @@ def test_a_result_is_the_same_after_a_round_trip(
 def test_it_has_the_keys_that_readers_rely_on() -> None:
     written = json.loads(dumps(result()))
     assert set(written) == {
-        *("schema", "id", "target", "model", "started", "context", "steps", "capacity", "cost", "stopped", "confirms")
+        *("schema", "id", "target", "model", "started", "context", "steps", "capacity", "cost", "stopped", "confirms"),
+        "users",
     }
     assert written["schema"] == "kneewatch.result/1"
     assert written["started"].startswith("2026-09-21T")

@@ -92,7 +92,11 @@ def test_the_recorded_page() -> None:
 
 def test_the_recorded_histograms_are_whole() -> None:
     histograms = parse(RECORDED).histograms
-    assert {name: h.count for name, h in histograms.items()} == {"ttft": 2, "itl": 5, "tpot": 2, "e2e": 2, "queue": 2}
+    counts = {name: h.count for name, h in histograms.items()}
+    assert counts == {
+        "ttft": 2, "itl": 5, "tpot": 2, "e2e": 2, "queue": 2, "prefill": 2, "prompt_length": 2, "output_length": 2,
+        "iteration_tokens": 7,
+    }  # fmt: skip
     for histogram in histograms.values():
         bounds, counts = zip(*histogram.buckets, strict=True)
         assert bounds[-1] == INF

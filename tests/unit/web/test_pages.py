@@ -14,7 +14,7 @@ from example_records import WALL_S, no_knee, record, result, snapshot, status, s
 from prometheus_client import CollectorRegistry, Gauge
 
 from probe.config import config_from, show
-from probe.records import CapacityResult, Outcome, Stopped, TargetStatus
+from probe.records import Capacity, CapacityResult, Outcome, Stopped, TargetStatus, Users
 from probe.report.words import iso
 from probe.server import vllm
 from probe.web.pages import build_pages
@@ -75,6 +75,11 @@ def _page(*shown: TargetStatus, runs: Sequence[CapacityResult] = ()) -> _Tags:
     return _Tags(answer.text)
 
 
+def at_a_rate() -> CapacityResult:
+    capacity = Capacity(mode="verified", requests_per_second=12.5, lower=12.0, upper=13.0)
+    return replace(result(capacity=capacity), users=Users(2.5, 160.0))
+
+
 # What it says.
 
 
@@ -86,7 +91,8 @@ def _page(*shown: TargetStatus, runs: Sequence[CapacityResult] = ()) -> _Tags:
         (status(up=False, recent=[record(outcome=Outcome.TIMEOUT)]), ["failing", "timeout", "it failed"]),
         (status(server=whole_snapshot()), ["running", "25 %", "vllm 0.32.0"]),
         (status(server_error="http://a/metrics: no vLLM metrics (HTTP 404)"), ["no vLLM metrics (HTTP 404)"]),
-        (status(capacity=result()), ["10 req/s", "10 to 12.5", "4 in flight", "ttft", "empirical"]),
+        (status(capacity=result()), ["10 req/s", "10 to 12.5", "4 requests in flight", "ttft", "empirical"]),
+        (status(capacity=at_a_rate()), ["12.5 requests/s", "headroom then80 %", "verified"]),
         (status(capacity=result(capacity=no_knee("no step was valid"))), ["no step was valid"]),
         (status(capacity_state="busy: 3 requests are already waiting"), ["run: busy: 3 requests are already waiting"]),
     ],

@@ -1,0 +1,133 @@
+"""What a capacity run found, for people: the knee, what it rests on, what finding it cost, and what to do now."""
+
+from collections.abc import Iterator
+
+from probe.records import Capacity, CapacityResult
+from probe.report.words import number, percent
+from probe.words import one_line
+
+_LINE = 500
+_EMPIRICAL, _FORECAST = "empirical", "forecast"
+# Less than this is gone with one replica of a few.
+_LITTLE_HEADROOM = 0.25
+# What broke first, and what helps against it.
+_MENDS = {
+    "ttft": "to take more, shorten what requests wait for: another replica, shorter prompts, or a prefix that the cache"
+    " knows",
+    "tpot": "to take more, lighten each step: another replica, a lower --max-num-seqs, or quantised weights",
+    "availability": "requests fail under load: look at the server's log before you give it more",
+    "preemptions": "the KV cache is too small for more: raise --gpu-memory-utilization, lower --max-num-seqs, or add a"
+    " replica",
+    "kv_cache": "the KV cache is too small for more: raise --gpu-memory-utilization, shorten the context, or add a"
+    " replica",
+    "queue": "requests queue beyond it: raise --max-num-seqs where KV cache is left, else add a replica",
+    "in_flight_cap": "requests come faster than they are answered: add a replica",
+    "no_first_token": "requests queue beyond it: raise --max-num-seqs where KV cache is left, else add a replica",
+    "users_latency": "users were the first to wait: plan with what is left below it, or add a replica",
+}
+# What to do where nothing was found, by what ended the run.
+_AGAIN = {
+    "done": "measure steps that you choose, with --concurrency or --rates",
+    "guard": "try again when the server is calm, or begin with less load",
+    "budget": "give it more of what ran out: --max-seconds, --max-tokens, or budget in the configuration",
+    "interrupt": "let a run end by itself",
+    "error": "measure again; `kneewatch check` says whether the server answers",
+}
+
+
+def result_words(result: CapacityResult) -> str:
+    """A line for each thing to know."""
+    found = [("Ended by", _ended(result)), ("Cost", _cost(result)), ("Advice", advice(result))]
+    lines = [*_capacity(result.capacity), *_beside(result), *found]
+    return "\n".join(f"{f'{label}:':<13}{one_line(words, _LINE)}" for label, words in lines)
+
+
+def capacity_words(capacity: Capacity) -> str:
+    """The figure with its bounds; "" without one."""
+    rate = number(capacity.requests_per_second)
+    if capacity.requests_per_second is None:
+        return ""
+    if capacity.lower is None or capacity.upper is None:
+        return f"at least {rate} requests/s" if capacity.lower is not None else f"about {rate} requests/s"
+    ends = f"{number(capacity.lower)} to {number(capacity.upper)}"
+    return f"{rate} requests/s ({ends if capacity.mode == _EMPIRICAL else f'90 % interval {ends}'})"
+
+
+def knee_words(capacity: Capacity) -> str:
+    """Where the knee is, as the loads of the steps are named."""
+    if capacity.knee_concurrency is not None:
+        return f"{capacity.knee_concurrency} requests in flight"
+    return f"{number(capacity.requests_per_second)} requests/s"
+
+
+def headroom(result: CapacityResult) -> float | None:
+    """1 - live load / capacity, at least, where the capacity is a lower bound; None where one of them is not known."""
+    capacity, live_rps = result.capacity, result.users.requests_per_second
+    if not capacity.requests_per_second or live_rps is None:
+        return None
+    return 1 - live_rps / capacity.requests_per_second
+
+
+def advice(result: CapacityResult) -> str:
+    """One sentence: what to do now."""
+    capacity = result.capacity
+    if capacity.requests_per_second is None:
+        return f"{_AGAIN.get(result.stopped.by, _AGAIN['done'])}."
+    if result.stopped.by in ("interrupt", "error"):
+        return "let a run end by itself before you plan with this."
+    if capacity.mode == _FORECAST:
+        return "a forecast is no measurement: let a run verify it before you plan with it."
+    left = headroom(result)
+    if left is not None and left < _LITTLE_HEADROOM:
+        return f"users leave {percent(max(left, 0.0))} of it: add a replica before the next peak."
+    if capacity.lower is not None and capacity.upper is None:
+        return "nothing broke: run it again with more load, until something does."
+    mend = _MENDS.get(capacity.limiting or "")
+    return (
+        f"{mend}."
+        if mend
+        else f"plan with at most {number(capacity.lower or capacity.requests_per_second)} requests/s."
+    )
+
+
+def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:
+    if capacity.requests_per_second is None:
+        yield "No knee", f"{capacity.reason}."
+    else:
+        tokens = capacity.output_tokens_per_second
+        more = f", {number(tokens)} output tokens/s" if tokens is not None else ""
+        yield "Knee", knee_words(capacity)
+        yield "Capacity", f"{capacity_words(capacity)}{more}; {capacity.mode}"
+        if capacity.reason:
+            yield "Note", f"{capacity.reason}."
+    if capacity.limiting:
+        yield "Broke first", capacity.limiting
+    if capacity.bottleneck:
+        yield "Bottleneck", capacity.bottleneck
+
+
+def _beside(result: CapacityResult) -> Iterator[tuple[str, str]]:
+    left, live_rps = headroom(result), result.users.requests_per_second
+    if left is not None:
+        least = "at least " if result.capacity.upper is None else ""
+        asked = f"{least}{percent(max(left, 0.0))}: users ask for {number(live_rps)} requests/s"
+        yield "Headroom", asked if live_rps else "all of it: nobody else asks for anything"
+    elif result.capacity.requests_per_second is not None:
+        yield "Headroom", "not known: the server does not say what users ask for"
+    bounds = [step.error_bound_s for step in result.steps if step.valid]
+    if bounds:
+        ttft, itl = max(bound.ttft for bound in bounds), max(bound.itl for bound in bounds)
+        yield "Own error", f"at most {ttft * 1000:.1f} ms in TTFT, {itl * 1000:.1f} ms in ITL"
+
+
+def _ended(result: CapacityResult) -> str:
+    reason = f" ({result.stopped.reason})" if result.stopped.reason else ""
+    return f"{result.stopped.by}{reason}"
+
+
+def _cost(result: CapacityResult) -> str:
+    cost = result.cost
+    return (
+        f"{cost.requests} requests, {cost.tokens:,} tokens, {cost.seconds:.1f} s,"
+        f" {cost.over_objective_seconds:.1f} s over an objective"
+    )

@@ -1,0 +1,347 @@
+"""What a run does for a course that watches first, thinks, and outlives an overload."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import pytest
+from example_records import CHAT
+from fake_request import LocalLoad
+from fake_server import Asked, FakeMetrics, FakeServer, at_once, ready
+from virtual_time import VirtualClock, virtually
+
+from probe.clock import SystemClock
+from probe.load.ramp import Budget, Ramp, RampJob, Think
+from probe.records import (
+    Arrivals,
+    Capacity,
+    CapacityResult,
+    Doing,
+    Histogram,
+    Pattern,
+    RunContext,
+    ServerSnapshot,
+    StepPlan,
+    StepRun,
+    StepSummary,
+    Stopped,
+    Users,
+)
+
+_T = TypeVar("_T")
+INF = float("inf")
+PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)
+Values = Callable[[float], dict[str, Any] | None]
+
+
+@dataclass
+class Scripted:
+    """A course that takes the plans it is given, and keeps what it was told."""
+
+    plans: list[StepPlan]
+    observe_s: float = 0.0
+    survives_overload: bool = True
+    saw_s: list[tuple[float, float]] = field(default_factory=list)  # the first and last reading that it saw
+    lone: list[StepSummary] = field(default_factory=list)
+    trips: list[str | None] = field(default_factory=list)
+    began_s: list[float] = field(default_factory=list)
+    works: Callable[[], None] = lambda: None  # at each `took`
+
+    def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+        self.saw_s += [(readings[0].at_ns * 1e-9, readings[-1].at_ns * 1e-9)] if readings else []
+        self.lone.append(lone)
+
+    def next(self) -> StepPlan | None:
+        return self.plans.pop(0) if self.plans else None
+
+    def took(self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None) -> None:
+        assert step.plan == run.plan
+        assert readings
+        self.works()
+        self.trips.append(tripped)
+
+    def ended(self) -> str | None:
+        return None if self.plans else "that is all"
+
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+        return Capacity(mode="verified", requests_per_second=float(len(steps)), reason=stopped.reason)
+
+
+def _open(rate_rps: float, *, seconds: float = 10.0, cap: int = 1000) -> StepPlan:
+    return StepPlan(cap, seconds, loop="open", arrivals=Arrivals(Pattern.CONSTANT, rate_rps=rate_rps))
+
+
+def _asked(course: Scripted, budget: Budget = PLENTY) -> Asked:
+    context = RunContext(workload={"name": "short"}, objectives={})
+    return Asked(RampJob("a", "m", CHAT, budget, context), course=course)
+
+
+@dataclass
+class Timed(FakeMetrics):
+    """Readings with the loop's time on them."""
+
+    async def __call__(self) -> ServerSnapshot:
+        reading = await super().__call__()
+        return replace(reading, at_ns=round(asyncio.get_running_loop().time() * 1e9))
+
+
+@dataclass
+class Ran:
+    result: CapacityResult
+    took_s: float
+    sent_s: list[float]
+    doing: list[str]
+
+
+def _run(
+    course: Scripted,
+    values: Values = lambda _: {},
+    *,
+    server: FakeServer | None = None,
+    budget: Budget = PLENTY,
+    stop_after_s: float | None = None,
+    think: Think = at_once,
+) -> Ran:
+    """In virtual time. Nothing is in flight afterwards."""
+    server = server or FakeServer()
+    doing: list[Doing] = []
+
+    async def run() -> tuple[CapacityResult, float]:
+        loop, clock = asyncio.get_running_loop(), VirtualClock()
+        before = loop.time()
+        load = LocalLoad(ready(server), clock)
+        ramp = _asked(course, budget).ramp(load, Timed(values), clock, think=think, on_doing=doing.append)
+        if stop_after_s is not None:
+            loop.call_later(stop_after_s, ramp.stop, "interrupt", "signal")
+        result = await ramp.run()
+        assert server.in_flight == 0
+        return result, loop.time() - before
+
+    result, took_s = virtually(run(), within_s=600.0)
+    return Ran(result, took_s, [at - server.sent_s[0] for at in server.sent_s], [one.words for one in doing])
+
+
+# Watching.
+
+
+def test_live_traffic_is_watched_for_as_long_as_the_course_wants_without_load() -> None:
+    course = Scripted([_open(20)], observe_s=30.0)
+    ran = _run(course)
+    assert len([at for at in ran.sent_s if at < 30.0]) == 1, "the lone request"
+    ((first_s, last_s),) = course.saw_s
+    assert last_s - first_s >= 29.0
+    assert [lone.requests.ok for lone in course.lone] == [1]
+    assert ran.took_s == pytest.approx(0.1 + 30 + 10, abs=1.0)
+
+
+def test_a_course_that_wants_to_see_nothing_first_waits_for_nothing() -> None:
+    assert _run(Scripted([_open(20)])).took_s < 12.0
+
+
+def test_what_is_done_is_told_as_it_begins() -> None:
+    ran = _run(Scripted([_open(20), StepPlan(4, 2.0)], observe_s=5.0))
+    assert [words for words in ran.doing if words != "thinking"] == [
+        *("a first request", "watching live traffic", "step 1: 20 requests/s", "step 2: concurrency 4"),
+    ]
+    assert "thinking" in ran.doing
+
+
+def test_stop_while_it_watches_ends_the_run_at_once() -> None:
+    course = Scripted([_open(20)], observe_s=30.0)
+    ran = _run(course, stop_after_s=5.05)
+    assert ran.result.stopped == Stopped("interrupt", "signal")
+    assert ran.took_s < 5.3
+    assert (len(ran.sent_s), course.lone) == (1, [])
+
+
+def _rising(users_rps: float) -> Values:
+    """A server whose users get so many first tokens a second, of 50 tokens each; ours are not in it."""
+
+    def values(now_s: float) -> dict[str, Any]:
+        count = users_rps * now_s
+        return {"histograms": {"ttft": Histogram(((INF, count),), 0.0)}, "generation_tokens": 50 * count}
+
+    return values
+
+
+def test_users_load_is_told_for_as_long_as_the_run_saw_it() -> None:
+    ran = _run(Scripted([], observe_s=20.0), _rising(4.0))
+    assert ran.result.users == Users(pytest.approx(4.0), pytest.approx(200.0))
+    assert _run(Scripted([], observe_s=20.0)).result.users == Users(None, None)
+
+
+# An overload.
+
+
+def _overloaded(begin_s: float, end_s: float, **shown: Any) -> Values:
+    return lambda now_s: (shown or {"waiting": 99.0}) if begin_s <= now_s < end_s else {}
+
+
+def test_a_course_outlives_an_overload_and_goes_on_when_the_server_is_calm() -> None:
+    course = Scripted([_open(20, seconds=30), _open(5)])
+    ran = _run(course, _overloaded(5.0, 15.0))
+    tripped, after = ran.result.steps
+    assert (tripped.valid, tripped.reason, tripped.tripped) == (False, "cut_short", "queue")
+    assert (after.valid, after.tripped) == (True, None)
+    assert course.trips == ["queue", None]
+    assert ran.result.stopped == Stopped("done", "that is all")
+    assert not [at for at in ran.sent_s if 7.5 < at < 15.0], "no load until the server was calm"
+    assert "waiting for the server to be calm" in ran.doing
+
+
+def test_preemptions_of_before_do_not_end_the_next_step() -> None:
+    course = Scripted([_open(20, seconds=30), _open(5)])
+    ran = _run(course, lambda now_s: {"preemptions": 10.0 if now_s > 5 else 0.0})
+    assert [step.tripped for step in ran.result.steps] == ["preemptions", None]
+    assert ran.result.steps[1].valid
+
+
+def test_a_server_that_stays_busy_after_an_overload_ends_the_run() -> None:
+    course = Scripted([_open(20, seconds=30), _open(5)])
+    ran = _run(course, _overloaded(5.0, INF))
+    assert ran.result.stopped == Stopped("guard", "queue")
+    assert len(ran.result.steps) == 1
+    assert 30.0 < ran.took_s < 45.0
+    assert max(ran.sent_s) < 7.5
+
+
+def test_stop_while_it_waits_for_calm_ends_the_run_at_once() -> None:
+    ran = _run(Scripted([_open(20, seconds=30), _open(5)]), _overloaded(5.0, INF), stop_after_s=12.05)
+    assert ran.result.stopped == Stopped("interrupt", "signal")
+    assert ran.took_s < 12.5
+
+
+def test_what_is_no_overload_ends_the_run_also_while_it_waits_for_calm() -> None:
+    def values(now_s: float) -> dict[str, Any] | None:
+        return None if now_s > 12.0 else {"waiting": 99.0} if now_s > 5.0 else {}
+
+    ran = _run(Scripted([_open(20, seconds=30), _open(5)]), values)
+    assert ran.result.stopped == Stopped("guard", "server_unreadable")
+    assert ran.took_s < 15.0
+
+
+def test_a_server_that_restarts_while_it_calms_down_ends_the_run() -> None:
+    def values(now_s: float) -> dict[str, Any]:
+        counted = 1000.0 + now_s if now_s < 10.0 else 0.0
+        return {"prompt_tokens": counted, "waiting": 99.0 if 5.0 <= now_s < 10.0 else 0.0}
+
+    ran = _run(Scripted([_open(20, seconds=30), _open(5)]), values)
+    assert ran.result.stopped == Stopped("guard", "server_restarted")
+
+
+def test_a_course_that_does_not_outlive_an_overload_ends_with_it() -> None:
+    course = Scripted([_open(20, seconds=30), _open(5)], survives_overload=False)
+    ran = _run(course, _overloaded(5.0, 15.0))
+    assert ran.result.stopped == Stopped("guard", "queue")
+    assert [step.tripped for step in ran.result.steps] == ["queue"]
+    assert course.trips == [None], "it is told of trips that it outlives"
+
+
+@pytest.mark.parametrize("begin_s", [3.0, 0.0])
+def test_an_overload_without_load_of_ours_ends_the_run(begin_s: float) -> None:
+    """It is not ours, and ours would make it worse. Also where the lone request is on its way."""
+    course = Scripted([_open(20)], observe_s=30.0)
+    slow_first = FakeServer(seconds=lambda _: 3.0)
+    ran = _run(course, _overloaded(begin_s, INF), server=slow_first)
+    assert ran.result.stopped == Stopped("guard", "queue")
+    assert (len(ran.sent_s), ran.result.steps) == (1, ())
+    assert ran.took_s < begin_s + 3.0
+
+
+def test_as_many_in_flight_as_may_be_is_an_overload_that_a_course_outlives() -> None:
+    """20 requests/s that take 0.4 s are 8 in flight; 40 would be 16, and 10 may be."""
+    course = Scripted([_open(20, cap=10), _open(40, cap=10), _open(10, cap=10)])
+    ran = _run(course, server=FakeServer(seconds=lambda _: 0.4))
+    assert course.trips == [None, "in_flight_cap", None]
+    assert [step.valid for step in ran.result.steps] == [True, False, True]
+    assert ran.result.stopped.by == "done"
+
+
+def test_for_a_course_of_fixed_steps_it_ends_the_run() -> None:
+    course = Scripted([_open(40, cap=10), _open(10, cap=10)], survives_overload=False)
+    ran = _run(course, server=FakeServer(seconds=lambda _: 0.4))
+    assert ran.result.stopped == Stopped("guard", "in_flight_cap")
+    assert [step.tripped for step in ran.result.steps] == ["in_flight_cap"]
+
+
+# Thinking.
+
+
+def test_the_guard_goes_on_while_the_course_thinks() -> None:
+    ran = _run(Scripted([_open(20)]), _overloaded(60.0, INF), think=_slowly(200.0))
+    assert ran.result.stopped == Stopped("guard", "queue")
+    assert ran.result.steps == ()
+    assert len(ran.sent_s) == 1
+
+
+def test_the_budget_of_seconds_holds_while_the_course_thinks_and_no_step_begins_after_it() -> None:
+    ran = _run(Scripted([_open(20), _open(20)]), budget=Budget(10**9, 30.0, 10**6), think=_slowly(20.0))
+    assert ran.result.stopped == Stopped("budget", "seconds")
+    assert len(ran.result.steps) == 0
+
+
+def test_stop_while_the_course_thinks_sends_no_more() -> None:
+    ran = _run(Scripted([_open(20)]), think=_slowly(20.0), stop_after_s=25.0)
+    assert ran.result.stopped == Stopped("interrupt", "signal")
+    assert ran.result.capacity.requests_per_second == 0.0
+    assert len(ran.sent_s) == 1
+
+
+def _slowly(seconds: float) -> Think:
+    async def think(work: Callable[[], _T], /) -> _T:
+        await asyncio.sleep(seconds)
+        return work()
+
+    return think
+
+
+def test_unless_told_otherwise_a_course_thinks_in_a_thread_and_the_server_is_read_meanwhile() -> None:
+    """In real time: what blocks the thread must not block the loop."""
+    threads: set[int] = set()
+    may_go_on = threading.Event()
+
+    def works() -> None:
+        threads.add(threading.get_ident())
+        assert may_go_on.wait(10.0), "the loop went on while the course was thinking"
+
+    course = Scripted([StepPlan(1, 0.05, requests=2)], works=works)
+    metrics = FakeMetrics()
+
+    async def run() -> CapacityResult:
+        clock = SystemClock()
+        job = _asked(course).job
+        ramp = Ramp(job, course, LocalLoad(ready(FakeServer(seconds=lambda _: 0.001)), clock), metrics, clock)
+        running = asyncio.create_task(ramp.run())
+        async with asyncio.timeout(10):
+            while not threads:  # noqa: ASYNC110 - another thread changes it
+                await asyncio.sleep(0.01)
+            seen = len(metrics.read_s)
+            while len(metrics.read_s) < seen + 2:  # noqa: ASYNC110 - another task changes it
+                await asyncio.sleep(0.01)
+        may_go_on.set()
+        return await running
+
+    result = asyncio.run(run())
+    assert threads != {threading.get_ident()}
+    assert result.stopped == Stopped("done", "that is all")
+
+
+def test_a_course_that_fails_ends_the_run_with_its_error_and_the_cost_is_told() -> None:
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    async def run() -> CapacityResult:
+        course = Scripted([_open(20)], works=fails)
+        course.capacity = lambda *_: fails()  # type: ignore[method-assign, assignment]
+        load = LocalLoad(ready(FakeServer()), VirtualClock())
+        ramp = _asked(course).ramp(load, FakeMetrics(), VirtualClock())
+        with pytest.raises(ZeroDivisionError):
+            await ramp.run()
+        return ramp.result()
+
+    result = virtually(run())
+    assert result.cost.requests > 100
+    assert result.capacity.requests_per_second is None
+    assert "could not be computed (ZeroDivisionError)" in str(result.capacity.reason)

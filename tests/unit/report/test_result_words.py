@@ -1,0 +1,98 @@
+"""What a run found, in words: the figure, what it rests on, and one sentence of what to do."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from example_records import no_knee, result
+
+from probe.records import Capacity, CapacityResult, Stopped, Users
+from probe.report.result_words import advice, headroom, knee_words, result_words
+
+VERIFIED = Capacity(mode="verified", requests_per_second=12.5, lower=12.0, upper=13.0, limiting="tpot")
+AT_LEAST = Capacity(mode="empirical", requests_per_second=10.0, lower=10.0, reason="the capacity is at least this")
+
+
+def _lines(one: CapacityResult) -> dict[str, str]:
+    lines = [line.partition(":") for line in result_words(one).splitlines()]
+    return {label: words.strip() for label, _, words in lines}
+
+
+def _with_users(rps: float | None, **values: Any) -> CapacityResult:
+    return replace(result(**values), users=Users(rps, None))
+
+
+def test_a_knee_of_a_closed_loop_with_its_bounds_its_limit_and_its_cost() -> None:
+    lines = _lines(result())
+    assert lines["Knee"] == "4 requests in flight"
+    assert lines["Capacity"] == "10 requests/s (10 to 12.5), 640 output tokens/s; empirical"
+    assert lines["Broke first"] == "ttft"
+    assert lines["Ended by"] == "done (concurrency 8 broke ttft)"
+    assert lines["Cost"] == "300 requests, 57,600 tokens, 31.5 s, 2.0 s over an objective"
+    assert lines["Own error"] == "at most 1.0 ms in TTFT, 1.0 ms in ITL"
+    assert "Bottleneck" not in lines
+
+
+def test_a_knee_that_is_a_rate_with_its_interval_and_its_mode() -> None:
+    lines = _lines(result(capacity=replace(VERIFIED, bottleneck="kv_cache"), stopped=Stopped("done")))
+    assert lines["Knee"] == knee_words(VERIFIED) == "12.5 requests/s"
+    assert lines["Capacity"] == "12.5 requests/s (90 % interval 12 to 13); verified"
+    assert lines["Bottleneck"] == "kv_cache"
+
+
+def test_a_lower_bound_says_that_it_is_one() -> None:
+    lines = _lines(_with_users(1.0, capacity=AT_LEAST, stopped=Stopped("done")))
+    assert lines["Capacity"].startswith("at least 10 requests/s")
+    assert "at least this" in lines["Note"]
+    assert lines["Ended by"] == "done"
+    assert lines["Headroom"] == "at least 90 %: users ask for 1 requests/s"
+
+
+def test_no_knee_says_why() -> None:
+    lines = _lines(result(capacity=no_knee("no step was valid: cut_short"), stopped=Stopped("guard", "queue")))
+    assert lines["No knee"] == "no step was valid: cut_short."
+    assert lines["Ended by"] == "guard (queue)"
+    assert "Headroom" not in lines
+
+
+@pytest.mark.parametrize(
+    ("users_rps", "left", "words"),
+    [
+        (None, None, "not known"),
+        (0.0, 1.0, "all of it"),
+        (2.5, 0.8, "80 %: users ask for 2.5 requests/s"),
+        (20.0, -0.6, "0 %: users ask for 20 requests/s"),
+    ],
+)
+def test_headroom_is_what_users_leave(users_rps: float | None, left: float | None, words: str) -> None:
+    one = _with_users(users_rps, capacity=VERIFIED)
+    assert headroom(one) == (left if left is None else pytest.approx(left))
+    assert words in _lines(one)["Headroom"]
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (result(capacity=VERIFIED), "lighten each step"),
+        (result(capacity=replace(VERIFIED, limiting="preemptions")), "KV cache"),
+        (result(capacity=replace(VERIFIED, limiting=None)), "plan with at most 12 requests/s"),
+        (_with_users(11.0, capacity=VERIFIED), "users leave 12 % of it"),
+        (result(capacity=AT_LEAST), "nothing broke"),
+        (result(capacity=replace(VERIFIED, mode="forecast")), "no measurement"),
+        (result(capacity=VERIFIED, stopped=Stopped("interrupt", "signal")), "let a run end by itself"),
+        (result(capacity=no_knee(), stopped=Stopped("budget", "seconds")), "--max-seconds"),
+        (result(capacity=no_knee(), stopped=Stopped("done")), "--rates"),
+        (result(capacity=no_knee(), stopped=Stopped("guard", "queue")), "when the server is calm"),
+        (result(capacity=no_knee(), stopped=Stopped("error", "worker_lost")), "measure again"),
+    ],
+)
+def test_the_advice_is_one_sentence_for_what_was_found(one: CapacityResult, words: str) -> None:
+    said = advice(one)
+    assert words in said
+    assert said.endswith(".")
+    assert said.count(". ") == 0
+
+
+def test_no_word_from_outside_can_write_on_the_terminal() -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07"
+    assert "\x1b" not in result_words(result(capacity=no_knee(evil), stopped=Stopped("error", evil)))

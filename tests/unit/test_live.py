@@ -1,0 +1,59 @@
+"""What users asked of a server beside a load of ours: by its counters, less what we have sent."""
+
+import pytest
+from made import failure, poll, record
+
+from probe.live import mean, users_beside
+from probe.records import Histogram, Outcome, RequestRecord, ServerSnapshot, Users
+
+INF = float("inf")
+
+
+def _read(at_s: float, first_tokens: float | None, tokens: float | None = None) -> ServerSnapshot:
+    histograms = {} if first_tokens is None else {"ttft": Histogram(((INF, first_tokens),), 0.0)}
+    return poll(at_ns=round(at_s * 1e9), histograms=histograms, generation_tokens=tokens)
+
+
+def _ours(count: int, start_s: float = 1.0) -> list[RequestRecord]:
+    """Requests of three tokens each, one every tenth of a second."""
+    return [record(at_ms=1000 * start_s + 100 * i, tokens=3) for i in range(count)]
+
+
+def test_what_is_not_ours_is_users() -> None:
+    users = users_beside(_ours(10), [_read(0.0, 100, 5000), _read(5.0, 120, 6000), _read(10.0, 140, 7000)])
+    assert users == Users(pytest.approx(3.0), pytest.approx((2000 - 30) / 10))
+
+
+def test_of_ours_only_what_came_between_the_readings_is_taken_off() -> None:
+    ours = [*_ours(5, start_s=-3.0), *_ours(5, start_s=2.0), *_ours(5, start_s=20.0)]
+    assert users_beside(ours, [_read(0.0, 0, 0), _read(10.0, 15, 25)]) == Users(1.0, 1.0)
+
+
+def test_an_idle_server_has_no_users_and_never_less_than_none() -> None:
+    assert users_beside(_ours(10), [_read(0.0, 0, 0), _read(10.0, 10, 30)]) == Users(0.0, 0.0)
+    assert users_beside(_ours(10), [_read(0.0, 0, 0), _read(10.0, 9, 29)]) == Users(0.0, 0.0)
+
+
+def test_a_request_that_failed_without_a_token_was_not_counted_by_the_server() -> None:
+    assert users_beside([failure(at_ms=2000)] * 5, [_read(0.0, 0, 0), _read(10.0, 10, 0)]).requests_per_second == 1.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "readings"),
+    [
+        ([], []),
+        ([], [_read(0.0, 5)]),
+        ([], [_read(0.0, 5), _read(0.5, 9)]),
+        ([], [_read(0.0, None), _read(10.0, None)]),
+        ([failure(Outcome.ABORTED)], [_read(0.0, 5), _read(10.0, 9)]),
+        ([], [_read(0.0, 100, 9000), _read(10.0, 3, 50)]),
+    ],
+)
+def test_where_it_cannot_be_told_nothing_is_said(ours: list[RequestRecord], readings: list[ServerSnapshot]) -> None:
+    assert users_beside(ours, readings) == Users(None, None)
+
+
+def test_stretches_count_by_their_length_and_unknown_ones_not_at_all() -> None:
+    parts = [(Users(1.0, 100.0), 30.0), (Users(4.0, None), 10.0), (Users(), 50.0)]
+    assert mean(parts) == Users(pytest.approx(1.75), 100.0)
+    assert mean([]) == mean([(Users(), 10.0)]) == Users(None, None)
