@@ -42,8 +42,11 @@ class Law:
 
 
 def fit(segments: Sequence[Sequence[Window]], chunk_tokens: int, prompts: Sequence[float]) -> Law | None:
-    """The law, or None where the windows are too few or too idle. A segment is a stretch of windows without a break. `chunk_tokens`: most tokens in a step;
-    `prompts`: lengths of prompts, equally likely."""
+    """The law, or None where the windows are too few or too idle.
+
+    A segment is a stretch of windows without a break. `chunk_tokens`: most tokens in a step; `prompts`: lengths of
+    prompts, equally likely.
+    """
     good = [[w for w in s if w.steps > 0 and w.batch >= MIN_BATCH and w.itl_sum_s > 0] for s in segments]
     if sum(map(len, good)) < MIN_WINDOWS:
         return None

@@ -39,8 +39,8 @@ def forecast(
     if not seen:
         return _silent("not enough evidence: the server had next to nothing to do")
     model = Model(workload, hints or Hints())
-    for part in _cut(readings):
-        model.learn(part)
+    for stretch in _cut(readings):
+        model.learn(stretch)
     begun = total(seen)
     rate = begun.prompts / begun.seconds
     twin = model.twin()
@@ -51,7 +51,12 @@ def forecast(
     found = capacity(twin, objectives, max(2 * rate, 1e-3))
     if not found:
         return _silent("no rate holds the objectives, by what was seen of the server")
-    low, high = _range(seen)
+    return _judged(model, objectives, found, _range(seen))
+
+
+def _judged(model: Model, objectives: Objectives, found: float, learnt_from: tuple[float, float]) -> Capacity:
+    """The forecast with its interval, unless that is too wide to be of use."""
+    low, high = learnt_from
     if high < _SEEN * found:
         return _silent(
             f"not enough evidence: seen up to {high / found:.0%} of what would be the forecast, {found:.3g} requests/s"
@@ -71,7 +76,7 @@ def forecast(
         requests_per_second=found,
         lower=found * (1 - half),
         upper=found * (1 + half),
-        output_tokens_per_second=found * mean_length(workload.output_tokens),
+        output_tokens_per_second=found * mean_length(model.workload.output_tokens),
         learnt_from=(low, high),
         reason="experimental until a verification has confirmed it",
     )
@@ -103,4 +108,4 @@ def _jackknife(values: Sequence[float]) -> float:
 
 def _extrapolated(share: float) -> float:
     """What the law may be off by beyond what it was learnt from: grows with the distance, nothing near the knee."""
-    return 0.06 * max(1 / min(max(share, 0.01), 1.0) - 1, 0.0) ** 0.5
+    return 0.06 * math.sqrt(max(1 / min(max(share, 0.01), 1.0) - 1, 0.0))

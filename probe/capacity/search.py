@@ -1,6 +1,6 @@
 """The search for the knee: predict where it is from what has been seen, then verify by going near it. Pure.
 
-    live traffic --> Model --> forecast --> a rung at a share of it --> Model, and what our requests saw --> forecast ...
+    live traffic --> Model --> forecast --> a rung at a share of it --> Model, our requests --> forecast --> ...
 
 In: readings of the server's metrics and, after each rung, our requests. Out: the next rung, as a StepPlan, and at last
 a Capacity. Rates are of requests like the workload's; live users count as so many of these as they take room of.
@@ -16,7 +16,7 @@ from statistics import fmean
 
 from probe.capacity.front import Delay, Front, front
 from probe.capacity.model import Hints, Model, mean_length
-from probe.capacity.twin import Predicted, Sent, Twin, capacity, predict, replay
+from probe.capacity.twin import NO_FRONT, Predicted, Sent, Twin, capacity, predict, replay
 from probe.capacity.windows import Window, total, windows
 from probe.records import (
     Arrivals,
@@ -30,7 +30,6 @@ from probe.records import (
     StepSummary,
     Stopped,
 )
-from probe.sim.cost import FrontEnd
 from probe.summary import TOO_FEW
 from probe.workload import Workload
 
@@ -48,13 +47,15 @@ _WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
 _MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
 _TOP_LONGER = 1.3
 _FEW = 8  # requests, that tell something
-# What the model's medians may be off by at a rung, and still hold, of latencies that reach such a share of their objective.
+# What the model's medians may be off by at a rung, and still hold; of latencies that reach such a share of their
+# objective.
 _OFF = {"ttft": 1.5, "tpot": 1.25}
 _NEAR = 0.5
 _MEDIAN_ERROR, _CERTAIN = 1.3, 3.0  # 1.25 / 1.645, a normal distribution's, and some for the replay
 # Without a model: steps up, how near the two ends have to come, and how many rungs that may take.
 _CLIMB, _CLOSE, _MAX_CLIMBS = 1.12, 1.08, 7
-# A rung is steady where no more are in flight at its end than at its beginning, but for chance; so many requests judge it.
+# A rung is steady where no more are in flight at its end than at its beginning, but for chance; so many requests
+# judge it.
 _GROWTH, _ENOUGH = 1.3, 40
 _APART = 0.15  # model and rungs, in logarithms: then neither is believed
 _SETTLE_RESIDENCES = 3.0
@@ -104,7 +105,7 @@ class Search:
         self.model = Model(workload, hints or Hints())
         self._objectives = objectives
         self._live_equivalent_rps = 0.0
-        self._front = Front(FrontEnd(), 0.0)
+        self._front = Front(NO_FRONT, 0.0)
         self._correction: dict[str, float] = {}
         self._lone_s = 1.0
         self._ended: str | None = None
@@ -174,16 +175,15 @@ class Search:
         """What the rungs alone say."""
         held = [rung for rung in self.rungs if rung.held and rung.steady and rung.step.requests.ok >= _ENOUGH]
         low = max((rung.planned_rps for rung in held), default=None)
-        high = min(
-            (rung.planned_rps for rung in self.rungs if not rung.held and rung.planned_rps > (low or 0)), default=None
-        )
+        failed = (rung.planned_rps for rung in self.rungs if not rung.held)
+        high = min((rate for rate in failed if rate > (low or 0)), default=None)
         if low is None or high is None or high > low * _CLIMB * _CLIMB:
             return Capacity(mode=EMPIRICAL, reason=f"{self._doubted}, and no rung told where the knee is without it")
         rate = math.sqrt(low * high)
         if self.forecast_rps and abs(math.log(rate / self.forecast_rps)) > _APART:
             return Capacity(
                 mode=EMPIRICAL,
-                reason=f"{self._doubted}, and it says {self.forecast_rps:.3g} requests/s where the rungs say {rate:.3g}",
+                reason=f"{self._doubted}; it says {self.forecast_rps:.3g} requests/s, the rungs say {rate:.3g}",
             )
         return Capacity(
             mode=EMPIRICAL,
@@ -214,7 +214,7 @@ class Search:
         return replace(bare, front_end=self._front.front_end, added_s=self._front.added_s)
 
     def _calibrate(self, bare: Twin) -> None:
-        """By how much our requests were slower than the twin says: what the front end adds, and a factor of the rest."""
+        """By how much our requests were slower than the twin says: the front end, and a factor for the rest."""
         delays = [rung.delay for rung in self.rungs if rung.delay is not None]
         ttft = self._objectives.ttft
         negligible_s = _NEGLIGIBLE_SHARE * ttft.within_s if ttft else math.inf

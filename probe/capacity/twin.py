@@ -1,4 +1,4 @@
-"""The twin: a server with a fitted step law, in virtual time. What would a load do to it, and at which rate does it break? Pure.
+"""The twin: a server with a fitted step law, in virtual time. What does a load do to it, and when does it break? Pure.
 
 In: a Twin (law, limits, lengths). Out: the latencies it would show at a rate, and its capacity. Its scheduler is that
 of the stand-in (probe/sim/engine.py): what the real one does besides is not in it, and has to be found by comparing.
@@ -15,6 +15,7 @@ from probe.sim.cost import FrontEnd, Profile, StepCost, Unrest
 from probe.sim.virtual import Users, VirtualServer, Visit
 from probe.workload import Lognormal, Workload
 
+NO_FRONT = FrontEnd()
 # No limit that is known of: more than any server allows.
 UNLIMITED_SEQS = 1024
 _BLOCK = 16
@@ -43,7 +44,7 @@ class Twin:
     workload: Workload
     max_num_seqs: int = UNLIMITED_SEQS
     chunk_tokens: int = 2048
-    front_end: FrontEnd = FrontEnd()
+    front_end: FrontEnd = NO_FRONT
     added_s: float = 0.0
     engines: int = 1
     accepted_tokens: float = 0.0

@@ -91,7 +91,8 @@ def course(steps: Steps, workload: Workload, objectives: Objectives, *, guarded:
             [plan(_OPEN_STREAMS, loop="open", arrivals=Arrivals(rate_rps=rate)) for rate in steps.rates],
             to_the_end=not guarded,
         )
-    from probe.capacity.search import Hints, Search  # noqa: PLC0415 - it brings numpy and scipy, which only this needs
+    from probe.capacity.model import Hints  # noqa: PLC0415 - see below
+    from probe.capacity.search import Search  # noqa: PLC0415 - it brings numpy and scipy, which only this needs
 
     hints = Hints(max_num_seqs=steps.max_num_seqs)
     if steps.max_num_batched_tokens is not None:

@@ -9,9 +9,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from probe.records import Histogram, ServerSnapshot
+from probe.sim.buckets import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
 from probe.sim.cost import Profile
 from probe.sim.engine import Engine
-from probe.sim.buckets import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
 from probe.sim.visit import Visit
 
 

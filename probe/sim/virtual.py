@@ -50,8 +50,8 @@ class VirtualServer:
         accepted_tokens: float = 0.0,
         version: str = "virtual",
     ) -> None:
-        """`others`: more live users, with lengths of their own. `shares`: of the requests, that each engine gets. `accepted_tokens`: by which speculation exceeds one token
-        in a step, on average.
+        """`others`: more live users, with lengths of their own. `shares`: of the requests, that each engine gets.
+        `accepted_tokens`: by which speculation exceeds one token in a step, on average.
         """
         self.profile = profile
         self.now_s = 0.0
