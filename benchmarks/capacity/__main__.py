@@ -2,7 +2,7 @@
 
     --cases 8b-a100,random-1000   only these; else all named ones and --random others
     --random 20                   deployments drawn at random, and so many with something the model does not know
-    --seeds 5  --peer-seeds 1     runs of each named case; those drawn at random have one
+    --seeds 5  --peer-seeds 5     runs of each named case; those drawn at random have one
     --only kneewatch|peers        one side
     --quick                       eight cases, one seed, none at random
     --processes 2
@@ -83,7 +83,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cases", default="")
     parser.add_argument("--random", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--peer-seeds", type=int, default=1)
+    parser.add_argument("--peer-seeds", type=int, default=5)
     parser.add_argument("--only", choices=(KNEEWATCH, "peers"))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--processes", type=int, default=2)

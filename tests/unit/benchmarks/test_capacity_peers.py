@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice, pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from benchmarks.capacity.cases import CASES
@@ -138,6 +138,7 @@ def _visit(ttft_s: float, tpot_s: float, tokens: int) -> Visit:
 
 @given(st.floats(0.001, 2.0), st.floats(0.001, 0.2), st.integers(1, 50))
 def test_time_over_the_objective_is_what_it_is_for_kneewatch(ttft_s: float, tpot_s: float, tokens: int) -> None:
+    assume(abs(tpot_s - 0.05) > 1e-5)  # at the limit itself a rounding decides
     visit = _visit(ttft_s, tpot_s, tokens)
     same = record(at_ms=7000.0, ttft_ms=ttft_s * 1e3, gap_ms=tpot_s * 1e3, tokens=tokens)
     same = replace(same, done_ns=round(visit.last_s * 1e9))
