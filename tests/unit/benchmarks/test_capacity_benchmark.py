@@ -111,7 +111,7 @@ def test_all_of_it_on_one_case(
     truths.write_text(truth_file.FILE.read_text())
     monkeypatch.setattr(truth_file, "FILE", truths)
     out = tmp_path / "record.json"
-    main(["--cases", "70b-a100-rag", "--seeds", "1", "--processes", "1", "--out", str(out)])
+    main(["--cases", "70b-a100-rag", "--seeds", "1", "--peer-seeds", "1", "--processes", "1", "--out", str(out)])
     said, found = capsys.readouterr().out, json.loads(out.read_text())
     assert "concurrency bisection  named (1)" in said
     assert [run["method"] for run in found["runs"]] == list(METHODS)
