@@ -26,6 +26,7 @@ class CapacityExporter:
         self._upper = gauge(names.CAPACITY_RPS_UPPER, registry)
         self._tokens = gauge(names.CAPACITY_TOKENS, registry)
         self._concurrency = gauge(names.KNEE_CONCURRENCY, registry)
+        self._residual = gauge(names.MODEL_RESIDUAL, registry)
         self._last_success = gauge(names.CAPACITY_LAST_SUCCESS, registry)
         self._fingerprint = gauge(names.CAPACITY_FINGERPRINT, registry)
         self._baseline = gauge(names.KNEE_BASELINE, registry)
@@ -89,6 +90,18 @@ class CapacityExporter:
             if value is not None:
                 metric.labels(*labels).set(value)
         self._shown[key] = labels
+
+    def verified(self, result: CapacityResult, forecast: CapacityResult | None) -> None:
+        """Publishes by how much the last forecast was off, where a run has measured what it was about."""
+        measured, said = (
+            result.capacity.requests_per_second,
+            forecast.capacity.requests_per_second if forecast else None,
+        )
+        same = forecast is not None and fingerprint(forecast.model, forecast.context) == fingerprint(
+            result.model, result.context
+        )
+        if measured and said and same and result.capacity.mode != _FORECAST:
+            self._residual.labels(*_labels(result)[:3]).set(said / measured - 1)
 
     def compare(self, result: CapacityResult, shift: Shift | None) -> None:
         """Publishes how the capacity of a result compares with its baseline; None: there is none yet.

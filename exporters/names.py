@@ -150,6 +150,12 @@ CAPACITY_RPS_UPPER = _series(
 CAPACITY_TOKENS = _series(
     "gauge", "capacity_output_tokens_per_second", "Output tokens per second at the knee", _CAPACITY
 )
+MODEL_RESIDUAL = _series(
+    "gauge",
+    "capacity_model_residual_ratio",
+    "The forecast before the last run that measured capacity over what it measured, less 1",
+    ("target", "model", "workload"),
+)
 KNEE_CONCURRENCY = _series("gauge", "knee_concurrency", "Requests in flight at the knee", _CAPACITY)
 CAPACITY_LAST_SUCCESS = _series(
     "gauge", "capacity_last_success_timestamp_seconds", "When capacity was last measured", _CAPACITY

@@ -53,6 +53,8 @@ class App:
         self._health = HealthExporter(self.registry, __version__, config_hash(config))
         self._store = Store(config.store.path)
         self._figures: dict[str, list[Figure]] = {}  # the history of capacity by target, oldest first
+        self._forecasts: dict[str, CapacityResult] = {}  # the last of each target
+        self._one_forecast = asyncio.Lock()
         self._schedule = Schedule(self._task_succeeded, self._task_failed)
         self._one_run = asyncio.Lock()
         self.watches: dict[str, TargetWatch] = {}
@@ -127,6 +129,7 @@ class App:
         for watch in self.watches.values():
             if watch.server == loaded:
                 watch.load_ended()
+        self._capacity.verified(result, self._forecasts.get(result.target))
         self._capacity.observe(result)  # first: a full disk takes the history, not the figure
         if (found := figure(result)) is not None:
             self._figures.setdefault(result.target, []).append(found)
@@ -135,6 +138,10 @@ class App:
 
     def dropped(self, result: CapacityResult) -> bool:
         return figure(result) is not None and wants_confirmation(self._figures[result.target])
+
+    def forecast(self, result: CapacityResult) -> None:
+        self._capacity.restore(result)
+        self._forecasts[result.target] = result
 
     def refused(self, target: str, reason: str) -> None:
         self._capacity.refused(target, reason)
@@ -149,6 +156,10 @@ class App:
             self._schedule.every(TaskId(task, name), seconds, work)
             self._health.expect(task, name, seconds, wall_s)
         self._client.expect(name, watch.model, target.canary.workload, Traffic.CANARY)
+        if target.capacity.mode != "off":
+            every_s = target.capacity.forecast_every
+            self._schedule.every(TaskId("forecast", name), every_s, partial(self._forecast, watch))
+            self._health.expect("forecast", name, every_s, wall_s)
         if target.capacity.mode == "verify":
             schedule = target.capacity.schedule
             self._schedule.cron(
@@ -161,6 +172,12 @@ class App:
                 self._capacity.restore(known)
                 self._compare(known)
                 watch.restore(known)
+
+    async def _forecast(self, watch: TargetWatch) -> None:
+        """One after the other: each takes a core for some seconds."""
+        async with self._one_forecast:
+            if self._schedule.running:
+                await watch.forecast()
 
     async def _capacity_run(self, watch: TargetWatch) -> None:
         """One after the other: two at once would each measure the other's load, and share one client."""

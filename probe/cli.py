@@ -23,6 +23,7 @@ from probe.options import (
     check_runbooks,
     check_writable,
     configuration,
+    duration_of,
     one_target,
     share,
     steps,
@@ -261,6 +262,44 @@ def ramp(
     if json_file:
         json_file.write_text(dumps(result, indent=1) + "\n")
     follow.console.print(result_words(result), markup=False)
+    raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
+
+
+@app.command()
+def forecast(
+    config: MaybeConfigFile = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Target of the configuration; needed where it has several.")
+    ] = None,
+    base_url: BaseUrl = None,
+    model: Model = None,
+    api_key_file: ApiKeyFile = None,
+    seconds: Annotated[float, typer.Option(min=15, max=86400, help="How long live traffic is watched.")] = 120.0,
+    history: Annotated[
+        str | None, typer.Option(help="Learn from so much of Prometheus' history instead, such as 6h; with -c.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Forecast capacity from live traffic, without any load.
+
+    Exit status: 0 a forecast, 1 not enough evidence for one, 2 could not look.
+    """
+    import uvloop
+
+    from probe.clock import SystemClock
+    from probe.commands import forecast_target
+    from probe.report.progress import following
+    from probe.report.result_json import dumps
+    from probe.report.terminal import forecast_words
+
+    loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file))
+    chosen = one_target(loaded, target)
+    past_s = duration_of(history, "--history") if history is not None else None
+    with following() as follow:
+        result = uvloop.run(
+            forecast_target(loaded, chosen, SystemClock(), watch_s=seconds, history_s=past_s, on_doing=follow.doing)
+        )
+    typer.echo(dumps(result, indent=1) if as_json else forecast_words(result))
     raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
 
 

@@ -3,17 +3,19 @@
 import asyncio
 import signal
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from urllib.parse import urlsplit
 
 from probe.canary import Canary
 from probe.client.send import Client
 from probe.clock import Clock
 from probe.config import Config, TargetConfig
-from probe.errors import TargetError
+from probe.errors import ConfigError, TargetError
+from probe.forecaster import Forecaster, forecast_result
 from probe.guard import GuardLimits
-from probe.load.plan import Steps, course, firing_pages, preflight, ramp_job
+from probe.load.plan import Steps, context_of, course, firing_pages, hints_of, preflight, ramp_job
 from probe.load.ramp import Budget, Ramp
 from probe.load.workers import Source, Workers, workers_for
 from probe.records import (
@@ -28,6 +30,8 @@ from probe.server.scrape import Scraper
 from probe.targets.static import endpoint, lock, workload
 from probe.workload import requests
 
+# How often the server is read for a forecast.
+_WATCH_EVERY_S = 1.0
 # Outcomes that mean the question was wrong, not the server slow: the command could not measure.
 _COULD_NOT_ASK = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST)
 
@@ -98,6 +102,59 @@ async def ramp_target(
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))
             return await run.run()
+
+
+async def forecast_target(
+    config: Config,
+    target: TargetConfig,
+    clock: Clock,
+    *,
+    watch_s: float,
+    history_s: float | None = None,
+    on_doing: Callable[[Doing], None] = lambda _: None,
+) -> CapacityResult:
+    """A forecast, now: from `watch_s` of live metrics, or from the last `history_s` that Prometheus remembers.
+
+    Raises TargetError where the target or Prometheus cannot be asked, ConfigError where there is no Prometheus.
+    """
+    where, name = endpoint(target), target.capacity.workload or target.canary.workload
+    load, objectives = workload(name, config.workload(name)), config.objectives_of(target)
+    forecaster = Forecaster(load, objectives, hints_of(target.capacity))
+    async with AsyncExitStack() as held:
+        scraper = Scraper(where, clock, timeout_s=1.0)
+        held.push_async_callback(scraper.close)
+        async with Client(where, clock, target.canary.timeout) as client:
+            model = await client.resolve_model(target.model)
+        server = await scraper.read()
+        if history_s is not None:
+            on_doing(Doing("asking Prometheus"))
+            for reading in await _history(config, target, clock, history_s):
+                forecaster.read(reading)
+        ends = clock.monotonic_ns() + int(watch_s * 1e9)
+        if history_s is None:
+            on_doing(Doing("watching live traffic", watch_s))
+        while history_s is None and clock.monotonic_ns() < ends:
+            with suppress(TargetError):
+                forecaster.read(await scraper.read())
+            await asyncio.sleep(_WATCH_EVERY_S)
+        on_doing(Doing("thinking"))
+        found = await forecaster.forecast()
+    return forecast_result(target.name, model, context_of(server, load, objectives), found, clock.wall_s())
+
+
+async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: float) -> list[ServerSnapshot]:
+    if config.prometheus is None:
+        raise ConfigError("--history: needs prometheus.url in the configuration; add it, or leave --history out")
+    from probe.prometheus import Prometheus  # noqa: PLC0415 - memory that only this option needs
+
+    matchers = target.capacity.history or f'instance="{urlsplit(target.metrics_url or target.base_url).netloc}"'
+    found = await Prometheus(config.prometheus.url).server_history(matchers, clock.wall_s(), seconds)
+    if not found:
+        raise TargetError(
+            f"{config.prometheus.url}: no vLLM series with {matchers}; name their labels in capacity.history",
+            Outcome.NOT_FOUND,
+        )
+    return found
 
 
 async def _may_load(config: Config, target: TargetConfig, scraper: Scraper, *, guarded: bool) -> ServerSnapshot | None:

@@ -25,7 +25,9 @@ from probe.config_values import (
     Count,
     Cron,
     Duration,
+    ForecastInterval,
     Listen,
+    MatcherText,
     Name,
     NotASwitch,
     Positive,
@@ -149,12 +151,15 @@ class ServerLimitsConfig(Section):
 
 
 class CapacityConfig(Section):
-    """Step-up load. Off unless asked for: it runs against servers that users are on.
+    """How capacity is known. By default it is forecast from live traffic, with no load of ours.
 
-    With neither `concurrency` nor `rates` the steps are searched.
+    Step-up load ("verify") has to be asked for: it runs against servers that users are on. With neither `concurrency`
+    nor `rates` its steps are searched.
     """
 
-    mode: Annotated[Literal["off", "verify"], SwitchedOff] = "off"
+    mode: Annotated[Literal["off", "forecast", "verify"], SwitchedOff] = "forecast"
+    forecast_every: ForecastInterval = default_duration("30m")
+    history: MatcherText | None = None
     schedule: ScheduleConfig = ScheduleConfig()
     workload: Name | None = None
     concurrency: Steps | None = None

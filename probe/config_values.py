@@ -27,6 +27,11 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
+# One or more of name="value", with any of PromQL's four operators, between commas.
+_MATCHER = r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"(?:[^"\\\n]|\\.)*"\s*'
+_MATCHERS = re.compile(f"{_MATCHER}(,{_MATCHER})*")
+
+
 def _positive(seconds: float) -> float:
     if seconds <= 0:
         raise ValueError("expected a duration above zero")
@@ -37,6 +42,18 @@ def _a_second_at_least(seconds: float) -> float:
     if seconds < 1:
         raise ValueError("expected at least 1s: more is load, which belongs under capacity")
     return seconds
+
+
+def _a_minute_at_least(seconds: float) -> float:
+    if seconds < 60:  # noqa: PLR2004
+        raise ValueError("expected at least 1m: a forecast is some seconds of arithmetic")
+    return seconds
+
+
+def _matchers(text: str) -> str:
+    if not _MATCHERS.fullmatch(text):
+        raise ValueError('expected label matchers of PromQL, such as \'job="vllm",pod="llama-0"\'')
+    return text
 
 
 def _rising(steps: tuple[_Step, ...]) -> tuple[_Step, ...]:
@@ -174,6 +191,8 @@ Duration = Annotated[
     WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["500ms", "15s", "1h"]}),
 ]
 CanaryInterval = Annotated[Duration, AfterValidator(_a_second_at_least)]
+ForecastInterval = Annotated[Duration, AfterValidator(_a_minute_at_least)]
+MatcherText = Annotated[str, AfterValidator(_matchers)]
 Steps = Annotated[
     tuple[Annotated[int, Field(ge=1, le=1024), NotASwitch], ...], Field(min_length=1), AfterValidator(_rising)
 ]

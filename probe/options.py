@@ -14,6 +14,7 @@ from probe.config import DEFAULT_OBJECTIVES, CapacityConfig, Config, TargetConfi
 from probe.config_errors import did_you_mean
 from probe.errors import ConfigError
 from probe.load.plan import Steps, steps_of
+from probe.units import parse_duration
 from probe.words import one_line
 
 _MAX_CONCURRENCY = 1024
@@ -153,6 +154,14 @@ def share(text: str, option: str) -> float:
     if not 0 <= value < 1:
         raise ConfigError(f"{option} {one_line(text)}: expected a share from 0% to below 100%, such as 5%")
     return value
+
+
+def duration_of(text: str, option: str) -> float:
+    """Seconds, from 6h or 30m. Raises ConfigError."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {one_line(text)}: {error}") from None
 
 
 def workload_name(name: str | None, config: Config) -> str | None:

@@ -5,6 +5,7 @@ Import it where it is needed and not at start: it brings numpy and a date parser
 
 import asyncio
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,7 +18,8 @@ from requests import RequestException
 from exporters import names
 from probe.capacity.fingerprint import from_number
 from probe.errors import TargetError
-from probe.records import Figure, Outcome
+from probe.records import Figure, Outcome, ServerSnapshot
+from probe.server import vllm
 from probe.words import one_line
 
 _T = TypeVar("_T")
@@ -25,6 +27,8 @@ _T = TypeVar("_T")
 _KNEE_PAGE = "KneewatchKneeDropped"
 # A year; a query may ask for 11 000 steps.
 _HISTORY_S, _HISTORY_STEP_S = 365 * 86400, 3600
+# A forecast's past: as many moments as it can use, and none nearer than servers are scraped.
+_MOST_STEPS, _LEAST_STEP_S = 1440, 15
 _HISTORY = (
     names.CAPACITY_RPS, names.CAPACITY_RPS_LOWER, names.CAPACITY_RPS_UPPER, names.CAPACITY_FINGERPRINT,
     names.CAPACITY_LAST_SUCCESS,
@@ -61,6 +65,21 @@ class Prometheus:
         start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - _HISTORY_S, now_s))
         return await self._ask(
             lambda: self._connection.custom_query_range(query, start, end, str(_HISTORY_STEP_S)), _figures
+        )
+
+    async def server_history(self, matchers: str, now_s: float, seconds: float) -> list[ServerSnapshot]:
+        """What a server's own metrics said in the `seconds` before `now_s` (wall time), oldest first.
+
+        `matchers`: PromQL's label matchers of its series. Raises TargetError without an answer.
+        """
+        query = f'{{__name__=~"{"|".join(vllm.HISTORY)}", {matchers}}}'
+        start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - seconds, now_s))
+        step_s = max(math.ceil(seconds / _MOST_STEPS), _LEAST_STEP_S)
+        return await self._ask(
+            lambda: self._connection.custom_query_range(query, start, end, str(step_s)),
+            lambda answer: vllm.from_history(
+                (one["metric"], [(float(at_s), float(value)) for at_s, value in one["values"]]) for one in answer
+            ),
         )
 
     async def _ask(self, question: Callable[[], Any], read: Callable[[Any], _T]) -> _T:

@@ -483,4 +483,5 @@ class TargetStatus:
     server: ServerSnapshot | None = None
     server_error: str | None = None
     capacity: CapacityResult | None = None
+    forecast: CapacityResult | None = None
     capacity_state: str | None = None  # "running", or the reason why the last run did not start

@@ -14,7 +14,8 @@ from probe.client.send import Client
 from probe.clock import Clock
 from probe.config import Config, TargetConfig
 from probe.errors import LockError, TargetError
-from probe.load.plan import course, ramp_job, steps_of
+from probe.forecaster import Forecaster, forecast_result
+from probe.load.plan import context_of, course, hints_of, ramp_job, steps_of
 from probe.load.ramp import Budget, Ramp
 from probe.load.workers import Source, Workers, workers_for
 from probe.permission import WINDOW_CLOSED, Permission, Permit
@@ -48,6 +49,9 @@ class Sink(Protocol):
 
     def dropped(self, result: CapacityResult) -> bool:
         """Whether the result just given is so far below the target's baseline that a second run has to confirm it."""
+
+    def forecast(self, result: CapacityResult) -> None:
+        """A forecast was made, or was not for want of evidence."""
 
     def refused(self, target: str, reason: str) -> None:
         """A capacity run was not allowed to start."""
@@ -87,8 +91,10 @@ class TargetWatch:
         self._server_error: str | None = None
         self._ramp: Ramp | None = None
         self._ramp_ended = asyncio.Event()
+        self._forecaster = Forecaster(self._capacity_load, self.objectives, hints_of(target.capacity))
         self._refusal: str | None = None
         self._last_result: CapacityResult | None = None
+        self.last_forecast: CapacityResult | None = None
         self._known: Capacity | None = None
 
     @property
@@ -125,6 +131,7 @@ class TargetWatch:
             self._server = await self._scraper.read()
             self._server_error = None
             self._permission.reading(self._server)
+            self._forecaster.read(self._server)
         except TargetError as error:
             if self._server_error is None:
                 _log.warning("server metrics cannot be read", target=self.config.name, detail=str(error))
@@ -156,6 +163,18 @@ class TargetWatch:
                 return await self._load(permit, confirms)
             self._refused(permit.verdict.reason or "", permit.verdict.detail)
             return None
+
+    async def forecast(self) -> None:
+        """The capacity by live traffic alone, as far as that tells it."""
+        capacity = await self._forecaster.forecast()
+        self.last_forecast = forecast_result(
+            self.config.name,
+            self.model,
+            context_of(self._server, self._capacity_load, self.objectives),
+            capacity,
+            self._clock.wall_s(),
+        )
+        self._sink.forecast(self.last_forecast)
 
     def restore(self, result: CapacityResult) -> None:
         """Takes a result for the last one, such as one of before a restart."""
@@ -241,6 +260,7 @@ class TargetWatch:
             server=self._server,
             server_error=self._server_error,
             capacity=self._last_result,
+            forecast=self.last_forecast,
             capacity_state="running" if self._ramp is not None else self._refusal,
         )
 

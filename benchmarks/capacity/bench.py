@@ -14,7 +14,8 @@ from benchmarks.capacity.peer_load import LEVEL_S, PeerLoad, alone
 from benchmarks.capacity.peers import PEERS, answer
 from benchmarks.capacity.play import play
 from benchmarks.capacity.truth_file import kind, named
-from probe.capacity.search import Hints, Search
+from probe.capacity.hints import Hints
+from probe.capacity.search import Search
 
 KNEEWATCH = "kneewatch"
 METHODS = (KNEEWATCH, *PEERS)

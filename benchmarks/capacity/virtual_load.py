@@ -19,7 +19,7 @@ class VirtualLoad:
 
     def __init__(self, server: VirtualServer, workload: Workload, seed: int) -> None:
         self._server, self._workload, self._seed = server, workload, seed
-        self._lengths: Iterator[tuple[int, int]] = lengths(workload, seed)
+        self._lengths: Iterator[tuple[int, int]] = lengths(workload, seed + 7919)  # not those of the live users
         self._steps = 0
         self._open: dict[int, Visit] = {}
         self.on_ended: Callable[[Visit], None] = lambda _: None

@@ -27,8 +27,8 @@ _ADVICE: Mapping[str, str] = {
     FRONT_END: "the API server is slower than the engine: raise --api-server-count, or give it a faster CPU",
     PREFILL: "reading prompts takes the time: prefix caching where prompts have a beginning in common, a smaller"
     " --max-num-batched-tokens if TPOT suffers and a larger one if TTFT does, or more FLOP/s",
-    MEMORY_BANDWIDTH: "a step lasts as long as reading weights and cache: quantise the model, speculative decoding, or a"
-    " GPU with more bandwidth",
+    MEMORY_BANDWIDTH: "a step lasts as long as reading weights and cache: quantise the model, decode speculatively, or"
+    " take a GPU with more bandwidth",
     HOST: "the host takes a fixed time for each step: CUDA graphs (no --enforce-eager), asynchronous scheduling, or a"
     " faster CPU",
     CLIENT: "this machine was too late to judge: a quieter one, or more --workers",

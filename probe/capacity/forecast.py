@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from probe.capacity.model import Hints, Model, mean_length
+from probe.capacity.hints import Hints
+from probe.capacity.model import Model, mean_length
 from probe.capacity.twin import capacity
 from probe.capacity.windows import Window, total, windows
 from probe.records import Capacity, Objectives, ServerSnapshot

@@ -10,10 +10,11 @@ but one part (for the spread of what follows).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 
 from probe.capacity.fit import Law, fit
+from probe.capacity.hints import Hints
 from probe.capacity.twin import UNLIMITED_SEQS, Twin
 from probe.capacity.windows import Window, total, windows
 from probe.records import ServerSnapshot
@@ -25,14 +26,6 @@ _KV_ROOM = 0.9  # with more of the cache in use, requests may wait for memory
 _FEW_REQUESTS = 10
 _SAME_LENGTHS = 0.15
 _SPECULATES = 1.05  # tokens that come together, above which it is no rounding
-
-
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """What is known of a server that its metrics do not say."""
-
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int = 2048
 
 
 class Model:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from probe.capacity.front import Delay, Front, front
-from probe.capacity.model import Hints, Model, mean_length
+from probe.capacity.hints import Hints
+from probe.capacity.model import Model, mean_length
 from probe.capacity.twin import NO_FRONT, Predicted, Sent, Twin, capacity, predict, replay
 from probe.capacity.windows import Window, total, windows
 from probe.records import (

@@ -1,10 +1,11 @@
 """A ramp as somebody asked for it, and whether it may begin."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from probe.capacity.fixed import FixedSteps
+from probe.capacity.hints import NO_HINTS, Hints
 from probe.config import CapacityConfig, Config
 from probe.errors import TargetError
 from probe.guard import GuardLimits, may_start
@@ -18,6 +19,17 @@ _WARM_UP_SHARE = 0.2
 _OPEN_STREAMS = 512
 
 
+def context_of(server: ServerSnapshot | None, workload: Workload, objectives: Objectives) -> RunContext:
+    """What a capacity of that server holds for."""
+    return RunContext(
+        workload=_plain(asdict(workload)),
+        objectives=_plain(asdict(objectives)),
+        engine=server.engine if server else "unknown",
+        version=server.version if server else "unknown",
+        flags=server.flags if server else {},
+    )
+
+
 def ramp_job(
     *,
     target: str,
@@ -29,19 +41,12 @@ def ramp_job(
     guarded: bool,
 ) -> RampJob:
     """A run, with what its result holds for written beside it."""
-    context = RunContext(
-        workload=_plain(asdict(workload)),
-        objectives=_plain(asdict(objectives)),
-        engine=server.engine if server else "unknown",
-        version=server.version if server else "unknown",
-        flags=server.flags if server else {},
-    )
     return RampJob(
         target=target,
         model=model,
         objectives=objectives,
         budget=budget,
-        context=context,
+        context=context_of(server, workload, objectives),
         guarded=guarded,
     )
 
@@ -59,8 +64,7 @@ class Steps:
     seconds: float = 15.0
     requests: int | None = None
     observe_s: float = 30.0
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
+    hints: Hints = NO_HINTS
 
     @property
     def streams(self) -> int:
@@ -75,9 +79,14 @@ def steps_of(capacity: CapacityConfig) -> Steps:
         rates=capacity.rates,
         seconds=capacity.step,
         observe_s=capacity.observe,
-        max_num_seqs=capacity.server.max_num_seqs,
-        max_num_batched_tokens=capacity.server.max_num_batched_tokens,
+        hints=hints_of(capacity),
     )
+
+
+def hints_of(capacity: CapacityConfig) -> Hints:
+    """What the configuration says of the server."""
+    given = capacity.server.model_dump(exclude_none=True)
+    return Hints(**given)
 
 
 def course(steps: Steps, workload: Workload, objectives: Objectives, *, guarded: bool) -> Course:
@@ -91,13 +100,9 @@ def course(steps: Steps, workload: Workload, objectives: Objectives, *, guarded:
             [plan(_OPEN_STREAMS, loop="open", arrivals=Arrivals(rate_rps=rate)) for rate in steps.rates],
             to_the_end=not guarded,
         )
-    from probe.capacity.model import Hints  # noqa: PLC0415 - see below
     from probe.capacity.search import Search  # noqa: PLC0415 - it brings numpy and scipy, which only this needs
 
-    hints = Hints(max_num_seqs=steps.max_num_seqs)
-    if steps.max_num_batched_tokens is not None:
-        hints = replace(hints, max_num_batched_tokens=steps.max_num_batched_tokens)
-    return Search(workload, objectives, hints, observe_s=steps.observe_s)
+    return Search(workload, objectives, steps.hints, observe_s=steps.observe_s)
 
 
 async def preflight(

@@ -54,6 +54,46 @@ _MAX_BUCKETS, _MAX_VALUES, _MAX_VALUE = 100, 20, 64
 _MAX_LINE = 16_384  # the parser's time grows with the square of a line's labels; vLLM's longest line has 1 to 2 kB
 
 
+# What a forecast needs of the past: gauges, counters, and of histograms their sums and counts.
+_FORECAST_HISTOGRAMS = ("ttft", "itl", "prefill", "prompt_length", "iteration_tokens")
+HISTORY = tuple(
+    dict.fromkeys(
+        (
+            *(
+                *RUNNING,
+                *WAITING,
+                *KV_USAGE,
+                *PREEMPTIONS,
+                *PROMPT_TOKENS,
+                *GENERATION_TOKENS,
+                *PREFIX_HITS,
+                *CACHE_CONFIG,
+            ),
+            *(name + part for key in _FORECAST_HISTOGRAMS for name in HISTOGRAMS[key] for part in ("_sum", "_count")),
+        )
+    )
+)
+
+
+def from_history(series: Iterable[tuple[Mapping[str, str], Iterable[tuple[float, float]]]]) -> list[ServerSnapshot]:
+    """Snapshots from what Prometheus remembers of HISTORY: labels (with the name as `__name__`) and values by wall
+    time, in seconds. Oldest first; a moment at which a server's gauges are missing is left out.
+    """
+    read: dict[float, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    for labels, values in series:
+        own = {key: value for key, value in labels.items() if key != "__name__"}
+        name = labels.get("__name__", "")
+        base = name.removesuffix("_count")
+        is_count = base != name and any(base in names for names in HISTOGRAMS.values())
+        for at_s, value in values:
+            if is_count:  # all of its samples lie below infinity
+                read[at_s][f"{base}_bucket"].append(Sample(f"{base}_bucket", {**own, "le": "+Inf"}, value))
+            else:
+                read[at_s][name].append(Sample(name, own, value))
+    moments = sorted(at_s for at_s, samples in read.items() if _first(samples, RUNNING))
+    return [_snapshot(read[at_s], round(at_s * 1e9), at_s, "unknown") for at_s in moments]
+
+
 def parse(page: str, at_ns: int, wall_s: float, version: str = "unknown") -> ServerSnapshot:
     """The snapshot of one page. Raises ValueError where the page is not Prometheus text or not vLLM's."""
     try:

@@ -8,7 +8,8 @@ import pytest
 from example_records import CHAT, snapshot
 
 from probe.capacity.fixed import FixedSteps
-from probe.capacity.search import Hints, Search
+from probe.capacity.hints import Hints
+from probe.capacity.search import Search
 from probe.config import CapacityConfig
 from probe.errors import TargetError
 from probe.guard import GuardLimits
@@ -157,7 +158,7 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
             super().__init__(*what, **more)
 
     monkeypatch.setattr("probe.capacity.search.Search", Seen)
-    way = course(Steps(observe_s=7.0, max_num_seqs=8, max_num_batched_tokens=512), WORKLOAD, CHAT, guarded=True)
+    way = course(Steps(observe_s=7.0, hints=Hints(8, 512)), WORKLOAD, CHAT, guarded=True)
     assert way.observe_s == 7.0
     assert way.survives_overload
     course(Steps(), WORKLOAD, CHAT, guarded=True)
@@ -175,7 +176,7 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
         ({"rates": [0.5, 1]}, Steps(rates=(0.5, 1.0))),
         (
             {"observe": "1m", "server": {"max_num_seqs": 8, "max_num_batched_tokens": 512}},
-            Steps(observe_s=60.0, max_num_seqs=8, max_num_batched_tokens=512),
+            Steps(observe_s=60.0, hints=Hints(8, 512)),
         ),
     ],
 )
