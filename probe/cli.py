@@ -290,7 +290,7 @@ def forecast(
     from probe.commands import forecast_target
     from probe.report.progress import following
     from probe.report.result_json import dumps
-    from probe.report.terminal import forecast_words
+    from probe.report.result_words import forecast_words
 
     loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file))
     chosen = one_target(loaded, target)

@@ -22,6 +22,7 @@ _PARTS = 8
 _LEAST_READINGS = 12
 # Below this share of the forecast it would be an extrapolation over more than the law has been seen to hold for.
 _SEEN = 0.15
+_RATE_S = 15.0
 _TOO_WIDE = 0.35  # half of the interval, relative
 _DRIFT = 0.15
 _Z, _FLOOR = 1.64, 0.04
@@ -94,8 +95,13 @@ def _cut(readings: Sequence[ServerSnapshot]) -> list[Sequence[ServerSnapshot]]:
 
 
 def _range(seen: Sequence[Window]) -> tuple[float, float]:
-    """The loads, in requests/s, that nine tenths of the time lie between."""
-    rates = sorted(window.prompts / window.seconds for window in seen)
+    """The loads, in requests/s, that nine tenths of the time lie between; over less time a rate is mostly chance."""
+    stretches: list[list[Window]] = [[]]
+    for window in seen:
+        stretches[-1].append(window)
+        if sum(one.seconds for one in stretches[-1]) >= _RATE_S:
+            stretches.append([])
+    rates = sorted(part.prompts / part.seconds for part in map(total, stretches[:-1] or stretches))
     return rates[len(rates) // 20], rates[-1 - len(rates) // 20]
 
 

@@ -35,6 +35,23 @@ _AGAIN = {
 }
 
 
+def forecast_words(result: CapacityResult) -> str:
+    """What live traffic says of the capacity, or why it does not."""
+    found = result.capacity
+    if found.requests_per_second is None:
+        return one_line(f"No forecast: {found.reason}.", _LINE)
+    low, high = found.learnt_from or (None, None)
+    lines = [
+        (
+            f"Forecast: {number(found.requests_per_second)} requests/s"
+            f" ({number(found.lower)} to {number(found.upper)}),"
+            f" {number(found.output_tokens_per_second)} output tokens/s, of {result.context.workload['name']}."
+        ),
+        f"Learnt from {number(low)} to {number(high)} requests/s of live traffic; {found.reason}.",
+    ]
+    return "\n".join(one_line(line, _LINE) for line in lines)
+
+
 def result_words(result: CapacityResult) -> str:
     """A line for each thing to know."""
     found = [("Ended by", _ended(result)), ("Cost", _cost(result)), ("Advice", advice(result))]

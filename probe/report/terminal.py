@@ -13,20 +13,6 @@ from probe.report.words import MISSING, ago, milliseconds, number, percent, prom
 from probe.words import one_line
 
 
-def forecast_words(result: CapacityResult) -> str:
-    """What live traffic says of the capacity, or why it does not."""
-    found = result.capacity
-    if found.requests_per_second is None:
-        return one_line(f"No forecast: {found.reason}.", _LINE)
-    low, high = found.learnt_from or (None, None)
-    lines = [
-        f"Forecast: {number(found.requests_per_second)} requests/s ({number(found.lower)} to {number(found.upper)}),"
-        f" {number(found.output_tokens_per_second)} output tokens/s, of {result.context.workload['name']}.",
-        f"Learnt from {number(low)} to {number(high)} requests/s of live traffic; {found.reason}.",
-    ]
-    return "\n".join(one_line(line, _LINE) for line in lines)
-
-
 def canary_words(record: RequestRecord, objectives: Objectives) -> str:
     """One canary round: what was measured, and which objectives it met."""
     verdicts = slo.met(record, objectives)
