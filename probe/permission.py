@@ -58,7 +58,9 @@ class Permission:
         spent: Callable[[float], int],
     ) -> None:
         """`spent`: the tokens of the runs that began at this wall time or later."""
-        self._schedule, self._budget, self._step_s = capacity.schedule, capacity.budget, capacity.step
+        self._schedule, self._budget = capacity.schedule, capacity.budget
+        steps_are_given = capacity.concurrency is not None or capacity.rates is not None
+        self._least_s = capacity.step if steps_are_given else capacity.observe + capacity.step
         self._windows = tuple(parse_window(text) for text in capacity.schedule.windows)
         self._objectives = objectives
         self._clock = clock
@@ -104,8 +106,10 @@ class Permission:
         if seconds is not None and seconds <= 0:
             windows = ", ".join(self._schedule.windows)
             return _no("outside_window", f"no window is open ({windows}, {self._schedule.timezone})")
-        if seconds is not None and seconds < self._step_s:
-            return _no("outside_window", f"the window closes in {seconds:.0f} s, a step takes {self._step_s:g} s")
+        if seconds is not None and seconds < self._least_s:
+            return _no(
+                "outside_window", f"the window closes in {seconds:.0f} s, a first step takes {self._least_s:g} s"
+            )
         if tokens < _USEFUL_SHARE * self._budget.tokens_per_run:
             return _no("budget_spent", f"{tokens} of the day's {self._budget.daily_tokens} tokens are left")
         if self._last is None or self._last.outcome is not Outcome.OK:

@@ -95,7 +95,14 @@ def test_a_target_that_is_not_in_the_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--concurrency", "1,x"), ("--concurrency", "0"), ("--requests-per-step", "0")]
+    ("option", "value"),
+    [
+        ("--concurrency", "1,x"),
+        ("--concurrency", "0"),
+        ("--rates", "1,x"),
+        ("--rates", "0"),
+        ("--requests-per-step", "0"),
+    ],
 )
 def test_a_bad_option(sim: Sim, option: str, value: str) -> None:
     done = kneewatch("ramp", "--base-url", sim.base_url, option, value)

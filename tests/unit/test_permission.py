@@ -117,8 +117,15 @@ def test_outside_every_window_nothing_is_loaded() -> None:
 
 
 def test_a_window_that_closes_within_a_step_is_too_short() -> None:
-    scene = _calm(capacity=WINDOWS, clock=Clock(at_wall_s=NIGHT_S + 3590.0))
-    assert _refusal(scene) == ("outside_window", "the window closes in 10 s, a step takes 15 s")
+    given = {**WINDOWS, "concurrency": [1, 2]}
+    scene = _calm(capacity=given, clock=Clock(at_wall_s=NIGHT_S + 3590.0))
+    assert _refusal(scene) == ("outside_window", "the window closes in 10 s, a first step takes 15 s")
+    assert _calm(capacity=given, clock=Clock(at_wall_s=NIGHT_S + 3580.0)).ask().verdict.go
+
+
+def test_a_search_watches_before_its_first_step() -> None:
+    scene = _calm(capacity=WINDOWS, clock=Clock(at_wall_s=NIGHT_S + 3580.0))
+    assert _refusal(scene) == ("outside_window", "the window closes in 20 s, a first step takes 45 s")
 
 
 # The day's tokens.

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from example_records import WALL_S
+from example_records import result as example
 from prometheus_client import CollectorRegistry, generate_latest
 from standin import Standin, free_port, standin
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -21,7 +22,7 @@ from probe.clock import Clock, SystemClock
 from probe.config import config_from
 from probe.errors import LockError, TargetError
 from probe.load.lock import FileLock, server_key
-from probe.records import CapacityResult, Outcome, RequestRecord, ServerSnapshot, Stopped, Traffic
+from probe.records import Capacity, CapacityResult, Outcome, RequestRecord, ServerSnapshot, Stopped, Traffic
 from probe.sim.driver import Faults
 from probe.watch import TargetWatch
 
@@ -432,6 +433,43 @@ def test_a_run_reports_its_result_and_marks_its_traffic(host: Host) -> None:
         assert watch.status().capacity is result
         assert watch.status().capacity_state is None
         assert server.driver.engine.running == 0
+
+    _against(host, work)
+
+
+def test_without_steps_in_the_configuration_a_run_searches(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        await watch.capacity()
+        (result,) = sink.results
+        assert result.stopped == Stopped("budget", "seconds")
+        assert {step.plan.loop for step in result.steps} == {"open"}
+        assert result.cost.requests == server.generated - 1
+        assert server.driver.engine.running == 0
+
+    capacity = {"mode": "verify", "observe": "100ms", "budget": {"seconds": 2.0}}
+    _against(host, work, capacity=capacity)
+
+
+def test_rates_in_the_configuration_are_an_open_loop(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        await watch.canary()
+        await watch.capacity()
+        (result,) = sink.results
+        assert [step.plan.arrivals and step.plan.arrivals.rate_rps for step in result.steps] == [30.0, 60.0]
+        assert result.capacity.knee_concurrency is None
+
+    _against(host, work, capacity={"mode": "verify", "rates": [30, 60], "step": "1s"})
+
+
+def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        measured = example(capacity=Capacity(mode="verified", requests_per_second=10.0, upper=11.0))
+        forecast = example(capacity=Capacity(mode="forecast", requests_per_second=2.0, upper=3.0))
+        watch.restore(measured)
+        watch.restore(forecast)
+        assert watch.last_result is forecast
+        assert watch._known is measured.capacity
 
     _against(host, work)
 

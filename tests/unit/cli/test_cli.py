@@ -123,6 +123,8 @@ def _help(command: str) -> str:
         ("check", "all of them if left out"),
         ("ramp", "needed where it has several"),
         ("ramp", "also for a target without scheduled load"),
+        ("ramp", "Ctrl-C stops the load at once"),
+        ("ramp", "the knee is searched"),
         ("ramp", "up to three times as long where fewer than 20 requests were sent; 15 unless"),
         ("sim", "Which server to imitate; --list shows them."),
         ("dashboards", f"{UID}.json"),
@@ -260,7 +262,7 @@ def test_ramp_prints_the_table_and_writes_the_result(sim: str, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert "Knee at 2 requests in flight" in done.stdout
+    assert "Knee:        2 requests in flight" in done.stdout
     rows = [words for line in done.stdout.splitlines() if (words := line.split()) and words[0] in {"1", "2"}]
     assert len(rows) == 2
     assert all(row[-1] == "held" for row in rows)
@@ -285,7 +287,42 @@ def test_a_ramp_that_finds_no_knee_ends_with_1_and_still_writes(sim: str, tmp_pa
 def test_a_ramp_keeps_to_its_budget_of_seconds(sim: str) -> None:
     done = _kneewatch(*("ramp", "--base-url", sim, "--concurrency", "1", "--step-seconds", "20", "--max-seconds", "1"))
     assert done.returncode == 1
-    assert "Ended by budget (seconds)" in done.stdout
+    assert "Ended by:    budget (seconds)" in done.stdout
+
+
+def test_a_ramp_takes_rates_and_writes_an_open_loop(sim: str, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    done = _kneewatch(
+        *("ramp", "--base-url", sim, "--rates", "20,40", "--requests-per-step", "25", "--ttft", "5s"),
+        *("--prompt-tokens", "8", "--output-tokens", "3", "--tpot", "5s", "--json", file),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    rows = [words for line in done.stdout.splitlines() if (words := line.split()) and words[0] in {"20", "40"}]
+    assert [row[-1] for row in rows] == ["held", "held"]
+    result = json.loads(file.read_text())
+    assert [step["plan"]["arrivals"]["rate_rps"] for step in result["steps"]] == [20.0, 40.0]
+    assert {step["plan"]["loop"] for step in result["steps"]} == {"open"}
+    assert result["capacity"]["knee_concurrency"] is None
+    assert result["capacity"]["requests_per_second"] > 20.0
+    assert f"Knee:        {result['capacity']['requests_per_second']:.3g} requests/s" in done.stdout
+    assert result["users"]["requests_per_second"] == 0.0, "every request that the server counted was ours"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--concurrency", "1", "--rates", "1"), "--concurrency, --rates: steps are of one kind or of the other"),
+        (("--rates", "2,1"), "--rates 2,1: expected rising numbers above 0"),
+        (("--step-seconds", "5"), "--step-seconds: goes with --concurrency or --rates"),
+        (("--rates", "1", "--observe", "5"), "--observe: goes with the search only"),
+    ],
+)
+def test_steps_that_make_no_sense_are_one_line_and_no_load(options: tuple[str, ...], line: str) -> None:
+    done = _kneewatch("ramp", "--base-url", "http://127.0.0.1:9", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    (said,) = done.stderr.splitlines()
+    assert said.startswith(f"kneewatch: {line}")
 
 
 def _result_file(folder: Path, name: str, rps: float = 10.0, prompt_tokens: int = 8) -> Path:

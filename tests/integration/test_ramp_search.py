@@ -1,0 +1,118 @@
+"""`kneewatch ramp` beside the stand-in: the search, rates, a terminal, and Ctrl-C."""
+
+import json
+import os
+import pty
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kneewatch_command import COMMAND, Finished, kneewatch, start_kneewatch
+from monitor import Sim
+from process import eventually
+
+from probe.report.result_json import loads
+
+SMALL = ("--prompt-tokens", "64", "--output-tokens", "16")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
+    """The stand-in for a small model on a slow machine."""
+    with Sim(tmp_path_factory.mktemp("tiny"), "tiny") as server:
+        yield server
+
+
+def _ramp(tiny: Sim, folder: Path, *options: str) -> tuple[dict[str, Any], Finished]:
+    file = folder / "result.json"
+    done = kneewatch("ramp", "--base-url", tiny.base_url, *SMALL, *options, "--json", file)
+    assert done.status in (0, 1), done.err
+    assert done.err == ""
+    loads(file.read_text())
+    return json.loads(file.read_text()), done
+
+
+def _rows(out: str) -> list[str]:
+    verdicts = ("held", "broke", "invalid:", "stopped:")
+    return [line for line in out.splitlines() if line[:1] == " " and any(word in line for word in verdicts)]
+
+
+def test_the_search_ends_with_a_figure_or_with_a_reason(tiny: Sim, tmp_path: Path) -> None:
+    result, done = _ramp(tiny, tmp_path, "--observe", "2", "--max-seconds", "40")
+    capacity = result["capacity"]
+    if capacity["requests_per_second"] is None:
+        assert (done.status, bool(capacity["reason"])) == (1, True)
+        assert "No knee:" in done.out
+    else:
+        assert done.status == 0
+        assert capacity["mode"] in ("forecast", "verified", "empirical")
+        assert f"; {capacity['mode']}" in done.out
+    assert result["steps"]
+    assert {step["plan"]["loop"] for step in result["steps"]} == {"open"}
+    assert len(_rows(done.out)) == len(result["steps"])
+    assert result["stopped"]["by"] in ("done", "budget", "guard")
+    assert result["cost"]["seconds"] < 50
+    assert result["users"]["requests_per_second"] == 0.0
+    for label in ("Ended by:", "Cost:", "Advice:"):
+        assert label in done.out
+
+
+def test_rates_end_where_the_server_does_not_keep_up(tiny: Sim, tmp_path: Path) -> None:
+    """It takes some 40 requests/s of this kind."""
+    result, done = _ramp(tiny, tmp_path, "--rates", "10,200", "--step-seconds", "4")
+    assert [step["plan"]["arrivals"]["rate_rps"] for step in result["steps"]] == [10.0, 200.0]
+    assert result["steps"][0]["valid"]
+    assert result["steps"][1]["tripped"] == result["stopped"]["reason"]
+    assert result["stopped"]["by"] == "guard"
+    assert done.status == 0
+    assert 5.0 < result["capacity"]["requests_per_second"] < 15.0
+    assert result["capacity"]["upper"] == 200.0
+    assert "stopped:" in done.out
+    assert result["stopped"]["reason"] in done.out
+
+
+def test_ctrl_c_ends_the_load_at_once_and_tells_what_was_measured(tiny: Sim, tmp_path: Path) -> None:
+    log, file = tmp_path / "ramp.log", tmp_path / "result.json"
+    options = ("--rates", "10,12", "--step-seconds", "4", "--json", file)
+    ramp = start_kneewatch("ramp", "--base-url", tiny.base_url, *SMALL, *options, log=log)
+    try:
+        eventually(lambda: _rows(ramp.tail()), within_s=40, what="the first row, while the run goes on")
+        assert ramp.alive
+        os.kill(ramp.pid, signal.SIGINT)
+        interrupted = time.monotonic()
+        eventually(lambda: not ramp.alive, within_s=10, what="the end of the command", every_s=0.05)
+        assert time.monotonic() - interrupted < 5
+    finally:
+        ramp.kill()
+    assert "Ended by:    interrupt (signal)" in ramp.tail()
+    assert "let a run end by itself" in ramp.tail()
+    assert "Traceback" not in ramp.tail()
+    result = json.loads(file.read_text())
+    assert result["steps"][0]["valid"]
+    assert len(_rows(ramp.tail())) == len(result["steps"])
+
+
+def test_on_a_terminal_there_is_a_bar_that_says_what_is_done_and_goes_away(tiny: Sim, tmp_path: Path) -> None:
+    screen = tmp_path / "screen"
+    arguments = ("ramp", "--base-url", tiny.base_url, *SMALL, "--concurrency", "1", "--requests-per-step", "25")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        environ = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "50"}
+        os.execvpe(COMMAND[0], [*COMMAND, *arguments], environ)  # noqa: S606 - that is what a terminal does
+    with screen.open("wb") as output:
+        try:
+            while chunk := os.read(terminal, 65536):
+                output.write(chunk)
+        except OSError:  # Linux says so when the other end is closed
+            pass
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    text = screen.read_text()
+    assert "step 1: concurrency 1" in text
+    assert "held" in text
+    after_row = text.rpartition("held")[2]
+    assert "Knee:        1 requests in flight" in after_row
+    assert after_row.rindex("\x1b[2K") < after_row.index("Knee:"), "the bar is wiped before the result"
