@@ -27,8 +27,8 @@ _ADVICE: Mapping[str, str] = {
     FRONT_END: "the API server is slower than the engine: raise --api-server-count, or give it a faster CPU",
     PREFILL: "reading prompts takes the time: prefix caching where prompts have a beginning in common, a smaller"
     " --max-num-batched-tokens if TPOT suffers and a larger one if TTFT does, or more FLOP/s",
-    MEMORY_BANDWIDTH: "a step reads weights and cache for as long as it takes: quantise the model, speculative decoding,"
-    " or a GPU with more bandwidth",
+    MEMORY_BANDWIDTH: "a step reads weights and cache for as long as it takes: quantise the model, speculative"
+    " decoding, or a GPU with more bandwidth",
     HOST: "the host takes a fixed time for each step: CUDA graphs (no --enforce-eager), asynchronous scheduling, or a"
     " faster CPU",
     CLIENT: "this machine was too late to judge: a quieter one, or more --workers",
@@ -49,7 +49,10 @@ class Bottleneck:
 
 
 def bottleneck(twin: Twin, objectives: Objectives, correction: Mapping[str, float], near_rps: float) -> Bottleneck:
-    """What limits the twin at its capacity, which is near that rate."""
+    """What limits the twin at its capacity, which is near that rate; nothing where no rate holds.
+
+    ValueError as capacity().
+    """
 
     def found(changed: Twin) -> float:
         return capacity(changed, objectives, near_rps, correction=correction, seeds=(0,), requests=_QUICK)
