@@ -49,7 +49,10 @@ class Bottleneck:
 
 
 def bottleneck(twin: Twin, objectives: Objectives, correction: Mapping[str, float], near_rps: float) -> Bottleneck:
-    """What limits the twin at its capacity, which is near that rate."""
+    """What limits the twin at its capacity, which is near that rate; nothing where no rate holds.
+
+    ValueError as capacity().
+    """
 
     def found(changed: Twin) -> float:
         return capacity(changed, objectives, near_rps, correction=correction, seeds=(0,), requests=_QUICK)

@@ -18,8 +18,6 @@ from probe.sim.cost import StepCost
 
 MIN_WINDOWS = 6
 MIN_BATCH = 1.5  # below it a step's cost says nothing of what another request adds
-# Relative scatter of a window's mean around the law, beyond which a window counts as an outlier.
-_SCATTER = 0.03
 # How hard a term is held to its first guess where the windows do not tell it from the others.
 _PRIOR = np.array([1.0, 0.5, 0.1, 1.0, 0.5])
 _FEW_PREFILLS = 5
@@ -42,13 +40,16 @@ class Law:
 
 
 def fit(segments: Sequence[Sequence[Window]], chunk_tokens: int, prompts: Sequence[float]) -> Law | None:
-    """The law, or None where the windows are too few or too idle.
+    """The law, or None where the windows are too few or too idle, or no prompt was computed in them.
 
     A segment is a stretch of windows without a break. `chunk_tokens`: most tokens in a step; `prompts`: lengths of
-    prompts, equally likely.
+    prompts, equally likely, at least one.
     """
     good = [[w for w in s if w.steps > 0 and w.batch >= MIN_BATCH and w.itl_sum_s > 0] for s in segments]
     if sum(map(len, good)) < MIN_WINDOWS:
+        return None
+    # Prompts that nobody sent, or that the prefix cache had all of, do not tell what one costs.
+    if sum(w.prompts for s in good for w in s) < 1 or sum(_computed(w) for s in good for w in s) < 1:
         return None
     seen = _Seen([w for s in good for w in s], segments, chunk_tokens, prompts)
     guess = terms = seen.guessed
@@ -65,6 +66,8 @@ def fit(segments: Sequence[Sequence[Window]], chunk_tokens: int, prompts: Sequen
     jacobian = np.asarray(solved.jac) / guess
     spread = max(float(np.median(np.abs(seen.errors(terms)))) / 0.6745, 0.2)
     covariance = np.linalg.pinv(jacobian.T @ jacobian) * spread**2
+    if not seen.kv_tokens.any():
+        terms[-1] = 0.0  # nothing was seen of the cache, so this is still the guess; the other terms hold its cost
     return Law(
         cost=_cost(terms),
         residual=float(np.median(np.abs(seen.gaps(terms) / seen.itl_s - 1))),
@@ -72,6 +75,11 @@ def fit(segments: Sequence[Sequence[Window]], chunk_tokens: int, prompts: Sequen
         batches=(float(seen.batch.min()), float(seen.batch.max())),
         windows=len(seen.batch),
     )
+
+
+def _computed(window: Window) -> float:
+    """Prompt tokens that the prefix cache did not have."""
+    return max(window.prompt_tokens - window.cached_tokens, 0.0)
 
 
 def _cost(terms: _Floats) -> StepCost:
@@ -97,7 +105,7 @@ class _Seen:
         self.kv_tokens = _column(w.kv_tokens for w in windows)
         steps = _column(w.steps for w in windows)
         started = _column(w.prompts for w in windows)
-        computed = _column(max(w.prompt_tokens - w.cached_tokens, 0.0) for w in windows)
+        computed = _column(_computed(w) for w in windows)
         lengths = np.array(prompts, dtype=float)
         lengths *= computed.sum() / max(started.sum(), 1.0) / lengths.mean()
         chunks = np.ceil(lengths / chunk_tokens)
@@ -128,6 +136,7 @@ class _Seen:
         are averaged over the whole segment, each window by the prompts that began in it.
         """
         told = [s for s in segments if sum(w.finished for w in s) >= _FEW_PREFILLS and sum(w.prompts for w in s) > 0]
+        told = [s for s in told if sum(w.prefill_sum_s for w in s) > 0]
         finished = _column(sum(w.finished for w in s) for s in told)
         self.prefill_s = _column(sum(w.prefill_sum_s for w in s) for s in told) / finished
         self.begun_batch = _column(_as_begun(s, lambda w: w.batch if w.steps else 0.0) for s in told)

@@ -40,8 +40,9 @@ class Front:
 def front(delays: Sequence[Delay], negligible_s: float) -> Front:
     """The front end and the constant that explain the delays best, by weighted least squares.
 
-    None where the delays are less than `negligible_s`, or no more than chance.
+    None of either where the delays are less than `negligible_s`, or no more than chance.
     """
+    delays = [d for d in delays if d.rate_rps > 0 and all(map(math.isfinite, (d.rate_rps, d.seconds, d.error_s)))]
     if not delays:
         return Front(FrontEnd(), 0.0)
     weights = [1 / max(delay.error_s, 1e-6) ** 2 for delay in delays]

@@ -63,11 +63,9 @@ class Model:
         if len(readings) < 2:  # noqa: PLR2004 - a difference needs two
             return
         seconds = (readings[-1].at_ns - readings[0].at_ns) * 1e-9
-        begun = [
-            reading.histograms["ttft"].count for reading in (readings[0], readings[-1]) if "ttft" in reading.histograms
-        ]
-        if len(begun) == 2 and begun[1] >= begun[0]:  # noqa: PLR2004
-            self.live_rps, self._watched_s = (begun[1] - begun[0]) / seconds, seconds
+        begun = [reading.histograms["ttft"].count for reading in readings if "ttft" in reading.histograms]
+        if seconds > 0 and len(begun) == len(readings) and begun == sorted(begun):  # else it was restarted
+            self.live_rps, self._watched_s = (begun[-1] - begun[0]) / seconds, seconds
         if parts and (seen := total(parts)).prompts >= _FEW_REQUESTS:
             prompt, output = seen.prompt_tokens / seen.prompts, seen.generation_tokens / seen.prompts
             if not (_near(prompt, self.workload.prompt_tokens) and _near(output, self.workload.output_tokens)):
@@ -128,8 +126,14 @@ def prompt_lengths(workload: Workload, count: int = _QUANTILES, cached_ratio: fl
 
 
 def mean_length(tokens: int | Lognormal) -> float:
-    """The mean of such lengths, the cut at the maximum left out of account."""
-    return tokens.median * math.exp(tokens.sigma**2 / 2) if isinstance(tokens, Lognormal) else float(tokens)
+    """The mean of such lengths: of a log-normal one, what is above the maximum cut to it."""
+    if not isinstance(tokens, Lognormal):
+        return float(tokens)
+    if not tokens.sigma:
+        return float(min(tokens.median, tokens.maximum))
+    cut = math.log(tokens.maximum / tokens.median) / tokens.sigma
+    below = tokens.median * math.exp(tokens.sigma**2 / 2) * NormalDist().cdf(cut - tokens.sigma)
+    return below + tokens.maximum * (1 - NormalDist().cdf(cut))
 
 
 def _near(mean: float, tokens: int | Lognormal) -> bool:
@@ -153,4 +157,4 @@ def _seats(readings: Sequence[ServerSnapshot], polls: int) -> int | None:
     full = [r for r in waited if r.running == most]
     if len(full) < polls or len(full) < len(waited) / 2:
         return None
-    return round(most / readings[-1].engines)
+    return max(round(most / readings[-1].engines), 1)

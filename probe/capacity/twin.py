@@ -52,10 +52,10 @@ class Twin:
     noise_ratio: float = 0.03
     live: Users | None = None
 
-    def profile(self) -> Profile:
-        """The server to simulate, with room for the longest request."""
+    def profile(self, longest: int = 0) -> Profile:
+        """The server to simulate, with room for the longest request, and for one of `longest` tokens."""
         mixes = [self.workload, *([self.live.workload] if self.live else [])]
-        longest = max(_longest(mix.prompt_tokens) + _longest(mix.output_tokens) for mix in mixes)
+        longest = max(longest, *(_longest(mix.prompt_tokens) + _longest(mix.output_tokens) for mix in mixes))
         return Profile(
             name="twin",
             description="",
@@ -70,10 +70,10 @@ class Twin:
             prefix_caching=self.prefix_caching,
         )
 
-    def server(self, rate_rps: float, seed: int) -> VirtualServer:
-        """It, with requests of the workload at this rate, and its live users."""
+    def server(self, rate_rps: float, seed: int, longest: int = 0) -> VirtualServer:
+        """It, with requests of the workload at this rate, its live users, and room for one of `longest` tokens."""
         return VirtualServer(
-            self.profile(),
+            self.profile(longest),
             seed=seed,
             users=Users(rate_rps, self.workload, ours=True),
             others=self.live,
@@ -84,7 +84,7 @@ class Twin:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What a load does, in seconds; all infinite where the queue has no end."""
+    """What a load does, in seconds; all infinite where the queue has no end. TPOT is 0 for answers of one token."""
 
     ttft_s: float
     tpot_s: float
@@ -100,7 +100,7 @@ class Predicted:
 
 
 def predict(twin: Twin, rate_rps: float, objectives: Objectives, *, requests: int = _FINE, seed: int = 0) -> Predicted:
-    """The latencies at the objectives' own percentiles, in the steady state of a Poisson load."""
+    """The latencies at the objectives' own percentiles, in the steady state of a Poisson load. The rate is above 0."""
     server = twin.server(rate_rps, seed)
     until_s, running = 0.0, 0.0
     # Full of its own load: as long again as it took to get there, and at least as long as three requests take.
@@ -140,20 +140,24 @@ def replay(twin: Twin, sent: Sequence[Sent], live: Users, objectives: Objectives
     """What the twin does with the same requests at the same times, among live users whom nobody recorded.
 
     Nearer to what was seen than the steady state of the same rate: the chance of the arrivals and the filling of an
-    empty batch are in both. `settle_s`: how long the live users are there before.
+    empty batch are in both. `settle_s`: how long the live users are there before. ValueError where nothing was sent.
     """
+    if not sent:
+        raise ValueError("nothing was sent")
     visits: list[Visit] = []
     running = preemptions = 0.0
     crowd = replace(twin, live=live)
+    # The server's own count of a prompt may be above what was asked for: a chat template adds to it.
+    longest = max(s.prompt_tokens + s.output_tokens for s in sent)
     for seed in _REPLAYS:
-        server = crowd.server(0.0, seed)
+        server = crowd.server(0.0, seed, longest)
         server.advance(settle_s)
         shared = twin.workload.shared_tokens
         ours = [server.submit(settle_s + s.at_s, s.prompt_tokens, s.output_tokens, shared) for s in sent]
-        last = settle_s + sent[-1].at_s
+        last = settle_s + max(s.at_s for s in sent)
         server.advance(last)
         running += server.in_flight()[0] / len(_REPLAYS)
-        while not all(visit.ended for visit in ours) and server.now_s < last + _DRAIN_S:
+        while not all(visit.ended for visit in ours) and server.now_s < last + max(_DRAIN_S, settle_s):
             server.advance(server.now_s + 1.0)
         preemptions += server.measured.preemptions / len(_REPLAYS)
         visits += [v for v, s in zip(ours, sent, strict=True) if s.judged and v.ended]
@@ -171,10 +175,14 @@ def capacity(
 ) -> float:
     """The rate at which the first objective breaks, the mean of a search with each seed. `near_rps`: a first guess.
 
-    `correction`: by what the latencies of the server exceed those of the twin, by name. 0 where no rate holds.
+    `correction`: by what the latencies of the server exceed those of the twin, by name. 0 where no rate holds; where
+    none breaks, a rate far above the guess (400 times). ValueError without an objective for a latency, or where the
+    guess is not above 0.
     """
     by = correction or {}
     limits = objectives.latencies()
+    if not limits or not 0 < near_rps < math.inf:
+        raise ValueError("a capacity needs an objective for a latency, and a first guess above 0")
 
     def excess(rate_rps: float, seed: int) -> float:
         """The logarithm of the worst latency over its objective."""
@@ -236,14 +244,14 @@ def _summary(
             tpot.append(visit.tpot_s)
     ttft.sort()
     tpot.sort()
-    if not ttft or not tpot:
+    if not ttft:
         return Predicted(math.inf, math.inf, math.inf, math.inf, running, preemptions)
     ratios = {name: objective.ratio for name, objective in objectives.latencies().items()}
     return Predicted(
         ttft_s=percentile(ttft, ratios.get("ttft", 0.95)),
-        tpot_s=percentile(tpot, ratios.get("tpot", 0.95)),
+        tpot_s=percentile(tpot, ratios.get("tpot", 0.95)) if tpot else 0.0,
         ttft_p50_s=percentile(ttft, 0.5),
-        tpot_p50_s=percentile(tpot, 0.5),
+        tpot_p50_s=percentile(tpot, 0.5) if tpot else 0.0,
         running=running,
         preemptions=preemptions,
     )

@@ -1,12 +1,13 @@
 """What a server did between two readings of its metrics, as the fit of a step law needs it. Pure.
 
-In: ServerSnapshots in the order of their times. Out: Windows. A restart, a reading that lacks a figure, and an idle
-moment give no window.
+In: ServerSnapshots in the order of their times. Out: Windows. A restart, an engine that came or went, a reading that
+lacks a figure, and a long time without readings give no window; a quiet moment is joined to what comes after it. A
+reading that is not later than the one before it is left out.
 """
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import astuple, dataclass
 
 from probe.records import Histogram, ServerSnapshot
 
@@ -15,6 +16,9 @@ _MIN_S = 0.9
 _MIN_DECODES = 20
 _LONG_S = 8.0
 _MIN_PROMPTS = 5  # a prompt is counted when it ends, and may have begun in the window before
+# Longer than Prometheus' scrapes are apart. A law holds for what runs at a time, not for its mean over half an hour.
+_MAX_S = 300.0
+_COUNTED = ("itl", "ttft", "iteration_tokens", "prefill", "prompt_length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,8 @@ class Window:
 
     @property
     def itl_s(self) -> float:
-        """Mean gap between two tokens of a request."""
-        return self.itl_sum_s / self.decodes
+        """Mean gap between two tokens of a request; 0 where none was counted."""
+        return self.itl_sum_s / self.decodes if self.decodes else 0.0
 
     @property
     def tokens_per_gap(self) -> float:
@@ -55,20 +59,26 @@ class Window:
 
     @property
     def batch(self) -> float:
-        """Requests that decode in a step of one engine."""
-        return self.decodes / self.steps
+        """Requests that decode in a step of one engine; 0 where no step was counted."""
+        return self.decodes / self.steps if self.steps else 0.0
 
 
 def windows(snapshots: Iterable[ServerSnapshot]) -> list[Window]:
     """The windows between readings, those too short to say anything joined to the next."""
     found: list[Window] = []
     pending: Window | None = None
-    for before, after in pairwise(snapshots):
+    before: ServerSnapshot | None = None
+    for after in snapshots:
+        if before is None or after.at_ns <= before.at_ns:
+            before = before or after
+            continue
         window = _between(before, after)
+        before = after
         if window is None:
             pending = None
             continue
-        pending = _joined(pending, window) if pending is not None else window
+        fits = pending is not None and pending.seconds + window.seconds <= _MAX_S
+        pending = _joined(pending, window) if pending is not None and fits else window
         told = pending.prompts >= _MIN_PROMPTS or pending.seconds >= _LONG_S
         if pending.seconds >= _MIN_S and pending.decodes >= _MIN_DECODES and told:
             found.append(pending)
@@ -88,24 +98,22 @@ def total(parts: Sequence[Window]) -> Window:
 
 def _between(before: ServerSnapshot, after: ServerSnapshot) -> Window | None:
     seconds = (after.at_ns - before.at_ns) * 1e-9
+    if seconds > _MAX_S or before.engines != after.engines or _fell(before, after):
+        return None
     itl, ttft = _delta(before, after, "itl"), _delta(before, after, "ttft")
-    if itl is None or ttft is None or seconds <= 0:
+    prompt_tokens = _growth(before.prompt_tokens, after.prompt_tokens)
+    generated = _growth(before.generation_tokens, after.generation_tokens)
+    if itl is None or ttft is None or prompt_tokens is None or generated is None:
         return None
     steps = _delta(before, after, "iteration_tokens")
     prefill, lengths = _delta(before, after, "prefill"), _delta(before, after, "prompt_length")
-    prompt_tokens = _growth(before.prompt_tokens, after.prompt_tokens)
-    generated = _growth(before.generation_tokens, after.generation_tokens)
-    if prompt_tokens is None or generated is None:
-        return None
-    running = ((before.running or 0.0) + (after.running or 0.0)) / 2
-    usage = ((before.kv_cache_usage or 0.0) + (after.kv_cache_usage or 0.0)) / 2
     decodes, itl_sum_s = itl
     # Where the steps are not counted (vLLM before 0.6): as many as the gaps of one request fit in the time.
-    counted = steps[0] if steps is not None else (seconds * decodes / itl_sum_s if itl_sum_s else 0.0)
-    return Window(
+    uncounted = seconds * after.engines * decodes / itl_sum_s if itl_sum_s else 0.0
+    window = Window(
         begin_s=before.at_ns * 1e-9,
         end_s=after.at_ns * 1e-9,
-        steps=counted,
+        steps=steps[0] if steps is not None else uncounted,
         decodes=decodes,
         itl_sum_s=itl_sum_s,
         prompts=ttft[0],
@@ -113,27 +121,38 @@ def _between(before: ServerSnapshot, after: ServerSnapshot) -> Window | None:
         ttft_sum_s=ttft[1],
         finished=prefill[0] if prefill else 0.0,
         prefill_sum_s=prefill[1] if prefill else 0.0,
-        finished_prompt_tokens=lengths[1] if lengths else 0.0,
+        finished_prompt_tokens=lengths[1] if prefill and lengths else 0.0,
         generation_tokens=generated,
-        running=running,
-        waiting=((before.waiting or 0.0) + (after.waiting or 0.0)) / 2,
-        kv_tokens=usage * (after.kv_cache_tokens or 0.0) / after.engines,
+        running=_mean(before.running, after.running),
+        waiting=_mean(before.waiting, after.waiting),
+        kv_tokens=_mean(before.kv_cache_usage, after.kv_cache_usage) * (after.kv_cache_tokens or 0.0) / after.engines,
         cached_tokens=_growth(before.prefix_cache_hits, after.prefix_cache_hits) or 0.0,
         engines=after.engines,
     )
+    return window if all(map(math.isfinite, astuple(window))) else None
+
+
+def _fell(before: ServerSnapshot, after: ServerSnapshot) -> bool:
+    """Whether something was counted from zero again: the server is another one, or one of its engines is."""
+    pairs = ((before.histograms.get(name), after.histograms.get(name)) for name in _COUNTED)
+    return any(new.count < old.count or new.sum < old.sum for old, new in pairs if old is not None and new is not None)
 
 
 def _delta(before: ServerSnapshot, after: ServerSnapshot, name: str) -> tuple[float, float] | None:
-    """How many were observed, and their sum; None where the server does not say, or counted from zero again."""
+    """How many were observed, and their sum; None where the server does not say."""
     old: Histogram | None = before.histograms.get(name)
     new: Histogram | None = after.histograms.get(name)
-    if old is None or new is None or new.count < old.count:
-        return None
-    return new.count - old.count, max(new.sum - old.sum, 0.0)
+    return (new.count - old.count, new.sum - old.sum) if old is not None and new is not None else None
 
 
 def _growth(before: float | None, after: float | None) -> float | None:
     return after - before if before is not None and after is not None and after >= before else None
+
+
+def _mean(before: float | None, after: float | None) -> float:
+    """Of a gauge, by the readings that have it; 0 where none has."""
+    known = [value for value in (before, after) if value is not None]
+    return sum(known) / len(known) if known else 0.0
 
 
 def _joined(a: Window, b: Window) -> Window:
