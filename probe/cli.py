@@ -261,7 +261,7 @@ def ramp(
         result = uvloop.run(ramp_target(loaded, chosen, asked, SystemClock(), follow.step, on_doing=follow.doing))
     if json_file:
         json_file.write_text(dumps(result, indent=1) + "\n")
-    follow.console.print(result_words(result), markup=False)
+    follow.console.print(f"\n{result_words(result)}", markup=False)
     raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
 
 

@@ -3,6 +3,7 @@
 In: readings of the server, and our own canaries, which are not users. Out: rates over the last minutes. It does no I/O.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -89,9 +90,7 @@ def users_beside(records: Iterable[RequestRecord], readings: Sequence[ServerSnap
         return Users()
     events = [record.events for record in ours]
     begun = sum(len(e) > 0 and first.at_ns < e.at_ns[0] <= last.at_ns for e in events)
-    tokens = sum(
-        n for e in events for at_ns, n in zip(e.at_ns, e.tokens, strict=True) if first.at_ns < at_ns <= last.at_ns
-    )
+    tokens = sum(sum(e.tokens[bisect_right(e.at_ns, first.at_ns) : bisect_right(e.at_ns, last.at_ns)]) for e in events)
     return Users(
         _rate(_requests(first), _requests(last), begun, seconds),
         _rate(first.generation_tokens, last.generation_tokens, tokens, seconds),

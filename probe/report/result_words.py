@@ -73,7 +73,7 @@ def capacity_words(capacity: Capacity) -> str:
 def knee_words(capacity: Capacity) -> str:
     """Where the knee is, as the loads of the steps are named."""
     if capacity.knee_concurrency is not None:
-        return f"{capacity.knee_concurrency} requests in flight"
+        return f"{capacity.knee_concurrency} request{'s' if capacity.knee_concurrency != 1 else ''} in flight"
     return f"{number(capacity.requests_per_second)} requests/s"
 
 
