@@ -312,6 +312,7 @@ class Capacity:
     limiting: str | None = None
     bottleneck: str | None = None
     reason: str | None = None
+    advice: str | None = None  # what to do about the bottleneck
     learnt_from: tuple[float, float] | None = None  # loads in requests/s that a forecast was learnt from
 
 

@@ -90,7 +90,7 @@ def jobs_of(methods: Iterable[str], truths: Mapping[str, float], seeds: int, pee
 def _kneewatch(job: Job, case: Case) -> Row:
     begun = time.process_time()
     hints = Hints(max_num_batched_tokens=case.profile.max_num_batched_tokens)
-    course = Search(case.workload, case.objectives, hints)
+    course = Search(case.workload, case.objectives, hints, explain=False)
     played = play(case, job.truth_rps, job.seed, course, live_share=LIVE_SHARE)
     capacity, cost = played.result.capacity, played.result.cost
     without = alone(case, job.seed, LIVE_SHARE * job.truth_rps, cost.seconds)

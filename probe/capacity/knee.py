@@ -12,7 +12,7 @@ MODE = "empirical"  # measured, with no model behind it
 # The budget's reason that says that the server was too slow, and not that the run was too long.
 OVER_OBJECTIVE = "over_objective_seconds"
 # Why a step judged nothing, and what to do about it.
-_VOID = {
+VOID = {
     "too_few_requests": f"fewer than {MIN_REQUESTS} requests were answered in a step; give it more time or requests",
     "client_bound": "this machine was too late to judge a step; use a quieter machine, more --workers or a looser"
     " objective",
@@ -150,7 +150,7 @@ def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
     """A sentence for each reason why some of these steps judged nothing."""
     reasons = sorted({step.reason for step in steps if step.reason})
     return [
-        _ended(stopped) if reason == CUT_SHORT else f"{_VOID.get(reason, 'a step judged nothing')} ({reason})"
+        _ended(stopped) if reason == CUT_SHORT else f"{VOID.get(reason, 'a step judged nothing')} ({reason})"
         for reason in reasons
     ]
 

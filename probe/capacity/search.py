@@ -11,19 +11,22 @@ The work takes a second or so after each rung: call `saw`, `next` and `took` awa
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
-from probe.capacity.front import Delay, Front, front
+from probe.capacity.bottleneck import Bottleneck, bottleneck
+from probe.capacity.front import Front, front
 from probe.capacity.hints import Hints
+from probe.capacity.knee import VOID
 from probe.capacity.model import Model, mean_length
-from probe.capacity.twin import NO_FRONT, Predicted, Sent, Twin, capacity, predict, replay
-from probe.capacity.windows import Window, total, windows
+from probe.capacity.rung import Rung, delay, sent, steady
+from probe.capacity.twin import NO_FRONT, Predicted, Twin, capacity, predict, replay
+from probe.capacity.windows import total, windows
+from probe.guard import SERVER_RESTARTED
 from probe.records import (
     Arrivals,
     Capacity,
     Objectives,
-    Outcome,
     Pattern,
     ServerSnapshot,
     StepPlan,
@@ -31,7 +34,7 @@ from probe.records import (
     StepSummary,
     Stopped,
 )
-from probe.summary import TOO_FEW
+from probe.summary import CUT_SHORT, TOO_FEW
 from probe.workload import Workload
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
@@ -47,17 +50,16 @@ _MAX_RUNGS, _MAX_FAILED = 9, 2
 _WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
 _MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
 _TOP_LONGER = 1.3
-_FEW = 8  # requests, that tell something
 # What the model's medians may be off by at a rung, and still hold; of latencies that reach such a share of their
 # objective.
 _OFF = {"ttft": 1.5, "tpot": 1.25}
 _NEAR = 0.5
+_LITTLE = 0.07  # of a rate
+_MOST_OFF = 0.25  # that a correction takes from one rung, in logarithms
 _MEDIAN_ERROR, _CERTAIN = 1.3, 3.0  # 1.25 / 1.645, a normal distribution's, and some for the replay
 # Without a model: steps up, how near the two ends have to come, and how many rungs that may take.
 _CLIMB, _CLOSE, _MAX_CLIMBS = 1.12, 1.08, 7
-# A rung is steady where no more are in flight at its end than at its beginning, but for chance; so many requests
-# judge it.
-_GROWTH, _ENOUGH = 1.3, 40
+_ENOUGH = 40  # requests, that judge a rung without a model
 _APART = 0.15  # model and rungs, in logarithms: then neither is believed
 _SETTLE_RESIDENCES = 3.0
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
@@ -66,38 +68,21 @@ _Z, _FLOOR = 1.64, 0.02
 _QUICK = 1200  # requests of a simulation that is repeated for the spread
 
 
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """One load that was tried. Rates in requests/s: `planned_rps` of all traffic, as if all were of the workload."""
-
-    planned_rps: float
-    own_rps: float
-    step: StepSummary
-    run: StepRun
-    tripped: str | None
-    steady: bool = True
-    predicted: Predicted | None = None
-    delay: Delay | None = None
-
-    @property
-    def held(self) -> bool:
-        """Also one with too few requests to be judged, as long as nothing went wrong in it."""
-        return self.tripped is None and not self.step.broken and self.step.reason in (None, TOO_FEW)
-
-    @property
-    def telling(self) -> bool:
-        """Whether its latencies say anything."""
-        return self.step.valid or (self.step.reason == TOO_FEW and self.step.requests.ok >= _FEW)
-
-
 class Search:
     """One search. Ask `next` for a rung, tell `took` what came of it, until there is none."""
 
     survives_overload = True
 
     def __init__(
-        self, workload: Workload, objectives: Objectives, hints: Hints | None = None, *, observe_s: float = 60.0
+        self,
+        workload: Workload,
+        objectives: Objectives,
+        hints: Hints | None = None,
+        *,
+        observe_s: float = 60.0,
+        explain: bool = True,
     ) -> None:
+        """`explain`: say what the bottleneck is, for some more seconds of arithmetic at the end."""
         self.observe_s = observe_s
         self.rungs: list[Rung] = []
         self.twin: Twin | None = None
@@ -112,6 +97,9 @@ class Search:
         self._ended: str | None = None
         self._doubted: str | None = None  # why the model was left aside
         self._climbs = 0
+        self._limiting: str | None = None
+        self._explains = explain
+        self._bottleneck: Bottleneck | None = None
 
     def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
         """Live traffic without ours, and a single request."""
@@ -143,22 +131,26 @@ class Search:
         begin, end = run.window_ns
         inside = windows([reading for reading in readings if begin <= reading.at_ns <= end])
         own = run.plan.arrivals.rate_rps if run.plan.arrivals else 0.0
-        delay = None
+        late = None
         if inside:
             ours = sum(begin <= record.scheduled_ns <= end for record in run.records) / ((end - begin) * 1e-9)
             seen = total(inside)
             self.model.saw_live(max(seen.prompts / seen.seconds - ours, 0.0), seen.seconds)
-            delay = _delay(step, seen)
-        self.rungs.append(Rung(own + self._live_equivalent_rps, own, step, run, tripped, _steady(inside), delay=delay))
+            late = delay(step, seen)
+        self.rungs.append(Rung(own + self._live_equivalent_rps, own, step, run, tripped, steady(inside), delay=late))
         self._understand()
 
     def ended(self) -> str | None:
         return self._ended
 
-    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:  # noqa: ARG002
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         """What is known so far."""
+        if (broke := _broke(steps, stopped)) is not None:
+            return Capacity(mode=FORECAST, reason=broke)
         if self.forecast_rps is None:
-            return Capacity(mode=FORECAST, reason="not enough evidence")
+            return Capacity(mode=FORECAST, reason=f"not enough evidence: {self._seen_words()}")
+        if self.interval is None:  # the run was stopped on its way
+            self._spread()
         low, high = self.interval or (None, None)
         reached = max((rung.planned_rps for rung in self.rungs if rung.held), default=0.0) / self.forecast_rps
         if self._doubted is not None:
@@ -170,7 +162,15 @@ class Search:
             lower=low,
             upper=high,
             output_tokens_per_second=self.forecast_rps * mean_length(self.model.workload.output_tokens),
+            limiting=self._limiting,
+            bottleneck=self._bottleneck.name if self._bottleneck else None,
+            advice=self._bottleneck.advice if self._bottleneck else None,
         )
+
+    def _seen_words(self) -> str:
+        """What was seen, where that tells no law."""
+        most = max((rung.planned_rps for rung in self.rungs), default=self.model.live_rps)
+        return f"at up to {most:.3g} requests/s too few ran at a time to tell what one more costs"
 
     def _empirical(self) -> Capacity:
         """What the rungs alone say."""
@@ -233,7 +233,8 @@ class Search:
             }
             for name, (seen, expected) in pairs.items():
                 if seen and math.isfinite(expected) and expected > 0:
-                    logs[name].append((math.log(seen / expected), rung.planned_rps**2 * rung.step.requests.ok))
+                    off = min(max(math.log(seen / expected), -_MOST_OFF), _MOST_OFF)
+                    logs[name].append((off, rung.planned_rps**2 * rung.step.requests.ok))
         self._correction = {
             name: math.exp(sum(value * weight for value, weight in found) / sum(weight for _, weight in found))
             for name, found in logs.items()
@@ -267,6 +268,14 @@ class Search:
         if count > 1:
             mean = fmean(found)
             spread = math.sqrt((count - 1) / count * sum((one - mean) ** 2 for one in found)) / self.forecast_rps
+        seen = predict(self.twin, self.forecast_rps, self._objectives)
+        over = {
+            name: getattr(seen, f"{name}_s") * self._correction.get(name, 1.0) / limit.within_s
+            for name, limit in self._objectives.latencies().items()
+        }
+        self._limiting = max(over, key=lambda name: over[name], default=None)
+        if self._explains:
+            self._bottleneck = bottleneck(self.twin, self._objectives, self._correction, self.forecast_rps)
         half = _Z * math.hypot(spread, _FLOOR)
         self.interval = self.forecast_rps * (1 - half), self.forecast_rps * (1 + half)
 
@@ -290,29 +299,48 @@ class Search:
             off = math.log(seen.p50 / expected_s)
             # Of a median, from how far the 95th percentile is from it; the replay's live users scatter as well.
             error = _MEDIAN_ERROR * math.log(seen.p95 / seen.p50) / math.sqrt(max(seen.count, 1))
-            if abs(off) > max(math.log(_OFF[name]), _CERTAIN * error):
+            if abs(off) > max(math.log(_OFF[name]), _CERTAIN * error) and not self._nearly(rung, name, seen.p50):
                 return f"{name.upper()} was {math.exp(off):.2f} times what the model of this server says"
         return None
+
+    def _nearly(self, rung: Rung, name: str, seen_s: float) -> bool:
+        """Whether a rate that differs by little would explain it: next to the knee a queue is long or short by chance."""
+        if self.twin is None or rung.predicted is None:
+            return False
+        here, low, high = (
+            getattr(predict(self.twin, rung.planned_rps * share, self._objectives, requests=_QUICK), f"{name}_p50_s")
+            for share in (1.0, 1 - _LITTLE, 1 + _LITTLE)
+        )
+        expected_s = getattr(rung.predicted, f"{name}_p50_s")
+        if not math.isfinite(here):
+            return True
+        return bool(expected_s * low / here / _OFF[name] <= seen_s <= expected_s * high / here * _OFF[name])
 
     # Where to go next.
 
     def _next_rate(self) -> float | None:
-        failed = [rung for rung in self.rungs if not rung.held]
+        if self.rungs and self.rungs[-1].step.reason not in (None, TOO_FEW, CUT_SHORT):
+            return None  # our own side failed; more load would not help
+        failed = [rung.planned_rps for rung in self.rungs if not rung.held]
         held = max((rung.planned_rps for rung in self.rungs if rung.held), default=self._live_equivalent_rps)
         if self._doubted is None and (doubt := self._doubt()) is not None:
             self._doubted, self._climbs = doubt, 0
         if self._doubted is not None:
-            return self._climb(held, [rung.planned_rps for rung in failed])
+            return self._climb(held, failed)
         if len(self.rungs) >= _MAX_RUNGS or len(failed) >= _MAX_FAILED:
             return None
         if self.forecast_rps is None:
             return held * _LONG_STRIDE if self.rungs else max(held * _STRIDE, held + 0.7 / self._lone_s)
-        if failed and min(rung.planned_rps for rung in failed) < _TOP * self.forecast_rps:
+        return self._towards(self.forecast_rps, held, min(failed, default=math.inf))
+
+    def _towards(self, forecast_rps: float, held: float, failed: float) -> float | None:
+        """The next share of the forecast, no further from what held than a stride."""
+        if failed < _TOP * forecast_rps:
             return None
         for share in _RUNGS:
-            rate = share * self.forecast_rps
+            rate = share * forecast_rps
             if rate > held * 1.06 and (share > _RUNGS[0] or rate > self._live_equivalent_rps * 1.2):
-                stride = _LONG_STRIDE if held < 0.4 * self.forecast_rps else _STRIDE
+                stride = _LONG_STRIDE if held < 0.4 * forecast_rps else _STRIDE
                 return min(rate, held * stride) if held else rate
         return None
 
@@ -334,37 +362,11 @@ class Search:
         return last or self._lone_s
 
 
-def sent(run: StepRun) -> tuple[Sent, ...]:
-    """The requests of a step, in the order of their times."""
-    if not run.records:
-        return ()
-    begin, (window, end) = min(r.scheduled_ns for r in run.records), run.window_ns
-    return tuple(
-        Sent(
-            at_s=(r.scheduled_ns - begin) * 1e-9,
-            prompt_tokens=r.prompt_tokens or r.spec.prompt_tokens,
-            output_tokens=r.spec.output_tokens,
-            judged=r.outcome is Outcome.OK and window <= r.scheduled_ns <= end,
-        )
-        for r in sorted(run.records, key=lambda r: r.scheduled_ns)
-    )
-
-
-def _steady(inside: Sequence[Window]) -> bool:
-    """Whether the number in flight had stopped growing."""
-    third = len(inside) // 3
-    if not third:
-        return True
-    before, after = (fmean(w.running + w.waiting for w in part) for part in (inside[:third], inside[-third:]))
-    return after < _GROWTH * before + 2 * math.sqrt(before)
-
-
-def _delay(step: StepSummary, seen: Window) -> Delay | None:
-    """By how much first tokens came later to us than the server says that it gave them, ours and live ones."""
-    if step.requests.ok < _FEW or not seen.prompts or step.ttft_s.mean is None or step.ttft_s.p95 is None:
-        return None
-    late_s = step.ttft_s.mean - seen.ttft_sum_s / seen.prompts
-    # Those that are only in one of the means scatter; a quarter of p95 is about the sd of a latency.
-    others = max(seen.prompts - step.requests.ok, 1.0) / seen.prompts
-    error_s = step.ttft_s.p95 / 4 * math.sqrt(2 * others / step.requests.ok)
-    return Delay(seen.prompts / seen.seconds, late_s, step.requests.ok, error_s)
+def _broke(steps: Sequence[StepSummary], stopped: Stopped) -> str | None:
+    """Why nothing that was seen makes a capacity."""
+    if stopped.by == "error":
+        return f"the run failed ({stopped.reason})"
+    if stopped.reason == SERVER_RESTARTED:
+        return "the server restarted: what was seen is of two servers; measure again"
+    ours = next((step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)), None)
+    return f"{VOID.get(ours, 'a step judged nothing')} ({ours})" if ours is not None else None

@@ -99,7 +99,7 @@ def advice(result: CapacityResult) -> str:
         return f"users leave {percent(max(left, 0.0))} of it: add a replica before the next peak."
     if capacity.lower is not None and capacity.upper is None:
         return "nothing broke: run it again with more load, until something does."
-    mend = _MENDS.get(capacity.limiting or "")
+    mend = capacity.advice or _MENDS.get(capacity.limiting or "")
     return (
         f"{mend}."
         if mend

@@ -142,7 +142,7 @@ def test_before_anything_happened_counters_are_there_at_zero() -> None:
 def test_a_target_without_a_capacity_section_gets_no_step_up_load() -> None:
     app = App(_config("http://127.0.0.1:9"), SystemClock())
     tasks = {str(job.id) for job in app._schedule._scheduler.get_jobs()}
-    assert tasks == {"canary:a", "scrape:a"}
+    assert tasks == {"canary:a", "scrape:a", "forecast:a"}
     assert "capacity_runs_total{" not in generate_latest(app.registry).decode()
 
 

@@ -312,7 +312,7 @@ def test_everything_at_once_arrives(tmp_path: Path) -> None:
 
 def test_one_target_is_enough_and_gets_no_step_up_load(tmp_path: Path) -> None:
     loaded = config(TARGET, tmp_path)
-    assert loaded.targets[0].capacity.mode == "off"
+    assert loaded.targets[0].capacity.mode == "forecast"
     assert loaded.objectives_of(loaded.targets[0]).name == "default"
     assert loaded.workload("default").prompt_tokens == 256
 
