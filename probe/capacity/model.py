@@ -25,6 +25,7 @@ _QUANTILES = 7
 _KV_ROOM = 0.9  # with more of the cache in use, requests may wait for memory
 _FEW_REQUESTS = 10
 _SAME_LENGTHS = 0.15
+_NEARLY = 0.93
 _SPECULATES = 1.05  # tokens that come together, above which it is no rounding
 
 
@@ -46,6 +47,11 @@ class Model:
     def parts(self) -> int:
         """How many stretches of time it was learnt from."""
         return len(self._segments)
+
+    @property
+    def most_running(self) -> float:
+        """Of all engines, at any reading."""
+        return max((reading.running or 0.0 for reading in self._readings), default=0.0)
 
     @property
     def live(self) -> Users:
@@ -148,13 +154,16 @@ def _scaled(mean: float) -> Lognormal:
 
 
 def _seats(readings: Sequence[ServerSnapshot], polls: int) -> int | None:
-    """max_num_seqs, where it has shown: requests wait while memory is free, and as many run as ever did.
+    """max_num_seqs, where it has shown: again and again as many run as ever did, and not one more, while others wait
+    and memory is free. A load that wanders would come near its highest more often than exactly to it.
 
     `polls`: how often that has to have been seen.
     """
     most = max((r.running or 0 for r in readings), default=0)
-    waited = [r for r in readings if (r.waiting or 0) > 1 and (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
-    full = [r for r in waited if r.running == most]
-    if len(full) < polls or len(full) < len(waited) / 2:
+    free = [r for r in readings if (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
+    full = [r for r in free if r.running == most]
+    waited = sum((r.waiting or 0) > 0 for r in full)
+    near = sum(_NEARLY * most <= (r.running or 0) < most for r in free)
+    if waited < max(polls, len(full) / 2) or len(full) < near / 2:
         return None
     return max(round(most / readings[-1].engines), 1)

@@ -64,7 +64,7 @@ _APART = 0.15  # model and rungs, in logarithms: then neither is believed
 _SETTLE_RESIDENCES = 3.0
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 # The interval: so many standard deviations of a capacity that leaves one part out, and of what no part shows.
-_Z, _FLOOR = 1.64, 0.02
+_Z, _FLOOR = 1.64, 0.03
 _QUICK = 1200  # requests of a simulation that is repeated for the spread
 
 
@@ -98,6 +98,7 @@ class Search:
         self._doubted: str | None = None  # why the model was left aside
         self._climbs = 0
         self._limiting: str | None = None
+        self._would_run = 0.0  # at a time, on average, at the forecast
         self._explains = explain
         self._bottleneck: Bottleneck | None = None
 
@@ -137,7 +138,10 @@ class Search:
             seen = total(inside)
             self.model.saw_live(max(seen.prompts / seen.seconds - ours, 0.0), seen.seconds)
             late = delay(step, seen)
-        self.rungs.append(Rung(own + self._live_equivalent_rps, own, step, run, tripped, steady(inside), delay=late))
+        # By chance a Poisson process brings fewer than were planned: what held is what came.
+        came = min(own, step.offered_rps) if tripped is None else own
+        rate = came + self._live_equivalent_rps
+        self.rungs.append(Rung(rate, own, step, run, tripped, steady(inside), delay=late))
         self._understand()
 
     def ended(self) -> str | None:
@@ -155,9 +159,9 @@ class Search:
         reached = max((rung.planned_rps for rung in self.rungs if rung.held), default=0.0) / self.forecast_rps
         if self._doubted is not None:
             return self._empirical()
-        mode = VERIFIED if reached >= _REACHED else FORECAST
+        crowded = self.model.max_num_seqs is None and self.model.most_running < self._would_run
         return Capacity(
-            mode=mode,
+            mode=VERIFIED if reached >= _REACHED and not crowded else FORECAST,
             requests_per_second=self.forecast_rps,
             lower=low,
             upper=high,
@@ -165,6 +169,7 @@ class Search:
             limiting=self._limiting,
             bottleneck=self._bottleneck.name if self._bottleneck else None,
             advice=self._bottleneck.advice if self._bottleneck else None,
+            reason=f"if max_num_seqs allows {self._would_run:.0f} requests to run" if crowded else None,
         )
 
     def _seen_words(self) -> str:
@@ -273,6 +278,7 @@ class Search:
             name: getattr(seen, f"{name}_s") * self._correction.get(name, 1.0) / limit.within_s
             for name, limit in self._objectives.latencies().items()
         }
+        self._would_run = seen.running
         self._limiting = max(over, key=lambda name: over[name], default=None)
         if self._explains:
             self._bottleneck = bottleneck(self.twin, self._objectives, self._correction, self.forecast_rps)
@@ -304,7 +310,7 @@ class Search:
         return None
 
     def _nearly(self, rung: Rung, name: str, seen_s: float) -> bool:
-        """Whether a rate that differs by little would explain it: next to the knee a queue is long or short by chance."""
+        """Whether a rate that differs by little would explain it: near the knee a queue is long or short by chance."""
         if self.twin is None or rung.predicted is None:
             return False
         here, low, high = (
