@@ -12,7 +12,7 @@ from probe.workload import Lognormal, Workload
 # About an 8B model on a large GPU, one on a small GPU, and one whose prompts are what takes the time.
 FAST = StepCost(0.003, 3e-5, 4e-5, 0.006, 5e-8)
 SLOW = StepCost(0.004, 2e-5, 3e-4, 0.060, 5e-7)
-WORDY = StepCost(0.002, 2e-5, 3e-4, 0.002, 2e-8)
+WORDY = StepCost(0.002, 2e-5, 1.2e-4, 0.002, 2e-8)
 NO_FRONT = FrontEnd()
 
 

@@ -21,7 +21,7 @@ from probe.workload import Workload
 KNOWN = {
     "fast": (FAST, CHAT, 12.0),
     "slow": (SLOW, CHAT, 1.5),
-    "wordy": (WORDY, workload(1500, 100), 1.2),
+    "wordy": (WORDY, workload(1500, 100), 2.4),
     "fixed lengths": (FAST, workload(512, 128, 0), 12.0),
 }
 
@@ -65,7 +65,7 @@ def test_the_steps_of_a_known_server_are_recovered(name: str) -> None:
     # Of steps that only decode. They are hardly seen where prompts take nearly all of the time.
     assert max(map(abs, errors[::2])) < (0.2 if name == "wordy" else 0.05)
     assert max(map(abs, errors)) < 0.12
-    assert law.residual < 0.05
+    assert law.residual < 0.1
 
 
 def test_prompts_longer_than_a_step_s_tokens() -> None:

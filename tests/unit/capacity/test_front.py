@@ -82,7 +82,11 @@ def test_what_is_no_delay_is_left_out(odd: Delay) -> None:
 
 
 DELAYS = st.builds(
-    Delay, rate_rps=st.floats(-10, 1e6), seconds=st.floats(), requests=st.just(10), error_s=st.floats(0, 10)
+    Delay,
+    rate_rps=st.one_of(st.floats(-10, 0), st.floats(1e-6, 1e6)),
+    seconds=st.floats(),
+    requests=st.just(10),
+    error_s=st.floats(0, 10),
 )
 
 
