@@ -48,14 +48,21 @@ class Bottleneck:
         return _ADVICE[self.name] if self.name is not None else None
 
 
-def bottleneck(twin: Twin, objectives: Objectives, correction: Mapping[str, float], near_rps: float) -> Bottleneck:
+def bottleneck(
+    twin: Twin,
+    objectives: Objectives,
+    correction: Mapping[str, float],
+    near_rps: float,
+    *,
+    requests: int = _QUICK,
+) -> Bottleneck:
     """What limits the twin at its capacity, which is near that rate; nothing where no rate holds.
 
-    ValueError as capacity().
+    `requests`: so many are simulated at a time. ValueError as capacity().
     """
 
     def found(changed: Twin) -> float:
-        return capacity(changed, objectives, near_rps, correction=correction, seeds=(0,), requests=_QUICK)
+        return capacity(changed, objectives, near_rps, correction=correction, seeds=(0,), requests=requests)
 
     base = found(twin)
     gains = {name: found(relaxed) / base - 1 for name, relaxed in _relaxed(twin).items()} if base else {}

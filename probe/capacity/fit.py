@@ -144,11 +144,13 @@ class _Seen:
         ended = _column(sum(w.finished_prompt_tokens for w in s) for s in told) / finished
         own = lengths[:, None] * np.where(ended > 0, ended * fresh / lengths.mean(), 1.0)[None, :]
         self.chunks = np.ceil(own / chunk_tokens)
-        mean_chunk, mean_chunks = (
-            (lengths / np.ceil(lengths / chunk_tokens)).mean(),
-            np.ceil(lengths / chunk_tokens).mean(),
-        )
-        beside = _column(_as_begun(s, lambda w: w.prompts / w.steps if w.steps else 0.0) for s in told) * mean_chunks
+        each = np.ceil(lengths / chunk_tokens)
+        mean_chunk, mean_chunks = (lengths / each).mean(), each.mean()
+        # Who else begins in the same step: all who came in the one before, a long one where that held a prompt.
+        rate = _column(sum(w.prompts for w in s) / sum(w.seconds * w.engines for w in s) for s in told)
+        busy = 1 - np.exp(-rate * self.prefill_s)
+        calm = _column(_as_begun(s, lambda w: w.prompts / w.steps if w.steps else 0.0) for s in told)
+        beside = busy * rate * self.prefill_s + (1 - busy) * calm * mean_chunks
         self.begun_chunk = np.minimum(own / self.chunks + mean_chunk * beside[None, :], float(chunk_tokens))
         self.prefill_scatter = 0.02 + 0.2 / np.sqrt(finished)
 

@@ -29,13 +29,21 @@ _UNEXPLAINED = 0.15  # median error of the law
 _SEATS = 3.0
 _STRETCH_S = 30.0  # a second's arrivals are no load
 _Z, _FLOOR = 1.64, 0.04
-_QUICK = 1500
+_REQUESTS = 3000
 
 
 def forecast(
-    readings: Sequence[ServerSnapshot], workload: Workload, objectives: Objectives, hints: Hints | None = None
+    readings: Sequence[ServerSnapshot],
+    workload: Workload,
+    objectives: Objectives,
+    hints: Hints | None = None,
+    *,
+    requests: int = _REQUESTS,
 ) -> Capacity:
-    """The capacity for requests like the workload's, as far as live traffic tells."""
+    """The capacity for requests like the workload's, as far as live traffic tells.
+
+    `requests`: so many are simulated at a time; with fewer it is quicker and a little less sure.
+    """
     if (lacking := _lacking(readings, objectives)) is not None:
         return _silent(lacking)
     seen = windows(readings)
@@ -51,20 +59,20 @@ def forecast(
         return _silent(
             f"not enough evidence: at {rate:.3g} requests/s too few run at a time to tell what one more costs"
         )
-    found = capacity(twin, objectives, max(2 * rate, 1e-3))
+    found = capacity(twin, objectives, max(2 * rate, 1e-3), requests=requests)
     low, high = _range(seen)
     share = high * _alike(begun, workload) / found if found else 0.0
     condition = ""
     doubt = _doubt(model.law, found, share) if model.law is not None else None
     if doubt is None and model.max_num_seqs is None:
         most = max(*(reading.running or 0.0 for reading in readings), *(w.batch * w.engines for w in seen))
-        would_run = predict(twin, found, objectives, requests=_QUICK).running
+        would_run = predict(twin, found, objectives, requests=requests // 2).running
         doubt = _crowded(most, would_run)
         if would_run > most:
             condition = f", and provided that max_num_seqs is at least {would_run:.0f}"
     if doubt is not None:
         return _silent(doubt)
-    half = _Z * math.hypot(_spread(model, objectives, found), _FLOOR, _extrapolated(share))
+    half = _Z * math.hypot(_spread(model, objectives, found, requests // 2), _FLOOR, _extrapolated(share))
     if half > _TOO_WIDE:
         spread = f"give or take {half:.0%}" if math.isfinite(half) else "and no second opinion"
         return _silent(f"not enough evidence: {found:.3g} requests/s, {spread}, seen up to {share:.0%} of it")
@@ -143,13 +151,13 @@ def _alike(begun: Window, workload: Workload) -> float:
     return min(prompt, output, 1.0)
 
 
-def _spread(model: Model, objectives: Objectives, found: float) -> float:
+def _spread(model: Model, objectives: Objectives, found: float, requests: int) -> float:
     """The relative standard deviation of a capacity, from what it is without each part (jackknife: Quenouille, Tukey).
 
     Infinite where there are no parts to leave out.
     """
     twins = (model.twin(without=i) for i in range(model.parts))
-    values = [capacity(twin, objectives, found, seeds=(0,), requests=_QUICK) for twin in twins if twin is not None]
+    values = [capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None]
     if len(values) < 2:  # noqa: PLR2004
         return math.inf
     mean = fmean(values)

@@ -45,7 +45,8 @@ def front(delays: Sequence[Delay], negligible_s: float) -> Front:
     delays = [d for d in delays if d.rate_rps > 0 and all(map(math.isfinite, (d.rate_rps, d.seconds, d.error_s)))]
     if not delays:
         return Front(FrontEnd(), 0.0)
-    weights = [1 / max(delay.error_s, 1e-6) ** 2 for delay in delays]
+    certainty = [1 / max(delay.error_s, 1e-6) for delay in delays]
+    weights = [one * one for one in certainty]  # a product is never out of range, as a power is
     mean_s = sum(d.seconds * w for d, w in zip(delays, weights, strict=True)) / sum(weights)
     if mean_s < max(negligible_s, _CERTAIN / math.sqrt(sum(weights))):
         return Front(FrontEnd(), 0.0)
@@ -57,7 +58,7 @@ def front(delays: Sequence[Delay], negligible_s: float) -> Front:
 
 def _explained(delays: Sequence[Delay], weights: Sequence[float], service_s: float) -> tuple[float, float, float]:
     """How badly a service time explains the delays with the constant that suits it best, the time, and the constant."""
-    by_queue = [service_s + d.rate_rps * service_s**2 / (2 * (1 - d.rate_rps * service_s)) for d in delays]
+    by_queue = [service_s + d.rate_rps * service_s * service_s / (2 * (1 - d.rate_rps * service_s)) for d in delays]
     left = [d.seconds - queued for d, queued in zip(delays, by_queue, strict=True)]
     added_s = max(sum(w * x for w, x in zip(weights, left, strict=True)) / sum(weights), 0.0)
-    return sum(w * (x - added_s) ** 2 for w, x in zip(weights, left, strict=True)), service_s, added_s
+    return sum(w * (x - added_s) * (x - added_s) for w, x in zip(weights, left, strict=True)), service_s, added_s

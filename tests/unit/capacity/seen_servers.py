@@ -1,0 +1,108 @@
+"""Servers whose law is known, in virtual time, and what a poll of their metrics shows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from probe.capacity.twin import Twin
+from probe.records import Api, Histogram, Objective, Objectives, ServerSnapshot
+from probe.sim.cost import FrontEnd, Profile, StepCost, Unrest
+from probe.sim.virtual import Users, VirtualServer
+from probe.workload import Lognormal, Workload
+
+# About an 8B model on a large GPU, one on a small GPU, and one whose prompts are what takes the time.
+FAST = StepCost(0.003, 3e-5, 4e-5, 0.006, 5e-8)
+SLOW = StepCost(0.004, 2e-5, 3e-4, 0.060, 5e-7)
+WORDY = StepCost(0.002, 2e-5, 1.2e-4, 0.002, 2e-8)
+NO_FRONT = FrontEnd()
+
+
+def workload(prompt: int, output: int, sigma: float = 0.5) -> Workload:
+    """Log-normal lengths, or fixed ones for a sigma of 0."""
+    if not sigma:
+        return Workload("w", Api.COMPLETIONS, prompt, output)
+    return Workload("w", Api.COMPLETIONS, Lognormal(prompt, sigma, prompt * 6), Lognormal(output, sigma, output * 6))
+
+
+CHAT = workload(400, 150)
+
+
+def promise(ttft_s: float | None, tpot_s: float | None) -> Objectives:
+    return Objectives(
+        name="o",
+        ttft=Objective(0.95, ttft_s) if ttft_s else None,
+        tpot=Objective(0.95, tpot_s) if tpot_s else None,
+    )
+
+
+def profile(
+    cost: StepCost, *, seats: int = 512, kv_tokens: int = 400_000, chunk: int = 2048, front_end: FrontEnd = NO_FRONT
+) -> Profile:
+    return Profile(
+        name="known",
+        description="",
+        cost=cost,
+        max_num_seqs=seats,
+        block_size=16,
+        num_blocks=kv_tokens // 16 + 1,
+        max_num_batched_tokens=chunk,
+        max_model_len=min(65_536, kv_tokens),
+        unrest=Unrest(noise_ratio=0.03),
+        front_end=front_end,
+    )
+
+
+def twin_of(known: Profile, asked: Workload) -> Twin:
+    """The twin that knows all of it."""
+    return Twin(
+        cost=known.cost,
+        kv_tokens=float(known.usable_blocks * known.block_size),
+        workload=asked,
+        max_num_seqs=known.max_num_seqs,
+        chunk_tokens=known.max_num_batched_tokens,
+        front_end=known.front_end,
+    )
+
+
+def polled(server: VirtualServer, seconds: float, every_s: float = 1.0, warm_s: float = 30.0) -> list[ServerSnapshot]:
+    """Readings of a server that has been at work for a while."""
+    begin_s = server.now_s + warm_s
+    readings = []
+    for i in range(round(seconds / every_s) + 1):
+        server.advance(begin_s + i * every_s)
+        readings.append(server.snapshot())
+    return readings
+
+
+def watched(known: Profile, asked: Workload, rate_rps: float, seconds: float, seed: int = 1) -> list[ServerSnapshot]:
+    """Readings of live traffic."""
+    return polled(VirtualServer(known, seed=seed, users=Users(rate_rps, asked)), seconds)
+
+
+def without(reading: ServerSnapshot, *names: str) -> ServerSnapshot:
+    """A reading of a server that does not have these histograms."""
+    kept: Mapping[str, Histogram] = {k: h for k, h in reading.histograms.items() if k not in names}
+    return replace(reading, histograms=kept)
+
+
+def restarted(readings: Sequence[ServerSnapshot], at: int) -> list[ServerSnapshot]:
+    """The same, with all that is counted beginning at zero at reading `at`."""
+    zero = readings[at]
+
+    def since(reading: ServerSnapshot) -> ServerSnapshot:
+        assert reading.prompt_tokens is not None
+        assert zero.prompt_tokens is not None
+        assert reading.generation_tokens is not None
+        assert zero.generation_tokens is not None
+        return replace(
+            reading,
+            prompt_tokens=reading.prompt_tokens - zero.prompt_tokens,
+            generation_tokens=reading.generation_tokens - zero.generation_tokens,
+            histograms={k: less(h, zero.histograms[k]) for k, h in reading.histograms.items()},
+        )
+
+    return [*readings[:at], *map(since, readings[at:])]
+
+
+def less(histogram: Histogram, other: Histogram) -> Histogram:
+    pairs = zip(histogram.buckets, other.buckets, strict=True)
+    return Histogram(tuple((bound, n - m) for (bound, n), (_, m) in pairs), histogram.sum - other.sum)

@@ -1,0 +1,170 @@
+"""From windows to the law of a step. Single terms are confounded, so step times over what was seen are compared."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seen_servers import CHAT, FAST, SLOW, WORDY, profile, watched, without, workload
+
+from probe.capacity.fit import MIN_WINDOWS, Law, fit
+from probe.capacity.model import prompt_lengths
+from probe.capacity.windows import Window, windows
+from probe.records import ServerSnapshot
+from probe.sim.cost import Batch, StepCost
+from probe.workload import Workload
+
+KNOWN = {
+    "fast": (FAST, CHAT, 12.0),
+    "slow": (SLOW, CHAT, 1.5),
+    "wordy": (WORDY, workload(1500, 100), 2.4),
+    "fixed lengths": (FAST, workload(512, 128, 0), 12.0),
+}
+
+
+def learnt(readings: Sequence[ServerSnapshot], asked: Workload, chunk: int = 2048) -> Law | None:
+    return fit([windows(readings)], chunk, prompt_lengths(asked))
+
+
+def alike(count: int = 40, **changed: float) -> list[Window]:
+    """Windows of one second, all the same."""
+    plain = Window(0, 1, 50, 490, 9.8, 10, 1000, 1, 10, 0.5, 1000, 500, 10, 0, 4000, 0)
+    return [replace(plain, begin_s=i, end_s=i + 1, **changed) for i in range(count)]
+
+
+def off(law: Law, cost: StepCost, seen: Sequence[Window], prompt: int) -> list[float]:
+    """By how much the law is off, over the batches that it was learnt from, without and with a prompt in the step.
+
+    As a share of the step, or of a gap as users saw it where that is longer: steps that hardly count are hardly learnt.
+    """
+    gap_s = sorted(window.itl_s for window in seen)[len(seen) // 2]
+    found = []
+    middle = sorted(window.batch for window in seen)[len(seen) // 20 : -len(seen) // 20 or None]
+    tokens_each = sum(w.kv_tokens for w in seen) / sum(w.batch for w in seen)
+    for batch in (middle[0], middle[len(middle) // 2], middle[-1]):
+        for prefill in (0, prompt):
+            n = round(batch)
+            step = Batch(n, n + prefill, round(tokens_each * n))
+            true_s = cost.step_seconds(step)
+            found.append((law.cost.step_seconds(step) - true_s) / max(true_s, gap_s))
+    return found
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_steps_of_a_known_server_are_recovered(name: str) -> None:
+    cost, asked, rate_rps = KNOWN[name]
+    readings = watched(profile(cost), asked, rate_rps, 240.0)
+    law = learnt(readings, asked)
+    assert law is not None
+    prompt = asked.prompt_tokens if isinstance(asked.prompt_tokens, int) else asked.prompt_tokens.median
+    errors = off(law, cost, windows(readings), prompt)
+    # Of steps that only decode. They are hardly seen where prompts take nearly all of the time.
+    assert max(map(abs, errors[::2])) < (0.2 if name == "wordy" else 0.05)
+    assert max(map(abs, errors)) < 0.12
+    assert law.residual < 0.1
+
+
+def test_prompts_longer_than_a_step_s_tokens() -> None:
+    asked = workload(6000, 100, 0.3)
+    readings = watched(profile(FAST, chunk=1024), asked, 1.2, 240.0)
+    law = learnt(readings, asked, 1024)
+    assert law is not None
+    assert max(map(abs, off(law, FAST, windows(readings), 1000))) < 0.12
+
+
+def test_an_old_server_without_steps_and_prefill_times() -> None:
+    readings = [
+        without(r, "iteration_tokens", "prefill", "prompt_length") for r in watched(profile(SLOW), CHAT, 1.5, 240.0)
+    ]
+    law = learnt(readings, CHAT)
+    assert law is not None
+    assert max(map(abs, off(law, SLOW, windows(readings), 400)[::2])) < 0.08
+
+
+def test_a_cache_that_was_not_seen_costs_nothing() -> None:
+    """Else its term would be the first guess: a tenth of a step for each token in it."""
+    readings = [replace(r, kv_cache_tokens=None) for r in watched(profile(FAST), CHAT, 12.0, 120.0)]
+    law = learnt(readings, CHAT)
+    assert law is not None
+    assert law.cost.per_kv_token_s == 0
+    assert law.cost.step_seconds(Batch(30, 30)) == pytest.approx(FAST.step_seconds(Batch(30, 30, 15_000)), rel=0.07)
+
+
+def test_a_hiccup_does_not_move_the_law() -> None:
+    seen = windows(watched(profile(FAST), CHAT, 12.0, 120.0))
+    shaken = [replace(w, itl_sum_s=w.itl_sum_s * 6) if i % 15 == 0 else w for i, w in enumerate(seen)]
+    calm, rough = fit([seen], 2048, prompt_lengths(CHAT)), fit([shaken], 2048, prompt_lengths(CHAT))
+    assert calm is not None
+    assert rough is not None
+    step = Batch(20, 20, 8000)
+    assert rough.cost.step_seconds(step) == pytest.approx(calm.cost.step_seconds(step), rel=0.08)
+
+
+def test_too_few_or_too_idle_windows_give_no_law() -> None:
+    assert fit([], 2048, [100.0]) is None
+    assert fit([[]], 2048, [100.0]) is None
+    assert fit([alike(MIN_WINDOWS - 1)], 2048, [100.0]) is None
+    assert fit([alike(MIN_WINDOWS)], 2048, [100.0]) is not None
+    assert fit([alike(steps=450)], 2048, [100.0]) is None  # about one at a time
+    assert fit([alike(steps=0)], 2048, [100.0]) is None
+    assert fit([alike(itl_sum_s=0.0)], 2048, [100.0]) is None
+
+
+def test_without_prompts_nothing_tells_what_one_costs() -> None:
+    assert fit([alike(prompts=0, prompt_tokens=0, finished=0)], 2048, [100.0]) is None
+    assert fit([alike(cached_tokens=1000)], 2048, [100.0]) is None
+    assert fit([alike(cached_tokens=5000)], 2048, [100.0]) is None  # a cache hit of a prompt that ends in the next
+
+
+def test_prefill_times_of_zero_are_left_aside() -> None:
+    assert fit([alike(prefill_sum_s=0.0)], 2048, [100.0]) is not None
+
+
+def test_windows_that_are_all_alike_explain_themselves() -> None:
+    law = fit([alike()], 2048, [100.0])
+    assert law is not None
+    assert law.residual < 0.01
+    assert law.batches == (9.8, 9.8)
+    assert np.isfinite(law.covariance).all()
+
+
+def odd(source: random.Random) -> Window:
+    """Figures of any size, and many of them zero."""
+
+    def figure(most: float) -> float:
+        return source.choice((0.0, 10 ** source.uniform(-6, 0) * most, most))
+
+    return Window(
+        begin_s=0.0,
+        end_s=source.uniform(1, 300),
+        steps=figure(1e4),
+        decodes=20 + figure(1e5),
+        itl_sum_s=figure(1e4),
+        prompts=figure(1e3),
+        prompt_tokens=figure(1e6),
+        ttft_sum_s=figure(1e3),
+        finished=figure(1e3),
+        prefill_sum_s=figure(1e3),
+        finished_prompt_tokens=figure(1e6),
+        generation_tokens=figure(1e6),
+        running=figure(1e3),
+        waiting=figure(1e3),
+        kv_tokens=figure(1e7),
+        cached_tokens=figure(1e6),
+        engines=source.randint(1, 8),
+    )
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.integers(6, 15), st.sampled_from([1, 512, 8192]))
+def test_whatever_the_windows_a_law_is_sound_or_absent(seed: int, count: int, chunk: int) -> None:
+    source = random.Random(seed)
+    seen = [odd(source) for _ in range(count)]
+    law = fit([seen[:4], seen[4:]], chunk, [100.0, 1000.0])
+    if law is not None:
+        assert law.residual >= 0
+        assert 0 < law.cost.step_seconds(Batch(10, 10, 100)) < math.inf

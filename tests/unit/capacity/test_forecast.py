@@ -1,0 +1,133 @@
+"""Capacity from live traffic: right on servers that are known, silent where it would be guessing."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from seen_servers import CHAT, FAST, WORDY, profile, promise, restarted, twin_of, watched, without, workload
+
+from probe.capacity.forecast import forecast
+from probe.capacity.model import Hints
+from probe.capacity.twin import capacity
+from probe.records import Capacity, Objectives, ServerSnapshot
+from probe.workload import Workload
+
+USUAL = promise(0.5, 0.03)
+HINTS = Hints(max_num_seqs=512)
+BUSY = watched(profile(FAST), CHAT, 12.0, 60.0)
+SERVERS = {
+    "fast": (profile(FAST), CHAT, promise(0.5, 0.03)),
+    "few seats": (profile(FAST, seats=24), CHAT, promise(1.0, 0.1)),
+    "wordy": (profile(WORDY, chunk=4096), workload(1200, 150, 0.4), promise(1.0, 0.1)),
+}
+
+
+def said(
+    readings: Sequence[ServerSnapshot],
+    asked: Workload = CHAT,
+    objectives: Objectives = USUAL,
+    hints: Hints | None = HINTS,
+    requests: int = 400,
+) -> Capacity:
+    """The forecast, which is either silent or whole."""
+    found = forecast(readings, asked, objectives, hints, requests=requests)
+    assert found.mode == "forecast"
+    assert found.reason
+    whole = (found.requests_per_second, found.lower, found.upper, found.output_tokens_per_second, found.learnt_from)
+    if found.requests_per_second is None:
+        assert whole == (None,) * 5
+    else:
+        assert None not in whole
+    return found
+
+
+def silence(readings: Sequence[ServerSnapshot], **how: object) -> str:
+    found = said(readings, **how)  # type: ignore[arg-type]
+    assert found.requests_per_second is None
+    return str(found.reason)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_at_six_tenths_of_the_load_it_is_within_a_tenth(name: str) -> None:
+    known, asked, objectives = SERVERS[name]
+    truth = capacity(twin_of(known, asked), objectives, 5.0, seeds=(7,), requests=1500)
+    hints = Hints(known.max_num_seqs, known.max_num_batched_tokens)
+    found = said(watched(known, asked, 0.6 * truth, 200.0), asked, objectives, hints, requests=900)
+    assert found.requests_per_second == pytest.approx(truth, rel=0.1)
+    assert found.lower is not None
+    assert found.upper is not None
+    assert found.lower < truth < found.upper
+    assert found.learnt_from is not None
+    assert found.learnt_from[0] <= 0.6 * truth * 1.2
+    assert found.learnt_from[1] == pytest.approx(0.6 * truth, rel=0.35)
+    assert "experimental" in str(found.reason)
+
+
+def test_too_few_readings() -> None:
+    assert "0 readings" in silence([])
+    assert "11 readings" in silence(BUSY[:11])
+
+
+def test_an_idle_server() -> None:
+    assert "next to nothing" in silence(watched(profile(FAST), CHAT, 0.0, 30.0))
+    assert "too few run at a time" in silence(watched(profile(FAST), CHAT, 0.3, 120.0))
+
+
+def test_readings_of_one_moment() -> None:
+    assert "next to nothing" in silence([BUSY[0]] * 50)
+
+
+def test_without_a_latency_promised_no_load_is_too_much() -> None:
+    assert "nothing was promised" in silence(BUSY, objectives=promise(None, None))
+    assert "nothing was promised" in silence(BUSY, objectives=Objectives("o", availability=0.999))
+
+
+def test_a_cache_of_unknown_size() -> None:
+    assert "KV cache" in silence([replace(r, kv_cache_tokens=None) for r in BUSY])
+
+
+@pytest.mark.parametrize("missing", ["itl", "ttft"])
+def test_a_server_without_the_histograms_it_takes(missing: str) -> None:
+    assert "next to nothing" in silence([without(r, missing) for r in BUSY])
+
+
+def test_an_objective_that_no_load_meets() -> None:
+    assert "no rate holds" in silence(BUSY, objectives=promise(0.002, None))
+
+
+def test_an_objective_that_is_far_from_broken() -> None:
+    """Such a figure would be an extrapolation over more than the law was seen to hold for."""
+    assert "not enough evidence: seen up to" in silence(watched(profile(FAST), CHAT, 2.0, 90.0), hints=HINTS)
+
+
+def test_seats_that_nobody_knows_of() -> None:
+    """A server with 16 of them looks like one with hundreds, until they are taken."""
+    readings = watched(profile(FAST, seats=16), CHAT, 5.5, 90.0)
+    assert "max_num_seqs is not known" in silence(readings, hints=None)
+
+
+def test_a_law_that_explains_nothing() -> None:
+    """Every other window is of a server three times as slow: another one behind the same address."""
+    fast, slow = BUSY, watched(replace(profile(FAST), cost=replace(FAST, host_s=0.03)), CHAT, 12.0, 60.0)
+    mixed: list[ServerSnapshot] = []
+    for i, reading in enumerate(fast):
+        source = (fast, slow)[i // 2 % 2][i]
+        mixed.append(replace(source, at_ns=reading.at_ns))
+    assert said(mixed).requests_per_second is None
+
+
+def test_a_restart_between_readings_is_left_out() -> None:
+    whole, cut = said(BUSY, requests=200), said(restarted(BUSY, 30), requests=200)
+    assert whole.requests_per_second is not None
+    if cut.requests_per_second is not None:
+        assert cut.requests_per_second == pytest.approx(whole.requests_per_second, rel=0.1)
+
+
+def test_live_requests_shorter_than_the_workload_s_count_for_less() -> None:
+    """Ten a second of a tenth of the tokens are a tenth of the load."""
+    readings = watched(profile(FAST), workload(60, 60), 8.0, 90.0)
+    assert "not enough evidence" in silence(readings, asked=workload(2000, 400), objectives=promise(1.0, 0.05))
+
+
+def test_the_same_readings_say_the_same() -> None:
+    assert said(BUSY, requests=150) == said(BUSY, requests=150)

@@ -1,0 +1,166 @@
+"""What is understood of a server, from readings of its metrics."""
+
+from dataclasses import replace
+from itertools import islice
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from seen_servers import CHAT, FAST, polled, profile, restarted, watched, without, workload
+
+from probe.capacity.model import Hints, Model, mean_length, prompt_lengths
+from probe.capacity.twin import UNLIMITED_SEQS
+from probe.records import ServerSnapshot
+from probe.sim.virtual import Users, VirtualServer
+from probe.workload import Lognormal, Workload, lengths
+
+KNOWN = profile(FAST)
+BUSY = watched(KNOWN, CHAT, 12.0, 90.0)
+
+
+def model(readings: list[ServerSnapshot], asked: Workload = CHAT, hints: Hints | None = None) -> Model:
+    found = Model(asked, hints or Hints())
+    found.watch(readings)
+    return found
+
+
+def test_a_twin_of_a_watched_server() -> None:
+    seen = model(BUSY)
+    twin = seen.twin()
+    assert twin is not None
+    assert seen.law is not None
+    assert twin.cost == seen.law.cost
+    assert twin.kv_tokens == 400_000
+    assert (twin.engines, twin.accepted_tokens, twin.prefix_caching) == (1, 0.0, False)
+    assert (twin.max_num_seqs, twin.chunk_tokens) == (UNLIMITED_SEQS, 2048)
+
+
+def test_the_live_rate_is_that_of_first_tokens() -> None:
+    assert model(BUSY).live_rps == pytest.approx(12.0, rel=0.2)
+
+
+def test_another_look_at_the_live_rate_counts_by_its_length() -> None:
+    seen = model(BUSY)
+    before = seen.live_rps
+    seen.saw_live(before + 3.0, 45.0)
+    assert seen.live_rps == pytest.approx(before + 1.0)
+    seen.saw_live(1000.0, 0.0)
+    assert seen.live_rps == pytest.approx(before + 1.0)
+
+
+def test_before_anything_is_seen_there_is_no_twin() -> None:
+    bare = Model(CHAT, Hints())
+    assert (bare.twin(), bare.parts, bare.live_rps, bare.live_differs) == (None, 0, 0.0, False)
+    for readings in ([], BUSY[:1], [BUSY[0], BUSY[0]], watched(KNOWN, CHAT, 0.0, 20.0)):
+        seen = model(readings)
+        assert (seen.twin(), seen.live_rps) == (None, 0.0)
+
+
+def test_a_restart_while_watching_leaves_the_live_rate_unknown() -> None:
+    late = restarted(BUSY, 20)
+    assert late[-1].histograms["ttft"].count > late[0].histograms["ttft"].count  # the ends alone would not show it
+    assert model(late).live_rps == 0.0
+    assert model([without(BUSY[0], "ttft"), *BUSY[1:]]).live_rps == 0.0
+
+
+def test_a_part_can_be_left_out() -> None:
+    seen = Model(CHAT, Hints())
+    for begin in range(0, 90, 30):
+        seen.learn(BUSY[begin : begin + 31])
+    whole = seen.twin()
+    law = seen.law
+    part = seen.twin(without=1)
+    assert seen.parts == 3
+    assert seen.law is law  # that of the last whole one
+    assert whole is not None
+    assert part is not None
+    assert part.cost != whole.cost
+    assert Model(CHAT, Hints()).twin(without=0) is None
+
+
+def test_live_users_of_the_same_lengths_do_not_differ() -> None:
+    assert not model(BUSY).live_differs
+    assert model(BUSY).live == Users(model(BUSY).live_rps, CHAT)
+
+
+def test_live_users_of_other_lengths_do() -> None:
+    heavy = workload(2000, 300, 0.3)
+    seen = model(watched(KNOWN, heavy, 3.0, 120.0))
+    assert seen.live_differs
+    live = seen.live.workload
+    assert mean_length(live.prompt_tokens) == pytest.approx(mean_length(heavy.prompt_tokens), rel=0.1)
+    assert mean_length(live.output_tokens) == pytest.approx(mean_length(heavy.output_tokens), rel=0.15)
+
+
+def test_too_few_requests_do_not_tell_lengths() -> None:
+    assert not model(watched(KNOWN, workload(2000, 300), 0.05, 100.0)).live_differs
+
+
+def test_seats_show_when_requests_wait_with_memory_free() -> None:
+    crowd = polled(VirtualServer(profile(FAST, seats=16), users=Users(20.0, CHAT)), 30.0)
+    assert model(crowd).max_num_seqs == 16
+    assert model(crowd, hints=Hints(max_num_seqs=99)).max_num_seqs == 99
+    assert model(BUSY).max_num_seqs is None
+    no_gauges = [replace(r, running=None, waiting=None) for r in crowd]
+    assert model(no_gauges).max_num_seqs is None
+
+
+def test_those_of_several_engines_are_seats_of_each() -> None:
+    two = VirtualServer(profile(FAST, seats=16), users=Users(40.0, CHAT), shares=(0.5, 0.5))
+    seen = model(polled(two, 40.0))
+    assert seen.max_num_seqs == pytest.approx(16, abs=1)
+    twin = seen.twin()
+    assert twin is not None
+    assert twin.engines == 2
+
+
+def test_requests_that_wait_for_memory_say_nothing_of_seats() -> None:
+    full = polled(VirtualServer(profile(FAST, kv_tokens=8000), users=Users(20.0, CHAT)), 20.0)
+    assert model(full).max_num_seqs is None
+
+
+def test_speculation_is_told_by_tokens_that_come_together() -> None:
+    quick = VirtualServer(KNOWN, users=Users(12.0, CHAT), accepted_tokens=1.0)
+    twin = model(polled(quick, 60.0)).twin()
+    assert twin is not None
+    assert twin.accepted_tokens == pytest.approx(1.0, abs=0.2)
+
+
+def test_a_prefix_cache_is_told_by_its_hits() -> None:
+    shared = replace(workload(1000, 100, 0.3), shared_tokens=600)
+    server = VirtualServer(replace(KNOWN, prefix_caching=True), users=Users(10.0, shared))
+    twin = model(polled(server, 60.0), shared).twin()
+    assert twin is not None
+    assert twin.prefix_caching
+
+
+def test_an_unknown_cache_size_is_no_limit() -> None:
+    twin = model([replace(r, kv_cache_tokens=None) for r in BUSY]).twin()
+    assert twin is not None
+    assert twin.kv_tokens >= 1e9
+    assert twin.cost.per_kv_token_s == 0.0
+
+
+def test_answers_of_one_token_decode_nothing() -> None:
+    assert model(watched(KNOWN, workload(300, 1, 0), 10.0, 30.0)).twin() is None
+
+
+@pytest.mark.parametrize("asked", [CHAT, workload(300, 20, 0), Workload("w", CHAT.api, Lognormal(500, 1.2, 900), 1)])
+def test_the_mean_of_lengths(asked: Workload) -> None:
+    drawn = fmean(prompt for prompt, _ in islice(lengths(asked), 20_000))
+    assert mean_length(asked.prompt_tokens) == pytest.approx(drawn, rel=0.02)
+
+
+def test_a_spread_of_nothing_is_one_length() -> None:
+    assert mean_length(Lognormal(100, 0.0, 80)) == 80.0
+
+
+@given(st.integers(1, 10_000), st.floats(0.0, 1.5), st.integers(1, 20_000), st.integers(0, 12_000), st.floats(0, 1))
+def test_prompt_lengths_are_ordered_and_above_zero(
+    median: int, sigma: float, maximum: int, shared: int, cached: float
+) -> None:
+    for prompt in (median, Lognormal(median, sigma, maximum)):
+        found = prompt_lengths(Workload("w", CHAT.api, prompt, 10, shared), cached_ratio=cached)
+        assert found == sorted(found)
+        assert 1 <= found[0] <= found[-1] <= max(median, maximum)

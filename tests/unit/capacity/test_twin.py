@@ -1,0 +1,244 @@
+"""The twin: what a load does to it, and where it breaks."""
+
+import math
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seen_servers import CHAT, FAST, SLOW, WORDY, profile, promise, twin_of, workload
+
+from probe.capacity.twin import Predicted, Sent, Twin, _root, capacity, predict, replay
+from probe.distribution import percentile
+from probe.sim.cost import FrontEnd, StepCost
+from probe.sim.virtual import Users, VirtualServer
+from probe.workload import Workload, lengths
+
+USUAL = promise(0.5, 0.03)
+NOBODY = Users(0.0, CHAT)
+TWIN = twin_of(profile(FAST), CHAT)
+
+
+def test_a_prediction_is_what_the_server_of_that_law_does() -> None:
+    server = VirtualServer(profile(FAST), seed=9, users=Users(15.0, CHAT))
+    server.advance(300.0)
+    seen = [visit for visit in server.visits if visit.arrival_s > 60]
+    found = predict(TWIN, 15.0, USUAL, requests=2000)
+    assert found.ttft_p50_s == pytest.approx(percentile(sorted(v.ttft_s for v in seen), 0.5), rel=0.08)
+    assert found.tpot_s == pytest.approx(percentile(sorted(v.tpot_s for v in seen), 0.95), rel=0.08)
+    assert found.running == pytest.approx(15.0 * sum(v.last_s - v.entered_s for v in seen) / len(seen), rel=0.15)
+
+
+def test_a_queue_without_end_is_infinite() -> None:
+    found = predict(TWIN, 1000.0, USUAL, requests=500)
+    assert (found.ttft_s, found.tpot_p50_s) == (math.inf, math.inf)
+    assert found.over(USUAL) == math.inf
+
+
+def test_what_is_added_before_the_server_is_in_every_first_token() -> None:
+    bare = predict(TWIN, 5.0, USUAL, requests=300)
+    later = predict(replace(TWIN, added_s=0.1), 5.0, USUAL, requests=300)
+    assert later.ttft_s - bare.ttft_s == pytest.approx(0.1)
+    assert later.tpot_s == bare.tpot_s
+
+
+def test_a_latency_without_an_objective_is_never_over() -> None:
+    found = Predicted(2.0, 0.02, 1.0, 0.01, 5.0, 0.0)
+    assert found.over(promise(1.0, None)) == 2.0
+    assert found.over(promise(None, 0.04)) == 0.5
+    assert found.over(promise(None, None)) == 0.0
+
+
+def replayed(twin: Twin, sent: list[Sent], live: Users = NOBODY) -> Predicted:
+    return replay(twin, sent, live, USUAL, settle_s=20.0)
+
+
+def poisson(rate_rps: float, count: int, asked: Workload = CHAT, seed: int = 5) -> list[Sent]:
+    server = VirtualServer(profile(FAST), seed=seed, users=Users(rate_rps, asked))
+    server.advance(count / rate_rps)
+    return sorted((Sent(v.arrival_s, v.prompt_tokens, v.output_tokens) for v in server.visits), key=lambda s: s.at_s)
+
+
+def test_a_replay_is_what_the_server_of_that_law_does_with_the_same_requests() -> None:
+    sent = poisson(12.0, 400)
+    server = VirtualServer(profile(FAST), seed=3)
+    visits = [server.submit(s.at_s, s.prompt_tokens, s.output_tokens) for s in sent]
+    server.advance(sent[-1].at_s + 60)
+    found = replayed(TWIN, sent)
+    assert found.ttft_p50_s == pytest.approx(percentile(sorted(v.ttft_s for v in visits), 0.5), rel=0.05)
+    assert found.ttft_s == pytest.approx(percentile(sorted(v.ttft_s for v in visits), 0.95), rel=0.08)
+    assert found.tpot_s == pytest.approx(percentile(sorted(v.tpot_s for v in visits), 0.95), rel=0.05)
+
+
+def test_live_users_of_other_lengths_slow_a_replay_as_they_slow_the_server() -> None:
+    heavy = workload(3000, 200, 0.3)
+    sent = poisson(5.0, 200)
+    server = VirtualServer(profile(FAST), seed=8, others=Users(2.0, heavy))
+    server.advance(30.0)
+    visits = [server.submit(30.0 + s.at_s, s.prompt_tokens, s.output_tokens) for s in sent]
+    server.advance(30.0 + sent[-1].at_s + 60)
+    alone, beside = replayed(TWIN, sent), replayed(TWIN, sent, Users(2.0, heavy))
+    assert beside.ttft_p50_s > 1.3 * alone.ttft_p50_s
+    assert beside.tpot_p50_s == pytest.approx(percentile(sorted(v.tpot_s for v in visits), 0.5), rel=0.15)
+
+
+def test_live_users_take_room_from_the_workload() -> None:
+    live = Users(2.0, workload(3000, 200, 0.3))
+    room = capacity(replace(TWIN, live=live), USUAL, 15.0, seeds=(0,), requests=300)
+    assert room < 0.85 * capacity(TWIN, USUAL, 15.0, seeds=(0,), requests=300)
+
+
+def test_a_chat_template_s_tokens_fit() -> None:
+    """The server counts more than was asked for, and the workload is of fixed lengths."""
+    twin = twin_of(profile(FAST), workload(256, 64, 0))
+    found = replayed(twin, [Sent(i / 2, 268, 64) for i in range(6)])
+    assert math.isfinite(found.ttft_s)
+
+
+def test_a_replay_needs_requests_and_not_their_order() -> None:
+    with pytest.raises(ValueError, match="nothing was sent"):
+        replayed(TWIN, [])
+    sent = poisson(5.0, 20)
+    assert replayed(TWIN, sent[::-1]).tpot_s == pytest.approx(replayed(TWIN, sent).tpot_s, rel=0.05)
+
+
+def test_only_judged_requests_count() -> None:
+    assert replayed(TWIN, [Sent(0.0, 100, 50, judged=False)]).ttft_s == math.inf
+
+
+def test_answers_that_outlast_the_drain_are_judged() -> None:
+    """Else the slowest would be missing, and the rest look quick."""
+    crawling = replace(TWIN, cost=replace(FAST, host_s=0.5), workload=workload(100, 600, 0))
+    sent = [Sent(0.0, 100, 600), Sent(0.1, 100, 10)]
+    assert replay(crawling, sent, NOBODY, USUAL, settle_s=900.0).tpot_p50_s == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_capacity_is_where_the_objective_breaks() -> None:
+    found = capacity(TWIN, USUAL, 3.0, requests=1000)
+    assert predict(TWIN, 0.93 * found, USUAL, requests=2000, seed=7).over(USUAL) < 1
+    assert predict(TWIN, 1.07 * found, USUAL, requests=2000, seed=7).over(USUAL) > 1
+
+
+@pytest.mark.parametrize("near_rps", [0.1, 2.0, 300.0])
+def test_the_first_guess_does_not_matter(near_rps: float) -> None:
+    expected = capacity(TWIN, USUAL, 20.0, seeds=(0,), requests=400)
+    assert capacity(TWIN, USUAL, near_rps, seeds=(0,), requests=400) == pytest.approx(expected, rel=0.02)
+
+
+def test_a_server_slower_than_its_twin_has_less() -> None:
+    bare = capacity(TWIN, USUAL, 20.0, seeds=(0,), requests=600)
+    assert capacity(TWIN, USUAL, 20.0, correction={"tpot": 1.3}, seeds=(0,), requests=600) < 0.9 * bare
+
+
+@pytest.mark.parametrize("objectives", [promise(0.5, None), promise(None, 0.03), promise(0.5, 0.03)])
+def test_one_objective_is_enough(objectives: object) -> None:
+    assert 5 < capacity(TWIN, objectives, 10.0, seeds=(0,), requests=500) < 100  # type: ignore[arg-type]
+
+
+def test_without_an_objective_or_a_guess_there_is_no_capacity() -> None:
+    with pytest.raises(ValueError, match="objective for a latency"):
+        capacity(TWIN, promise(None, None), 10.0)
+    for guess in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="first guess"):
+            capacity(TWIN, USUAL, guess)
+
+
+def test_answers_of_one_token_break_no_tpot() -> None:
+    """Their TPOT is not defined; the server holds them until its queue is too long."""
+    twin = twin_of(profile(FAST), workload(400, 1, 0))
+    assert predict(twin, 5.0, USUAL, requests=300).tpot_s == 0.0
+    both = capacity(twin, USUAL, 10.0, seeds=(0,), requests=500)
+    assert both == pytest.approx(capacity(twin, promise(0.5, None), 10.0, seeds=(0,), requests=500))
+    assert 20 < both < 70  # 400 tokens take 16 ms, and a step 9 ms
+    assert 20 < capacity(twin, promise(None, 0.03), 10.0, seeds=(0,), requests=500) < 120  # no queue without end
+
+
+def test_a_twin_that_holds_no_rate_at_all_ends_soon() -> None:
+    begun = time.monotonic()
+    assert capacity(TWIN, promise(0.001, 0.03), 10.0, requests=800) == 0.0
+    assert capacity(twin_of(profile(SLOW), CHAT), promise(10.0, 0.001), 1.0, requests=800) == 0.0
+    assert time.monotonic() - begun < 20
+
+
+def test_an_objective_that_nothing_breaks_ends_soon_and_far_above_the_guess() -> None:
+    free = replace(TWIN, cost=StepCost(0.0, 0.0, 0.0), noise_ratio=0.0)
+    begun = time.monotonic()
+    assert capacity(free, USUAL, 2.0, requests=500) > 400 * 2.0
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize(
+    "twin",
+    [
+        twin_of(profile(WORDY, chunk=512), workload(3000, 60, 0.4)),  # prompts of several chunks
+        twin_of(profile(FAST, kv_tokens=8000), CHAT),  # preempts
+        replace(TWIN, kv_tokens=1e12),
+        replace(TWIN, kv_tokens=1.0),  # no room for one request: as much as that takes
+        replace(TWIN, max_num_seqs=1),
+        replace(TWIN, chunk_tokens=16, max_num_seqs=8),
+        replace(TWIN, engines=3),
+        replace(TWIN, accepted_tokens=1.5),
+        replace(TWIN, prefix_caching=True, workload=replace(CHAT, shared_tokens=10_000)),
+        replace(TWIN, front_end=FrontEnd(per_request_s=0.1, per_prompt_token_s=1e-6)),
+        replace(TWIN, live=Users(1e-9, CHAT)),
+    ],
+)
+def test_odd_servers_have_a_capacity(twin: Twin) -> None:
+    found = capacity(twin, promise(2.0, 0.2), 1.0, seeds=(0,), requests=120)
+    assert 0 < found < 400
+
+
+def test_few_blocks_preempt() -> None:
+    small = twin_of(profile(FAST, kv_tokens=8000), CHAT)
+    assert predict(small, 8.0, USUAL, requests=400).preemptions > 0
+    assert predict(TWIN, 8.0, USUAL, requests=400).preemptions == 0
+
+
+ROOTS = st.floats(-5.5, 5.5)
+
+
+@given(ROOTS, st.floats(0.05, 40), st.floats(-0.5, 0.5), st.sampled_from(["line", "cliff", "bend", "step"]))
+@settings(max_examples=200)
+def test_a_root_is_found_in_few_looks(at: float, slope: float, guess: float, shape: str) -> None:
+    """Of whatever rises: straight, from nothing to the ceiling, or a flat part with a cliff behind it."""
+    looks = 0
+
+    def excess(rate: float) -> float:
+        nonlocal looks
+        looks += 1
+        x = math.log(rate) - at
+        value = {
+            "line": slope * x,
+            "cliff": math.expm1(min(slope * x, 700.0)),
+            "bend": x * (0.05 if x < 0 else slope),
+            "step": -1e-3 if x < 0 else 1.0,
+        }[shape]
+        return min(max(value, -13.8), math.log(4.0))
+
+    found = _root(excess, math.exp(guess))
+    assert looks < 60
+    assert abs(excess(found)) < 0.005 or abs(math.log(found) - at) < 0.009
+
+
+def test_a_root_out_of_reach_is_an_end_of_the_search() -> None:
+    looks: list[float] = []
+
+    def never(rate: float) -> float:
+        looks.append(rate)
+        return -1.0
+
+    assert _root(never, 1.0) > 400
+    assert len(looks) < 15
+    assert _root(lambda rate: looks.append(rate) or 1.0, 1.0) == 0.0
+    assert len(looks) < 30
+
+
+def test_the_same_seed_gives_the_same_capacity() -> None:
+    assert capacity(TWIN, USUAL, 9.0, seeds=(3,), requests=300) == capacity(TWIN, USUAL, 9.0, seeds=(3,), requests=300)
+
+
+def test_lengths_of_a_twin_are_the_workload_s() -> None:
+    pairs = lengths(CHAT)
+    longest = TWIN.profile().max_model_len
+    assert all(prompt + output <= longest for prompt, output in (next(pairs) for _ in range(2000)))

@@ -1,0 +1,217 @@
+"""What a server did between two readings of its metrics, odd readings included."""
+
+import math
+from dataclasses import astuple, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seen_servers import CHAT, FAST, profile, restarted, watched, without
+
+from probe.capacity.windows import Window, total, windows
+from probe.records import Histogram, ServerSnapshot
+
+READINGS = watched(profile(FAST), CHAT, 6.0, 40.0)
+
+
+def histogram(count: float, total_s: float) -> Histogram:
+    return Histogram(((math.inf, count),), total_s)
+
+
+def reading(at_s: float, done: float, **changed: object) -> ServerSnapshot:
+    """After `done` seconds of 10 requests/s of 100 in and 50 out, 25 at a time, in steps of 20 ms."""
+    counts = {
+        "itl": histogram(490 * done, 9.8 * done),
+        "ttft": histogram(10 * done, done),
+        "iteration_tokens": histogram(50 * done, 1490 * done),
+        "prefill": histogram(10 * done, 0.5 * done),
+        "prompt_length": histogram(10 * done, 1000 * done),
+    }
+    plain = ServerSnapshot(
+        at_ns=round(at_s * 1e9),
+        wall_s=at_s,
+        running=25.0,
+        waiting=0.0,
+        kv_cache_usage=0.5,
+        kv_cache_tokens=8000.0,
+        prompt_tokens=1000 * done,
+        generation_tokens=500 * done,
+        prefix_cache_hits=0.0,
+        histograms=counts,
+    )
+    return replace(plain, **changed)  # type: ignore[arg-type]
+
+
+def one(*readings: ServerSnapshot) -> Window:
+    (window,) = windows(readings)
+    return window
+
+
+def test_a_window_is_what_was_counted_between_two_readings() -> None:
+    window = one(reading(5, 2), reading(6, 3))
+    assert (window.begin_s, window.end_s, window.seconds) == (5.0, 6.0, 1.0)
+    assert window.itl_s == pytest.approx(0.02)
+    assert window.batch == pytest.approx(9.8)
+    assert (window.prompts, window.prompt_tokens, window.generation_tokens) == (10, 1000, 500)
+    assert (window.finished, window.prefill_sum_s, window.finished_prompt_tokens) == (10, pytest.approx(0.5), 1000)
+    assert (window.running, window.waiting, window.kv_tokens) == (25.0, 0.0, 4000.0)
+    assert window.tokens_per_gap == 1.0
+
+
+def test_a_server_s_windows_hold_all_that_it_did() -> None:
+    seen = total(windows(READINGS))
+    whole = READINGS[-1].histograms["itl"].count - READINGS[0].histograms["itl"].count
+    assert seen.decodes == pytest.approx(whole, rel=0.05)  # the last ones may be too few for a window
+    assert seen.prompts / seen.seconds == pytest.approx(6.0, rel=0.3)
+
+
+@pytest.mark.parametrize("readings", [[], [reading(1, 1)]])
+def test_fewer_than_two_readings_say_nothing(readings: list[ServerSnapshot]) -> None:
+    assert windows(readings) == []
+
+
+def test_a_restart_gives_no_window_across_it() -> None:
+    found = windows([reading(1, 1), reading(2, 2), reading(3, 0.5), reading(4, 1.5)])
+    assert [(window.begin_s, window.end_s) for window in found] == [(1.0, 2.0), (3.0, 4.0)]
+    assert len(windows(restarted(READINGS, 20))) <= len(windows(READINGS))
+
+
+def test_a_restart_that_only_a_sum_shows() -> None:
+    later = reading(2, 2)
+    fell = replace(later, histograms={**later.histograms, "ttft": histogram(20, 0.5)})
+    assert windows([reading(1, 1), fell]) == []
+
+
+def test_an_engine_that_goes_or_comes_gives_no_window() -> None:
+    assert windows([reading(1, 1, engines=2), reading(2, 3, engines=1)]) == []
+    assert windows([reading(1, 1, engines=1), reading(2, 3, engines=2)]) == []
+
+
+def test_one_of_several_engines_gone_makes_the_counts_fall() -> None:
+    assert windows([reading(1, 10), reading(2, 6), reading(2.5, 6.1)]) == []
+
+
+@pytest.mark.parametrize("missing", ["itl", "ttft"])
+def test_without_a_needed_histogram_there_is_no_window(missing: str) -> None:
+    assert windows([without(r, missing) for r in READINGS]) == []
+
+
+@pytest.mark.parametrize("missing", ["prompt_tokens", "generation_tokens"])
+def test_without_a_needed_counter_there_is_no_window(missing: str) -> None:
+    assert windows([reading(1, 1), reading(2, 2, **{missing: None})]) == []
+
+
+def test_an_old_server_counts_no_steps_and_no_prefills() -> None:
+    """vLLM before 0.6: as many steps as the gaps of those that run fit in the time."""
+    old = [without(r, "iteration_tokens", "prefill", "prompt_length") for r in (reading(1, 1), reading(2, 2))]
+    window = one(*old)
+    assert window.batch == pytest.approx(9.8)  # seconds of waiting for tokens, in a second
+    assert (window.finished, window.prefill_sum_s, window.finished_prompt_tokens) == (0, 0, 0)
+
+
+def test_uncounted_steps_are_those_of_all_engines() -> None:
+    """Two engines share the load, so half of it is in a step of each."""
+    old = [without(r, "iteration_tokens") for r in (reading(1, 1, engines=2), reading(2, 2, engines=2))]
+    assert one(*old).batch == pytest.approx(9.8 / 2)
+
+
+def test_a_gauge_that_is_missing_once_does_not_halve_the_mean() -> None:
+    gone = reading(2, 2, running=None, waiting=None, kv_cache_usage=None)
+    window = one(reading(1, 1), gone)
+    assert (window.running, window.kv_tokens) == (25.0, 4000.0)
+
+
+def test_without_gauges_or_the_size_of_the_cache_they_read_zero() -> None:
+    bare = [reading(s, s, running=None, waiting=None, kv_cache_usage=None, kv_cache_tokens=None) for s in (1, 2)]
+    window = one(*bare)
+    assert (window.running, window.waiting, window.kv_tokens) == (0.0, 0.0, 0.0)
+
+
+def test_a_figure_that_is_no_number_gives_no_window() -> None:
+    nan, later = float("nan"), reading(2, 2)
+    bad_sum = replace(later, histograms={**later.histograms, "itl": histogram(980, nan)})
+    assert windows([reading(1, 1), bad_sum]) == []
+    assert windows([reading(1, 1), replace(later, running=nan)]) == []
+    assert windows([reading(1, 1), replace(later, kv_cache_tokens=math.inf)]) == []
+
+
+def test_readings_of_the_same_moment_or_out_of_order_are_left_out() -> None:
+    twice = [r for r in (reading(1, 1), reading(2, 2), reading(3, 3)) for _ in range(2)]
+    assert [(w.begin_s, w.end_s) for w in windows(twice)] == [(1.0, 2.0), (2.0, 3.0)]
+    assert len(windows([reading(1, 1), reading(0.5, 2), reading(2, 2)])) == 1
+
+
+def test_a_long_time_without_readings_gives_no_window() -> None:
+    assert windows([reading(0, 1), reading(400, 300)]) == []
+    assert len(windows([reading(0, 1), reading(60, 61)])) == 1
+
+
+def test_short_moments_are_joined() -> None:
+    found = windows([reading(1 + i / 10, 1 + i / 10) for i in range(11)])
+    assert [round(window.seconds, 1) for window in found] == [0.9]
+
+
+def test_an_idle_server_gives_no_window() -> None:
+    assert windows([reading(s, 1) for s in range(100)]) == []
+
+
+def test_a_quiet_stretch_of_hours_does_not_dilute_what_comes_after_it() -> None:
+    quiet = [reading(s, 1) for s in range(0, 7200, 60)]
+    busy = windows([*quiet, *(reading(7200 + s, 1 + s) for s in range(1, 4))])
+    assert max(window.seconds for window in busy) <= 300
+
+
+def test_zero_prompts_and_a_speculating_server() -> None:
+    later = reading(9.5, 1)
+    decoded = replace(later, histograms={**later.histograms, "itl": histogram(890, 17.8)}, generation_tokens=1500)
+    window = one(reading(1, 1), decoded)
+    assert (window.prompts, window.prompt_tokens) == (0, 0)
+    assert window.tokens_per_gap == pytest.approx(2.5)
+
+
+def test_nothing_at_all_is_no_division_by_zero() -> None:
+    empty = Window(0, 1, *([0.0] * 14))
+    assert (empty.itl_s, empty.batch, empty.tokens_per_gap) == (0.0, 0.0, 1.0)
+    with pytest.raises(ValueError, match="no windows"):
+        total([])
+
+
+NUMBERS = st.one_of(st.none(), st.floats(), st.floats(0, 1e6))
+HISTOGRAMS = st.builds(
+    Histogram, st.lists(st.tuples(st.just(math.inf), st.floats(0, 1e6)), max_size=1).map(tuple), st.floats(0, 1e9)
+)
+ODD = st.builds(
+    ServerSnapshot,
+    at_ns=st.integers(0, 10**11),
+    wall_s=st.just(0.0),
+    running=NUMBERS,
+    waiting=NUMBERS,
+    kv_cache_usage=NUMBERS,
+    prompt_tokens=NUMBERS,
+    generation_tokens=NUMBERS,
+    prefix_cache_hits=NUMBERS,
+    kv_cache_tokens=NUMBERS,
+    engines=st.integers(1, 3),
+    histograms=st.dictionaries(
+        st.sampled_from(["itl", "ttft", "iteration_tokens", "prefill", "prompt_length"]), HISTOGRAMS
+    ),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(ODD, max_size=12))
+def test_whatever_is_read_windows_are_sound(readings: list[ServerSnapshot]) -> None:
+    for window in windows(readings):
+        assert all(map(math.isfinite, astuple(window)))
+        assert window.seconds >= 0.9
+        assert window.decodes >= 20
+        assert min(window.steps, window.prompts, window.itl_sum_s, window.prefill_sum_s) >= 0
+
+
+@given(st.lists(st.integers(1, len(READINGS) - 2), max_size=10, unique=True))
+def test_leaving_readings_out_loses_no_counts(left_out: list[int]) -> None:
+    """A missed poll makes windows longer, and their sum the same but for the rest at the end."""
+    every = total(windows(READINGS))
+    fewer = total(windows([r for i, r in enumerate(READINGS) if i not in left_out]))
+    assert fewer.decodes == pytest.approx(every.decodes, rel=0.1)
+    assert fewer.itl_s == pytest.approx(every.itl_s, rel=0.1)
