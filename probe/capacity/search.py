@@ -26,6 +26,7 @@ from probe.guard import SERVER_RESTARTED
 from probe.records import (
     Arrivals,
     Capacity,
+    Distribution,
     Objectives,
     Pattern,
     ServerSnapshot,
@@ -226,25 +227,21 @@ class Search:
         negligible_s = _NEGLIGIBLE_SHARE * ttft.within_s if ttft else math.inf
         self._front = front(delays, negligible_s)
         twin = self._complete(bare)
-        logs: dict[str, list[tuple[float, float]]] = {"ttft": [], "tpot": []}
+        offs: dict[str, list[tuple[float, float, float]]] = {"ttft": [], "tpot": []}
         for i, rung in enumerate(self.rungs):
             if not rung.telling:
                 continue
             predicted = self._replay(twin, rung)
             self.rungs[i] = replace(rung, predicted=predicted)
-            pairs = {
-                "ttft": (rung.step.ttft_s.p50, predicted.ttft_p50_s),
-                "tpot": (rung.step.tpot_s.p50, predicted.tpot_p50_s),
-            }
-            for name, (seen, expected) in pairs.items():
-                if seen and math.isfinite(expected) and expected > 0:
-                    off = min(max(math.log(seen / expected), -_MOST_OFF), _MOST_OFF)
-                    logs[name].append((off, rung.planned_rps**2 * rung.step.requests.ok))
-        self._correction = {
-            name: math.exp(sum(value * weight for value, weight in found) / sum(weight for _, weight in found))
-            for name, found in logs.items()
-            if found
-        }
+            weight = rung.planned_rps**2 * rung.step.requests.ok
+            for name, seen, expected_s in (
+                ("ttft", rung.step.ttft_s, predicted.ttft_p50_s),
+                ("tpot", rung.step.tpot_s, predicted.tpot_p50_s),
+            ):
+                if seen.p50 and math.isfinite(expected_s) and expected_s > 0:
+                    off = min(max(math.log(seen.p50 / expected_s), -_MOST_OFF), _MOST_OFF)
+                    offs[name].append((off, _median_error(seen), weight))
+        self._correction = {name: math.exp(_pooled(found)) for name, found in offs.items() if found}
 
     def _replay(self, twin: Twin, rung: Rung) -> Predicted:
         settle_s = _SETTLE_RESIDENCES * (rung.step.e2e_s.mean or self._lone_s)
@@ -303,9 +300,9 @@ class Search:
             ):
                 continue
             off = math.log(seen.p50 / expected_s)
-            # Of a median, from how far the 95th percentile is from it; the replay's live users scatter as well.
-            error = _MEDIAN_ERROR * math.log(seen.p95 / seen.p50) / math.sqrt(max(seen.count, 1))
-            if abs(off) > max(math.log(_OFF[name]), _CERTAIN * error) and not self._nearly(rung, name, seen.p50):
+            if abs(off) > max(math.log(_OFF[name]), _CERTAIN * _median_error(seen)) and not self._nearly(
+                rung, name, seen.p50
+            ):
                 return f"{name.upper()} was {math.exp(off):.2f} times what the model of this server says"
         return None
 
@@ -376,3 +373,23 @@ def _broke(steps: Sequence[StepSummary], stopped: Stopped) -> str | None:
         return "the server restarted: what was seen is of two servers; measure again"
     ours = next((step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)), None)
     return f"{VOID.get(ours, 'a step judged nothing')} ({ours})" if ours is not None else None
+
+
+def _median_error(seen: Distribution) -> float:
+    """The standard error of a median's logarithm, from how far the 95th percentile is from it.
+
+    The live users of a replay scatter as well.
+    """
+    if not seen.p50 or not seen.p95:
+        return math.inf
+    return _MEDIAN_ERROR * math.log(seen.p95 / seen.p50) / math.sqrt(max(seen.count, 1))
+
+
+def _pooled(offs: Sequence[tuple[float, float, float]]) -> float:
+    """The weighted mean of values with standard errors, drawn towards 0 by as much of it as may be chance (James and
+    Stein, 1961).
+    """
+    weights = sum(weight for _, _, weight in offs)
+    mean = sum(off * weight for off, _, weight in offs) / weights
+    error = math.sqrt(sum((error * weight) ** 2 for _, error, weight in offs)) / weights
+    return mean * max(1 - (error / mean) ** 2, 0.0) if mean else 0.0
