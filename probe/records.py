@@ -456,6 +456,9 @@ class ServerSnapshot:
     prefix_cache_queries: float | None = None
     prefix_cache_hits: float | None = None
     kv_cache_tokens: float | None = None  # of all engines together
+    estimated_flops: float | None = None  # of a GPU of each engine, as vLLM estimates them where it is asked to
+    estimated_read_bytes: float | None = None  # from that GPU's memory
+    estimated_write_bytes: float | None = None
     engines: int = 1
     flags: Mapping[str, str] = field(default_factory=dict)  # it was started with, as far as it shows them
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...

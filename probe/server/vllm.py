@@ -25,6 +25,10 @@ FINISHED = ("vllm:request_success_total",)  # counts errors and aborts too, by f
 PREFIX_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
 PREFIX_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 CACHE_CONFIG = ("vllm:cache_config_info",)
+# Of one GPU, whatever the number of them that an engine has. Zero without --enable-mfu-metrics (seen on 0.32).
+ESTIMATED_FLOPS = ("vllm:estimated_flops_per_gpu_total",)
+ESTIMATED_READ_BYTES = ("vllm:estimated_read_bytes_per_gpu_total",)
+ESTIMATED_WRITE_BYTES = ("vllm:estimated_write_bytes_per_gpu_total",)
 # The labels of cache_config_info that say how the server was started. Left out: num_gpu_blocks, kv_cache_memory_bytes
 # and what follows from them. They vary with the memory that is free at the start, so that every restart would be
 # another server; and a KV cache that has shrunk is a cause of a lower knee, which a new baseline would hide.
@@ -46,6 +50,7 @@ HISTOGRAMS: Mapping[str, Sequence[str]] = {
 _PLAIN = (
     *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *PROMPT_TOKENS,
     *GENERATION_TOKENS, *FINISHED, *PREFIX_QUERIES, *PREFIX_HITS, *CACHE_CONFIG,
+    *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
 )  # fmt: skip
 _PARTS = tuple(name + part for names in HISTOGRAMS.values() for name in names for part in ("_bucket", "_sum"))
 _WANTED = frozenset((*_PLAIN, *_PARTS))
@@ -123,6 +128,9 @@ def _snapshot(samples: Mapping[str, list[Sample]], at_ns: int, wall_s: float, ve
         prefix_cache_queries=_total(samples, PREFIX_QUERIES),
         prefix_cache_hits=_total(samples, PREFIX_HITS),
         kv_cache_tokens=_kv_cache_tokens(samples),
+        estimated_flops=_total(samples, ESTIMATED_FLOPS) or None,
+        estimated_read_bytes=_total(samples, ESTIMATED_READ_BYTES) or None,
+        estimated_write_bytes=_total(samples, ESTIMATED_WRITE_BYTES) or None,
         engines=max(len(_first(samples, RUNNING)), 1),
         flags=_flags(samples),
         histograms={key: found for key, names in HISTOGRAMS.items() if (found := _histogram(samples, names))},
@@ -187,7 +195,7 @@ def _kv_cache_tokens(samples: Mapping[str, list[Sample]]) -> float | None:
             total += float(sample.labels["num_gpu_blocks"]) * float(sample.labels["block_size"])
         except (KeyError, ValueError):
             return None
-    return total or None
+    return total if math.isfinite(total) and total > 0 else None
 
 
 def _flags(samples: Mapping[str, list[Sample]]) -> dict[str, str]:

@@ -92,11 +92,8 @@ def test_the_recorded_page() -> None:
 
 def test_the_recorded_histograms_are_whole() -> None:
     histograms = parse(RECORDED).histograms
-    counts = {name: h.count for name, h in histograms.items()}
-    assert counts == {
-        "ttft": 2, "itl": 5, "tpot": 2, "e2e": 2, "queue": 2, "prefill": 2, "prompt_length": 2, "output_length": 2,
-        "iteration_tokens": 7,
-    }  # fmt: skip
+    requests = dict.fromkeys(("ttft", "tpot", "e2e", "queue", "prefill", "prompt_length", "output_length"), 2)
+    assert {name: h.count for name, h in histograms.items()} == requests | {"itl": 5, "iteration_tokens": 7}
     for histogram in histograms.values():
         bounds, counts = zip(*histogram.buckets, strict=True)
         assert bounds[-1] == INF
@@ -284,3 +281,21 @@ def test_flags_of_several_engines_are_those_of_one_and_how_many_they_are() -> No
 def test_without_the_cache_config_no_flag_is_known_and_a_long_one_is_cut() -> None:
     assert parse("vllm:num_requests_running 1\n").flags == {}
     assert parse(f'vllm:cache_config_info{{cache_dtype="{"x" * 500}"}} 1\n').flags["cache_dtype"] == "x" * 64
+
+
+def test_vllm_s_own_estimates_of_work_are_read_where_they_are() -> None:
+    """With --enable-mfu-metrics: for one GPU of each engine."""
+    names = ("flops", "read_bytes", "write_bytes")
+    lines = [
+        f'vllm:estimated_{n}_per_gpu_total{{engine="{e}",model_name="m"}} {e + 1}e15\n' for n in names for e in (0, 1)
+    ]
+    found = parse(TWO_ENGINES + "".join(lines))
+    assert (found.estimated_flops, found.estimated_read_bytes, found.estimated_write_bytes) == (3e15, 3e15, 3e15)
+    assert "vllm:estimated_flops_per_gpu_total" in RECORDED  # at zero: it was not asked to estimate
+    assert parse(RECORDED).estimated_flops is None
+
+
+@pytest.mark.parametrize("blocks", ["nan", "inf", "-5", "None"])
+def test_a_cache_of_no_size_is_unknown(blocks: str) -> None:
+    page = f'vllm:cache_config_info{{block_size="16",engine="0",num_gpu_blocks="{blocks}"}} 1.0\n'
+    assert parse(page).kv_cache_tokens is None
