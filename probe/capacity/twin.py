@@ -205,17 +205,17 @@ def _root(excess: Callable[[float], float], near: float) -> float:
     at_low = at_high = excess(near)
     step = 0.12
     while at_high <= 0:
+        if high - math.log(near) > _FAR:
+            return math.exp(high)
         low, at_low = high, at_high
         high += step
         at_high, step = excess(math.exp(high)), min(step * 2, 1.0)
-        if high - math.log(near) > _FAR:
-            return math.exp(high)
     while at_low > 0:
+        if math.log(near) - low > _FAR:
+            return 0.0
         high, at_high = low, at_low
         low -= step
         at_low, step = excess(math.exp(low)), min(step * 2, 1.0)
-        if math.log(near) - low > _FAR:
-            return 0.0
     while high - low > _PRECISION:
         share = min(max(-at_low / (at_high - at_low), 0.1), 0.9) if at_high < math.log(_ENDLESS) else 0.5
         middle = low + share * (high - low)

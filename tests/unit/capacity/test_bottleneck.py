@@ -29,15 +29,15 @@ BUILT: dict[str, tuple[Twin, Objectives]] = {
 @pytest.mark.parametrize("name", BUILT)
 def test_what_a_server_was_built_to_lack_is_named(name: str) -> None:
     twin, objectives = BUILT[name]
-    near = capacity(twin, objectives, 5.0, seeds=(0,), requests=300)
-    found = bottleneck(twin, objectives, {}, near, requests=300)
+    near = capacity(twin, objectives, 5.0, seeds=(0,), requests=220)
+    found = bottleneck(twin, objectives, {}, near, requests=220)
     assert found.name == name
     assert found.gains[name] == max(found.gains.values())
     assert found.advice
 
 
 def test_a_server_that_holds_no_rate_has_no_bottleneck() -> None:
-    found = bottleneck(twin_of(profile(FAST), CHAT), promise(0.001, None), {}, 5.0, requests=300)
+    found = bottleneck(twin_of(profile(FAST), CHAT), promise(0.001, None), {}, 5.0, requests=220)
     assert (found.name, found.advice, dict(found.gains)) == (None, None, {})
 
 

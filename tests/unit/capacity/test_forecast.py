@@ -50,9 +50,9 @@ def silence(readings: Sequence[ServerSnapshot], **how: object) -> str:
 @pytest.mark.parametrize("name", SERVERS)
 def test_at_six_tenths_of_the_load_it_is_within_a_tenth(name: str) -> None:
     known, asked, objectives = SERVERS[name]
-    truth = capacity(twin_of(known, asked), objectives, 5.0, seeds=(7,), requests=1500)
+    truth = capacity(twin_of(known, asked), objectives, 5.0, seeds=(7,), requests=1200)
     hints = Hints(known.max_num_seqs, known.max_num_batched_tokens)
-    found = said(watched(known, asked, 0.6 * truth, 200.0), asked, objectives, hints, requests=900)
+    found = said(watched(known, asked, 0.6 * truth, 160.0), asked, objectives, hints, requests=700)
     assert found.requests_per_second == pytest.approx(truth, rel=0.1)
     assert found.lower is not None
     assert found.upper is not None
@@ -117,17 +117,11 @@ def test_a_law_that_explains_nothing() -> None:
 
 
 def test_a_restart_between_readings_is_left_out() -> None:
-    whole, cut = said(BUSY, requests=200), said(restarted(BUSY, 30), requests=200)
-    assert whole.requests_per_second is not None
-    if cut.requests_per_second is not None:
-        assert cut.requests_per_second == pytest.approx(whole.requests_per_second, rel=0.1)
+    truth = capacity(twin_of(profile(FAST), CHAT), USUAL, 25.0, seeds=(0, 1), requests=150)
+    assert said(restarted(BUSY, 30), requests=150).requests_per_second == pytest.approx(truth, rel=0.15)
 
 
 def test_live_requests_shorter_than_the_workload_s_count_for_less() -> None:
     """Ten a second of a tenth of the tokens are a tenth of the load."""
     readings = watched(profile(FAST), workload(60, 60), 8.0, 90.0)
     assert "not enough evidence" in silence(readings, asked=workload(2000, 400), objectives=promise(1.0, 0.05))
-
-
-def test_the_same_readings_say_the_same() -> None:
-    assert said(BUSY, requests=150) == said(BUSY, requests=150)

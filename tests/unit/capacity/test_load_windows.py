@@ -198,7 +198,7 @@ ODD = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.lists(ODD, max_size=12))
 def test_whatever_is_read_windows_are_sound(readings: list[ServerSnapshot]) -> None:
     for window in windows(readings):
@@ -208,6 +208,7 @@ def test_whatever_is_read_windows_are_sound(readings: list[ServerSnapshot]) -> N
         assert min(window.steps, window.prompts, window.itl_sum_s, window.prefill_sum_s) >= 0
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, len(READINGS) - 2), max_size=10, unique=True))
 def test_leaving_readings_out_loses_no_counts(left_out: list[int]) -> None:
     """A missed poll makes windows longer, and their sum the same but for the rest at the end."""
