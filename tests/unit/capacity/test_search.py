@@ -1,0 +1,110 @@
+"""The search's rules: where it goes, when it ends, and what it publishes. Whole searches on servers of known capacity
+are in benchmarks/capacity, and one of them in tests/integration/test_search_virtual.py.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from example_records import CHAT, snapshot, step
+from made import record
+from seen_servers import CHAT as _LENGTHS
+
+from probe.capacity.rung import sent, steady
+from probe.capacity.search import Search, _pooled
+from probe.capacity.windows import Window
+from probe.guard import SERVER_RESTARTED
+from probe.records import StepPlan, StepRun, StepSummary, Stopped
+
+DONE = Stopped("done")
+
+
+def _run(search: Search, summary: StepSummary, tripped: str | None = None) -> StepPlan:
+    """One rung that the search asks for, with what came of it, on a server that shows nothing."""
+    plan = search.next()
+    assert plan is not None
+    assert plan.arrivals is not None
+    came = replace(summary, offered_rps=plan.arrivals.rate_rps)
+    search.took(came, StepRun(plan, (), (0, 10**10), (), cut_short=tripped is not None), [], tripped)
+    return plan
+
+
+def _search() -> Search:
+    search = Search(_LENGTHS, CHAT, explain=False)
+    lone = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
+    search.saw([snapshot(), snapshot()], lone)
+    return search
+
+
+def test_without_live_traffic_it_begins_with_about_one_request_in_flight_and_rises() -> None:
+    search = _search()
+    rates = [_run(search, step()).arrivals.rate_rps for _ in range(4)]  # type: ignore[union-attr]
+    assert rates[0] * 2.0 <= 1
+    assert rates == sorted(rates)
+    assert max(b / a for a, b in zip(rates, rates[1:], strict=False)) < 2
+
+
+def test_it_ends_also_on_a_server_that_tells_nothing_and_says_so() -> None:
+    search = _search()
+    for _ in range(20):
+        if search.next() is None:
+            break
+        _run(search, step())
+    assert search.next() is None
+    found = search.capacity([step()], DONE)
+    assert found.requests_per_second is None
+    assert "not enough evidence" in (found.reason or "")
+
+
+def test_two_overloads_end_it() -> None:
+    search = _search()
+    for _ in range(2):
+        _run(search, step(reason="cut_short"), tripped="queue")
+    assert search.next() is None
+
+
+@pytest.mark.parametrize("reason", ["client_bound", "worker_lost"])
+def test_a_step_that_our_own_side_spoilt_ends_it_without_a_figure(reason: str) -> None:
+    search = _search()
+    spoilt = step(reason=reason)
+    _run(search, spoilt)
+    assert search.next() is None
+    found = search.capacity([spoilt], DONE)
+    assert found.requests_per_second is None
+    assert reason in (found.reason or "")
+
+
+@pytest.mark.parametrize("stopped", [Stopped("guard", SERVER_RESTARTED), Stopped("error", "worker_lost")])
+def test_a_run_that_broke_publishes_nothing(stopped: Stopped) -> None:
+    search = _search()
+    search.forecast_rps = 10.0
+    found = search.capacity([step()], stopped)
+    assert (found.requests_per_second, found.mode) == (None, "forecast")
+
+
+def test_a_correction_takes_no_more_than_chance_leaves_over() -> None:
+    assert _pooled([(0.1, 0.001, 1.0)]) == pytest.approx(0.1, rel=1e-3)
+    assert _pooled([(0.1, 0.2, 1.0)]) == 0.0
+    assert 0 < _pooled([(0.1, 0.05, 1.0)]) < 0.1
+    assert _pooled([(0.0, 0.1, 1.0)]) == 0.0
+    assert _pooled([(0.1, 0.001, 3.0), (-0.1, 0.001, 1.0)]) == pytest.approx(0.05, rel=1e-2)
+
+
+def _window(at: float, running: float) -> Window:
+    figures: dict[str, Any] = dict.fromkeys(Window.__dataclass_fields__, 1.0)
+    return Window(**(figures | {"begin_s": at, "end_s": at + 1, "running": running, "waiting": 0.0, "engines": 1}))
+
+
+def test_a_rung_whose_batch_still_fills_is_not_steady() -> None:
+    assert steady([_window(i, 30.0) for i in range(9)])
+    assert not steady([_window(i, 10.0 + 10 * i) for i in range(9)])
+    assert steady([])
+
+
+def test_what_was_sent_comes_in_the_order_of_its_times() -> None:
+    late, early = record(scheduled_ns=3 * 10**9), record(scheduled_ns=10**9)
+    run = StepRun(StepPlan(1, 10.0), (late, early), (2 * 10**9, 10**10), (), cut_short=False)
+    found = sent(run)
+    assert [one.at_s for one in found] == [0.0, 2.0]
+    assert [one.judged for one in found] == [False, True]
+    assert sent(StepRun(StepPlan(1, 10.0), (), (0, 1), (), cut_short=False)) == ()
