@@ -2,6 +2,7 @@
 are in benchmarks/capacity, and one of them in tests/integration/test_search_virtual.py.
 """
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_without_live_traffic_it_begins_with_about_one_request_in_flight_and_ris
     rates = [_run(search, step()).arrivals.rate_rps for _ in range(4)]  # type: ignore[union-attr]
     assert rates[0] * 2.0 <= 1
     assert rates == sorted(rates)
-    assert max(b / a for a, b in zip(rates, rates[1:], strict=False)) < 2
+    assert max(b / a for a, b in itertools.pairwise(rates)) < 2
 
 
 def test_it_ends_also_on_a_server_that_tells_nothing_and_says_so() -> None:
