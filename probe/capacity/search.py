@@ -95,7 +95,6 @@ class Search:
         self._front = Front(NO_FRONT, 0.0)
         self._correction: dict[str, float] = {}
         self._lone_s = 1.0
-        self._ended: str | None = None
         self._doubted: str | None = None  # why the model was left aside
         self._climbs = 0
         self._limiting: str | None = None
@@ -113,10 +112,10 @@ class Search:
     def next(self) -> StepPlan | None:
         """The next rung, or None when the search is over."""
         rate = self._next_rate()
-        if rate is None:
+        own = rate - self._live_equivalent_rps if rate is not None else 0.0
+        if rate is None or own <= 0:  # users may have come meanwhile, and take all of the next rung themselves
             self._spread()
             return None
-        own = rate - self._live_equivalent_rps
         residence_s = self._residence_s(rate)
         longer = _TOP_LONGER if self.forecast_rps and rate > _REACHED * self.forecast_rps else 1.0
         return StepPlan(
@@ -146,7 +145,7 @@ class Search:
         self._understand()
 
     def ended(self) -> str | None:
-        return self._ended
+        return None  # the capacity says it
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         """What is known so far."""
@@ -332,6 +331,8 @@ class Search:
             return self._climb(held, failed)
         if len(self.rungs) >= _MAX_RUNGS or len(failed) >= _MAX_FAILED:
             return None
+        if self.forecast_rps is None and failed:
+            return (held + min(failed)) / 2  # with no forecast yet: half way back
         if self.forecast_rps is None:
             return held * _LONG_STRIDE if self.rungs else max(held * _STRIDE, held + 0.7 / self._lone_s)
         return self._towards(self.forecast_rps, held, min(failed, default=math.inf))

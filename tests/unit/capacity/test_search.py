@@ -57,10 +57,20 @@ def test_it_ends_also_on_a_server_that_tells_nothing_and_says_so() -> None:
     assert "not enough evidence" in (found.reason or "")
 
 
-def test_two_overloads_end_it() -> None:
+def test_users_who_come_meanwhile_and_leave_no_room_end_it() -> None:
     search = _search()
-    for _ in range(2):
-        _run(search, step(reason="cut_short"), tripped="queue")
+    search.forecast_rps = 10.0
+    assert search.next() is not None
+    _run(search, step())
+    search._live_equivalent_rps = 100.0
+    assert search.next() is None
+
+
+def test_two_overloads_end_it_and_after_the_first_it_asks_for_less() -> None:
+    search = _search()
+    tried = [_run(search, step(reason="cut_short"), tripped="queue") for _ in range(2)]
+    first, second = (plan.arrivals.rate_rps for plan in tried if plan.arrivals)
+    assert 0 < second < first
     assert search.next() is None
 
 
