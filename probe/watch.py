@@ -210,7 +210,7 @@ class TargetWatch:
         source = Source(self._endpoint, self.model, self._capacity_load, target.canary.timeout)
         steps = steps_of(target.capacity)
         workers = Workers(source, workers_for(steps.streams), self._clock)
-        way = course(steps, self._capacity_load, self.objectives, guarded=True)
+        way = await asyncio.to_thread(course, steps, self._capacity_load, self.objectives, guarded=True)
         ramp = Ramp(job, way, workers, self._scraper.read, self._clock, on_record=self._sink.record)
         self._ramp = ramp
         self._ramp_ended.clear()

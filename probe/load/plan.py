@@ -90,7 +90,7 @@ def hints_of(capacity: CapacityConfig) -> Hints:
 
 
 def course(steps: Steps, workload: Workload, objectives: Objectives, *, guarded: bool) -> Course:
-    """The course of a run that was asked for so."""
+    """The course of a run that was asked for so. The first search takes a second or more to load: numpy and scipy."""
     warm_up_s = _WARM_UP_SHARE * steps.seconds if steps.requests is None else 0.0
     plan = partial(StepPlan, seconds=steps.seconds, requests=steps.requests, warm_up_s=warm_up_s)
     if steps.concurrency is not None:
