@@ -37,6 +37,7 @@ def play(
     *,
     live_share: float = 0.2,
     budget: Budget = _PLENTY,
+    guarded: bool = True,
 ) -> Played:
     """Runs `course` on the case with live users at a share of its capacity."""
     server = case.server(seed, live_share * truth_rps)
@@ -58,7 +59,7 @@ def play(
             server.advance(max(loop.time(), server.now_s))
             return server.snapshot()
 
-        job = RampJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}))
+        job = RampJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}), guarded)
         ramp = Ramp(job, course, load, read, clock, think=_at_once)
         result = await ramp.run()
         await asyncio.sleep(60)

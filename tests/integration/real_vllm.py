@@ -4,7 +4,9 @@
 started again on the same port. 64 KV blocks of 32 tokens are few enough to preempt under load.
 """
 
+import json
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -14,14 +16,12 @@ HERE = Path(__file__).parent
 MODEL = "tiny"
 STARTUP_S = 240.0  # about 35 s on an idle core
 
-_FLAGS = (
-    "--load-format=dummy",
+_FLAGS = ("--load-format=dummy", "--block-size=32", "--enforce-eager")
+_LIMITS = (
     "--max-model-len=1024",
     "--max-num-seqs=16",
-    "--block-size=32",
     "--num-gpu-blocks-override=64",
     "--max-num-batched-tokens=512",
-    "--enforce-eager",
 )
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -37,22 +37,27 @@ _COUNTERS = ("vllm:request_success_total", "vllm:prompt_tokens_total", "vllm:gen
 class RealVllm:
     """One server: `base_url`, its own counters, and a life that a test may end."""
 
-    def __init__(self, python: str, folder: Path) -> None:
+    def __init__(
+        self, python: str, folder: Path, limits: Sequence[str] = _LIMITS, sizes: Mapping[str, int] | None = None
+    ) -> None:
+        """`limits`: flags of its lengths and its batch; `sizes`: of the model, beside those in tiny_model.py."""
+        self._limits = limits
         self.python, self.model_folder = python, folder / "model"
         self.log = folder / "vllm.log"
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self._process: Process | None = None
-        self._build_model()
+        self._build_model(sizes or {})
 
-    def _build_model(self) -> None:
-        command = [self.python, str(HERE / "tiny_model.py"), str(self.model_folder)]
+    def _build_model(self, sizes: Mapping[str, int]) -> None:
+        command = [self.python, str(HERE / "tiny_model.py"), str(self.model_folder), json.dumps(dict(sizes))]
         subprocess.run(command, check=True, timeout=120)
 
     def start(self) -> None:
         """Starts the server and returns once it has generated a token."""
         command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model_folder)]
         command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(self.port), *_FLAGS]
+        command += self._limits
         self._process = Process(pinned(command, SERVER_CORE), self.log, env=_ENVIRONMENT)
         self._process.ready(self.generates, within_s=STARTUP_S)
 

@@ -1,5 +1,7 @@
 """Builds the tiny model that the real vLLM serves in tests: `python tiny_model.py FOLDER`.
 
+`python tiny_model.py FOLDER '{"num_hidden_layers": 8}'` makes a larger one.
+
 Run by vLLM's own Python, which has `tokenizers`. The weights are random (vLLM's --load-format dummy), so
 there is only a configuration and a byte-level BPE tokenizer, trained on Python's standard library: the
 same Python makes the same folder, in about two seconds.
@@ -38,7 +40,7 @@ CONFIG = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": MAX_LENGTH,
+    "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
     "hidden_act": "silu",
@@ -57,8 +59,8 @@ TOKENIZER_CONFIG = {
 }
 
 
-def build(folder: Path) -> None:
-    """Writes config.json, tokenizer.json and tokenizer_config.json."""
+def build(folder: Path, other: dict[str, int] | None = None) -> None:
+    """Writes config.json, with `other` sizes, tokenizer.json and tokenizer_config.json."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -73,8 +75,8 @@ def build(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_CONFIG))
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **(other or {})}))
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    build(Path(sys.argv[1]), json.loads(sys.argv[2]) if sys.argv[2:] else None)

@@ -1,0 +1,92 @@
+"""Truth, forecasts and searches of recordings, by the code as it is now.
+
+Searches were steered by the code of their day; what they make of what they saw is computed anew.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.real.recording import Recording, Taken, read, stitched
+from benchmarks.real.truth import Truth, light, scored, truth
+from probe.capacity.forecast import forecast
+from probe.capacity.hints import NO_HINTS, Hints
+from probe.capacity.search import Search
+from probe.records import Capacity, Stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One figure beside the truth."""
+
+    server: str
+    what: str
+    capacity: Capacity
+    truth: Truth
+
+    @property
+    def error(self) -> float | None:
+        """Relative: -0.1 is 10 % too low."""
+        found = self.capacity.requests_per_second
+        return None if found is None else found / self.truth.rps - 1
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the interval holds the truth; that itself is not known to better than its own."""
+        low, high = self.capacity.lower, self.capacity.upper
+        return None if low is None or high is None else low <= self.truth.rps <= high
+
+
+def judge(files: Sequence[Path]) -> int:
+    """Prints the table."""
+    for file in files:
+        recording = read(file)
+        real = truth(recording)
+        print(f"{recording.name}: {real.rps:.2f} requests/s [{real.lower:.2f}, {real.upper:.2f}], {real.limiting}")
+        steps = sorted(scored(recording), key=lambda s: s.rate_rps)
+        print("    " + "  ".join(f"{s.rate_rps:.2f}: {s.score:.2f}" for s in steps))
+        for each in judged(recording, real):
+            print("    " + _line(each))
+    return 0
+
+
+def judged(recording: Recording, real: Truth, hints: Hints = NO_HINTS) -> list[Judged]:
+    """Every forecast and every search of a recording."""
+    found = []
+    for number, steps in enumerate(light(recording)):
+        capacity = forecast(stitched(steps), recording.workload, recording.objectives, hints)
+        found.append(Judged(recording.name, f"forecast {number + 1}", capacity, real))
+    for taken in recording.taken:
+        if taken.lone is not None and not taken.name.startswith("round"):
+            found.append(
+                Judged(recording.name, taken.name, searched(recording, taken, hints).capacity((), _done()), real)
+            )
+            if taken.result is not None:
+                found.append(Judged(recording.name, f"{taken.name}, then", taken.result.capacity, real))
+    return found
+
+
+def searched(recording: Recording, taken: Taken, hints: Hints = NO_HINTS) -> Search:
+    """A search that was told what was recorded of another one."""
+    search = Search(recording.workload, recording.objectives, hints, explain=False)
+    assert taken.lone is not None
+    search.saw(taken.readings, taken.lone)
+    for step in taken.steps:
+        search.next()
+        search.took(step.summary(recording.objectives), step.run, step.readings, step.tripped)
+    search.next()
+    return search
+
+
+def _done() -> Stopped:
+    return Stopped("done")
+
+
+def _line(each: Judged) -> str:
+    found = each.capacity
+    if found.requests_per_second is None:
+        return f"{each.what:28} withheld: {found.reason}"
+    return (
+        f"{each.what:28} {found.mode:9} {found.requests_per_second:7.2f} [{found.lower:.2f}, {found.upper:.2f}]"
+        f" {each.error:+.1%} {'covers' if each.covered else 'misses'} {found.reason or ''}"
+    )

@@ -1,0 +1,274 @@
+"""What was recorded of a real server: each course that ran on it, as the course saw it. To a file and back.
+
+A course is told of readings, a lone request, and steps (probe.load.ramp.Course); that is what a Taken holds, so that
+any search or fit can be given the same again. Of the server's histograms the sums and counts are kept, of a request's
+tokens the times of the first and the last: what a fit and a judgement need. Times count from the recording's begin.
+"""
+
+import gzip
+import json
+import math
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from probe import summary
+from probe.load.ramp import Course
+from probe.records import (
+    Api,
+    Capacity,
+    CapacityResult,
+    Histogram,
+    Objectives,
+    Outcome,
+    RequestRecord,
+    RequestSpec,
+    ServerSnapshot,
+    StepPlan,
+    StepRun,
+    StepSummary,
+    Stopped,
+    TokenEvents,
+    Traffic,
+)
+from probe.workload import Workload
+
+_PLAN: TypeAdapter[StepPlan] = TypeAdapter(StepPlan)
+_SUMMARY: TypeAdapter[StepSummary] = TypeAdapter(StepSummary)
+_RESULT: TypeAdapter[CapacityResult] = TypeAdapter(CapacityResult)
+_WORKLOAD: TypeAdapter[Workload] = TypeAdapter(Workload)
+_OBJECTIVES: TypeAdapter[Objectives] = TypeAdapter(Objectives)
+_GAUGES = (
+    "running", "waiting", "kv_cache_usage", "preemptions", "prompt_tokens", "generation_tokens",
+    "prefix_cache_queries", "prefix_cache_hits", "kv_cache_tokens",
+)  # fmt: skip
+_COUNTERS = ("preemptions", "prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
+_US = 1000  # nanoseconds in a microsecond
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step, and the server while it ran."""
+
+    run: StepRun
+    readings: tuple[ServerSnapshot, ...]
+    tripped: str | None
+
+    def summary(self, objectives: Objectives) -> StepSummary:
+        return summary.summarize(self.run, objectives, polls=self.readings)
+
+
+@dataclass(slots=True)
+class Taken:
+    """One course. `live_rps`: what users beside it were sent, requests/s; `result`: what it found then."""
+
+    name: str
+    live_rps: float = 0.0
+    readings: tuple[ServerSnapshot, ...] = ()
+    lone: StepSummary | None = None
+    steps: list[Step] = field(default_factory=list)
+    result: CapacityResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """`about`: the server's flags, versions, machine and date, for people."""
+
+    name: str
+    about: Mapping[str, Any]
+    workload: Workload
+    objectives: Objectives
+    taken: tuple[Taken, ...]
+
+
+class Recorder:
+    """A course that notes what another one is told. Implements probe.load.ramp.Course."""
+
+    def __init__(self, course: Course, taken: Taken) -> None:
+        self._course, self._taken = course, taken
+        self.observe_s, self.survives_overload = course.observe_s, course.survives_overload
+
+    def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+        self._taken.readings, self._taken.lone = tuple(readings), lone
+        self._course.saw(readings, lone)
+
+    def next(self) -> StepPlan | None:
+        return self._course.next()
+
+    def took(self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None) -> None:
+        self._taken.steps.append(Step(run, tuple(readings), tripped))
+        self._course.took(step, run, readings, tripped)
+
+    def ended(self) -> str | None:
+        return self._course.ended()
+
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+        return self._course.capacity(steps, stopped)
+
+
+def write(recording: Recording, file: Path) -> None:
+    """As gzipped JSON, the same bytes for the same recording."""
+    begin_ns = min(at for taken in recording.taken for at in _times(taken))
+    data = {
+        "name": recording.name,
+        "about": recording.about,
+        "workload": _WORKLOAD.dump_python(recording.workload, mode="json"),
+        "objectives": _OBJECTIVES.dump_python(recording.objectives, mode="json"),
+        "taken": [_taken_out(taken, begin_ns) for taken in recording.taken],
+    }
+    file.write_bytes(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0))
+
+
+def read(file: Path) -> Recording:
+    """What `write` wrote."""
+    data = json.loads(gzip.decompress(file.read_bytes()))
+    return Recording(
+        name=data["name"],
+        about=data["about"],
+        workload=_WORKLOAD.validate_python(data["workload"], strict=False),
+        objectives=_OBJECTIVES.validate_python(data["objectives"]),
+        taken=tuple(_taken_in(taken) for taken in data["taken"]),
+    )
+
+
+def stitched(steps: Sequence[Step]) -> list[ServerSnapshot]:
+    """The readings of several steps as if one had followed the other, a second apart, and nothing was between."""
+    joined: list[ServerSnapshot] = []
+    for step in steps:
+        first, last = step.readings[0], joined[-1] if joined else None
+        joined += step.readings if last is None else [_after(last, first, reading) for reading in step.readings]
+    return joined
+
+
+def _after(last: ServerSnapshot, first: ServerSnapshot, reading: ServerSnapshot) -> ServerSnapshot:
+    """A reading as it would be, had the server been at `last` a second before `first`."""
+
+    def moved(name: str) -> float | None:
+        here, there, now = getattr(last, name), getattr(first, name), getattr(reading, name)
+        return now if here is None or there is None or now is None else here + now - there
+
+    return replace(
+        reading,
+        at_ns=last.at_ns + 10**9 + reading.at_ns - first.at_ns,
+        histograms={
+            name: Histogram(
+                ((math.inf, last.histograms[name].count + histogram.count - first.histograms[name].count),),
+                last.histograms[name].sum + histogram.sum - first.histograms[name].sum,
+            )
+            for name, histogram in reading.histograms.items()
+        },
+        **{name: moved(name) for name in _COUNTERS},
+    )
+
+
+def _times(taken: Taken) -> Iterator[int]:
+    yield from (reading.at_ns for reading in taken.readings)
+    for step in taken.steps:
+        yield from (reading.at_ns for reading in step.readings)
+        yield from (record.scheduled_ns for record in step.run.records)
+
+
+def _taken_out(taken: Taken, begin_ns: int) -> dict[str, Any]:
+    return {
+        "name": taken.name,
+        "live_rps": taken.live_rps,
+        "readings": [_reading_out(reading, begin_ns) for reading in taken.readings],
+        "lone": _SUMMARY.dump_python(taken.lone, mode="json") if taken.lone else None,
+        "steps": [
+            {
+                "plan": _PLAN.dump_python(step.run.plan, mode="json"),
+                "window": [(at - begin_ns) // _US for at in step.run.window_ns],
+                "loop_lag_s": [max(step.run.loop_lag_s, default=0.0)],
+                "cut_short": step.run.cut_short,
+                "capped": step.run.capped,
+                "tripped": step.tripped,
+                "requests": [_request_out(record, begin_ns) for record in step.run.records],
+                "readings": [_reading_out(reading, begin_ns) for reading in step.readings],
+            }
+            for step in taken.steps
+        ],
+        "result": _RESULT.dump_python(taken.result, mode="json") if taken.result else None,
+    }
+
+
+def _taken_in(data: Mapping[str, Any]) -> Taken:
+    return Taken(
+        name=data["name"],
+        live_rps=data["live_rps"],
+        readings=tuple(_reading_in(each) for each in data["readings"]),
+        lone=_SUMMARY.validate_python(data["lone"]) if data["lone"] else None,
+        steps=[
+            Step(
+                run=StepRun(
+                    plan=_PLAN.validate_python(step["plan"]),
+                    records=tuple(_request_in(each) for each in step["requests"]),
+                    window_ns=(step["window"][0] * _US, step["window"][1] * _US),
+                    loop_lag_s=tuple(step["loop_lag_s"]),
+                    cut_short=step["cut_short"],
+                    capped=step["capped"],
+                ),
+                readings=tuple(_reading_in(each) for each in step["readings"]),
+                tripped=step["tripped"],
+            )
+            for step in data["steps"]
+        ],
+        result=_RESULT.validate_python(data["result"]) if data["result"] else None,
+    )
+
+
+def _request_out(record: RequestRecord, begin_ns: int) -> list[Any]:
+    """Due, sent, first and last token and end in microseconds, lengths, how it ended."""
+    first = record.events.first_visible
+    times = (
+        record.scheduled_ns,
+        record.sent_ns,
+        record.events.at_ns[first] if first is not None else None,
+        record.events.at_ns[-1] if first is not None else None,
+        record.done_ns,
+    )
+    counts = (record.spec.prompt_tokens, record.spec.output_tokens, record.prompt_tokens, record.output_tokens)
+    return [*(None if at is None else (at - begin_ns) // _US for at in times), *counts, record.outcome.value]
+
+
+def _request_in(data: Sequence[Any]) -> RequestRecord:
+    due, sent, first, last, done, asked_in, asked_out, prompt_tokens, output_tokens, outcome = data
+    seen = [at * _US for at in (first, last)[: max(min(output_tokens, 2), 1)]] if first is not None else []
+    return RequestRecord(
+        target="recorded",
+        model="recorded",
+        traffic=Traffic.CAPACITY,
+        spec=RequestSpec("recorded", Api.COMPLETIONS, (), asked_in, asked_out),
+        scheduled_ns=due * _US,
+        sent_ns=sent * _US,
+        done_ns=done * _US,
+        done_wall_s=0.0,
+        outcome=Outcome(outcome),
+        events=TokenEvents(
+            at_ns=array("q", seen),
+            late_ns=array("q", [0] * len(seen)),
+            tokens=array("i", [1, output_tokens - 1][: len(seen)]),
+            first_visible=0 if seen else None,
+        ),
+        reads=len(seen),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+    )
+
+
+def _reading_out(reading: ServerSnapshot, begin_ns: int) -> dict[str, Any]:
+    return {
+        "at": (reading.at_ns - begin_ns) // _US,
+        "engines": reading.engines,
+        **{name: getattr(reading, name) for name in _GAUGES},
+        "h": {name: [histogram.count, round(histogram.sum, 6)] for name, histogram in reading.histograms.items()},
+    }
+
+
+def _reading_in(data: Mapping[str, Any]) -> ServerSnapshot:
+    histograms = {name: Histogram(((math.inf, count),), total) for name, (count, total) in data["h"].items()}
+    bare = ServerSnapshot(at_ns=data["at"] * _US, wall_s=0.0, engine="vllm", engines=data["engines"])
+    return replace(bare, histograms=histograms, **{name: data[name] for name in _GAUGES})

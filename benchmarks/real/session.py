@@ -1,0 +1,152 @@
+"""Records one real server: searches, and loads of fixed rates around and far below what they found, interleaved.
+
+    search, alone --> estimate --> rates at shares of it, in rounds --> search, beside live users
+
+The rates near the estimate tell the truth that searches and forecasts are judged by (truth.py); the low ones are live
+traffic to forecast from. They are interleaved because a machine's speed drifts. Everything goes through Kneewatch's own
+Ramp, its workers and its reading of metrics.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from benchmarks.real.recording import Recorder, Taken
+from benchmarks.real.servers import Spec
+from probe.capacity.fixed import FixedSteps
+from probe.capacity.hints import Hints
+from probe.capacity.search import Search
+from probe.client.endpoint import Endpoint
+from probe.clock import SystemClock
+from probe.load.ramp import Budget, Course, Ramp, RampJob
+from probe.load.workers import Source, Workers
+from probe.records import Arrivals, RunContext, StepPlan
+from probe.server.scrape import Scraper
+
+MODEL = "tiny"
+# Shares of the estimate, round by round. The low ones follow heavy ones and the other way round.
+ROUNDS = (
+    (0.4, 0.88, 0.25, 1.04, 0.6, 0.96, 1.12),
+    (1.08, 0.25, 0.92, 0.6, 1.0, 0.4, 0.84),
+)
+STEP_S, WARM_UP_S = 30.0, 4.0
+LIVE_SHARE = 0.25  # of the estimate, in the second search
+_STREAMS = 400
+_TIMEOUT_S = 60.0
+_BUDGET = Budget(tokens=10**9, seconds=900, over_objective_seconds=20)
+_UNBOUND = Budget(tokens=10**9, seconds=1800, over_objective_seconds=1800)
+_OBSERVE_S = 20.0
+
+
+async def record(spec: Spec, base_url: str, say: "Say") -> list[Taken]:
+    """All courses on a server that runs. ValueError where the first search saw too little for an estimate."""
+    server = _Server(spec, base_url)
+    first = await server.take(Taken("search"), server.search(), _BUDGET, guarded=True, seed=1)
+    say(_words(first))
+    estimate_rps = _estimate(first)
+    taken = [first]
+    for number, shares in enumerate(ROUNDS):
+        course = FixedSteps([_plan(share * estimate_rps) for share in shares], to_the_end=True)
+        name = f"round {number + 1}"
+        taken.append(await server.take(Taken(name), course, _UNBOUND, guarded=False, seed=10 + number))
+        estimate_rps *= _aside(taken[-1])
+        say(f"{name}: done, around {estimate_rps:.2f} requests/s")
+    live_rps = LIVE_SHARE * estimate_rps
+    async with server.users(live_rps):
+        await asyncio.sleep(5)
+        second = Taken("search beside users", live_rps)
+        taken.append(await server.take(second, server.search(), _BUDGET, guarded=True, seed=2))
+    say(_words(second))
+    return taken
+
+
+class Say:
+    """Prints progress."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, words: str) -> None:
+        print(f"{self._name}: {words}", flush=True)
+
+
+class _Server:
+    """One server under test."""
+
+    def __init__(self, spec: Spec, base_url: str) -> None:
+        self._spec = spec
+        self._clock = SystemClock()
+        self._endpoint = Endpoint(target=spec.name, base_url=base_url)
+
+    def search(self) -> Search:
+        """Told nothing of the server."""
+        return Search(self._spec.workload, self._spec.objectives, Hints(), observe_s=_OBSERVE_S, explain=True)
+
+    async def take(self, taken: Taken, course: Course, budget: Budget, *, guarded: bool, seed: int) -> Taken:
+        """Runs the course, and notes what it was told."""
+        job = RampJob(self._spec.name, MODEL, self._spec.objectives, budget, RunContext({"name": "r"}, {}), guarded)
+        scraper = Scraper(self._endpoint, self._clock, timeout_s=1.0)
+        try:
+            async with Workers(self._source(seed), 1, self._clock) as workers:
+                ramp = Ramp(job, Recorder(course, taken), workers, scraper.read, self._clock)
+                taken.result = await ramp.run()
+        finally:
+            await scraper.close()
+        return taken
+
+    @asynccontextmanager
+    async def users(self, rate_rps: float) -> AsyncIterator[None]:
+        """Others who use the server meanwhile."""
+        over = asyncio.Event()
+        async with Workers(self._source(99), 1, self._clock) as workers:
+            plan = replace(_plan(rate_rps), seconds=1200)
+            load = asyncio.create_task(workers.run(plan, over, lambda _: None))
+            try:
+                yield
+            finally:
+                over.set()
+                await load
+
+    def _source(self, seed: int) -> Source:
+        return Source(self._endpoint, MODEL, self._spec.workload, _TIMEOUT_S, seed)
+
+
+def _plan(rate_rps: float) -> StepPlan:
+    return StepPlan(_STREAMS, STEP_S, loop="open", warm_up_s=WARM_UP_S, arrivals=Arrivals(rate_rps=rate_rps))
+
+
+def _estimate(taken: Taken) -> float:
+    """What the search found, or else the highest load that held."""
+    assert taken.result is not None
+    if (found := taken.result.capacity.requests_per_second) is not None:
+        return found
+    held = [s.plan.arrivals.rate_rps for s in taken.result.steps if s.valid and not s.broken and s.plan.arrivals]
+    if not held:
+        raise ValueError(f"nothing held: {taken.result.capacity.reason}; {taken.result.stopped}")
+    return max(held)
+
+
+def _aside(taken: Taken) -> float:
+    """By how much the estimate is to be moved, where a round lay on one side of the knee."""
+    assert taken.result is not None
+    near = [s for s in taken.result.steps if s.plan.arrivals and s.plan.arrivals.rate_rps > 0.7 * _top_rps(taken)]
+    return 1.2 if not any(s.broken for s in near) else 0.8 if all(s.broken for s in near) else 1.0
+
+
+def _top_rps(taken: Taken) -> float:
+    return max(s.run.plan.arrivals.rate_rps for s in taken.steps if s.run.plan.arrivals)
+
+
+def _words(taken: Taken) -> str:
+    assert taken.result is not None
+    found, cost = taken.result.capacity, taken.result.cost
+    steps: Sequence[str] = [
+        f"{s.plan.arrivals.rate_rps:.2f} {s.tripped or s.reason or '/'.join(s.broken) or 'held'}"
+        for s in taken.result.steps
+        if s.plan.arrivals
+    ]
+    return (
+        f"{taken.name}: {found.mode} {found.requests_per_second} [{found.lower}, {found.upper}] {found.reason or ''}"
+        f" {found.bottleneck}; {cost.seconds:.0f} s, {cost.over_objective_seconds:.1f} s over; {'; '.join(steps)}"
+    )

@@ -1,0 +1,105 @@
+"""What a recorded server could really take: from its steps of fixed rates around the knee. Pure.
+
+Each step has a score, the worst of its latencies over what was promised, at the objective's own percentile: above 1 an
+objective is broken. The truth is the rate where a line through the scores, both in logarithms, crosses 1; what it may
+be off by comes from drawing steps again (bootstrap: Efron, 1979). A machine's drift is in it.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from benchmarks.real.recording import Recording, Step
+from probe import latency
+from probe.distribution import percentile
+from probe.records import Objectives, Outcome
+
+_NEAR = 0.7  # of the highest rate of its round: a step that may tell where the knee is
+_MOST = 3.0  # a score: a queue without an end is no further from the knee for it
+_DRAWS = 400
+_NAMES = {"ttft": latency.ttft_s, "tpot": latency.tpot_s}
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Requests/s, with the interval that nine tenths of the draws are in, and what broke first."""
+
+    rps: float
+    lower: float
+    upper: float
+    limiting: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One step: its rate in requests/s, and the latency over the objective, by objective."""
+
+    rate_rps: float
+    over: dict[str, float]
+
+    @property
+    def score(self) -> float:
+        return max(self.over.values())
+
+
+def light(recording: Recording) -> list[list[Step]]:
+    """The steps far below the knee, round by round."""
+    return [[step for step in steps if not _near(step, steps)] for steps in _rounds(recording)]
+
+
+def scored(recording: Recording) -> list[Scored]:
+    """The steps near the knee, in the order of their times."""
+    near = [step for steps in _rounds(recording) for step in steps if _near(step, steps)]
+    return [Scored(_rate(step), _over(step, recording.objectives)) for step in near]
+
+
+def truth(recording: Recording) -> Truth:
+    """The capacity. ValueError where no step broke an objective, or none held."""
+    steps = scored(recording)
+    if all(s.score <= 1 for s in steps) or all(s.score > 1 for s in steps):
+        raise ValueError(f"{recording.name}: the steps do not enclose the capacity")
+    source = random.Random(1)  # noqa: S311 - draws, not secrets
+    draws = sorted(_crossing([source.choice(steps) for _ in steps]) for _ in range(_DRAWS))
+    kept = [rate for rate in draws if math.isfinite(rate)]
+    at_knee = min(steps, key=lambda s: abs(math.log(s.score)))
+    return Truth(
+        rps=_crossing(steps),
+        lower=kept[len(kept) // 20],
+        upper=kept[-1 - len(kept) // 20],
+        limiting=max(at_knee.over, key=lambda name: at_knee.over[name]),
+    )
+
+
+def _rounds(recording: Recording) -> list[list[Step]]:
+    return [taken.steps for taken in recording.taken if taken.name.startswith("round")]
+
+
+def _near(step: Step, steps: Sequence[Step]) -> bool:
+    return _rate(step) > _NEAR * max(map(_rate, steps))
+
+
+def _rate(step: Step) -> float:
+    arrivals = step.run.plan.arrivals
+    assert arrivals is not None
+    return arrivals.rate_rps
+
+
+def _over(step: Step, objectives: Objectives) -> dict[str, float]:
+    begin, end = step.run.window_ns
+    judged = [r for r in step.run.records if begin <= r.scheduled_ns <= end and r.outcome is Outcome.OK]
+    found = {}
+    for name, objective in objectives.latencies().items():
+        seen = sorted(value for r in judged if (value := _NAMES[name](r)) is not None)
+        found[name] = percentile(seen, objective.ratio) / objective.within_s
+    return found
+
+
+def _crossing(steps: Sequence[Scored]) -> float:
+    """Where the least-squares line of log score over log rate is 0; infinite where it does not rise."""
+    points = [(math.log(s.rate_rps), math.log(min(s.score, _MOST))) for s in steps]
+    x, y = fmean(p[0] for p in points), fmean(p[1] for p in points)
+    spread = sum((a - x) ** 2 for a, _ in points)
+    slope = sum((a - x) * (b - y) for a, b in points) / spread if spread else 0.0
+    return math.exp(x - y / slope) if slope > 0 else math.inf
