@@ -1,6 +1,6 @@
 """Kneewatch's capacity on real vLLM servers: `PYTHONPATH=tests/integration python -m benchmarks.real`.
 
-    record NAME ... --vllm-python .vllm/bin/python    runs each server for some twelve minutes, into benchmarks/recordings/
+    record NAME ... --vllm-python .vllm/bin/python    runs each server for 12 minutes, into benchmarks/recordings/
     judge [NAME ...]                                  truth, forecasts and searches of the recordings, as a table
 
 Recording needs `make vllm`, two cores and nothing else on the machine.

@@ -1,8 +1,10 @@
 """What was recorded of a real server: each course that ran on it, as the course saw it. To a file and back.
 
 A course is told of readings, a lone request, and steps (probe.load.ramp.Course); that is what a Taken holds, so that
-any search or fit can be given the same again. Of the server's histograms the sums and counts are kept, of a request's
-tokens the times of the first and the last: what a fit and a judgement need. Times count from the recording's begin.
+any search or fit can be given the same again. Of the server's histograms the sums and counts are kept; of a request's
+tokens the times of the first, the last, and those around the longest gap (the others are read back evenly spaced):
+what a fit and a judgement need.
+Times count from the recording's begin.
 """
 
 import gzip
@@ -221,22 +223,51 @@ def _taken_in(data: Mapping[str, Any]) -> Taken:
 
 
 def _request_out(record: RequestRecord, begin_ns: int) -> list[Any]:
-    """Due, sent, first and last token and end in microseconds, lengths, how it ended."""
-    first = record.events.first_visible
-    times = (
-        record.scheduled_ns,
-        record.sent_ns,
-        record.events.at_ns[first] if first is not None else None,
-        record.events.at_ns[-1] if first is not None else None,
-        record.done_ns,
-    )
+    """Due, sent and done, in microseconds; the tokens kept; lengths; how it ended."""
+    times = [(at - begin_ns) // _US for at in (record.scheduled_ns, record.sent_ns, record.done_ns)]
     counts = (record.spec.prompt_tokens, record.spec.output_tokens, record.prompt_tokens, record.output_tokens)
-    return [*(None if at is None else (at - begin_ns) // _US for at in times), *counts, record.outcome.value]
+    return [*times, _tokens_out(record, begin_ns), *counts, record.outcome.value]
+
+
+def _tokens_out(record: RequestRecord, begin_ns: int) -> list[int]:
+    """How many events from the first visible one on, which one the longest gap is before, and when the first, those
+    around that gap, and the last came; nothing without a token, and only the first of a single one.
+    """
+    if record.events.first_visible is None:
+        return []
+    at_us = [(at - begin_ns) // _US for at in record.events.at_ns[record.events.first_visible :]]
+    if len(at_us) == 1:
+        return [1, 0, at_us[0]]
+    longest = max(range(1, len(at_us)), key=lambda i: at_us[i] - at_us[i - 1])
+    return [len(at_us), longest, at_us[0], at_us[longest - 1], at_us[longest], at_us[-1]]
+
+
+def _tokens_in(kept: Sequence[int], output_tokens: int) -> TokenEvents:
+    if not kept:
+        return TokenEvents()
+    count, longest, *at_us = kept
+    if count == 1:
+        stamps = at_us
+    else:
+        first, before, after, last = at_us
+        stamps = [*_evenly(first, before, longest), *_evenly(after, last, count - longest)]
+    tokens = [1] * count
+    tokens[-1] += max(output_tokens - count, 0)
+    return TokenEvents(
+        at_ns=array("q", [at * _US for at in stamps]),
+        late_ns=array("q", bytes(8 * count)),
+        tokens=array("i", tokens),
+        first_visible=0,
+    )
+
+
+def _evenly(first: int, last: int, count: int) -> list[int]:
+    """So many whole numbers from the first to the last."""
+    return [first + round((last - first) * i / max(count - 1, 1)) for i in range(count)]
 
 
 def _request_in(data: Sequence[Any]) -> RequestRecord:
-    due, sent, first, last, done, asked_in, asked_out, prompt_tokens, output_tokens, outcome = data
-    seen = [at * _US for at in (first, last)[: max(min(output_tokens, 2), 1)]] if first is not None else []
+    due, sent, done, kept, asked_in, asked_out, prompt_tokens, output_tokens, outcome = data
     return RequestRecord(
         target="recorded",
         model="recorded",
@@ -247,13 +278,8 @@ def _request_in(data: Sequence[Any]) -> RequestRecord:
         done_ns=done * _US,
         done_wall_s=0.0,
         outcome=Outcome(outcome),
-        events=TokenEvents(
-            at_ns=array("q", seen),
-            late_ns=array("q", [0] * len(seen)),
-            tokens=array("i", [1, output_tokens - 1][: len(seen)]),
-            first_visible=0 if seen else None,
-        ),
-        reads=len(seen),
+        events=_tokens_in(kept, output_tokens),
+        reads=min(len(kept), 1),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
     )

@@ -48,6 +48,7 @@ def test_a_recording_comes_back_from_its_file(recording: Recording, tmp_path: Pa
             assert new.broken == old.broken
             assert new.ttft_s.p95 == pytest.approx(old.ttft_s.p95, abs=2e-6)
             assert new.tpot_s.p50 == pytest.approx(old.tpot_s.p50, abs=2e-6)
+            assert new.stall_s.p95 == pytest.approx(old.stall_s.p95, abs=2e-6)
             assert [r.running for r in after.readings] == [r.running for r in before.readings]
             assert after.readings[-1].histograms["itl"].count == before.readings[-1].histograms["itl"].count
 
