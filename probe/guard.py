@@ -6,10 +6,10 @@ after 13 s, because usage swings between 0.8 and 1.0 while requests are pushed o
 first, and KV as two of the last five polls.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf
+from math import inf, sqrt
 from typing import Self
 
 from probe.records import GuardVerdict, Histogram, Objective, Objectives, Outcome, ServerSnapshot
@@ -22,10 +22,13 @@ IN_FLIGHT_CAP = "in_flight_cap"
 SERVER_RESTARTED = "server_restarted"
 NO_FIRST_TOKEN = "no_first_token"  # noqa: S105 - a token of text
 USERS_LATENCY = "users_latency"
+# More of our requests were late or slow than the objective allows of all that the step was to send: it is broken for
+# certain, and what the rest of the step would add is harm.
+OBJECTIVE_BROKEN = "objective_broken"
 # Why load is stopped: every reason that `decide` gives, and the engine's own.
 REASONS = (
     "server_errors", "failed_requests", "server_unreadable", SERVER_RESTARTED, "preemptions", "queue", "kv_cache",
-    NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP,
+    NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
 )  # fmt: skip
 # Why a scheduled run was not allowed to begin: by its lock, by permission.py, and by `may_start` and its company.
 REFUSALS = (
@@ -33,7 +36,7 @@ REFUSALS = (
     "no_prometheus", "alert_firing", "rollout", "burn_rate", "live_load",
 )  # fmt: skip
 # Those that speak of load; the others say that our requests or our polls failed.
-OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP)
+OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN)
 _LOOK_BACK = 8  # polls
 # Failures that say the server is in trouble. A wrong answer or a bad request is trouble of another kind,
 # and going on would not be measuring either, so any failure stops the load; these only name it better.
@@ -57,6 +60,8 @@ class GuardLimits:
     latency_polls: int = 6  # three seconds: at a request a second the last poll alone would hold nothing
     slow_first_tokens: float = 3
     itl_samples: float = 20
+    unanswered: int = 3  # requests that wait for their first byte too long; a single one may be a long prompt's
+    hang_s: float = 2.0  # or twice that long, if it is more: a server that does not answer one does not answer
     worse_than_before: float = 2  # users whose prompts are long wait long without us too
     usual_samples: float = 200
 
@@ -89,13 +94,13 @@ def decide(
     polls: Sequence[ServerSnapshot | None],
     failures: Sequence[Outcome],
     limits: GuardLimits,
-    silent_s: float = 0.0,
+    unanswered_s: Sequence[float] = (),
 ) -> GuardVerdict:
     """Whether load may go on.
 
     `polls`: the server at each poll since load began, oldest first, None where it could not be read;
-    `failures`: outcomes of our own requests that failed since then; `silent_s`: for how long that one of our requests
-    has been due that waits longest for the first byte of its answer.
+    `failures`: outcomes of our own requests that failed since then; `unanswered_s`: for how long those of our
+    requests have been due that wait for the first byte of their answer, in any order.
     """
     if failures:
         first = failures[0]
@@ -110,10 +115,23 @@ def decide(
         or _preempting(seen, limits)
         or _queueing(seen, limits)
         or _full(seen, limits)
-        or _unanswered(silent_s, limits)
+        or _unanswered(unanswered_s, limits)
         or _slow(seen, limits)
         or GO
     )
+
+
+def broken_for_certain(missed: Mapping[str, int], planned: float, objectives: Objectives) -> str | None:
+    """The objective that a step breaks whatever is still to come, or None.
+
+    `missed`: requests that missed it so far, by name; `planned`: how many the step is to send. As many as that may miss
+    it, and two standard deviations more: a step of few requests breaks one by chance.
+    """
+    for name, objective in objectives.latencies().items():
+        allowed = (1 - objective.ratio) * planned
+        if missed.get(name, 0) > allowed + 2 * sqrt(allowed) + 1:
+            return name
+    return None
 
 
 def preemptions(polls: Sequence[ServerSnapshot]) -> float | None:
@@ -155,11 +173,14 @@ def _full(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict |
     )
 
 
-def _unanswered(silent_s: float, limits: GuardLimits) -> GuardVerdict | None:
-    limit_s = limits.over_objective * limits.ttft.within_s if limits.ttft else inf
-    if silent_s <= limit_s:
+def _unanswered(unanswered_s: Sequence[float], limits: GuardLimits) -> GuardVerdict | None:
+    if limits.ttft is None:
         return None
-    words = f"one of our requests has had no first token for {silent_s:.2f} s, more than {limit_s:.2f} s"
+    limit_s = limits.over_objective * limits.ttft.within_s
+    late = sorted((waits_s for waits_s in unanswered_s if waits_s > limit_s), reverse=True)
+    if not late or (len(late) < limits.unanswered and late[0] <= max(2 * limit_s, limits.hang_s)):
+        return None
+    words = f"{len(late)} of our requests without a first token after {limit_s:g} s, the longest for {late[0]:.2f} s"
     return GuardVerdict(go=False, reason=NO_FIRST_TOKEN, detail=words)
 
 

@@ -460,6 +460,8 @@ class ServerSnapshot:
     estimated_read_bytes: float | None = None  # from that GPU's memory
     estimated_write_bytes: float | None = None
     engines: int = 1
+    tokens_by_engine: tuple[float, ...] = ()  # generated; of several data-parallel engines, always in the same order
+    running_by_engine: tuple[float, ...] = ()
     flags: Mapping[str, str] = field(default_factory=dict)  # it was started with, as far as it shows them
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
 

@@ -6,7 +6,7 @@ Input: jobs (a method, a case by name, a seed). Output: a Row each. Jobs are ind
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from benchmarks.capacity.cases import CASES, Case
@@ -14,7 +14,6 @@ from benchmarks.capacity.peer_load import LEVEL_S, PeerLoad, alone
 from benchmarks.capacity.peers import PEERS, answer
 from benchmarks.capacity.play import play
 from benchmarks.capacity.truth_file import kind, named
-from probe.capacity.hints import Hints
 from probe.capacity.search import Search
 
 KNEEWATCH = "kneewatch"
@@ -89,10 +88,11 @@ def jobs_of(methods: Iterable[str], truths: Mapping[str, float], seeds: int, pee
 
 def _kneewatch(job: Job, case: Case) -> Row:
     begun = time.process_time()
-    hints = Hints(max_num_batched_tokens=case.profile.max_num_batched_tokens)
-    course = Search(case.workload, case.objectives, hints, explain=False)
+    course = Search(case.workload, case.objectives, explain=False)
     played = play(case, job.truth_rps, job.seed, course, live_share=LIVE_SHARE)
     capacity, cost = played.result.capacity, played.result.cost
+    if capacity.upper is None:  # a lower bound is no answer to where the knee is
+        capacity = replace(capacity, requests_per_second=None, lower=None)
     without = alone(case, job.seed, LIVE_SHARE * job.truth_rps, cost.seconds)
     answered = capacity.requests_per_second
     reason = capacity.reason or played.result.stopped.reason

@@ -54,6 +54,7 @@ def _record(spec: Spec, vllm_python: str, folder: Path) -> None:
         finally:
             server.stop()
     recording = Recording(spec.name, _about(spec), spec.workload, spec.objectives, tuple(taken))
+    folder.mkdir(parents=True, exist_ok=True)
     write(recording, folder / f"{spec.name}.json.gz")
 
 

@@ -1,8 +1,9 @@
 """What a recorded server could really take: from its steps of fixed rates around the knee. Pure.
 
-Each step has a score, the worst of its latencies over what was promised, at the objective's own percentile: above 1 an
-objective is broken. The truth is the rate where a line through the scores, both in logarithms, crosses 1; what it may
-be off by comes from drawing steps again (bootstrap: Efron, 1979). A machine's drift is in it.
+Each step has a rate, that at which requests came (a Poisson process brings more or fewer than were planned), and a
+score, the worst of its latencies over what was promised, at the objective's own percentile: above 1 an objective is
+broken. The truth is the rate where a line through the scores, both in logarithms, crosses 1; what it may be off by
+comes from drawing steps again (bootstrap: Efron, 1979). A machine's drift is in it.
 """
 
 import math
@@ -34,7 +35,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One step: its rate in requests/s, and the latency over the objective, by objective."""
+    """One step: the rate of what came, in requests/s, and the latency over the objective, by objective."""
 
     rate_rps: float
     over: dict[str, float]
@@ -52,7 +53,7 @@ def light(recording: Recording) -> list[list[Step]]:
 def scored(recording: Recording) -> list[Scored]:
     """The steps near the knee, in the order of their times."""
     near = [step for steps in _rounds(recording) for step in steps if _near(step, steps)]
-    return [Scored(_rate(step), _over(step, recording.objectives)) for step in near]
+    return [Scored(_came(step), _over(step, recording.objectives)) for step in near]
 
 
 def truth(recording: Recording) -> Truth:
@@ -84,6 +85,11 @@ def _rate(step: Step) -> float:
     arrivals = step.run.plan.arrivals
     assert arrivals is not None
     return arrivals.rate_rps
+
+
+def _came(step: Step) -> float:
+    begin, end = step.run.window_ns
+    return sum(begin <= record.scheduled_ns <= end for record in step.run.records) / ((end - begin) * 1e-9)
 
 
 def _over(step: Step, objectives: Objectives) -> dict[str, float]:

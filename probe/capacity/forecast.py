@@ -29,6 +29,8 @@ _UNEXPLAINED = 0.15  # median error of the law
 _SEATS = 3.0
 _STRETCH_S = 30.0  # a second's arrivals are no load
 _Z, _FLOOR = 1.64, 0.04
+# Where nobody says what max_num_batched_tokens is: it is one of these, most likely.
+_USUAL_CHUNKS = (2048, 8192)
 _REQUESTS = 3000
 
 
@@ -72,7 +74,13 @@ def forecast(
             condition = f", and provided that max_num_seqs is at least {would_run:.0f}"
     if doubt is not None:
         return _silent(doubt)
-    half = _Z * math.hypot(_spread(model, objectives, found, requests // 2), _FLOOR, _extrapolated(share))
+    half = _Z * math.hypot(
+        _spread(model, objectives, found, requests // 2),
+        _by_chunk(model, objectives, found, requests),
+        model.law.drift if model.law is not None else 0.0,
+        _extrapolated(share),
+        _FLOOR,
+    )
     if half > _TOO_WIDE:
         spread = f"give or take {half:.0%}" if math.isfinite(half) else "and no second opinion"
         return _silent(f"not enough evidence: {found:.3g} requests/s, {spread}, seen up to {share:.0%} of it")
@@ -162,6 +170,15 @@ def _spread(model: Model, objectives: Objectives, found: float, requests: int) -
         return math.inf
     mean = fmean(values)
     return math.sqrt((len(values) - 1) / len(values) * sum((value - mean) ** 2 for value in values)) / found
+
+
+def _by_chunk(model: Model, objectives: Objectives, found: float, requests: int) -> float:
+    """By how much it depends on max_num_batched_tokens, relative, where that is not known."""
+    if model.chunk_known:
+        return 0.0
+    twins = (model.twin(chunk_tokens=chunk) for chunk in _USUAL_CHUNKS)
+    values = [capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None]
+    return (max(values) - min(values)) / 2 / found if values else 0.0
 
 
 def _extrapolated(share: float) -> float:

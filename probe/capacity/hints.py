@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Flags that it was started with. The default of `max_num_batched_tokens` is vLLM's for most GPUs."""
+    """Flags that it was started with; None: it has to be seen."""
 
     max_num_seqs: int | None = None
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int | None = None
 
 
 NO_HINTS = Hints()

@@ -27,6 +27,10 @@ _FEW_REQUESTS = 10
 _SAME_LENGTHS = 0.15
 _NEARLY = 0.93
 _SPECULATES = 1.05  # tokens that come together, above which it is no rounding
+# What max_num_batched_tokens may be where nobody says: vLLM's defaults are 2048, and 8192 on GPUs of 70 GiB and more
+# but A100 (vllm/engine/arg_utils.py, 0.32).
+CHUNKS = (512, 1024, 2048, 4096, 8192, 16384)
+_CHUNK = 2048
 
 
 class Model:
@@ -37,7 +41,9 @@ class Model:
         self.max_num_seqs = hints.max_num_seqs
         self.law: Law | None = None
         self.live_rps = 0.0
-        self._chunk_tokens = hints.max_num_batched_tokens
+        self.pair_s = 0.0  # for each pair of a prompt's tokens
+        self.chunk_known = hints.max_num_batched_tokens is not None
+        self.chunk_tokens = hints.max_num_batched_tokens or _CHUNK
         self._readings: list[ServerSnapshot] = []
         self._segments: list[list[Window]] = []
         self._watched_s = 0.0
@@ -47,6 +53,10 @@ class Model:
     def parts(self) -> int:
         """How many stretches of time it was learnt from."""
         return len(self._segments)
+
+    def slower(self, part: int) -> float:
+        """By what factor steps took longer in that stretch of time than the last twin's law says."""
+        return self.law.slower[part] if self.law is not None and 0 <= part < len(self.law.slower) else 1.0
 
     @property
     def most_running(self) -> float:
@@ -94,15 +104,21 @@ class Model:
             self._watched_s += seconds
             self.live_rps += (rate_rps - self.live_rps) * seconds / self._watched_s
 
-    def twin(self, without: int | None = None) -> Twin | None:
-        """The server as it is understood; None where too little was seen. `without`: leave that part out."""
+    def twin(
+        self, without: int | None = None, chunk_tokens: int | None = None, pair_s: float | None = None
+    ) -> Twin | None:
+        """The server as it is understood; None where too little was seen. `without`: leave that part out;
+        `chunk_tokens`, `pair_s`: as if max_num_batched_tokens, or the cost of attention, were this.
+        """
+        chunk = chunk_tokens or self.chunk_tokens
+        pair_s = self.pair_s if pair_s is None else pair_s
         segments = [segment for i, segment in enumerate(self._segments) if i != without]
         seen = [window for segment in segments for window in segment]
         if not seen:
             return None
         every = total(seen)
         cached = every.cached_tokens / every.prompt_tokens if every.prompt_tokens else 0.0
-        law = fit(segments, self._chunk_tokens, prompt_lengths(self.workload, cached_ratio=cached))
+        law = fit(segments, chunk, prompt_lengths(self.workload, cached_ratio=cached), pair_s)
         if law is None:
             return None
         if without is None:
@@ -113,11 +129,30 @@ class Model:
             kv_tokens=next((r.kv_cache_tokens for r in reversed(self._readings) if r.kv_cache_tokens), 1e9),
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
-            chunk_tokens=self._chunk_tokens,
+            chunk_tokens=chunk,
             engines=seen[-1].engines,
+            shares=engine_shares(self._readings),
             accepted_tokens=together - 1 if together > _SPECULATES else 0.0,
             prefix_caching=cached > 0 and self.workload.shared_tokens > 0,
         )
+
+
+def engine_shares(readings: Sequence[ServerSnapshot]) -> tuple[float, ...]:
+    """What each of several engines gets of the requests, by the tokens it made; nothing where they are alike.
+
+    Drawn towards the same for all, by as much of the difference as chance makes (James and Stein, 1961).
+    """
+    told = [r for r in readings if r.tokens_by_engine and "ttft" in r.histograms]
+    if not told or len(told[0].tokens_by_engine) != (count := len(told[-1].tokens_by_engine)):
+        return ()
+    made = [after - before for before, after in zip(told[0].tokens_by_engine, told[-1].tokens_by_engine, strict=True)]
+    requests = told[-1].histograms["ttft"].count - told[0].histograms["ttft"].count
+    if min(made) <= 0 or requests <= 0:  # one of them was restarted, or idle
+        return ()
+    away = [each / sum(made) - 1 / count for each in made]
+    chance = (1 - 1 / count) / requests  # the variances of all shares together
+    kept = max(1 - chance / sum(one * one for one in away), 0.0) if any(away) else 0.0
+    return tuple(1 / count + kept * one for one in away) if kept else ()
 
 
 def prompt_lengths(workload: Workload, count: int = _QUANTILES, cached_ratio: float = 0.0) -> list[float]:
@@ -159,11 +194,16 @@ def _seats(readings: Sequence[ServerSnapshot], polls: int) -> int | None:
 
     `polls`: how often that has to have been seen.
     """
-    most = max((r.running or 0 for r in readings), default=0)
-    free = [r for r in readings if (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
-    full = [r for r in free if r.running == most]
-    waited = sum((r.waiting or 0) > 0 for r in full)
-    near = sum(_NEARLY * most <= (r.running or 0) < most for r in free)
+    fullest = [(_fullest(r), r.waiting or 0) for r in readings if (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
+    most = max((_fullest(r) for r in readings), default=0.0)
+    full = [waiting for running, waiting in fullest if running == most]
+    waited = sum(waiting > 0 for waiting in full)
+    near = sum(_NEARLY * most <= running < most for running, _ in fullest)
     if waited < max(polls, len(full) / 2) or len(full) < near / 2:
         return None
-    return max(round(most / readings[-1].engines), 1)
+    return max(round(most), 1)
+
+
+def _fullest(reading: ServerSnapshot) -> float:
+    """How many run on the engine that has most; about, where they are not told apart."""
+    return max(reading.running_by_engine, default=(reading.running or 0.0) / reading.engines)

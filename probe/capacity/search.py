@@ -15,18 +15,19 @@ from dataclasses import replace
 from statistics import fmean
 
 from probe.capacity.bottleneck import Bottleneck, bottleneck
+from probe.capacity.calibrate import correction, left_over, unexplained
+from probe.capacity.discern import chunk_tokens, pair_s
 from probe.capacity.front import Front, front
 from probe.capacity.hints import Hints
 from probe.capacity.knee import VOID
 from probe.capacity.model import Model, mean_length
-from probe.capacity.rung import Rung, delay, sent, steady
-from probe.capacity.twin import NO_FRONT, Predicted, Twin, capacity, predict, replay
+from probe.capacity.rung import Rung, delay, sent, steady, tails
+from probe.capacity.twin import NO_FRONT, Predicted, Twin, capacity, predict, replay, replayed
 from probe.capacity.windows import total, windows
 from probe.guard import SERVER_RESTARTED
 from probe.records import (
     Arrivals,
     Capacity,
-    Distribution,
     Objectives,
     Pattern,
     ServerSnapshot,
@@ -35,6 +36,8 @@ from probe.records import (
     StepSummary,
     Stopped,
 )
+from probe.sim.cost import scaled
+from probe.sim.visit import Visit
 from probe.summary import CUT_SHORT, TOO_FEW
 from probe.workload import Workload
 
@@ -51,22 +54,23 @@ _MAX_RUNGS, _MAX_FAILED = 9, 2
 _WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
 _MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
 _TOP_LONGER = 1.3
-# What the model's medians may be off by at a rung, and still hold; of latencies that reach such a share of their
-# objective.
-_OFF = {"ttft": 1.5, "tpot": 1.25}
-_NEAR = 0.5
 _LITTLE = 0.07  # of a rate
-_MOST_OFF = 0.25  # that a correction takes from one rung, in logarithms
-_MEDIAN_ERROR, _CERTAIN = 1.3, 3.0  # 1.25 / 1.645, a normal distribution's, and some for the replay
-# Without a model: steps up, how near the two ends have to come, and how many rungs that may take.
-_CLIMB, _CLOSE, _MAX_CLIMBS = 1.12, 1.08, 7
-_ENOUGH = 40  # requests, that judge a rung without a model
-_APART = 0.15  # model and rungs, in logarithms: then neither is believed
+_FORESEEN = 0.9  # of an objective, that the twin reaches with the requests of a rung that broke it
+_REFUTES = 0.85  # a load that breaks at so much of the forecast is no chance: the model is wrong
+_MORE = 1.25  # as many as were seen to run may run as well
+_SURE = 0.1  # half of an interval, relative, above which a figure is not called verified
+# Without a model: steps up, how near the two ends have to come, how far one may go between them, and how many rungs
+# that may take.
+_CLIMB, _CLOSE, _LEAP, _MAX_CLIMBS = 1.12, 1.08, 1.3, 7
+_ENOUGH = 40  # requests, that judge a rung without a model, in a time of at most
+_MAX_ALONE_S = 90.0
+_APART = 0.3  # of rungs above the model, in logarithms: a queue that has not filled lets them pass, so neither counts
 _SETTLE_RESIDENCES = 3.0
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 # The interval: so many standard deviations of a capacity that leaves one part out, and of what no part shows.
 _Z, _FLOOR = 1.64, 0.03
 _QUICK = 1200  # requests of a simulation that is repeated for the spread
+_TOLD = 3  # of the highest rungs: they tell what attention costs
 
 
 class Search:
@@ -93,7 +97,7 @@ class Search:
         self._objectives = objectives
         self._live_equivalent_rps = 0.0
         self._front = Front(NO_FRONT, 0.0)
-        self._correction: dict[str, float] = {}
+        self._correction: dict[str, float] = {}  # by what the twin's latencies are to be multiplied
         self._lone_s = 1.0
         self._doubted: str | None = None  # why the model was left aside
         self._climbs = 0
@@ -117,10 +121,11 @@ class Search:
             self._spread()
             return None
         residence_s = self._residence_s(rate)
+        least_s = _MIN_S if self._doubted is None else min(1.2 * _ENOUGH / own, _MAX_ALONE_S)
         longer = _TOP_LONGER if self.forecast_rps and rate > _REACHED * self.forecast_rps else 1.0
         return StepPlan(
             concurrency=math.ceil(3 * own * residence_s + 8),
-            seconds=longer * min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S),
+            seconds=longer * max(min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S), least_s),
             loop="open",
             warm_up_s=min(max(_WARM_RESIDENCES * residence_s, _MIN_WARM_S), _MAX_WARM_S),
             arrivals=Arrivals(pattern=Pattern.POISSON, rate_rps=own),
@@ -129,6 +134,7 @@ class Search:
     def took(self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None) -> None:
         """What came of the rung that `next` gave; `tripped`: why the guard ended it, if it did."""
         self.model.learn(readings, overloaded=tripped is not None)
+        part = self.model.parts - 1
         begin, end = run.window_ns
         inside = windows([reading for reading in readings if begin <= reading.at_ns <= end])
         own = run.plan.arrivals.rate_rps if run.plan.arrivals else 0.0
@@ -138,10 +144,22 @@ class Search:
             seen = total(inside)
             self.model.saw_live(max(seen.prompts / seen.seconds - ours, 0.0), seen.seconds)
             late = delay(step, seen)
-        # By chance a Poisson process brings fewer than were planned: what held is what came.
-        came = min(own, step.offered_rps) if tripped is None else own
+        # By chance a Poisson process brings more or fewer than were planned: what was judged is what came.
+        came = step.offered_rps if tripped is None else own
         rate = came + self._live_equivalent_rps
-        self.rungs.append(Rung(rate, own, step, run, tripped, steady(inside), delay=late))
+        self.rungs.append(
+            Rung(
+                rate,
+                own + self._live_equivalent_rps,
+                step,
+                run,
+                tripped,
+                steady(inside),
+                delay=late,
+                tails=tails(run, self._objectives),
+                part=part,
+            )
+        )
         self._understand()
 
     def ended(self) -> str | None:
@@ -156,12 +174,12 @@ class Search:
         if self.interval is None:  # the run was stopped on its way
             self._spread()
         low, high = self.interval or (None, None)
-        reached = max((rung.planned_rps for rung in self.rungs if rung.held), default=0.0) / self.forecast_rps
+        self._doubted = self._doubted or self._doubt()
         if self._doubted is not None:
             return self._empirical()
-        crowded = self.model.max_num_seqs is None and self.model.most_running < self._would_run
+        crowded = self.model.max_num_seqs is None and _MORE * self.model.most_running < self._would_run
         return Capacity(
-            mode=VERIFIED if reached >= _REACHED and not crowded else FORECAST,
+            mode=VERIFIED if self._verified() and not crowded else FORECAST,
             requests_per_second=self.forecast_rps,
             lower=low,
             upper=high,
@@ -174,19 +192,32 @@ class Search:
 
     def _seen_words(self) -> str:
         """What was seen, where that tells no law."""
-        most = max((rung.planned_rps for rung in self.rungs), default=self.model.live_rps)
+        most = max((rung.came_rps for rung in self.rungs), default=self.model.live_rps)
         return f"at up to {most:.3g} requests/s too few ran at a time to tell what one more costs"
+
+    def _verified(self) -> bool:
+        """Whether a load near the forecast was judged and held, and the forecast is sure enough for the word."""
+        judged = max((rung.came_rps for rung in self.rungs if rung.held and rung.step.valid), default=0.0)
+        low, high = self.interval or (0.0, math.inf)
+        return judged >= _REACHED * (self.forecast_rps or math.inf) and high - low <= _SURE * (high + low)
 
     def _empirical(self) -> Capacity:
         """What the rungs alone say."""
         held = [rung for rung in self.rungs if rung.held and rung.steady and rung.step.requests.ok >= _ENOUGH]
-        low = max((rung.planned_rps for rung in held), default=None)
-        failed = (rung.planned_rps for rung in self.rungs if not rung.held)
-        high = min((rate for rate in failed if rate > (low or 0)), default=None)
+        low = max((rung.came_rps for rung in held), default=None)
+        high = min(self._broken(), default=None)
+        if low is not None and high is None:
+            return Capacity(
+                mode=EMPIRICAL,
+                requests_per_second=low,
+                lower=low,
+                output_tokens_per_second=low * mean_length(self.model.workload.output_tokens),
+                reason=f"no load that was tried broke an objective: the capacity is at least this ({self._doubted})",
+            )
         if low is None or high is None or high > low * _CLIMB * _CLIMB:
             return Capacity(mode=EMPIRICAL, reason=f"{self._doubted}, and no rung told where the knee is without it")
         rate = math.sqrt(low * high)
-        if self.forecast_rps and abs(math.log(rate / self.forecast_rps)) > _APART:
+        if self.forecast_rps and math.log(rate / self.forecast_rps) > _APART:
             return Capacity(
                 mode=EMPIRICAL,
                 reason=f"{self._doubted}; it says {self.forecast_rps:.3g} requests/s, the rungs say {rate:.3g}",
@@ -203,48 +234,47 @@ class Search:
     # What follows from what was seen.
 
     def _understand(self) -> None:
+        ttft = self._objectives.ttft
+        delays = [rung.delay for rung in self.rungs if rung.delay is not None]
+        self._front = front(delays, _NEGLIGIBLE_SHARE * ttft.within_s if ttft else math.inf)
+        self._discern()
         bare = self.model.twin()
         if bare is None:
             return
-        self._calibrate(bare)
+        self.twin = twin = self._complete(bare)
+        self.rungs = [
+            replace(rung, predicted=self._replay(twin, rung)) if rung.telling else rung for rung in self.rungs
+        ]
+        self._correction = correction(self.rungs, self._objectives)
         near = self.forecast_rps or max(2 * self.model.live_rps, 1 / self._lone_s)
-        self.twin = self._complete(bare)
-        self.forecast_rps = capacity(self.twin, self._objectives, near, correction=self._correction)
+        self.forecast_rps = capacity(twin, self._objectives, near, correction=self._correction)
         self._live_equivalent_rps = self.model.live_rps
         if self.model.live_differs:
-            beside = replace(self.twin, live=self.model.live)
+            beside = replace(twin, live=self.model.live)
             room = capacity(beside, self._objectives, near, correction=self._correction, seeds=(0,))
             self._live_equivalent_rps = max(self.forecast_rps - room, 0.0)
 
     def _complete(self, bare: Twin) -> Twin:
         return replace(bare, front_end=self._front.front_end, added_s=self._front.added_s)
 
-    def _calibrate(self, bare: Twin) -> None:
-        """By how much our requests were slower than the twin says: the front end, and a factor for the rest."""
-        delays = [rung.delay for rung in self.rungs if rung.delay is not None]
-        ttft = self._objectives.ttft
-        negligible_s = _NEGLIGIBLE_SHARE * ttft.within_s if ttft else math.inf
-        self._front = front(delays, negligible_s)
-        twin = self._complete(bare)
-        offs: dict[str, list[tuple[float, float, float]]] = {"ttft": [], "tpot": []}
-        for i, rung in enumerate(self.rungs):
-            if not rung.telling:
-                continue
-            predicted = self._replay(twin, rung)
-            self.rungs[i] = replace(rung, predicted=predicted)
-            weight = rung.planned_rps**2 * rung.step.requests.ok
-            for name, seen, expected_s in (
-                ("ttft", rung.step.ttft_s, predicted.ttft_p50_s),
-                ("tpot", rung.step.tpot_s, predicted.tpot_p50_s),
-            ):
-                if seen.p50 and math.isfinite(expected_s) and expected_s > 0:
-                    off = min(max(math.log(seen.p50 / expected_s), -_MOST_OFF), _MOST_OFF)
-                    offs[name].append((off, _median_error(seen), weight))
-        self._correction = {name: math.exp(_pooled(found)) for name, found in offs.items() if found}
+    def _discern(self) -> None:
+        """What our own requests tell of the server, where nobody else does."""
+        told = sorted((rung for rung in self.rungs if rung.telling), key=lambda rung: rung.came_rps)
+        stalled = [rung for rung in told if rung.step.stall_s.p50 and rung.step.stall_s.p95]
+        if stalled and not self.model.chunk_known:
+            self.model.chunk_tokens = chunk_tokens(self.model, stalled[-1], self._visits)
+        if told and self._front.front_end == NO_FRONT:  # a tokenizer too takes longer for a long prompt
+            self.model.pair_s = pair_s(self.model, told[-_TOLD:], self._visits)
+
+    def _visits(self, bare: Twin, rung: Rung) -> Sequence[Visit]:
+        return replayed(self._complete(bare), sent(rung.run), self.model.live, self._settle_s(rung)).judged
 
     def _replay(self, twin: Twin, rung: Rung) -> Predicted:
-        settle_s = _SETTLE_RESIDENCES * (rung.step.e2e_s.mean or self._lone_s)
-        return replay(twin, sent(rung.run), self.model.live, self._objectives, settle_s)
+        twin = replace(twin, cost=scaled(twin.cost, self.model.slower(rung.part)))
+        return replay(twin, sent(rung.run), self.model.live, self._objectives, self._settle_s(rung))
+
+    def _settle_s(self, rung: Rung) -> float:
+        return _SETTLE_RESIDENCES * (rung.step.e2e_s.mean or self._lone_s)
 
     def _spread(self) -> None:
         """The interval: what the forecast would be without one part of what was seen, each in turn."""
@@ -270,72 +300,103 @@ class Search:
             mean = fmean(found)
             spread = math.sqrt((count - 1) / count * sum((one - mean) ** 2 for one in found)) / self.forecast_rps
         seen = predict(self.twin, self.forecast_rps, self._objectives)
-        over = {
-            name: getattr(seen, f"{name}_s") * self._correction.get(name, 1.0) / limit.within_s
-            for name, limit in self._objectives.latencies().items()
-        }
+        over = self._over(seen)
         self._would_run = seen.running
         self._limiting = max(over, key=lambda name: over[name], default=None)
         if self._explains:
             self._bottleneck = bottleneck(self.twin, self._objectives, self._correction, self.forecast_rps)
-        half = _Z * math.hypot(spread, _FLOOR)
-        self.interval = self.forecast_rps * (1 - half), self.forecast_rps * (1 + half)
+        drift = self.model.law.drift if self.model.law is not None else 0.0
+        half = _Z * math.hypot(spread, _FLOOR, drift, self._off(max(over.values(), default=1.0)))
+        self.interval = self.forecast_rps * max(1 - half, 0.0), self.forecast_rps * (1 + half)
+
+    def _over(self, seen: Predicted) -> dict[str, float]:
+        """The twin's latencies over their objectives, corrected."""
+        return {
+            name: getattr(seen, f"{name}_s") * self._correction.get(name, 1.0) / limit.within_s
+            for name, limit in self._objectives.latencies().items()
+        }
+
+    def _off(self, at_knee: float) -> float:
+        """By how much of a rate the highest rung differs from the model: its latencies' difference, over how steeply
+        they rise towards the knee.
+        """
+        left = min((left_over(top, self._correction, self._objectives) for top in self._tops()), default=0.0)
+        if not left or self.twin is None or self.forecast_rps is None:
+            return 0.0
+        below = max(self._over(predict(self.twin, _TOP * self.forecast_rps, self._objectives)).values(), default=0.0)
+        slope = math.log(at_knee / below) / -math.log(_TOP) if 0 < below < at_knee < math.inf else 1.0
+        return left / max(slope, 1.0)
 
     def _doubt(self) -> str | None:
-        """Why the model is not to be believed, from the highest rung that tells something; None if it is."""
-        told = [rung for rung in self.rungs if rung.telling and rung.predicted is not None]
-        top = max(told, key=lambda rung: rung.planned_rps, default=None)
-        return self._unexplained(top) if top is not None else None
+        """Why the model is not to be believed; None if it is."""
+        broke = min(self._broken(), default=math.inf)
+        if self.forecast_rps and broke < _REFUTES * self.forecast_rps:
+            return (
+                f"{broke:.3g} requests/s were too many, of {self.forecast_rps:.3g} that the model of this server holds"
+            )
+        reasons = [unexplained(rung, self._objectives, self._nearly) for rung in self._tops()]
+        return next(iter(reasons), None) if all(reasons) else None
 
-    def _unexplained(self, rung: Rung) -> str | None:
-        """What of a rung the model does not explain, of the latencies that come near their objectives."""
-        for name, limit in self._objectives.latencies().items():
-            seen = rung.step.ttft_s if name == "ttft" else rung.step.tpot_s
-            expected_s = getattr(rung.predicted, f"{name}_p50_s")
-            if (
-                not seen.p50
-                or not seen.p95
-                or max(seen.p95, getattr(rung.predicted, f"{name}_s")) < _NEAR * limit.within_s
-            ):
-                continue
-            off = math.log(seen.p50 / expected_s)
-            if abs(off) > max(math.log(_OFF[name]), _CERTAIN * _median_error(seen)) and not self._nearly(
-                rung, name, seen.p50
-            ):
-                return f"{name.upper()} was {math.exp(off):.2f} times what the model of this server says"
-        return None
+    def _tops(self) -> list[Rung]:
+        """The highest rungs that tell something: the highest one, and those at nearly the same load."""
+        told = sorted(
+            (rung for rung in self.rungs if rung.telling and rung.predicted is not None),
+            key=lambda rung: -rung.came_rps,
+        )
+        return [rung for rung in told if rung.came_rps > (1 - _LITTLE) * told[0].came_rps]
 
-    def _nearly(self, rung: Rung, name: str, seen_s: float) -> bool:
+    def _broken(self) -> list[float]:
+        """The rates that were too much. What held at a higher one refutes what broke by chance, and so does the model
+        where it breaks with the same requests and says that others would be fine: some are longer than most.
+        """
+        held = max((rung.came_rps for rung in self.rungs if rung.held), default=0.0)
+        return [
+            rung.came_rps for rung in self.rungs if not rung.held and rung.came_rps > held and not self._foreseen(rung)
+        ]
+
+    def _foreseen(self, rung: Rung) -> bool:
+        if rung.predicted is None or self.forecast_rps is None or rung.came_rps > _TOP * self.forecast_rps:
+            return False
+        return max(self._over(rung.predicted).values(), default=0.0) > _FORESEEN
+
+    def _nearly(self, rung: Rung, name: str, seen_s: float, allowed: float) -> bool:
         """Whether a rate that differs by little would explain it: near the knee a queue is long or short by chance."""
         if self.twin is None or rung.predicted is None:
             return False
         here, low, high = (
-            getattr(predict(self.twin, rung.planned_rps * share, self._objectives, requests=_QUICK), f"{name}_p50_s")
+            getattr(predict(self.twin, rung.came_rps * share, self._objectives, requests=_QUICK), f"{name}_p50_s")
             for share in (1.0, 1 - _LITTLE, 1 + _LITTLE)
         )
         expected_s = getattr(rung.predicted, f"{name}_p50_s")
         if not math.isfinite(here):
             return True
-        return bool(expected_s * low / here / _OFF[name] <= seen_s <= expected_s * high / here * _OFF[name])
+        return bool(expected_s * low / here / allowed <= seen_s <= expected_s * high / here * allowed)
 
     # Where to go next.
 
     def _next_rate(self) -> float | None:
         if self.rungs and self.rungs[-1].step.reason not in (None, TOO_FEW, CUT_SHORT):
             return None  # our own side failed; more load would not help
-        failed = [rung.planned_rps for rung in self.rungs if not rung.held]
-        held = max((rung.planned_rps for rung in self.rungs if rung.held), default=self._live_equivalent_rps)
+        failed = self._broken()
+        held = max((rung.asked_rps for rung in self.rungs if rung.held), default=self._live_equivalent_rps)
         if self._doubted is None and (doubt := self._doubt()) is not None:
+            tops = self._tops()
+            if len(tops) == 1 and not failed:  # it may have been a slow moment: once more
+                return tops[0].came_rps
             self._doubted, self._climbs = doubt, 0
         if self._doubted is not None:
             return self._climb(held, failed)
-        if len(self.rungs) >= _MAX_RUNGS or len(failed) >= _MAX_FAILED:
+        if len(self.rungs) >= _MAX_RUNGS or sum(not rung.held for rung in self.rungs) >= _MAX_FAILED:
             return None
-        if self.forecast_rps is None and failed:
-            return (held + min(failed)) / 2  # with no forecast yet: half way back
         if self.forecast_rps is None:
-            return held * _LONG_STRIDE if self.rungs else max(held * _STRIDE, held + 0.7 / self._lone_s)
+            return self._before_a_forecast(held, failed)
         return self._towards(self.forecast_rps, held, min(failed, default=math.inf))
+
+    def _before_a_forecast(self, held: float, failed: Sequence[float]) -> float:
+        """Up in long strides from about one request at a time; half way back from what was too much."""
+        if failed:
+            return (held + min(failed)) / 2
+        return held * _LONG_STRIDE if self.rungs else max(held * _STRIDE, held + 0.7 / self._lone_s)
 
     def _towards(self, forecast_rps: float, held: float, failed: float) -> float | None:
         """The next share of the forecast, no further from what held than a stride."""
@@ -354,7 +415,7 @@ class Search:
         above = min((rate for rate in failed if rate > held), default=None)
         if self._climbs > _MAX_CLIMBS or (above is not None and above < held * _CLOSE):
             return None
-        return held * _CLIMB if above is None or above > held * _CLIMB**2 else math.sqrt(held * above)
+        return held * _CLIMB if above is None else min(math.sqrt(held * above), held * _LEAP)
 
     def _residence_s(self, rate_rps: float) -> float:
         """How long a request stays."""
@@ -374,23 +435,3 @@ def _broke(steps: Sequence[StepSummary], stopped: Stopped) -> str | None:
         return "the server restarted: what was seen is of two servers; measure again"
     ours = next((step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)), None)
     return f"{VOID.get(ours, 'a step judged nothing')} ({ours})" if ours is not None else None
-
-
-def _median_error(seen: Distribution) -> float:
-    """The standard error of a median's logarithm, from how far the 95th percentile is from it.
-
-    The live users of a replay scatter as well.
-    """
-    if not seen.p50 or not seen.p95:
-        return math.inf
-    return _MEDIAN_ERROR * math.log(seen.p95 / seen.p50) / math.sqrt(max(seen.count, 1))
-
-
-def _pooled(offs: Sequence[tuple[float, float, float]]) -> float:
-    """The weighted mean of values with standard errors, drawn towards 0 by as much of it as may be chance (James and
-    Stein, 1961).
-    """
-    weights = sum(weight for _, _, weight in offs)
-    mean = sum(off * weight for off, _, weight in offs) / weights
-    error = math.sqrt(sum((error * weight) ** 2 for _, error, weight in offs)) / weights
-    return mean * max(1 - (error / mean) ** 2, 0.0) if mean else 0.0

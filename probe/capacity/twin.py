@@ -27,8 +27,8 @@ _ENDLESS = 4.0  # latency over objective, from which on it does not matter how m
 # A queue that holds this share of all requests has no end.
 _RUNAWAY = 0.12
 _RESIDENCES = 3.0
-_SLICES = 24
 _REPLAYS = (11, 12, 13)  # seeds of the live users
+_SLICES = 24
 _DRAIN_S = 120.0
 
 
@@ -36,7 +36,8 @@ _DRAIN_S = 120.0
 class Twin:
     """A server as it is understood. `kv_tokens`: of all its engines; `accepted_tokens`: by which speculation exceeds
     one token in a step; `added_s`: what a client sees of TTFT beyond what the server does, at any load; `live`: users
-    with lengths other than the workload's, who are there besides.
+    with lengths other than the workload's, who are there besides; `shares`: of the requests, that each engine gets,
+    where they do not get the same.
     """
 
     cost: StepCost
@@ -51,6 +52,7 @@ class Twin:
     prefix_caching: bool = False
     noise_ratio: float = 0.03
     live: Users | None = None
+    shares: tuple[float, ...] = ()
 
     def profile(self, longest: int = 0) -> Profile:
         """The server to simulate, with room for the longest request, and for one of `longest` tokens."""
@@ -77,7 +79,7 @@ class Twin:
             seed=seed,
             users=Users(rate_rps, self.workload, ours=True),
             others=self.live,
-            shares=[1.0] * self.engines,
+            shares=self.shares or [1.0] * self.engines,
             accepted_tokens=self.accepted_tokens,
         )
 
@@ -142,26 +144,42 @@ def replay(twin: Twin, sent: Sequence[Sent], live: Users, objectives: Objectives
     Nearer to what was seen than the steady state of the same rate: the chance of the arrivals and the filling of an
     empty batch are in both. `settle_s`: how long the live users are there before. ValueError where nothing was sent.
     """
-    if not sent:
-        raise ValueError("nothing was sent")
     visits: list[Visit] = []
     running = preemptions = 0.0
-    crowd = replace(twin, live=live)
+    for seed in _REPLAYS:
+        played = replayed(twin, sent, live, settle_s, seed)
+        running += played.running / len(_REPLAYS)
+        preemptions += played.preemptions / len(_REPLAYS)
+        visits += [visit for visit in played.judged if visit.ended]
+    return _summary(visits, twin, objectives, running, preemptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Requests on the twin: those that are judged, in the order they were sent; how many ran when the last one came."""
+
+    judged: tuple[Visit, ...]
+    running: float
+    preemptions: float
+
+
+def replayed(twin: Twin, sent: Sequence[Sent], live: Users, settle_s: float, seed: int = _REPLAYS[0]) -> Replayed:
+    """One replay; `seed`: of the live users. ValueError where nothing was sent."""
+    if not sent:
+        raise ValueError("nothing was sent")
     # The server's own count of a prompt may be above what was asked for: a chat template adds to it.
     longest = max(s.prompt_tokens + s.output_tokens for s in sent)
-    for seed in _REPLAYS:
-        server = crowd.server(0.0, seed, longest)
-        server.advance(settle_s)
-        shared = twin.workload.shared_tokens
-        ours = [server.submit(settle_s + s.at_s, s.prompt_tokens, s.output_tokens, shared) for s in sent]
-        last = settle_s + max(s.at_s for s in sent)
-        server.advance(last)
-        running += server.in_flight()[0] / len(_REPLAYS)
-        while not all(visit.ended for visit in ours) and server.now_s < last + max(_DRAIN_S, settle_s):
-            server.advance(server.now_s + 1.0)
-        preemptions += server.measured.preemptions / len(_REPLAYS)
-        visits += [v for v, s in zip(ours, sent, strict=True) if s.judged and v.ended]
-    return _summary(visits, twin, objectives, running, preemptions)
+    server = replace(twin, live=live).server(0.0, seed, longest)
+    server.advance(settle_s)
+    shared = twin.workload.shared_tokens
+    ours = [server.submit(settle_s + s.at_s, s.prompt_tokens, s.output_tokens, shared) for s in sent]
+    last = settle_s + max(s.at_s for s in sent)
+    server.advance(last)
+    running = server.in_flight()[0]
+    while not all(visit.ended for visit in ours) and server.now_s < last + max(_DRAIN_S, settle_s):
+        server.advance(server.now_s + 1.0)
+    judged = tuple(visit for visit, s in zip(ours, sent, strict=True) if s.judged)
+    return Replayed(judged, running, server.measured.preemptions)
 
 
 def capacity(

@@ -7,6 +7,7 @@ nothing is in flight afterwards.
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,11 +15,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol, TypeVar
 
-from probe import summary
+from probe import slo, summary
 from probe.capacity.knee import MODE, OVER_OBJECTIVE, load_words
 from probe.clock import Clock
 from probe.errors import TargetError
-from probe.guard import IN_FLIGHT_CAP, OVERLOAD, GuardLimits, decide
+from probe.guard import IN_FLIGHT_CAP, OBJECTIVE_BROKEN, OVERLOAD, GuardLimits, broken_for_certain, decide
 from probe.live import mean, users_beside
 from probe.load.source import Load
 from probe.records import (
@@ -98,6 +99,11 @@ class Budget:
     over_objective_seconds: float
     tokens_name: str = "tokens_per_run"  # or that of the day, where less than a run's is left of it
 
+    @property
+    def last_over_s(self) -> float:
+        """When to stop for over_objective_seconds: what is in flight is late for a look or two more."""
+        return max(self.over_objective_seconds - 2 * _GUARD_S, self.over_objective_seconds / 2)
+
 
 @dataclass(frozen=True, slots=True)
 class RampJob:
@@ -169,6 +175,9 @@ class Ramp:
         self._warm = False
         self._limits = job.limits.promised(job.objectives)
         self._rate_rps = 0.0  # of the step that runs, where it is known
+        self._planned = 0.0  # requests of the step that runs, where it has a rate
+        self._judged_from_ns = 0  # those due later count in it
+        self._missed: Counter[str] = Counter()  # an objective, by its name
         self._watch = _Watch()
 
     def stop(self, by: str, reason: str | None = None) -> None:
@@ -306,6 +315,9 @@ class Ramp:
 
     async def _run_step(self, plan: StepPlan) -> StepRun:
         self._rate_rps = max(plan.arrivals.rate_rps, plan.arrivals.end_rate_rps) if plan.arrivals else 0.0
+        self._planned = self._rate_rps * plan.seconds
+        self._judged_from_ns = self._clock.monotonic_ns() + int(plan.warm_up_s * 1e9)
+        self._missed.clear()
         if not self._halt.is_set():
             self._step_halt.clear()
         self._loading = True
@@ -322,9 +334,19 @@ class Ramp:
         self._tokens += sum(summary.tokens_spent(record))
         self._over += self._over_objective(record)
         self._on_record(record)
+        self._judge(record)
         if record.outcome not in (Outcome.OK, Outcome.ABORTED):
             self._failures.append(record.outcome)
             self._ask_guard()
+
+    def _judge(self, record: RequestRecord) -> None:
+        """Ends a step of a search as soon as it is certain to break an objective. Fixed steps run to their end."""
+        if not (self._job.guarded and self._course.survives_overload and self._planned):
+            return
+        if record.scheduled_ns >= self._judged_from_ns:
+            self._missed.update(name for name, good in slo.met(record, self._job.objectives).items() if not good)
+            if broken_for_certain(self._missed, self._planned, self._job.objectives) is not None:
+                self._trip(OBJECTIVE_BROKEN)
 
     async def _watch_server(self) -> None:
         """Reads the server until cancelled."""
@@ -342,7 +364,7 @@ class Ramp:
             await asyncio.sleep(_GUARD_S)
 
     def _ask_guard(self) -> None:
-        verdict = decide(self._watch.polls, self._failures, self._limits.offered(self._rate_rps), self._silent_s())
+        verdict = decide(self._watch.polls, self._failures, self._limits.offered(self._rate_rps), self._unanswered_s())
         if self._job.guarded and not verdict.go:
             self._trip(verdict.reason)
 
@@ -355,12 +377,12 @@ class Ramp:
         elif not (overload and self._tripped is not None):  # the same one shows until the server is calm again
             self.stop("guard", reason)
 
-    def _silent_s(self) -> float:
-        """For how long a request of ours has waited for the first byte of its answer. A cold server's first one may."""
+    def _unanswered_s(self) -> list[float]:
+        """For how long requests of ours wait for the first byte of their answers. A cold server's first one may."""
         if not self._warm:
-            return 0.0
-        unanswered = [record.scheduled_ns for record in self._load.in_flight() if record.reads == 0]
-        return (self._clock.monotonic_ns() - min(unanswered)) * 1e-9 if unanswered else 0.0
+            return []
+        now_ns = self._clock.monotonic_ns()
+        return [(now_ns - record.scheduled_ns) * 1e-9 for record in self._load.in_flight() if record.reads == 0]
 
     async def _poll(self) -> ServerSnapshot | None:
         try:
@@ -377,7 +399,7 @@ class Ramp:
             self.stop("budget", budget.tokens_name)
         elif cost.seconds >= budget.seconds:
             self.stop("budget", "seconds")
-        elif cost.over_objective_seconds >= budget.over_objective_seconds:
+        elif cost.over_objective_seconds >= budget.last_over_s:
             self.stop("budget", OVER_OBJECTIVE)
 
     def _over_objective(self, record: RequestRecord) -> list[tuple[int, int]]:

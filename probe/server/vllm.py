@@ -132,6 +132,8 @@ def _snapshot(samples: Mapping[str, list[Sample]], at_ns: int, wall_s: float, ve
         estimated_read_bytes=_total(samples, ESTIMATED_READ_BYTES) or None,
         estimated_write_bytes=_total(samples, ESTIMATED_WRITE_BYTES) or None,
         engines=max(len(_first(samples, RUNNING)), 1),
+        tokens_by_engine=_by_engine(samples, GENERATION_TOKENS),
+        running_by_engine=_by_engine(samples, RUNNING),
         flags=_flags(samples),
         histograms={key: found for key, names in HISTOGRAMS.items() if (found := _histogram(samples, names))},
     )
@@ -172,6 +174,12 @@ def _by_label(samples: Mapping[str, list[Sample]], names: Iterable[str], label: 
         value = sample.labels.get(label, "")[:_MAX_VALUE]
         totals[value if value in totals or len(totals) < _MAX_VALUES else "other"] += sample.value
     return dict(totals)
+
+
+def _by_engine(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> tuple[float, ...]:
+    """The values in the order of the engines' labels; nothing where there is one engine."""
+    found = sorted((sorted(sample.labels.items()), sample.value) for sample in _first(samples, names))
+    return tuple(value for _, value in found) if len(found) > 1 else ()
 
 
 def _histogram(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> Histogram | None:

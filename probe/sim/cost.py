@@ -100,6 +100,11 @@ class Unrest:
         return taken_s * (1 + self.drift_ratio * math.sin(2 * math.pi * at_s / self.drift_period_s))
 
 
+def scaled(cost: StepCost, factor: float) -> StepCost:
+    """The same server, so many times as slow."""
+    return StepCost(*(term * factor for term in astuple(cost)))
+
+
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
     """The API server before the engine: one thread, which takes each request and hands out each token in turn."""

@@ -65,8 +65,10 @@ class Measured:
         self.prompt_length.add(visit.prompt_tokens)
         self.output_length.add(visit.output_tokens)
 
-    def snapshot(self, engines: Sequence[Engine], at_s: float, wall_s: float, version: str) -> ServerSnapshot:
-        """The page as it would be read now."""
+    def snapshot(
+        self, engines: Sequence[Engine], generated: Sequence[float], at_s: float, wall_s: float, version: str
+    ) -> ServerSnapshot:
+        """The page as it would be read now. `generated`: tokens, by engine."""
         return ServerSnapshot(
             at_ns=round(at_s * 1e9),
             wall_s=wall_s,
@@ -84,6 +86,8 @@ class Measured:
             prefix_cache_hits=self.prefix_hits,
             kv_cache_tokens=float(self._profile.usable_blocks * self._profile.block_size * len(engines)),
             engines=len(engines),
+            tokens_by_engine=tuple(generated) if len(engines) > 1 else (),
+            running_by_engine=tuple(float(engine.running) for engine in engines) if len(engines) > 1 else (),
             histograms={
                 "ttft": self.ttft.histogram(),
                 "itl": self.itl.histogram(),

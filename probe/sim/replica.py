@@ -41,6 +41,7 @@ class Replica:
         self.engine = Engine(profile)
         self.entering: deque[Visit] = deque()  # in the order of entered_s
         self.times_s = array("d")  # when the tokens of each step were out
+        self.generated = 0.0  # tokens
         self._profile, self._random, self._front = profile, random, front
         self._measured, self._departures = measured, departures
         self._open: dict[int, Visit] = {}
@@ -108,6 +109,7 @@ class Replica:
         measured.itl.add(one_s, decoding * steps)
         measured.iteration_tokens.add(self._tokens_a_step, steps)
         measured.generation_tokens += self._tokens_a_step * steps
+        self.generated += self._tokens_a_step * steps
         self.times_s.extend([begin_s + one_s * i for i in range(1, steps + 1)])
         self._now_s = self._made_s = begin_s + one_s * steps
 
@@ -164,6 +166,7 @@ class Replica:
             measured.itl.add(self._made_s - before_s, decoded)
         if decoded or outcome.prefilled:
             measured.step(prompt_tokens, found_tokens, generated)
+            self.generated += generated
         finished = [self._open.pop(number) for number in outcome.finished]
         for visit in finished:
             self._stop_decoding(visit)

@@ -113,7 +113,8 @@ class VirtualServer:
     def snapshot(self, wall_s: float = 0.0) -> ServerSnapshot:
         """The metrics as a poll would read them now."""
         engines = [replica.engine for replica in self._replicas]
-        return self.measured.snapshot(engines, self.now_s, wall_s + self.now_s, self._version)
+        generated = [replica.generated for replica in self._replicas]
+        return self.measured.snapshot(engines, generated, self.now_s, wall_s + self.now_s, self._version)
 
     def in_flight(self) -> tuple[int, int]:
         """How many run, and how many wait, the front end included."""

@@ -1,6 +1,7 @@
 """Whether load may go on."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import poll
 
-from probe.guard import GO, REASONS, REFUSALS, GuardLimits, decide, may_start, preemptions
-from probe.records import Histogram, Objective, Outcome, ServerSnapshot
+from probe.guard import GO, REASONS, REFUSALS, GuardLimits, broken_for_certain, decide, may_start, preemptions
+from probe.records import Histogram, Objective, Objectives, Outcome, ServerSnapshot
 
 LIMITS = GuardLimits()
 COUNTS = st.none() | st.floats(0, 50)
@@ -148,8 +149,10 @@ def _latencies(slow: float = 0, quick: float = 0, gaps: float = 0, gap_s: float 
     return poll(histograms={"ttft": ttft, "itl": itl})
 
 
-def _judged(*polls: ServerSnapshot | None, limits: GuardLimits = PROMISED, silent_s: float = 0.0) -> str | None:
-    return decide(polls, (), limits, silent_s).reason
+def _judged(
+    *polls: ServerSnapshot | None, limits: GuardLimits = PROMISED, unanswered_s: Sequence[float] = ()
+) -> str | None:
+    return decide(polls, (), limits, unanswered_s).reason
 
 
 @pytest.mark.parametrize(
@@ -196,15 +199,18 @@ def test_an_objective_between_two_bounds_is_judged_by_the_upper_one() -> None:
 
 def test_without_an_objective_or_a_histogram_no_latency_is_judged() -> None:
     bad = _latencies(50, gaps=50, gap_s=9.0)
-    assert _judged(_latencies(), bad, limits=LIMITS, silent_s=99.0) is None
+    assert _judged(_latencies(), bad, limits=LIMITS, unanswered_s=[99.0] * 5) is None
     assert _judged(poll(), poll()) is None
     assert _judged(poll(), bad) is None
 
 
 def test_one_of_ours_without_a_first_token_stops_the_load() -> None:
-    assert _judged(poll(), silent_s=1.0) is None
-    assert _judged(poll(), silent_s=1.01) == "no_first_token"
-    assert _judged(silent_s=1.01) == "no_first_token"
+    assert _judged(poll(), unanswered_s=[0.2, 1.0, 1.0, 1.0]) is None
+    assert _judged(poll(), unanswered_s=[1.01, 0.2, 1.01, 1.01]) == "no_first_token"
+    assert _judged(unanswered_s=[1.01] * 3) == "no_first_token"
+    assert _judged(unanswered_s=[1.5, 1.5]) is None, "two long prompts"
+    assert _judged(unanswered_s=[2.0]) is None
+    assert _judged(unanswered_s=[2.01]) == "no_first_token"
 
 
 def test_at_a_known_rate_more_may_wait_and_still_be_in_time() -> None:
@@ -246,11 +252,11 @@ def test_what_a_server_does_not_say_is_no_sign_of_another_one() -> None:
     assert reason(poll(finished={"length": 5.0}), poll(finished={"abort": 1.0})) is None
 
 
-@given(st.lists(st.none() | POLLS, max_size=8), FAILURES, st.floats(0, 5))
+@given(st.lists(st.none() | POLLS, max_size=8), FAILURES, st.lists(st.floats(0, 5), max_size=5))
 def test_every_reason_is_one_that_is_counted(
-    polls: list[ServerSnapshot | None], failures: list[Outcome], silent_s: float
+    polls: list[ServerSnapshot | None], failures: list[Outcome], unanswered_s: list[float]
 ) -> None:
-    verdict = decide(polls, failures, PROMISED, silent_s)
+    verdict = decide(polls, failures, PROMISED, unanswered_s)
     assert verdict.go or verdict.reason in REASONS
 
 
@@ -261,3 +267,15 @@ def test_every_reason_is_explained(heading: str, reasons: tuple[str, ...]) -> No
     page = (Path(__file__).parents[2] / "docs/guard.md").read_text()
     section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(reasons)
+
+
+@pytest.mark.parametrize(
+    ("missed", "planned", "broken"),
+    [(0, 100, None), (10, 100, None), (11, 100, "ttft"), (4, 20, None), (5, 20, "ttft")],
+)
+def test_an_objective_is_broken_for_certain_by_more_than_may_miss_it_and_chance(
+    missed: int, planned: float, broken: str | None
+) -> None:
+    """Of 100 a twentieth may be late, and two standard deviations more: 5 + 4.5 + 1."""
+    objectives = Objectives("o", ttft=Objective(0.95, 0.5), tpot=Objective(0.9, 0.05))
+    assert broken_for_certain({"ttft": missed, "availability": 100}, planned, objectives) == broken

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seen_servers import CHAT, FAST, SLOW, WORDY, profile, watched, without, workload
 
-from probe.capacity.fit import MIN_WINDOWS, Law, fit
+from probe.capacity.fit import MIN_WINDOWS, Law, _drift, fit
 from probe.capacity.model import prompt_lengths
 from probe.capacity.windows import Window, windows
 from probe.records import ServerSnapshot
@@ -129,6 +129,7 @@ def test_windows_that_are_all_alike_explain_themselves() -> None:
     assert law is not None
     assert law.residual < 0.01
     assert law.batches == (9.8, 9.8)
+    assert (law.drift, law.slower) == (0.0, (1.0,))
     assert np.isfinite(law.covariance).all()
 
 
@@ -168,3 +169,17 @@ def test_whatever_the_windows_a_law_is_sound_or_absent(seed: int, count: int, ch
     if law is not None:
         assert law.residual >= 0
         assert 0 < law.cost.step_seconds(Batch(10, 10, 100)) < math.inf
+
+
+def test_stretches_of_one_speed_have_no_drift_and_others_have_theirs() -> None:
+    source = np.random.default_rng(3)
+    lengths = [20] * 8
+    noise = source.normal(0, 0.05, sum(lengths))
+    assert _drift(noise, lengths) < 0.03
+    speeds = np.repeat([-0.15, 0.15] * 4, 20)
+    assert _drift(noise + speeds, lengths) == pytest.approx(0.16, abs=0.03)
+
+
+def test_of_a_single_stretch_no_drift_is_known() -> None:
+    assert _drift(np.array([0.5, 0.1, -0.2, 0.3]), [4]) == 0.0
+    assert _drift(np.array([0.5, 0.1]), [1, 1]) == 0.0

@@ -1,5 +1,6 @@
 """What is understood of a server, from readings of its metrics."""
 
+import math
 from dataclasses import replace
 from itertools import islice
 from statistics import fmean
@@ -9,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seen_servers import CHAT, FAST, polled, profile, restarted, watched, without, workload
 
-from probe.capacity.model import Hints, Model, mean_length, prompt_lengths
+from probe.capacity.model import Hints, Model, engine_shares, mean_length, prompt_lengths
 from probe.capacity.twin import UNLIMITED_SEQS
-from probe.records import ServerSnapshot
+from probe.records import Histogram, ServerSnapshot
 from probe.sim.virtual import Users, VirtualServer
 from probe.workload import Lognormal, Workload, lengths
 
@@ -164,3 +165,37 @@ def test_prompt_lengths_are_ordered_and_above_zero(
         found = prompt_lengths(Workload("w", CHAT.api, prompt, 10, shared), cached_ratio=cached)
         assert found == sorted(found)
         assert 1 <= found[0] <= found[-1] <= max(median, maximum)
+
+
+def _engines(made: tuple[float, ...], prompts: float) -> list[ServerSnapshot]:
+    first = ServerSnapshot(
+        at_ns=0, wall_s=0.0, engines=len(made), tokens_by_engine=(0.0,) * len(made),
+        histograms={"ttft": Histogram(((math.inf, 0.0),), 0.0)},
+    )  # fmt: skip
+    last = replace(
+        first, at_ns=10**9, tokens_by_engine=made, histograms={"ttft": Histogram(((math.inf, prompts),), 1.0)}
+    )
+    return [first, last]
+
+
+def test_engines_that_get_unlike_shares_are_told_apart() -> None:
+    assert engine_shares(_engines((6000.0, 4000.0), 1000)) == pytest.approx((0.6, 0.4), abs=0.01)
+
+
+def test_a_difference_that_chance_makes_is_none() -> None:
+    assert engine_shares(_engines((5200.0, 4800.0), 100)) == ()
+    assert engine_shares(_engines((5000.0, 5000.0), 100)) == ()
+
+
+def test_engines_that_nothing_is_known_of_are_alike() -> None:
+    assert engine_shares([]) == ()
+    assert engine_shares(BUSY) == ()
+    first, last = _engines((6000.0, 4000.0), 1000)
+    assert engine_shares([last, first]) == (), "they were restarted"
+    assert engine_shares([first, replace(last, tokens_by_engine=(1.0, 2.0, 3.0))]) == (), "one was added"
+
+
+def test_shares_seen_on_a_server_are_those_it_gives() -> None:
+    server = VirtualServer(KNOWN, seed=3, users=Users(20.0, CHAT), shares=(0.65, 0.35))
+    found = engine_shares(polled(server, 120.0))
+    assert found == pytest.approx((0.65, 0.35), abs=0.05)

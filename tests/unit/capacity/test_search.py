@@ -12,7 +12,7 @@ from made import record
 from seen_servers import CHAT as _LENGTHS
 
 from probe.capacity.rung import sent, steady
-from probe.capacity.search import Search, _pooled
+from probe.capacity.search import Search
 from probe.capacity.windows import Window
 from probe.guard import SERVER_RESTARTED
 from probe.records import StepPlan, StepRun, StepSummary, Stopped
@@ -93,12 +93,43 @@ def test_a_run_that_broke_publishes_nothing(stopped: Stopped) -> None:
     assert (found.requests_per_second, found.mode) == (None, "forecast")
 
 
-def test_a_correction_takes_no_more_than_chance_leaves_over() -> None:
-    assert _pooled([(0.1, 0.001, 1.0)]) == pytest.approx(0.1, rel=1e-3)
-    assert _pooled([(0.1, 0.2, 1.0)]) == 0.0
-    assert 0 < _pooled([(0.1, 0.05, 1.0)]) < 0.1
-    assert _pooled([(0.0, 0.1, 1.0)]) == 0.0
-    assert _pooled([(0.1, 0.001, 3.0), (-0.1, 0.001, 1.0)]) == pytest.approx(0.05, rel=1e-2)
+def test_a_load_that_breaks_far_below_the_forecast_puts_the_model_aside() -> None:
+    search = _search()
+    search.forecast_rps = 10.0
+    search.model.max_num_seqs = 8
+    _run(search, step())
+    _run(search, step(broken=("ttft",)))
+    assert search.rungs[-1].came_rps < 8.5
+    _run(search, step())
+    found = search.capacity([step()], DONE)
+    assert found.mode == "empirical"
+    assert "were too many" in (found.reason or "")
+
+
+def test_without_a_model_it_ends_between_what_held_and_what_broke() -> None:
+    """It takes 6 requests/s; the model says 10."""
+    search = _search()
+    search.forecast_rps = 10.0
+    enough = replace(step(), requests=replace(step().requests, ok=100))
+    while (plan := search.next()) is not None:
+        assert plan.arrivals is not None
+        rate = plan.arrivals.rate_rps
+        came = replace(enough if rate < 6 else replace(enough, broken=("tpot",)), offered_rps=rate)
+        search.took(came, StepRun(plan, (), (0, 10**10), (), cut_short=False), [], None)
+    found = search.capacity([step()], DONE)
+    assert (found.mode, found.requests_per_second) == ("empirical", pytest.approx(6.0, rel=0.08))
+    assert found.lower is not None
+    assert found.upper is not None
+    assert found.lower < 6 < found.upper
+
+
+def test_what_held_at_a_higher_load_refutes_what_broke_by_chance() -> None:
+    search = _search()
+    search.forecast_rps = 10.0
+    _run(search, step(broken=("tpot",)))
+    assert search._broken() == [search.rungs[0].came_rps]
+    search.rungs.append(replace(search.rungs[0], came_rps=search.rungs[0].came_rps * 1.2, step=step()))
+    assert search._broken() == []
 
 
 def _window(at: float, running: float) -> Window:

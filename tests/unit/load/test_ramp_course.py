@@ -191,6 +191,21 @@ def test_a_course_outlives_an_overload_and_goes_on_when_the_server_is_calm() -> 
     assert "waiting for the server to be calm" in ran.doing
 
 
+def test_a_step_of_a_search_ends_as_soon_as_it_is_certain_to_break_an_objective() -> None:
+    """Each request takes 0.6 s to its first token, and 0.5 s were promised: of 100 a twentieth may."""
+    course = Scripted([_open(10.0)])
+    ran = _run(course, server=FakeServer(seconds=lambda _: 0.6))
+    assert course.trips == ["objective_broken"]
+    assert ran.result.steps[0].tripped == "objective_broken"
+    assert 10 <= ran.result.steps[0].requests.ok <= 12
+
+
+def test_fixed_steps_run_to_their_end_whatever_they_break() -> None:
+    course = Scripted([_open(10.0)], survives_overload=False)
+    ran = _run(course, server=FakeServer(seconds=lambda _: 0.6))
+    assert ran.result.steps[0].requests.ok == 100
+
+
 def test_preemptions_of_before_do_not_end_the_next_step() -> None:
     course = Scripted([_open(20, seconds=30), _open(5)])
     ran = _run(course, lambda now_s: {"preemptions": 10.0 if now_s > 5 else 0.0})

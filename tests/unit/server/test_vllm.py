@@ -272,6 +272,14 @@ def test_flags_say_how_the_server_was_started_and_not_how_much_memory_was_free()
     }
 
 
+def test_what_each_of_several_engines_made_keeps_its_place() -> None:
+    lines = {engine: f'vllm:generation_tokens_total{{engine="{engine}",model_name="m"}} {engine}.5' for engine in "01"}
+    assert parse(f"{lines['0']}\n{lines['1']}\n").tokens_by_engine == (0.5, 1.5)
+    assert parse(f"{lines['1']}\n{lines['0']}\n").tokens_by_engine == (0.5, 1.5)
+    assert parse(lines["1"]).tokens_by_engine == ()
+    assert parse(TWO_ENGINES).running_by_engine == (3.0, 4.0)
+
+
 def test_flags_of_several_engines_are_those_of_one_and_how_many_they_are() -> None:
     line = 'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{0}",sliding_window="None",engine="{0}"}} 1\n'
     page = parse("".join(line.format(i) for i in range(3)))

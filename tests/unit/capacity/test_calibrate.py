@@ -1,0 +1,106 @@
+"""What a server's latencies are beside its twin's: factors, what is left over, and when it is another server."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from example_records import CHAT, record, spec, step
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.capacity.calibrate import _pooled, correction, left_over, unexplained
+from probe.capacity.rung import Rung, Tail, tails
+from probe.capacity.twin import Predicted
+from probe.records import Arrivals, Distribution, StepPlan, StepRun
+
+RUN = StepRun(StepPlan(100, 10.0, loop="open", arrivals=Arrivals(rate_rps=10.0)), (), (0, 10**10), (), cut_short=False)
+AS_SEEN = Predicted(ttft_s=0.3, tpot_s=0.03, ttft_p50_s=0.1, tpot_p50_s=0.02, running=5.0, preemptions=0.0)
+
+
+def _rung(rate_rps: float = 10.0, predicted: Predicted = AS_SEEN, tail_error: float = 0.05) -> Rung:
+    """Latencies of 100 ms and 20 ms, 300 ms and 30 ms at their 95th percentiles."""
+    seen = replace(
+        step(),
+        ttft_s=Distribution(count=4000, mean=0.12, p50=0.1, p95=0.3),
+        tpot_s=Distribution(count=4000, mean=0.02, p50=0.02, p95=0.03),
+    )
+    found = {"ttft": Tail(0.3, tail_error), "tpot": Tail(0.03, tail_error)}
+    return Rung(rate_rps, rate_rps, seen, RUN, None, predicted=predicted, tails=found)
+
+
+def _twin(times: float, tail_times: float = 1.0) -> Predicted:
+    """A twin that is faster by this factor, and more so in its tail."""
+    return replace(
+        AS_SEEN,
+        ttft_p50_s=0.1 / times,
+        tpot_p50_s=0.02 / times,
+        ttft_s=0.3 / times / tail_times,
+        tpot_s=0.03 / times / tail_times,
+    )
+
+
+def test_a_twin_that_is_right_is_not_corrected() -> None:
+    assert correction([_rung()], CHAT) == {"ttft": 1.0, "tpot": 1.0}
+    assert left_over(_rung(), {}, CHAT) == 0.0
+
+
+def test_a_twin_that_is_too_fast_is_corrected_by_as_much() -> None:
+    found = correction([_rung(predicted=_twin(1.1))], CHAT)
+    assert found["ttft"] == pytest.approx(1.1, abs=0.04)
+    assert found["tpot"] == pytest.approx(1.1, abs=0.01)
+
+
+def test_a_tail_that_is_off_by_more_than_the_median_is_corrected_too() -> None:
+    found = correction([_rung(predicted=_twin(1.0, 1.2))], CHAT)
+    assert found["tpot"] == pytest.approx(1.2, abs=0.03)
+
+
+def test_a_tail_of_few_requests_corrects_nothing() -> None:
+    found = correction([_rung(predicted=_twin(1.0, 1.2), tail_error=0.4)], CHAT)
+    assert found["tpot"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_highest_load_counts_most() -> None:
+    low, high = _rung(5.0, _twin(1.0)), _rung(10.0, _twin(1.2))
+    assert correction([low, high], CHAT)["tpot"] > 1.12
+
+
+def test_what_no_factor_explains_is_left_over() -> None:
+    """One tail says more, the other less than what both were corrected by."""
+    rung = _rung(predicted=_twin(1.0, 1.5))
+    assert left_over(rung, {}, CHAT) == pytest.approx(math.log(1.5) - 0.05)
+    assert left_over(rung, {"ttft": 1.5, "tpot": 1.5}, CHAT) == 0.0
+
+
+def test_a_server_half_as_slow_again_is_another_one() -> None:
+    words = unexplained(_rung(predicted=_twin(1.6)), CHAT, lambda *_: False)
+    assert words is not None
+    assert "TTFT was 1.60 times" in words
+
+
+def test_a_rate_that_differs_by_little_excuses_it() -> None:
+    assert unexplained(_rung(predicted=_twin(1.6)), CHAT, lambda *_: True) is None
+
+
+def test_latencies_far_below_their_objectives_do_not_matter() -> None:
+    far = replace(CHAT, ttft=replace(CHAT.ttft, within_s=5.0), tpot=replace(CHAT.tpot, within_s=5.0))  # type: ignore[type-var]
+    assert unexplained(_rung(predicted=_twin(3.0)), far, lambda *_: False) is None
+
+
+def test_a_correction_takes_no_more_than_chance_leaves_over() -> None:
+    assert _pooled([(0.1, 0.001, 1.0)]) == pytest.approx(0.1, rel=1e-3)
+    assert _pooled([(0.1, 0.2, 1.0)]) == 0.0
+    assert 0 < _pooled([(0.1, 0.05, 1.0)]) < 0.1
+    assert _pooled([(0.0, 0.1, 1.0)]) == 0.0
+    assert _pooled([(0.1, 0.001, 3.0), (-0.1, 0.001, 1.0)]) == pytest.approx(0.05, rel=1e-2)
+
+
+@given(st.lists(st.floats(0.01, 2.0), min_size=8, max_size=200))
+def test_a_tail_is_the_percentile_and_is_never_certain_of_different_values(waits: list[float]) -> None:
+    asked = spec(output_tokens=2)
+    records = tuple(record(ttft_s=wait, start_s=1 + i, asked=asked) for i, wait in enumerate(waits))
+    found = tails(replace(RUN, records=records, window_ns=(0, 10**12)), CHAT)["ttft"]
+    assert min(waits) * 0.999 <= found.seconds <= max(waits) * 1.001
+    assert found.error >= 0
+    if max(waits) < 1.001 * min(waits):
+        assert found.error < 0.01

@@ -1,0 +1,78 @@
+"""What rungs tell of a server besides its metrics: how long its steps are, and what attention costs."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from seen_servers import FAST, polled, profile, promise, workload
+
+from benchmarks.capacity.virtual_load import VirtualLoad
+from probe import summary
+from probe.capacity.discern import Replay, chunk_tokens, pair_s
+from probe.capacity.hints import Hints
+from probe.capacity.model import Model
+from probe.capacity.rung import Rung, sent
+from probe.capacity.twin import Twin, replayed
+from probe.records import Arrivals, StepPlan, StepRun
+from probe.sim.cost import Profile
+from probe.sim.virtual import Users, VirtualServer
+from probe.sim.visit import Visit
+from probe.workload import Workload
+from tests.virtual_time import virtually
+
+OBJECTIVES = promise(5.0, 0.5)
+NOBODY = Users(0.0, workload(400, 150))
+PROMPTS = workload(3000, 100)
+DOCUMENTS = workload(12_000, 40)
+
+
+def _seen(known: Profile, asked: Workload, rate_rps: float, seconds: float) -> tuple[Model, Rung]:
+    """A model that watched a server, and one rung on it."""
+    model = Model(asked, Hints())
+    model.watch(polled(VirtualServer(known, seed=5, users=Users(rate_rps, asked)), 120.0))
+    plan = StepPlan(1000, seconds, loop="open", arrivals=Arrivals(rate_rps=rate_rps))
+
+    async def run() -> StepRun:
+        server = VirtualServer(known, seed=6)
+        server.advance(asyncio.get_running_loop().time())
+        return await VirtualLoad(server, asked, 7).run(plan, asyncio.Event(), lambda _: None)
+
+    came = virtually(run(), within_s=10_000)
+    return model, Rung(rate_rps, rate_rps, summary.summarize(came, OBJECTIVES), came, None)
+
+
+def _replay(bare: Twin, rung: Rung) -> tuple[Visit, ...]:
+    return replayed(bare, sent(rung.run), NOBODY, 1.0).judged
+
+
+REPLAY: Replay = _replay
+
+
+@pytest.mark.parametrize("chunk", [512, 2048, 8192])
+def test_the_longest_gaps_tell_how_many_tokens_a_step_takes(chunk: int) -> None:
+    model, rung = _seen(profile(FAST, chunk=chunk, kv_tokens=900_000), PROMPTS, 4.0, 60.0)
+    found = chunk_tokens(model, rung, REPLAY)
+    assert found in {512: (512,), 2048: (2048,), 8192: (4096, 8192, 16384)}[chunk], "few prompts fill 8192"
+
+
+def test_prompts_that_fit_in_any_step_leave_it_as_it_is() -> None:
+    model, rung = _seen(profile(FAST, chunk=8192), workload(100, 50), 10.0, 20.0)
+    assert chunk_tokens(model, rung, REPLAY) == model.chunk_tokens
+
+
+def test_what_attention_costs_is_told_by_long_prompts() -> None:
+    cost = replace(FAST, per_pair_s=6e-9)  # as much as the tokens themselves, at 12,000 of them
+    model, rung = _seen(profile(cost, chunk=8192, kv_tokens=2_000_000), DOCUMENTS, 0.5, 120.0)
+    model.chunk_tokens = 8192
+    assert 3e-9 < pair_s(model, [rung], REPLAY) < 12e-9, "to a factor of two: who waits for whom hides the rest"
+
+
+def test_where_it_costs_nothing_none_is_found() -> None:
+    model, rung = _seen(profile(FAST, chunk=8192, kv_tokens=2_000_000), DOCUMENTS, 0.5, 120.0)
+    model.chunk_tokens = 8192
+    assert pair_s(model, [rung], REPLAY) == 0.0
+
+
+def test_short_prompts_are_not_looked_at() -> None:
+    model, rung = _seen(profile(FAST), workload(400, 50), 10.0, 20.0)
+    assert pair_s(model, [rung], lambda *_: pytest.fail("replayed")) == 0.0
