@@ -110,6 +110,7 @@ class Model:
         """The server as it is understood; None where too little was seen. `without`: leave that part out;
         `chunk_tokens`, `pair_s`: as if max_num_batched_tokens, or the cost of attention, were this.
         """
+        as_understood = without is None and chunk_tokens is None and pair_s is None
         chunk = chunk_tokens or self.chunk_tokens
         pair_s = self.pair_s if pair_s is None else pair_s
         segments = [segment for i, segment in enumerate(self._segments) if i != without]
@@ -121,7 +122,7 @@ class Model:
         law = fit(segments, chunk, prompt_lengths(self.workload, cached_ratio=cached), pair_s)
         if law is None:
             return None
-        if without is None:
+        if as_understood:
             self.law = law
         together = every.tokens_per_gap
         return Twin(
