@@ -93,6 +93,7 @@ async def ramp_target(
             objectives=config.objectives_of(target),
             budget=asked.budget,
             guarded=asked.guarded,
+            gpu=target.capacity.server.gpu,
         )
         source = Source(where, model, load, target.canary.timeout, asked.seed)
         # Before there are workers: they end when they do not hear from this process for three seconds.
@@ -140,7 +141,8 @@ async def forecast_target(
             await asyncio.sleep(_WATCH_EVERY_S)
         on_doing(Doing("thinking"))
         found = await forecaster.forecast()
-    return forecast_result(target.name, model, context_of(server, load, objectives), found, clock.wall_s())
+    context = context_of(server, load, objectives, target.capacity.server.gpu)
+    return forecast_result(target.name, model, context, found, clock.wall_s())
 
 
 async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: float) -> list[ServerSnapshot]:

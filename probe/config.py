@@ -26,10 +26,12 @@ from probe.config_values import (
     Cron,
     Duration,
     ForecastInterval,
+    GpuName,
     Listen,
     MatcherText,
     Name,
     NotASwitch,
+    Parameters,
     Positive,
     Rates,
     Ratio,
@@ -144,10 +146,23 @@ class BudgetConfig(Section):
 
 
 class ServerLimitsConfig(Section):
-    """What the server was started with and vLLM's metrics do not say."""
+    """What the server was started with and runs on, as far as vLLM's metrics do not say it."""
 
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
+    gpu: GpuName | None = None
+    parameters: Parameters | None = None
+    weight_bits: Literal[4, 8, 16] = 16
+    gpus: Count = 1
+
+    @property
+    def lacking(self) -> str | None:
+        """What is said in vain, for want of another key."""
+        if self.parameters is None and (self.weight_bits, self.gpus) != (16, 1):
+            return "weight_bits and gpus say nothing without parameters; add them"
+        if self.parameters is not None and self.gpu is None:
+            return "parameters says nothing without gpu; add it"
+        return None
 
 
 class CapacityConfig(Section):
@@ -333,6 +348,8 @@ def _target_problems(i: int, target: TargetConfig, config: Config, raw: object) 
         problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
     if target.capacity.concurrency is not None and target.capacity.rates is not None:
         problems.append(f"{at}.capacity: concurrency and rates are both set; keep one of them")
+    if (lacking := target.capacity.server.lacking) is not None:
+        problems.append(f"{at}.capacity.server: {lacking}")
     budget = target.capacity.budget
     if budget.daily_tokens < budget.tokens_per_run:
         problems.append(

@@ -12,6 +12,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
+from probe.capacity.gpus import NAMES, gpu
+from probe.config_errors import did_you_mean
 from probe.timetable import parse_window
 from probe.units import DURATION_PATTERN, format_duration, parse_duration
 
@@ -19,6 +21,9 @@ _Step = TypeVar("_Step", int, float)
 _MAX_PORT = 65535
 _MAX_LABEL = 63
 _MAX_SOCKET_PATH = 107  # unix(7): sun_path, less the zero byte at its end
+_SIZES = {"M": 1e6, "B": 1e9, "T": 1e12}
+_MOST_PARAMETERS = 1e15
+_MAKERS = re.compile(r"^((NVIDIA|AMD|Tesla|GeForce|Instinct)[ -])+", re.IGNORECASE)
 
 
 class Section(BaseModel):
@@ -167,6 +172,28 @@ def _window(text: str) -> str:
     return text
 
 
+def _gpu(text: str) -> str:
+    if gpu(text) is None:
+        plain = _MAKERS.sub("", text)
+        several = [name for name in NAMES if plain and name.lower().startswith(plain.lower())]
+        hint = f" (which of {', '.join(several)}?)" if several else did_you_mean(plain, NAMES)
+        raise ValueError(f"expected one of the GPUs in docs/capacity.md{hint}, or no such key")
+    return text
+
+
+def _parameters(value: object) -> float:
+    """YAML reads 8e9 as text; 8B is how people write it."""
+    text = value.strip() if isinstance(value, str) else repr(value)
+    size = _SIZES.get(text[-1:].upper())
+    try:
+        count = float(text[:-1] if size else text) * (size or 1.0)
+    except ValueError:
+        count = 0.0
+    if not min(_SIZES.values()) <= count <= _MOST_PARAMETERS:
+        raise ValueError("expected how many parameters, such as 8B or 8e9")
+    return count
+
+
 def _switched_off(value: object) -> object:
     """YAML reads an unquoted `off` as false."""
     return "off" if value is False else value
@@ -211,5 +238,18 @@ Timezone = Annotated[str, AfterValidator(_timezone)]
 SwitchedOff = BeforeValidator(_switched_off)
 Ratio = Annotated[float, Field(gt=0, lt=1), NotASwitch]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NotASwitch]
+GpuName = Annotated[str, AfterValidator(_gpu)]
+Parameters = Annotated[
+    float,
+    BeforeValidator(_parameters),
+    WithJsonSchema(
+        {
+            "type": ["number", "string"],
+            "minimum": min(_SIZES.values()),
+            "pattern": r"^[0-9.]+(e[0-9]+|[MBTmbt])$",
+            "examples": ["8B", "70B"],
+        }
+    ),
+]
 Count = Annotated[int, Field(ge=1), NotASwitch]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000), NotASwitch]

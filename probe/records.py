@@ -296,6 +296,26 @@ class StepSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Roofline:
+    """How near a server comes to what its GPUs can at most (capacity/roofline.py). Ratios are of a limit: 1 is as fast
+    as can be. None: not known.
+
+    `step_s`: a step with one request, of which reading the weights takes `floor_s` at least: the `decode_ratio`.
+    `prefill_ratio`: of peak FLOP/s, in a step that is full of prompts. `bandwidth_ratio`, `flops_ratio`: in use, by
+    vLLM's own estimates, over the ten seconds with most of each.
+    """
+
+    gpu: str
+    sure: bool  # whether the limits are known to be those that the GPU's maker publishes
+    step_s: float | None = None
+    floor_s: float | None = None
+    decode_ratio: float | None = None
+    prefill_ratio: float | None = None
+    bandwidth_ratio: float | None = None
+    flops_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """The knee as a rate of all requests, users' and ours, or None with the `reason` why there is none.
 
@@ -314,6 +334,8 @@ class Capacity:
     reason: str | None = None
     advice: str | None = None  # what to do about the bottleneck
     learnt_from: tuple[float, float] | None = None  # loads in requests/s that a forecast was learnt from
+    bottleneck_gain: float | None = None  # growth without it, or with half of its cost (bottleneck.py); 0.4: 40 % more
+    roofline: Roofline | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ class TargetWatch:
         self.last_forecast = forecast_result(
             self.config.name,
             self.model,
-            context_of(self._server, self._capacity_load, self.objectives),
+            context_of(self._server, self._capacity_load, self.objectives, self.config.capacity.server.gpu),
             capacity,
             self._clock.wall_s(),
         )
@@ -205,6 +205,7 @@ class TargetWatch:
                 tokens_name="tokens_per_day" if of_the_day else "tokens_per_run",
             ),
             guarded=True,
+            gpu=target.capacity.server.gpu,
         )
         # The same lengths in every run; prompts are new.
         source = Source(self._endpoint, self.model, self._capacity_load, target.canary.timeout)

@@ -47,6 +47,11 @@ class Bottleneck:
         """What to do about it, in one sentence."""
         return _ADVICE[self.name] if self.name is not None else None
 
+    @property
+    def gain(self) -> float | None:
+        """By how much capacity would grow without it; 0.4 is 40 % more."""
+        return self.gains[self.name] if self.name is not None else None
+
 
 def bottleneck(
     twin: Twin,

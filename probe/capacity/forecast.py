@@ -91,6 +91,7 @@ def forecast(
         upper=found * (1 + half),
         output_tokens_per_second=found * mean_length(workload.output_tokens),
         learnt_from=(low, high),
+        roofline=model.roofline(),
         reason=f"experimental until a verification has confirmed it{condition}",
     )
 

@@ -15,9 +15,10 @@ from statistics import NormalDist
 
 from probe.capacity.fit import Law, fit
 from probe.capacity.hints import Hints
+from probe.capacity.roofline import roofline
 from probe.capacity.twin import UNLIMITED_SEQS, Twin
 from probe.capacity.windows import Window, total, windows
-from probe.records import ServerSnapshot
+from probe.records import Roofline, ServerSnapshot
 from probe.sim.virtual import Users
 from probe.workload import Lognormal, Workload
 
@@ -38,6 +39,7 @@ class Model:
 
     def __init__(self, workload: Workload, hints: Hints) -> None:
         self.workload = workload
+        self._hints = hints
         self.max_num_seqs = hints.max_num_seqs
         self.law: Law | None = None
         self.live_rps = 0.0
@@ -136,6 +138,12 @@ class Model:
             accepted_tokens=together - 1 if together > _SPECULATES else 0.0,
             prefix_caching=cached > 0 and self.workload.shared_tokens > 0,
         )
+
+    def roofline(self, *, believed: bool = True) -> Roofline | None:
+        """How near the server comes to the limits of its GPUs, where the hints name them. The law counts where it is
+        `believed`.
+        """
+        return roofline(self.law if believed else None, self._readings, self._hints)
 
 
 def engine_shares(readings: Sequence[ServerSnapshot]) -> tuple[float, ...]:

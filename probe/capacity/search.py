@@ -187,6 +187,8 @@ class Search:
             limiting=self._limiting,
             bottleneck=self._bottleneck.name if self._bottleneck else None,
             advice=self._bottleneck.advice if self._bottleneck else None,
+            bottleneck_gain=self._bottleneck.gain if self._bottleneck else None,
+            roofline=self.model.roofline(),
             reason=f"if max_num_seqs allows {self._would_run:.0f} requests to run" if crowded else None,
         )
 
@@ -229,6 +231,7 @@ class Search:
             upper=high * (1 + _FLOOR),
             output_tokens_per_second=rate * mean_length(self.model.workload.output_tokens),
             reason=f"measured without a model: {self._doubted}",
+            roofline=self.model.roofline(believed=False),
         )
 
     # What follows from what was seen.

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from probe.capacity.fixed import FixedSteps
-from probe.capacity.hints import NO_HINTS, Hints
+from probe.capacity.hints import NO_HINTS, Hints, ModelSize
 from probe.config import CapacityConfig, Config
 from probe.errors import TargetError
 from probe.guard import GuardLimits, may_start
@@ -19,13 +19,16 @@ _WARM_UP_SHARE = 0.2
 _OPEN_STREAMS = 512
 
 
-def context_of(server: ServerSnapshot | None, workload: Workload, objectives: Objectives) -> RunContext:
-    """What a capacity of that server holds for."""
+def context_of(
+    server: ServerSnapshot | None, workload: Workload, objectives: Objectives, gpu: str | None
+) -> RunContext:
+    """What a capacity of that server holds for; `gpu`: as the configuration says."""
     return RunContext(
         workload=_plain(asdict(workload)),
         objectives=_plain(asdict(objectives)),
         engine=server.engine if server else "unknown",
         version=server.version if server else "unknown",
+        gpu=gpu,
         flags=server.flags if server else {},
     )
 
@@ -39,6 +42,7 @@ def ramp_job(
     objectives: Objectives,
     budget: Budget,
     guarded: bool,
+    gpu: str | None = None,
 ) -> RampJob:
     """A run, with what its result holds for written beside it."""
     return RampJob(
@@ -46,7 +50,7 @@ def ramp_job(
         model=model,
         objectives=objectives,
         budget=budget,
-        context=context_of(server, workload, objectives),
+        context=context_of(server, workload, objectives, gpu),
         guarded=guarded,
     )
 
@@ -85,8 +89,10 @@ def steps_of(capacity: CapacityConfig) -> Steps:
 
 def hints_of(capacity: CapacityConfig) -> Hints:
     """What the configuration says of the server."""
-    given = capacity.server.model_dump(exclude_none=True)
-    return Hints(**given)
+    server = capacity.server
+    flags = server.model_dump(include={"max_num_seqs", "max_num_batched_tokens"}, exclude_none=True)
+    size = ModelSize(server.parameters, server.weight_bits, server.gpus) if server.parameters is not None else None
+    return Hints(**flags, gpu=server.gpu, model=size)
 
 
 def course(steps: Steps, workload: Workload, objectives: Objectives, *, guarded: bool) -> Course:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from probe.records import Capacity, CapacityResult
-from probe.report.words import number, percent
+from probe.records import Capacity, CapacityResult, Roofline
+from probe.report.words import milliseconds, number, percent
 from probe.words import one_line
 
 _LINE = 500
@@ -25,6 +25,9 @@ _MENDS = {
     "no_first_token": "requests queue beyond it: raise --max-num-seqs where KV cache is left, else add a replica",
     "users_latency": "users were the first to wait: plan with what is left below it, or add a replica",
 }
+# What was taken from the server for it to gain so much; of the other bottlenecks, half of their cost.
+_WITHOUT = {"max_num_seqs": "without it", "kv_cache": "with twice as much of it", "front_end": "without its time"}
+_BEYOND = 1.05  # of a limit, above which what was said of the model or the GPU is wrong
 # What to do where nothing was found, by what ended the run.
 _AGAIN = {
     "done": "measure steps that you choose, with --concurrency or --rates",
@@ -49,6 +52,8 @@ def forecast_words(result: CapacityResult) -> str:
         ),
         f"Learnt from {number(low)} to {number(high)} requests/s of live traffic; {found.reason}.",
     ]
+    if found.roofline is not None:
+        lines.append(f"Roofline: {roofline_words(found.roofline)}.")
     return "\n".join(one_line(line, _LINE) for line in lines)
 
 
@@ -68,6 +73,31 @@ def capacity_words(capacity: Capacity) -> str:
         return f"at least {rate} requests/s" if capacity.lower is not None else f"about {rate} requests/s"
     ends = f"{number(capacity.lower)} to {number(capacity.upper)}"
     return f"{rate} requests/s ({ends if capacity.mode == _EMPIRICAL else f'90 % interval {ends}'})"
+
+
+def roofline_words(found: Roofline) -> str:
+    """How near the server comes to what its GPUs can, and how far that is to be believed."""
+    parts = []
+    most = max(found.decode_ratio or 0.0, found.prefill_ratio or 0.0)
+    if most > _BEYOND:
+        parts.append(
+            f"{most:.1f} times as fast as it can be: gpu, gpus, parameters or weight_bits is not what was said"
+        )
+    elif found.decode_ratio is not None:
+        parts.append(
+            f"decode at {percent(found.decode_ratio)} of its memory bandwidth (a step takes"
+            f" {milliseconds(found.step_s)} at least, reading the weights {milliseconds(found.floor_s)})"
+        )
+    if found.prefill_ratio is not None and most <= _BEYOND:
+        parts.append(f"prefill at {percent(found.prefill_ratio)} of its FLOP/s")
+    if found.bandwidth_ratio is not None:
+        parts.append(
+            f"by vLLM's estimates up to {percent(found.bandwidth_ratio)} of its bandwidth and"
+            f" {percent(found.flops_ratio)} of its FLOP/s were in use"
+        )
+    if not found.sure:
+        parts.append("these limits of it are not confirmed by its maker")
+    return f"{found.gpu}: {'; '.join(parts)}"
 
 
 def knee_words(capacity: Capacity) -> str:
@@ -120,7 +150,13 @@ def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:
     if capacity.limiting:
         yield "Broke first", capacity.limiting
     if capacity.bottleneck:
-        yield "Bottleneck", capacity.bottleneck
+        gain = ""
+        if capacity.bottleneck_gain is not None:
+            without = _WITHOUT.get(capacity.bottleneck, "at half of its cost")
+            gain = f": {without} capacity would be {percent(capacity.bottleneck_gain)} higher"
+        yield "Bottleneck", f"{capacity.bottleneck}{gain}"
+    if capacity.roofline is not None:
+        yield "Roofline", roofline_words(capacity.roofline)
 
 
 def _beside(result: CapacityResult) -> Iterator[tuple[str, str]]:

@@ -73,6 +73,9 @@ HISTORY = tuple(
                 *GENERATION_TOKENS,
                 *PREFIX_HITS,
                 *CACHE_CONFIG,
+                *ESTIMATED_FLOPS,
+                *ESTIMATED_READ_BYTES,
+                *ESTIMATED_WRITE_BYTES,
             ),
             *(name + part for key in _FORECAST_HISTOGRAMS for name in HISTOGRAMS[key] for part in ("_sum", "_count")),
         )

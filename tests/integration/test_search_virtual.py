@@ -4,16 +4,23 @@ import math
 
 from benchmarks.capacity.cases import CASES
 from benchmarks.capacity.play import play
-from probe.capacity.hints import Hints
+from probe.capacity.hints import Hints, ModelSize
 from probe.capacity.search import Search
+from probe.sim.cost import Batch
 
 
 def test_a_server_of_few_seats_is_found_and_nobody_is_hurt() -> None:
     case = CASES["tiny"]
-    search = Search(case.workload, case.objectives, Hints(max_num_seqs=8), explain=False, observe_s=20.0)
+    hints = Hints(max_num_seqs=8, gpu="NVIDIA L4", model=ModelSize(1e9))
+    search = Search(case.workload, case.objectives, hints, explain=False, observe_s=20.0)
     played = play(case, 14.43, 3, search)
     found = played.result.capacity
     assert found.requests_per_second is not None
     assert abs(math.log(found.requests_per_second / 14.43)) < 0.15
     assert played.spoilt <= 0.02 * played.users
     assert played.result.cost.over_objective_seconds < 10
+    assert found.roofline is not None
+    assert found.roofline.prefill_ratio is not None
+    peak_tokens_s = 121e12 / 2e9
+    read_tokens_s = 2048 / case.profile.cost.step_seconds(Batch(1, 2048))
+    assert abs(math.log(found.roofline.prefill_ratio * peak_tokens_s / read_tokens_s)) < 0.15

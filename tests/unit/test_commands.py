@@ -9,7 +9,7 @@ import pytest
 from standin import Standin, free_port, standin
 
 from probe.clock import SystemClock
-from probe.commands import RampRequest, check_target, ramp_target
+from probe.commands import RampRequest, check_target, forecast_target, ramp_target
 from probe.config import Config, config_from
 from probe.errors import LockError, TargetError
 from probe.load.plan import Steps
@@ -91,6 +91,14 @@ def test_a_ramp_measures_the_steps_that_were_asked_for(host: tuple[asyncio.Runne
     assert result.cost.requests == server.generated == 51
     assert result.stopped.by == "done"
     assert server.driver.engine.running == 0
+
+
+def test_results_name_the_configured_gpu(host: tuple[asyncio.Runner, Standin]) -> None:
+    runner, server = host
+    config = _config(server.url, capacity={"server": {"gpu": "NVIDIA L4"}})
+    measured, _ = runner.run(_ramp(config, _asked()))
+    forecast = runner.run(forecast_target(config, config.targets[0], SystemClock(), watch_s=0.0))
+    assert [result.context.gpu for result in (measured, forecast)] == ["NVIDIA L4", "NVIDIA L4"]
 
 
 def test_a_guarded_ramp_ends_at_its_first_request_if_that_fails(host: tuple[asyncio.Runner, Standin]) -> None:

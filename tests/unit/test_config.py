@@ -57,6 +57,7 @@ targets:
       schedule: {cron: "30 4 * * *", timezone: Europe/Berlin}
       concurrency: [1, 2, 3]
       step: 20s
+      server: {max_num_seqs: 64, gpu: "NVIDIA H100 80GB HBM3", parameters: 8e9, weight_bits: 8, gpus: 2}
       budget: {tokens_per_run: 2_000_000, seconds: 120, over_objective_seconds: 5}
   - {name: qwen, base_url: "http://qwen:8000", objectives: batch}
 """
@@ -310,6 +311,29 @@ def test_everything_at_once_arrives(tmp_path: Path) -> None:
     assert loaded.objectives_of(loaded.target("qwen")).latencies() == {}
 
 
+@pytest.mark.parametrize(
+    ("written", "count"),
+    [
+        ("8B", 8e9),
+        ("700M", 7e8),
+        ("1.5b", 1.5e9),
+        ("1T", 1e12),
+        ("8e9", 8e9),
+        ("8.0e+9", 8e9),
+        ("8_030_261_248", 8030261248),
+    ],
+)
+def test_parameters_are_read_as_people_write_them(written: str, count: float, tmp_path: Path) -> None:
+    loaded = config(f"{TARGET}    capacity: {{server: {{gpu: NVIDIA L4, parameters: {written}}}}}\n", tmp_path)
+    assert loaded.targets[0].capacity.server.parameters == count
+
+
+@pytest.mark.parametrize("written", ["0", "-8B", "B", ".inf", ".nan", "infB", "true", "[8]", "{}", "1e30", "8 GB"])
+def test_what_is_no_number_of_parameters_is_refused_in_one_line(written: str, tmp_path: Path) -> None:
+    text = f"{TARGET}    capacity: {{server: {{gpu: NVIDIA L4, parameters: {written}}}}}\n"
+    assert "capacity.server.parameters: expected how many" in refusal(text, tmp_path)
+
+
 def test_one_target_is_enough_and_gets_no_step_up_load(tmp_path: Path) -> None:
     loaded = config(TARGET, tmp_path)
     assert loaded.targets[0].capacity.mode == "forecast"
@@ -418,6 +442,9 @@ def test_the_schema_is_one_and_accepts_a_full_configuration() -> None:
         TARGET + "    canary: {every: 15}\n",
         TARGET + "    canary: {evry: 15s}\n",
         TARGET + "    capacity: {mode: verfy}\n",
+        TARGET + "    capacity: {server: {parameters: 8}}\n",
+        TARGET + "    capacity: {server: {parameters: eight}}\n",
+        TARGET + "    capacity: {server: {weight_bits: 6}}\n",
         "targets: []\n",
         "objectives: {a: {availability: 99}}\n" + TARGET,
         "zzz: 1\n" + TARGET,

@@ -59,6 +59,9 @@ class FakeSink:
         assert result is self.results[-1], "it is asked about what it has just been given"
         return self.low and result.confirms is None
 
+    def forecast(self, result: CapacityResult) -> None:
+        assert result.target == "a"
+
     def refused(self, target: str, reason: str) -> None:
         assert target == "a"
         self.refusals.append(reason)
@@ -460,6 +463,18 @@ def test_rates_in_the_configuration_are_an_open_loop(host: Host) -> None:
         assert result.capacity.knee_concurrency is None
 
     _against(host, work, capacity={"mode": "verify", "rates": [30, 60], "step": "1s"})
+
+
+def test_what_a_capacity_holds_for_names_the_configured_gpu(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        await watch.canary()
+        await watch.capacity()
+        await watch.forecast()
+        assert watch.last_forecast is not None
+        assert [result.context.gpu for result in (*sink.results, watch.last_forecast)] == ["NVIDIA L4", "NVIDIA L4"]
+
+    steps = {"mode": "verify", "concurrency": [1, 2], "step": "400ms"}
+    _against(host, work, capacity={**steps, "server": {"gpu": "NVIDIA L4"}})
 
 
 def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Host) -> None:

@@ -11,6 +11,8 @@ from example_records import CHAT, snapshot, step
 from made import record
 from seen_servers import CHAT as _LENGTHS
 
+from probe.capacity.bottleneck import Bottleneck
+from probe.capacity.hints import Hints
 from probe.capacity.rung import sent, steady
 from probe.capacity.search import Search
 from probe.capacity.windows import Window
@@ -130,6 +132,20 @@ def test_what_held_at_a_higher_load_refutes_what_broke_by_chance() -> None:
     assert search._broken() == [search.rungs[0].came_rps]
     search.rungs.append(replace(search.rungs[0], came_rps=search.rungs[0].came_rps * 1.2, step=step()))
     assert search._broken() == []
+
+
+def test_a_capacity_names_what_its_bottleneck_costs_and_how_near_the_gpu_s_limits_it_is() -> None:
+    search = Search(_LENGTHS, CHAT, Hints(gpu="NVIDIA L4"), explain=False)
+    busy = [snapshot(estimated_flops=flops, estimated_read_bytes=flops) for flops in (1e12, 2e12)]
+    search.model.learn([busy[0], replace(busy[1], at_ns=10**10)])
+    search.forecast_rps, search.interval = 10.0, (9.0, 11.0)
+    search._bottleneck = Bottleneck("kv_cache", {"host": 0.1, "kv_cache": 0.4})
+    found = search.capacity([step()], DONE)
+    assert (found.bottleneck, found.bottleneck_gain) == ("kv_cache", 0.4)
+    assert found.roofline is not None
+    assert found.roofline.bandwidth_ratio == pytest.approx(1 / 3)
+    search._bottleneck = Bottleneck(None, {"host": 0.01})
+    assert search.capacity([step()], DONE).bottleneck_gain is None
 
 
 def _window(at: float, running: float) -> Window:

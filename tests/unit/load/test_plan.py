@@ -8,12 +8,12 @@ import pytest
 from example_records import CHAT, snapshot
 
 from probe.capacity.fixed import FixedSteps
-from probe.capacity.hints import Hints
+from probe.capacity.hints import Hints, ModelSize
 from probe.capacity.search import Search
 from probe.config import CapacityConfig
 from probe.errors import TargetError
 from probe.guard import GuardLimits
-from probe.load.plan import Steps, course, preflight, ramp_job, steps_of
+from probe.load.plan import Steps, context_of, course, preflight, ramp_job, steps_of
 from probe.load.ramp import Budget
 from probe.records import Api, Arrivals, GuardVerdict, Outcome, ServerSnapshot, StepPlan
 from probe.workload import Lognormal, Workload
@@ -110,6 +110,8 @@ def test_what_a_figure_holds_for_is_written_beside_it() -> None:
     context = _job(snapshot()).context
     assert (context.engine, context.version) == ("vllm", "0.32.0")
     assert _job(snapshot(flags={"block_size": "32"})).context.flags == {"block_size": "32"}
+    assert context.gpu is None
+    assert context_of(snapshot(), WORKLOAD, CHAT, "NVIDIA L4").gpu == "NVIDIA L4"
     assert context.workload["name"] == "w"
     assert context.workload["api"] == "chat"
     assert context.objectives["ttft"] == {"ratio": 0.95, "within_s": 0.5}
@@ -178,6 +180,11 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
             {"observe": "1m", "server": {"max_num_seqs": 8, "max_num_batched_tokens": 512}},
             Steps(observe_s=60.0, hints=Hints(8, 512)),
         ),
+        (
+            {"server": {"gpu": "H100 SXM", "parameters": "70B", "weight_bits": 8, "gpus": 4}},
+            Steps(hints=Hints(gpu="H100 SXM", model=ModelSize(70e9, 8, 4))),
+        ),
+        ({"server": {"gpu": "NVIDIA L4"}}, Steps(hints=Hints(gpu="NVIDIA L4"))),
     ],
 )
 def test_steps_are_those_of_the_configuration(raw: dict[str, Any], steps: Steps) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from probe.records import Capacity, Cost, Distribution, ServerPeaks, Stopped
+from probe.records import Capacity, Cost, Distribution, Roofline, ServerPeaks, Stopped
 from probe.report.result_json import dumps, loads
 
 _NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
@@ -24,7 +24,7 @@ def test_a_result_is_the_same_after_a_round_trip(
     one = result(
         target=words,
         steps=[odd, step(8)],
-        capacity=Capacity(mode="empirical", requests_per_second=rps, reason=words),
+        capacity=Capacity("empirical", rps, reason=words, roofline=Roofline(words, sure=True, step_s=rps)),
         stopped=Stopped("guard", words),
     )
     assert loads(dumps(one)) == one
@@ -60,7 +60,8 @@ def test_what_is_no_result_is_refused(text: str) -> None:
         loads(text)
 
 
-def test_a_result_from_before_there_were_flags_and_second_runs_still_loads() -> None:
+def test_a_result_from_before_there_were_flags_second_runs_and_rooflines_still_loads() -> None:
     old = json.loads(dumps(result()))
     del old["confirms"], old["context"]["flags"]
+    del old["capacity"]["bottleneck_gain"], old["capacity"]["roofline"]
     assert loads(json.dumps(old)) == result()

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from example_records import no_knee, result
 
-from probe.records import Capacity, CapacityResult, Stopped, Users
-from probe.report.result_words import advice, headroom, knee_words, result_words
+from probe.capacity.bottleneck import BOTTLENECKS
+from probe.records import Capacity, CapacityResult, Roofline, Stopped, Users
+from probe.report.result_words import advice, forecast_words, headroom, knee_words, result_words
 
 VERIFIED = Capacity(mode="verified", requests_per_second=12.5, lower=12.0, upper=13.0, limiting="tpot")
 AT_LEAST = Capacity(mode="empirical", requests_per_second=10.0, lower=10.0, reason="the capacity is at least this")
@@ -96,3 +97,70 @@ def test_the_advice_is_one_sentence_for_what_was_found(one: CapacityResult, word
 def test_no_word_from_outside_can_write_on_the_terminal() -> None:
     evil = "\x1b[2J\x1b]0;owned\x07"
     assert "\x1b" not in result_words(result(capacity=no_knee(evil), stopped=Stopped("error", evil)))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("max_num_seqs", "without it capacity would be 40 % higher"),
+        ("kv_cache", "with twice as much of it capacity would be 40 % higher"),
+        ("front_end", "without its time capacity would be 40 % higher"),
+        ("memory_bandwidth", "at half of its cost capacity would be 40 % higher"),
+    ],
+)
+def test_a_bottleneck_says_what_it_costs(name: str, words: str) -> None:
+    assert name in BOTTLENECKS
+    found = replace(VERIFIED, bottleneck=name, bottleneck_gain=0.4)
+    assert _lines(result(capacity=found))["Bottleneck"] == f"{name}: {words}"
+
+
+DECODE = (
+    "H100 SXM: decode at 37.3 % of its memory bandwidth (a step takes 12.8 ms at least, reading the weights 4.8 ms)"
+)
+NEAR = Roofline("H100 SXM", sure=True, step_s=0.0128, floor_s=0.00478, decode_ratio=0.373, prefill_ratio=0.38)
+IN_USE = replace(NEAR, bandwidth_ratio=0.55, flops_ratio=0.121)
+ESTIMATED = Roofline("H20 96GB", sure=False, bandwidth_ratio=0.55, flops_ratio=0.121)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (
+            NEAR,
+            f"{DECODE}; prefill at 38 % of its FLOP/s",
+        ),
+        (
+            replace(NEAR, prefill_ratio=None),
+            DECODE,
+        ),
+        (Roofline("H100 SXM", sure=True, prefill_ratio=0.38), "H100 SXM: prefill at 38 % of its FLOP/s"),
+        (
+            replace(NEAR, decode_ratio=3.73),
+            "H100 SXM: 3.7 times as fast as it can be: gpu, gpus, parameters or weight_bits is not what was said",
+        ),
+        (
+            replace(ESTIMATED, sure=True),
+            "H20 96GB: by vLLM's estimates up to 55 % of its bandwidth and 12.1 % of its FLOP/s were in use",
+        ),
+    ],
+)
+def test_how_near_to_the_gpu_s_limits_in_words(found: Roofline, words: str) -> None:
+    assert _lines(result(capacity=replace(VERIFIED, roofline=found)))["Roofline"] == words
+
+
+def test_what_vllm_estimates_stands_beside_what_was_fitted() -> None:
+    words = _lines(result(capacity=replace(VERIFIED, roofline=IN_USE)))["Roofline"]
+    assert words.startswith(f"{DECODE}; prefill at 38 % of its FLOP/s; by vLLM's estimates up to 55 %")
+
+
+def test_limits_that_are_not_confirmed_say_so() -> None:
+    lines = _lines(result(capacity=replace(VERIFIED, roofline=ESTIMATED)))
+    assert lines["Roofline"].endswith("; these limits of it are not confirmed by its maker")
+    assert "Roofline" not in _lines(result(capacity=VERIFIED))
+
+
+def test_a_forecast_says_how_near_to_the_gpu_s_limits_too() -> None:
+    found = replace(VERIFIED, mode="forecast", learnt_from=(1.0, 5.0), reason="experimental")
+    words = forecast_words(result(capacity=replace(found, roofline=NEAR)))
+    assert words.splitlines()[-1].startswith("Roofline: H100 SXM: decode at 37.3 %")
+    assert "Roofline" not in forecast_words(result(capacity=found))

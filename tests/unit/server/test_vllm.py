@@ -303,6 +303,14 @@ def test_vllm_s_own_estimates_of_work_are_read_where_they_are() -> None:
     assert parse(RECORDED).estimated_flops is None
 
 
+def test_the_estimates_are_asked_of_prometheus_too() -> None:
+    names = {f"vllm:estimated_{n}_per_gpu_total" for n in ("flops", "read_bytes", "write_bytes")}
+    assert names <= set(vllm.HISTORY)
+    gauge: tuple[dict[str, str], list[tuple[float, float]]] = ({"__name__": "vllm:num_requests_running"}, [(5.0, 1.0)])
+    (found,) = vllm.from_history([gauge, *(({"__name__": name, "engine": "0"}, [(5.0, 1e15)]) for name in names)])
+    assert (found.estimated_flops, found.estimated_read_bytes, found.estimated_write_bytes) == (1e15, 1e15, 1e15)
+
+
 @pytest.mark.parametrize("blocks", ["nan", "inf", "-5", "None"])
 def test_a_cache_of_no_size_is_unknown(blocks: str) -> None:
     page = f'vllm:cache_config_info{{block_size="16",engine="0",num_gpu_blocks="{blocks}"}} 1.0\n'
