@@ -36,15 +36,13 @@ class Law:
     """A fitted step law, of a server at its usual speed.
 
     `residual`: median relative error of a window; `slower`: by what factor steps of each segment took longer than the
-    law says, all 1 where that is no more than chance; `drift`: their relative standard deviation; `covariance` of the
-    terms of the cost, in their order; `batches`: least and greatest number of decoding requests that it was learnt
-    from.
+    law says, all 1 where that is no more than chance; `drift`: their relative standard deviation; `batches`: least and
+    greatest number of decoding requests that it was learnt from.
     """
 
     cost: StepCost
     residual: float
     drift: float
-    covariance: tuple[tuple[float, ...], ...]
     slower: tuple[float, ...]
     batches: tuple[float, float]
     windows: int
@@ -68,36 +66,33 @@ def fit(
     seen = _Seen(good, segments, chunk_tokens, prompts, pair_s)
     terms = seen.guessed
     for _ in range(_ROUNDS):
-        terms, jacobian = _terms(seen, terms)
+        terms = _terms(seen, terms)
         seen.scale_by(terms)
     drift = _drift(np.log(seen.itl_s / seen.gaps(terms)), [len(s) for s in good])
     if drift > _STEADY:
         for _ in range(_ROUNDS):
-            terms, jacobian = _terms_and_speeds(seen, terms, drift)
+            terms = _terms_and_speeds(seen, terms, drift)
             seen.scale_by(terms)
             drift = float(np.std(seen.slower))
-    spread = max(float(np.median(np.abs(seen.errors(terms)))) / 0.6745, 0.2)
-    covariance = np.linalg.pinv(jacobian.T @ jacobian)[:_TERMS, :_TERMS] * spread**2
     if not seen.kv_tokens.any():
         terms[-1] = 0.0  # nothing was seen of the cache, so this is still the guess; the other terms hold its cost
     return Law(
         cost=_cost(terms, pair_s),
         residual=float(np.median(np.abs(seen.gaps(terms) / seen.itl_s - 1))),
         drift=drift,
-        covariance=tuple(tuple(float(v) for v in row) for row in covariance),
         slower=tuple(float(one) for one in np.exp(seen.slower)),
         batches=(float(seen.batch.min()), float(seen.batch.max())),
         windows=len(seen.batch),
     )
 
 
-def _terms(seen: "_Seen", terms: _Floats) -> tuple[_Floats, _Floats]:
-    """The terms of the law, from these on, for a server of one speed, and the Jacobian of the misfit by them."""
+def _terms(seen: "_Seen", terms: _Floats) -> _Floats:
+    """The terms of the law, from these on, for a server of one speed."""
     solved = least_squares(seen.misfit, terms / seen.guessed, bounds=(0.0, np.inf), loss="soft_l1", f_scale=2.0)
-    return np.maximum(solved.x, 1e-9) * seen.guessed, np.asarray(solved.jac) / seen.guessed
+    return np.asarray(np.maximum(solved.x, 1e-9) * seen.guessed)
 
 
-def _terms_and_speeds(seen: "_Seen", terms: _Floats, drift: float) -> tuple[_Floats, _Floats]:
+def _terms_and_speeds(seen: "_Seen", terms: _Floats, drift: float) -> _Floats:
     """The same for one whose segments are slower or faster by about as much as `drift`; `seen` gets by how much.
 
     What a law can explain within a segment is its own; of what is between segments, as much as they are believed to
@@ -113,8 +108,7 @@ def _terms_and_speeds(seen: "_Seen", terms: _Floats, drift: float) -> tuple[_Flo
     begin = np.concatenate([terms / seen.guessed, np.clip(seen.slower, -0.9 * _MOST_SLOWER, 0.9 * _MOST_SLOWER)])
     solved = least_squares(misfit, begin, bounds=free, loss="soft_l1", f_scale=2.0)
     seen.slower = solved.x[_TERMS:]
-    scale = np.concatenate([seen.guessed, np.ones(count)])
-    return np.maximum(solved.x[:_TERMS], 1e-9) * seen.guessed, np.asarray(solved.jac) / scale
+    return np.asarray(np.maximum(solved.x[:_TERMS], 1e-9) * seen.guessed)
 
 
 def _drift(off: _Floats, lengths: Sequence[int]) -> float:

@@ -130,7 +130,6 @@ def test_windows_that_are_all_alike_explain_themselves() -> None:
     assert law.residual < 0.01
     assert law.batches == (9.8, 9.8)
     assert (law.drift, law.slower) == (0.0, (1.0,))
-    assert np.isfinite(law.covariance).all()
 
 
 def odd(source: random.Random) -> Window:
