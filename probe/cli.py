@@ -60,10 +60,10 @@ Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to; m
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def main() -> None:
-    """The `kneewatch` command."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The `kneewatch` command, with these arguments; else with those of the process. Ends in SystemExit."""
     try:
-        sys.exit(app(prog_name=_NAME, standalone_mode=False))
+        sys.exit(app(arguments, prog_name=_NAME, standalone_mode=False))
     except KneewatchError as error:
         _say_error(error)
         sys.exit(2)

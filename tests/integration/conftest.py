@@ -29,3 +29,10 @@ def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
     """`kneewatch sim`, the embedded stand-in."""
     with Sim(tmp_path_factory.mktemp("sim")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
+    """The stand-in for a small model on a slow machine."""
+    with Sim(tmp_path_factory.mktemp("tiny"), "tiny") as server:
+        yield server
