@@ -61,7 +61,7 @@ check: .venv/.installed ## style, types, import rules and unit tests; under a mi
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 tests/unit
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --hypothesis-profile check tests/unit
 
 vllm: .vllm/.installed ## a real vLLM on the CPU in .vllm, for the tests that want one (3.5 GB)
 

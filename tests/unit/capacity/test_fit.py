@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from seen_servers import CHAT, FAST, SLOW, WORDY, profile, watched, without, workload
 
 from probe.capacity.fit import MIN_WINDOWS, Law, _drift, fit
@@ -159,7 +160,7 @@ def odd(source: random.Random) -> Window:
     )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(0, 10**6), st.integers(6, 15), st.sampled_from([1, 512, 8192]))
 def test_whatever_the_windows_a_law_is_sound_or_absent(seed: int, count: int, chunk: int) -> None:
     source = random.Random(seed)

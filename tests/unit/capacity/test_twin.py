@@ -4,8 +4,9 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
 
 from probe.capacity.twin import Predicted, Sent, Twin, _root, capacity, predict, replay
@@ -146,7 +147,7 @@ ROOTS = st.floats(-5.5, 5.5)
 
 
 @given(ROOTS, st.floats(0.05, 40), st.floats(-0.5, 0.5), st.sampled_from(["line", "cliff", "bend", "step"]))
-@settings(max_examples=200)
+@examples(200)
 def test_a_root_is_found_in_few_looks(at: float, slope: float, guess: float, shape: str) -> None:
     """Of whatever rises: straight, from nothing to the ceiling, or a flat part with a cliff behind it."""
     looks = 0

@@ -6,8 +6,9 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from probe.distribution import percentile
 from probe.records import Api, Histogram
@@ -72,7 +73,7 @@ def _count(histogram: Histogram) -> float:
 
 
 @given(servers, stories)
-@settings(max_examples=60)
+@examples(60)
 def test_every_visit_ends_and_the_counters_are_their_sums(
     server: VirtualServer, story: list[tuple[float, list[tuple[int, int]], int]]
 ) -> None:
