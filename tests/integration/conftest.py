@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+from both_loops import run
 from monitor import Sim
 from real_vllm import RealVllm
+
+__all__ = ["run"]
 
 
 @pytest.fixture(scope="session")
