@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -32,6 +33,16 @@ hypothesis.settings.load_profile("ci" if REQUIRE_ALL or os.environ.get("CI") els
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[MISSING] = {}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # one of several processes; the first of them has the summary
+        session.config.workeroutput["missing"] = session.config.stash[MISSING]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[MISSING].update(getattr(node, "workeroutput", {}).get("missing", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
