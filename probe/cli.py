@@ -53,14 +53,17 @@ Model = Annotated[
 ApiKeyFile = Annotated[
     Path | None, typer.Option("--api-key-file", help="File with the server's API key, with --base-url.")
 ]
+OneTarget = Annotated[
+    str | None, typer.Option("--target", help="Target of the configuration; needed where it has several.")
+]
 Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to; made where it is missing.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each target.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def main() -> None:
-    """The `kneewatch` command."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The `kneewatch` command, with these arguments; else with those of the process. Ends in SystemExit."""
     try:
-        sys.exit(app(prog_name=_NAME, standalone_mode=False))
+        sys.exit(app(arguments, prog_name=_NAME, standalone_mode=False))
     except KneewatchError as error:
         _say_error(error)
         sys.exit(2)
@@ -118,7 +121,7 @@ def check(
     api: Annotated[
         str | None, typer.Option("--api", help="completions or chat, with --base-url; completions if left out.")
     ] = None,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each target.")] = False,
 ) -> None:
     """One canary round. Exit status: 0 objectives met, 1 missed, 2 could not measure."""
     import uvloop
@@ -157,9 +160,7 @@ def check(
 @app.command()
 def ramp(
     config: MaybeConfigFile = None,
-    target: Annotated[
-        str | None, typer.Option("--target", help="Target of the configuration; needed where it has several.")
-    ] = None,
+    target: OneTarget = None,
     base_url: BaseUrl = None,
     model: Model = None,
     api_key_file: ApiKeyFile = None,
@@ -268,9 +269,7 @@ def ramp(
 @app.command()
 def forecast(
     config: MaybeConfigFile = None,
-    target: Annotated[
-        str | None, typer.Option("--target", help="Target of the configuration; needed where it has several.")
-    ] = None,
+    target: OneTarget = None,
     base_url: BaseUrl = None,
     model: Model = None,
     api_key_file: ApiKeyFile = None,
@@ -278,7 +277,7 @@ def forecast(
     history: Annotated[
         str | None, typer.Option(help="Learn from so much of Prometheus' history instead, such as 6h; with -c.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Forecast capacity from live traffic, without any load.
 
@@ -311,7 +310,7 @@ def compare(
         str, typer.Option(help="Change that is too small to matter; 0% lets the intervals alone decide.")
     ] = "5%",
     force: Annotated[bool, typer.Option("--force", help="Compare what is not comparable, and say so.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare two results of `ramp --json` or of `vllm bench serve --save-result`.
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -20,16 +21,28 @@ ROOT = Path(__file__).parent.parent
 REQUIRE_ALL = os.environ.get("KNEEWATCH_REQUIRE_ALL") == "1"
 MISSING = pytest.StashKey[dict[str, str]]()
 
-# The same examples in every run, so that a failure in CI is a failure everywhere; `dev` explores.
+# The same examples in every run, so that a failure in CI is a failure everywhere; `dev` explores. `check` is the same
+# few, for `make check`, which names it; what it leaves out is in `make test`.
 hypothesis.settings.register_profile(
     "ci", derandomize=True, database=None, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
+hypothesis.settings.register_profile("check", hypothesis.settings.get_profile("ci"), max_examples=15)
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.load_profile("ci" if REQUIRE_ALL or os.environ.get("CI") else "dev")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[MISSING] = {}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # one of several processes; the first of them has the summary
+        session.config.workeroutput["missing"] = session.config.stash[MISSING]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[MISSING].update(getattr(node, "workeroutput", {}).get("missing", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

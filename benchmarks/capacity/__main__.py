@@ -10,7 +10,8 @@
     --truth [NAME ...]            compute true capacities anew, into truth.json, and stop
 
 Everything is in virtual time (no server, no network, a seed for each run), with live users at 20 % of the true
-capacity. Prints a table, and writes every run as JSON. Exits 1 where a wrong figure was published as verified.
+capacity. Prints a line for each run that ended on standard error, then a table, and writes every run as JSON. Exits
+1 where a wrong figure was published as verified.
 """
 
 import argparse
@@ -125,8 +126,7 @@ def _run(jobs: Sequence[Job], processes: int) -> list[Row]:
     rows = []
     for done, row in enumerate(run_all(jobs, processes), start=1):
         rows.append(row)
-        if sys.stderr.isatty():
-            print(f"{done:4}/{len(jobs)} {report.line(row)}", file=sys.stderr, flush=True)
+        print(f"{done:4}/{len(jobs)} {report.line(row)}", file=sys.stderr, flush=True)
     return sorted(rows, key=lambda row: (METHODS.index(row.method), row.case, row.seed))
 
 

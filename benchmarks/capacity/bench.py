@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from benchmarks.capacity.cases import CASES, Case
-from benchmarks.capacity.peer_load import LEVEL_S, PeerLoad, alone
+from benchmarks.capacity.peer_load import LEVEL_S, PeerLoad, Spent, alone
 from benchmarks.capacity.peers import PEERS, answer
 from benchmarks.capacity.play import play
 from benchmarks.capacity.truth_file import kind, named
@@ -59,10 +59,29 @@ class Row:
 
 def run(job: Job, *, level_s: float = LEVEL_S) -> Row:
     """One run in virtual time. `level_s`: of a peer's level."""
+    begun = time.process_time()
     case = named(job.case)
-    if job.method == KNEEWATCH:
-        return _kneewatch(job, case)
-    return _peer(job, case, level_s)
+    found, spent = _kneewatch(job, case) if job.method == KNEEWATCH else _peer(job, case, level_s)
+    without = alone(case, job.seed, LIVE_SHARE * job.truth_rps, spent.seconds)
+    return Row(
+        method=job.method,
+        case=job.case,
+        kind=kind(job.case),
+        seed=job.seed,
+        truth_rps=job.truth_rps,
+        answer_rps=found.rps,
+        lower_rps=found.lower_rps,
+        upper_rps=found.upper_rps,
+        mode=found.mode,
+        reason=found.reason if found.rps is None else None,
+        requests=spent.requests,
+        tokens=spent.tokens,
+        seconds=round(spent.seconds, 1),
+        over_objective_s=round(spent.over_objective_s, 2),
+        users=spent.users,
+        spoilt=spent.spoilt - without,
+        cpu_s=round(time.process_time() - begun, 1),
+    )
 
 
 def run_all(jobs: Sequence[Job], processes: int) -> Iterator[Row]:
@@ -86,60 +105,31 @@ def jobs_of(methods: Iterable[str], truths: Mapping[str, float], seeds: int, pee
     ]
 
 
-def _kneewatch(job: Job, case: Case) -> Row:
-    begun = time.process_time()
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A run's answer; `reason`: why there would be none."""
+
+    rps: float | None
+    reason: str | None
+    lower_rps: float | None = None
+    upper_rps: float | None = None
+    mode: str = ""
+
+
+def _kneewatch(job: Job, case: Case) -> tuple[_Found, Spent]:
     course = Search(case.workload, case.objectives, explain=False)
     played = play(case, job.truth_rps, job.seed, course, live_share=LIVE_SHARE)
     capacity, cost = played.result.capacity, played.result.cost
     if capacity.upper is None:  # a lower bound is no answer to where the knee is
         capacity = replace(capacity, requests_per_second=None, lower=None)
-    without = alone(case, job.seed, LIVE_SHARE * job.truth_rps, cost.seconds)
-    answered = capacity.requests_per_second
     reason = capacity.reason or played.result.stopped.reason
-    return Row(
-        method=job.method,
-        case=job.case,
-        kind=kind(job.case),
-        seed=job.seed,
-        truth_rps=job.truth_rps,
-        answer_rps=answered,
-        lower_rps=capacity.lower,
-        upper_rps=capacity.upper,
-        mode=capacity.mode,
-        reason=reason if answered is None else None,
-        requests=cost.requests,
-        tokens=cost.tokens,
-        seconds=round(cost.seconds, 1),
-        over_objective_s=round(cost.over_objective_seconds, 2),
-        users=played.users,
-        spoilt=played.spoilt - without,
-        cpu_s=round(time.process_time() - begun, 1),
-    )
+    found = _Found(capacity.requests_per_second, reason, capacity.lower, capacity.upper, capacity.mode)
+    over_s = cost.over_objective_seconds
+    return found, Spent(cost.requests, cost.tokens, cost.seconds, over_s, played.users, played.spoilt)
 
 
-def _peer(job: Job, case: Case, level_s: float) -> Row:
-    begun = time.process_time()
+def _peer(job: Job, case: Case, level_s: float) -> tuple[_Found, Spent]:
     live_rps = LIVE_SHARE * job.truth_rps
     load = PeerLoad(case, job.seed, live_rps)
     found = answer(PEERS[job.method](load, level_s, job.seed), live_rps)
-    spent = load.spent()
-    without = alone(case, job.seed, live_rps, spent.seconds)
-    return Row(
-        method=job.method,
-        case=job.case,
-        kind=kind(job.case),
-        seed=job.seed,
-        truth_rps=job.truth_rps,
-        answer_rps=found,
-        lower_rps=None,
-        upper_rps=None,
-        mode="",
-        reason="no load held" if found is None else None,
-        requests=spent.requests,
-        tokens=spent.tokens,
-        seconds=round(spent.seconds, 1),
-        over_objective_s=round(spent.over_objective_s, 2),
-        users=spent.users,
-        spoilt=spent.spoilt - without,
-        cpu_s=round(time.process_time() - begun, 1),
-    )
+    return _Found(found, "no load held"), load.spent()

@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+from both_loops import run
 from monitor import Sim
 from real_vllm import RealVllm
+
+__all__ = ["run"]
 
 
 @pytest.fixture(scope="session")
@@ -28,4 +31,11 @@ def vllm(vllm_server: RealVllm) -> RealVllm:
 def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
     """`kneewatch sim`, the embedded stand-in."""
     with Sim(tmp_path_factory.mktemp("sim")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
+    """The stand-in for a small model on a slow machine."""
+    with Sim(tmp_path_factory.mktemp("tiny"), "tiny") as server:
         yield server

@@ -5,11 +5,9 @@ import os
 import pty
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from kneewatch_command import COMMAND, Finished, kneewatch, start_kneewatch
 from monitor import Sim
 from process import eventually
@@ -17,13 +15,6 @@ from process import eventually
 from probe.report.result_json import loads
 
 SMALL = ("--prompt-tokens", "64", "--output-tokens", "16")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
-    """The stand-in for a small model on a slow machine."""
-    with Sim(tmp_path_factory.mktemp("tiny"), "tiny") as server:
-        yield server
 
 
 def _ramp(tiny: Sim, folder: Path, *options: str) -> tuple[dict[str, Any], Finished]:

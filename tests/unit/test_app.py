@@ -1,12 +1,8 @@
-"""The monitor whole: wired, served, restarted, and ended while it measures."""
+"""The monitor whole: wired, served, restarted, and ended while it measures. By a signal: tests/integration."""
 
 import asyncio
 import re
-import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -328,101 +324,6 @@ async def _loaded(app: App, server: Standin) -> None:
     await _until(lambda: app.statuses()[0].up is True)
     app.measure_capacity_in("a", 0.0)
     await _until(lambda: server.driver.engine.running >= 3)
-
-
-# A process of its own, because a signal is for a process.
-
-_MONITOR = """
-import asyncio, sys
-from probe.app import App
-from probe.capacity.fingerprint import as_number, figure
-from probe.clock import SystemClock
-from probe.config import load_config
-from probe.logs import configure_logs
-from pathlib import Path
-
-configure_logs()
-app = App(load_config(Path(sys.argv[1])), SystemClock())
-
-async def main():
-    stop = asyncio.Event()
-    monitor = asyncio.create_task(app.run(stop))
-    while not app.statuses()[0].up:
-        await asyncio.sleep(0.02)
-    app.measure_capacity_in("a", 0.0)
-    while not app.statuses()[0].capacity_state == "running":
-        await asyncio.sleep(0.02)
-    print("loaded", flush=True)
-    await monitor
-
-asyncio.run(main())
-"""
-
-
-def _written(tmp_path: Path, url: str) -> Path:
-    file = tmp_path / "kneewatch.yml"
-    file.write_text(
-        f"""
-listen: 127.0.0.1:0
-store: {{path: {tmp_path}/kneewatch.db}}
-workloads: {{short: {{prompt_tokens: 8, output_tokens: 3}}, long: {{prompt_tokens: 8, output_tokens: 100}}}}
-targets:
-  - name: a
-    base_url: {url}
-    canary: {{every: 1s, workload: short}}
-    capacity: {{mode: verify, concurrency: [4], step: 60s, workload: long, schedule: {{cron: "0 0 29 2 *"}}}}
-"""
-    )
-    return file
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_command_with_status_0(tmp_path: Path, number: signal.Signals) -> None:
-    async def run() -> None:
-        async with standin() as server:
-            command = [sys.executable, "-m", "probe", "run", "-c", str(_written(tmp_path, server.url))]
-            process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
-            try:
-                await _until(lambda: server.generated >= 1)
-                await _ends(process, number)
-            finally:
-                if process.returncode is None:
-                    process.kill()
-
-    asyncio.run(run())
-
-
-def test_a_signal_during_a_capacity_run_ends_load_and_process(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with standin() as server:
-            command = [sys.executable, "-c", _MONITOR, str(_written(tmp_path, server.url))]
-            process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            try:
-                assert process.stdout is not None
-                async with asyncio.timeout(15):
-                    assert await process.stdout.readline() == b"loaded\n"
-                await _until(lambda: server.driver.engine.running == 4)
-                await _ends(process, signal.SIGTERM)
-                await _until(lambda: server.driver.engine.running == 0, within_s=1)
-            finally:
-                if process.returncode is None:
-                    process.kill()
-
-    asyncio.run(run())
-    store = Store(tmp_path / "kneewatch.db")
-    assert [kept.stopped.by for kept in store.latest()] == ["interrupt"]
-    store.close()
-
-
-async def _ends(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    assert process.stderr is not None
-    before = time.monotonic()
-    process.send_signal(number)
-    async with asyncio.timeout(8):
-        errors = (await process.stderr.read()).decode()
-        assert await process.wait() == 0, errors
-    assert time.monotonic() - before < 4.0
-    assert "Traceback" not in errors
 
 
 def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends() -> None:

@@ -4,8 +4,9 @@ import math
 from itertools import islice, pairwise, takewhile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from probe.arrivals import due_ns
 from probe.records import Arrivals, Pattern
@@ -59,7 +60,7 @@ def test_a_constant_rate_does_not_drift(rate: float, number: int) -> None:
         assert at == round(number / rate * 1e9)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.floats(1, 1000), st.floats(0.2, 5), st.integers(0, 1000))
 def test_gamma_gaps_have_the_rate_and_the_burstiness_asked_for(rate: float, shape: float, seed: int) -> None:
     """Mean 1/rate, squared coefficient of variation 1/shape; within five standard errors."""

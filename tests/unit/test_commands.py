@@ -156,7 +156,7 @@ def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner,
 
     async def both() -> None:
         server.driver.faults = Faults(extra_step_s=0.02)
-        first = asyncio.create_task(_ramp(_config(server.url), _asked()))
+        first = asyncio.create_task(_ramp(_config(server.url), _asked(steps=Steps(concurrency=(2,), requests=20))))
         async with asyncio.timeout(10):
             while server.generated == 0:  # noqa: ASYNC110 - another task changes it
                 await asyncio.sleep(0.01)

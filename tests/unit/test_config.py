@@ -12,8 +12,9 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from probe.config import Config, config_from, config_hash, load_config, show
 from probe.config_file import MAX_CONFIG_BYTES
@@ -502,14 +503,14 @@ def is_refused_in_words(raw: object, start: str) -> bool:
     return False
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.sampled_from(["targets", "objectives", "workloads", "store", "prometheus", "listen", "zzz", None]), TREES)
 def test_any_tree_is_a_configuration_or_lines_that_say_why_not(key: str | None, tree: Any) -> None:
     raw = tree if key is None else {**yaml.safe_load(TARGET), key: tree}
     assert is_refused_in_words(raw, "FILE: ") or "targets" in raw
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(TREES)
 def test_any_target_is_accepted_or_refused_in_words(tree: Any) -> None:
     base = {"name": "a", "base_url": "http://a"}

@@ -3,9 +3,10 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made import MS, PROMISED, failure, poll, record, spec
+from property_examples import examples
 
 from probe.records import Objective, Objectives, Outcome, RequestRecord, StepPlan, StepRun, StepSummary
 from probe.slo import ALL, AVAILABILITY
@@ -204,7 +205,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(RECORDS, st.floats(0, 0.2))
 def test_invariants_of_any_step(records: list[RequestRecord], lag: float) -> None:
     s = summary(records, lag=lag)

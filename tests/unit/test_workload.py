@@ -4,8 +4,9 @@ import statistics
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from probe.records import Api, RequestSpec
 from probe.workload import Lognormal, Workload, requests
@@ -41,7 +42,7 @@ def plain(prompt_tokens: int = 64, shared_tokens: int = 0) -> Workload:
     return Workload("short", Api.COMPLETIONS, prompt_tokens, 8, shared_tokens)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(WORKLOADS, st.integers())
 def test_a_prompt_of_token_ids_is_exactly_as_long_as_it_says(workload: Workload, seed: int) -> None:
     for spec in first(workload, 5, seed):
@@ -55,7 +56,7 @@ def test_a_prompt_of_token_ids_is_exactly_as_long_as_it_says(workload: Workload,
             assert drawn == asked if isinstance(asked, int) else drawn <= asked.maximum
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(WORKLOADS, st.integers())
 def test_the_same_seed_gives_the_same_lengths_and_other_prompts(workload: Workload, seed: int) -> None:
     one, other = first(workload, 5, seed), first(workload, 5, seed)

@@ -1,4 +1,4 @@
-"""The record of `make bench-capacity`: its figures from known rows, its truths, and one small run of all of it."""
+"""The record of `make bench-capacity`: its figures from known rows, and its truths. A whole run: tests/slow."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.capacity import truth_file
 from benchmarks.capacity.__main__ import main
 from benchmarks.capacity.bench import KNEEWATCH, METHODS, Row, jobs_of
 from benchmarks.capacity.cases import CASES
@@ -101,26 +100,6 @@ def test_seeds_are_kneewatchs_and_one_for_a_random_case() -> None:
     count = {name: sum(job.case == "8b-a100" and job.method == name for job in jobs) for name in METHODS}
     assert count == {KNEEWATCH: 3, **dict.fromkeys(METHODS[1:], 2)}
     assert sum(job.case == "random-1" for job in jobs) == len(METHODS)
-
-
-def test_all_of_it_on_one_case(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The one whose requests are fewest: a capacity of a request in four seconds."""
-    truths = tmp_path / "truth.json"
-    truths.write_text(truth_file.FILE.read_text())
-    monkeypatch.setattr(truth_file, "FILE", truths)
-    out = tmp_path / "record.json"
-    main(["--cases", "70b-a100-rag", "--seeds", "1", "--peer-seeds", "1", "--processes", "1", "--out", str(out)])
-    said, found = capsys.readouterr().out, json.loads(out.read_text())
-    assert "concurrency bisection  named (1)" in said
-    assert [run["method"] for run in found["runs"]] == list(METHODS)
-    assert found["command"].startswith("python -m benchmarks.capacity --cases 70b-a100-rag")
-    assert found["machine"]["cores"] >= 0
-    for run in found["runs"]:
-        assert run["tokens"] > 0
-        assert run["seconds"] > 60
-        assert (run["answer_rps"] is None) == (run["reason"] is not None)
 
 
 def test_an_unknown_case_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from seen_servers import CHAT, FAST, SLOW, WORDY, profile, watched, without, workload
 
 from probe.capacity.fit import MIN_WINDOWS, Law, _drift, fit
@@ -130,7 +131,6 @@ def test_windows_that_are_all_alike_explain_themselves() -> None:
     assert law.residual < 0.01
     assert law.batches == (9.8, 9.8)
     assert (law.drift, law.slower) == (0.0, (1.0,))
-    assert np.isfinite(law.covariance).all()
 
 
 def odd(source: random.Random) -> Window:
@@ -160,7 +160,7 @@ def odd(source: random.Random) -> Window:
     )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(0, 10**6), st.integers(6, 15), st.sampled_from([1, 512, 8192]))
 def test_whatever_the_windows_a_law_is_sound_or_absent(seed: int, count: int, chunk: int) -> None:
     source = random.Random(seed)

@@ -1,10 +1,10 @@
-"""Capacity from live traffic: right on servers that are known, silent where it would be guessing."""
+"""Capacity from live traffic: silent where it would be guessing. How right it is: tests/slow."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from seen_servers import CHAT, FAST, WORDY, profile, promise, restarted, twin_of, watched, without, workload
+from seen_servers import CHAT, FAST, profile, promise, restarted, twin_of, watched, without, workload
 
 from probe.capacity.forecast import forecast
 from probe.capacity.model import Hints
@@ -15,11 +15,6 @@ from probe.workload import Workload
 USUAL = promise(0.5, 0.03)
 HINTS = Hints(max_num_seqs=512)
 BUSY = watched(profile(FAST), CHAT, 12.0, 60.0)
-SERVERS = {
-    "fast": (profile(FAST), CHAT, promise(0.5, 0.03)),
-    "few seats": (profile(FAST, seats=24), CHAT, promise(1.0, 0.1)),
-    "wordy": (profile(WORDY, chunk=4096), workload(1200, 150, 0.4), promise(1.0, 0.1)),
-}
 
 
 def said(
@@ -45,22 +40,6 @@ def silence(readings: Sequence[ServerSnapshot], **how: object) -> str:
     found = said(readings, **how)  # type: ignore[arg-type]
     assert found.requests_per_second is None
     return str(found.reason)
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_at_six_tenths_of_the_load_it_is_within_a_tenth(name: str) -> None:
-    known, asked, objectives = SERVERS[name]
-    truth = capacity(twin_of(known, asked), objectives, 5.0, seeds=(7,), requests=1200)
-    hints = Hints(known.max_num_seqs, known.max_num_batched_tokens)
-    found = said(watched(known, asked, 0.6 * truth, 160.0), asked, objectives, hints, requests=700)
-    assert found.requests_per_second == pytest.approx(truth, rel=0.1)
-    assert found.lower is not None
-    assert found.upper is not None
-    assert found.lower < truth < found.upper
-    assert found.learnt_from is not None
-    assert found.learnt_from[0] <= 0.6 * truth * 1.2
-    assert found.learnt_from[1] == pytest.approx(0.6 * truth, rel=0.35)
-    assert "experimental" in str(found.reason)
 
 
 def test_too_few_readings() -> None:

@@ -4,8 +4,9 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from probe.capacity.front import Delay, Front, front
 from probe.sim.cost import FrontEnd
@@ -90,7 +91,7 @@ DELAYS = st.builds(
 )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(DELAYS, max_size=6), st.floats(0, 1))
 def test_whatever_the_delays_the_front_end_keeps_up_with_what_was_seen(seen: list[Delay], negligible_s: float) -> None:
     found = front(seen, negligible_s)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made import step
+from property_examples import examples
 
 from probe.capacity.knee import knee
 from probe.records import Arrivals, Capacity, StepPlan, StepSummary, Stopped, Users
@@ -164,7 +165,7 @@ def test_a_lower_bound_says_how_to_find_the_knee(above: list[StepSummary], stopp
     assert ("raise --concurrency" in reason) == (stopped == DONE and not above)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(STEPS, STOPS)
 def test_invariants_of_any_run(steps: list[StepSummary], stopped: Stopped) -> None:
     found = knee(steps, stopped)

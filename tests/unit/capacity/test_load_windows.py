@@ -4,8 +4,9 @@ import math
 from dataclasses import astuple, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from seen_servers import CHAT, FAST, profile, restarted, watched, without
 
 from probe.capacity.windows import Window, total, windows
@@ -198,7 +199,7 @@ ODD = st.builds(
 )
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.lists(ODD, max_size=12))
 def test_whatever_is_read_windows_are_sound(readings: list[ServerSnapshot]) -> None:
     for window in windows(readings):
@@ -208,7 +209,7 @@ def test_whatever_is_read_windows_are_sound(readings: list[ServerSnapshot]) -> N
         assert min(window.steps, window.prompts, window.itl_sum_s, window.prefill_sum_s) >= 0
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(st.integers(1, len(READINGS) - 2), max_size=10, unique=True))
 def test_leaving_readings_out_loses_no_counts(left_out: list[int]) -> None:
     """A missed poll makes windows longer, and their sum the same but for the rest at the end."""

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from probe.capacity.shift import METHODS, shift, wants_confirmation
 from probe.records import Figure, Shift
@@ -293,7 +294,7 @@ def test_noise_within_three_percent_either_way_never_fires(noise: list[float]) -
     assert fired(judged([40.0 * value for value in noise])) == set()
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.floats(0.98, 1.02), min_size=33, max_size=60), st.floats(0.3, 0.85), st.integers(3, 9))
 def test_a_drop_beyond_the_noise_fires_after_three_runs_and_goes_on(noise: list[float], drop: float, runs: int) -> None:
     found = judged([*(40.0 * value for value in noise), *[40.0 * drop] * runs])

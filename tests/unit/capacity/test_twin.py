@@ -1,17 +1,16 @@
 """The twin: what a load does to it, and where it breaks."""
 
 import math
-import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from seen_servers import CHAT, FAST, SLOW, WORDY, profile, promise, twin_of, workload
+from property_examples import examples
+from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
 
 from probe.capacity.twin import Predicted, Sent, Twin, _root, capacity, predict, replay
 from probe.distribution import percentile
-from probe.sim.cost import FrontEnd, StepCost
 from probe.sim.virtual import Users, VirtualServer
 from probe.workload import Workload, lengths
 
@@ -120,22 +119,6 @@ def test_a_capacity_is_where_the_objective_breaks() -> None:
     assert predict(TWIN, 1.07 * found, USUAL, requests=2000, seed=7).over(USUAL) > 1
 
 
-@pytest.mark.parametrize("near_rps", [0.1, 2.0, 300.0])
-def test_the_first_guess_does_not_matter(near_rps: float) -> None:
-    expected = capacity(TWIN, USUAL, 25.0, seeds=(0,), requests=250)
-    assert capacity(TWIN, USUAL, near_rps, seeds=(0,), requests=250) == pytest.approx(expected, rel=0.02)
-
-
-def test_a_server_slower_than_its_twin_has_less() -> None:
-    bare = capacity(TWIN, USUAL, 20.0, seeds=(0,), requests=600)
-    assert capacity(TWIN, USUAL, 20.0, correction={"tpot": 1.3}, seeds=(0,), requests=600) < 0.9 * bare
-
-
-@pytest.mark.parametrize("objectives", [promise(0.5, None), promise(None, 0.03), promise(0.5, 0.03)])
-def test_one_objective_is_enough(objectives: object) -> None:
-    assert 5 < capacity(TWIN, objectives, 10.0, seeds=(0,), requests=500) < 100  # type: ignore[arg-type]
-
-
 def test_without_an_objective_or_a_guess_there_is_no_capacity() -> None:
     with pytest.raises(ValueError, match="objective for a latency"):
         capacity(TWIN, promise(None, None), 10.0)
@@ -154,41 +137,6 @@ def test_answers_of_one_token_break_no_tpot() -> None:
     assert 20 < capacity(twin, promise(None, 0.03), 10.0, seeds=(0,), requests=500) < 120  # no queue without end
 
 
-def test_a_twin_that_holds_no_rate_at_all_ends_soon() -> None:
-    begun = time.monotonic()
-    assert capacity(TWIN, promise(0.001, 0.03), 10.0, requests=500) == 0.0
-    assert capacity(twin_of(profile(SLOW), CHAT), promise(10.0, 0.001), 1.0, requests=500) == 0.0
-    assert time.monotonic() - begun < 20
-
-
-def test_an_objective_that_nothing_breaks_ends_soon_and_far_above_the_guess() -> None:
-    free = replace(TWIN, cost=StepCost(0.0, 0.0, 0.0), noise_ratio=0.0)
-    begun = time.monotonic()
-    assert capacity(free, USUAL, 2.0, requests=500) > 400 * 2.0
-    assert time.monotonic() - begun < 30
-
-
-@pytest.mark.parametrize(
-    "twin",
-    [
-        twin_of(profile(WORDY, chunk=512), workload(3000, 60, 0.4)),  # prompts of several chunks
-        twin_of(profile(FAST, kv_tokens=8000), CHAT),  # preempts
-        replace(TWIN, kv_tokens=1e12),
-        replace(TWIN, kv_tokens=1.0),  # no room for one request: as much as that takes
-        replace(TWIN, max_num_seqs=1),
-        replace(TWIN, chunk_tokens=16, max_num_seqs=8),
-        replace(TWIN, engines=3),
-        replace(TWIN, accepted_tokens=1.5),
-        replace(TWIN, prefix_caching=True, workload=replace(CHAT, shared_tokens=10_000)),
-        replace(TWIN, front_end=FrontEnd(per_request_s=0.1, per_prompt_token_s=1e-6)),
-        replace(TWIN, live=Users(1e-9, CHAT)),
-    ],
-)
-def test_odd_servers_have_a_capacity(twin: Twin) -> None:
-    found = capacity(twin, promise(2.0, 0.2), 5.0, seeds=(0,), requests=80)
-    assert 0 < found < 400
-
-
 def test_few_blocks_preempt() -> None:
     small = twin_of(profile(FAST, kv_tokens=8000), CHAT)
     assert predict(small, 8.0, USUAL, requests=400).preemptions > 0
@@ -199,7 +147,7 @@ ROOTS = st.floats(-5.5, 5.5)
 
 
 @given(ROOTS, st.floats(0.05, 40), st.floats(-0.5, 0.5), st.sampled_from(["line", "cliff", "bend", "step"]))
-@settings(max_examples=200)
+@examples(200)
 def test_a_root_is_found_in_few_looks(at: float, slope: float, guess: float, shape: str) -> None:
     """Of whatever rises: straight, from nothing to the ceiling, or a flat part with a cliff behind it."""
     looks = 0

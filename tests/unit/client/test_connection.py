@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from hostile_server import GOOD, chunked, head, whole
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from memory_wire import EOF, OPEN, RESET, Outcome, cut_at, exchange, outcome, recorded, streamed, wire
+from property_examples import examples
 
 from probe.client.connection import Stale
 from probe.client.received import Received
@@ -317,7 +318,7 @@ STREAMS = st.one_of(
 CUTS = st.lists(st.integers(0, 4000), max_size=12)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(STREAMS, CUTS, st.sampled_from([OPEN, EOF, RESET]), st.booleans())
 def test_every_split_of_an_answer_gives_the_same(data: bytes, cuts: list[int], end: str, bodiless: bool) -> None:  # noqa: FBT001
     whole_, pieces = after([data], end, bodiless=bodiless), after(cut_at(data, cuts), end, bodiless=bodiless)
@@ -336,13 +337,13 @@ def test_every_split_in_two_and_byte_by_byte_gives_the_same(data: bytes) -> None
     asyncio.run(main())
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(STREAMS, CUTS, st.sampled_from([EOF, RESET]))
 def test_every_split_read_as_a_stream_gives_the_same(data: bytes, cuts: list[int], end: str) -> None:
     assert asyncio.run(streamed(cut_at(data, cuts), end)) == asyncio.run(streamed([data], end))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.binary(max_size=400), CUTS)
 def test_any_bytes_are_an_outcome(data: bytes, cuts: list[int]) -> None:
     assert after(cut_at(data, cuts)).error.startswith(("RemoteProtocolError", "Stale"))

@@ -30,9 +30,10 @@ from hostile_server import (
     token,
     whole,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made import spec
+from property_examples import examples
 
 from probe.client.endpoint import Endpoint
 from probe.client.send import Client
@@ -561,19 +562,19 @@ def test_without_a_key_none_is_sent() -> None:
     assert "authorization" not in asyncio.run(main())[0].headers
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.binary(max_size=300))
 def test_any_bytes_in_place_of_an_answer_are_an_outcome(data: bytes) -> None:
     assert answer_to([data, CLOSE]).outcome is not Outcome.OK
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.binary(max_size=300), st.sampled_from([200, 401, 500]), st.sampled_from(["text/event-stream", "text/html"]))
 def test_any_body_is_an_outcome(data: bytes, status: int, kind: str) -> None:
     assert answer_to([whole(status, data, kind)]).outcome is not Outcome.OK
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.integers(1, len(GOOD) - 1), max_size=6))
 def test_a_good_answer_is_good_however_it_is_cut(cuts: list[int]) -> None:
     places = sorted({0, len(GOOD), *cuts})
@@ -584,7 +585,7 @@ def test_a_good_answer_is_good_however_it_is_cut(cuts: list[int]) -> None:
     assert (record.outcome, record.output_tokens, len(record.events)) == (Outcome.OK, 3, 3)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.integers(0, len(GOOD) - 1))
 def test_a_good_answer_that_breaks_off_is_never_good(length: int) -> None:
     """Unless what is missing comes after [DONE]."""

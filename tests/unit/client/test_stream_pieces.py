@@ -5,9 +5,10 @@ from dataclasses import astuple
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from memory_wire import cut_at, recorded
+from property_examples import examples
 
 from probe.client.stream import StreamReader, Transcript
 from probe.records import Api
@@ -49,7 +50,7 @@ def without_times(answer: Transcript) -> tuple[Any, ...]:
     return (list(events.tokens), events.first_visible, *astuple(answer)[1:])
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.sampled_from(list(STREAMS)), st.lists(st.integers(0, 5000), max_size=30), st.integers(1, 7), st.booleans())
 def test_every_split_of_a_recorded_stream_says_the_same(name: str, cuts: list[int], portion: int, crlf: bool) -> None:  # noqa: FBT001
     data = body(name).replace(b"\n", b"\r\n") if crlf else body(name)
@@ -129,7 +130,7 @@ def both(events: list[bytes], api: Api, monkeypatch: pytest.MonkeyPatch) -> tupl
         return quick, said(pieces, api)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(CHUNK, min_size=1, max_size=4), st.sampled_from(Api), st.booleans())
 def test_both_ways_of_decoding_say_the_same(chunks: list[Any], api: Api, ascii_only: bool) -> None:  # noqa: FBT001
     with pytest.MonkeyPatch.context() as patch:

@@ -2,6 +2,8 @@
 
 import subprocess
 from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ def deploy() -> Path:
 def render(kubectl: str, deploy: Path) -> Callable[[str], dict[str, dict[str, Any]]]:
     """What `kubectl apply -k` would send for a folder of deploy/kustomize, by kind (each stands there once)."""
 
-    def rendered(folder: str) -> dict[str, dict[str, Any]]:
+    @cache
+    def once(folder: str) -> dict[str, dict[str, Any]]:
         command = [kubectl, "kustomize", str(deploy / "kustomize" / folder)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
@@ -30,4 +33,4 @@ def render(kubectl: str, deploy: Path) -> Callable[[str], dict[str, dict[str, An
         assert len(by_kind) == len(resources)
         return by_kind
 
-    return rendered
+    return lambda folder: deepcopy(once(folder))

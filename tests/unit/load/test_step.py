@@ -11,8 +11,9 @@ from example_records import CHAT, record
 from example_records import spec as one_spec
 from fake_request import FakeAnswer, FakeRequest
 from fake_server import FakeServer, ready, specs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from virtual_time import VirtualClock, virtually
 
 from probe import summary
@@ -35,7 +36,7 @@ def _seconds(run: StepRun) -> float:
     return (run.window_ns[1] - run.window_ns[0]) * 1e-9
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     concurrency=st.integers(1, 40),
     seconds=st.floats(0.5, 5.0),

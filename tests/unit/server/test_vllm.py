@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from probe.records import Histogram, ServerSnapshot
 from probe.server import vllm
@@ -250,7 +251,7 @@ def test_any_page_is_a_snapshot_or_a_value_error(page: str) -> None:
     assert snapshot.engine == "vllm"
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.binary(max_size=200), st.integers(0, 100_000))
 def test_a_damaged_page_is_a_snapshot_or_a_value_error(damage: bytes, at: int) -> None:
     page = RECORDED.encode()

@@ -1,8 +1,9 @@
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from sim_virtual import closed_loop, percentile
 
 from probe.sim.cost import Profile, StepCost
@@ -145,7 +146,7 @@ class Audited:
 
 
 @given(profiles(), stories)
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_rules_hold_whatever_happens(profile: Profile, story: list[Submit | Abort | Step]) -> None:
     audited = Audited(profile)
     for event in story:

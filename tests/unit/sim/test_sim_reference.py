@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
+from property_examples import examples
 from sim_reference import Reference
 
 from probe.sim.cost import Batch, Profile, StepCost
@@ -147,7 +148,7 @@ class Pair:
 
 
 @given(profiles(), stories)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_the_quick_scheduler_does_what_the_plain_one_does(
     profile: Profile, story: list[Submit | Abort | Steps | Skip]
 ) -> None:

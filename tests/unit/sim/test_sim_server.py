@@ -50,14 +50,18 @@ def _until(true: Callable[[], bool], what: str) -> None:
 
 def _post(server: Standin, body: dict[str, Any]) -> socket.socket:
     """A connection with a request under way."""
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+    connection.sendall(_bytes(body))
+    return connection
+
+
+def _bytes(body: dict[str, Any]) -> bytes:
     content = json.dumps(body).encode()
     head = (
         "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         f"content-length: {len(content)}\r\n\r\n"
     )
-    connection = socket.create_connection(("127.0.0.1", server.port), timeout=5)
-    connection.sendall(head.encode() + content)
-    return connection
+    return head.encode() + content
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -246,6 +250,25 @@ def test_a_signal_stops_it_cleanly(number: signal.Signals) -> None:
         assert child.stdout.read() == "stopped\n"
         assert child.stderr.read() == ""
         assert child.wait(5) == 0
+
+
+def test_tokens_do_not_wait_for_the_client_s_acknowledgement(fast: Standin) -> None:
+    """With Nagle's algorithm an answer on a used connection comes in two parts: its head, and 40 ms later the rest."""
+    streamed = SHORT | {"max_tokens": 20, "stream": True}
+    with _post(fast, streamed) as connection:
+
+        def parts() -> int:
+            end, seen = b"", 0
+            while not end.endswith(b"\r\n0\r\n\r\n"):
+                end, seen = end[-8:] + connection.recv(2**16), seen + 1
+            return seen
+
+        parts()
+        most = 0
+        for _ in range(5):
+            connection.sendall(_bytes(streamed))
+            most = max(most, parts())
+    assert most > 2
 
 
 def test_a_port_that_is_taken_is_an_error_of_the_system(fast: Standin) -> None:

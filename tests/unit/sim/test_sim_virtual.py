@@ -1,4 +1,4 @@
-"""The server in virtual time: what is conserved, what is counted, and what queueing theory says of it."""
+"""The server in virtual time: what is conserved, and what is counted. What queueing theory says of it: tests/slow."""
 
 import math
 import time
@@ -6,8 +6,9 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from probe.distribution import percentile
 from probe.records import Api, Histogram
@@ -72,7 +73,7 @@ def _count(histogram: Histogram) -> float:
 
 
 @given(servers, stories)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_visit_ends_and_the_counters_are_their_sums(
     server: VirtualServer, story: list[tuple[float, list[tuple[int, int]], int]]
 ) -> None:
@@ -215,23 +216,6 @@ def test_a_server_without_users_has_no_rate_to_change() -> None:
         VirtualServer(BUSY).set_users(1.0)
 
 
-def test_engines_share_as_told() -> None:
-    server = VirtualServer(BUSY, users=Users(5.0, CHAT), shares=(0.6, 0.3, 0.1))
-    server.advance(600.0)
-    counts = [replica.engine._submitted for replica in server._replicas]
-    assert [count / sum(counts) for count in counts] == pytest.approx([0.6, 0.3, 0.1], abs=0.03)
-
-
-def test_two_engines_carry_twice_as_much() -> None:
-    def tpot(rate_rps: float, shares: tuple[float, ...]) -> float:
-        server = VirtualServer(BUSY, users=Users(rate_rps, CHAT), shares=shares)
-        server.advance(100.0)
-        return fmean(visit.tpot_s for visit in server.visits)
-
-    assert tpot(20.0, (0.5, 0.5)) == pytest.approx(tpot(10.0, (1.0,)), rel=0.05)
-    assert tpot(20.0, (1.0,)) > 1.1 * tpot(10.0, (1.0,))
-
-
 def test_speculation_gives_the_same_tokens_in_fewer_steps() -> None:
     plain, fewer = (VirtualServer(STEADY, users=Users(1.0, CHAT), accepted_tokens=a) for a in (0.0, 1.5))
     for server in (plain, fewer):
@@ -280,30 +264,6 @@ def test_engines_behind_one_front_end_hand_out_in_the_order_of_their_steps() -> 
         return [list(replica.times_s) for replica in server._replicas]
 
     assert run(1) == run(500)
-
-
-def test_the_front_end_is_the_queue_of_the_textbook() -> None:
-    """M/D/1: with service s and utilisation u, the mean wait is s u / (2 (1 - u)) (Pollaczek and Khinchine)."""
-    service_s = 0.01
-    for load in (0.3, 0.6, 0.8):
-        users = Users(load / service_s, replace(CHAT, output_tokens=1, prompt_tokens=1))
-        profile = replace(PROFILES["1b-h100"], front_end=FrontEnd(per_request_s=service_s))
-        server = VirtualServer(profile, users=users)
-        server.advance(1.6 / service_s / (1 - load))
-        waits = [visit.entered_s - visit.arrival_s - service_s for visit in server.visits]
-        assert fmean(waits) == pytest.approx(service_s * load / (2 * (1 - load)), rel=0.15)
-
-
-@pytest.mark.parametrize(("profile", "rate_rps"), [(BUSY, 8.0), (TIGHT, 4.0), (PROFILES["slow-front"], 50.0)])
-def test_those_inside_are_rate_times_residence(profile: Profile, rate_rps: float) -> None:
-    """Little's law."""
-    server = VirtualServer(profile, users=Users(rate_rps, CHAT))
-    inside = []
-    for second in range(1, 201):
-        server.advance(second)
-        inside.append(sum(server.in_flight()))
-    residence_s = fmean(visit.last_s - visit.arrival_s for visit in server.visits)
-    assert fmean(inside) == pytest.approx(len(server.visits) / 200 * residence_s, rel=0.05)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 1000), st.booleans()), max_size=30))

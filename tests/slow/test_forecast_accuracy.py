@@ -1,0 +1,33 @@
+"""A forecast from live traffic against the capacity of the server it was of."""
+
+import pytest
+from seen_servers import CHAT, FAST, WORDY, profile, promise, twin_of, watched, workload
+
+from probe.capacity.forecast import forecast
+from probe.capacity.model import Hints
+from probe.capacity.twin import capacity
+
+SERVERS = {
+    "fast": (profile(FAST), CHAT, promise(0.5, 0.03)),
+    "few seats": (profile(FAST, seats=24), CHAT, promise(1.0, 0.1)),
+    "wordy": (profile(WORDY, chunk=4096), workload(1200, 150, 0.4), promise(1.0, 0.1)),
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_at_six_tenths_of_the_load_a_forecast_is_within_a_tenth(name: str) -> None:
+    known, asked, objectives = SERVERS[name]
+    truth = capacity(twin_of(known, asked), objectives, 5.0, seeds=(7,), requests=1200)
+    hints = Hints(known.max_num_seqs, known.max_num_batched_tokens)
+    readings = watched(known, asked, 0.6 * truth, 160.0)
+    found = forecast(readings, asked, objectives, hints, requests=700)
+    assert found.mode == "forecast"
+    assert found.output_tokens_per_second is not None
+    assert found.requests_per_second == pytest.approx(truth, rel=0.1)
+    assert found.lower is not None
+    assert found.upper is not None
+    assert found.lower < truth < found.upper
+    assert found.learnt_from is not None
+    assert found.learnt_from[0] <= 0.6 * truth * 1.2
+    assert found.learnt_from[1] == pytest.approx(0.6 * truth, rel=0.35)
+    assert "experimental" in str(found.reason)

@@ -1,0 +1,57 @@
+"""The server in virtual time over minutes: what queueing theory says of it, and how engines share."""
+
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+
+from probe.records import Api
+from probe.sim.cost import FrontEnd, Profile
+from probe.sim.profiles import PROFILES
+from probe.sim.virtual import Users, VirtualServer
+from probe.workload import Lognormal, Workload
+
+CHAT = Workload("t", Api.COMPLETIONS, Lognormal(200, 0.5, 1200), Lognormal(60, 0.5, 360))
+BUSY = PROFILES["8b-a100"]
+TIGHT = replace(BUSY, num_blocks=121, max_model_len=1600, max_num_seqs=16)  # preempts
+
+
+def test_the_front_end_is_the_queue_of_the_textbook() -> None:
+    """M/D/1: with service s and utilisation u, the mean wait is s u / (2 (1 - u)) (Pollaczek and Khinchine)."""
+    service_s = 0.01
+    for load in (0.3, 0.6, 0.8):
+        users = Users(load / service_s, replace(CHAT, output_tokens=1, prompt_tokens=1))
+        profile = replace(PROFILES["1b-h100"], front_end=FrontEnd(per_request_s=service_s))
+        server = VirtualServer(profile, users=users)
+        server.advance(1.6 / service_s / (1 - load))
+        waits = [visit.entered_s - visit.arrival_s - service_s for visit in server.visits]
+        assert fmean(waits) == pytest.approx(service_s * load / (2 * (1 - load)), rel=0.15)
+
+
+@pytest.mark.parametrize(("profile", "rate_rps"), [(BUSY, 8.0), (TIGHT, 4.0), (PROFILES["slow-front"], 50.0)])
+def test_those_inside_are_rate_times_residence(profile: Profile, rate_rps: float) -> None:
+    """Little's law."""
+    server = VirtualServer(profile, users=Users(rate_rps, CHAT))
+    inside = []
+    for second in range(1, 201):
+        server.advance(second)
+        inside.append(sum(server.in_flight()))
+    residence_s = fmean(visit.last_s - visit.arrival_s for visit in server.visits)
+    assert fmean(inside) == pytest.approx(len(server.visits) / 200 * residence_s, rel=0.05)
+
+
+def test_engines_share_as_told() -> None:
+    server = VirtualServer(BUSY, users=Users(5.0, CHAT), shares=(0.6, 0.3, 0.1))
+    server.advance(600.0)
+    counts = [replica.engine._submitted for replica in server._replicas]
+    assert [count / sum(counts) for count in counts] == pytest.approx([0.6, 0.3, 0.1], abs=0.03)
+
+
+def test_two_engines_carry_twice_as_much() -> None:
+    def tpot(rate_rps: float, shares: tuple[float, ...]) -> float:
+        server = VirtualServer(BUSY, users=Users(rate_rps, CHAT), shares=shares)
+        server.advance(100.0)
+        return fmean(visit.tpot_s for visit in server.visits)
+
+    assert tpot(20.0, (0.5, 0.5)) == pytest.approx(tpot(10.0, (1.0,)), rel=0.05)
+    assert tpot(20.0, (1.0,)) > 1.1 * tpot(10.0, (1.0,))
