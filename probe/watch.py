@@ -21,7 +21,6 @@ from probe.load.workers import Source, Workers, workers_for
 from probe.permission import WINDOW_CLOSED, Permission, Permit
 from probe.records import (
     UP,
-    Capacity,
     CapacityResult,
     Outcome,
     RequestRecord,
@@ -95,7 +94,7 @@ class TargetWatch:
         self._refusal: str | None = None
         self._last_result: CapacityResult | None = None
         self.last_forecast: CapacityResult | None = None
-        self._known: Capacity | None = None
+        self._measured: CapacityResult | None = None  # the last that load has measured
 
     @property
     def model(self) -> str:
@@ -156,7 +155,8 @@ class TargetWatch:
             except LockError as error:
                 self._refused(error.reason, str(error))
                 return None
-            permit = await self._permission.ask(self._scraper.read, self._known)
+            known = self._measured.capacity if self._measured is not None else None
+            permit = await self._permission.ask(self._scraper.read, known)
             if permit.server is not None:
                 self._server = permit.server
             if permit.verdict.go:
@@ -181,7 +181,7 @@ class TargetWatch:
         self._last_result = result
         # A forecast that is too low would keep away the runs that show it.
         if result.capacity.requests_per_second is not None and result.capacity.mode != "forecast":
-            self._known = result.capacity
+            self._measured = result
 
     def _refused(self, reason: str, detail: str | None) -> None:
         self._refusal = f"{reason}: {detail}"
@@ -261,6 +261,7 @@ class TargetWatch:
             server_error=self._server_error,
             capacity=self._last_result,
             forecast=self.last_forecast,
+            measured=self._measured,
             capacity_state="running" if self._ramp is not None else self._refusal,
         )
 
