@@ -32,6 +32,8 @@ from probe.targets.static import endpoint, lock, server_of, workload
 from probe.workload import requests
 
 _log = structlog.get_logger()
+# After a first forecast for which there was nothing to learn from.
+_SOON_S = 120.0
 
 
 class Sink(Protocol):
@@ -164,8 +166,11 @@ class TargetWatch:
             self._refused(permit.verdict.reason or "", permit.verdict.detail)
             return None
 
-    async def forecast(self) -> None:
-        """The capacity by live traffic alone, as far as that tells it."""
+    async def forecast(self) -> float | None:
+        """The capacity by live traffic alone, as far as that tells it.
+
+        Returns in how many seconds there will be twice as much to tell it by; None where it was told.
+        """
         capacity = await self._forecaster.forecast()
         self.last_forecast = forecast_result(
             self.config.name,
@@ -175,6 +180,8 @@ class TargetWatch:
             self._clock.wall_s(),
         )
         self._sink.forecast(self.last_forecast)
+        told = capacity.requests_per_second is not None
+        return None if told else max(self._forecaster.seconds, _SOON_S)
 
     def restore(self, result: CapacityResult) -> None:
         """Takes a result for the last one, such as one of before a restart."""
