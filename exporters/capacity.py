@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from exporters import names
 from exporters.registry import counter, gauge
 from probe import guard
-from probe.capacity.fingerprint import as_number, fingerprint
+from probe.capacity.fingerprint import alike, as_number, fingerprint
 from probe.capacity.shift import METHODS
 from probe.records import CapacityResult, Shift
 
@@ -93,15 +93,11 @@ class CapacityExporter:
 
     def verified(self, result: CapacityResult, forecast: CapacityResult | None) -> None:
         """Publishes by how much the last forecast was off, where a run has measured what it was about."""
-        measured, said = (
-            result.capacity.requests_per_second,
-            forecast.capacity.requests_per_second if forecast else None,
-        )
-        same = forecast is not None and fingerprint(forecast.model, forecast.context) == fingerprint(
-            result.model, result.context
-        )
-        if measured and said and same and result.capacity.mode != _FORECAST:
-            self._residual.labels(*_labels(result)[:3]).set(said / measured - 1)
+        found = result.capacity
+        said = forecast.capacity.requests_per_second if forecast is not None and alike(forecast, result) else None
+        # Where no load broke anything the figure is a lower bound, and says nothing of a forecast above it.
+        if said and found.requests_per_second and found.upper is not None and found.mode != _FORECAST:
+            self._residual.labels(*_labels(result)[:3]).set(said / found.requests_per_second - 1)
 
     def compare(self, result: CapacityResult, shift: Shift | None) -> None:
         """Publishes how the capacity of a result compares with its baseline; None: there is none yet.

@@ -174,10 +174,12 @@ class App:
                 watch.restore(known)
 
     async def _forecast(self, watch: TargetWatch) -> None:
-        """One after the other: each takes a core for some seconds."""
+        """One after the other: each takes a core for some seconds. The next one is sooner where too little was seen."""
         async with self._one_forecast:
             if self._schedule.running:
-                await watch.forecast()
+                again_s = await watch.forecast()
+                if again_s is not None and again_s < watch.config.capacity.forecast_every and self._schedule.running:
+                    self._schedule.bring_forward(TaskId("forecast", watch.config.name), again_s)
 
     async def _capacity_run(self, watch: TargetWatch) -> None:
         """One after the other: two at once would each measure the other's load, and share one client."""

@@ -32,6 +32,8 @@ from probe.workload import requests
 
 # How often the server is read for a forecast.
 _WATCH_EVERY_S = 1.0
+# Of a longer history Prometheus would be asked in steps of more than a minute, over which a load is no load any more.
+_LONGEST_HISTORY_S = 86_400.0
 # Outcomes that mean the question was wrong, not the server slow: the command could not measure.
 _COULD_NOT_ASK = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST)
 
@@ -146,6 +148,8 @@ async def forecast_target(
 
 
 async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: float) -> list[ServerSnapshot]:
+    if seconds > _LONGEST_HISTORY_S:
+        raise ConfigError("--history: expected at most 24h; leave out what is longer ago")
     if config.prometheus is None:
         raise ConfigError("--history: needs prometheus.url in the configuration; add it, or leave --history out")
     from probe.prometheus import Prometheus  # noqa: PLC0415 - memory that only this option needs

@@ -44,6 +44,11 @@ class Forecaster:
             self._readings.clear()
         self._readings.append(slim(reading))
 
+    @property
+    def seconds(self) -> float:
+        """How long a time is kept."""
+        return (self._readings[-1].at_ns - self._readings[0].at_ns) * 1e-9 if self._readings else 0.0
+
     async def forecast(self) -> Capacity:
         """What follows from what is kept. Raises AsideError where it cannot be computed."""
         if len(self._readings) < _ENOUGH:

@@ -27,8 +27,8 @@ _T = TypeVar("_T")
 _KNEE_PAGE = "KneewatchKneeDropped"
 # A year; a query may ask for 11 000 steps.
 _HISTORY_S, _HISTORY_STEP_S = 365 * 86400, 3600
-# A forecast's past: as many moments as it can use, and none nearer than servers are scraped.
-_MOST_STEPS, _LEAST_STEP_S = 1440, 15
+# A forecast's past: as many moments as it can use.
+_MOST_STEPS = 1440
 _HISTORY = (
     names.CAPACITY_RPS, names.CAPACITY_RPS_LOWER, names.CAPACITY_RPS_UPPER, names.CAPACITY_FINGERPRINT,
     names.CAPACITY_LAST_SUCCESS,
@@ -70,17 +70,25 @@ class Prometheus:
     async def server_history(self, matchers: str, now_s: float, seconds: float) -> list[ServerSnapshot]:
         """What a server's own metrics said in the `seconds` before `now_s` (wall time), oldest first.
 
-        `matchers`: PromQL's label matchers of its series. Raises TargetError without an answer.
+        `matchers`: PromQL's label matchers of its series. Raises TargetError without an answer, and where they are of
+        several servers.
         """
-        query = f'{{__name__=~"{"|".join(vllm.HISTORY)}", {matchers}}}'
         start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - seconds, now_s))
-        step_s = max(math.ceil(seconds / _MOST_STEPS), _LEAST_STEP_S)
-        return await self._ask(
-            lambda: self._connection.custom_query_range(query, start, end, str(step_s)),
-            lambda answer: vllm.from_history(
+        step_s = max(math.ceil(seconds / _MOST_STEPS), 1)
+        series = await self._ask(
+            lambda: self._connection.custom_query_range(vllm.history_query(matchers), start, end, str(step_s)),
+            lambda answer: [
                 (one["metric"], [(float(at_s), float(value)) for at_s, value in one["values"]]) for one in answer
-            ),
+            ],
         )
+        if differ := vllm.differing_labels(series):
+            told = one_line("; ".join(f"{label}: {', '.join(values)}" for label, values in differ.items()))
+            raise TargetError(
+                f"{self._url}: several servers have vLLM series with {matchers} ({told}); name one of them in"
+                " capacity.history",
+                Outcome.BAD_REQUEST,
+            )
+        return vllm.from_history(series)
 
     async def _ask(self, question: Callable[[], Any], read: Callable[[Any], _T]) -> _T:
         try:

@@ -512,4 +512,5 @@ class TargetStatus:
     server_error: str | None = None
     capacity: CapacityResult | None = None
     forecast: CapacityResult | None = None
+    measured: CapacityResult | None = None  # the last that load has measured, before or with `capacity`
     capacity_state: str | None = None  # "running", or the reason why the last run did not start

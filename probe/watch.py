@@ -21,7 +21,6 @@ from probe.load.workers import Source, Workers, workers_for
 from probe.permission import WINDOW_CLOSED, Permission, Permit
 from probe.records import (
     UP,
-    Capacity,
     CapacityResult,
     Outcome,
     RequestRecord,
@@ -33,6 +32,8 @@ from probe.targets.static import endpoint, lock, server_of, workload
 from probe.workload import requests
 
 _log = structlog.get_logger()
+# After a first forecast for which there was nothing to learn from.
+_SOON_S = 120.0
 
 
 class Sink(Protocol):
@@ -95,7 +96,7 @@ class TargetWatch:
         self._refusal: str | None = None
         self._last_result: CapacityResult | None = None
         self.last_forecast: CapacityResult | None = None
-        self._known: Capacity | None = None
+        self._measured: CapacityResult | None = None  # the last that load has measured
 
     @property
     def model(self) -> str:
@@ -156,7 +157,8 @@ class TargetWatch:
             except LockError as error:
                 self._refused(error.reason, str(error))
                 return None
-            permit = await self._permission.ask(self._scraper.read, self._known)
+            known = self._measured.capacity if self._measured is not None else None
+            permit = await self._permission.ask(self._scraper.read, known)
             if permit.server is not None:
                 self._server = permit.server
             if permit.verdict.go:
@@ -164,8 +166,11 @@ class TargetWatch:
             self._refused(permit.verdict.reason or "", permit.verdict.detail)
             return None
 
-    async def forecast(self) -> None:
-        """The capacity by live traffic alone, as far as that tells it."""
+    async def forecast(self) -> float | None:
+        """The capacity by live traffic alone, as far as that tells it.
+
+        Returns in how many seconds there will be twice as much to tell it by; None where it was told.
+        """
         capacity = await self._forecaster.forecast()
         self.last_forecast = forecast_result(
             self.config.name,
@@ -175,13 +180,15 @@ class TargetWatch:
             self._clock.wall_s(),
         )
         self._sink.forecast(self.last_forecast)
+        told = capacity.requests_per_second is not None
+        return None if told else max(self._forecaster.seconds, _SOON_S)
 
     def restore(self, result: CapacityResult) -> None:
         """Takes a result for the last one, such as one of before a restart."""
         self._last_result = result
         # A forecast that is too low would keep away the runs that show it.
         if result.capacity.requests_per_second is not None and result.capacity.mode != "forecast":
-            self._known = result.capacity
+            self._measured = result
 
     def _refused(self, reason: str, detail: str | None) -> None:
         self._refusal = f"{reason}: {detail}"
@@ -262,6 +269,7 @@ class TargetWatch:
             server_error=self._server_error,
             capacity=self._last_result,
             forecast=self.last_forecast,
+            measured=self._measured,
             capacity_state="running" if self._ramp is not None else self._refusal,
         )
 

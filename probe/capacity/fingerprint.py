@@ -36,6 +36,11 @@ def fingerprint(model: str, context: RunContext) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
+def alike(one: CapacityResult, other: CapacityResult) -> bool:
+    """Whether both are about the same, so that their capacities may be compared."""
+    return fingerprint(one.model, one.context) == fingerprint(other.model, other.context)
+
+
 def as_number(digest: str) -> float:
     """The fingerprint as the value of a series."""
     return float(int(digest, 16))

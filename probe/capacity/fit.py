@@ -159,6 +159,7 @@ class _Seen:
         self.segment = np.repeat(np.arange(len(good)), [len(s) for s in good])  # of each window
         self.itl_s = _column(w.itl_s for w in windows)
         self.batch = _column(w.batch for w in windows)
+        self.company = _column(w.company for w in windows)
         self.kv_tokens = _column(w.kv_tokens for w in windows)
         steps = _column(w.steps for w in windows)
         started = _column(w.prompts for w in windows)
@@ -230,8 +231,8 @@ class _Seen:
 
     def gaps(self, terms: _Floats) -> _Floats:
         """The mean gap of each window by the law."""
-        bare = _step(terms, self.batch, self.kv_tokens, 0.0)
-        filled = (_step(terms, self.batch, self.kv_tokens, self.chunk) + self.chunk_pairs_s).mean(axis=0)
+        bare = _step(terms, self.company, self.kv_tokens, 0.0)
+        filled = (_step(terms, self.company, self.kv_tokens, self.chunk) + self.chunk_pairs_s).mean(axis=0)
         slower = np.exp(self.slower[self.segment])
         return np.asarray(((1 - self.filled) * bare + self.filled * filled) * slower)
 

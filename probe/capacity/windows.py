@@ -62,6 +62,23 @@ class Window:
         """Requests that decode in a step of one engine; 0 where no step was counted."""
         return self.decodes / self.steps if self.steps else 0.0
 
+    @property
+    def company(self) -> float:
+        """Requests that decode in a step, as one of them meets them: itself, and others.
+
+        The longer the window, the more their number changes within it, and the more of its tokens come from full
+        steps. Where requests come at random, one meets as many others as there are on average at any time (Slivnyak),
+        which is the sum of gaps over the time (Little).
+        """
+        if not self.itl_sum_s or not self.prompts:
+            return self.batch
+        others = self.itl_sum_s / self.seconds / self.engines
+        # How many times as long as a request decodes the window is, and by that the share of the variance within it:
+        # the rest is the variance of its mean, where the times that requests decode are exponential.
+        times = min(max(self.seconds * self.prompts / self.itl_sum_s, 1e-3), 1e6)
+        within = 1 - 2 * (times - 1 + math.exp(-times)) / times**2
+        return self.batch + within * max(1 + others - self.batch, 0.0)
+
 
 def windows(snapshots: Iterable[ServerSnapshot]) -> list[Window]:
     """The windows between readings, those too short to say anything joined to the next."""

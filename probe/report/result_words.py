@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 
+from probe.capacity.fingerprint import alike
 from probe.records import Capacity, CapacityResult, Roofline
-from probe.report.words import milliseconds, number, percent
+from probe.report.words import ago, milliseconds, number, percent
 from probe.words import one_line
 
 _LINE = 500
 _EMPIRICAL, _FORECAST = "empirical", "forecast"
 # Less than this is gone with one replica of a few.
 _LITTLE_HEADROOM = 0.25
+_ALIKE = 0.005
 # What broke first, and what helps against it.
 _MENDS = {
     "ttft": "to take more, shorten what requests wait for: another replica, shorter prompts, or a prefix that the cache"
@@ -55,6 +57,21 @@ def forecast_words(result: CapacityResult) -> str:
     if found.roofline is not None:
         lines.append(f"Roofline: {roofline_words(found.roofline)}.")
     return "\n".join(one_line(line, _LINE) for line in lines)
+
+
+def beside_measured(forecast: CapacityResult, measured: CapacityResult | None, now_s: float) -> str:
+    """How far a forecast is from what load has measured of the same server and workload; "" without either."""
+    said = forecast.capacity.requests_per_second
+    found = measured.capacity.requests_per_second if measured is not None else None
+    if measured is None or not said or not found or not alike(forecast, measured):
+        return ""
+    ratio = said / found - 1
+    off = f"{percent(round(abs(ratio), 2))} {'above' if ratio > 0 else 'below'}"
+    least = "at least " if measured.capacity.upper is None else ""
+    return (
+        f"{'the same as' if abs(ratio) < _ALIKE else off} the last {measured.capacity.mode}"
+        f" {least}{number(found)} ({ago(measured.ended_s, now_s)})"
+    )
 
 
 def result_words(result: CapacityResult) -> str:

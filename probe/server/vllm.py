@@ -57,49 +57,71 @@ _WANTED = frozenset((*_PLAIN, *_PARTS))
 # Every bucket and every value of a label is a series of ours: a few times what vLLM has.
 _MAX_BUCKETS, _MAX_VALUES, _MAX_VALUE = 100, 20, 64
 _MAX_LINE = 16_384  # the parser's time grows with the square of a line's labels; vLLM's longest line has 1 to 2 kB
-
-
 # What a forecast needs of the past: gauges, counters, and of histograms their sums and counts.
 _FORECAST_HISTOGRAMS = ("ttft", "itl", "prefill", "prompt_length", "iteration_tokens")
-HISTORY = tuple(
-    dict.fromkeys(
-        (
-            *(
-                *RUNNING,
-                *WAITING,
-                *KV_USAGE,
-                *PREEMPTIONS,
-                *PROMPT_TOKENS,
-                *GENERATION_TOKENS,
-                *PREFIX_HITS,
-                *CACHE_CONFIG,
-                *ESTIMATED_FLOPS,
-                *ESTIMATED_READ_BYTES,
-                *ESTIMATED_WRITE_BYTES,
-            ),
-            *(name + part for key in _FORECAST_HISTOGRAMS for name in HISTOGRAMS[key] for part in ("_sum", "_count")),
-        )
-    )
-)
+HISTORY = (
+    *RUNNING, *WAITING, *KV_USAGE, *PREEMPTIONS, *PROMPT_TOKENS, *GENERATION_TOKENS, *PREFIX_HITS, *CACHE_CONFIG,
+    *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
+    *(name + part for key in _FORECAST_HISTOGRAMS for name in HISTOGRAMS[key] for part in ("_sum", "_count")),
+)  # fmt: skip
+_SCRAPED = "kneewatch_scraped"
+_Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
 
 
-def from_history(series: Iterable[tuple[Mapping[str, str], Iterable[tuple[float, float]]]]) -> list[ServerSnapshot]:
-    """Snapshots from what Prometheus remembers of HISTORY: labels (with the name as `__name__`) and values by wall
-    time, in seconds. Oldest first; a moment at which a server's gauges are missing is left out.
+def history_query(matchers: str) -> str:
+    """PromQL for HISTORY, and beside it the times of the scrapes.
+
+    A range query gives what was scraped last before each of its steps, and not when: with scrapes every 20 s, the
+    tokens of 20 s would seem to be of one step of 15 s, and none of another.
+    """
+    names = f'{{__name__=~"{"|".join(HISTORY)}", {matchers}}}'
+    # `or` compares labels without the name, so the times need a label that nothing on its left has.
+    return f'{names} or label_replace(timestamp({RUNNING[0]}{{{matchers}}}), "{_SCRAPED}", "at", "", "")'
+
+
+def from_history(series: Iterable[_Series]) -> list[ServerSnapshot]:
+    """A snapshot for each scrape in the answer to `history_query`: labels (with the name as `__name__`) and values by
+    wall time, in seconds. Oldest first; a moment at which a server's gauges are missing is left out.
     """
     read: dict[float, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    scraped: dict[float, float] = {}
     for labels, values in series:
         own = {key: value for key, value in labels.items() if key != "__name__"}
         name = labels.get("__name__", "")
         base = name.removesuffix("_count")
-        is_count = base != name and any(base in names for names in HISTOGRAMS.values())
+        if base != name and any(base in names for names in HISTOGRAMS.values()):
+            name, own = f"{base}_bucket", {**own, "le": "+Inf"}  # all of its samples lie below infinity
+        if _SCRAPED in labels:
+            scraped.update(values)
+            continue
         for at_s, value in values:
-            if is_count:  # all of its samples lie below infinity
-                read[at_s][f"{base}_bucket"].append(Sample(f"{base}_bucket", {**own, "le": "+Inf"}, value))
-            else:
+            if math.isfinite(value):
                 read[at_s][name].append(Sample(name, own, value))
     moments = sorted(at_s for at_s, samples in read.items() if _first(samples, RUNNING))
-    return [_snapshot(read[at_s], round(at_s * 1e9), at_s, "unknown") for at_s in moments]
+    found: dict[float, ServerSnapshot] = {}
+    for at_s in moments:
+        scraped_s = scraped.get(at_s, at_s)
+        if scraped_s not in found:
+            found[scraped_s] = _snapshot(read[at_s], round(scraped_s * 1e9), scraped_s, "unknown")
+    return list(found.values())
+
+
+def differing_labels(series: Iterable[_Series]) -> dict[str, list[str]]:
+    """The labels, but for the engine's, in which series of one moment differ, with their values.
+
+    They are of several servers, which would add up to one that does not exist; without any they are of one.
+    """
+    at: dict[float, list[Mapping[str, str]]] = defaultdict(list)
+    for labels, values in series:
+        if labels.get("__name__") in RUNNING:
+            for at_s, _ in values:
+                at[at_s].append(labels)
+    for together in at.values():
+        names = {name for labels in together for name in labels} - {"engine"}
+        told = {name: sorted({labels.get(name, "") for labels in together}) for name in sorted(names)}
+        if differ := {name: values for name, values in told.items() if len(values) > 1}:
+            return differ
+    return {}
 
 
 def parse(page: str, at_ns: int, wall_s: float, version: str = "unknown") -> ServerSnapshot:

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from probe import latency, slo
-from probe.records import Objectives, Outcome, RequestRecord, TargetStatus
+from probe.records import CapacityResult, Objectives, Outcome, RequestRecord, TargetStatus
 from probe.report import words
 from probe.report.record_json import record_json
-from probe.report.result_words import headroom, knee_words
+from probe.report.result_words import beside_measured, headroom, knee_words
 from probe.report.words import iso, milliseconds, number, percent, promises, when
 
 _BAR_WIDTH, _BAR_GAP, _CHART_HEIGHT = 6, 2, 56
@@ -52,12 +52,18 @@ def filters() -> Mapping[str, Callable[..., object]]:
         "limits": promises,
         "knee": knee_words,
         "headroom": headroom,
+        "beside": beside,
     }
 
 
 def ago(wall_s: float) -> str:
     """How long ago, in the largest unit that fits."""
     return words.ago(wall_s, time.time())
+
+
+def beside(forecast: CapacityResult, measured: CapacityResult | None) -> str:
+    """How far a forecast is from what was measured; "" where nothing like it was."""
+    return beside_measured(forecast, measured, time.time())
 
 
 def good_share(records: Sequence[RequestRecord], objectives: Objectives) -> float | None:
@@ -85,7 +91,7 @@ def strip(records: Sequence[RequestRecord], objectives: Objectives) -> Strip:
 
 def target_json(status: TargetStatus) -> dict[str, Any]:
     """A target in the API."""
-    server, capacity = status.server, status.capacity
+    server = status.server
     return {
         "name": status.name,
         "base_url": status.base_url,
@@ -106,13 +112,11 @@ def target_json(status: TargetStatus) -> dict[str, Any]:
             "at": iso(server.wall_s),
         },
         "server_error": status.server_error,
-        "capacity": None
-        if capacity is None
-        else {
-            "run": capacity.id,
-            "started": capacity.started.isoformat(),
-            "ended": iso(capacity.ended_s),
-            **asdict(capacity.capacity),
-        },
+        "capacity": None if status.capacity is None else {"run": status.capacity.id, **_capacity_json(status.capacity)},
+        "forecast": None if status.forecast is None else _capacity_json(status.forecast),
         "capacity_state": status.capacity_state,
     }
+
+
+def _capacity_json(result: CapacityResult) -> dict[str, Any]:
+    return {"started": result.started.isoformat(), "ended": iso(result.ended_s), **asdict(result.capacity)}

@@ -1,11 +1,13 @@
 """A forecast from live traffic against the capacity of the server it was of."""
 
 import pytest
-from seen_servers import CHAT, FAST, WORDY, profile, promise, twin_of, watched, workload
+from seen_servers import CHAT, FAST, WORDY, polled, profile, promise, twin_of, watched, workload
 
 from probe.capacity.forecast import forecast
 from probe.capacity.model import Hints
 from probe.capacity.twin import capacity
+from probe.sim.profiles import PROFILES
+from probe.sim.virtual import Users, VirtualServer
 
 SERVERS = {
     "fast": (profile(FAST), CHAT, promise(0.5, 0.03)),
@@ -31,3 +33,12 @@ def test_at_six_tenths_of_the_load_a_forecast_is_within_a_tenth(name: str) -> No
     assert found.learnt_from[0] <= 0.6 * truth * 1.2
     assert found.learnt_from[1] == pytest.approx(0.6 * truth, rel=0.35)
     assert "experimental" in str(found.reason)
+
+
+@pytest.mark.parametrize("every_s", [15.0, 30.0])
+def test_readings_as_far_apart_as_scrapes_tell_the_same(every_s: float) -> None:
+    """A server with few requests at a time, whose number changes between two scrapes by as much as it is."""
+    known, asked = PROFILES["llama-8b"], workload(256, 64)
+    readings = polled(VirtualServer(known, seed=3, users=Users(3.0, asked)), 2400.0, every_s)
+    found = forecast(readings, asked, promise(0.5, 0.05), Hints(known.max_num_seqs), requests=2000)
+    assert found.requests_per_second == pytest.approx(5.5, rel=0.12), "by long runs: benchmarks/capacity/truth.json"

@@ -186,9 +186,9 @@ def test_after_a_restart_a_forecast_stands_beside_what_was_measured(tmp_path: Pa
     shown = again.statuses()[0].capacity
     assert shown is not None
     assert shown.capacity.mode == "forecast"
-    known = again.watches["a"]._known
+    known = again.watches["a"]._measured
     assert known is not None, "live load is judged by what was measured"
-    assert known.mode == "verified"
+    assert known.capacity.mode == "verified"
     again._store.close()
 
 

@@ -13,7 +13,7 @@ from alerts.rules import Alert
 from probe.config import config_from
 from probe.errors import TargetError
 from probe.prometheus import Prometheus
-from probe.records import Figure, Outcome
+from probe.records import Figure, Outcome, ServerSnapshot
 
 CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://x:1"}]}, "test")
 
@@ -181,3 +181,53 @@ def test_figures_from_before_there_was_a_fingerprint_are_no_history() -> None:
 def test_a_history_that_is_none_is_an_error_and_no_crash(body: object) -> None:
     with _prometheus(body) as (url, _), pytest.raises(TargetError):
         _history(url)
+
+
+# The history of a server's own metrics.
+
+
+def _vllm(name: str, values: Sequence[tuple[float, float]], **labels: str) -> dict[str, object]:
+    metric = {"__name__": f"vllm:{name}", "instance": "x:8000", "engine": "0", **labels}
+    return {"metric": metric, "values": [[at_s, str(value)] for at_s, value in values]}
+
+
+def _server(url: str, seconds: float = 600.0) -> list[ServerSnapshot]:
+    return asyncio.run(Prometheus(url).server_history('instance="x:8000"', 4e7, seconds))
+
+
+RUNNING = _vllm("num_requests_running", [(3600, 4), (3615, 5)])
+
+
+def test_what_a_server_said_is_asked_for_over_all_of_the_time_and_read_in_order() -> None:
+    with _prometheus(_matrix(RUNNING, _vllm("num_requests_waiting", [(3600, 0), (3615, 1)]))) as (url, queries):
+        assert [(one.wall_s, one.running, one.waiting) for one in _server(url)] == [(3600, 4, 0), (3615, 5, 1)]
+    (asked,) = queries
+    assert asked.startswith("/api/v1/query_range {__name__=~")
+    assert 'instance="x:8000"' in asked
+
+
+def test_nothing_remembered_is_nothing_read() -> None:
+    with _prometheus(_matrix()) as (url, _):
+        assert _server(url) == []
+
+
+def test_two_servers_are_an_error_that_names_what_tells_them_apart() -> None:
+    other = _vllm("num_requests_running", [(3600, 4)], instance="y:8000")
+    with _prometheus(_matrix(RUNNING, other)) as (url, _):
+        with pytest.raises(TargetError) as raised:
+            _server(url)
+        assert str(raised.value) == (
+            f'{url}: several servers have vLLM series with instance="x:8000" (instance: x:8000, y:8000); name one of'
+            " them in capacity.history"
+        )
+        assert raised.value.outcome is Outcome.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", {}, {"status": "success", "data": {"resultType": "scalar", "result": [1.0, "1"]}}, _matrix({"metric": {}})],
+    ids=["empty", "object", "scalar", "no values"],
+)
+def test_a_server_s_history_that_is_none_is_an_error_and_no_crash(body: object) -> None:
+    with _prometheus(body) as (url, _), pytest.raises(TargetError):
+        _server(url)

@@ -484,7 +484,11 @@ def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Ho
         watch.restore(measured)
         watch.restore(forecast)
         assert watch.last_result is forecast
-        assert watch._known is measured.capacity
+        assert watch._measured is measured
+        withheld = example(capacity=Capacity(mode="empirical", reason="no step was valid"))
+        watch.restore(withheld)
+        assert watch.status().capacity is withheld
+        assert watch.status().measured is measured, "a run that found nothing forgets nothing"
 
     _against(host, work)
 

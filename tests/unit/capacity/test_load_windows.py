@@ -1,13 +1,14 @@
 """What a server did between two readings of its metrics, odd readings included."""
 
 import math
+from collections.abc import Callable
 from dataclasses import astuple, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
-from seen_servers import CHAT, FAST, profile, restarted, watched, without
+from seen_servers import CHAT, FAST, profile, restarted, watched, without, workload
 
 from probe.capacity.windows import Window, total, windows
 from probe.records import Histogram, ServerSnapshot
@@ -162,6 +163,27 @@ def test_a_quiet_stretch_of_hours_does_not_dilute_what_comes_after_it() -> None:
     assert max(window.seconds for window in busy) <= 300
 
 
+def test_a_request_meets_itself_and_those_that_are_there_at_any_time() -> None:
+    """Known of an M/M/infinity queue; in a moment it meets those of the moment."""
+    moment, minute = one(reading(5, 2), reading(6, 3)), one(reading(5, 2), reading(65, 62))
+    assert moment.batch == minute.batch == pytest.approx(9.8)
+    assert minute.company == pytest.approx(1 + 9.8, abs=0.05)
+    assert moment.batch < moment.company < moment.batch + 0.4
+
+
+def test_what_a_long_window_says_of_the_batch_is_what_short_ones_say() -> None:
+    """Of a server whose steps take longer with each request: 4 at a time, and 0 to 10 within a minute."""
+    readings = watched(profile(FAST), workload(100, 60), 6.0, 300.0)
+    short, long = windows(readings), windows(readings[::60])
+
+    def met(seen: list[Window], figure: Callable[[Window], float]) -> float:
+        return sum(figure(w) * w.decodes for w in seen) / sum(w.decodes for w in seen)
+
+    truth = met(short, lambda w: w.company)
+    assert met(long, lambda w: w.company) == pytest.approx(truth, rel=0.04)
+    assert met(long, lambda w: w.batch) < 0.9 * truth, "which the mean of a window does not"
+
+
 def test_zero_prompts_and_a_speculating_server() -> None:
     later = reading(9.5, 1)
     decoded = replace(later, histograms={**later.histograms, "itl": histogram(890, 17.8)}, generation_tokens=1500)
@@ -172,7 +194,7 @@ def test_zero_prompts_and_a_speculating_server() -> None:
 
 def test_nothing_at_all_is_no_division_by_zero() -> None:
     empty = Window(0, 1, *([0.0] * 14))
-    assert (empty.itl_s, empty.batch, empty.tokens_per_gap) == (0.0, 0.0, 1.0)
+    assert (empty.itl_s, empty.batch, empty.company, empty.tokens_per_gap) == (0.0, 0.0, 0.0, 1.0)
     with pytest.raises(ValueError, match="no windows"):
         total([])
 
@@ -207,6 +229,7 @@ def test_whatever_is_read_windows_are_sound(readings: list[ServerSnapshot]) -> N
         assert window.seconds >= 0.9
         assert window.decodes >= 20
         assert min(window.steps, window.prompts, window.itl_sum_s, window.prefill_sum_s) >= 0
+        assert window.batch <= window.company < math.inf
 
 
 @examples(40)

@@ -200,3 +200,38 @@ def test_what_a_figure_holds_for_is_beside_it_as_a_number() -> None:
     exporter.observe(result())
     (number,) = values(registry, "kneewatch_capacity_fingerprint")
     assert from_number(number) == fingerprint(result().model, result().context)
+
+
+# By how much the last forecast was off.
+
+RESIDUAL = "kneewatch_capacity_model_residual_ratio"
+
+
+def test_a_run_that_measures_says_by_how_much_the_forecast_was_off() -> None:
+    registry, exporter = _registry()
+    assert values(registry, RESIDUAL) == []
+    exporter.verified(result(), result(capacity=Capacity("forecast", 9.0)))
+    assert value(registry, RESIDUAL, target="a", model="m", workload="short") == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize(
+    ("measured", "forecast"),
+    [
+        (Capacity("verified", 10.0, 9.0, 11.0), None),
+        (Capacity("verified", 10.0, 9.0, 11.0), Capacity("forecast", reason="not enough evidence")),
+        (Capacity("empirical", 10.0, 10.0, None), Capacity("forecast", 30.0)),
+        (Capacity("forecast", 10.0, 9.0, 11.0), Capacity("forecast", 30.0)),
+        (no_knee(), Capacity("forecast", 30.0)),
+    ],
+    ids=["no forecast", "a silent one", "a lower bound", "not measured", "no knee"],
+)
+def test_what_was_not_measured_judges_no_forecast(measured: Capacity, forecast: Capacity | None) -> None:
+    registry, exporter = _registry()
+    exporter.verified(result(capacity=measured), result(capacity=forecast) if forecast else None)
+    assert values(registry, RESIDUAL) == []
+
+
+def test_a_forecast_of_another_server_is_not_judged() -> None:
+    registry, exporter = _registry()
+    exporter.verified(result(), result(model="another", capacity=Capacity("forecast", 9.0)))
+    assert values(registry, RESIDUAL) == []

@@ -4,11 +4,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from example_records import no_knee, result
+from example_records import WALL_S, no_knee, result
 
 from probe.capacity.bottleneck import BOTTLENECKS
 from probe.records import Capacity, CapacityResult, Roofline, Stopped, Users
-from probe.report.result_words import advice, forecast_words, headroom, knee_words, result_words
+from probe.report.result_words import (
+    advice,
+    beside_measured,
+    forecast_words,
+    headroom,
+    knee_words,
+    result_words,
+)
 
 VERIFIED = Capacity(mode="verified", requests_per_second=12.5, lower=12.0, upper=13.0, limiting="tpot")
 AT_LEAST = Capacity(mode="empirical", requests_per_second=10.0, lower=10.0, reason="the capacity is at least this")
@@ -164,3 +171,43 @@ def test_a_forecast_says_how_near_to_the_gpu_s_limits_too() -> None:
     words = forecast_words(result(capacity=replace(found, roofline=NEAR)))
     assert words.splitlines()[-1].startswith("Roofline: H100 SXM: decode at 37.3 %")
     assert "Roofline" not in forecast_words(result(capacity=found))
+
+
+# A forecast beside what was measured.
+
+NOW_S = WALL_S + 31.5 + 2 * 3600
+
+
+def _forecast(rps: float | None, **values: Any) -> CapacityResult:
+    return result(capacity=Capacity(mode="forecast", requests_per_second=rps, reason="experimental"), **values)
+
+
+@pytest.mark.parametrize(
+    ("rps", "words"),
+    [
+        (12.9, "3 % above the last verified 12.5 (2 h ago)"),
+        (10.0, "20 % below the last verified 12.5 (2 h ago)"),
+        (12.54, "the same as the last verified 12.5 (2 h ago)"),
+    ],
+)
+def test_a_forecast_stands_beside_what_load_has_measured(rps: float, words: str) -> None:
+    assert beside_measured(_forecast(rps), result(capacity=VERIFIED), NOW_S) == words
+
+
+def test_where_nothing_broke_it_stands_beside_a_lower_bound() -> None:
+    said = beside_measured(_forecast(12.0), result(capacity=AT_LEAST), NOW_S)
+    assert said == "20 % above the last empirical at least 10 (2 h ago)"
+
+
+@pytest.mark.parametrize(
+    ("forecast", "measured"),
+    [
+        (_forecast(12.0), None),
+        (_forecast(None), result(capacity=VERIFIED)),
+        (_forecast(12.0), result(capacity=no_knee())),
+        (_forecast(12.0, model="another"), result(capacity=VERIFIED)),
+    ],
+    ids=["not measured", "not forecast", "no knee", "another model"],
+)
+def test_what_cannot_be_compared_is_not(forecast: CapacityResult, measured: CapacityResult | None) -> None:
+    assert beside_measured(forecast, measured, NOW_S) == ""

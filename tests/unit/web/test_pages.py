@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import httpx
@@ -131,6 +132,18 @@ def test_the_page_is_well_formed_for_assistive_tools() -> None:
     assert all(attributes.get("aria-label") for tag, attributes in tags if tag == "svg")
 
 
+def test_a_forecast_shows_how_far_it_is_from_what_was_measured() -> None:
+    said = Capacity("forecast", 41.0, 37.0, 45.0, reason="experimental until a verification has confirmed it")
+    measured = at_a_rate()
+    forecast = replace(measured, started=datetime.now(UTC), capacity=said)
+    alone = " ".join(_page(status(forecast=forecast)).text.split())
+    assert "forecast 0 s ago: 41 req/s (37 to 45); experimental until" in alone
+    beside = " ".join(_page(status(forecast=forecast, measured=measured)).text.split())
+    assert "41 req/s (37 to 45), 228 % above the last verified 12.5 (" in beside
+    silent = replace(forecast, capacity=Capacity("forecast", reason="not enough evidence"))
+    assert "not enough evidence" in _page(status(forecast=silent, measured=measured)).text
+
+
 # What comes from outside.
 
 
@@ -230,7 +243,7 @@ def test_a_text_that_is_no_text_breaks_no_page(text: str) -> None:
 
 
 def test_targets_as_json() -> None:
-    shown = status(up=True, recent=[record()], server=whole_snapshot(), capacity=result())
+    shown = status(up=True, recent=[record()], server=whole_snapshot(), capacity=result(), forecast=result())
     (target,) = _get(FakeMonitor([shown]), "/api/v1/targets").json()
     assert target["name"] == "a"
     assert target["up"] is True
@@ -238,6 +251,7 @@ def test_targets_as_json() -> None:
     assert target["server"]["waiting"] == 2.0
     assert target["capacity"]["knee_concurrency"] == 4
     assert target["capacity"]["ended"] == iso(WALL_S + 31.5)
+    assert target["forecast"]["requests_per_second"] == 10.0
     assert target["canaries"][0]["ttft_s"] == pytest.approx(0.1)
     assert "prompt" not in target["canaries"][0]
 

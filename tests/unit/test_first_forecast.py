@@ -1,0 +1,120 @@
+"""When a monitor forecasts, in virtual time: at first as soon as there is enough to tell it by."""
+
+import asyncio
+from datetime import datetime, tzinfo
+from itertools import pairwise
+from typing import Any
+
+import apscheduler.executors.base
+import apscheduler.schedulers.base
+import apscheduler.triggers.interval
+import pytest
+from virtual_time import VirtualClock, virtually
+
+import probe.forecaster
+import probe.schedule
+from probe.app import App
+from probe.capacity.forecast import forecast
+from probe.config import config_from
+from probe.records import Api, Capacity, CapacityResult
+from probe.sim.profiles import PROFILES
+from probe.sim.virtual import Users, VirtualServer
+from probe.workload import Workload
+
+MINUTE_S = 60.0
+PROMISED = {"ttft": {"ratio": 0.95, "within": "500ms"}, "tpot": {"ratio": 0.95, "within": "50ms"}}
+CONFIG = config_from(
+    {
+        "objectives": {
+            "default": {"ttft": {"ratio": 0.95, "within": "500ms"}, "tpot": {"ratio": 0.95, "within": "50ms"}}
+        },
+        "workloads": {"chat": {"prompt_tokens": 400, "output_tokens": 150}},
+        "targets": [
+            {
+                "name": "a",
+                "base_url": "http://127.0.0.1:9",
+                "model": "m",
+                "canary": {"workload": "chat"},
+                "capacity": {"server": {"max_num_seqs": 256}},
+            }
+        ],
+    },
+    "test",
+)
+
+
+class _VirtualDatetime(datetime):
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Any:
+        return datetime.fromtimestamp(VirtualClock().wall_s(), tz)
+
+
+async def _here(_: str, *args: Any) -> Capacity:
+    """Instead of in a process of its own, which would take real time."""
+    return forecast(*args, requests=300)
+
+
+@pytest.fixture(autouse=True)
+def _virtual(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (
+        apscheduler.schedulers.base,
+        apscheduler.executors.base,
+        apscheduler.triggers.interval,
+        probe.schedule,
+    ):
+        monkeypatch.setattr(module, "datetime", _VirtualDatetime)
+    monkeypatch.setattr(probe.forecaster, "aside", _here)
+
+
+class _Told(App):
+    """Notes when it is told a forecast, in minutes since its start, and which."""
+
+    def __init__(self) -> None:
+        super().__init__(CONFIG, VirtualClock())
+        self.told: list[tuple[float, float | None]] = []
+        for task in ("canary", "scrape"):  # they would ask a server that is not there
+            self._schedule._scheduler.remove_job(f"{task}:a")
+
+    def forecast(self, result: CapacityResult) -> None:
+        super().forecast(result)
+        self.told.append((asyncio.get_running_loop().time(), result.capacity.requests_per_second))
+
+    async def watch(self, server: VirtualServer, minutes: float) -> list[tuple[float, float | None]]:
+        """What it told while it read this server every five seconds."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        self._schedule.start()
+        while loop.time() - began_s < minutes * MINUTE_S:
+            self.watches["a"]._forecaster.read(server.snapshot())
+            await asyncio.sleep(5.0)
+            server.advance(loop.time() - began_s)
+        await self._schedule.stop()
+        await asyncio.sleep(0)
+        await self.watches["a"].close()
+        return [((at_s - began_s) / MINUTE_S, rps) for at_s, rps in self.told]
+
+
+def _told(rate_rps: float, minutes: float) -> list[tuple[float, float | None]]:
+    async def run() -> list[tuple[float, float | None]]:
+        users = Users(rate_rps, Workload("chat", Api.COMPLETIONS, 400, 150))
+        return await _Told().watch(VirtualServer(PROFILES["8b-a100"], seed=1, users=users), minutes)
+
+    return virtually(run(), within_s=minutes * MINUTE_S + 60)
+
+
+def test_the_first_forecast_comes_in_minutes_and_the_next_as_often_as_is_told() -> None:
+    told = _told(6.0, 40)
+    figures = [at_min for at_min, rps in told if rps is not None]
+    assert told[0] == (pytest.approx(0.0, abs=0.1), None), "at its start it has seen nothing"
+    assert figures[0] < 10
+    assert len(figures) == 2
+    assert figures[1] - figures[0] == pytest.approx(30, abs=4)
+
+
+def test_while_nothing_can_be_told_it_is_tried_when_there_is_twice_as_much_to_see() -> None:
+    told = _told(0.01, 130)
+    assert {rps for _, rps in told} == {None}
+    times = [at_min for at_min, _ in told]
+    assert times[:5] == pytest.approx([0, 2, 4, 8, 16], abs=0.5)
+    pauses = [after - before for before, after in pairwise(times[4:])]
+    assert all(12 < pause < 34 for pause in pauses), "at the latest as often as it is told, and no sooner"
