@@ -26,15 +26,20 @@ class Judged:
 
     @property
     def error(self) -> float | None:
-        """Relative: -0.1 is 10 % too low."""
+        """Relative: -0.1 is 10 % too low; beside a truth that is a lower bound, by how much it is below, or 0."""
         found = self.capacity.requests_per_second
-        return None if found is None else found / self.truth.rps - 1
+        if found is None:
+            return None
+        error = found / self.truth.rps - 1
+        return error if self.truth.upper is not None else min(error, 0.0)
 
     @property
     def covered(self) -> bool | None:
-        """Whether the interval holds the truth; that itself is not known to better than its own."""
+        """Whether the interval holds the truth, or some of what it may be."""
         low, high = self.capacity.lower, self.capacity.upper
-        return None if low is None or high is None else low <= self.truth.rps <= high
+        if low is None or high is None:
+            return None
+        return high >= self.truth.rps and (self.truth.upper is None or low <= self.truth.rps)
 
 
 def judge(files: Sequence[Path]) -> int:
@@ -42,7 +47,8 @@ def judge(files: Sequence[Path]) -> int:
     for file in files:
         recording = read(file)
         real = truth(recording)
-        print(f"{recording.name}: {real.rps:.2f} requests/s [{real.lower:.2f}, {real.upper:.2f}], {real.limiting}")
+        known = f"[{real.lower:.2f}, {real.upper:.2f}], {real.limiting}" if real.upper is not None else "at least"
+        print(f"{recording.name}: {real.rps:.2f} requests/s {known}")
         steps = sorted(scored(recording), key=lambda s: s.rate_rps)
         print("    " + "  ".join(f"{s.rate_rps:.2f}: {s.score:.2f}" for s in steps))
         for each in judged(recording, real):
@@ -84,7 +90,7 @@ def _done() -> Stopped:
 
 def _line(each: Judged) -> str:
     found = each.capacity
-    if found.requests_per_second is None:
+    if found.requests_per_second is None or found.upper is None:
         return f"{each.what:28} withheld: {found.reason}"
     return (
         f"{each.what:28} {found.mode:9} {found.requests_per_second:7.2f} [{found.lower:.2f}, {found.upper:.2f}]"

@@ -25,12 +25,14 @@ _NAMES = {"ttft": latency.ttft_s, "tpot": latency.tpot_s}
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Requests/s, with the interval that nine tenths of the draws are in, and what broke first."""
+    """Requests/s, with the interval that nine tenths of the draws are in, and what broke first. Where no step broke
+    anything, the highest rate that held: the capacity is at least that, and `upper` and `limiting` are None.
+    """
 
     rps: float
     lower: float
-    upper: float
-    limiting: str
+    upper: float | None
+    limiting: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,13 @@ def scored(recording: Recording) -> list[Scored]:
 
 
 def truth(recording: Recording) -> Truth:
-    """The capacity. ValueError where no step broke an objective, or none held."""
+    """The capacity. ValueError where no step held."""
     steps = scored(recording)
-    if all(s.score <= 1 for s in steps) or all(s.score > 1 for s in steps):
-        raise ValueError(f"{recording.name}: the steps do not enclose the capacity")
+    if all(s.score > 1 for s in steps):
+        raise ValueError(f"{recording.name}: no step near the knee held")
+    if all(s.score <= 1 for s in steps):
+        most = max(s.rate_rps for s in steps)
+        return Truth(most, most, None, None)
     source = random.Random(1)  # noqa: S311 - draws, not secrets
     draws = sorted(_crossing([source.choice(steps) for _ in steps]) for _ in range(_DRAWS))
     kept = [rate for rate in draws if math.isfinite(rate)]

@@ -16,7 +16,7 @@ from probe.capacity.twin import Twin
 from probe.distribution import percentile
 from probe.sim.visit import Visit
 
-_STALLS_DIFFER = 0.05  # in logarithms: by so much the longest gaps must fit better, for another chunk size
+_STALLS_DIFFER = 0.12  # in logarithms: by so much the longest gaps must fit better, for another chunk size
 _LONG_PROMPTS = 8000.0  # tokens; with shorter ones attention over the prompt is a small part of a step
 _PROMPTS_A_STEP = 4.0  # of mean length; seldom are there more
 # Of what a prompt of mean length takes, the share that pairs of tokens may have.

@@ -46,6 +46,7 @@ FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
 # Shares of the forecast to climb to. The last one is near enough that what lies beyond is no surprise.
 _RUNGS = (0.5, 0.72, 0.95)
 _TOP = 0.95
+_BELOW = 0.95  # of a load that was too much: what is still to be tried
 _REACHED = 0.86  # a rung that held at so much of the forecast verifies it
 # No rung is more than this times the last one that held: the forecast may be wrong. Far below it, a bit more.
 _STRIDE, _LONG_STRIDE = 1.45, 1.7
@@ -58,7 +59,7 @@ _LITTLE = 0.07  # of a rate
 _FORESEEN = 0.9  # of an objective, that the twin reaches with the requests of a rung that broke it
 _REFUTES = 0.85  # a load that breaks at so much of the forecast is no chance: the model is wrong
 _MORE = 1.25  # as many as were seen to run may run as well
-_SURE = 0.1  # half of an interval, relative, above which a figure is not called verified
+_SURE = 0.08  # half of an interval, relative, above which a figure is not called verified
 # Without a model: steps up, how near the two ends have to come, how far one may go between them, and how many rungs
 # that may take.
 _CLIMB, _CLOSE, _LEAP, _MAX_CLIMBS = 1.12, 1.08, 1.3, 7
@@ -68,7 +69,7 @@ _APART = 0.3  # of rungs above the model, in logarithms: a queue that has not fi
 _SETTLE_RESIDENCES = 3.0
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 # The interval: so many standard deviations of a capacity that leaves one part out, and of what no part shows.
-_Z, _FLOOR = 1.64, 0.03
+_Z, _FLOOR = 1.64, 0.04
 _QUICK = 1200  # requests of a simulation that is repeated for the spread
 _TOLD = 3  # of the highest rungs: they tell what attention costs
 
@@ -173,17 +174,20 @@ class Search:
             return Capacity(mode=FORECAST, reason=f"not enough evidence: {self._seen_words()}")
         if self.interval is None:  # the run was stopped on its way
             self._spread()
-        low, high = self.interval or (None, None)
         self._doubted = self._doubted or self._doubt()
         if self._doubted is not None:
             return self._empirical()
         crowded = self.model.max_num_seqs is None and _MORE * self.model.most_running < self._would_run
+        # What was too much is too much, whatever the model says of it.
+        most = min(self._broken(), default=math.inf)
+        rate = min(self.forecast_rps, most)
+        low, high = self.interval or (rate, rate)
         return Capacity(
             mode=VERIFIED if self._verified() and not crowded else FORECAST,
-            requests_per_second=self.forecast_rps,
-            lower=low,
-            upper=high,
-            output_tokens_per_second=self.forecast_rps * mean_length(self.model.workload.output_tokens),
+            requests_per_second=rate,
+            lower=low * rate / self.forecast_rps,
+            upper=min(high, most * (1 + _FLOOR)),
+            output_tokens_per_second=rate * mean_length(self.model.workload.output_tokens),
             limiting=self._limiting,
             bottleneck=self._bottleneck.name if self._bottleneck else None,
             advice=self._bottleneck.advice if self._bottleneck else None,
@@ -402,13 +406,14 @@ class Search:
         return held * _LONG_STRIDE if self.rungs else max(held * _STRIDE, held + 0.7 / self._lone_s)
 
     def _towards(self, forecast_rps: float, held: float, failed: float) -> float | None:
-        """The next share of the forecast, no further from what held than a stride."""
-        if failed < _TOP * forecast_rps:
-            return None
+        """The next share of the forecast, or of a little less than what was too much; no further from what held than a
+        stride.
+        """
+        ceiling = min(forecast_rps, _BELOW * failed)
         for share in _RUNGS:
-            rate = share * forecast_rps
+            rate = share * ceiling
             if rate > held * 1.06 and (share > _RUNGS[0] or rate > self._live_equivalent_rps * 1.2):
-                stride = _LONG_STRIDE if held < 0.4 * forecast_rps else _STRIDE
+                stride = _LONG_STRIDE if held < 0.4 * ceiling else _STRIDE
                 return min(rate, held * stride) if held else rate
         return None
 

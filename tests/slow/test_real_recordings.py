@@ -12,7 +12,7 @@ from benchmarks.real.recording import Recorder, Recording, Step, Taken, read, st
 from benchmarks.real.truth import light, scored, truth
 from probe.capacity.fixed import FixedSteps
 from probe.load.ramp import Budget
-from probe.records import Arrivals, StepPlan
+from probe.records import Arrivals, Objective, StepPlan
 
 CASE = CASES["tiny"]
 KNEE_RPS = 14.43
@@ -81,10 +81,17 @@ def test_the_truth_is_found_from_steps_on_both_sides(recording: Recording) -> No
     assert len(scored(recording)) == 4
 
 
-def test_no_truth_is_told_from_one_side(recording: Recording) -> None:
+def test_where_nothing_broke_the_truth_is_a_lower_bound(recording: Recording) -> None:
     def below(steps: list[Step]) -> list[Step]:
         return [s for s in steps if s.run.plan.arrivals and s.run.plan.arrivals.rate_rps < KNEE_RPS]
 
     taken = tuple(Taken(t.name, steps=below(t.steps)) for t in recording.taken)
-    with pytest.raises(ValueError, match="do not enclose"):
-        truth(replace(recording, taken=taken))
+    found = truth(replace(recording, taken=taken))
+    assert 0.8 * KNEE_RPS < found.rps < 1.1 * KNEE_RPS
+    assert (found.upper, found.limiting) == (None, None)
+
+
+def test_no_truth_is_told_where_nothing_held(recording: Recording) -> None:
+    never = replace(recording.objectives, ttft=Objective(0.95, 1e-6))
+    with pytest.raises(ValueError, match="no step near the knee held"):
+        truth(replace(recording, objectives=never))

@@ -1,0 +1,43 @@
+"""What is made of recordings of real vLLM servers, whose speed drifts: near the truth, or with a wide interval, or nothing.
+
+None of the constants of a fit or a search was fitted to these; the drift that they show is why a fit has speeds.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.real.judge import Judged, judged
+from benchmarks.real.recording import read
+from benchmarks.real.truth import truth
+
+FILES = sorted((Path(__file__).parents[2] / "benchmarks/recordings").glob("*.json.gz"))
+
+
+def _found() -> list[Judged]:
+    recordings = [read(file) for file in FILES]
+    return [each for recording in recordings for each in judged(recording, truth(recording))]
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Judged]:
+    """Of every recording: forecasts from its light loads, and its searches by the code as it is."""
+    return [each for each in _found() if not each.what.endswith("then")]
+
+
+def test_nothing_wrong_is_called_verified(found: list[Judged]) -> None:
+    assert len(found) >= 4 * len(FILES) > 0
+    wrong = [(e.server, e.what, e.error) for e in found if e.capacity.mode == "verified" and abs(e.error or 0.0) > 0.1]
+    assert wrong == []
+
+
+def test_what_is_said_is_near_or_wide_enough(found: list[Judged]) -> None:
+    told = [each for each in found if each.covered is not None]
+    assert len(told) >= len(found) / 3
+    assert sum(bool(each.covered) for each in told) >= 0.8 * len(told), [(e.server, e.what, e.error) for e in told]
+
+
+def test_searches_come_within_a_quarter_of_the_truth(found: list[Judged]) -> None:
+    errors = [each.error for each in found if each.what.startswith("search") and each.error is not None]
+    assert errors
+    assert max(map(abs, errors)) < 0.25
