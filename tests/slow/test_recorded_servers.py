@@ -1,4 +1,4 @@
-"""What is made of recordings of real vLLM servers, whose speed drifts: near the truth, or with a wide interval, or nothing.
+"""What is made of recordings of real vLLM servers, whose speed drifts: near the truth, or a wide interval, or nothing.
 
 None of the constants of a fit or a search was fitted to these; the drift that they show is why a fit has speeds.
 """
