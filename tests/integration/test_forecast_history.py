@@ -102,7 +102,7 @@ def test_a_forecast_from_what_was_scraped_is_near_what_the_server_takes(scraped:
     assert scraped.prometheus.value(f'resets(vllm:generation_tokens_total{{instance="{instance}"}}[5m])') == 1
     done = scraped.forecast("5m")
     found = json.loads(done.out)["capacity"]
-    if done.status == 1:  # a minute of a busy machine may say too little; then the guess stands in the reason
+    if done.status == 1:  # half a minute of a busy machine may say too little; then the guess stands in the reason
         guess = re.search(r"not enough evidence: ([\d.]+) requests/s, give or take", found["reason"])
         assert guess, found["reason"]
         assert float(guess[1]) == pytest.approx(TRUTH_RPS, rel=0.35)
