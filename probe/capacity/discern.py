@@ -21,8 +21,8 @@ _LONG_PROMPTS = 8000.0  # tokens; with shorter ones attention over the prompt is
 _PROMPTS_A_STEP = 4.0  # of mean length; seldom are there more
 # Of what a prompt of mean length takes, the share that pairs of tokens may have.
 _PAIR_SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
-_FEW = 12  # requests of different lengths
-_CERTAIN = 2.0  # standard errors
+_FEW = 20  # requests of different lengths
+_CERTAIN = 3.0  # standard errors
 
 # Visits of the judged requests of a rung on a twin, in the order of their times; None where it has no twin.
 Replay = Callable[[Twin, Rung], Sequence[Visit]]
