@@ -48,8 +48,10 @@ def chunk_tokens(model: Model, rung: Rung, replay: Replay) -> int:
 def pair_s(model: Model, rungs: Sequence[Rung], replay: Replay) -> float:
     """Seconds for each pair of a prompt's tokens, with which first tokens of long prompts are as late as they were."""
     mean = mean_length(model.workload.prompt_tokens)
+    if mean < _LONG_PROMPTS:
+        return 0.0
     bare = model.twin(pair_s=0.0)
-    if mean < _LONG_PROMPTS or bare is None:
+    if bare is None:
         return 0.0
     found: list[tuple[float, float]] = []
     for share in _PAIR_SHARES:
