@@ -16,7 +16,8 @@ from probe.records import Distribution, Objectives
 _OFF = {"ttft": 1.5, "tpot": 1.25}
 _NEAR = 0.5
 _MOST_OFF = 0.25  # that a correction takes from one rung, in logarithms
-_MEDIAN_ERROR, _CERTAIN = 1.3, 3.0  # 1.25 / 1.645, a normal distribution's, and some for the replay
+_CERTAIN = 3.0  # standard errors
+_REPLAYED = 1.08  # for what the mean of six replays itself may be off by
 
 _Off = tuple[float, float, float]  # of a logarithm: value, standard error, weight
 
@@ -49,7 +50,7 @@ def left_over(rung: Rung, by: dict[str, float], objectives: Objectives) -> float
     worst = 0.0
     for name, objective in objectives.latencies().items():
         tail = _tail(rung, name)
-        if tail is None or max(rung.tails[name].seconds, _at(rung.predicted, name)) < _NEAR * objective.within_s:
+        if tail is None or max(rung.tails[name], _at(rung.predicted, name)) < _NEAR * objective.within_s:
             continue
         worst = max(worst, abs(tail[0] - math.log(by.get(name, 1.0))) - tail[1])
     return worst
@@ -85,30 +86,25 @@ def _middle(rung: Rung, name: str) -> tuple[float, float] | None:
     seen, expected_s = _seen(rung, name), float(getattr(rung.predicted, f"{name}_p50_s"))
     if not seen.p50 or not math.isfinite(expected_s) or expected_s <= 0:
         return None
-    return math.log(seen.p50 / expected_s), _median_error(seen)
+    return math.log(seen.p50 / expected_s), _error(rung.predicted, f"{name}_p50_s")
 
 
 def _tail(rung: Rung, name: str) -> tuple[float, float] | None:
     """The same at the objective's percentile."""
     expected_s = _at(rung.predicted, name) if rung.predicted is not None else 0.0
-    tail = rung.tails.get(name)
-    if tail is None or tail.seconds <= 0 or not math.isfinite(expected_s) or expected_s <= 0:
+    tail = rung.tails.get(name, 0.0)
+    if tail <= 0 or not math.isfinite(expected_s) or expected_s <= 0:
         return None
-    return math.log(tail.seconds / expected_s), tail.error
+    return math.log(tail / expected_s), _error(rung.predicted, f"{name}_s")
 
 
 def _clipped(off: float) -> float:
     return min(max(off, -_MOST_OFF), _MOST_OFF)
 
 
-def _median_error(seen: Distribution) -> float:
-    """The standard error of a median's logarithm, from how far the 95th percentile is from it.
-
-    The live users of a replay scatter as well.
-    """
-    if not seen.p50 or not seen.p95:
-        return math.inf
-    return _MEDIAN_ERROR * math.log(seen.p95 / seen.p50) / math.sqrt(max(seen.count, 1))
+def _error(predicted: Predicted | None, latency: str) -> float:
+    """Of the logarithm of a latency that was seen over what the twin says of it: chance moves both."""
+    return _REPLAYED * predicted.scatter.get(latency, 0.0) if predicted is not None else math.inf
 
 
 def _pooled(offs: Sequence[_Off]) -> float:

@@ -10,15 +10,17 @@ but one part (for the spread of what follows).
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, fields, replace
 from statistics import NormalDist
 
 from probe.capacity.fit import Law, fit
 from probe.capacity.hints import Hints
+from probe.capacity.rehearse import Segments, bias
 from probe.capacity.roofline import roofline
 from probe.capacity.twin import UNLIMITED_SEQS, Twin
 from probe.capacity.windows import Window, total, windows
 from probe.records import Roofline, ServerSnapshot
+from probe.sim.cost import StepCost
 from probe.sim.virtual import Users
 from probe.workload import Lognormal, Workload
 
@@ -46,8 +48,9 @@ class Model:
         self.pair_s = 0.0  # for each pair of a prompt's tokens
         self.chunk_known = hints.max_num_batched_tokens is not None
         self.chunk_tokens = hints.max_num_batched_tokens or _CHUNK
-        self._readings: list[ServerSnapshot] = []
+        self._readings: list[Sequence[ServerSnapshot]] = []  # of each stretch of time
         self._segments: list[list[Window]] = []
+        self._bias: tuple[float, ...] = (0.0,) * len(fields(StepCost))  # of the fit, by term
         self._watched_s = 0.0
         self._live_lengths: Workload | None = None  # None: as the workload's, as far as can be told
 
@@ -63,7 +66,7 @@ class Model:
     @property
     def most_running(self) -> float:
         """Of all engines, at any reading."""
-        return max((reading.running or 0.0 for reading in self._readings), default=0.0)
+        return max((reading.running or 0.0 for reading in self._all), default=0.0)
 
     @property
     def live(self) -> Users:
@@ -85,19 +88,15 @@ class Model:
         if seconds > 0 and len(begun) == len(readings) and begun == sorted(begun):  # else it was restarted
             self.live_rps, self._watched_s = (begun[-1] - begun[0]) / seconds, seconds
         if parts and (seen := total(parts)).prompts >= _FEW_REQUESTS:
-            prompt, output = seen.prompt_tokens / seen.prompts, seen.generation_tokens / seen.prompts
-            if not (_near(prompt, self.workload.prompt_tokens) and _near(output, self.workload.output_tokens)):
-                self._live_lengths = replace(
-                    self.workload, prompt_tokens=_scaled(prompt), output_tokens=_scaled(output), shared_tokens=0
-                )
+            self._live_lengths = _other_lengths(seen, self.workload)
 
     def learn(self, readings: Sequence[ServerSnapshot], *, overloaded: bool = False) -> list[Window]:
         """Any traffic. `overloaded`: it ended because requests waited too long."""
         parts = windows(readings)
-        self._readings += readings
+        self._readings.append(readings)
         self._segments.append(parts)
         if self.max_num_seqs is None:
-            self.max_num_seqs = _seats(self._readings, polls=1 if overloaded else 3)
+            self.max_num_seqs = _seats(self._all, polls=1 if overloaded else 3)
         return parts
 
     def saw_live(self, rate_rps: float, seconds: float) -> None:
@@ -121,29 +120,46 @@ class Model:
             return None
         every = total(seen)
         cached = every.cached_tokens / every.prompt_tokens if every.prompt_tokens else 0.0
-        law = fit(segments, chunk, prompt_lengths(self.workload, cached_ratio=cached), pair_s)
+        prompts = prompt_lengths(self.workload, cached_ratio=cached)
+        law = fit(segments, chunk, prompts, pair_s)
         if law is None:
             return None
-        if as_understood:
-            self.law = law
         together = every.tokens_per_gap
-        return Twin(
+        twin = Twin(
             cost=law.cost,
-            kv_tokens=next((r.kv_cache_tokens for r in reversed(self._readings) if r.kv_cache_tokens), 1e9),
+            kv_tokens=next((r.kv_cache_tokens for r in reversed(self._all) if r.kv_cache_tokens), 1e9),
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
             chunk_tokens=chunk,
             engines=seen[-1].engines,
-            shares=engine_shares(self._readings),
+            shares=engine_shares(self._all),
             accepted_tokens=together - 1 if together > _SPECULATES else 0.0,
             prefix_caching=cached > 0 and self.workload.shared_tokens > 0,
         )
+        if as_understood:
+
+            def again(rehearsed: Segments) -> StepCost | None:
+                found = fit(rehearsed, chunk, prompts, pair_s)
+                return found.cost if found is not None else None
+
+            self._bias = bias(twin, self._readings, law.slower, self._lengths_of, again)
+            self.law = replace(law, cost=_less(law.cost, self._bias))
+        return replace(twin, cost=_less(law.cost, self._bias))
+
+    @property
+    def _all(self) -> list[ServerSnapshot]:
+        return [reading for readings in self._readings for reading in readings]
+
+    def _lengths_of(self, part: int) -> Workload:
+        """Of the requests that were there in that stretch of time."""
+        seen = total(self._segments[part]) if self._segments[part] else None
+        return (_other_lengths(seen, self.workload) if seen is not None else None) or self.workload
 
     def roofline(self, *, believed: bool = True) -> Roofline | None:
         """How near the server comes to the limits of its GPUs, where the hints name them. The law counts where it is
         `believed`.
         """
-        return roofline(self.law if believed else None, self._readings, self._hints)
+        return roofline(self.law if believed else None, self._all, self._hints)
 
 
 def engine_shares(readings: Sequence[ServerSnapshot]) -> tuple[float, ...]:
@@ -186,6 +202,20 @@ def mean_length(tokens: int | Lognormal) -> float:
     return below + tokens.maximum * (1 - NormalDist().cdf(cut))
 
 
+def _less(cost: StepCost, bias: Sequence[float]) -> StepCost:
+    return StepCost(*(max(term - by, 0.0) for term, by in zip(astuple(cost), bias, strict=True)))
+
+
+def _other_lengths(seen: Window, workload: Workload) -> Workload | None:
+    """Lengths like those seen; None where they are about the workload's, or too few to tell."""
+    if seen.prompts < _FEW_REQUESTS:
+        return None
+    prompt, output = seen.prompt_tokens / seen.prompts, seen.generation_tokens / seen.prompts
+    if _near(prompt, workload.prompt_tokens) and _near(output, workload.output_tokens):
+        return None
+    return replace(workload, prompt_tokens=_scaled(prompt), output_tokens=_scaled(output), shared_tokens=0)
+
+
 def _near(mean: float, tokens: int | Lognormal) -> bool:
     return abs(mean / mean_length(tokens) - 1) < _SAME_LENGTHS
 
@@ -201,14 +231,17 @@ def _seats(readings: Sequence[ServerSnapshot], polls: int) -> int | None:
     """max_num_seqs, where it has shown: again and again as many run as ever did, and not one more, while others wait
     and memory is free. A load that wanders would come near its highest more often than exactly to it.
 
-    `polls`: how often that has to have been seen.
+    `polls`: how often that has to have been seen; one less where nobody ever waited with fewer running.
     """
     fullest = [(_fullest(r), r.waiting or 0) for r in readings if (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
     most = max((_fullest(r) for r in readings), default=0.0)
     full = [waiting for running, waiting in fullest if running == most]
     waited = sum(waiting > 0 for waiting in full)
     near = sum(_NEARLY * most <= running < most for running, _ in fullest)
-    if waited < max(polls, len(full) / 2) or len(full) < near / 2:
+    elsewhere = sum(waiting > 0 for running, waiting in fullest if running < most)
+    if not elsewhere and polls > 1:
+        polls -= 1
+    if waited < max(polls, len(full) / 2) or (elsewhere and len(full) < near / 2):
         return None
     return max(round(most), 1)
 

@@ -1,33 +1,25 @@
 """One load that a search tried, and what can be read from it. Pure."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import fmean
 
 from probe import latency
 from probe.capacity.front import Delay
-from probe.capacity.twin import Predicted, Sent
+from probe.capacity.replay import Came, Sent
+from probe.capacity.twin import Predicted
 from probe.capacity.windows import Window
 from probe.distribution import percentile
-from probe.records import Objectives, Outcome, RequestRecord, StepRun, StepSummary
+from probe.records import Objectives, Outcome, RequestRecord, ServerSnapshot, StepRun, StepSummary
 from probe.summary import TOO_FEW
 
 FEW = 8  # requests, that tell something
 # A rung is steady where no more are in flight at its end than at its beginning, but for chance.
 _GROWTH = 1.3
 _LATENCIES = {"ttft": latency.ttft_s, "tpot": latency.tpot_s}
-_Z = 1.645
-# Requests that wait in one queue are late together: their percentiles scatter more than those of as many by themselves.
-_TOGETHER = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """A latency at its objective's percentile, in seconds, and the standard error of its logarithm."""
-
-    seconds: float
-    error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +36,9 @@ class Rung:
     steady: bool = True
     predicted: Predicted | None = None
     delay: Delay | None = None
-    tails: Mapping[str, Tail] = field(default_factory=dict)  # by objective, where there are latencies
+    tails: Mapping[str, float] = field(default_factory=dict)  # latencies at their objectives' percentiles, in seconds
     part: int = -1  # of what the model learnt from
+    came: Sequence[Came] = ()  # live users meanwhile
 
     @property
     def held(self) -> bool:
@@ -72,26 +65,15 @@ def _judged(run: StepRun) -> list[RequestRecord]:
     return sorted(judged, key=lambda r: r.scheduled_ns)
 
 
-def tails(run: StepRun, objectives: Objectives) -> dict[str, Tail]:
-    """The latencies of a step that its objectives judge."""
+def tails(run: StepRun, objectives: Objectives) -> dict[str, float]:
+    """The latencies of a step at their objectives' percentiles, in seconds."""
     judged = _judged(run)
     found = {}
     for name, objective in objectives.latencies().items():
         values = sorted(value for r in judged if (value := _LATENCIES[name](r)) is not None)
         if len(values) >= FEW:
-            found[name] = Tail(percentile(values, objective.ratio), _tail_error(values, objective.ratio))
+            found[name] = percentile(values, objective.ratio)
     return found
-
-
-def _tail_error(values: Sequence[float], ratio: float) -> float:
-    """From the order statistics that hold the percentile with 90 % confidence; the upper one may be beyond the last."""
-    last = len(values) - 1
-    at, away = ratio * last, _Z * math.sqrt(len(values) * ratio * (1 - ratio))
-    middle, low = values[round(at)], values[max(round(at - away), 0)]
-    high = values[min(round(at + away), last)]
-    below = math.log(middle / low) if low > 0 else math.inf
-    above = math.log(high / middle) if middle > 0 else math.inf
-    return _TOGETHER * max(below, above) / _Z
 
 
 def sent(run: StepRun) -> tuple[Sent, ...]:
@@ -108,6 +90,31 @@ def sent(run: StepRun) -> tuple[Sent, ...]:
         )
         for r in sorted(run.records, key=lambda r: r.scheduled_ns)
     )
+
+
+def came(run: StepRun, readings: Sequence[ServerSnapshot]) -> tuple[Came, ...]:
+    """Live users in a step, as far as readings of the metrics tell: first tokens that were not ours, on average so much
+    later than the requests.
+    """
+    if not run.records:
+        return ()
+    firsts = sorted(r.events.at_ns[r.events.first_visible] for r in run.records if r.events.first_visible is not None)
+    counted = [(r.at_ns, r.histograms["ttft"]) for r in readings if "ttft" in r.histograms]
+    if not counted:
+        return ()
+    (_, first), (_, last) = counted[0], counted[-1]
+    late_s = (last.sum - first.sum) / (last.count - first.count) if last.count > first.count else 0.0
+    zero_ns = min(r.scheduled_ns for r in run.records) + round(late_s * 1e9)
+    found: list[Came] = []
+    others = placed = 0.0
+    for (from_ns, before), (to_ns, after) in pairwise(counted):
+        if after.count < before.count:
+            return ()  # it was restarted
+        others += after.count - before.count - (bisect_right(firsts, to_ns) - bisect_right(firsts, from_ns))
+        count = max(round(others - placed), 0)
+        placed += count
+        found.append(Came((from_ns - zero_ns) * 1e-9, (to_ns - zero_ns) * 1e-9, count))
+    return tuple(found)
 
 
 def steady(inside: Sequence[Window]) -> bool:

@@ -21,8 +21,9 @@ from probe.capacity.front import Front, front
 from probe.capacity.hints import Hints
 from probe.capacity.knee import VOID
 from probe.capacity.model import Model, mean_length
-from probe.capacity.rung import Rung, delay, sent, steady, tails
-from probe.capacity.twin import NO_FRONT, Predicted, Twin, capacity, predict, replay, replayed
+from probe.capacity.replay import replay, replayed
+from probe.capacity.rung import Rung, came, delay, sent, steady, tails
+from probe.capacity.twin import NO_FRONT, Predicted, Twin, capacity, predict
 from probe.capacity.windows import total, windows
 from probe.guard import SERVER_RESTARTED
 from probe.records import (
@@ -38,7 +39,7 @@ from probe.records import (
 )
 from probe.sim.cost import scaled
 from probe.sim.visit import Visit
-from probe.summary import CUT_SHORT, TOO_FEW
+from probe.summary import CUT_SHORT, MIN_REQUESTS, TOO_FEW
 from probe.workload import Workload
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
@@ -56,6 +57,7 @@ _WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
 _MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
 _TOP_LONGER = 1.3
 _LITTLE = 0.07  # of a rate
+_LUCK = 1.04
 _FORESEEN = 0.9  # of an objective, that the twin reaches with the requests of a rung that broke it
 _REFUTES = 0.85  # a load that breaks at so much of the forecast is no chance: the model is wrong
 _MORE = 1.25  # as many as were seen to run may run as well
@@ -63,14 +65,16 @@ _SURE = 0.08  # half of an interval, relative, above which a figure is not calle
 # Without a model: steps up, how near the two ends have to come, how far one may go between them, and how many rungs
 # that may take.
 _CLIMB, _CLOSE, _LEAP, _MAX_CLIMBS = 1.12, 1.08, 1.3, 7
-_ENOUGH = 40  # requests, that judge a rung without a model, in a time of at most
-_MAX_ALONE_S = 90.0
+_ENOUGH = 40  # requests, that judge a rung near the knee or without a model
+_LONGEST_S = 90.0  # for requests that are rare
 _APART = 0.3  # of rungs above the model, in logarithms: a queue that has not filled lets them pass, so neither counts
 _SETTLE_RESIDENCES = 3.0
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 # The interval: so many standard deviations of a capacity that leaves one part out, and of what no part shows.
 _Z, _FLOOR = 1.64, 0.04
 _QUICK = 1200  # requests of a simulation that is repeated for the spread
+# Requests of the simulation that the next rung is from, and of those that the result is from.
+_ON_THE_WAY, _FINAL = 2000, 10_000
 _TOLD = 3  # of the highest rungs: they tell what attention costs
 
 
@@ -122,11 +126,11 @@ class Search:
             self._spread()
             return None
         residence_s = self._residence_s(rate)
-        least_s = _MIN_S if self._doubted is None else min(1.2 * _ENOUGH / own, _MAX_ALONE_S)
-        longer = _TOP_LONGER if self.forecast_rps and rate > _REACHED * self.forecast_rps else 1.0
+        top = self._doubted is not None or (self.forecast_rps and rate > _REACHED * self.forecast_rps)
+        seconds = min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S) * (_TOP_LONGER if top else 1.0)
         return StepPlan(
             concurrency=math.ceil(3 * own * residence_s + 8),
-            seconds=longer * max(min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S), least_s),
+            seconds=max(seconds, min(1.2 * (_ENOUGH if top else MIN_REQUESTS) / own, _LONGEST_S)),
             loop="open",
             warm_up_s=min(max(_WARM_RESIDENCES * residence_s, _MIN_WARM_S), _MAX_WARM_S),
             arrivals=Arrivals(pattern=Pattern.POISSON, rate_rps=own),
@@ -146,11 +150,10 @@ class Search:
             self.model.saw_live(max(seen.prompts / seen.seconds - ours, 0.0), seen.seconds)
             late = delay(step, seen)
         # By chance a Poisson process brings more or fewer than were planned: what was judged is what came.
-        came = step.offered_rps if tripped is None else own
-        rate = came + self._live_equivalent_rps
+        offered = step.offered_rps if tripped is None else own
         self.rungs.append(
             Rung(
-                rate,
+                offered + self._live_equivalent_rps,
                 own + self._live_equivalent_rps,
                 step,
                 run,
@@ -159,6 +162,7 @@ class Search:
                 delay=late,
                 tails=tails(run, self._objectives),
                 part=part,
+                came=came(run, readings),
             )
         )
         self._understand()
@@ -186,7 +190,7 @@ class Search:
             mode=VERIFIED if self._verified() and not crowded else FORECAST,
             requests_per_second=rate,
             lower=low * rate / self.forecast_rps,
-            upper=min(high, most * (1 + _FLOOR)),
+            upper=min(high, most * (1 + _SURE)),
             output_tokens_per_second=rate * mean_length(self.model.workload.output_tokens),
             limiting=self._limiting,
             bottleneck=self._bottleneck.name if self._bottleneck else None,
@@ -254,11 +258,15 @@ class Search:
         ]
         self._correction = correction(self.rungs, self._objectives)
         near = self.forecast_rps or max(2 * self.model.live_rps, 1 / self._lone_s)
-        self.forecast_rps = capacity(twin, self._objectives, near, correction=self._correction)
+        self.forecast_rps = capacity(
+            twin, self._objectives, near, correction=self._correction, seeds=(0,), requests=_ON_THE_WAY
+        )
         self._live_equivalent_rps = self.model.live_rps
         if self.model.live_differs:
             beside = replace(twin, live=self.model.live)
-            room = capacity(beside, self._objectives, near, correction=self._correction, seeds=(0,))
+            room = capacity(
+                beside, self._objectives, near, correction=self._correction, seeds=(0,), requests=_ON_THE_WAY
+            )
             self._live_equivalent_rps = max(self.forecast_rps - room, 0.0)
 
     def _complete(self, bare: Twin) -> Twin:
@@ -274,11 +282,15 @@ class Search:
             self.model.pair_s = pair_s(self.model, told[-_TOLD:], self._visits)
 
     def _visits(self, bare: Twin, rung: Rung) -> Sequence[Visit]:
-        return replayed(self._complete(bare), sent(rung.run), self.model.live, self._settle_s(rung)).judged
+        return replayed(
+            self._complete(bare), sent(rung.run), self.model.live, settle_s=self._settle_s(rung), came=rung.came
+        ).judged
 
     def _replay(self, twin: Twin, rung: Rung) -> Predicted:
         twin = replace(twin, cost=scaled(twin.cost, self.model.slower(rung.part)))
-        return replay(twin, sent(rung.run), self.model.live, self._objectives, self._settle_s(rung))
+        return replay(
+            twin, sent(rung.run), self.model.live, self._objectives, settle_s=self._settle_s(rung), came=rung.came
+        )
 
     def _settle_s(self, rung: Rung) -> float:
         return _SETTLE_RESIDENCES * (rung.step.e2e_s.mean or self._lone_s)
@@ -287,6 +299,13 @@ class Search:
         """The interval: what the forecast would be without one part of what was seen, each in turn."""
         if self.twin is None or self.forecast_rps is None:
             return
+        self.forecast_rps = capacity(
+            self.twin,
+            self._objectives,
+            self.forecast_rps,
+            correction=self._correction,
+            requests=_FINAL,
+        )
         found = []
         for part in range(self.model.parts):
             bare = self.model.twin(without=part)
@@ -353,12 +372,16 @@ class Search:
         return [rung for rung in told if rung.came_rps > (1 - _LITTLE) * told[0].came_rps]
 
     def _broken(self) -> list[float]:
-        """The rates that were too much. What held at a higher one refutes what broke by chance, and so does the model
-        where it breaks with the same requests and says that others would be fine: some are longer than most.
+        """The rates that were too much. What held at the same one or a higher one refutes what broke by chance, and so
+        does the model where it breaks with the same requests and says that others would be fine: some are longer.
         """
-        held = max((rung.came_rps for rung in self.rungs if rung.held), default=0.0)
+        held = [rung for rung in self.rungs if rung.held]
+        came = max((rung.came_rps for rung in held), default=0.0)
+        asked = max((rung.asked_rps for rung in held), default=0.0)
         return [
-            rung.came_rps for rung in self.rungs if not rung.held and rung.came_rps > held and not self._foreseen(rung)
+            rung.came_rps
+            for rung in self.rungs
+            if not rung.held and rung.came_rps > came and rung.asked_rps > asked and not self._foreseen(rung)
         ]
 
     def _foreseen(self, rung: Rung) -> bool:
@@ -385,11 +408,12 @@ class Search:
         if self.rungs and self.rungs[-1].step.reason not in (None, TOO_FEW, CUT_SHORT):
             return None  # our own side failed; more load would not help
         failed = self._broken()
-        held = max((rung.asked_rps for rung in self.rungs if rung.held), default=self._live_equivalent_rps)
+        # By chance far fewer may have come than were asked for.
+        tried = (min(rung.asked_rps, _LUCK * rung.came_rps) for rung in self.rungs if rung.held)
+        held = max(tried, default=self._live_equivalent_rps)
         if self._doubted is None and (doubt := self._doubt()) is not None:
-            tops = self._tops()
-            if len(tops) == 1 and not failed:  # it may have been a slow moment: once more
-                return tops[0].came_rps
+            if (again := self._once_more()) is not None:
+                return again
             self._doubted, self._climbs = doubt, 0
         if self._doubted is not None:
             return self._climb(held, failed)
@@ -398,6 +422,16 @@ class Search:
         if self.forecast_rps is None:
             return self._before_a_forecast(held, failed)
         return self._towards(self.forecast_rps, held, min(failed, default=math.inf))
+
+    def _once_more(self) -> float | None:
+        """The rate that raised a doubt, where it was tried only once: it may have been a slow moment."""
+        broken = [rung for rung in self.rungs if rung.came_rps in self._broken()]
+        if not broken:
+            tops = self._tops()
+            return tops[0].came_rps if len(tops) == 1 else None
+        asked_rps = min(rung.asked_rps for rung in broken)
+        tries = sum(abs(rung.asked_rps / asked_rps - 1) < _LITTLE for rung in self.rungs)
+        return asked_rps if tries == 1 else None
 
     def _before_a_forecast(self, held: float, failed: Sequence[float]) -> float:
         """Up in long strides from about one request at a time; half way back from what was too much."""

@@ -6,7 +6,7 @@ of the stand-in (probe/sim/engine.py): what the real one does besides is not in 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from probe.distribution import percentile
@@ -27,9 +27,7 @@ _ENDLESS = 4.0  # latency over objective, from which on it does not matter how m
 # A queue that holds this share of all requests has no end.
 _RUNAWAY = 0.12
 _RESIDENCES = 3.0
-_REPLAYS = (11, 12, 13)  # seeds of the live users
 _SLICES = 24
-_DRAIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,10 @@ class Twin:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What a load does, in seconds; all infinite where the queue has no end. TPOT is 0 for answers of one token."""
+    """What a load does, in seconds; all infinite where the queue has no end. TPOT is 0 for answers of one token.
+
+    `scatter`: standard deviation of the logarithm of a latency by chance, by its name here, where that is known.
+    """
 
     ttft_s: float
     tpot_s: float
@@ -94,6 +95,7 @@ class Predicted:
     tpot_p50_s: float
     running: float
     preemptions: float
+    scatter: Mapping[str, float] = field(default_factory=dict)
 
     def over(self, objectives: Objectives) -> float:
         """The worst latency over its objective: above 1 one is broken."""
@@ -125,61 +127,7 @@ def predict(twin: Twin, rate_rps: float, objectives: Objectives, *, requests: in
             return _endless(server)
     server.advance(end_s + drain_s)  # users go on coming, so that the last ones are not better off
     judged = [visit for visit in server.visits if visit.ours and begin_s <= visit.arrival_s < end_s]
-    return _summary(judged, twin, objectives, sum(seen) / len(seen), server.measured.preemptions)
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A request that was sent to the real server, and when, in seconds since the first one could have been."""
-
-    at_s: float
-    prompt_tokens: int
-    output_tokens: int
-    judged: bool = True
-
-
-def replay(twin: Twin, sent: Sequence[Sent], live: Users, objectives: Objectives, settle_s: float) -> Predicted:
-    """What the twin does with the same requests at the same times, among live users whom nobody recorded.
-
-    Nearer to what was seen than the steady state of the same rate: the chance of the arrivals and the filling of an
-    empty batch are in both. `settle_s`: how long the live users are there before. ValueError where nothing was sent.
-    """
-    visits: list[Visit] = []
-    running = preemptions = 0.0
-    for seed in _REPLAYS:
-        played = replayed(twin, sent, live, settle_s, seed)
-        running += played.running / len(_REPLAYS)
-        preemptions += played.preemptions / len(_REPLAYS)
-        visits += [visit for visit in played.judged if visit.ended]
-    return _summary(visits, twin, objectives, running, preemptions)
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """Requests on the twin: those that are judged, in the order they were sent; how many ran when the last one came."""
-
-    judged: tuple[Visit, ...]
-    running: float
-    preemptions: float
-
-
-def replayed(twin: Twin, sent: Sequence[Sent], live: Users, settle_s: float, seed: int = _REPLAYS[0]) -> Replayed:
-    """One replay; `seed`: of the live users. ValueError where nothing was sent."""
-    if not sent:
-        raise ValueError("nothing was sent")
-    # The server's own count of a prompt may be above what was asked for: a chat template adds to it.
-    longest = max(s.prompt_tokens + s.output_tokens for s in sent)
-    server = replace(twin, live=live).server(0.0, seed, longest)
-    server.advance(settle_s)
-    shared = twin.workload.shared_tokens
-    ours = [server.submit(settle_s + s.at_s, s.prompt_tokens, s.output_tokens, shared) for s in sent]
-    last = settle_s + max(s.at_s for s in sent)
-    server.advance(last)
-    running = server.in_flight()[0]
-    while not all(visit.ended for visit in ours) and server.now_s < last + max(_DRAIN_S, settle_s):
-        server.advance(server.now_s + 1.0)
-    judged = tuple(visit for visit, s in zip(ours, sent, strict=True) if s.judged)
-    return Replayed(judged, running, server.measured.preemptions)
+    return summary(judged, twin, objectives, sum(seen) / len(seen), server.measured.preemptions)
 
 
 def capacity(
@@ -251,9 +199,10 @@ def _endless(server: VirtualServer) -> Predicted:
     return Predicted(math.inf, math.inf, math.inf, math.inf, server.in_flight()[0], server.measured.preemptions)
 
 
-def _summary(
+def summary(
     visits: Iterable[Visit], twin: Twin, objectives: Objectives, running: float, preemptions: float
 ) -> Predicted:
+    """What these requests met, on average of `running` at a time, with so many preemptions."""
     ttft: list[float] = []
     tpot: list[float] = []
     for visit in visits:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.capacity.calibrate import _pooled, correction, left_over, unexplained
-from probe.capacity.rung import Rung, Tail, tails
+from probe.capacity.rung import Rung, tails
 from probe.capacity.twin import Predicted
 from probe.records import Arrivals, Distribution, StepPlan, StepRun
 
@@ -17,15 +17,16 @@ RUN = StepRun(StepPlan(100, 10.0, loop="open", arrivals=Arrivals(rate_rps=10.0))
 AS_SEEN = Predicted(ttft_s=0.3, tpot_s=0.03, ttft_p50_s=0.1, tpot_p50_s=0.02, running=5.0, preemptions=0.0)
 
 
-def _rung(rate_rps: float = 10.0, predicted: Predicted = AS_SEEN, tail_error: float = 0.05) -> Rung:
+def _rung(rate_rps: float = 10.0, predicted: Predicted = AS_SEEN, scatter: float = 0.05) -> Rung:
     """Latencies of 100 ms and 20 ms, 300 ms and 30 ms at their 95th percentiles."""
     seen = replace(
         step(),
         ttft_s=Distribution(count=4000, mean=0.12, p50=0.1, p95=0.3),
         tpot_s=Distribution(count=4000, mean=0.02, p50=0.02, p95=0.03),
     )
-    found = {"ttft": Tail(0.3, tail_error), "tpot": Tail(0.03, tail_error)}
-    return Rung(rate_rps, rate_rps, seen, RUN, None, predicted=predicted, tails=found)
+    by_chance = {"ttft_s": scatter, "tpot_s": scatter, "ttft_p50_s": 0.02, "tpot_p50_s": 0.005}
+    twin = replace(predicted, scatter=by_chance)
+    return Rung(rate_rps, rate_rps, seen, RUN, None, predicted=twin, tails={"ttft": 0.3, "tpot": 0.03})
 
 
 def _twin(times: float, tail_times: float = 1.0) -> Predicted:
@@ -55,8 +56,8 @@ def test_a_tail_that_is_off_by_more_than_the_median_is_corrected_too() -> None:
     assert found["tpot"] == pytest.approx(1.2, abs=0.03)
 
 
-def test_a_tail_of_few_requests_corrects_nothing() -> None:
-    found = correction([_rung(predicted=_twin(1.0, 1.2), tail_error=0.4)], CHAT)
+def test_a_tail_that_chance_moves_as_much_corrects_nothing() -> None:
+    found = correction([_rung(predicted=_twin(1.0, 1.2), scatter=0.4)], CHAT)
     assert found["tpot"] == pytest.approx(1.0, abs=0.01)
 
 
@@ -68,7 +69,7 @@ def test_the_highest_load_counts_most() -> None:
 def test_what_no_factor_explains_is_left_over() -> None:
     """One tail says more, the other less than what both were corrected by."""
     rung = _rung(predicted=_twin(1.0, 1.5))
-    assert left_over(rung, {}, CHAT) == pytest.approx(math.log(1.5) - 0.05)
+    assert left_over(rung, {}, CHAT) == pytest.approx(math.log(1.5) - 0.054)
     assert left_over(rung, {"ttft": 1.5, "tpot": 1.5}, CHAT) == 0.0
 
 
@@ -96,11 +97,9 @@ def test_a_correction_takes_no_more_than_chance_leaves_over() -> None:
 
 
 @given(st.lists(st.floats(0.01, 2.0), min_size=8, max_size=200))
-def test_a_tail_is_the_percentile_and_is_never_certain_of_different_values(waits: list[float]) -> None:
+def test_a_tail_is_the_percentile(waits: list[float]) -> None:
     asked = spec(output_tokens=2)
     records = tuple(record(ttft_s=wait, start_s=1 + i, asked=asked) for i, wait in enumerate(waits))
     found = tails(replace(RUN, records=records, window_ns=(0, 10**12)), CHAT)["ttft"]
-    assert min(waits) * 0.999 <= found.seconds <= max(waits) * 1.001
-    assert found.error >= 0
-    if max(waits) < 1.001 * min(waits):
-        assert found.error < 0.01
+    assert min(waits) * 0.999 <= found <= max(waits) * 1.001
+    assert sum(wait > found * 1.001 for wait in waits) <= 0.05 * len(waits) + 1  # it may lie between two

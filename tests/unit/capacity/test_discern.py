@@ -11,8 +11,9 @@ from probe import summary
 from probe.capacity.discern import Replay, chunk_tokens, pair_s
 from probe.capacity.hints import Hints
 from probe.capacity.model import Model
+from probe.capacity.replay import replayed
 from probe.capacity.rung import Rung, sent
-from probe.capacity.twin import Twin, replayed
+from probe.capacity.twin import Twin
 from probe.records import Arrivals, StepPlan, StepRun
 from probe.sim.cost import Profile
 from probe.sim.virtual import Users, VirtualServer
@@ -42,7 +43,7 @@ def _seen(known: Profile, asked: Workload, rate_rps: float, seconds: float) -> t
 
 
 def _replay(bare: Twin, rung: Rung) -> tuple[Visit, ...]:
-    return replayed(bare, sent(rung.run), NOBODY, 1.0).judged
+    return replayed(bare, sent(rung.run), NOBODY, settle_s=1.0).judged
 
 
 REPLAY: Replay = _replay

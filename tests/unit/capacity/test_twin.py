@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from property_examples import examples
 from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
 
-from probe.capacity.twin import Predicted, Sent, Twin, _root, capacity, predict, replay
+from probe.capacity.twin import Predicted, _root, capacity, predict
 from probe.distribution import percentile
 from probe.sim.virtual import Users, VirtualServer
-from probe.workload import Workload, lengths
+from probe.workload import lengths
 
 USUAL = promise(0.5, 0.03)
 NOBODY = Users(0.0, CHAT)
@@ -49,68 +49,10 @@ def test_a_latency_without_an_objective_is_never_over() -> None:
     assert found.over(promise(None, None)) == 0.0
 
 
-def replayed(twin: Twin, sent: list[Sent], live: Users = NOBODY) -> Predicted:
-    return replay(twin, sent, live, USUAL, settle_s=20.0)
-
-
-def poisson(rate_rps: float, count: int, asked: Workload = CHAT, seed: int = 5) -> list[Sent]:
-    server = VirtualServer(profile(FAST), seed=seed, users=Users(rate_rps, asked))
-    server.advance(count / rate_rps)
-    return sorted((Sent(v.arrival_s, v.prompt_tokens, v.output_tokens) for v in server.visits), key=lambda s: s.at_s)
-
-
-def test_a_replay_is_what_the_server_of_that_law_does_with_the_same_requests() -> None:
-    sent = poisson(12.0, 400)
-    server = VirtualServer(profile(FAST), seed=3)
-    visits = [server.submit(s.at_s, s.prompt_tokens, s.output_tokens) for s in sent]
-    server.advance(sent[-1].at_s + 60)
-    found = replayed(TWIN, sent)
-    assert found.ttft_p50_s == pytest.approx(percentile(sorted(v.ttft_s for v in visits), 0.5), rel=0.05)
-    assert found.ttft_s == pytest.approx(percentile(sorted(v.ttft_s for v in visits), 0.95), rel=0.08)
-    assert found.tpot_s == pytest.approx(percentile(sorted(v.tpot_s for v in visits), 0.95), rel=0.05)
-
-
-def test_live_users_of_other_lengths_slow_a_replay_as_they_slow_the_server() -> None:
-    heavy = workload(3000, 200, 0.3)
-    sent = poisson(5.0, 200)
-    server = VirtualServer(profile(FAST), seed=8, others=Users(2.0, heavy))
-    server.advance(30.0)
-    visits = [server.submit(30.0 + s.at_s, s.prompt_tokens, s.output_tokens) for s in sent]
-    server.advance(30.0 + sent[-1].at_s + 60)
-    alone, beside = replayed(TWIN, sent), replayed(TWIN, sent, Users(2.0, heavy))
-    assert beside.ttft_p50_s > 1.3 * alone.ttft_p50_s
-    assert beside.tpot_p50_s == pytest.approx(percentile(sorted(v.tpot_s for v in visits), 0.5), rel=0.15)
-
-
 def test_live_users_take_room_from_the_workload() -> None:
     live = Users(2.0, workload(3000, 200, 0.3))
     room = capacity(replace(TWIN, live=live), USUAL, 15.0, seeds=(0,), requests=300)
     assert room < 0.85 * capacity(TWIN, USUAL, 15.0, seeds=(0,), requests=300)
-
-
-def test_a_chat_template_s_tokens_fit() -> None:
-    """The server counts more than was asked for, and the workload is of fixed lengths."""
-    twin = twin_of(profile(FAST), workload(256, 64, 0))
-    found = replayed(twin, [Sent(i / 2, 268, 64) for i in range(6)])
-    assert math.isfinite(found.ttft_s)
-
-
-def test_a_replay_needs_requests_and_not_their_order() -> None:
-    with pytest.raises(ValueError, match="nothing was sent"):
-        replayed(TWIN, [])
-    sent = poisson(5.0, 20)
-    assert replayed(TWIN, sent[::-1]).tpot_s == pytest.approx(replayed(TWIN, sent).tpot_s, rel=0.05)
-
-
-def test_only_judged_requests_count() -> None:
-    assert replayed(TWIN, [Sent(0.0, 100, 50, judged=False)]).ttft_s == math.inf
-
-
-def test_answers_that_outlast_the_drain_are_judged() -> None:
-    """Else the slowest would be missing, and the rest look quick."""
-    crawling = replace(TWIN, cost=replace(FAST, host_s=0.5), workload=workload(100, 600, 0))
-    sent = [Sent(0.0, 100, 600), Sent(0.1, 100, 10)]
-    assert replay(crawling, sent, NOBODY, USUAL, settle_s=900.0).tpot_p50_s == pytest.approx(0.5, rel=0.05)
 
 
 def test_a_capacity_is_where_the_objective_breaks() -> None:

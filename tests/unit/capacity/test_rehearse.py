@@ -1,0 +1,85 @@
+"""What a fit adds to a law by itself."""
+
+from collections.abc import Sequence
+from dataclasses import astuple, replace
+
+import pytest
+from seen_servers import CHAT, FAST, polled, profile, restarted, twin_of, watched
+
+from probe.capacity.fit import fit
+from probe.capacity.model import prompt_lengths
+from probe.capacity.rehearse import Segments, bias
+from probe.capacity.windows import Window, total, windows
+from probe.records import ServerSnapshot
+from probe.sim.cost import StepCost
+from probe.sim.virtual import Users, VirtualServer
+from probe.workload import Workload
+
+KNOWN = profile(FAST)
+TWIN = twin_of(KNOWN, CHAT)
+WATCHED = [watched(KNOWN, CHAT, rate, 40.0, seed=round(rate)) for rate in (6.0, 12.0, 18.0)]
+
+
+def _chat(_: int) -> Workload:
+    return CHAT
+
+
+def _as_it_is(_: Segments) -> StepCost:
+    return FAST
+
+
+def _seen(readings: Sequence[Sequence[ServerSnapshot]]) -> list[list[Window]]:
+    """The windows of one rehearsal."""
+    kept: list[Segments] = []
+
+    def keep(segments: Segments) -> None:
+        kept.append(segments)
+
+    bias(TWIN, readings, [1.0] * len(readings), _chat, keep)
+    return [list(segment) for segment in kept[0]]
+
+
+def test_a_fit_that_is_right_adds_nothing() -> None:
+    assert bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, _as_it_is) == (0.0,) * 6
+
+
+def test_what_a_fit_adds_to_a_term_is_found() -> None:
+    heavier = replace(FAST, per_token_s=FAST.per_token_s * 1.25)
+    found = bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, lambda _: heavier)
+    assert found == pytest.approx((0.0, 0.0, 0.25 * FAST.per_token_s, 0.0, 0.0, 0.0))
+
+
+def test_a_rehearsal_has_as_many_requests_and_about_as_full_a_batch() -> None:
+    for mine, theirs in zip(_seen(WATCHED), map(windows, WATCHED), strict=True):
+        assert total(mine).prompts == pytest.approx(total(theirs).prompts, rel=0.05)
+        assert total(mine).batch == pytest.approx(total(theirs).batch, rel=0.25)
+        assert total(mine).seconds == pytest.approx(total(theirs).seconds, rel=0.1)
+
+
+def test_the_fit_of_a_step_s_law_is_nearer_without_its_bias() -> None:
+    """Of steps as long as those with 40 requests and a prompt, at three lucks."""
+    off = []
+    for seed in range(3):
+        readings = [watched(KNOWN, CHAT, rate, 40.0, seed=10 * seed + round(rate)) for rate in (6.0, 12.0, 18.0)]
+
+        def law(segments: Segments) -> StepCost | None:
+            found = fit(segments, 2048, prompt_lengths(CHAT))
+            return found.cost if found is not None else None
+
+        found = law(list(map(windows, readings)))
+        assert found is not None
+        by = bias(replace(TWIN, cost=found), readings, [1.0, 1.0, 1.0], _chat, law)
+        fair = StepCost(*(max(term - less, 0.0) for term, less in zip(astuple(found), by, strict=True)))
+        off.append([abs(cost.per_token_s / FAST.per_token_s - 1) for cost in (found, fair)])
+    assert sum(after for _, after in off) < sum(before for before, _ in off)
+
+
+def test_stretches_that_say_nothing_are_left_empty() -> None:
+    idle = polled(VirtualServer(KNOWN, users=Users(0.0, CHAT)), 20.0)
+    again = restarted(WATCHED[0], 20)
+    assert [bool(segment) for segment in _seen([[], WATCHED[0][:1], idle, WATCHED[1]])] == [False, False, False, True]
+    assert _seen([again, WATCHED[1]])[1]
+
+
+def test_without_a_fit_nothing_is_taken_off() -> None:
+    assert bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, lambda _: None) == (0.0,) * 6
