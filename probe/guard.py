@@ -37,6 +37,8 @@ REFUSALS = (
 )  # fmt: skip
 # Those that speak of load; the others say that our requests or our polls failed.
 OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN)
+# Those of them that break no objective of ours, and come before one is broken.
+PRECAUTIONS = ("preemptions", "queue", "kv_cache", USERS_LATENCY)
 _LOOK_BACK = 8  # polls
 # Failures that say the server is in trouble. A wrong answer or a bad request is trouble of another kind,
 # and going on would not be measuring either, so any failure stops the load; these only name it better.

@@ -25,7 +25,7 @@ from probe.capacity.replay import replay, replayed
 from probe.capacity.rung import Rung, came, delay, sent, steady, tails
 from probe.capacity.twin import NO_FRONT, Predicted, Twin, capacity, predict
 from probe.capacity.windows import total, windows
-from probe.guard import SERVER_RESTARTED
+from probe.guard import PRECAUTIONS, SERVER_RESTARTED
 from probe.records import (
     Arrivals,
     Capacity,
@@ -71,7 +71,7 @@ _APART = 0.3  # of rungs above the model, in logarithms: a queue that has not fi
 _SETTLE_RESIDENCES = 3.0
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 # The interval: so many standard deviations of a capacity that leaves one part out, and of what no part shows.
-_Z, _FLOOR = 1.64, 0.04
+_Z, _FLOOR = 1.64, 0.035
 _QUICK = 1200  # requests of a simulation that is repeated for the spread
 # Requests of the simulation that the next rung is from, and of those that the result is from.
 _ON_THE_WAY, _FINAL = 2000, 10_000
@@ -182,8 +182,12 @@ class Search:
         if self._doubted is not None:
             return self._empirical()
         crowded = self.model.max_num_seqs is None and _MORE * self.model.most_running < self._would_run
-        # What was too much is too much, whatever the model says of it.
-        most = min(self._broken(), default=math.inf)
+        # What was too much is too much, whatever the model says of it; but what the guard ended as a precaution broke
+        # no objective of ours, so it may have been a little less than that.
+        most = min(
+            (rung.came_rps * (1 + _FLOOR if rung.tripped in PRECAUTIONS else 1.0) for rung in self._too_much()),
+            default=math.inf,
+        )
         rate = min(self.forecast_rps, most)
         low, high = self.interval or (rate, rate)
         return Capacity(
@@ -372,14 +376,17 @@ class Search:
         return [rung for rung in told if rung.came_rps > (1 - _LITTLE) * told[0].came_rps]
 
     def _broken(self) -> list[float]:
-        """The rates that were too much. What held at the same one or a higher one refutes what broke by chance, and so
+        return [rung.came_rps for rung in self._too_much()]
+
+    def _too_much(self) -> list[Rung]:
+        """The rungs that were too much. What held at the same one or a higher one refutes what broke by chance, and so
         does the model where it breaks with the same requests and says that others would be fine: some are longer.
         """
         held = [rung for rung in self.rungs if rung.held]
         came = max((rung.came_rps for rung in held), default=0.0)
         asked = max((rung.asked_rps for rung in held), default=0.0)
         return [
-            rung.came_rps
+            rung
             for rung in self.rungs
             if not rung.held and rung.came_rps > came and rung.asked_rps > asked and not self._foreseen(rung)
         ]
@@ -425,7 +432,7 @@ class Search:
 
     def _once_more(self) -> float | None:
         """The rate that raised a doubt, where it was tried only once: it may have been a slow moment."""
-        broken = [rung for rung in self.rungs if rung.came_rps in self._broken()]
+        broken = self._too_much()
         if not broken:
             tops = self._tops()
             return tops[0].came_rps if len(tops) == 1 else None
