@@ -3,15 +3,15 @@
     --cases 8b-a100,random-1000   only these; else all named ones and --random others
     --random 20                   deployments drawn at random, and so many with something the model does not know
     --seeds 5  --peer-seeds 5     runs of each named case; those drawn at random have one
-    --only kneewatch|peers        one side
+    --only kneewatch|forecast|peers   searches, forecasts from live traffic alone, or what others do
     --quick                       eight cases, one seed, none at random
     --processes 2
     --out FILE                    the record; benchmarks/results/capacity-DATE.json
     --truth [NAME ...]            compute true capacities anew, into truth.json, and stop
 
 Everything is in virtual time (no server, no network, a seed for each run), with live users at 20 % of the true
-capacity. Prints a line for each run that ended on standard error, then a table, and writes every run as JSON. Exits
-1 where a wrong figure was published as verified.
+capacity (60 % for a forecast). Prints a line for each run that ended on standard error, then a table, and writes every
+run as JSON. Exits 1 where a wrong figure was published as verified.
 """
 
 import argparse
@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.capacity import report, truth_file
-from benchmarks.capacity.bench import KNEEWATCH, LIVE_SHARE, METHODS, Job, Row, jobs_of, run_all
+from benchmarks.capacity.bench import FORECAST, KNEEWATCH, LIVE_SHARE, METHODS, Job, Row, jobs_of, run_all
 from benchmarks.capacity.cases import CASES
+from benchmarks.capacity.peers import PEERS
 from benchmarks.capacity.truth_file import Known
 from probe import __version__
 
@@ -35,6 +36,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 QUICK = (
     "1b-l4", "8b-a100", "8b-h100-summary", "70b-h100", "kv-14b", "seats-16", "tokenizer", "8b-a100-two-engines",
 )  # fmt: skip
+_ONLY = {"kneewatch": (KNEEWATCH,), "forecast": (FORECAST,), "peers": tuple(PEERS)}
 _FIRST_RANDOM = 1000
 
 
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = _compute(truth_file.stale(names, truth_file.read()), command, options.processes)
     truths = {name: known[name].truth.rps for name in names if known[name].truth.rps}
     unmeetable = [name for name in names if not known[name].truth.rps]
-    methods = [m for m in METHODS if not options.only or (m == KNEEWATCH) == (options.only == KNEEWATCH)]
+    methods = _ONLY.get(options.only, METHODS)
     begun = time.monotonic()
     rows = _run(jobs_of(methods, truths, options.seeds, options.peer_seeds), options.processes)
     found = report.summaries(rows)
@@ -85,7 +87,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--random", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--peer-seeds", type=int, default=5)
-    parser.add_argument("--only", choices=(KNEEWATCH, "peers"))
+    parser.add_argument("--only", choices=_ONLY)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)

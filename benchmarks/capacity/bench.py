@@ -14,11 +14,15 @@ from benchmarks.capacity.peer_load import LEVEL_S, PeerLoad, Spent, alone
 from benchmarks.capacity.peers import PEERS, answer
 from benchmarks.capacity.play import play
 from benchmarks.capacity.truth_file import kind, named
+from probe.capacity.forecast import forecast
 from probe.capacity.search import Search
 
-KNEEWATCH = "kneewatch"
-METHODS = (KNEEWATCH, *PEERS)
+KNEEWATCH, FORECAST = "kneewatch", "kneewatch forecast"
+OURS = (KNEEWATCH, FORECAST)
+METHODS = (*OURS, *PEERS)
 LIVE_SHARE = 0.2  # of the true capacity: what live users take
+# What a forecast is from: live users alone, at such a share, and readings so far apart, as `kneewatch run` makes them.
+FORECAST_SHARE, FORECAST_S, SCRAPE_S = 0.6, 600.0, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,11 @@ def run(job: Job, *, level_s: float = LEVEL_S) -> Row:
     """One run in virtual time. `level_s`: of a peer's level."""
     begun = time.process_time()
     case = named(job.case)
-    found, spent = _kneewatch(job, case) if job.method == KNEEWATCH else _peer(job, case, level_s)
-    without = alone(case, job.seed, LIVE_SHARE * job.truth_rps, spent.seconds)
+    if job.method == FORECAST:
+        found, spent, without = *_forecast(job, case), 0
+    else:
+        found, spent = _kneewatch(job, case) if job.method == KNEEWATCH else _peer(job, case, level_s)
+        without = alone(case, job.seed, LIVE_SHARE * job.truth_rps, spent.seconds)
     return Row(
         method=job.method,
         case=job.case,
@@ -101,7 +108,7 @@ def jobs_of(methods: Iterable[str], truths: Mapping[str, float], seeds: int, pee
         Job(method, name, seed, rps)
         for name, rps in truths.items()
         for method in methods
-        for seed in range(1 if name not in CASES else seeds if method == KNEEWATCH else peer_seeds)
+        for seed in range(1 if name not in CASES else seeds if method in OURS else peer_seeds)
     ]
 
 
@@ -126,6 +133,18 @@ def _kneewatch(job: Job, case: Case) -> tuple[_Found, Spent]:
     found = _Found(capacity.requests_per_second, reason, capacity.lower, capacity.upper, capacity.mode)
     over_s = cost.over_objective_seconds
     return found, Spent(cost.requests, cost.tokens, cost.seconds, over_s, played.users, played.spoilt)
+
+
+def _forecast(job: Job, case: Case) -> tuple[_Found, Spent]:
+    server = case.server(job.seed, FORECAST_SHARE * job.truth_rps)
+    server.advance(120.0)
+    readings = []
+    for i in range(round(FORECAST_S / SCRAPE_S) + 1):
+        server.advance(120.0 + i * SCRAPE_S)
+        readings.append(server.snapshot())
+    capacity = forecast(readings, case.workload, case.objectives)
+    found = _Found(capacity.requests_per_second, capacity.reason, capacity.lower, capacity.upper, capacity.mode)
+    return found, Spent(0, 0, FORECAST_S, 0.0, len(server.visits), 0)
 
 
 def _peer(job: Job, case: Case, level_s: float) -> tuple[_Found, Spent]:

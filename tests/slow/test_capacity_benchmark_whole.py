@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.capacity import truth_file
 from benchmarks.capacity.__main__ import main
-from benchmarks.capacity.bench import METHODS
+from benchmarks.capacity.bench import FORECAST, METHODS
 
 
 def test_all_of_it_on_one_case(
@@ -25,6 +25,7 @@ def test_all_of_it_on_one_case(
     assert found["command"].startswith("python -m benchmarks.capacity --cases 70b-a100-rag")
     assert found["machine"]["cores"] >= 0
     for run in found["runs"]:
-        assert run["tokens"] > 0
+        assert (run["tokens"] > 0) == (run["method"] != FORECAST)
+        assert run["users"] > 0
         assert run["seconds"] > 60
         assert (run["answer_rps"] is None) == (run["reason"] is not None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.capacity.__main__ import main
-from benchmarks.capacity.bench import KNEEWATCH, METHODS, Row, jobs_of
+from benchmarks.capacity.bench import FORECAST, KNEEWATCH, METHODS, Row, jobs_of
 from benchmarks.capacity.cases import CASES
 from benchmarks.capacity.report import BASELINE, goals, line, summaries, table, verdicts
 from benchmarks.capacity.truth import Truth
@@ -49,7 +49,7 @@ def test_wrong_as_verified_is_counted_and_a_goal() -> None:
     assert verdict["wrong_as_verified"] is False
     assert verdict["tokens_of_sweep"] is None  # no sweep was run
     assert verdict["spoilt"] is True
-    assert "NOT MET      wrong_as_verified: 1 (at most 0)" in verdicts(goals(found))
+    assert "NOT MET      kneewatch, wrong_as_verified: 1 (at most 0)" in verdicts(goals(found))
 
 
 def test_kinds_of_cases_have_a_line_each_and_one_for_all() -> None:
@@ -98,8 +98,16 @@ def test_cases_by_name() -> None:
 def test_seeds_are_kneewatchs_and_one_for_a_random_case() -> None:
     jobs = jobs_of(METHODS, {"8b-a100": 1.0, "random-1": 1.0}, seeds=3, peer_seeds=2)
     count = {name: sum(job.case == "8b-a100" and job.method == name for job in jobs) for name in METHODS}
-    assert count == {KNEEWATCH: 3, **dict.fromkeys(METHODS[1:], 2)}
+    assert count == {KNEEWATCH: 3, FORECAST: 3, **dict.fromkeys(METHODS[2:], 2)}
     assert sum(job.case == "random-1" for job in jobs) == len(METHODS)
+
+
+def test_a_forecast_is_judged_by_its_own_goals() -> None:
+    row = replace(ROW, method=FORECAST, answer_rps=13.0, mode="forecast")
+    judged = goals(summaries([ROW, row]))
+    assert {(goal["figure"], goal["met"]) for goal in judged if goal["method"] == FORECAST} == {
+        ("within_10", False), ("covered", False),
+    }  # fmt: skip
 
 
 def test_an_unknown_case_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
