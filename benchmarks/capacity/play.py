@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from benchmarks.capacity.cases import Case
 from benchmarks.capacity.virtual_load import VirtualLoad
+from probe.clock import Clock
 from probe.load.ramp import Budget, Course, Ramp, RampJob
 from probe.records import CapacityResult, RunContext, ServerSnapshot
 from probe.sim.virtual import Visit
@@ -38,13 +39,17 @@ def play(
     live_share: float = 0.2,
     budget: Budget = _PLENTY,
     guarded: bool = True,
+    page: Callable[[float, ServerSnapshot], ServerSnapshot] = lambda _, reading: reading,
+    clock: Clock | None = None,
 ) -> Played:
-    """Runs `course` on the case with live users at a share of its capacity."""
+    """Runs `course` on the case with live users at a share of its capacity.
+
+    `page`: what is read of the server's metrics, by the seconds since the run began and what they are; it may raise.
+    """
     server = case.server(seed, live_share * truth_rps)
     users: list[Visit] = []
 
     async def run() -> CapacityResult:
-        clock = VirtualClock()
         loop = asyncio.get_running_loop()
         begin = loop.time()
         # Users have been there for a while.
@@ -57,10 +62,11 @@ def play(
 
         async def read() -> ServerSnapshot:
             server.advance(max(loop.time(), server.now_s))
-            return server.snapshot()
+            return page(loop.time() - begun, server.snapshot())
 
         job = RampJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}), guarded)
-        ramp = Ramp(job, course, load, read, clock, think=_at_once)
+        begun = loop.time()
+        ramp = Ramp(job, course, load, read, clock or VirtualClock(), think=_at_once)
         result = await ramp.run()
         await asyncio.sleep(60)
         load._collect(loop.time(), lambda _: None)

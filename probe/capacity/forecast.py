@@ -78,7 +78,7 @@ def forecast(
         _spread(model, objectives, found, requests // 2),
         _by_chunk(model, objectives, found, requests),
         model.law.drift if model.law is not None else 0.0,
-        _extrapolated(share),
+        extrapolated(share),
         _FLOOR,
     )
     if half > _TOO_WIDE:
@@ -182,6 +182,6 @@ def _by_chunk(model: Model, objectives: Objectives, found: float, requests: int)
     return (max(values) - min(values)) / 2 / found if values else 0.0
 
 
-def _extrapolated(share: float) -> float:
+def extrapolated(share: float) -> float:
     """What the law may be off by beyond what it was learnt from: grows with the distance, nothing near the knee."""
     return 0.06 * math.sqrt(1 / min(max(share, 0.01), 1.0) - 1)

@@ -46,6 +46,11 @@ class Rung:
         return self.tripped is None and not self.step.broken and self.step.reason in (None, TOO_FEW)
 
     @property
+    def broke(self) -> bool:
+        """Not one that our budget or a person ended: that is neither."""
+        return self.tripped is not None or bool(self.step.broken)
+
+    @property
     def telling(self) -> bool:
         """Whether its latencies say anything."""
         return self.step.valid or (self.step.reason == TOO_FEW and self.step.requests.ok >= FEW)

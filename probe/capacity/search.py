@@ -17,6 +17,7 @@ from statistics import fmean
 from probe.capacity.bottleneck import Bottleneck, bottleneck
 from probe.capacity.calibrate import correction, left_over, unexplained
 from probe.capacity.discern import chunk_tokens, pair_s
+from probe.capacity.forecast import extrapolated
 from probe.capacity.front import Front, front
 from probe.capacity.hints import Hints
 from probe.capacity.knee import VOID
@@ -329,14 +330,21 @@ class Search:
         if count > 1:
             mean = fmean(found)
             spread = math.sqrt((count - 1) / count * sum((one - mean) ** 2 for one in found)) / self.forecast_rps
-        seen = predict(self.twin, self.forecast_rps, self._objectives)
-        over = self._over(seen)
-        self._would_run = seen.running
+        knee = predict(self.twin, self.forecast_rps, self._objectives)
+        over = self._over(knee)
+        self._would_run = knee.running
         self._limiting = max(over, key=lambda name: over[name], default=None)
         if self._explains:
             self._bottleneck = bottleneck(self.twin, self._objectives, self._correction, self.forecast_rps)
         drift = self.model.law.drift if self.model.law is not None else 0.0
-        half = _Z * math.hypot(spread, _FLOOR, drift, self._off(max(over.values(), default=1.0)))
+        seen = max((rung.came_rps for rung in self.rungs if rung.telling), default=self.model.live_rps)
+        half = _Z * math.hypot(
+            spread,
+            _FLOOR,
+            drift,
+            self._off(max(over.values(), default=1.0)),
+            extrapolated(seen / self.forecast_rps / _REACHED),
+        )
         self.interval = self.forecast_rps * max(1 - half, 0.0), self.forecast_rps * (1 + half)
 
     def _over(self, seen: Predicted) -> dict[str, float]:
@@ -388,7 +396,7 @@ class Search:
         return [
             rung
             for rung in self.rungs
-            if not rung.held and rung.came_rps > came and rung.asked_rps > asked and not self._foreseen(rung)
+            if rung.broke and rung.came_rps > came and rung.asked_rps > asked and not self._foreseen(rung)
         ]
 
     def _foreseen(self, rung: Rung) -> bool:
@@ -424,7 +432,7 @@ class Search:
             self._doubted, self._climbs = doubt, 0
         if self._doubted is not None:
             return self._climb(held, failed)
-        if len(self.rungs) >= _MAX_RUNGS or sum(not rung.held for rung in self.rungs) >= _MAX_FAILED:
+        if len(self.rungs) >= _MAX_RUNGS or sum(rung.broke for rung in self.rungs) >= _MAX_FAILED:
             return None
         if self.forecast_rps is None:
             return self._before_a_forecast(held, failed)
