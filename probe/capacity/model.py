@@ -59,6 +59,11 @@ class Model:
         """How many stretches of time it was learnt from."""
         return len(self._segments)
 
+    @property
+    def telling_parts(self) -> list[int]:
+        """Those in which there was something to be learnt."""
+        return [part for part, segment in enumerate(self._segments) if segment]
+
     def slower(self, part: int) -> float:
         """By what factor steps took longer in that stretch of time than the last twin's law says."""
         return self.law.slower[part] if self.law is not None and 0 <= part < len(self.law.slower) else 1.0

@@ -58,7 +58,7 @@ _WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
 _MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
 _TOP_LONGER = 1.3
 _LITTLE = 0.07  # of a rate
-_LUCK = 1.04
+_LUCK, _FURTHER = 1.04, 1.06
 _FORESEEN = 0.9  # of an objective, that the twin reaches with the requests of a rung that broke it
 _REFUTES = 0.85  # a load that breaks at so much of the forecast is no chance: the model is wrong
 _MORE = 1.25  # as many as were seen to run may run as well
@@ -73,6 +73,7 @@ _SETTLE_RESIDENCES = 3.0
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 # The interval: so many standard deviations of a capacity that leaves one part out, and of what no part shows.
 _Z, _FLOOR = 1.64, 0.035
+_FEWEST_PARTS, _UNKNOWN = 3, 0.2  # with fewer, their spread says nothing of how sure a capacity is
 _QUICK = 1200  # requests of a simulation that is repeated for the spread
 # Requests of the simulation that the next rung is from, and of those that the result is from.
 _ON_THE_WAY, _FINAL = 2000, 10_000
@@ -214,12 +215,11 @@ class Search:
         """Whether a load near the forecast was judged and held, and the forecast is sure enough for the word."""
         judged = max((rung.came_rps for rung in self.rungs if rung.held and rung.step.valid), default=0.0)
         low, high = self.interval or (0.0, math.inf)
-        return judged >= _REACHED * (self.forecast_rps or math.inf) and high - low <= _SURE * (high + low)
+        return _REACHED * (self.forecast_rps or math.inf) <= judged <= high and high - low <= _SURE * (high + low)
 
     def _empirical(self) -> Capacity:
         """What the rungs alone say."""
-        held = [rung for rung in self.rungs if rung.held and rung.steady and rung.step.requests.ok >= _ENOUGH]
-        low = max((rung.came_rps for rung in held), default=None)
+        low = self._stood() or None
         high = min(self._broken(), default=None)
         if low is not None and high is None:
             return Capacity(
@@ -312,7 +312,7 @@ class Search:
             requests=_FINAL,
         )
         found = []
-        for part in range(self.model.parts):
+        for part in self.model.telling_parts:
             bare = self.model.twin(without=part)
             if bare is not None:
                 found.append(
@@ -326,8 +326,8 @@ class Search:
                     )
                 )
         count = len(found)
-        spread = 0.0
-        if count > 1:
+        spread = _UNKNOWN
+        if count >= _FEWEST_PARTS:
             mean = fmean(found)
             spread = math.sqrt((count - 1) / count * sum((one - mean) ** 2 for one in found)) / self.forecast_rps
         knee = predict(self.twin, self.forecast_rps, self._objectives)
@@ -372,8 +372,16 @@ class Search:
             return (
                 f"{broke:.3g} requests/s were too many, of {self.forecast_rps:.3g} that the model of this server holds"
             )
+        stood = self._stood()
+        if self.forecast_rps and _REFUTES * stood > self.forecast_rps:
+            return f"{stood:.3g} requests/s were served in time, of {self.forecast_rps:.3g} that the model says it holds"
         reasons = [unexplained(rung, self._objectives, self._nearly) for rung in self._tops()]
         return next(iter(reasons), None) if all(reasons) else None
+
+    def _stood(self) -> float:
+        """The highest rate that was judged by many requests, and held."""
+        held = (rung for rung in self.rungs if rung.held and rung.steady and rung.step.requests.ok >= _ENOUGH)
+        return max((rung.came_rps for rung in held), default=0.0)
 
     def _tops(self) -> list[Rung]:
         """The highest rungs that tell something: the highest one, and those at nearly the same load."""
@@ -461,10 +469,11 @@ class Search:
         ceiling = min(forecast_rps, _BELOW * failed)
         for share in _RUNGS:
             rate = share * ceiling
-            if rate > held * 1.06 and (share > _RUNGS[0] or rate > self._live_equivalent_rps * 1.2):
+            if rate > held * _FURTHER and (share > _RUNGS[0] or rate > self._live_equivalent_rps * 1.2):
                 stride = _LONG_STRIDE if held < 0.4 * ceiling else _STRIDE
                 return min(rate, held * stride) if held else rate
-        return None
+        # A single rung tells a law, but not how sure it is.
+        return _TOP * ceiling if sum(rung.telling for rung in self.rungs) < _FEWEST_PARTS - 1 else None
 
     def _climb(self, held: float, failed: Sequence[float]) -> float | None:
         """Up in small steps, then between the highest that held and the lowest that did not."""
