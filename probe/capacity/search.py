@@ -374,7 +374,7 @@ class Search:
             )
         stood = self._stood()
         if self.forecast_rps and _REFUTES * stood > self.forecast_rps:
-            return f"{stood:.3g} requests/s were served in time, of {self.forecast_rps:.3g} that the model says it holds"
+            return f"{stood:.3g} requests/s were in time, of {self.forecast_rps:.3g} that the model says it holds"
         reasons = [unexplained(rung, self._objectives, self._nearly) for rung in self._tops()]
         return next(iter(reasons), None) if all(reasons) else None
 

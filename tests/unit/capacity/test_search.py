@@ -100,12 +100,43 @@ def test_a_load_that_breaks_far_below_the_forecast_puts_the_model_aside() -> Non
     search.forecast_rps = 10.0
     search.model.max_num_seqs = 8
     _run(search, step())
-    _run(search, step(broken=("ttft",)))
+    first, again = (_run(search, step(broken=("ttft",))) for _ in range(2))
     assert search.rungs[-1].came_rps < 8.5
+    assert first.arrivals == again.arrivals, "it may have been a slow moment"
     _run(search, step())
     found = search.capacity([step()], DONE)
     assert found.mode == "empirical"
     assert "were too many" in (found.reason or "")
+
+
+def test_a_load_that_breaks_once_and_holds_the_next_time_refutes_nothing() -> None:
+    search = _search()
+    search.forecast_rps = 10.0
+    _run(search, step())
+    _run(search, step(broken=("ttft",)))
+    assert search._broken()
+    _run(search, step())
+    assert search._broken() == []
+    assert search.capacity([step()], DONE).mode == "forecast"
+
+
+def test_a_rung_that_a_budget_ended_neither_held_nor_broke() -> None:
+    search = _search()
+    search.forecast_rps = 10.0
+    _run(search, step(reason="cut_short"))
+    assert (search.rungs[0].held, search.rungs[0].broke) == (False, False)
+    assert search._broken() == []
+
+
+def test_what_holds_far_above_the_forecast_puts_the_model_aside() -> None:
+    search = _search()
+    search.forecast_rps = 3.0
+    _run(search, replace(step(), requests=replace(step().requests, ok=39)))
+    search.rungs = [replace(search.rungs[0], came_rps=9.0)]
+    assert search._doubt() is None, "few may have been in time by luck"
+    many = replace(step(), requests=replace(step().requests, ok=40))
+    search.rungs = [replace(search.rungs[0], step=many)]
+    assert "were in time" in str(search._doubt())
 
 
 def test_without_a_model_it_ends_between_what_held_and_what_broke() -> None:
