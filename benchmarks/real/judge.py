@@ -78,7 +78,6 @@ def searched(recording: Recording, taken: Taken, hints: Hints = NO_HINTS) -> Sea
     assert taken.lone is not None
     search.saw(taken.readings, taken.lone)
     for step in taken.steps:
-        search.next()
         search.took(step.summary(recording.objectives), step.run, step.readings, step.tripped)
     search.next()
     return search

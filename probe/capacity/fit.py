@@ -248,7 +248,7 @@ class _Seen:
 
     def misfit(self, share: _Floats) -> _Floats:
         """What the fit makes small, of the terms as shares of their first guess."""
-        return np.concatenate([self.errors(share * self.guessed), 2 * _PRIOR * np.log((1 + share) / 2)])
+        return np.concatenate([self.errors(share * self.guessed), _PRIOR * (share - 1)])
 
     def errors(self, terms: _Floats) -> _Floats:
         """All errors, each in units of what it may scatter by."""

@@ -6,7 +6,7 @@ In: readings of the server's metrics and, after each rung, our requests. Out: th
 a Capacity. Rates are of requests like the workload's; live users count as so many of these as they take room of.
 Where rungs show what the model does not explain, it is left aside and the knee is climbed to in small steps.
 
-The work takes a second or so after each rung: call `saw`, `next` and `took` away from an event loop.
+The work takes some seconds, in `next` and at the end: call it away from an event loop.
 """
 
 import math
@@ -106,6 +106,7 @@ class Search:
         self._front = Front(NO_FRONT, 0.0)
         self._correction: dict[str, float] = {}  # by what the twin's latencies are to be multiplied
         self._lone_s = 1.0
+        self._news = False  # seen, and not yet thought about
         self._doubted: str | None = None  # why the model was left aside
         self._climbs = 0
         self._limiting: str | None = None
@@ -118,10 +119,11 @@ class Search:
         self._lone_s = lone.e2e_s.mean or 1.0
         self.model.watch(readings)
         self._live_equivalent_rps = self.model.live_rps
-        self._understand()
+        self._news = True
 
     def next(self) -> StepPlan | None:
         """The next rung, or None when the search is over."""
+        self._understand()
         rate = self._next_rate()
         own = rate - self._live_equivalent_rps if rate is not None else 0.0
         if rate is None or own <= 0:  # users may have come meanwhile, and take all of the next rung themselves
@@ -167,7 +169,7 @@ class Search:
                 came=came(run, readings),
             )
         )
-        self._understand()
+        self._news = True
 
     def ended(self) -> str | None:
         return None  # the capacity says it
@@ -176,6 +178,7 @@ class Search:
         """What is known so far."""
         if (broke := _broke(steps, stopped)) is not None:
             return Capacity(mode=FORECAST, reason=broke)
+        self._understand()
         if self.forecast_rps is None:
             return Capacity(mode=FORECAST, reason=f"not enough evidence: {self._seen_words()}")
         if self.interval is None:  # the run was stopped on its way
@@ -250,6 +253,10 @@ class Search:
     # What follows from what was seen.
 
     def _understand(self) -> None:
+        """Where there is news: the twin anew, what it says of each rung, and the forecast."""
+        if not self._news:
+            return
+        self._news = False
         ttft = self._objectives.ttft
         delays = [rung.delay for rung in self.rungs if rung.delay is not None]
         self._front = front(delays, _NEGLIGIBLE_SHARE * ttft.within_s if ttft else math.inf)
