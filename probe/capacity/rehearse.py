@@ -19,7 +19,7 @@ from probe.sim.cost import StepCost, scaled
 from probe.sim.virtual import Users, VirtualServer
 from probe.workload import Workload, lengths
 
-_TIMES = 6
+_TIMES = 12
 _MOST_REQUESTS = 6000.0  # in one rehearsal; of longer watching, the first part of each stretch
 _RESIDENCES = 3.0  # that it is left alone before
 

@@ -10,7 +10,7 @@ The work takes some seconds, in `next` and at the end: call it away from an even
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -379,16 +379,21 @@ class Search:
             return (
                 f"{broke:.3g} requests/s were too many, of {self.forecast_rps:.3g} that the model of this server holds"
             )
-        stood = self._stood()
+        # By the model it should have broken; one whose queue has not filled holds on the twin as well.
+        stood = self._stood(lambda rung: self._predicted_over(rung) > 1 / _FORESEEN)
         if self.forecast_rps and _REFUTES * stood > self.forecast_rps:
             return f"{stood:.3g} requests/s were in time, of {self.forecast_rps:.3g} that the model says it holds"
         reasons = [unexplained(rung, self._objectives, self._nearly) for rung in self._tops()]
         return next(iter(reasons), None) if all(reasons) else None
 
-    def _stood(self) -> float:
-        """The highest rate that was judged by many requests, and held."""
+    def _stood(self, of: Callable[[Rung], bool] = lambda _: True) -> float:
+        """The highest rate, of such rungs, that was judged by many requests and held."""
         held = (rung for rung in self.rungs if rung.held and rung.steady and rung.step.requests.ok >= _ENOUGH)
-        return max((rung.came_rps for rung in held), default=0.0)
+        return max((rung.came_rps for rung in held if of(rung)), default=0.0)
+
+    def _predicted_over(self, rung: Rung) -> float:
+        """The worst latency over its objective on the twin, with the same requests; infinite where it has none."""
+        return max(self._over(rung.predicted).values(), default=0.0) if rung.predicted is not None else math.inf
 
     def _tops(self) -> list[Rung]:
         """The highest rungs that tell something: the highest one, and those at nearly the same load."""
@@ -417,7 +422,7 @@ class Search:
     def _foreseen(self, rung: Rung) -> bool:
         if rung.predicted is None or self.forecast_rps is None or rung.came_rps > _TOP * self.forecast_rps:
             return False
-        return max(self._over(rung.predicted).values(), default=0.0) > _FORESEEN
+        return self._predicted_over(rung) > _FORESEEN
 
     def _nearly(self, rung: Rung, name: str, seen_s: float, allowed: float) -> bool:
         """Whether a rate that differs by little would explain it: near the knee a queue is long or short by chance."""
