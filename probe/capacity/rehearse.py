@@ -5,6 +5,7 @@ gets wrong of a twin, whose law is known, it gets wrong of the real server as we
 Efron, 1979). So: the same number of requests in the same seconds, read at the same moments, with other chances.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from itertools import pairwise
@@ -38,8 +39,8 @@ def bias(
     `watched`: the readings of each stretch of time; `slower`: by what factor its steps took longer; `lengths_of` its
     requests; `again`: the fit.
     """
-    begun = [_begun(readings[0], readings[-1]) if readings else 0.0 for readings in watched]
-    share = min(_MOST_REQUESTS / max(sum(begun), 1.0), 1.0)
+    begun = sum(_begun(*pair) for readings in watched for pair in pairwise(readings))
+    share = min(_MOST_REQUESTS / max(begun, 1), 1.0)
     found: list[tuple[float, ...]] = []
     for seed in range(_TIMES):
         stretches = [
@@ -63,15 +64,16 @@ def _stretch(twin: Twin, readings: Sequence[ServerSnapshot], chance: Random) -> 
     if len(readings) < 2 or twin.live is None:  # noqa: PLR2004 - a difference needs two
         return []
     first_s, seconds = readings[0].at_ns * 1e-9, (readings[-1].at_ns - readings[0].at_ns) * 1e-9
-    begun, running = _begun(readings[0], readings[-1]), fmean(reading.running or 0.0 for reading in readings)
-    if begun <= 0 or seconds <= 0 or not running:
+    begun = sum(_begun(*pair) for pair in pairwise(readings))
+    running = fmean(reading.running or 0.0 for reading in readings)
+    if not begun or seconds <= 0 or not 0 < running < math.inf:
         return []
     settle_s = _RESIDENCES * running * seconds / begun  # Little's law
     # As many are there at the beginning as there were.
     due = list(poisson(begun / seconds * (readings[0].running or 0.0) / running, 0.0, settle_s, chance))
     for before, after in pairwise(readings):
         from_s, to_s = (settle_s + reading.at_ns * 1e-9 - first_s for reading in (before, after))
-        due += sorted(chance.uniform(from_s, to_s) for _ in range(round(_begun(before, after))))
+        due += sorted(chance.uniform(from_s, to_s) for _ in range(_begun(before, after)))
     server = twin.server(0.0, chance.getrandbits(32))
     mix, shared = lengths(twin.live.workload, chance.getrandbits(32)), twin.live.workload.shared_tokens
     for at_s, (prompt_tokens, output_tokens) in zip(due, mix, strict=False):
@@ -84,7 +86,8 @@ def _read(server: VirtualServer, at_s: float) -> ServerSnapshot:
     return server.snapshot()
 
 
-def _begun(before: ServerSnapshot, after: ServerSnapshot) -> float:
-    """Requests that got their first token between; 0 where the server was started again."""
+def _begun(before: ServerSnapshot, after: ServerSnapshot) -> int:
+    """Requests that got their first token between; 0 where the server was started again, or counts no numbers."""
     old, new = before.histograms.get("ttft"), after.histograms.get("ttft")
-    return max(new.count - old.count, 0.0) if old is not None and new is not None else 0.0
+    grown = new.count - old.count if old is not None and new is not None else 0.0
+    return round(grown) if 0 < grown < math.inf else 0

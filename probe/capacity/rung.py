@@ -105,7 +105,7 @@ def came(run: StepRun, readings: Sequence[ServerSnapshot]) -> tuple[Came, ...]:
         return ()
     firsts = sorted(r.events.at_ns[r.events.first_visible] for r in run.records if r.events.first_visible is not None)
     counted = [(r.at_ns, r.histograms["ttft"]) for r in readings if "ttft" in r.histograms]
-    if not counted:
+    if not counted or not all(math.isfinite(value) for _, ttft in counted for value in (ttft.count, ttft.sum)):
         return ()
     (_, first), (_, last) = counted[0], counted[-1]
     late_s = (last.sum - first.sum) / (last.count - first.count) if last.count > first.count else 0.0

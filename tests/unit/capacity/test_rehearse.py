@@ -1,5 +1,6 @@
 """What a fit adds to a law by itself."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 
@@ -10,7 +11,7 @@ from probe.capacity.fit import fit
 from probe.capacity.model import prompt_lengths
 from probe.capacity.rehearse import Segments, bias
 from probe.capacity.windows import Window, total, windows
-from probe.records import ServerSnapshot
+from probe.records import Histogram, ServerSnapshot
 from probe.sim.cost import StepCost
 from probe.sim.virtual import Users, VirtualServer
 from probe.workload import Workload
@@ -79,6 +80,14 @@ def test_stretches_that_say_nothing_are_left_empty() -> None:
     again = restarted(WATCHED[0], 20)
     assert [bool(segment) for segment in _seen([[], WATCHED[0][:1], idle, WATCHED[1]])] == [False, False, False, True]
     assert _seen([again, WATCHED[1]])[1]
+
+
+@pytest.mark.parametrize("count", [math.nan, math.inf, -1.0])
+def test_counts_that_are_no_numbers_begin_no_requests(count: float) -> None:
+    broken = list(WATCHED[0])
+    ttft = Histogram(((math.inf, count),), count)
+    broken[20] = replace(broken[20], histograms={**broken[20].histograms, "ttft": ttft})
+    assert _seen([broken, WATCHED[1]])[1]
 
 
 def test_without_a_fit_nothing_is_taken_off() -> None:

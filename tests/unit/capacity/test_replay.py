@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from example_records import record, snapshot
 from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
 
 from probe.capacity.replay import Came, Sent, replay, replayed
+from probe.capacity.rung import came
 from probe.capacity.twin import Predicted, Twin
 from probe.distribution import percentile
+from probe.records import Histogram, StepPlan, StepRun
 from probe.sim.virtual import Users, VirtualServer
 from probe.workload import Workload
 
@@ -101,3 +104,13 @@ def test_metrics_read_before_the_users_had_settled_are_no_trouble() -> None:
         TWIN, [Sent(0.0, 100, 20)], NOBODY, settle_s=1.0, came=[Came(-40.0, -39.0, 3), Came(-39.0, 1.0, 0)]
     )
     assert found.judged[0].ended
+
+
+@pytest.mark.parametrize("count", [math.nan, math.inf])
+def test_a_counter_that_is_no_number_tells_of_no_users(count: float) -> None:
+    run = StepRun(StepPlan(1, 1.0), (record(),), (0, 10**9), (), cut_short=False)
+    seen = [
+        replace(snapshot(histograms={"ttft": Histogram(((math.inf, total),), total)}), at_ns=at)
+        for at, total in ((0, 1.0), (10**9, count))
+    ]
+    assert came(run, seen) == ()
