@@ -24,7 +24,7 @@ def due_ns(arrivals: Arrivals, seed: int = 0) -> Iterator[int]:
     if arrivals.pattern is Pattern.CONSTANT:
         return _constant(arrivals.rate_rps)
     if arrivals.pattern is Pattern.POISSON:
-        return _gamma(arrivals.rate_rps, 1.0, seed)
+        return _poisson(arrivals.rate_rps, arrivals.counted_s, seed)
     if arrivals.pattern is Pattern.GAMMA:
         return _gamma(arrivals.rate_rps, arrivals.burstiness, seed)
     return _ramp(arrivals.rate_rps, arrivals.end_rate_rps, arrivals.ramp_s, seed)
@@ -33,6 +33,20 @@ def due_ns(arrivals: Arrivals, seed: int = 0) -> Iterator[int]:
 def _constant(rate_rps: float) -> Iterator[int]:
     """Multiples of the interval: adding it up would drift by the rounding of each."""
     return (round(i / rate_rps * 1e9) for i in count())
+
+
+def _poisson(rate_rps: float, counted_s: tuple[float, ...], seed: int) -> Iterator[int]:
+    """A Poisson process that brings, in each of these stretches, no more and no fewer than are expected: given their
+    number, its arrivals are independent and uniform (Kingman, Poisson Processes, 1993). After them, an ordinary one.
+    """
+    source, from_s, so_far = random.Random(seed), 0.0, 0
+    for seconds in counted_s:
+        to_s = from_s + seconds
+        number = round(to_s * rate_rps) - so_far
+        yield from (round(at_s * 1e9) for at_s in sorted(source.uniform(from_s, to_s) for _ in range(number)))
+        from_s, so_far = to_s, so_far + number
+    for at_ns in _gamma(rate_rps, 1.0, seed):
+        yield round(from_s * 1e9) + at_ns
 
 
 def _gamma(rate_rps: float, shape: float, seed: int) -> Iterator[int]:

@@ -98,8 +98,7 @@ async def ramp_target(
             gpu=target.capacity.server.gpu,
         )
         source = Source(where, model, load, target.canary.timeout, asked.seed)
-        # Before there are workers: they end when they do not hear from this process for three seconds.
-        way = course(asked.steps, load, job.objectives, guarded=asked.guarded)
+        way = await held.enter_async_context(course(asked.steps, load, job.objectives, guarded=asked.guarded))
         async with Workers(source, workers_for(asked.steps.streams, asked.workers), clock) as workers:
             run = Ramp(job, way, workers, scraper.read, clock, on_step=on_step, on_doing=on_doing)
             loop = asyncio.get_running_loop()

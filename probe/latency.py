@@ -4,7 +4,7 @@ Each function gives None (or nothing) where the latency is undefined, never a ze
 count as a very good sample.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
 from probe.records import Outcome, RequestRecord
@@ -33,6 +33,10 @@ def tpot_s(record: RequestRecord) -> float | None:
     if first is None or last is None or record.output_tokens <= 1:
         return None
     return (last - first) / (record.output_tokens - 1)
+
+
+# Those that an objective may promise, by its name.
+PROMISED: Mapping[str, Callable[[RequestRecord], float | None]] = {"ttft": ttft_s, "tpot": tpot_s}
 
 
 def itl_ns(record: RequestRecord) -> list[int]:

@@ -202,6 +202,8 @@ class Arrivals:
     end_rate_rps: float = 0.0
     ramp_s: float = 0.0
     times_s: tuple[float, ...] = ()
+    # Lengths of time, one after the other, in each of which exactly as many come as the rate says.
+    counted_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,8 @@ def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
         return {AVAILABILITY: True}
     verdict = {AVAILABILITY: record.outcome is Outcome.OK}
     if record.outcome is Outcome.OK:
-        values = {"ttft": latency.ttft_s(record), "tpot": latency.tpot_s(record)}
         for name, objective in objectives.latencies().items():
-            value = values[name]
+            value = latency.PROMISED[name](record)
             verdict[name] = value <= objective.within_s if value is not None else name == "tpot"
     return {**verdict, ALL: all(verdict.values())}
 

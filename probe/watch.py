@@ -218,10 +218,6 @@ class TargetWatch:
         source = Source(self._endpoint, self.model, self._capacity_load, target.canary.timeout)
         steps = steps_of(target.capacity)
         workers = Workers(source, workers_for(steps.streams), self._clock)
-        way = await asyncio.to_thread(course, steps, self._capacity_load, self.objectives, guarded=True)
-        ramp = Ramp(job, way, workers, self._scraper.read, self._clock, on_record=self._sink.record)
-        self._ramp = ramp
-        self._ramp_ended.clear()
         _log.info(
             "capacity run started",
             target=target.name,
@@ -229,17 +225,10 @@ class TargetWatch:
             rates=steps.rates,
             unchecked=permit.unchecked or None,
         )
-        try:
-            async with _ends_with(permit.seconds, ramp), workers:
-                result = replace(await ramp.run(), confirms=confirms)
-        except Exception as error:
-            ramp.stop("error", type(error).__name__)
-            # Load that ran is accounted for, whatever broke.
-            self._sink.result(replace(ramp.result(), confirms=confirms))
-            raise
-        finally:
-            self._ramp = None
-            self._ramp_ended.set()
+        async with course(steps, self._capacity_load, self.objectives, guarded=True) as way:
+            ramp = Ramp(job, way, workers, self._scraper.read, self._clock, on_record=self._sink.record)
+            async with _ends_with(permit.seconds, ramp):
+                result = replace(await self._run(ramp, workers, confirms), confirms=confirms)
         self._refusal = None
         self.restore(result)
         self._sink.result(result)
@@ -253,6 +242,22 @@ class TargetWatch:
             knee_concurrency=result.capacity.knee_concurrency,
         )
         return result
+
+    async def _run(self, ramp: Ramp, workers: Workers, confirms: str | None) -> CapacityResult:
+        """Its result. What breaks it is raised, after what was measured until then has been reported."""
+        self._ramp = ramp
+        self._ramp_ended.clear()
+        try:
+            async with workers:
+                return await ramp.run()
+        except Exception as error:
+            ramp.stop("error", type(error).__name__)
+            # Load that ran is accounted for, whatever broke.
+            self._sink.result(replace(await ramp.result(), confirms=confirms))
+            raise
+        finally:
+            self._ramp = None
+            self._ramp_ended.set()
 
     def status(self) -> TargetStatus:
         """The target as pages and terminals show it."""

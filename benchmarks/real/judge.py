@@ -79,7 +79,6 @@ def searched(recording: Recording, taken: Taken, hints: Hints = NO_HINTS) -> Sea
     search.saw(taken.readings, taken.lone)
     for step in taken.steps:
         search.took(step.summary(recording.objectives), step.run, step.readings, step.tripped)
-    search.next()
     return search
 
 

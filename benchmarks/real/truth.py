@@ -20,7 +20,6 @@ from probe.records import Objectives, Outcome
 _NEAR = 0.7  # of the highest rate of its round: a step that may tell where the knee is
 _MOST = 3.0  # a score: a queue without an end is no further from the knee for it
 _DRAWS = 400
-_NAMES = {"ttft": latency.ttft_s, "tpot": latency.tpot_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def _over(step: Step, objectives: Objectives) -> dict[str, float]:
     judged = [r for r in step.run.records if begin <= r.scheduled_ns <= end and r.outcome is Outcome.OK]
     found = {}
     for name, objective in objectives.latencies().items():
-        seen = sorted(value for r in judged if (value := _NAMES[name](r)) is not None)
+        seen = sorted(value for r in judged if (value := latency.PROMISED[name](r)) is not None)
         found[name] = percentile(seen, objective.ratio) / objective.within_s
     return found
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean
 
+from probe.capacity.front import Front, likeliest
 from probe.capacity.model import CHUNKS, Model, mean_length
 from probe.capacity.rung import Rung
 from probe.capacity.twin import Twin
@@ -24,6 +25,10 @@ _PAIR_SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
 _FEW = 20  # requests of different lengths
 _CERTAIN = 3.0  # standard errors
 
+_FRONTS = 8  # that are tried
+
+# TTFTs of the judged requests of a rung on the twin behind a front end, in the order of their times.
+ReplayBehind = Callable[[Front, Rung], Sequence[float]]
 # Visits of the judged requests of a rung on a twin, in the order of their times; None where it has no twin.
 Replay = Callable[[Twin, Rung], Sequence[Visit]]
 
@@ -68,6 +73,38 @@ def pair_s(model: Model, rungs: Sequence[Rung], replay: Replay) -> float:
             break
     (below, over), (above, under) = (found[-2], found[-1]) if found[-1][1] <= 0 else (found[-1], found[-1])
     return below + (above - below) * over / (over - under) if over > under else above
+
+
+def front_end(fronts: Sequence[tuple[float, Front]], rungs: Sequence[Rung], replay: ReplayBehind) -> Front:
+    """That of the fronts with which each first token is as late as it was. By the mean delay alone, a constant and a
+    server of one request after the other differ little; but behind the second one, requests that come close together
+    wait for each other.
+
+    `fronts`: with how badly each explains the mean delays; `replay`: a rung behind one of them, with the TTFT of each
+    request in seconds.
+    """
+    least = min(squares for squares, _ in fronts)
+    likely = [(squares, one) for squares, one in fronts if squares < least + _CERTAIN**2]
+    tried = likely[:: max((len(likely) - 1) // (_FRONTS - 1), 1)]
+    offs = [[off for rung in rungs for off in _apart(rung, replay(one, rung))] for _, one in tried]
+    usual = min((fmean(each) for each in offs if each), default=0.0)
+    if not usual:
+        return likeliest(fronts)
+    # Minus the logarithm of the likelihood: normal for the means, Laplace's for what single requests differ by.
+    cost = [squares / 2 + sum(each) / usual for (squares, _), each in zip(tried, offs, strict=True)]
+    return tried[min(range(len(tried)), key=lambda i: cost[i])][1]
+
+
+def _apart(rung: Rung, ttfts: Sequence[float]) -> list[float]:
+    """For each request by how much its TTFT differs from that on the twin, as a logarithm, at least 0."""
+    seen = rung.first_tokens()
+    if len(seen) != len(ttfts):
+        return []
+    return [
+        abs(math.log(waited_s / twin_s))
+        for (_, waited_s), twin_s in zip(seen, ttfts, strict=True)
+        if waited_s > 0 < twin_s
+    ]
 
 
 def _stalls(visits: Sequence[Visit]) -> tuple[float, float]:

@@ -49,6 +49,7 @@ class Model:
         self.chunk_known = hints.max_num_batched_tokens is not None
         self.chunk_tokens = hints.max_num_batched_tokens or _CHUNK
         self._readings: list[Sequence[ServerSnapshot]] = []  # of each stretch of time
+        self._all: list[ServerSnapshot] = []
         self._segments: list[list[Window]] = []
         self._bias: tuple[float, ...] = (0.0,) * len(fields(StepCost))  # of the fit, by term
         self._watched_s = 0.0
@@ -99,6 +100,7 @@ class Model:
         """Any traffic. `overloaded`: it ended because requests waited too long."""
         parts = windows(readings)
         self._readings.append(readings)
+        self._all += readings
         self._segments.append(parts)
         if self.max_num_seqs is None:
             self.max_num_seqs = _seats(self._all, polls=1 if overloaded else 3)
@@ -150,10 +152,6 @@ class Model:
             self._bias = bias(twin, self._readings, law.slower, self._lengths_of, again)
             self.law = replace(law, cost=_less(law.cost, self._bias))
         return replace(twin, cost=_less(law.cost, self._bias))
-
-    @property
-    def _all(self) -> list[ServerSnapshot]:
-        return [reading for readings in self._readings for reading in readings]
 
     def _lengths_of(self, part: int) -> Workload:
         """Of the requests that were there in that stretch of time."""

@@ -42,7 +42,9 @@ class Came:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Requests on the twin: those that are judged, in the order they were sent; how many ran when the last one came."""
+    """Requests on the twin: those that are judged, in the order they were sent; how many ran when the last one came,
+    and how many had been preempted by then, since the first.
+    """
 
     judged: tuple[Visit, ...]
     running: float
@@ -85,13 +87,15 @@ def replayed(
         server.submit(at_s, *next(mix), live.workload.shared_tokens)
     shared = twin.workload.shared_tokens
     ours = [server.submit(begin_s + s.at_s, s.prompt_tokens, s.output_tokens, shared) for s in sent]
+    server.advance(begin_s)
+    before = server.measured.preemptions
     last = begin_s + max(s.at_s for s in sent)
     server.advance(last)
-    running = server.in_flight()[0]
+    running, preemptions = server.in_flight()[0], server.measured.preemptions - before
     while not all(visit.ended for visit in ours) and server.now_s < last + max(_DRAIN_S, settle_s):
         server.advance(server.now_s + 1.0)
     judged = tuple(visit for visit, s in zip(ours, sent, strict=True) if s.judged)
-    return Replayed(judged, running, server.measured.preemptions)
+    return Replayed(judged, running, preemptions)
 
 
 def _moments(came: Sequence[Came], begin_s: float, rate_rps: float, after_s: float, chance: Random) -> Iterator[float]:

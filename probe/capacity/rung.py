@@ -19,17 +19,15 @@ from probe.summary import TOO_FEW
 FEW = 8  # requests, that tell something
 # A rung is steady where no more are in flight at its end than at its beginning, but for chance.
 _GROWTH = 1.3
-_LATENCIES = {"ttft": latency.ttft_s, "tpot": latency.tpot_s}
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One load that was tried. Rates in requests/s of all traffic, as if all were of the workload: `came_rps`, and
-    `asked_rps`, that it was planned for; by chance a Poisson process brings more or fewer.
+    """One load that was tried: requests/s of all traffic that came, as if all were of the workload, and what came of
+    it.
     """
 
     came_rps: float
-    asked_rps: float
     step: StepSummary
     run: StepRun
     tripped: str | None
@@ -49,6 +47,11 @@ class Rung:
     def broke(self) -> bool:
         """Not one that our budget or a person ended: that is neither."""
         return self.tripped is not None or bool(self.step.broken)
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the guard ended it because the KV cache was full."""
+        return self.tripped in ("preemptions", "kv_cache")
 
     @property
     def telling(self) -> bool:
@@ -75,7 +78,7 @@ def tails(run: StepRun, objectives: Objectives) -> dict[str, float]:
     judged = _judged(run)
     found = {}
     for name, objective in objectives.latencies().items():
-        values = sorted(value for r in judged if (value := _LATENCIES[name](r)) is not None)
+        values = sorted(value for r in judged if (value := latency.PROMISED[name](r)) is not None)
         if len(values) >= FEW:
             found[name] = percentile(values, objective.ratio)
     return found

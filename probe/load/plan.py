@@ -1,15 +1,19 @@
 """A ramp as somebody asked for it, and whether it may begin."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from probe.aside import Aside
 from probe.capacity.fixed import FixedSteps
 from probe.capacity.hints import NO_HINTS, Hints, ModelSize
 from probe.config import CapacityConfig, Config
 from probe.errors import TargetError
 from probe.guard import GuardLimits, may_start
 from probe.load.ramp import Budget, Course, RampJob
+from probe.load.search_aside import SearchAside
 from probe.records import Arrivals, GuardVerdict, Objectives, RunContext, ServerSnapshot, StepPlan
 from probe.workload import Workload
 
@@ -95,20 +99,25 @@ def hints_of(capacity: CapacityConfig) -> Hints:
     return Hints(**flags, gpu=server.gpu, model=size)
 
 
-def course(steps: Steps, workload: Workload, objectives: Objectives, *, guarded: bool) -> Course:
-    """The course of a run that was asked for so. The first search takes a second or more to load: numpy and scipy."""
+@asynccontextmanager
+async def course(steps: Steps, workload: Workload, objectives: Objectives, *, guarded: bool) -> AsyncIterator[Course]:
+    """The course of a run that was asked for so. A search has a process of its own, which ends with the context. Raises
+    AsideError where that does not start.
+    """
     warm_up_s = _WARM_UP_SHARE * steps.seconds if steps.requests is None else 0.0
     plan = partial(StepPlan, seconds=steps.seconds, requests=steps.requests, warm_up_s=warm_up_s)
     if steps.concurrency is not None:
-        return FixedSteps([plan(concurrency=count) for count in steps.concurrency], to_the_end=not guarded)
-    if steps.rates is not None:
-        return FixedSteps(
+        yield FixedSteps([plan(concurrency=count) for count in steps.concurrency], to_the_end=not guarded)
+    elif steps.rates is not None:
+        yield FixedSteps(
             [plan(_OPEN_STREAMS, loop="open", arrivals=Arrivals(rate_rps=rate)) for rate in steps.rates],
             to_the_end=not guarded,
         )
-    from probe.capacity.search import Search  # noqa: PLC0415 - it brings numpy and scipy, which only this needs
-
-    return Search(workload, objectives, steps.hints, observe_s=steps.observe_s)
+    else:
+        with Aside() as other:
+            search = SearchAside(other, workload, objectives, steps.hints, observe_s=steps.observe_s)
+            await asyncio.to_thread(search.begin)
+            yield search
 
 
 async def preflight(

@@ -214,10 +214,10 @@ class Ramp:
         capacity = await self._considered(partial(self._course.capacity, self._steps, self._stopped()))
         return self._result(capacity)
 
-    def result(self) -> CapacityResult:
+    async def result(self) -> CapacityResult:
         """What was measured so far, and what ended it. Also after `run` has raised: what it cost has to be told."""
         try:
-            capacity = self._course.capacity(self._steps, self._stopped())
+            capacity = await self._considered(partial(self._course.capacity, self._steps, self._stopped()))
         except Exception as error:  # noqa: BLE001 - that may be what `run` has raised
             capacity = Capacity(mode=MODE, reason=f"it could not be computed ({type(error).__name__})")
         return self._result(capacity)

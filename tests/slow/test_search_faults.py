@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.capacity.cases import CASES, Case
 from benchmarks.capacity.play import Played, play
-from probe.capacity import search as search_module
+from probe.capacity import understanding
 from probe.capacity.search import Search
 from probe.errors import TargetError
 from probe.load.ramp import Budget
@@ -26,9 +26,9 @@ BROKEN_AT_S = 50.0  # after it watched for 20 s, in a rung
 @pytest.fixture(autouse=True)
 def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes wrong is not in the last digit."""
-    monkeypatch.setattr(search_module, "_FINAL", 1000)
-    monkeypatch.setattr(search_module, "_ON_THE_WAY", 1000)
-    monkeypatch.setattr(search_module, "_QUICK", 400)
+    monkeypatch.setattr(understanding, "_FINAL", 1000)
+    monkeypatch.setattr(understanding, "_ON_THE_WAY", 1000)
+    monkeypatch.setattr(understanding, "_QUICK", 400)
 
 
 def _as_it_is(_: float, reading: ServerSnapshot) -> ServerSnapshot:

@@ -1,7 +1,8 @@
 """When the requests of an open loop are due."""
 
 import math
-from itertools import islice, pairwise, takewhile
+from itertools import accumulate, islice, pairwise, takewhile
+from statistics import mean, variance
 
 import pytest
 from hypothesis import given
@@ -46,6 +47,26 @@ def test_times_begin_at_or_after_zero_and_never_go_back(arrivals: Arrivals, seed
 @given(patterns(), st.integers(0, 2**31))
 def test_the_same_seed_gives_the_same_times(arrivals: Arrivals, seed: int) -> None:
     assert first(arrivals, 50, seed) == first(arrivals, 50, seed)
+
+
+@given(RATES, st.lists(st.floats(0.1, 60), min_size=1, max_size=4), st.integers(0, 2**31))
+def test_in_a_counted_stretch_as_many_come_as_the_rate_says(rate: float, counted: list[float], seed: int) -> None:
+    ends = list(accumulate(counted))
+    if rate * ends[-1] > 5000:
+        return
+    due = [at * 1e-9 for at in first(Arrivals(rate_rps=rate, counted_s=tuple(counted)), round(rate * ends[-1]), seed)]
+    for end in ends:
+        assert sum(at <= end + 1e-9 for at in due) == round(rate * end)
+
+
+def test_within_a_counted_stretch_the_arrivals_are_those_of_a_poisson_process() -> None:
+    """Numbers in halves of it are binomial: as many on average, and half the variance of a Poisson count."""
+    halves = []
+    for seed in range(400):
+        due = first(Arrivals(rate_rps=20, counted_s=(10.0,)), 200, seed)
+        halves.append(sum(at < 5e9 for at in due))
+    assert mean(halves) == pytest.approx(100, abs=1.5)
+    assert variance(halves) == pytest.approx(50, rel=0.25)
 
 
 @pytest.mark.parametrize("arrivals", RANDOM)

@@ -26,7 +26,7 @@ def _rung(rate_rps: float = 10.0, predicted: Predicted = AS_SEEN, scatter: float
     )
     by_chance = {"ttft_s": scatter, "tpot_s": scatter, "ttft_p50_s": 0.02, "tpot_p50_s": 0.005}
     twin = replace(predicted, scatter=by_chance)
-    return Rung(rate_rps, rate_rps, seen, RUN, None, predicted=twin, tails={"ttft": 0.3, "tpot": 0.03})
+    return Rung(rate_rps, seen, RUN, None, predicted=twin, tails={"ttft": 0.3, "tpot": 0.03})
 
 
 def _twin(times: float, tail_times: float = 1.0) -> Predicted:

@@ -39,7 +39,7 @@ def _seen(known: Profile, asked: Workload, rate_rps: float, seconds: float) -> t
         return await VirtualLoad(server, asked, 7).run(plan, asyncio.Event(), lambda _: None)
 
     came = virtually(run(), within_s=10_000)
-    return model, Rung(rate_rps, rate_rps, summary.summarize(came, OBJECTIVES), came, None)
+    return model, Rung(rate_rps, summary.summarize(came, OBJECTIVES), came, None)
 
 
 def _replay(bare: Twin, rung: Rung) -> tuple[Visit, ...]:

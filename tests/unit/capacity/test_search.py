@@ -1,5 +1,5 @@
 """The search's rules: where it goes, when it ends, and what it publishes. Whole searches on servers of known capacity
-are in benchmarks/capacity, and one of them in tests/integration/test_search_virtual.py.
+are in benchmarks/capacity, and one of them in tests/slow/test_search_virtual.py.
 """
 
 import itertools
@@ -15,6 +15,9 @@ from probe.capacity.bottleneck import Bottleneck
 from probe.capacity.hints import Hints
 from probe.capacity.rung import sent, steady
 from probe.capacity.search import Search
+from probe.capacity.twin import Predicted
+from probe.capacity.understanding import Knee
+from probe.capacity.verdict import doubt, too_much
 from probe.capacity.windows import Window
 from probe.guard import SERVER_RESTARTED
 from probe.records import StepPlan, StepRun, StepSummary, Stopped
@@ -32,11 +35,21 @@ def _run(search: Search, summary: StepSummary, tripped: str | None = None) -> St
     return plan
 
 
-def _search() -> Search:
+def _search(forecast_rps: float | None = None) -> Search:
+    """One whose model says so, whatever is seen."""
     search = Search(_LENGTHS, CHAT, explain=False)
     lone = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
     search.saw([snapshot(), snapshot()], lone)
+    if forecast_rps is not None:
+        _says(search, forecast_rps)
     return search
+
+
+def _says(search: Search, rate_rps: float, limits: Bottleneck | None = None) -> None:
+    search.known.forecast_rps = rate_rps
+    knee = Knee(rate_rps, (0.9 * rate_rps, 1.1 * rate_rps), "ttft", 4.0, limits)
+    search.known.knee = lambda **_: knee  # type: ignore[method-assign]
+    search._knee = None
 
 
 def test_without_live_traffic_it_begins_with_about_one_request_in_flight_and_rises() -> None:
@@ -60,11 +73,10 @@ def test_it_ends_also_on_a_server_that_tells_nothing_and_says_so() -> None:
 
 
 def test_users_who_come_meanwhile_and_leave_no_room_end_it() -> None:
-    search = _search()
-    search.forecast_rps = 10.0
+    search = _search(10.0)
     assert search.next() is not None
     _run(search, step())
-    search._live_equivalent_rps = 100.0
+    search.known.live_equivalent_rps = 100.0
     assert search.next() is None
 
 
@@ -89,19 +101,17 @@ def test_a_step_that_our_own_side_spoilt_ends_it_without_a_figure(reason: str) -
 
 @pytest.mark.parametrize("stopped", [Stopped("guard", SERVER_RESTARTED), Stopped("error", "worker_lost")])
 def test_a_run_that_broke_publishes_nothing(stopped: Stopped) -> None:
-    search = _search()
-    search.forecast_rps = 10.0
+    search = _search(10.0)
     found = search.capacity([step()], stopped)
     assert (found.requests_per_second, found.mode) == (None, "forecast")
 
 
 def test_a_load_that_breaks_far_below_the_forecast_puts_the_model_aside() -> None:
-    search = _search()
-    search.forecast_rps = 10.0
-    search.model.max_num_seqs = 8
+    search = _search(10.0)
+    search.known.model.max_num_seqs = 8
     _run(search, step())
     first, again = (_run(search, step(broken=("ttft",))) for _ in range(2))
-    assert search.rungs[-1].came_rps < 8.5
+    assert search.known.rungs[-1].came_rps < 8.5
     assert first.arrivals == again.arrivals, "it may have been a slow moment"
     _run(search, step())
     found = search.capacity([step()], DONE)
@@ -110,39 +120,35 @@ def test_a_load_that_breaks_far_below_the_forecast_puts_the_model_aside() -> Non
 
 
 def test_a_load_that_breaks_once_and_holds_the_next_time_refutes_nothing() -> None:
-    search = _search()
-    search.forecast_rps = 10.0
+    search = _search(10.0)
     _run(search, step())
     _run(search, step(broken=("ttft",)))
-    assert search._broken()
+    assert too_much(search.known)
     _run(search, step())
-    assert search._broken() == []
+    assert too_much(search.known) == []
     assert search.capacity([step()], DONE).mode == "forecast"
 
 
 def test_a_rung_that_a_budget_ended_neither_held_nor_broke() -> None:
-    search = _search()
-    search.forecast_rps = 10.0
+    search = _search(10.0)
     _run(search, step(reason="cut_short"))
-    assert (search.rungs[0].held, search.rungs[0].broke) == (False, False)
-    assert search._broken() == []
+    assert (search.known.rungs[0].held, search.known.rungs[0].broke) == (False, False)
+    assert too_much(search.known) == []
 
 
 def test_what_holds_far_above_the_forecast_puts_the_model_aside() -> None:
-    search = _search()
-    search.forecast_rps = 3.0
+    search = _search(3.0)
     _run(search, replace(step(), requests=replace(step().requests, ok=39)))
-    search.rungs = [replace(search.rungs[0], came_rps=9.0)]
-    assert search._doubt() is None, "few may have been in time by luck"
+    search.known.rungs = [replace(search.known.rungs[0], came_rps=9.0)]
+    assert doubt(search.known) is None, "few may have been in time by luck"
     many = replace(step(), requests=replace(step().requests, ok=40))
-    search.rungs = [replace(search.rungs[0], step=many)]
-    assert "were in time" in str(search._doubt())
+    search.known.rungs = [replace(search.known.rungs[0], step=many)]
+    assert "were in time" in str(doubt(search.known))
 
 
 def test_without_a_model_it_ends_between_what_held_and_what_broke() -> None:
     """It takes 6 requests/s; the model says 10."""
-    search = _search()
-    search.forecast_rps = 10.0
+    search = _search(10.0)
     enough = replace(step(), requests=replace(step().requests, ok=100))
     while (plan := search.next()) is not None:
         assert plan.arrivals is not None
@@ -157,26 +163,50 @@ def test_without_a_model_it_ends_between_what_held_and_what_broke() -> None:
 
 
 def test_what_held_at_a_higher_load_refutes_what_broke_by_chance() -> None:
-    search = _search()
-    search.forecast_rps = 10.0
+    search = _search(10.0)
     _run(search, step(broken=("tpot",)))
-    assert search._broken() == [search.rungs[0].came_rps]
-    search.rungs.append(replace(search.rungs[0], came_rps=search.rungs[0].came_rps * 1.2, step=step()))
-    assert search._broken() == []
+    assert too_much(search.known) == search.known.rungs
+    search.known.rungs.append(
+        replace(search.known.rungs[0], came_rps=search.known.rungs[0].came_rps * 1.2, step=step())
+    )
+    assert too_much(search.known) == []
 
 
 def test_a_capacity_names_what_its_bottleneck_costs_and_how_near_the_gpu_s_limits_it_is() -> None:
     search = Search(_LENGTHS, CHAT, Hints(gpu="NVIDIA L4"), explain=False)
     busy = [snapshot(estimated_flops=flops, estimated_read_bytes=flops) for flops in (1e12, 2e12)]
-    search.model.learn([busy[0], replace(busy[1], at_ns=10**10)])
-    search.forecast_rps, search.interval = 10.0, (9.0, 11.0)
-    search._bottleneck = Bottleneck("kv_cache", {"host": 0.1, "kv_cache": 0.4})
+    search.known.model.learn([busy[0], replace(busy[1], at_ns=10**10)])
+    _says(search, 10.0, Bottleneck("kv_cache", {"host": 0.1, "kv_cache": 0.4}))
     found = search.capacity([step()], DONE)
     assert (found.bottleneck, found.bottleneck_gain) == ("kv_cache", 0.4)
     assert found.roofline is not None
     assert found.roofline.bandwidth_ratio == pytest.approx(1 / 3)
-    search._bottleneck = Bottleneck(None, {"host": 0.01})
+    _says(search, 10.0, Bottleneck(None, {"host": 0.01}))
     assert search.capacity([step()], DONE).bottleneck_gain is None
+
+
+def test_memory_that_runs_out_on_the_twin_too_caps_no_capacity_but_no_load_goes_there_again() -> None:
+    search = _search(10.0)
+    for _ in range(2):
+        _run(search, step())
+    plan = _run(search, step(reason="cut_short"), tripped="preemptions")
+    assert plan.arrivals is not None
+    assert too_much(search.known) == search.known.rungs[2:]
+    assert search.capacity([step()], DONE).requests_per_second == pytest.approx(plan.arrivals.rate_rps * 1.035)
+    for preempts in (0.5, 2.0):
+        twins = Predicted(0.1, 0.01, 0.1, 0.01, 4.0, preempts)
+        search.known.rungs[2] = replace(search.known.rungs[2], predicted=twins)
+        assert bool(too_much(search.known)) is (preempts < 1)
+    assert search.capacity([step()], DONE).requests_per_second == 10.0
+    again = search.next()
+    assert again is None or (again.arrivals is not None and again.arrivals.rate_rps < plan.arrivals.rate_rps)
+
+
+def test_as_many_requests_come_in_a_rung_as_it_says() -> None:
+    plan = _search(10.0).next()
+    assert plan is not None
+    assert plan.arrivals is not None
+    assert plan.arrivals.counted_s[:2] == (plan.warm_up_s, plan.seconds)
 
 
 def _window(at: float, running: float) -> Window:

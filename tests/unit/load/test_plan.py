@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from example_records import CHAT, snapshot
 
+from probe.aside import Aside
 from probe.capacity.fixed import FixedSteps
 from probe.capacity.hints import Hints, ModelSize
-from probe.capacity.search import Search
 from probe.config import CapacityConfig
 from probe.errors import TargetError
 from probe.guard import GuardLimits
@@ -130,9 +130,12 @@ WORKLOAD = Workload(name="w", api=Api.CHAT, prompt_tokens=8, output_tokens=4)
 
 
 def _plans(steps: Steps) -> list[StepPlan]:
-    way = course(steps, WORKLOAD, CHAT, guarded=True)
-    assert isinstance(way, FixedSteps)
-    return list(iter(way.next, None))
+    async def ask() -> list[StepPlan]:
+        async with course(steps, WORKLOAD, CHAT, guarded=True) as way:
+            assert isinstance(way, FixedSteps)
+            return list(iter(way.next, None))
+
+    return asyncio.run(ask())
 
 
 def test_a_closed_loop_is_a_step_for_each_concurrency_in_that_order() -> None:
@@ -152,22 +155,19 @@ def test_an_open_loop_is_a_step_for_each_rate_with_poisson_arrivals() -> None:
 
 
 def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
+    kept: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(Aside, "__init__", lambda _: None)
+    monkeypatch.setattr(Aside, "__exit__", lambda *_: None)
+    monkeypatch.setattr(Aside, "keep", lambda _, *what: kept.append(what))
 
-    class Seen(Search):
-        def __init__(self, *what: Any, **more: Any) -> None:
-            asked.append((*what, more))
-            super().__init__(*what, **more)
+    async def ask() -> None:
+        hints = Hints(max_num_seqs=8, max_num_batched_tokens=512)
+        async with course(Steps(observe_s=7.0, hints=hints), WORKLOAD, CHAT, guarded=True) as way:
+            assert way.observe_s == 7.0
+            assert way.survives_overload
+            assert kept == [("probe.capacity.search:Search", WORKLOAD, CHAT, hints)]
 
-    monkeypatch.setattr("probe.capacity.search.Search", Seen)
-    way = course(Steps(observe_s=7.0, hints=Hints(8, 512)), WORKLOAD, CHAT, guarded=True)
-    assert way.observe_s == 7.0
-    assert way.survives_overload
-    course(Steps(), WORKLOAD, CHAT, guarded=True)
-    assert asked == [
-        (WORKLOAD, CHAT, Hints(max_num_seqs=8, max_num_batched_tokens=512), {"observe_s": 7.0}),
-        (WORKLOAD, CHAT, Hints(), {"observe_s": 30.0}),
-    ]
+    asyncio.run(ask())
 
 
 @pytest.mark.parametrize(

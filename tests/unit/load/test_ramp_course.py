@@ -354,7 +354,7 @@ def test_a_course_that_fails_ends_the_run_with_its_error_and_the_cost_is_told() 
         ramp = _asked(course).ramp(load, FakeMetrics(), VirtualClock())
         with pytest.raises(ZeroDivisionError):
             await ramp.run()
-        return ramp.result()
+        return await ramp.result()
 
     result = virtually(run())
     assert result.cost.requests > 100

@@ -1,0 +1,79 @@
+"""Arithmetic in another process: what it returns, what it raises, and that it ends with us."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from process import eventually
+
+from probe.aside import Aside, AsideError, aside
+
+
+@pytest.fixture
+def other() -> Iterator[Aside]:
+    with Aside() as process:
+        yield process
+
+
+def test_it_calls_a_function_elsewhere_and_with_less_priority(other: Aside) -> None:
+    assert other.call("os:getpid") != os.getpid()
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert other.call("os:getpriority", os.PRIO_PROCESS, 0) == min(ours + 10, 19)
+
+
+def test_what_it_keeps_can_be_asked_again_and_again(other: Aside) -> None:
+    other.keep("collections:Counter", "aab")
+    other.ask("update", "b")
+    assert dict(other.ask("most_common")) == {"a": 2, "b": 2}
+
+
+def test_an_error_comes_back_as_one_line_and_ends_nothing(other: Aside) -> None:
+    with pytest.raises(AsideError, match=r"^json:loads: JSONDecodeError: "):
+        other.call("json:loads", "{\n")
+    assert other.call("json:loads", "[1]") == [1]
+
+
+def test_a_process_that_dies_is_told(other: Aside) -> None:
+    with pytest.raises(AsideError, match=r"os:_exit ended \(3\)"):
+        other.call("os:_exit", 3)
+
+
+def test_a_single_call_for_an_event_loop() -> None:
+    assert asyncio.run(aside("math:hypot", 3.0, 4.0)) == 5.0
+
+
+def test_cancelling_a_call_ends_its_process() -> None:
+    async def run() -> float:
+        thinking = asyncio.create_task(aside("time:sleep", 60))
+        await asyncio.sleep(0.5)
+        thinking.cancel()
+        began = time.monotonic()
+        with suppress(asyncio.CancelledError):
+            await thinking
+        return time.monotonic() - began
+
+    began = time.monotonic()
+    assert asyncio.run(run()) < 5
+    assert time.monotonic() - began < 20, "the thread that waited for it has ended too"
+
+
+def test_it_ends_when_the_process_that_started_it_is_killed() -> None:
+    code = "from probe.aside import Aside; import time; print(Aside().call('os:getpid'), flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    eventually(lambda: not _alive(pid), within_s=10, what="the end of the orphan")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

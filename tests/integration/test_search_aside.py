@@ -1,0 +1,42 @@
+"""A search in another process goes the same way as one in this process."""
+
+from dataclasses import replace
+
+from example_records import CHAT, record, spec, step
+from seen_servers import CHAT as LENGTHS
+from seen_servers import FAST, profile, watched
+
+from probe.aside import Aside
+from probe.capacity.hints import Hints
+from probe.capacity.search import Search
+from probe.load.ramp import Course
+from probe.load.search_aside import SearchAside
+from probe.records import Capacity, StepPlan, StepRun, Stopped
+
+RATE_RPS = 8.0
+READINGS = watched(profile(FAST), LENGTHS, RATE_RPS, 90.0)
+
+
+def _ask(course: Course) -> tuple[list[StepPlan | None], Capacity]:
+    """A rung of requests that all were as quick as one alone."""
+    lone = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
+    course.saw(READINGS[:60], lone)
+    plan = course.next()
+    assert plan is not None
+    assert plan.arrivals is not None
+    begin_s = READINGS[60].at_ns * 1e-9
+    sent = tuple(record(start_s=begin_s + i, asked=spec(300, 40)) for i in range(25))
+    run = StepRun(plan, sent, (READINGS[60].at_ns, READINGS[-1].at_ns), (), cut_short=False)
+    course.took(step(), run, READINGS[60:], None)
+    return [plan, course.next()], course.capacity([step()], Stopped("done"))
+
+
+def test_it_goes_the_same_way_as_one_in_this_process() -> None:
+    with Aside() as other:
+        afar = SearchAside(other, LENGTHS, CHAT, Hints(), observe_s=7.0)
+        afar.begin()
+        here = Search(LENGTHS, CHAT, Hints(), observe_s=7.0)
+        plans, found = _ask(afar)
+        assert (plans, found) == _ask(here)
+        assert found.requests_per_second is not None or found.reason
+        assert (afar.observe_s, afar.survives_overload, afar.ended()) == (7.0, here.survives_overload, here.ended())
