@@ -22,6 +22,7 @@ _BLOCK = 16
 # So many requests tell where the capacity is, to 2 % or so.
 _FINE = 3000
 _PRECISION = 0.008  # of a rate, relative
+_FIRST_STEP = 0.04  # of a rate, as a logarithm, doubled each time: the first guess is mostly near
 _FAR = 6.0  # e-folds from the first guess
 _ENDLESS = 4.0  # latency over objective, from which on it does not matter how much
 # A queue that holds this share of all requests has no end.
@@ -169,7 +170,7 @@ def _root(excess: Callable[[float], float], near: float) -> float:
     """Where a rising function of a rate crosses 0, to about half a per cent: regula falsi in logarithms."""
     low = high = math.log(near)
     at_low = at_high = excess(near)
-    step = 0.12
+    step = _FIRST_STEP
     while at_high <= 0:
         if high - math.log(near) > _FAR:
             return math.exp(high)

@@ -242,7 +242,7 @@ class Understanding:
     def _ttfts_behind(self, bare: Twin, tried: Front, rung: Rung) -> Sequence[float]:
         """On average of some replays: nobody knows when the live users came."""
         twin = replace(bare, front_end=tried.front_end, added_s=tried.added_s)
-        twin = replace(twin, cost=scaled(twin.cost, self.model.slower(rung.part)))
+        twin = replace(twin, cost=scaled(bare.cost, self.model.slower(rung.part)))
         played = [
             replayed(
                 twin, sent(rung.run), self.model.live, settle_s=self._settle_s(rung), came=rung.came, seed=seed
