@@ -126,6 +126,26 @@ SERVER_E2E = _series(
     "histogram", "server_e2e_seconds", "E2E of all users' requests, as the server measures it", _SERVER
 )
 SERVER_QUEUE = _series("histogram", "server_queue_seconds", "Time requests waited in the server's queue", _SERVER)
+SERVER_PREFILL = _series("histogram", "server_prefill_seconds", "Time the server read requests' prompts for", _SERVER)
+SERVER_DECODE = _series("histogram", "server_decode_seconds", "Time the server generated for requests", _SERVER)
+SERVER_ITERATION_TOKENS = _series(
+    "histogram", "server_iteration_tokens", "Tokens the server computed in a step of its engine", _SERVER
+)
+SERVER_PREEMPTIONS_PER_REQUEST = _series(
+    "histogram",
+    "server_preemptions_per_request",
+    "How often a request was preempted; source: the server's own histogram, or counters, which give sum and count only",
+    (*_SERVER, "source"),
+)
+SERVER_DRAFTS = _series(
+    "counter", "server_speculation_drafts_total", "Steps of the server in which it speculated", _SERVER
+)
+SERVER_DRAFT_TOKENS = _series(
+    "counter", "server_speculation_draft_tokens_total", "Tokens the server speculated on", _SERVER
+)
+SERVER_ACCEPTED_TOKENS = _series(
+    "counter", "server_speculation_accepted_tokens_total", "Tokens it speculated on and kept", _SERVER
+)
 SERVER_INFO = _series(
     "gauge", "server_info", "1, labelled with the engine and its version", (*_SERVER, "engine", "version")
 )

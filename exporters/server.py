@@ -17,6 +17,9 @@ _COUNTERS = (
     (names.SERVER_PREFIX_QUERIES, "prefix_cache_queries"),
     (names.SERVER_PREFIX_HITS, "prefix_cache_hits"),
     (names.SERVER_REJECTIONS, "rejections"),
+    (names.SERVER_DRAFTS, "drafts"),
+    (names.SERVER_DRAFT_TOKENS, "draft_tokens"),
+    (names.SERVER_ACCEPTED_TOKENS, "accepted_tokens"),
 )
 _HISTOGRAMS = (
     (names.SERVER_TTFT, "ttft"),
@@ -24,6 +27,9 @@ _HISTOGRAMS = (
     (names.SERVER_TPOT, "tpot"),
     (names.SERVER_E2E, "e2e"),
     (names.SERVER_QUEUE, "queue"),
+    (names.SERVER_PREFILL, "prefill"),
+    (names.SERVER_DECODE, "decode"),
+    (names.SERVER_ITERATION_TOKENS, "iteration_tokens"),
 )
 # vLLM before 0.20 does not say why a request waits.
 _NO_REASON = "unknown"
@@ -87,13 +93,29 @@ def _plain(read: dict[str, ServerSnapshot]) -> Iterator[Metric]:
 
 def _histograms(read: dict[str, ServerSnapshot]) -> Iterator[Metric]:
     for series, key in _HISTOGRAMS:
-        family = HistogramMetricFamily(series.name, series.help, labels=series.labels)
+        family = _histogram(series)
         for target, snapshot in read.items():
-            histogram: Histogram | None = snapshot.histograms.get(key)
-            if histogram is not None and histogram.buckets:
-                buckets = [("+Inf" if le == float("inf") else str(le), count) for le, count in histogram.buckets]
-                family.add_metric([target], buckets, histogram.sum)
+            if key in snapshot.histograms:
+                _add(family, [target], snapshot.histograms[key])
         yield family
+    family = _histogram(names.SERVER_PREEMPTIONS_PER_REQUEST)
+    for target, snapshot in read.items():
+        if "preemptions" in snapshot.histograms:
+            _add(family, [target, "histogram"], snapshot.histograms["preemptions"])
+        elif snapshot.preemptions is not None and snapshot.finished:
+            requests = sum(snapshot.finished.values())
+            _add(family, [target, "counters"], Histogram(((float("inf"), requests),), snapshot.preemptions))
+    yield family
+
+
+def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
+    if histogram.buckets:
+        buckets = [("+Inf" if le == float("inf") else str(le), count) for le, count in histogram.buckets]
+        family.add_metric(labels, buckets, histogram.sum)
+
+
+def _histogram(series: Series) -> HistogramMetricFamily:
+    return HistogramMetricFamily(series.name, series.help, labels=series.labels)
 
 
 def _gauge(series: Series) -> GaugeMetricFamily:

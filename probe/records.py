@@ -486,6 +486,11 @@ class ServerSnapshot:
     engines: int = 1
     tokens_by_engine: tuple[float, ...] = ()  # generated; of several data-parallel engines, always in the same order
     running_by_engine: tuple[float, ...] = ()
+    progress: float | None = None  # grows with each step while there is work: tokens, or steps; None: nothing tells it
+    drafts: float | None = None  # of speculative decoding: steps with a draft, its tokens, and those that were accepted
+    draft_tokens: float | None = None
+    accepted_tokens: float | None = None
+    adapters: tuple[str, ...] = ()  # LoRA adapters that run
     flags: Mapping[str, str] = field(default_factory=dict)  # it was started with, as far as it shows them
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
 

@@ -10,7 +10,7 @@ from probe.client.send import NETWORK_ERRORS
 from probe.clock import Clock
 from probe.errors import TargetError
 from probe.records import Outcome, ServerSnapshot
-from probe.server import vllm
+from probe.server import engines
 from probe.words import one_line
 
 _MAX_PAGE_BYTES = 8 * 1024 * 1024
@@ -41,12 +41,12 @@ class Scraper:
                 if self._version is None:
                     self._version = await self._ask_version()
                 page = await self._get(self._metrics, self._endpoint.metrics_address)
-            return vllm.parse(page, self._clock.monotonic_ns(), self._clock.wall_s(), self._version)
+            return engines.parse(page, self._clock.monotonic_ns(), self._clock.wall_s(), self._version)
         except NETWORK_ERRORS as error:
             self._version = None
             words = one_line(str(error)) or type(error).__name__
             raise TargetError(
-                f"{self._endpoint.metrics_address}: no vLLM metrics ({words})", Outcome.UNREACHABLE
+                f"{self._endpoint.metrics_address}: no metrics of a server ({words})", Outcome.UNREACHABLE
             ) from None
 
     async def _ask_version(self) -> str:

@@ -1,4 +1,4 @@
-"""vLLM's /metrics page to a ServerSnapshot. The only file with "vllm:" names. Pure.
+"""vLLM's /metrics page, from 0.8 on, to a ServerSnapshot. The only file with "vllm:" names. Pure.
 
 Names moved between versions; each value is looked for under today's name first. Values are summed over
 the engines of a data-parallel server, but for the KV cache, where the fullest engine is the one that preempts.
@@ -7,11 +7,23 @@ the engines of a data-parallel server, but for the KV cache, where the fullest e
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from probe.records import Histogram, ServerSnapshot
+from probe.records import ServerSnapshot
+from probe.server.page import (
+    MAX_VALUE,
+    MAX_VALUES,
+    Engine,
+    Samples,
+    by_label,
+    first,
+    histograms,
+    largest,
+    parts,
+    total,
+)
 
 RUNNING = ("vllm:num_requests_running",)
 WAITING = ("vllm:num_requests_waiting",)
@@ -24,6 +36,11 @@ GENERATION_TOKENS = ("vllm:generation_tokens_total",)
 FINISHED = ("vllm:request_success_total",)  # counts errors and aborts too, by finished_reason
 PREFIX_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
 PREFIX_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
+ADAPTERS = ("vllm:lora_requests_info",)
+# Of speculative decoding; the first one from 0.9 on, and only where there is speculation.
+DRAFTS = ("vllm:spec_decode_num_drafts_total",)
+DRAFT_TOKENS = ("vllm:spec_decode_num_draft_tokens_total",)
+ACCEPTED_TOKENS = ("vllm:spec_decode_num_accepted_tokens_total",)
 CACHE_CONFIG = ("vllm:cache_config_info",)
 # Of one GPU, whatever the number of them that an engine has. Zero without --enable-mfu-metrics (seen on 0.32).
 ESTIMATED_FLOPS = ("vllm:estimated_flops_per_gpu_total",)
@@ -43,20 +60,17 @@ HISTOGRAMS: Mapping[str, Sequence[str]] = {
     "e2e": ("vllm:e2e_request_latency_seconds",),
     "queue": ("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
     "prefill": ("vllm:request_prefill_time_seconds",),
+    "decode": ("vllm:request_decode_time_seconds",),
+    "preemptions": ("vllm:request_num_preemptions",),  # a request; from 0.30
     "prompt_length": ("vllm:request_prompt_tokens",),
     "output_length": ("vllm:request_generation_tokens",),
     "iteration_tokens": ("vllm:iteration_tokens_total",),
 }
 _PLAIN = (
     *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *PROMPT_TOKENS,
-    *GENERATION_TOKENS, *FINISHED, *PREFIX_QUERIES, *PREFIX_HITS, *CACHE_CONFIG,
-    *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
+    *GENERATION_TOKENS, *FINISHED, *PREFIX_QUERIES, *PREFIX_HITS, *CACHE_CONFIG, *ADAPTERS,
+    *DRAFTS, *DRAFT_TOKENS, *ACCEPTED_TOKENS, *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
 )  # fmt: skip
-_PARTS = tuple(name + part for names in HISTOGRAMS.values() for name in names for part in ("_bucket", "_sum"))
-_WANTED = frozenset((*_PLAIN, *_PARTS))
-# Every bucket and every value of a label is a series of ours: a few times what vLLM has.
-_MAX_BUCKETS, _MAX_VALUES, _MAX_VALUE = 100, 20, 64
-_MAX_LINE = 16_384  # the parser's time grows with the square of a line's labels; vLLM's longest line has 1 to 2 kB
 # What a forecast needs of the past: gauges, counters, and of histograms their sums and counts.
 _FORECAST_HISTOGRAMS = ("ttft", "itl", "prefill", "prompt_length", "iteration_tokens")
 HISTORY = (
@@ -97,12 +111,12 @@ def from_history(series: Iterable[_Series]) -> list[ServerSnapshot]:
         for at_s, value in values:
             if math.isfinite(value):
                 read[at_s][name].append(Sample(name, own, value))
-    moments = sorted(at_s for at_s, samples in read.items() if _first(samples, RUNNING))
+    moments = sorted(at_s for at_s, samples in read.items() if first(samples, RUNNING))
     found: dict[float, ServerSnapshot] = {}
     for at_s in moments:
         scraped_s = scraped.get(at_s, at_s)
         if scraped_s not in found:
-            found[scraped_s] = _snapshot(read[at_s], round(scraped_s * 1e9), scraped_s, "unknown")
+            found[scraped_s] = replace(_snapshot(read[at_s]), at_ns=round(scraped_s * 1e9), wall_s=scraped_s)
     return list(found.values())
 
 
@@ -124,118 +138,77 @@ def differing_labels(series: Iterable[_Series]) -> dict[str, list[str]]:
     return {}
 
 
-def parse(page: str, at_ns: int, wall_s: float, version: str = "unknown") -> ServerSnapshot:
-    """The snapshot of one page. Raises ValueError where the page is not Prometheus text or not vLLM's."""
-    try:
-        return _snapshot(_samples(page), at_ns, wall_s, version)
-    except (LookupError, ArithmeticError) as error:  # a bucket without `le`, an integer beyond any float, ...
-        raise ValueError(f"a damaged page: {error!r}") from None
-
-
-def _snapshot(samples: Mapping[str, list[Sample]], at_ns: int, wall_s: float, version: str) -> ServerSnapshot:
-    if not samples:
-        raise ValueError("no vllm: series on the page")
-    running = _total(samples, RUNNING)
+def _snapshot(found: Samples) -> ServerSnapshot:
+    drafts = total(found, *DRAFTS)
     return ServerSnapshot(
-        at_ns=at_ns,
-        wall_s=wall_s,
+        at_ns=0,
+        wall_s=0.0,
         engine="vllm",
-        version=version,
-        running=running,
-        waiting=_total(samples, WAITING),
-        waiting_by_reason=_by_label(samples, WAITING_BY_REASON, "reason"),
-        kv_cache_usage=_largest(samples, KV_USAGE),
-        preemptions=_total(samples, PREEMPTIONS),
-        rejections=_total(samples, REJECTIONS),
-        prompt_tokens=_total(samples, PROMPT_TOKENS),
-        generation_tokens=_total(samples, GENERATION_TOKENS),
-        finished=_by_label(samples, FINISHED, "finished_reason"),
-        prefix_cache_queries=_total(samples, PREFIX_QUERIES),
-        prefix_cache_hits=_total(samples, PREFIX_HITS),
-        kv_cache_tokens=_kv_cache_tokens(samples),
-        estimated_flops=_total(samples, ESTIMATED_FLOPS) or None,
-        estimated_read_bytes=_total(samples, ESTIMATED_READ_BYTES) or None,
-        estimated_write_bytes=_total(samples, ESTIMATED_WRITE_BYTES) or None,
-        engines=max(len(_first(samples, RUNNING)), 1),
-        tokens_by_engine=_by_engine(samples, GENERATION_TOKENS),
-        running_by_engine=_by_engine(samples, RUNNING),
-        flags=_flags(samples),
-        histograms={key: found for key, names in HISTOGRAMS.items() if (found := _histogram(samples, names))},
+        running=total(found, *RUNNING),
+        waiting=total(found, *WAITING),
+        waiting_by_reason=by_label(found, "reason", *WAITING_BY_REASON),
+        kv_cache_usage=largest(found, *KV_USAGE),
+        preemptions=total(found, *PREEMPTIONS),
+        rejections=total(found, *REJECTIONS),
+        prompt_tokens=total(found, *PROMPT_TOKENS),
+        generation_tokens=total(found, *GENERATION_TOKENS),
+        finished=by_label(found, "finished_reason", *FINISHED),
+        prefix_cache_queries=total(found, *PREFIX_QUERIES),
+        prefix_cache_hits=total(found, *PREFIX_HITS),
+        kv_cache_tokens=_kv_cache_tokens(found),
+        estimated_flops=total(found, *ESTIMATED_FLOPS) or None,
+        estimated_read_bytes=total(found, *ESTIMATED_READ_BYTES) or None,
+        estimated_write_bytes=total(found, *ESTIMATED_WRITE_BYTES) or None,
+        engines=max(len(first(found, RUNNING)), 1),
+        tokens_by_engine=_by_engine(found, GENERATION_TOKENS),
+        running_by_engine=_by_engine(found, RUNNING),
+        progress=total(found, *GENERATION_TOKENS),
+        drafts=drafts,
+        draft_tokens=total(found, *DRAFT_TOKENS) if drafts is not None else None,
+        accepted_tokens=total(found, *ACCEPTED_TOKENS) if drafts is not None else None,
+        adapters=_adapters(found),
+        flags=_flags(found),
+        histograms=histograms(found, HISTOGRAMS),
     )
 
 
-def _samples(page: str) -> dict[str, list[Sample]]:
-    """The wanted samples by name. Lines are chosen before they are parsed: a page has ten times as many.
-
-    Only a line feed ends a line: str.splitlines() would also cut at characters that a label may contain.
-    """
-    lines = [line for line in page.split("\n") if line.partition("{")[0].partition(" ")[0] in _WANTED]
-    if any(len(line) > _MAX_LINE for line in lines):
-        raise ValueError(f"a line of more than {_MAX_LINE} characters")
-    found: dict[str, list[Sample]] = defaultdict(list)
-    for family in text_string_to_metric_families("\n".join(lines) + "\n"):
-        for sample in family.samples:
-            if math.isfinite(sample.value):
-                found[sample.name].append(sample)
-    return found
-
-
-def _first(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> list[Sample]:
-    return next((samples[name] for name in names if samples.get(name)), [])
-
-
-def _total(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> float | None:
-    found = _first(samples, names)
-    return sum(sample.value for sample in found) if found else None
-
-
-def _largest(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> float | None:
-    return max((sample.value for sample in _first(samples, names)), default=None)
-
-
-def _by_label(samples: Mapping[str, list[Sample]], names: Iterable[str], label: str) -> dict[str, float]:
-    totals: dict[str, float] = defaultdict(float)
-    for sample in _first(samples, names):
-        value = sample.labels.get(label, "")[:_MAX_VALUE]
-        totals[value if value in totals or len(totals) < _MAX_VALUES else "other"] += sample.value
-    return dict(totals)
-
-
-def _by_engine(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> tuple[float, ...]:
+def _by_engine(found: Samples, names: Iterable[str]) -> tuple[float, ...]:
     """The values in the order of the engines' labels; nothing where there is one engine."""
-    found = sorted((sorted(sample.labels.items()), sample.value) for sample in _first(samples, names))
-    return tuple(value for _, value in found) if len(found) > 1 else ()
+    values = sorted((sorted(sample.labels.items()), sample.value) for sample in first(found, names))
+    return tuple(value for _, value in values) if len(values) > 1 else ()
 
 
-def _histogram(samples: Mapping[str, list[Sample]], names: Iterable[str]) -> Histogram | None:
-    for name in names:
-        buckets: dict[float, float] = defaultdict(float)
-        for sample in samples.get(f"{name}_bucket", ()):
-            buckets[float(sample.labels["le"])] += sample.value
-        if len(buckets) > _MAX_BUCKETS:
-            raise ValueError(f"{name} has more than {_MAX_BUCKETS} buckets")
-        if buckets:
-            total = sum(sample.value for sample in samples.get(f"{name}_sum", ()))
-            return Histogram(buckets=tuple(sorted(buckets.items())), sum=total)
-    return None
+def _adapters(found: Samples) -> tuple[str, ...]:
+    """The LoRA adapters that run. The value is when that was so, and series of the past stay: the latest counts."""
+    latest = max(first(found, ADAPTERS), key=lambda sample: sample.value, default=None)
+    running = latest.labels.get("running_lora_adapters", "").split(",") if latest is not None else []
+    return tuple(sorted({name.strip()[:MAX_VALUE] for name in running if name.strip()}))[:MAX_VALUES]
 
 
-def _kv_cache_tokens(samples: Mapping[str, list[Sample]]) -> float | None:
+def _kv_cache_tokens(found: Samples) -> float | None:
     """Tokens the KV cache of all engines holds: blocks times block size, from the labels of cache_config_info."""
-    total = 0.0
-    for sample in _first(samples, CACHE_CONFIG):
+    tokens = 0.0
+    for sample in first(found, CACHE_CONFIG):
         try:
-            total += float(sample.labels["num_gpu_blocks"]) * float(sample.labels["block_size"])
+            tokens += float(sample.labels["num_gpu_blocks"]) * float(sample.labels["block_size"])
         except (KeyError, ValueError):
             return None
-    return total if math.isfinite(total) and total > 0 else None
+    return tokens if math.isfinite(tokens) and tokens > 0 else None
 
 
-def _flags(samples: Mapping[str, list[Sample]]) -> dict[str, str]:
+def _flags(found: Samples) -> dict[str, str]:
     """How the server was started, as far as it shows: what is not set is absent. All engines of a server are alike."""
-    engines = _first(samples, CACHE_CONFIG)
+    engines = first(found, CACHE_CONFIG)
     if not engines:
         return {}
     labels = engines[0].labels
-    shown = {name: labels[name][:_MAX_VALUE] for name in FLAGS if labels.get(name, "None") not in ("None", "[]")}
+    shown = {name: labels[name][:MAX_VALUE] for name in FLAGS if labels.get(name, "None") not in ("None", "[]")}
     return shown | {"engines": str(len(engines))}
+
+
+ENGINE = Engine(
+    "vllm",
+    ("vllm:",),
+    frozenset((*_PLAIN, *parts(name for names in HISTOGRAMS.values() for name in names))),
+    _snapshot,
+)

@@ -1,7 +1,9 @@
 """The /metrics page as a whole: exactly this text for these records, clean for Prometheus, and of bounded size."""
 
 import os
+import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from probe.capacity.shift import METHODS
 from probe.clock import SystemClock
 from probe.config import config_from
 from probe.records import Baseline, Outcome, Shift, Stopped, Traffic
-from probe.server import vllm
+from probe.server import engines
 
 GOLDEN = Path(__file__).parent.parent / "golden/metrics/page.txt"
 VLLM_PAGE = Path(__file__).parent.parent / "golden/vllm-0.32/metrics.txt"
@@ -117,7 +119,7 @@ def _values(families: Iterable[Metric]) -> dict[tuple[object, ...], float]:
     }
 
 
-def test_a_target_has_fewer_than_500_series() -> None:
+def test_a_target_has_fewer_than_500_series_for_each_workload() -> None:
     target = {
         "name": "a",
         "base_url": "http://127.0.0.1:9",
@@ -133,7 +135,7 @@ def test_a_target_has_fewer_than_500_series() -> None:
     for outcome in Outcome:
         app.record(record(outcome=outcome))
         app.record(record(outcome=outcome, traffic=Traffic.CAPACITY, asked=spec(workload="long")))
-    app.snapshot("a", vllm.parse(VLLM_PAGE.read_text().partition("\n\n")[2] or VLLM_PAGE.read_text(), 0, WALL_S))
+    app.snapshot("a", engines.parse(VLLM_PAGE.read_text().partition("\n\n")[2] or VLLM_PAGE.read_text(), 0, WALL_S))
     for stopped in ("done", "guard", "budget", "interrupt"):
         app.result(result(result_id=stopped, stopped=Stopped(stopped, "queue")))
     for night in range(10):
@@ -142,7 +144,10 @@ def test_a_target_has_fewer_than_500_series() -> None:
     series = [line for line in page.splitlines() if 'target="a"' in line]
     assert any("kneewatch_server_ttft_seconds_bucket" in line for line in series)
     assert any("kneewatch_knee_shifted" in line for line in series)
-    assert len(series) < 500
+    shared = sum('workload="' not in line for line in series)
+    by_workload = Counter(workload[1] for line in series if (workload := re.search('workload="(.*?)"', line)))
+    assert set(by_workload) == {"default", "short", "long"}
+    assert shared + max(by_workload.values()) < 500
 
 
 def test_a_target_that_stops_answering_keeps_only_that_it_does() -> None:

@@ -111,3 +111,27 @@ def test_a_histogram_without_buckets_is_left_out() -> None:
     registry, exporter = _registry()
     exporter.observe("a", snapshot(histograms={"ttft": Histogram(buckets=(), sum=0.0)}))
     assert values(registry, f"{names.SERVER_TTFT.name}_count") == []
+
+
+def test_preemptions_of_a_request_are_the_servers_histogram_or_a_sum_and_a_count() -> None:
+    registry, exporter = _registry("a", "b", "c")
+    name = "kneewatch_server_preemptions_per_request"
+    told = Histogram(((1.0, 9.0), (2.0, 10.0), (float("inf"), 10.0)), 2.0)
+    exporter.observe("a", replace(snapshot(), histograms={"preemptions": told}))
+    exporter.observe("b", replace(snapshot(), preemptions=7.0, finished={"stop": 30.0, "abort": 5.0}))
+    exporter.observe("c", replace(snapshot(), preemptions=7.0, finished={}))
+    assert value(registry, f"{name}_bucket", target="a", source="histogram", le="1.0") == 9
+    assert value(registry, f"{name}_sum", target="b", source="counters") == 7
+    assert value(registry, f"{name}_count", target="b", source="counters") == 35
+    assert not [
+        labels for _, labels in samples(registry) if ("target", "c") in labels and ("source", "counters") in labels
+    ]
+
+
+def test_speculation_is_relayed_where_there_is_some() -> None:
+    registry, exporter = _registry("a", "b")
+    exporter.observe("a", replace(snapshot(), drafts=10.0, draft_tokens=30.0, accepted_tokens=12.0))
+    exporter.observe("b", snapshot())
+    assert values(registry, "kneewatch_server_speculation_accepted_tokens_total") == [12]
+    assert value(registry, "kneewatch_server_speculation_draft_tokens_total", target="a") == 30
+    assert value(registry, "kneewatch_server_speculation_drafts_total", target="a") == 10

@@ -98,5 +98,5 @@ class FakeMetrics:
         await asyncio.sleep(self.takes_s)
         values = self.values(now_s - self.read_s[0])
         if values is None:
-            raise TargetError("http://a/metrics: no vLLM metrics", Outcome.UNREACHABLE)
+            raise TargetError("http://a/metrics: no metrics of a server", Outcome.UNREACHABLE)
         return snapshot(**values)

@@ -24,7 +24,7 @@ BUDGET = Budget(1000, 60.0, 5.0)
 def _reads(server: ServerSnapshot | None) -> Callable[[], Awaitable[ServerSnapshot]]:
     async def read() -> ServerSnapshot:
         if server is None:
-            raise TargetError("http://a/metrics: no vLLM metrics (HTTP 404)", Outcome.UNREACHABLE)
+            raise TargetError("http://a/metrics: no metrics of a server (HTTP 404)", Outcome.UNREACHABLE)
         return server
 
     return read

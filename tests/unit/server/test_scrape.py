@@ -117,26 +117,26 @@ def test_the_key_goes_to_the_target_alone() -> None:
 
 
 BAD: dict[str, tuple[Script, str]] = {
-    "refused": ([CLOSE], "no vLLM metrics"),
+    "refused": ([CLOSE], "no metrics of a server"),
     "404": ([whole(404, {"detail": "Not Found"})], "HTTP 404"),
     "401": ([whole(401, {"error": SECRET})], "HTTP 401"),
     "302": ([whole(302, b"", "text/html", f"location: /login?{SECRET}")], "HTTP 302"),
-    "HTML": ([whole(200, "<html>", "text/html")], "no vllm: series"),
-    "nothing": ([whole(200, b"")], "no vllm: series"),
-    "garbage": ([whole(200, bytes(range(256)))], "no vllm: series"),
-    "a long line": ([whole(200, "vllm:num_requests_running " + "x" * 100_000 + "\n")], "no vLLM metrics"),
-    "control characters": ([whole(200, "vllm:num_requests_running \x1b[31mred\n")], "no vLLM metrics"),
-    "a bucket without a bound": ([whole(200, "vllm:time_to_first_token_seconds_bucket 1\n")], "no vLLM metrics"),
+    "HTML": ([whole(200, "<html>", "text/html")], "no series of vllm"),
+    "nothing": ([whole(200, b"")], "no series of vllm"),
+    "garbage": ([whole(200, bytes(range(256)))], "no series of vllm"),
+    "a long line": ([whole(200, "vllm:num_requests_running " + "x" * 100_000 + "\n")], "no metrics of a server"),
+    "control characters": ([whole(200, "vllm:num_requests_running \x1b[31mred\n")], "no metrics of a server"),
+    "a bucket without a bound": ([whole(200, "vllm:time_to_first_token_seconds_bucket 1\n")], "no metrics of a server"),
     "too large": ([whole(200, b"# " + b"x" * (9 * 2**20))], "more than"),
-    "truncated": ([head(200, "text/plain", "content-length: 99999") + RECORDED[:500], CLOSE], "no vLLM metrics"),
+    "truncated": ([head(200, "text/plain", "content-length: 99999") + RECORDED[:500], CLOSE], "no metrics of a server"),
     "truncated in chunks": (
         [head(200, "text/plain", "transfer-encoding: chunked") + chunked(RECORDED, end=False), CLOSE],
         "",
     ),
-    "never": ([HANG], "no vLLM metrics"),
-    "stalls": ([head(200, "text/plain", "content-length: 99999") + RECORDED[:500], HANG], "no vLLM metrics"),
-    "endless head": ([b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 90_000, HANG], "no vLLM metrics"),
-    "not gzip": ([whole(200, b"boo", "text/plain", "content-encoding: gzip")], "no vLLM metrics"),
+    "never": ([HANG], "no metrics of a server"),
+    "stalls": ([head(200, "text/plain", "content-length: 99999") + RECORDED[:500], HANG], "no metrics of a server"),
+    "endless head": ([b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 90_000, HANG], "no metrics of a server"),
+    "not gzip": ([whole(200, b"boo", "text/plain", "content-encoding: gzip")], "no metrics of a server"),
 }
 
 

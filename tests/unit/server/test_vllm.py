@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from probe.records import Histogram, ServerSnapshot
-from probe.server import vllm
+from probe.server import engines, vllm
 
 RECORDED = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text()
 
@@ -76,7 +76,7 @@ MANY_LABELS = ",".join(f'a{i}="b"' for i in range(10_000))
 
 
 def parse(page: str) -> ServerSnapshot:
-    return vllm.parse(page, at_ns=5, wall_s=7.0, version="v")
+    return engines.parse(page, at_ns=5, wall_s=7.0, version="v")
 
 
 def test_the_recorded_page() -> None:
@@ -93,7 +93,8 @@ def test_the_recorded_page() -> None:
 
 def test_the_recorded_histograms_are_whole() -> None:
     histograms = parse(RECORDED).histograms
-    requests = dict.fromkeys(("ttft", "tpot", "e2e", "queue", "prefill", "prompt_length", "output_length"), 2)
+    of_requests = ("ttft", "tpot", "e2e", "queue", "prefill", "decode", "preemptions", "prompt_length", "output_length")
+    requests = dict.fromkeys(of_requests, 2)
     assert {name: h.count for name, h in histograms.items()} == requests | {"itl": 5, "iteration_tokens": 7}
     for histogram in histograms.values():
         bounds, counts = zip(*histogram.buckets, strict=True)
@@ -215,7 +216,7 @@ def test_a_histogram_has_few_buckets() -> None:
 
 LINES = st.builds(
     lambda name, labels, value: f"{name}{labels}{value}",
-    st.sampled_from([*sorted(vllm._WANTED), "vllm:zzz", "#", ""]),
+    st.sampled_from([*sorted(vllm.ENGINE.wanted), "vllm:zzz", "#", ""]),
     st.sampled_from(
         [
             "",

@@ -8,7 +8,7 @@ import pytest
 from virtual_time import virtually
 
 from probe.records import Histogram
-from probe.server.vllm import parse
+from probe.server.engines import parse
 from probe.sim.cost import FrontEnd, Profile, Unrest
 from probe.sim.driver import Driver
 from probe.sim.metrics import Metrics

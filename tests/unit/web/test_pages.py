@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from probe.config import config_from, show
 from probe.records import Capacity, CapacityResult, Outcome, Stopped, TargetStatus, Users
 from probe.report.words import iso
-from probe.server import vllm
+from probe.server import engines
 from probe.web.pages import build_pages
 
 EVIL = "<script>alert(1)</script>\"'>&{{7*7}}"
@@ -91,7 +91,10 @@ def at_a_rate() -> CapacityResult:
         (status(up=True, recent=[record()]), ["up", "last canary", "100 ms", "10.0 ms", "100 % met every objective"]),
         (status(up=False, recent=[record(outcome=Outcome.TIMEOUT)]), ["failing", "timeout", "it failed"]),
         (status(server=whole_snapshot()), ["running", "25 %", "vllm 0.32.0"]),
-        (status(server_error="http://a/metrics: no vLLM metrics (HTTP 404)"), ["no vLLM metrics (HTTP 404)"]),
+        (
+            status(server_error="http://a/metrics: no metrics of a server (HTTP 404)"),
+            ["no metrics of a server (HTTP 404)"],
+        ),
         (status(capacity=result()), ["10 req/s", "10 to 12.5", "4 requests in flight", "ttft", "empirical"]),
         (status(capacity=at_a_rate()), ["12.5 requests/s", "headroom then80 %", "verified"]),
         (status(capacity=result(capacity=no_knee("no step was valid"))), ["no step was valid"]),
@@ -227,7 +230,7 @@ def test_a_number_that_makes_no_sense_breaks_no_page(number: str) -> None:
     text = (
         "".join(f'vllm:{name}{{engine="0"}} {number}\n' for name in names) + 'vllm:prompt_tokens_total{engine="0"} 1\n'
     )
-    monitor = FakeMonitor([status(server=vllm.parse(text, 0, WALL_S))])
+    monitor = FakeMonitor([status(server=engines.parse(text, 0, WALL_S))])
     for path in ("/", "/api/v1/targets"):
         assert _get(monitor, path).status_code == 200
 

@@ -1,0 +1,130 @@
+"""Metrics pages of every engine that is read, to the same snapshot. Pages that say so in their first line were made
+from names and buckets in the engine's source.
+"""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.records import ServerSnapshot
+from probe.server import engines
+from probe.server.engines import ENGINES, parse
+
+PAGES = Path(__file__).parents[2] / "pages"
+REAL = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text()
+
+
+def _read(name: str) -> ServerSnapshot:
+    return parse((PAGES / f"{name}.prom").read_text(), 5, 7.0, "1.2")
+
+
+def _counts(found: ServerSnapshot) -> dict[str, float]:
+    return {name: histogram.count for name, histogram in found.histograms.items()}
+
+
+@pytest.mark.parametrize("path", sorted(PAGES.glob("*.prom")), ids=lambda path: path.stem)
+def test_each_page_is_recognised_by_its_names(path: Path) -> None:
+    found = parse(path.read_text(), 5, 7.0, "1.2")
+    assert path.stem.startswith(found.engine)
+    assert (found.at_ns, found.wall_s, found.version) == (5, 7.0, "1.2")
+
+
+def test_vllm_with_two_engines_speculation_and_adapters() -> None:
+    found = _read("vllm")
+    assert (found.running, found.waiting, found.preemptions, found.rejections) == (45, 5, 41, 19)
+    assert found.running_by_engine == (24, 21)
+    assert found.waiting_by_reason == {"capacity": 3, "deferred": 2}
+    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (800993, 2402979, 1433556)
+    assert found.adapters == ("chat-adapter", "sql-adapter"), "those of the last time, not of all times"
+    assert _counts(found)["preemptions"] == _counts(found)["decode"] == 9321
+
+
+@pytest.mark.parametrize("engine", ["v0", "v1"])
+def test_vllm_0_8(engine: str) -> None:
+    found = _read(f"vllm-0.8-{engine}")
+    assert (found.running, found.waiting, found.kv_cache_usage, found.preemptions) == (24, 5, 0.8312, 37)
+    assert found.kv_cache_tokens == 439936
+    assert (found.prefix_cache_queries is None) is (engine == "v0"), "that one has rates only"
+    assert found.drafts is None, "there was no speculation, although 0.8 has its counters"
+    assert _counts(found)["queue"] == 4812, "one of its two names, not both"
+    assert {"ttft", "itl", "e2e", "prefill", "decode"} <= set(found.histograms)
+
+
+def test_sglang_adds_data_parallel_ranks_and_nothing_else() -> None:
+    found = _read("sglang")
+    assert (found.engines, found.running, found.waiting, found.kv_cache_usage) == (2, 44, 4, 0.62)
+    assert (found.preemptions, found.progress) == (17, 1999022)
+    assert found.prefix_cache_hits == 1779117, "the total of its levels, not twice"
+    assert _counts(found)["ttft"] < _counts(found)["e2e"], "without streaming, TTFT is all of the time"
+
+
+def test_sglang_where_every_rank_and_every_priority_tells() -> None:
+    found = _read("sglang-all-ranks")
+    assert (found.running, found.waiting, found.kv_cache_usage, found.kv_cache_tokens) == (12, 3, 0.4, 50_000)
+    assert found.generation_tokens == 101_300, "these are told by priority, without a total"
+
+
+def test_tgi_without_an_event_has_zeros_and_not_nothing() -> None:
+    found = parse("tgi_queue_size 0\n", 0, 0.0)
+    assert (found.running, found.waiting, found.generation_tokens, found.rejections) == (0, 0, 0, 0)
+    full = _read("tgi")
+    assert (full.running, full.waiting, full.rejections, full.prompt_tokens) == (14, 5, 21, 1101431)
+    assert full.finished["success"] == 1467
+    assert full.progress == 88214, "steps, since tokens count at the end of a request only"
+    assert _counts(full)["prompt_length"] == 1479, "101 buckets"
+
+
+def test_trtllm_counts_one_process_of_those_that_tell_the_same() -> None:
+    found = _read("trtllm")
+    assert (found.running, found.waiting, found.kv_cache_usage) == (18, 2, 0.418)
+    line = 'trtllm_num_requests_running{engine_type="pytorch",model_name="m",pid="%d"} %d\n'
+    assert parse(line % (1, 5) + line % (2, 4), 0, 0.0).running == 5
+    assert "itl" not in found.histograms, "its time per output token is a request's mean"
+    assert _counts(found)["tpot"] == 1781
+
+
+def test_triton_has_many_quantities_in_one_family() -> None:
+    found = _read("triton")
+    assert (found.running, found.waiting, found.kv_cache_usage) == (17, 3, 3042 / 6240)
+    assert found.kv_cache_tokens == 6240 * 64
+    assert found.finished == {"success": 912, "failure": 4}, "of one model of the ensemble"
+
+
+def test_nim_calls_itl_a_time_per_output_token() -> None:
+    found = _read("nim")
+    assert (found.running, found.waiting, found.kv_cache_usage) == (9, 1, 0.271)
+    assert _counts(found)["itl"] > 100 * _counts(found)["e2e"]
+
+
+def test_litellm_knows_no_queue() -> None:
+    found = _read("litellm")
+    assert (found.running, found.waiting, found.kv_cache_usage) == (7, None, None)
+    assert (found.rejections, found.finished["200"]) == (28, 2415)
+
+
+def test_a_page_of_nobody_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"no series of vllm, sglang, .* on the page"):
+        parse("go_goroutines 5\nmy_vllm:thing 3\n", 0, 0.0)
+
+
+def test_each_engine_reads_only_names_of_its_own() -> None:
+    for engine in ENGINES:
+        if engine.name != "nim":
+            assert all(name.startswith((*engine.signs, "nv_llm_")) for name in engine.wanted)
+    assert sum("vllm:num_requests_running" in engine.wanted for engine in ENGINES) == 1
+
+
+@given(st.data())
+def test_a_damaged_page_is_a_value_error_or_a_snapshot(data: st.DataObject) -> None:
+    page = data.draw(st.sampled_from([path.read_text() for path in sorted(PAGES.glob("*.prom"))] + [REAL]))
+    lines = page.split("\n")
+    at = data.draw(st.integers(0, len(lines) - 1))
+    damage = data.draw(st.sampled_from(["", "{", '{le="x"} 1', " NaN", " +Inf", '="', " 9" * 400]))
+    lines[at] = lines[at][: data.draw(st.integers(0, 200))] + damage
+    try:
+        found = engines.parse("\n".join(lines), 0, 0.0)
+    except ValueError:
+        return
+    assert isinstance(found, ServerSnapshot)

@@ -1,0 +1,93 @@
+"""A metrics page's lines to samples: quickly, and as prometheus_client reads them."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from probe.server.page import by_label, histogram, largest, one_of_each, samples, total
+
+PAGES = [path.read_text() for path in sorted((Path(__file__).parents[2] / "pages").glob("*.prom"))]
+PAGES.append((Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text())
+
+
+def _names(page: str) -> set[str]:
+    return {line.partition("{")[0].partition(" ")[0] for line in page.split("\n") if line and line[0] != "#"}
+
+
+def _told(sample: Sample) -> tuple[str, list[tuple[str, str]], float]:
+    return sample.name, sorted(sample.labels.items()), float(sample.value)
+
+
+def _by_library(line: str) -> list[Sample]:
+    return [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=range(len(PAGES)))
+def test_it_reads_each_line_as_the_library_does(page: str) -> None:
+    found = [one for its in samples(page, _names(page)).values() for one in its]
+    lines = [line for line in page.split("\n") if line and line[0] != "#"]
+    expected = [one for line in lines for one in _by_library(line)]
+    assert sorted(map(_told, found)) == sorted(_told(one) for one in expected if abs(one.value) < float("inf"))
+    assert len(found) > 0.9 * len(lines)
+
+
+LABEL = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=8)
+
+
+@given(
+    LABEL, LABEL, st.sampled_from(["1", "-2.5", "1e+06", "0.5 1700000000000", "NaN", "+Inf", "1_0", "0x1", "1.2.3", ""])
+)
+def test_odd_labels_and_values_are_read_as_the_library_does_or_refused(a: str, b: str, value: str) -> None:
+    line = f'm{{x="{a}",y="{b}"}} {value}'
+    try:
+        expected = [one for one in _by_library(line) if abs(one.value) < float("inf")]
+    except Exception:  # noqa: BLE001 - it has several for a line that is none
+        expected = []
+    try:
+        found = samples(line, {"m"}).get("m", [])
+    except (ValueError, LookupError):
+        return
+    assert [(one.labels, one.value) for one in found] == [
+        (one.labels, one.value) for one in expected if one.name == "m"
+    ]
+
+
+def test_it_reads_nothing_that_is_not_wanted() -> None:
+    assert samples('a{x="1"} 1\nab 2\nb 3\n# a 4\n', {"a"}) == {"a": [Sample("a", {"x": "1"}, 1.0)]}
+
+
+def test_a_line_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than 16384 characters"):
+        samples("a " + "x" * 20_000, {"a"})
+
+
+FOUND = samples('a{k="x"} 1\na{k="y"} 2\nb{k="y",pid="1"} 3\nb{k="y",pid="2"} 5\nb{k="z",pid="1"} 7\n', {"a", "b"})
+
+
+def test_values_of_the_first_name_that_has_any() -> None:
+    assert total(FOUND, "none", "a", "b") == 3
+    assert total(FOUND, "a", "b", k="z") == 7
+    assert largest(FOUND, "b", k="y") == 5
+    assert total(FOUND, "none") is largest(FOUND, "none") is None
+    assert by_label(FOUND, "k", "none", "a") == {"x": 1, "y": 2}
+
+
+def test_processes_that_tell_the_same_count_once() -> None:
+    assert total(one_of_each(FOUND, ("pid",)), "b") == 5 + 7
+
+
+def test_a_histogram_is_summed_over_its_label_sets() -> None:
+    page = "".join(
+        f'h_bucket{{e="{e}",le="1"}} {e}\nh_bucket{{e="{e}",le="+Inf"}} {2 * e}\nh_sum{{e="{e}"}} 0.5\n' for e in (1, 2)
+    )
+    found = samples(page, {"h_bucket", "h_sum"})
+    both, one = histogram(found, "none", "h"), histogram(found, "h", e="2")
+    assert both is not None
+    assert one is not None
+    assert (both.buckets, both.sum) == (((1.0, 3.0), (float("inf"), 6.0)), 1.0)
+    assert (one.buckets, one.sum) == (((1.0, 2.0), (float("inf"), 4.0)), 0.5)
+    assert histogram(found, "h", e="3") is None
