@@ -27,7 +27,7 @@ def correction(rungs: Iterable[Rung], objectives: Objectives) -> dict[str, float
 
     Medians say it best; where the tail is off by more than they are, that too. The higher a load, the more it counts.
     """
-    known = [rung for rung in rungs if rung.telling and rung.predicted is not None]
+    known = [rung for rung in rungs if rung.predicted is not None]
     found = {}
     for name in objectives.latencies():
         middles, tails = [], []

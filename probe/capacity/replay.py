@@ -12,12 +12,14 @@ from random import Random
 from statistics import fmean, stdev
 
 from probe.capacity.twin import Predicted, Twin, summary
-from probe.records import Objectives
-from probe.sim.virtual import Users, Visit
+from probe.guard import PRECAUTIONS, GuardLimits, decide
+from probe.records import Objectives, ServerSnapshot
+from probe.sim.virtual import Users, VirtualServer, Visit
 from probe.workload import lengths
 
 _TIMES = 6
 _DRAIN_S = 120.0
+_POLL_S = 0.5  # as often as the guard looks (load/ramp.py)
 _LATENCIES = ("ttft_s", "tpot_s", "ttft_p50_s", "tpot_p50_s")
 
 
@@ -42,9 +44,7 @@ class Came:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Requests on the twin: those that are judged, in the order they were sent; how many ran when the last one came,
-    and how many had been preempted by then, since the first.
-    """
+    """Requests on the twin: those that are judged, in the order they were sent; how many ran when the last one came."""
 
     judged: tuple[Visit, ...]
     running: float
@@ -72,10 +72,41 @@ def replay(
     return Predicted(**means, running=running, preemptions=preemptions, scatter=scatter)
 
 
+def ends_it(
+    twin: Twin, sent: Sequence[Sent], live: Users, limits: GuardLimits, *, settle_s: float, came: Sequence[Came] = ()
+) -> bool:
+    """Whether the guard, in any of the replays, ends the rung as a precaution: then it may have done so by chance."""
+    last_s = max(s.at_s for s in sent)
+    polls = [i * _POLL_S for i in range(math.ceil(last_s / _POLL_S) + 1)]
+    for seed in range(_TIMES):
+        server, begin_s, _ = _loaded(twin, sent, live, settle_s=settle_s, came=came, seed=seed)
+        seen: list[ServerSnapshot] = []
+        for at_s in polls:
+            server.advance(begin_s + at_s)
+            seen.append(server.snapshot())
+            if decide(seen, (), limits).reason in PRECAUTIONS:
+                return True
+    return False
+
+
 def replayed(
     twin: Twin, sent: Sequence[Sent], live: Users, *, settle_s: float, came: Sequence[Came] = (), seed: int = 0
 ) -> Replayed:
     """One replay; `seed`: of the live users and of the noise. ValueError where nothing was sent."""
+    server, begin_s, ours = _loaded(twin, sent, live, settle_s=settle_s, came=came, seed=seed)
+    last = begin_s + max(s.at_s for s in sent)
+    server.advance(last)
+    running = server.in_flight()[0]
+    while not all(visit.ended for visit in ours) and server.now_s < last + max(_DRAIN_S, settle_s):
+        server.advance(server.now_s + 1.0)
+    judged = tuple(visit for visit, s in zip(ours, sent, strict=True) if s.judged)
+    return Replayed(judged, running, server.measured.preemptions)
+
+
+def _loaded(
+    twin: Twin, sent: Sequence[Sent], live: Users, *, settle_s: float, came: Sequence[Came], seed: int
+) -> tuple[VirtualServer, float, list[Visit]]:
+    """The twin with all that is to come, the time at which ours begins there, and ours."""
     if not sent:
         raise ValueError("nothing was sent")
     # The server's own count of a prompt may be above what was asked for: a chat template adds to it.
@@ -87,15 +118,7 @@ def replayed(
         server.submit(at_s, *next(mix), live.workload.shared_tokens)
     shared = twin.workload.shared_tokens
     ours = [server.submit(begin_s + s.at_s, s.prompt_tokens, s.output_tokens, shared) for s in sent]
-    server.advance(begin_s)
-    before = server.measured.preemptions
-    last = begin_s + max(s.at_s for s in sent)
-    server.advance(last)
-    running, preemptions = server.in_flight()[0], server.measured.preemptions - before
-    while not all(visit.ended for visit in ours) and server.now_s < last + max(_DRAIN_S, settle_s):
-        server.advance(server.now_s + 1.0)
-    judged = tuple(visit for visit, s in zip(ours, sent, strict=True) if s.judged)
-    return Replayed(judged, running, preemptions)
+    return server, begin_s, ours
 
 
 def _moments(came: Sequence[Came], begin_s: float, rate_rps: float, after_s: float, chance: Random) -> Iterator[float]:

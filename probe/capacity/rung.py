@@ -13,6 +13,7 @@ from probe.capacity.replay import Came, Sent
 from probe.capacity.twin import Predicted
 from probe.capacity.windows import Window
 from probe.distribution import percentile
+from probe.guard import PRECAUTIONS
 from probe.records import Objectives, Outcome, RequestRecord, ServerSnapshot, StepRun, StepSummary
 from probe.summary import TOO_FEW
 
@@ -37,6 +38,7 @@ class Rung:
     tails: Mapping[str, float] = field(default_factory=dict)  # latencies at their objectives' percentiles, in seconds
     part: int = -1  # of what the model learnt from
     came: Sequence[Came] = ()  # live users meanwhile
+    on_twin_too: bool = False  # the guard may have ended it on the twin, with the same requests
 
     @property
     def held(self) -> bool:
@@ -49,9 +51,9 @@ class Rung:
         return self.tripped is not None or bool(self.step.broken)
 
     @property
-    def out_of_memory(self) -> bool:
-        """Whether the guard ended it because the KV cache was full."""
-        return self.tripped in ("preemptions", "kv_cache")
+    def precaution(self) -> bool:
+        """Whether the guard ended it before an objective of ours was broken."""
+        return self.tripped in PRECAUTIONS
 
     @property
     def telling(self) -> bool:

@@ -17,10 +17,11 @@ from probe.capacity.forecast import extrapolated
 from probe.capacity.front import NONE, Front, fronts, likeliest
 from probe.capacity.hints import Hints
 from probe.capacity.model import Model
-from probe.capacity.replay import replay, replayed
+from probe.capacity.replay import ends_it, replay, replayed
 from probe.capacity.rung import Rung, came, delay, sent, steady, tails
 from probe.capacity.twin import NO_FRONT, Predicted, Twin, capacity, predict
 from probe.capacity.windows import total, windows
+from probe.guard import GuardLimits
 from probe.records import Objectives, ServerSnapshot, StepRun, StepSummary
 from probe.sim.cost import scaled
 from probe.sim.visit import Visit
@@ -123,7 +124,10 @@ class Understanding:
             told = [rung for rung in self.rungs if rung.telling]
             self.front = front_end(found, told, partial(self._ttfts_behind, bare))
         self.twin = twin = self._complete(bare)
-        self.rungs = [replace(rung, predicted=self._replay(twin, rung)) for rung in self.rungs]
+        self.rungs = [
+            replace(rung, predicted=self._replay(twin, rung), on_twin_too=self._ends_it(twin, rung))
+            for rung in self.rungs
+        ]
         self.correction = correction(self.rungs, self.objectives)
         near_rps = self.forecast_rps or max(2 * self.model.live_rps, 1 / self.lone_s)
         self.forecast_rps = self._capacity(twin, near_rps, _ON_THE_WAY) or None
@@ -258,12 +262,20 @@ class Understanding:
 
     def _replay(self, twin: Twin, rung: Rung) -> Predicted | None:
         """What the twin does with its requests; None where they tell nothing."""
-        if not (rung.telling or rung.out_of_memory) or not rung.run.records:
+        if not rung.telling or not rung.run.records:
             return None
         twin = replace(twin, cost=scaled(twin.cost, self.model.slower(rung.part)))
         return replay(
             twin, sent(rung.run), self.model.live, self.objectives, settle_s=self._settle_s(rung), came=rung.came
         )
+
+    def _ends_it(self, twin: Twin, rung: Rung) -> bool:
+        """Whether it may have been ended as a precaution by chance."""
+        if not rung.precaution or not rung.run.records:
+            return False
+        twin = replace(twin, cost=scaled(twin.cost, self.model.slower(rung.part)))
+        limits = GuardLimits().promised(self.objectives).offered(rung.came_rps)
+        return ends_it(twin, sent(rung.run), self.model.live, limits, settle_s=self._settle_s(rung), came=rung.came)
 
     def _settle_s(self, rung: Rung) -> float:
         return _SETTLE_RESIDENCES * (rung.step.e2e_s.mean or self.lone_s)

@@ -8,7 +8,7 @@ from probe.capacity.knee import VOID
 from probe.capacity.model import mean_length
 from probe.capacity.rung import Rung
 from probe.capacity.understanding import FLOOR, REACHED, TOP, Knee, Understanding
-from probe.guard import PRECAUTIONS, SERVER_RESTARTED
+from probe.guard import SERVER_RESTARTED
 from probe.records import Capacity, StepSummary, Stopped
 from probe.summary import CUT_SHORT, TOO_FEW
 
@@ -41,10 +41,10 @@ def too_much(known: Understanding) -> list[Rung]:
 
 
 def ceiling(known: Understanding) -> float:
-    """The lowest load to stay below, in requests/s: also one that took all of the KV cache, whether or not that breaks
-    an objective. Infinite where there is none.
+    """The lowest load to stay below, in requests/s: also one that the guard ended as a precaution, whether or not that
+    was foreseen. Infinite where there is none.
     """
-    kept_off = (rung.came_rps for rung in _above(known) if rung.out_of_memory or not _foreseen(known, rung))
+    kept_off = (rung.came_rps for rung in _above(known) if rung.precaution or not _foreseen(known, rung))
     return min(kept_off, default=math.inf)
 
 
@@ -55,11 +55,11 @@ def _above(known: Understanding) -> list[Rung]:
 
 
 def _foreseen(known: Understanding, rung: Rung) -> bool:
-    if rung.predicted is None or known.forecast_rps is None or rung.came_rps > TOP * known.forecast_rps:
+    if known.forecast_rps is None or rung.came_rps > TOP * known.forecast_rps:
         return False
-    if rung.out_of_memory:
-        return rung.predicted.preemptions >= 1
-    return known.worst_over(rung) > _FORESEEN
+    if rung.precaution:
+        return rung.on_twin_too
+    return rung.predicted is not None and known.worst_over(rung) > _FORESEEN
 
 
 def doubt(known: Understanding) -> str | None:
@@ -96,7 +96,7 @@ def by_model(known: Understanding, knee: Knee) -> Capacity:
     # What was too much is too much, whatever the model says of it; but what the guard ended as a precaution broke no
     # objective of ours, so it may have been a little less than that.
     most = min(
-        (rung.came_rps * (1 + FLOOR if rung.tripped in PRECAUTIONS else 1.0) for rung in too_much(known)),
+        (rung.came_rps * (1 + FLOOR if rung.precaution else 1.0) for rung in too_much(known)),
         default=math.inf,
     )
     rate = min(knee.rate_rps, most)

@@ -15,7 +15,6 @@ from probe.capacity.bottleneck import Bottleneck
 from probe.capacity.hints import Hints
 from probe.capacity.rung import sent, steady
 from probe.capacity.search import Search
-from probe.capacity.twin import Predicted
 from probe.capacity.understanding import Knee
 from probe.capacity.verdict import doubt, too_much
 from probe.capacity.windows import Window
@@ -193,10 +192,9 @@ def test_memory_that_runs_out_on_the_twin_too_caps_no_capacity_but_no_load_goes_
     assert plan.arrivals is not None
     assert too_much(search.known) == search.known.rungs[2:]
     assert search.capacity([step()], DONE).requests_per_second == pytest.approx(plan.arrivals.rate_rps * 1.035)
-    for preempts in (0.5, 2.0):
-        twins = Predicted(0.1, 0.01, 0.1, 0.01, 4.0, preempts)
-        search.known.rungs[2] = replace(search.known.rungs[2], predicted=twins)
-        assert bool(too_much(search.known)) is (preempts < 1)
+    for too in (False, True):
+        search.known.rungs[2] = replace(search.known.rungs[2], on_twin_too=too)
+        assert bool(too_much(search.known)) is not too
     assert search.capacity([step()], DONE).requests_per_second == 10.0
     again = search.next()
     assert again is None or (again.arrivals is not None and again.arrivals.rate_rps < plan.arrivals.rate_rps)
