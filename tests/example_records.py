@@ -130,7 +130,7 @@ def step(
         e2e_s=some,
         schedule_lag_s=Distribution(),
         error_bound_s=ErrorBound(ttft=0.001, itl=0.001),
-        good_ratio={"availability": 1.0, "ttft": 0.97, "tpot": 1.0, "all": 0.97},
+        good_ratio={"availability": 1.0, "ttft": 0.97, "tpot": 1.0, "all": 0.97} | dict.fromkeys(broken, 0.5),
         broken=broken,
         server=ServerPeaks(kv_cache_usage_peak=0.4, running_peak=4.0, waiting_peak=0.0, preemptions=0.0),
     )

@@ -111,8 +111,10 @@ class Search:
         self._knee = knee = self._knee or self.known.knee(explain=self._explains)
         if knee is None:
             return nothing(self.known)
-        self._doubted = self._doubted or doubt(self.known)
-        return by_model(self.known, knee) if self._doubted is None else empirical(self.known, self._doubted)
+        # A model that was put aside may have learnt from what came then.
+        if (doubted := doubt(self.known)) is not None:
+            return empirical(self.known, doubted)
+        return by_model(self.known, knee, verified=self._doubted is None)
 
     def _next_rate(self) -> float | None:
         known = self.known

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
+from probe import slo
 from probe.capacity.calibrate import unexplained
 from probe.capacity.knee import VOID
 from probe.capacity.model import mean_length
@@ -19,6 +20,7 @@ _FORESEEN = 0.9  # of an objective, that the twin reaches with the requests of a
 _REFUTES = 0.85  # a load that breaks at so much of the forecast is no chance: the model is wrong
 _MORE = 1.25  # as many as were seen to run may run as well
 _SURE = 0.08  # half of an interval, relative, above which a figure is not called verified
+_CHANCE = 0.1
 _SAME = 1e-6  # of a rate, by which the same sum may differ
 _APART = 0.3  # of rungs above the model, in logarithms: a queue that has not filled lets them pass, so neither counts
 
@@ -37,15 +39,33 @@ def too_much(known: Understanding) -> list[Rung]:
     """The rungs that were too much. What held at the same one or a higher one refutes what broke by chance, and so does
     the model where it does the same with the same requests and says that others would be fine: some are longer.
     """
-    return [rung for rung in _above(known) if not _foreseen(known, rung)]
+    return [rung for rung in _above(known) if not _foreseen(known, rung) and not _by_chance(known, rung)]
 
 
 def ceiling(known: Understanding) -> float:
     """The lowest load to stay below, in requests/s: also one that the guard ended as a precaution, whether or not that
     was foreseen. Infinite where there is none.
     """
-    kept_off = (rung.came_rps for rung in _above(known) if rung.precaution or not _foreseen(known, rung))
-    return min(kept_off, default=math.inf)
+    foreseen = (rung for rung in _above(known) if rung.precaution)
+    return min((rung.came_rps for rung in (*too_much(known), *foreseen)), default=math.inf)
+
+
+def _by_chance(known: Understanding, rung: Rung) -> bool:
+    """Whether as many requests may have missed an objective by chance at a load that just holds it (binomial)."""
+    if rung.tripped is not None:
+        return False
+    count, promised = rung.step.requests.ok, slo.promised(known.objectives)
+    chances = []
+    for name in rung.step.broken:
+        missed = round((1 - rung.step.good_ratio.get(name, 0.0)) * count)
+        chances.append(1 - sum(_binomial(n, count, 1 - promised[name]) for n in range(missed)))
+    return min(chances, default=0.0) > _CHANCE
+
+
+def _binomial(n: int, count: int, share: float) -> float:
+    """The probability of exactly `n` of `count`, each of them with this probability, above 0 and below 1."""
+    ways = math.lgamma(count + 1) - math.lgamma(n + 1) - math.lgamma(count - n + 1)
+    return math.exp(ways + n * math.log(share) + (count - n) * math.log1p(-share))
 
 
 def _above(known: Understanding) -> list[Rung]:
@@ -90,8 +110,8 @@ def nothing(known: Understanding) -> Capacity:
     return Capacity(mode=FORECAST, reason=f"not enough evidence: {words}")
 
 
-def by_model(known: Understanding, knee: Knee) -> Capacity:
-    """The knee of a model that is believed: verified, or a forecast."""
+def by_model(known: Understanding, knee: Knee, *, verified: bool = True) -> Capacity:
+    """The knee of a model that is believed: verified, where that is possible and allowed, or a forecast."""
     crowded = known.model.max_num_seqs is None and _MORE * known.model.most_running < knee.would_run
     # What was too much is too much, whatever the model says of it; but what the guard ended as a precaution broke no
     # objective of ours, so it may have been a little less than that.
@@ -103,7 +123,7 @@ def by_model(known: Understanding, knee: Knee) -> Capacity:
     low, high = knee.interval
     limits = knee.bottleneck
     return Capacity(
-        mode=VERIFIED if _verified(known, knee) and not crowded else FORECAST,
+        mode=VERIFIED if verified and _verified(known, knee) and not crowded else FORECAST,
         requests_per_second=rate,
         lower=low * rate / knee.rate_rps,
         upper=min(high, most * (1 + _SURE)),

@@ -152,13 +152,23 @@ def test_without_a_model_it_ends_between_what_held_and_what_broke() -> None:
     while (plan := search.next()) is not None:
         assert plan.arrivals is not None
         rate = plan.arrivals.rate_rps
-        came = replace(enough if rate < 6 else replace(enough, broken=("tpot",)), offered_rps=rate)
+        slow = replace(enough, broken=("tpot",), good_ratio={"tpot": 0.8})
+        came = replace(enough if rate < 6 else slow, offered_rps=rate)
         search.took(came, StepRun(plan, (), (0, 10**10), (), cut_short=False), [], None)
     found = search.capacity([step()], DONE)
     assert (found.mode, found.requests_per_second) == ("empirical", pytest.approx(6.0, rel=0.08))
     assert found.lower is not None
     assert found.upper is not None
     assert found.lower < 6 < found.upper
+
+
+@pytest.mark.parametrize(("missed", "judged"), [(3, 48), (5, 48), (30, 500), (40, 5000), (320, 5000)])
+def test_an_objective_that_was_missed_by_chance_refutes_nothing(missed: int, judged: int) -> None:
+    """By a table of the binomial distribution with 5 %: 3 of 48 and more have 43 %, 5 have 9 %, 30 of 500 18 %."""
+    search = _search(10.0)
+    seen = replace(step(broken=("ttft",)), requests=replace(step().requests, ok=judged))
+    _run(search, replace(seen, good_ratio={"ttft": 1 - missed / judged}))
+    assert bool(too_much(search.known)) is ((missed, judged) in {(5, 48), (320, 5000)})
 
 
 def test_what_held_at_a_higher_load_refutes_what_broke_by_chance() -> None:
