@@ -26,7 +26,7 @@ _SEEN = 0.15
 _TOO_WIDE = 0.35  # half of the interval, relative
 _UNEXPLAINED = 0.15  # median error of the law
 # With an unknown max_num_seqs, no more than so many times as many running at once are believed as were ever seen.
-_SEATS = 3.0
+_SEATS = 1.7
 _STRETCH_S = 30.0  # a second's arrivals are no load
 _Z, _FLOOR = 1.64, 0.04
 # Where nobody says what max_num_batched_tokens is: it is one of these, most likely.

@@ -89,7 +89,7 @@ def test_kneewatch_gets_no_token_of_the_cluster(render: Render, folder: str) -> 
 def test_memory_is_limited_and_cpu_is_not_throttled(render: Render, folder: str) -> None:
     resources = kneewatch(render(folder))["resources"]
     assert resources["requests"].keys() == {"cpu", "memory"}
-    assert resources["limits"] == {"memory": "256Mi"}
+    assert resources["limits"] == {"memory": "384Mi"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
