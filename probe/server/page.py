@@ -73,20 +73,13 @@ def first(found: Samples, names: Iterable[str]) -> list[Sample]:
 
 def total(found: Samples, *names: str, **labels: str) -> float | None:
     """The sum of the samples of the first of these names that has any with these labels; None where there are none."""
-    for name in names:
-        of_it = [one.value for one in found.get(name, ()) if _has(one, labels)]
-        if of_it:
-            return sum(of_it)
-    return None
+    values = _values(found, names, labels)
+    return sum(values) if values else None
 
 
 def largest(found: Samples, *names: str, **labels: str) -> float | None:
     """The largest of the same."""
-    for name in names:
-        of_it = [one.value for one in found.get(name, ()) if _has(one, labels)]
-        if of_it:
-            return max(of_it)
-    return None
+    return max(_values(found, names, labels), default=None)
 
 
 def by_label(found: Samples, label: str, *names: str) -> dict[str, float]:
@@ -137,6 +130,11 @@ def added(*values: float | None) -> float | None:
     """Their sum; None where there are none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def _values(found: Samples, names: Iterable[str], labels: Mapping[str, str]) -> list[float]:
+    told = ([one.value for one in found.get(name, ()) if _has(one, labels)] for name in names)
+    return next((values for values in told if values), [])
 
 
 def _has(sample: Sample, labels: Mapping[str, str]) -> bool:
