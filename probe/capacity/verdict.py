@@ -20,7 +20,7 @@ _FORESEEN = 0.9  # of an objective, that the twin reaches with the requests of a
 _REFUTES = 0.85  # a load that breaks at so much of the forecast is no chance: the model is wrong
 _MORE = 1.25  # as many as were seen to run may run as well
 _SURE = 0.08  # half of an interval, relative, above which a figure is not called verified
-_CHANCE = 0.1
+_CHANCE = 0.1  # of missing an objective so often at a load that just holds it: above it, the load is not refuted
 _SAME = 1e-6  # of a rate, by which the same sum may differ
 _APART = 0.3  # of rungs above the model, in logarithms: a queue that has not filled lets them pass, so neither counts
 

@@ -171,6 +171,18 @@ def test_an_objective_that_was_missed_by_chance_refutes_nothing(missed: int, jud
     assert bool(too_much(search.known)) is ((missed, judged) in {(5, 48), (320, 5000)})
 
 
+def test_a_model_that_was_once_put_aside_is_never_called_verified() -> None:
+    search = _search(10.0)
+    search.known.knee = lambda **_: Knee(10.0, (9.5, 10.5), "ttft", 4.0, None)  # type: ignore[method-assign]
+    search.known.model.max_num_seqs = 8
+    for _ in range(3):
+        _run(search, step())
+    assert search.capacity([step()], DONE).mode == "verified"
+    search._doubted = "of something that has been learnt since"
+    found = search.capacity([step()], DONE)
+    assert (found.mode, found.requests_per_second) == ("forecast", 10.0)
+
+
 def test_what_held_at_a_higher_load_refutes_what_broke_by_chance() -> None:
     search = _search(10.0)
     _run(search, step(broken=("tpot",)))
