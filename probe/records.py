@@ -496,6 +496,29 @@ class ServerSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, or one instance of a GPU that is divided (MIG).
+
+    `labels`: what dcgm-exporter says of it (gpu, UUID, device, modelName, Hostname, GPU_I_ID, GPU_I_PROFILE, pod,
+    namespace, container), as far as it is known; none is empty. `values`: by dcgm-exporter's names, in its units as
+    they were up to 4.8.
+    """
+
+    labels: Mapping[str, str]
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSnapshot:
+    """One reading of a target's GPUs. `source`: dcgm (an exporter's page) or nvml (the driver of this machine)."""
+
+    at_ns: int
+    wall_s: float
+    source: str
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GuardVerdict:
     """Whether load may go on; `reason` is a short fixed word, `detail` the numbers."""
 
