@@ -1,0 +1,55 @@
+"""The GPU values that are relayed: dcgm-exporter's names, kinds and units, as they were up to its version 4.8.
+
+Its default counters (etc/default-counters.csv), and of the optional ones those that tell why a GPU is slow. 4.9 renamed
+and rescaled some of them; dcgm.py turns them back, so that a query holds over an upgrade.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One of them. `kind`: gauge or counter."""
+
+    name: str
+    kind: str
+    help: str
+
+
+FIELDS = (
+    Field("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz)"),
+    Field("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz)"),
+    Field("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C)"),
+    Field("DCGM_FI_DEV_MEMORY_TEMP", "gauge", "Memory temperature (in C)"),
+    Field("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W)"),
+    Field("DCGM_FI_DEV_POWER_MGMT_LIMIT", "gauge", "Power limit (in W)"),
+    Field("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Energy since the driver was loaded (in mJ)"),
+    Field("DCGM_FI_DEV_GPU_UTIL", "gauge", "Time in which a kernel ran (in %)"),
+    Field("DCGM_FI_DEV_MEM_COPY_UTIL", "gauge", "Time in which memory was read or written (in %)"),
+    Field("DCGM_FI_DEV_FB_USED", "gauge", "GPU memory in use (in MiB)"),
+    Field("DCGM_FI_DEV_FB_FREE", "gauge", "GPU memory that is free (in MiB)"),
+    Field("DCGM_FI_DEV_FB_RESERVED", "gauge", "GPU memory that the driver keeps (in MiB)"),
+    Field("DCGM_FI_DEV_XID_ERRORS", "gauge", "The last XID error; 0: none was seen"),
+    Field("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "gauge", "Why clocks are lowered, as NVML's bits"),
+    Field("DCGM_FI_DEV_POWER_VIOLATION", "counter", "Time throttled for power (in ns)"),
+    Field("DCGM_FI_DEV_THERMAL_VIOLATION", "counter", "Time throttled for heat (in ns)"),
+    Field("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "PCIe retries"),
+    Field("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "NVLink traffic of all lanes, as dcgm-exporter has it"),
+    Field("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter", "Single-bit ECC errors since the driver was loaded"),
+    Field("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", "Double-bit ECC errors since the driver was loaded"),
+    Field("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Memory rows remapped for correctable errors"),
+    Field("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Memory rows remapped for uncorrectable errors"),
+    Field("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "1 where remapping a memory row has failed"),
+    Field("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gauge", "Time in which the compute engine was active (ratio)"),
+    Field("DCGM_FI_PROF_SM_ACTIVE", "gauge", "Cycles in which an SM had work (ratio)"),
+    Field("DCGM_FI_PROF_SM_OCCUPANCY", "gauge", "Warps on an SM, of those that fit (ratio)"),
+    Field("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge", "Cycles in which the tensor pipes were active (ratio)"),
+    Field("DCGM_FI_PROF_DRAM_ACTIVE", "gauge", "Cycles in which memory was read or written (ratio)"),
+    Field("DCGM_FI_PROF_PCIE_TX_BYTES", "gauge", "PCIe traffic sent (in bytes per second)"),
+    Field("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge", "PCIe traffic received (in bytes per second)"),
+)
+NAMES = frozenset(field.name for field in FIELDS)
+# What tells GPUs apart, and to whom they belong: labels of dcgm-exporter that are relayed.
+LABELS = (
+    "gpu", "UUID", "device", "modelName", "Hostname", "GPU_I_ID", "GPU_I_PROFILE", "pod", "namespace", "container",
+)  # fmt: skip
