@@ -34,8 +34,12 @@ class LockError(KneewatchError):
 
 
 class TargetError(KneewatchError):
-    """A target cannot be measured; the message names its URL, `outcome` the kind of failure."""
+    """A target cannot be measured; the message names its URL, `outcome` the kind of failure.
 
-    def __init__(self, message: str, outcome: Outcome) -> None:
+    `reason`: a word for a label, where the metrics page could not be read (server/scrape.py has them all).
+    """
+
+    def __init__(self, message: str, outcome: Outcome, reason: str | None = None) -> None:
         super().__init__(message)
         self.outcome = outcome
+        self.reason = reason

@@ -170,12 +170,18 @@ def engine_shares(readings: Sequence[ServerSnapshot]) -> tuple[float, ...]:
 
     Drawn towards the same for all, by as much of the difference as chance makes (James and Stein, 1961).
     """
-    told = [r for r in readings if r.tokens_by_engine and "ttft" in r.histograms]
-    if not told or len(told[0].tokens_by_engine) != (count := len(told[-1].tokens_by_engine)):
+    told = [r for r in readings if r.by_engine and "ttft" in r.histograms]
+    if not told or told[0].by_engine.keys() != told[-1].by_engine.keys():
         return ()
-    made = [after - before for before, after in zip(told[0].tokens_by_engine, told[-1].tokens_by_engine, strict=True)]
+    first, last = told[0].by_engine, told[-1].by_engine
+    made = [
+        after - before
+        for name in first
+        if (before := first[name].generation_tokens) is not None and (after := last[name].generation_tokens) is not None
+    ]
+    count = len(first)
     requests = told[-1].histograms["ttft"].count - told[0].histograms["ttft"].count
-    if min(made) <= 0 or requests <= 0:  # one of them was restarted, or idle
+    if len(made) < count or min(made) <= 0 or requests <= 0:  # one of them was restarted, is idle, or does not tell
         return ()
     away = [each / sum(made) - 1 / count for each in made]
     chance = (1 - 1 / count) / requests  # the variances of all shares together
@@ -251,4 +257,5 @@ def _seats(readings: Sequence[ServerSnapshot], polls: int) -> int | None:
 
 def _fullest(reading: ServerSnapshot) -> float:
     """How many run on the engine that has most; about, where they are not told apart."""
-    return max(reading.running_by_engine, default=(reading.running or 0.0) / reading.engines)
+    told = [engine.running for engine in reading.by_engine.values() if engine.running is not None]
+    return max(told, default=(reading.running or 0.0) / reading.engines)

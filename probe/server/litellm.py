@@ -7,7 +7,7 @@ guard is blind behind it. Its TTFT is counted from its own call to the model on.
 from collections.abc import Mapping, Sequence
 
 from probe.records import ServerSnapshot
-from probe.server.page import Engine, Samples, by_label, histograms, parts, total
+from probe.server.page import Engine, Samples, by_label, histograms, parts, total, values_of
 
 _RUNNING = "litellm_in_flight_requests"
 _PROMPT, _OUTPUT = "litellm_input_tokens_metric_total", "litellm_output_tokens_metric_total"
@@ -29,6 +29,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         prompt_tokens=total(found, _PROMPT),
         generation_tokens=total(found, _OUTPUT),
         finished=codes,
+        models=values_of("requested_model", found.get(_FINISHED, ())),
         histograms=histograms(found, _HISTOGRAMS),
     )
 
@@ -38,4 +39,5 @@ ENGINE = Engine(
     ("litellm_",),
     frozenset((_RUNNING, _PROMPT, _OUTPUT, _FINISHED, *parts(n for its in _HISTOGRAMS.values() for n in its))),
     _snapshot,
+    path="/metrics/",  # without the last character it answers with a redirect
 )

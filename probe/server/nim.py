@@ -7,7 +7,7 @@ Read in a page that others recorded. From 2.0 on NIM serves vLLM's or SGLang's o
 from collections.abc import Mapping, Sequence
 
 from probe.records import ServerSnapshot
-from probe.server.page import Engine, Samples, by_label, histograms, largest, parts, total
+from probe.server.page import Engine, Samples, by_label, histograms, largest, parts, total, values_of
 
 _RUNNING, _WAITING, _USAGE = "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc"
 _PROMPT, _OUTPUT, _FINISHED = "prompt_tokens_total", "generation_tokens_total", "request_finish_total"
@@ -30,6 +30,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         prompt_tokens=total(found, _PROMPT),
         generation_tokens=total(found, _OUTPUT),
         finished=by_label(found, "finished_reason", _FINISHED),
+        models=values_of("model_name", found.get(_RUNNING, ())),
         progress=total(found, _OUTPUT),
         histograms=histograms(found, _HISTOGRAMS),
     )
@@ -50,4 +51,5 @@ ENGINE = Engine(
         )
     ),
     _snapshot,
+    path="/v1/metrics",
 )

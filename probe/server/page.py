@@ -9,28 +9,31 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from probe.records import Histogram, ServerSnapshot
+from probe.records import EngineReading, Histogram, ServerSnapshot
 
 Samples = Mapping[str, list[Sample]]
 
 # Every bucket and every value of a label is a series of ours. TGI's histograms of lengths have 101 buckets.
 _MAX_BUCKETS, MAX_VALUES, MAX_VALUE = 110, 20, 64
+_MAX_ENGINES = 32
 # Nearly all lines are of this form; prometheus_client's parser takes some 15 us for one, which is 8 ms for vLLM's page.
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*)"')
-_PLAIN = re.compile(r'(?:\{((?:[a-zA-Z_][a-zA-Z0-9_]*="[^"\\]*",?)*)\})? (-?[0-9.]+(?:[eE][-+]?[0-9]+)?)')
+_LABELS = re.compile(r'\{(?:[a-zA-Z_][a-zA-Z0-9_]*="[^"\\]*",?)*\}')
+_NUMBER = re.compile(r"-?[0-9.]+(?:[eE][-+]?[0-9]+)?")
 _MAX_LINE = 16_384  # the parser's time grows with the square of a line's labels; vLLM's longest line has 1 to 2 kB
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A kind of server: how some lines of its page begin and no others', the series that are read of it, and what they
-    say (all but when, and which version).
+    """A kind of server: how some lines of its page begin and no others', the series that are read of it, what they say
+    (all but when, and which version), and where its page is.
     """
 
     name: str
     signs: tuple[str, ...]
     wanted: frozenset[str]
     snapshot: Callable[[Samples], ServerSnapshot]
+    path: str = "/metrics"
 
 
 def parts(histograms: Iterable[str]) -> list[str]:
@@ -42,17 +45,30 @@ def samples(page: str, wanted: Collection[str]) -> dict[str, list[Sample]]:
     """The wanted samples by name. Lines are chosen before they are parsed: a page has ten times as many. Raises
     ValueError for one that is no Prometheus text, or too long.
 
-    Only a line feed ends a line: str.splitlines() would also cut at characters that a label may contain.
+    Only a line feed ends a line: str.splitlines() would also cut at characters that a label may contain. Of lines with
+    one name and the same labels the first counts, as for Prometheus: added up, they would be twice what there is.
     """
     found: dict[str, list[Sample]] = defaultdict(list)
+    seen: set[str] = set()
+    known: dict[str, dict[str, str]] = {"": {}}  # histograms share their labels: reading them is most of the work
     for line in page.split("\n"):
-        name = line.partition("{")[0].partition(" ")[0]
+        start = line.find("{")
+        name = line[:start] if start > 0 else line
+        if " " in name:
+            name = name.partition(" ")[0]
         if name not in wanted:
             continue
         if len(line) > _MAX_LINE:
             raise ValueError(f"a line of more than {_MAX_LINE} characters")
-        if (plain := _PLAIN.fullmatch(line, len(name))) is not None:
-            told = [Sample(name, dict(_LABEL.findall(plain[1] or "")), float(plain[2]))]
+        series, _, value = line.rpartition(" ")
+        if series in seen:
+            continue
+        seen.add(series)
+        text = series[len(name) :]
+        if (labels := known.get(text)) is None and _LABELS.fullmatch(text):
+            labels = known[text] = dict(_LABEL.findall(text))
+        if labels is not None and _NUMBER.fullmatch(value):
+            told = [Sample(name, labels, float(value))]
         else:
             told = _by_library(line)
         for sample in told:
@@ -91,6 +107,27 @@ def by_label(found: Samples, label: str, *names: str) -> dict[str, float]:
     return dict(totals)
 
 
+def by_engine(label: str, **told: Iterable[Sample]) -> dict[str, EngineReading]:
+    """What each of several engines says, by that label of theirs: the field's sum over its samples. Nothing where there
+    is one engine, or more than 32: each is a series of ours several times over.
+    """
+    values: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for field, its in told.items():
+        for sample in its:
+            if label in sample.labels:
+                values[sample.labels[label][:MAX_VALUE]][field] += sample.value
+    if not 1 < len(values) <= _MAX_ENGINES:
+        return {}
+    in_order = sorted(values, key=lambda engine: (len(engine), engine))  # 2 before 10
+    return {engine: EngineReading(**values[engine]) for engine in in_order}
+
+
+def values_of(label: str, its: Iterable[Sample]) -> tuple[str, ...]:
+    """The values of a label, of too many the first ones."""
+    values = {sample.labels.get(label, "")[:MAX_VALUE] for sample in its}
+    return tuple(sorted(values - {"", "None"}))[:MAX_VALUES]
+
+
 def histogram(found: Samples, *names: str, **labels: str) -> Histogram | None:
     """The sum over all label sets with these labels, of the first of these names. Raises ValueError for one with too
     many buckets.
@@ -98,7 +135,7 @@ def histogram(found: Samples, *names: str, **labels: str) -> Histogram | None:
     for name in names:
         buckets: dict[float, float] = defaultdict(float)
         for sample in found.get(f"{name}_bucket", ()):
-            if _has(sample, labels):
+            if not labels or _has(sample, labels):
                 buckets[float(sample.labels["le"])] += sample.value
         if len(buckets) > _MAX_BUCKETS:
             raise ValueError(f"{name} has more than {_MAX_BUCKETS} buckets")

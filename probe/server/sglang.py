@@ -2,16 +2,18 @@
 
 Read in its source, 0.5.1 to 0.5.8 and the main branch of autumn 2026; no page was recorded. Schedulers of all pipeline
 and tensor ranks may tell the same numbers, so the largest of them counts, and only data-parallel ranks are added. With
-priorities, the series without one is the total. Tokens are counted when a request ends, but in `realtime_tokens_total`.
+priorities, the series without one is the total. Tokens are counted when a request ends, but in `realtime_tokens_total`,
+which has them by rank and with each step, those of prompts too.
 """
 
 from collections.abc import Mapping, Sequence
 
-from probe.records import ServerSnapshot
+from probe.records import EngineReading, ServerSnapshot
 from probe.server.page import (
     Engine,
     Samples,
     added,
+    by_engine,
     by_label,
     histogram,
     histograms,
@@ -19,6 +21,7 @@ from probe.server.page import (
     one_of_each,
     parts,
     total,
+    values_of,
 )
 
 _RANKS = ("tp_rank", "pp_rank", "moe_ep_rank", "attn_cp_rank", "cp_rank", "pid")
@@ -82,8 +85,24 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         estimated_read_bytes=total(told, "sglang:estimated_read_bytes_per_gpu_total") or None,
         estimated_write_bytes=total(told, "sglang:estimated_write_bytes_per_gpu_total") or None,
         engines=max(len({one.labels.get("dp_rank", "") for one in told.get("sglang:num_running_reqs", ())}), 1),
-        progress=total(told, "sglang:realtime_tokens_total", mode="decode"),
+        by_engine=_by_rank(told),
+        models=values_of("model_name", told.get("sglang:num_running_reqs", ())),
+        progress=total(told, "sglang:realtime_tokens_total"),
         histograms=every,
+    )
+
+
+def _by_rank(told: Samples) -> dict[str, EngineReading]:
+    """The data-parallel ranks singly. The count of retractions appears with a rank's first one."""
+    tokens = told.get("sglang:realtime_tokens_total", ())
+    zeros = [one._replace(value=0.0) for one in told.get("sglang:num_retracted_reqs", ())]
+    return by_engine(
+        "dp_rank",
+        running=told.get("sglang:num_running_reqs", ()),
+        waiting=(*told.get("sglang:num_queue_reqs", ()), *told.get("sglang:num_grammar_queue_reqs", ())),
+        kv_cache_usage=told.get("sglang:token_usage", ()),
+        preemptions=(*zeros, *told.get("sglang:num_retracted_requests_total", ())),
+        generation_tokens=[one for one in tokens if one.labels.get("mode") == "decode"],
     )
 
 

@@ -36,7 +36,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         generation_tokens=total(found, f"{_OUTPUT}_sum") or alive,
         finished={"success": total(found, _SUCCESS) or 0.0} | failures if alive is not None or failures else {},
         kv_cache_tokens=total(found, _ROOM),
-        progress=total(found, _STEPS, method="decode") or alive,
+        progress=total(found, _STEPS) or alive,
         histograms=histograms(found, _HISTOGRAMS),
     )
 

@@ -9,7 +9,18 @@ are counted at the end of a request. `time_per_output_token_seconds` is a reques
 from collections.abc import Mapping, Sequence
 
 from probe.records import ServerSnapshot
-from probe.server.page import Engine, Samples, added, by_label, histograms, largest, one_of_each, parts, total
+from probe.server.page import (
+    Engine,
+    Samples,
+    added,
+    by_label,
+    histograms,
+    largest,
+    one_of_each,
+    parts,
+    total,
+    values_of,
+)
 
 _RUNNING, _WAITING = "trtllm_num_requests_running", "trtllm_num_requests_waiting"
 _USAGE = "trtllm_kv_cache_utilization"
@@ -42,6 +53,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         prefix_cache_queries=added(total(found, _REUSED), total(found, _MISSED)),  # blocks; the ratio is what counts
         prefix_cache_hits=total(found, _REUSED),
         kv_cache_tokens=blocks * each if blocks and each else None,
+        models=values_of("model_name", (*found.get(_RUNNING, ()), *found.get(_FINISHED, ()))),
         histograms=histograms(found, _HISTOGRAMS),
     )
 
@@ -56,4 +68,5 @@ ENGINE = Engine(
         )
     ),
     _snapshot,
+    path="/prometheus/metrics",
 )

@@ -2,6 +2,9 @@
 
 Names moved between versions; each value is looked for under today's name first. Values are summed over
 the engines of a data-parallel server, but for the KV cache, where the fullest engine is the one that preempts.
+
+Several API servers of one vLLM share a page. It has no process_* then, counters are sums, and gauges the last word of
+any of them; where a version tells gauges by `pid`, some are old, and the largest counts.
 """
 
 import math
@@ -17,12 +20,16 @@ from probe.server.page import (
     MAX_VALUES,
     Engine,
     Samples,
+    added,
+    by_engine,
     by_label,
     first,
     histograms,
     largest,
+    one_of_each,
     parts,
     total,
+    values_of,
 )
 
 RUNNING = ("vllm:num_requests_running",)
@@ -65,6 +72,11 @@ HISTOGRAMS: Mapping[str, Sequence[str]] = {
     "prompt_length": ("vllm:request_prompt_tokens",),
     "output_length": ("vllm:request_generation_tokens",),
     "iteration_tokens": ("vllm:iteration_tokens_total",),
+    # Of blocks drawn by chance, with --kv-cache-metrics: how long they were there, unused before they went, and between
+    # two uses.
+    "kv_block_lifetime": ("vllm:kv_block_lifetime_seconds",),
+    "kv_block_idle": ("vllm:kv_block_idle_before_evict_seconds",),
+    "kv_block_reuse_gap": ("vllm:kv_block_reuse_gap_seconds",),
 }
 _PLAIN = (
     *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *PROMPT_TOKENS,
@@ -79,6 +91,7 @@ HISTORY = (
     *(name + part for key in _FORECAST_HISTOGRAMS for name in HISTOGRAMS[key] for part in ("_sum", "_count")),
 )  # fmt: skip
 _SCRAPED = "kneewatch_scraped"
+_LATEST_S = 3e9  # the year 2065: a time beyond it is a sum of several
 _Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
 
 
@@ -121,7 +134,7 @@ def from_history(series: Iterable[_Series]) -> list[ServerSnapshot]:
 
 
 def differing_labels(series: Iterable[_Series]) -> dict[str, list[str]]:
-    """The labels, but for the engine's, in which series of one moment differ, with their values.
+    """The labels, but for the engine's and the process', in which series of one moment differ, with their values.
 
     They are of several servers, which would add up to one that does not exist; without any they are of one.
     """
@@ -131,7 +144,7 @@ def differing_labels(series: Iterable[_Series]) -> dict[str, list[str]]:
             for at_s, _ in values:
                 at[at_s].append(labels)
     for together in at.values():
-        names = {name for labels in together for name in labels} - {"engine"}
+        names = {name for labels in together for name in labels} - {"engine", "pid"}
         told = {name: sorted({labels.get(name, "") for labels in together}) for name in sorted(names)}
         if differ := {name: values for name, values in told.items() if len(values) > 1}:
             return differ
@@ -139,7 +152,12 @@ def differing_labels(series: Iterable[_Series]) -> dict[str, list[str]]:
 
 
 def _snapshot(found: Samples) -> ServerSnapshot:
+    if any("pid" in sample.labels for sample in first(found, RUNNING)):
+        found = one_of_each(found, ("pid",))
+    running = first(found, RUNNING)
     drafts = total(found, *DRAFTS)
+    every = histograms(found, HISTOGRAMS)
+    generated = total(found, *GENERATION_TOKENS)
     return ServerSnapshot(
         at_ns=0,
         wall_s=0.0,
@@ -151,7 +169,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         preemptions=total(found, *PREEMPTIONS),
         rejections=total(found, *REJECTIONS),
         prompt_tokens=total(found, *PROMPT_TOKENS),
-        generation_tokens=total(found, *GENERATION_TOKENS),
+        generation_tokens=generated,
         finished=by_label(found, "finished_reason", *FINISHED),
         prefix_cache_queries=total(found, *PREFIX_QUERIES),
         prefix_cache_hits=total(found, *PREFIX_HITS),
@@ -159,29 +177,37 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         estimated_flops=total(found, *ESTIMATED_FLOPS) or None,
         estimated_read_bytes=total(found, *ESTIMATED_READ_BYTES) or None,
         estimated_write_bytes=total(found, *ESTIMATED_WRITE_BYTES) or None,
-        engines=max(len(first(found, RUNNING)), 1),
-        tokens_by_engine=_by_engine(found, GENERATION_TOKENS),
-        running_by_engine=_by_engine(found, RUNNING),
-        progress=total(found, *GENERATION_TOKENS),
+        engines=max(len(running), 1),
+        by_engine=by_engine(
+            "engine",
+            running=running,
+            waiting=first(found, WAITING),
+            kv_cache_usage=first(found, KV_USAGE),
+            preemptions=first(found, PREEMPTIONS),
+            generation_tokens=first(found, GENERATION_TOKENS),
+        ),
+        models=values_of("model_name", running),
+        # A step is counted with its outputs: one that only reads on in a long prompt has none (0.32, async_llm.py and
+        # scheduler.py), and then the KV cache's use alone shows that the engine lives.
+        progress=added(generated, every["iteration_tokens"].count if "iteration_tokens" in every else None),
         drafts=drafts,
         draft_tokens=total(found, *DRAFT_TOKENS) if drafts is not None else None,
         accepted_tokens=total(found, *ACCEPTED_TOKENS) if drafts is not None else None,
         adapters=_adapters(found),
         flags=_flags(found),
-        histograms=histograms(found, HISTOGRAMS),
+        histograms=every,
     )
 
 
-def _by_engine(found: Samples, names: Iterable[str]) -> tuple[float, ...]:
-    """The values in the order of the engines' labels; nothing where there is one engine."""
-    values = sorted((sorted(sample.labels.items()), sample.value) for sample in first(found, names))
-    return tuple(value for _, value in values) if len(values) > 1 else ()
-
-
 def _adapters(found: Samples) -> tuple[str, ...]:
-    """The LoRA adapters that run. The value is when that was so, and series of the past stay: the latest counts."""
+    """The LoRA adapters that run. The value is when that was so, and series of the past stay: the latest counts.
+
+    Several API servers, each of which knows its own requests alone, have the sum of their times: it tells nothing.
+    """
     latest = max(first(found, ADAPTERS), key=lambda sample: sample.value, default=None)
-    running = latest.labels.get("running_lora_adapters", "").split(",") if latest is not None else []
+    if latest is None or latest.value > _LATEST_S:
+        return ()
+    running = latest.labels.get("running_lora_adapters", "").split(",")
     return tuple(sorted({name.strip()[:MAX_VALUE] for name in running if name.strip()}))[:MAX_VALUES]
 
 

@@ -8,7 +8,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from probe.records import Histogram, ServerSnapshot
+from probe.records import EngineReading, Histogram, ServerSnapshot
 from probe.sim.buckets import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
 from probe.sim.cost import Profile
 from probe.sim.engine import Engine
@@ -86,8 +86,7 @@ class Measured:
             prefix_cache_hits=self.prefix_hits,
             kv_cache_tokens=float(self._profile.usable_blocks * self._profile.block_size * len(engines)),
             engines=len(engines),
-            tokens_by_engine=tuple(generated) if len(engines) > 1 else (),
-            running_by_engine=tuple(float(engine.running) for engine in engines) if len(engines) > 1 else (),
+            by_engine=_by_engine(engines, generated) if len(engines) > 1 else {},
             histograms={
                 "ttft": self.ttft.histogram(),
                 "itl": self.itl.histogram(),
@@ -100,3 +99,10 @@ class Measured:
                 "output_length": self.output_length.histogram(),
             },
         )
+
+
+def _by_engine(engines: Sequence[Engine], generated: Sequence[float]) -> dict[str, EngineReading]:
+    return {
+        str(i): EngineReading(float(engine.running), float(engine.waiting), engine.kv_usage, generation_tokens=tokens)
+        for i, (engine, tokens) in enumerate(zip(engines, generated, strict=True))
+    }

@@ -12,7 +12,7 @@ from seen_servers import CHAT, FAST, polled, profile, restarted, watched, withou
 
 from probe.capacity.model import Hints, Model, engine_shares, mean_length, prompt_lengths
 from probe.capacity.twin import UNLIMITED_SEQS
-from probe.records import Histogram, ServerSnapshot
+from probe.records import EngineReading, Histogram, ServerSnapshot
 from probe.sim.virtual import Users, VirtualServer
 from probe.workload import Lognormal, Workload, lengths
 
@@ -168,12 +168,15 @@ def test_prompt_lengths_are_ordered_and_above_zero(
 
 
 def _engines(made: tuple[float, ...], prompts: float) -> list[ServerSnapshot]:
+    def reading(tokens: tuple[float, ...]) -> dict[str, EngineReading]:
+        return {str(i): EngineReading(generation_tokens=made) for i, made in enumerate(tokens)}
+
     first = ServerSnapshot(
-        at_ns=0, wall_s=0.0, engines=len(made), tokens_by_engine=(0.0,) * len(made),
+        at_ns=0, wall_s=0.0, engines=len(made), by_engine=reading((0.0,) * len(made)),
         histograms={"ttft": Histogram(((math.inf, 0.0),), 0.0)},
     )  # fmt: skip
     last = replace(
-        first, at_ns=10**9, tokens_by_engine=made, histograms={"ttft": Histogram(((math.inf, prompts),), 1.0)}
+        first, at_ns=10**9, by_engine=reading(made), histograms={"ttft": Histogram(((math.inf, prompts),), 1.0)}
     )
     return [first, last]
 
@@ -192,7 +195,16 @@ def test_engines_that_nothing_is_known_of_are_alike() -> None:
     assert engine_shares(BUSY) == ()
     first, last = _engines((6000.0, 4000.0), 1000)
     assert engine_shares([last, first]) == (), "they were restarted"
-    assert engine_shares([first, replace(last, tokens_by_engine=(1.0, 2.0, 3.0))]) == (), "one was added"
+    _, three = _engines((1.0, 2.0, 3.0), 1000)
+    assert engine_shares([first, three]) == (), "one was added"
+    silent = dict.fromkeys(last.by_engine, EngineReading(running=1.0))
+    assert engine_shares([replace(first, by_engine=silent), replace(last, by_engine=silent)]) == (), "none tells tokens"
+
+
+def test_shares_are_those_of_each_engine_whatever_the_order_on_the_page() -> None:
+    first, last = _engines((6000.0, 4000.0), 1000)
+    turned = replace(last, by_engine=dict(reversed(last.by_engine.items())))
+    assert engine_shares([first, turned]) == engine_shares([first, last])
 
 
 def test_shares_seen_on_a_server_are_those_it_gives() -> None:

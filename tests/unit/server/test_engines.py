@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.records import ServerSnapshot
+from probe.records import EngineReading, ServerSnapshot
 from probe.server import engines
-from probe.server.engines import ENGINES, parse
+from probe.server.engines import ENGINES, NotMetricsError, parse
 
 PAGES = Path(__file__).parents[2] / "pages"
 REAL = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text()
@@ -34,11 +34,28 @@ def test_each_page_is_recognised_by_its_names(path: Path) -> None:
 def test_vllm_with_two_engines_speculation_and_adapters() -> None:
     found = _read("vllm")
     assert (found.running, found.waiting, found.preemptions, found.rejections) == (45, 5, 41, 19)
-    assert found.running_by_engine == (24, 21)
+    assert [one.running for one in found.by_engine.values()] == [24, 21]
+    assert sum(one.generation_tokens or 0.0 for one in found.by_engine.values()) == found.generation_tokens
     assert found.waiting_by_reason == {"capacity": 3, "deferred": 2}
     assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (800993, 2402979, 1433556)
     assert found.adapters == ("chat-adapter", "sql-adapter"), "those of the last time, not of all times"
     assert _counts(found)["preemptions"] == _counts(found)["decode"] == 9321
+    assert {"kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"} <= set(found.histograms)
+    assert len(found.histograms["kv_block_idle"].buckets) == 21 + 1
+
+
+def test_vllm_with_several_api_servers() -> None:
+    """Counters are sums, gauges the last word of any; which adapters run cannot be told."""
+    found = _read("vllm-api-servers")
+    assert (found.engines, found.running, found.waiting, found.kv_cache_usage) == (2, 47, 4, 0.67)
+    assert (found.generation_tokens, found.progress) == (72_000, 72_720)
+    assert found.by_engine["1"] == EngineReading(24, 4, 0.67, 10, 40_000)
+    assert found.models == ("meta-llama/Llama-3.1-8B-Instruct",)
+    assert (found.kv_cache_tokens, found.flags["engines"]) == (2 * 27496 * 16, "2")
+    assert found.adapters == ()
+    lora = 'vllm:lora_requests_info{{running_lora_adapters="{0}"}} {1}\n'
+    added_up = lora.format("sql", 2 * 1795270331.6) + lora.format("chat", 1795270332.6)
+    assert parse(added_up, 0, 0.0).adapters == (), "both processes had the first one, nobody knows when"
 
 
 @pytest.mark.parametrize("engine", ["v0", "v1"])
@@ -55,7 +72,13 @@ def test_vllm_0_8(engine: str) -> None:
 def test_sglang_adds_data_parallel_ranks_and_nothing_else() -> None:
     found = _read("sglang")
     assert (found.engines, found.running, found.waiting, found.kv_cache_usage) == (2, 44, 4, 0.62)
-    assert (found.preemptions, found.progress) == (17, 1999022)
+    assert (found.preemptions, found.progress) == (17, 8_892_581), "prompts' tokens too: it grows while one is read"
+    assert [(one.running, one.waiting, one.preemptions) for one in found.by_engine.values()] == [
+        (23, 4, 17),
+        (21, 0, 0),
+    ]
+    assert found.by_engine["1"].generation_tokens == 977_145
+    assert found.models == ("meta-llama/Llama-3.1-8B-Instruct",)
     assert found.prefix_cache_hits == 1779117, "the total of its levels, not twice"
     assert _counts(found)["ttft"] < _counts(found)["e2e"], "without streaming, TTFT is all of the time"
 
@@ -72,12 +95,13 @@ def test_tgi_without_an_event_has_zeros_and_not_nothing() -> None:
     full = _read("tgi")
     assert (full.running, full.waiting, full.rejections, full.prompt_tokens) == (14, 5, 21, 1101431)
     assert full.finished["success"] == 1467
-    assert full.progress == 88214, "steps, since tokens count at the end of a request only"
+    assert full.progress == 88214 + 1220, "steps, since tokens count at the end of a request only"
     assert _counts(full)["prompt_length"] == 1479, "101 buckets"
 
 
 def test_trtllm_counts_one_process_of_those_that_tell_the_same() -> None:
     found = _read("trtllm")
+    assert found.models == ("Llama-3.1-8B-Instruct",)
     assert (found.running, found.waiting, found.kv_cache_usage) == (18, 2, 0.418)
     line = 'trtllm_num_requests_running{engine_type="pytorch",model_name="m",pid="%d"} %d\n'
     assert parse(line % (1, 5) + line % (2, 4), 0, 0.0).running == 5
@@ -94,12 +118,14 @@ def test_triton_has_many_quantities_in_one_family() -> None:
 
 def test_nim_calls_itl_a_time_per_output_token() -> None:
     found = _read("nim")
+    assert found.models == ("meta/llama-3.1-8b-instruct",)
     assert (found.running, found.waiting, found.kv_cache_usage) == (9, 1, 0.271)
     assert _counts(found)["itl"] > 100 * _counts(found)["e2e"]
 
 
 def test_litellm_knows_no_queue() -> None:
     found = _read("litellm")
+    assert found.models == ("llama",)
     assert (found.running, found.waiting, found.kv_cache_usage) == (7, None, None)
     assert (found.rejections, found.finished["200"]) == (28, 2415)
 
@@ -107,6 +133,47 @@ def test_litellm_knows_no_queue() -> None:
 def test_a_page_of_nobody_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"no series of vllm, sglang, .* on the page"):
         parse("go_goroutines 5\nmy_vllm:thing 3\n", 0, 0.0)
+
+
+VLLM, LITELLM = "vllm:num_requests_running 4\n", "litellm_in_flight_requests 7\n"
+
+
+def test_a_page_is_read_as_the_engine_that_is_told() -> None:
+    assert parse(VLLM + LITELLM, 0, 0.0).engine == "vllm"
+    found = parse(VLLM + LITELLM, 0, 0.0, engine="litellm")
+    assert (found.engine, found.running) == ("litellm", 7)
+
+
+def test_a_page_of_another_engine_than_was_told_says_which_one_it_seems_to_be() -> None:
+    with pytest.raises(NotMetricsError, match=r"no series of sglang on the page, which seems to be vllm's"):
+        parse(REAL, 0, 0.0, engine="sglang")
+    with pytest.raises(NotMetricsError, match=r"no series of sglang on the page, nor of any other"):
+        parse("go_goroutines 5\n", 0, 0.0, engine="sglang")
+
+
+def test_a_page_that_says_nothing_is_damaged_and_not_anothers() -> None:
+    for engine in (None, "vllm"):
+        with pytest.raises(ValueError, match="says anything") as caught:
+            parse("vllm:num_requests_running NaN\n", 0, 0.0, engine=engine)
+        assert not isinstance(caught.value, NotMetricsError)
+
+
+def test_each_engine_has_a_name_and_a_place_for_its_page() -> None:
+    assert {name: engines.path(name) for name in engines.NAMES} == {
+        "vllm": "/metrics",
+        "sglang": "/metrics",
+        "tgi": "/metrics",
+        "trtllm": "/prometheus/metrics",
+        "triton": "/metrics",
+        "nim": "/v1/metrics",
+        "litellm": "/metrics/",
+    }
+    assert engines.path(None) == "/metrics"
+
+
+@pytest.mark.parametrize("path", sorted(PAGES.glob("*.prom")), ids=lambda path: path.stem)
+def test_a_page_that_is_there_twice_is_the_same_page(path: Path) -> None:
+    assert parse(path.read_text() + path.read_text(), 5, 7.0) == parse(path.read_text(), 5, 7.0)
 
 
 def test_each_engine_reads_only_names_of_its_own() -> None:

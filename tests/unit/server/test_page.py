@@ -60,6 +60,13 @@ def test_it_reads_nothing_that_is_not_wanted() -> None:
     assert samples('a{x="1"} 1\nab 2\nb 3\n# a 4\n', {"a"}) == {"a": [Sample("a", {"x": "1"}, 1.0)]}
 
 
+def test_of_two_lines_of_one_series_the_first_counts() -> None:
+    """As for Prometheus; two pages behind each other must not look like twice the load."""
+    page = 'a{x="1"} 1\na{x="2"} 2\n'
+    assert samples(page + page + 'a{x="1"} 7\n', {"a"}) == samples(page, {"a"})
+    assert [one.value for one in samples("a 1\na 2\n", {"a"})["a"]] == [1.0]
+
+
 def test_a_line_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="more than 16384 characters"):
         samples("a " + "x" * 20_000, {"a"})

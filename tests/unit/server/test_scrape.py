@@ -1,47 +1,18 @@
-"""Reading a metrics page over the network: a snapshot, or a TargetError of one line."""
+"""Reading a metrics page over the network: how it becomes a snapshot."""
 
 import asyncio
-import sys
-from collections.abc import Callable
-from pathlib import Path
+import gzip
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from hostile_server import CLOSE, HANG, Asked, Script, chunked, head, hostile, whole
+from scraping import GZIP, PAGE, PAGES, PLAIN, RECORDED, SECRET, VERSION, by_path, in_turn, read, scraping
 
-from probe.client.endpoint import Endpoint
-from probe.clock import SystemClock
 from probe.errors import TargetError
 from probe.records import ServerSnapshot
-from probe.server.scrape import Scraper
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
-from hostile_server import CLOSE, HANG, Asked, Script, chunked, head, hostile, whole
-
-RECORDED = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_bytes()
-SECRET = "sk-not-to-be-shown-0123456789"
-PAGE = whole(200, RECORDED, "text/plain; version=0.0.4")
-VERSION = whole(200, {"version": "0.32.0"})
-
-
-def by_path(metrics: Script, version: Script = (VERSION,)) -> Callable[[Asked], Script]:
-    return lambda asked: version if "/version" in asked.line else metrics
-
-
-def read(
-    script: Callable[[Asked], Script], times: int = 1, timeout_s: float = 1.0
-) -> tuple[ServerSnapshot, list[Asked]]:
-    async def main() -> tuple[ServerSnapshot, list[Asked]]:
-        async with hostile(script) as server:
-            scraper = Scraper(
-                Endpoint("llama", server.base_url, secret=lambda: SECRET, verify=False), SystemClock(), timeout_s
-            )
-            try:
-                for _ in range(times):
-                    snapshot = await scraper.read()
-            finally:
-                await scraper.close()
-            return snapshot, server.asked
-
-    return asyncio.run(main())
+from probe.restart import restarted
 
 
 def test_a_page_is_a_snapshot() -> None:
@@ -84,19 +55,17 @@ def test_a_version_that_never_comes_does_not_cost_the_metrics(version: Script) -
 def test_after_a_failure_the_version_is_asked_again() -> None:
     """The server may have been replaced by another one in between."""
     versions = iter(["0.31.0", "0.32.0"])
-    pages = iter([[PAGE], [whole(503, b"")], [PAGE]])
+    pages = in_turn(PAGE, whole(503, b""), PAGE)
 
     def redeployed(asked: Asked) -> Script:
-        return [whole(200, {"version": next(versions)})] if "/version" in asked.line else next(pages)
+        return [whole(200, {"version": next(versions)})] if "/version" in asked.line else pages(asked)
 
     async def main() -> list[str]:
-        async with hostile(redeployed) as server:
-            scraper = Scraper(Endpoint("llama", server.base_url, verify=False), SystemClock(), 1.0)
+        async with hostile(redeployed) as server, scraping(server) as scraper:
             first = await scraper.read()
             with pytest.raises(TargetError):
                 await scraper.read()
             second = await scraper.read()
-            await scraper.close()
             return [first.version, second.version]
 
     assert asyncio.run(main()) == ["0.31.0", "0.32.0"]
@@ -105,10 +74,8 @@ def test_after_a_failure_the_version_is_asked_again() -> None:
 def test_the_key_goes_to_the_target_alone() -> None:
     async def main() -> tuple[list[Asked], list[Asked]]:
         async with hostile([VERSION]) as server, hostile([PAGE]) as elsewhere:
-            where = Endpoint("llama", server.base_url, f"{elsewhere.base_url}/metrics", lambda: SECRET, verify=False)
-            scraper = Scraper(where, SystemClock(), 1.0)
-            await scraper.read()
-            await scraper.close()
+            async with scraping(server, metrics_url=f"{elsewhere.base_url}/metrics") as scraper:
+                await scraper.read()
             return server.asked, elsewhere.asked
 
     at_home, abroad = asyncio.run(main())
@@ -116,87 +83,117 @@ def test_the_key_goes_to_the_target_alone() -> None:
     assert "authorization" not in abroad[0].headers
 
 
-BAD: dict[str, tuple[Script, str]] = {
-    "refused": ([CLOSE], "no metrics of a server"),
-    "404": ([whole(404, {"detail": "Not Found"})], "HTTP 404"),
-    "401": ([whole(401, {"error": SECRET})], "HTTP 401"),
-    "302": ([whole(302, b"", "text/html", f"location: /login?{SECRET}")], "HTTP 302"),
-    "HTML": ([whole(200, "<html>", "text/html")], "no series of vllm"),
-    "nothing": ([whole(200, b"")], "no series of vllm"),
-    "garbage": ([whole(200, bytes(range(256)))], "no series of vllm"),
-    "a long line": ([whole(200, "vllm:num_requests_running " + "x" * 100_000 + "\n")], "no metrics of a server"),
-    "control characters": ([whole(200, "vllm:num_requests_running \x1b[31mred\n")], "no metrics of a server"),
-    "a bucket without a bound": ([whole(200, "vllm:time_to_first_token_seconds_bucket 1\n")], "no metrics of a server"),
-    "too large": ([whole(200, b"# " + b"x" * (9 * 2**20))], "more than"),
-    "truncated": ([head(200, "text/plain", "content-length: 99999") + RECORDED[:500], CLOSE], "no metrics of a server"),
-    "truncated in chunks": (
-        [head(200, "text/plain", "transfer-encoding: chunked") + chunked(RECORDED, end=False), CLOSE],
-        "",
-    ),
-    "never": ([HANG], "no metrics of a server"),
-    "stalls": ([head(200, "text/plain", "content-length: 99999") + RECORDED[:500], HANG], "no metrics of a server"),
-    "endless head": ([b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 90_000, HANG], "no metrics of a server"),
-    "not gzip": ([whole(200, b"boo", "text/plain", "content-encoding: gzip")], "no metrics of a server"),
-}
+def test_an_engine_that_is_told_is_asked_where_its_page_is_and_read_as_that() -> None:
+    page = (PAGES / "trtllm.prom").read_bytes()
+    snapshot, asked = read(by_path([whole(200, page)]), engine="trtllm")
+    assert asked[-1].line == "GET /prometheus/metrics HTTP/1.1"
+    assert snapshot.engine == "trtllm"
 
 
-@pytest.mark.parametrize(("script", "words"), BAD.values(), ids=BAD)
-def test_anything_else_is_an_error_of_one_line(script: Script, words: str) -> None:
-    with pytest.raises(TargetError) as caught:
-        read(by_path(script), timeout_s=0.3 if HANG in script else 2.0)
-    message = str(caught.value)
-    assert words in message
-    assert message.startswith("http://127.0.0.1:")
-    assert message.isprintable()
-    assert len(message) < 500
-    assert SECRET not in message
+def test_a_metrics_url_counts_more_than_where_an_engine_s_page_usually_is() -> None:
+    async def main() -> str:
+        async with hostile([whole(200, (PAGES / "nim.prom").read_bytes())]) as server:
+            async with scraping(server, engine="nim", metrics_url=f"{server.base_url}/there") as scraper:
+                await scraper.read()
+            return server.asked[-1].line
 
-
-def _raise(error: Exception) -> str | None:
-    raise error
+    assert asyncio.run(main()) == "GET /there HTTP/1.1"
 
 
 @pytest.mark.parametrize(
-    "endpoint",
+    "page",
     [
-        Endpoint("llama", "http://127.0.0.1:1", verify=False),
-        Endpoint("llama", "http://127.0.0.1:99999", verify=False),
-        Endpoint("llama", "http://127.0.0.1:port", verify=False),
-        Endpoint("llama", "http://127.0.0.1:1", secret=lambda: "two\nlines", verify=False),
-        Endpoint(
-            "llama", "http://127.0.0.1:1", secret=lambda: _raise(FileNotFoundError(2, "No such file")), verify=False
-        ),
-        Endpoint(
-            "llama",
-            "http://127.0.0.1:1",
-            secret=lambda: _raise(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "x")),
-            verify=False,
-        ),
+        whole(200, gzip.compress(RECORDED), PLAIN, GZIP),
+        head(200, PLAIN, GZIP, "transfer-encoding: chunked")
+        + chunked(*(gzip.compress(RECORDED)[i : i + 100] for i in range(0, len(gzip.compress(RECORDED)), 100))),
+        head(200, PLAIN, "transfer-encoding: chunked") + chunked(RECORDED[:777], RECORDED[777:]),
+        whole(200, RECORDED.rstrip(b"\n"), PLAIN),
+        whole(200, RECORDED + RECORDED, PLAIN),
+        whole(200, RECORDED + b"vllm:num_requests_running NaN\npython_info NaN\n", PLAIN),
     ],
+    ids=["packed", "packed in chunks", "in chunks", "without the last line's end", "twice", "with NaN"],
 )
-def test_an_endpoint_that_cannot_be_used_is_an_error_of_one_line(endpoint: Endpoint) -> None:
-    async def main() -> None:
-        scraper = Scraper(endpoint, SystemClock(), 1.0)
-        try:
-            await scraper.read()
-        finally:
-            await scraper.close()
+def test_however_a_page_is_sent_it_says_the_same(page: bytes) -> None:
+    plain, _ = read(by_path([PAGE]))
+    found, _ = read(by_path([page]))
+    assert replace(found, at_ns=0, wall_s=0.0) == replace(plain, at_ns=0, wall_s=0.0)
 
-    with pytest.raises(TargetError) as caught:
-        asyncio.run(main())
-    assert str(caught.value).isprintable()
+
+def test_a_page_that_ends_with_the_connection_is_whole() -> None:
+    assert read(by_path([head(200, PLAIN) + RECORDED, CLOSE]))[0].prompt_tokens == 18
+
+
+def test_what_a_page_lacks_is_not_zero() -> None:
+    snapshot, _ = read(by_path([whole(200, "vllm:num_requests_running 3\n")]))
+    assert (snapshot.running, snapshot.waiting, snapshot.generation_tokens) == (3, None, None)
+    assert snapshot.histograms == {}
+
+
+def test_counters_that_fall_are_read_and_show_a_restart() -> None:
+    pages = in_turn(*(whole(200, f"vllm:generation_tokens_total {count}\n") for count in (500, 20)))
+
+    async def main() -> list[ServerSnapshot]:
+        async with hostile(pages) as server, scraping(server) as scraper:
+            return [await scraper.read(), await scraper.read()]
+
+    before, after = asyncio.run(main())
+    assert restarted(before, after) == "generation_tokens fell from 500 to 20"
+
+
+def test_how_long_it_took_and_how_much_it_was_is_of_the_last_page_that_was_read() -> None:
+    pages = in_turn(whole(200, gzip.compress(RECORDED), PLAIN, GZIP), whole(503, b""))
+
+    async def main() -> None:
+        async with hostile(pages) as server, scraping(server) as scraper:
+            assert (scraper.seconds, scraper.page_bytes) == (0.0, 0)
+            await scraper.read()
+            took_s = scraper.seconds
+            assert took_s is not None
+            assert 0 < took_s < 1
+            with pytest.raises(TargetError):
+                await scraper.read()
+            assert (scraper.seconds, scraper.page_bytes) == (took_s, len(RECORDED))
+
+    asyncio.run(main())
+
+
+class Counting(ThreadPoolExecutor):
+    """Threads that count what they are given to do."""
+
+    given = 0
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        self.given += 1
+        return super().submit(*args, **kwargs)
+
+
+def test_a_large_page_is_parsed_beside_the_event_loop_and_a_usual_one_is_not() -> None:
+    lines = b"".join(b'vllm:e2e_request_latency_seconds_sum{engine="%d"} 1\n' % i for i in range(40_000))
+    pages = in_turn(PAGE, whole(200, RECORDED + lines, PLAIN))
+
+    async def main() -> list[int]:
+        threads = Counting(1)
+        asyncio.get_running_loop().set_default_executor(threads)
+        given = []
+        async with hostile(pages) as server, scraping(server, timeout_s=5.0) as scraper:
+            for _ in range(2):
+                assert (await scraper.read()).prompt_tokens == 18
+                given.append(threads.given)
+            assert scraper.page_bytes is not None
+            assert scraper.page_bytes > 2 * 10**6
+        return given
+
+    assert asyncio.run(main()) == [0, 1]
 
 
 def test_cancelling_closes_the_connection() -> None:
     async def main() -> None:
-        async with hostile([HANG]) as server:
-            scraper = Scraper(Endpoint("llama", server.base_url, verify=False), SystemClock(), 30.0)
+        async with hostile([HANG]) as server, scraping(server, timeout_s=30.0) as scraper:
             task = asyncio.create_task(scraper.read())
             await server.until_asked()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             await asyncio.wait_for(server.gone.wait(), 1)
-            await scraper.close()
 
     asyncio.run(main())

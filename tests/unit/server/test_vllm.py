@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.records import Histogram, ServerSnapshot
+from probe.records import EngineReading, Histogram, ServerSnapshot
 from probe.server import engines, vllm
 
 RECORDED = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text()
@@ -88,7 +88,11 @@ def test_the_recorded_page() -> None:
     assert page.finished == {"stop": 0, "length": 2, "abort": 0, "error": 0, "repetition": 0}
     assert (page.prefix_cache_queries, page.prefix_cache_hits) == (18, 0)
     assert page.kv_cache_tokens == 64 * 32
-    assert set(page.histograms) == set(vllm.HISTOGRAMS)
+    opt_in = {"kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"}
+    assert set(page.histograms) == set(vllm.HISTOGRAMS) - opt_in
+    assert page.by_engine == {}, "it is one"
+    assert page.models == ("tiny",)
+    assert page.progress == 7 + 7, "tokens and steps"
 
 
 def test_the_recorded_histograms_are_whole() -> None:
@@ -274,12 +278,61 @@ def test_flags_say_how_the_server_was_started_and_not_how_much_memory_was_free()
     }
 
 
-def test_what_each_of_several_engines_made_keeps_its_place() -> None:
-    lines = {engine: f'vllm:generation_tokens_total{{engine="{engine}",model_name="m"}} {engine}.5' for engine in "01"}
-    assert parse(f"{lines['0']}\n{lines['1']}\n").tokens_by_engine == (0.5, 1.5)
-    assert parse(f"{lines['1']}\n{lines['0']}\n").tokens_by_engine == (0.5, 1.5)
-    assert parse(lines["1"]).tokens_by_engine == ()
-    assert parse(TWO_ENGINES).running_by_engine == (3.0, 4.0)
+def test_engines_are_told_apart_by_their_labels_whatever_the_order_of_lines() -> None:
+    page = parse(TWO_ENGINES)
+    assert page.by_engine == {
+        "0": EngineReading(running=3, waiting=0, kv_cache_usage=0.2, preemptions=1),
+        "1": EngineReading(running=4, waiting=5, kv_cache_usage=0.9, preemptions=10),
+    }
+    turned = parse("\n".join(reversed(TWO_ENGINES.splitlines())))
+    assert list(turned.by_engine) == ["0", "1"]
+
+
+def _engines(count: int) -> str:
+    return "".join(f'vllm:num_requests_running{{engine="{i}",model_name="m"}} {i}\n' for i in range(count))
+
+
+def test_engine_10_comes_after_engine_9() -> None:
+    assert list(parse(_engines(12)).by_engine) == [str(i) for i in range(12)]
+
+
+def test_one_engine_and_more_than_32_are_not_told_apart() -> None:
+    assert parse(_engines(1)).by_engine == {}
+    assert len(parse(_engines(32)).by_engine) == 32
+    many = parse(_engines(33))
+    assert (many.by_engine, many.engines, many.running) == ({}, 33, sum(range(33)))
+
+
+def test_where_processes_tell_the_same_gauge_by_pid_engines_count_once() -> None:
+    page = parse(
+        "".join(
+            f'vllm:num_requests_running{{engine="{engine}",model_name="m",pid="{pid}"}} {running}\n'
+            for engine, pid, running in (("0", 7, 3), ("0", 8, 2), ("1", 7, 4), ("1", 8, 4))
+        )
+    )
+    assert (page.engines, page.running) == (2, 7)
+    assert [one.running for one in page.by_engine.values()] == [3, 4]
+
+
+def test_models_are_few_and_short() -> None:
+    line = 'vllm:num_requests_running{{engine="{0}",model_name="{1}"}} 1\n'
+    assert parse(line.format(0, "b") + line.format(1, "a") + line.format(2, "b")).models == ("a", "b")
+    assert parse(line.format(0, "x" * 500)).models == ("x" * 64,)
+    assert len(parse("".join(line.format(i, f"m{i}") for i in range(500))).models) == 20
+    assert parse("vllm:num_requests_running 1\n").models == ()
+
+
+def _steps(generated: int, steps: int | None) -> str:
+    told = f'vllm:iteration_tokens_total_bucket{{engine="0",le="+Inf"}} {steps}\n' if steps is not None else ""
+    return f'vllm:generation_tokens_total{{engine="0"}} {generated}\n' + told
+
+
+def test_progress_grows_with_steps_that_generate_nothing() -> None:
+    """Those of a model that embeds, and of one whose prompts end with their first token."""
+    assert parse(_steps(100, 40)).progress == 140
+    assert parse(_steps(100, 41)).progress == 141
+    assert parse(_steps(100, None)).progress == 100
+    assert parse("vllm:num_requests_running 1\n").progress is None
 
 
 def test_flags_of_several_engines_are_those_of_one_and_how_many_they_are() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from probe.records import EngineReading
 from probe.server import vllm
 
 Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
@@ -60,6 +61,18 @@ def test_engines_of_one_server_add_up() -> None:
     assert vllm.differing_labels(series) == {}
     found = vllm.from_history(series)
     assert [(one.running, one.engines) for one in found] == [(4, 2), (5, 2), (7, 2)]
+
+
+def test_engines_of_the_past_are_told_apart_and_processes_are_no_servers() -> None:
+    series = [
+        _one("num_requests_running", 3, 4, 4, 5),
+        _one("num_requests_running", 1, 1, 1, 2, engine="1", pid="7"),
+        _one("num_requests_running", 0, 0, 0, 1, engine="1", pid="8"),
+        _one("generation_tokens_total", 10, 20, 20, 30, engine="1"),
+    ]
+    assert vllm.differing_labels(series) == {}
+    last = vllm.from_history(series)[-1]
+    assert last.by_engine == {"0": EngineReading(running=5), "1": EngineReading(running=2, generation_tokens=30)}
 
 
 def test_a_moment_without_the_server_and_a_value_that_is_none_are_left_out() -> None:
