@@ -82,6 +82,11 @@ def kubectl(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
+def c_compiler(request: pytest.FixtureRequest) -> str:
+    return _program(request, "cc", "apt-get install gcc libc6-dev", "gcc", "clang")
+
+
+@pytest.fixture(scope="session")
 def docker_compose(request: pytest.FixtureRequest) -> list[str]:
     """The command of Docker Compose; it reads and checks a file without an engine."""
     beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"

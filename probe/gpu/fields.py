@@ -34,7 +34,11 @@ FIELDS = (
     Field("DCGM_FI_DEV_POWER_VIOLATION", "counter", "Time throttled for power (in ns)"),
     Field("DCGM_FI_DEV_THERMAL_VIOLATION", "counter", "Time throttled for heat (in ns)"),
     Field("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "PCIe retries"),
-    Field("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "NVLink traffic of all lanes, as dcgm-exporter has it"),
+    Field(
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+        "gauge",
+        "NVLink traffic of all lanes, in spite of the name a rate (in MB/s)",
+    ),
     Field("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter", "Single-bit ECC errors since the driver was loaded"),
     Field("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", "Double-bit ECC errors since the driver was loaded"),
     Field("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Memory rows remapped for correctable errors"),

@@ -1,0 +1,204 @@
+"""dcgm-exporter's page, of any version or as a Prometheus federates it: text in, GPUs out, by the names and in the
+units of fields.py. Pure.
+
+A GPU, or an instance of a divided one, is told by UUID and GPU_I_ID. One that several containers share is one GPU with
+the values of all of it, whoever asks: the exporter writes the same values once for each container, and of GPU_UTIL and
+FB_USED, since 4.8.2, the part of each container beside the whole; the largest is the whole.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from prometheus_client.samples import Sample
+
+from probe.gpu.fields import LABELS, NAMES
+from probe.records import Gpu, GpuSnapshot
+from probe.server.page import Samples, samples
+
+MAX_GPUS = 32  # of one target: each is a series of ours for every field
+_MAX_LABEL = 253  # the longest name of a pod or a host
+_MIB = 2**20
+_UTIL_RATIO = "DCGM_FI_DEV_GPU_UTIL_RATIO"
+
+# DCGM's newer names: the older one, and what makes its unit of the newer one's. dcgm-exporter 4.9.0 took them for 23
+# fields of its lists, 11 with another unit (its release notes, which name them by kind; the 23rd is a label). Each name
+# from DCGM's dcgm_fields.h of 4.6.0 and go-dcgm's of 4.6.1, which have the older ones as aliases or as deprecated;
+# those of 4.7 (BYTES, PER_SECOND, SECONDS, and RATIOs of DEV) from a citation of NVIDIA's Field Identifiers for 4.7.0.
+_RENAMED: Mapping[str, tuple[str, float]] = {
+    "DCGM_FI_DEV_SM_CLOCK_HERTZ": ("DCGM_FI_DEV_SM_CLOCK", 1e-6),
+    "DCGM_FI_DEV_MEMORY_CLOCK_HERTZ": ("DCGM_FI_DEV_MEM_CLOCK", 1e-6),
+    "DCGM_FI_DEV_GPU_TEMP_CELSIUS": ("DCGM_FI_DEV_GPU_TEMP", 1.0),
+    "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS": ("DCGM_FI_DEV_MEMORY_TEMP", 1.0),
+    "DCGM_FI_DEV_BOARD_POWER_WATTS": ("DCGM_FI_DEV_POWER_USAGE", 1.0),
+    "DCGM_FI_DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS": ("DCGM_FI_DEV_POWER_MGMT_LIMIT", 1.0),
+    "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL": ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e3),
+    _UTIL_RATIO: ("DCGM_FI_DEV_GPU_UTIL", 100.0),
+    "DCGM_FI_DEV_MEMORY_UTIL_RATIO": ("DCGM_FI_DEV_MEM_COPY_UTIL", 100.0),
+    "DCGM_FI_DEV_FB_USED_BYTES": ("DCGM_FI_DEV_FB_USED", 1 / _MIB),
+    "DCGM_FI_DEV_FB_FREE_BYTES": ("DCGM_FI_DEV_FB_FREE", 1 / _MIB),
+    "DCGM_FI_DEV_FB_RESERVED_BYTES": ("DCGM_FI_DEV_FB_RESERVED", 1 / _MIB),
+    "DCGM_FI_DEV_XID_ERROR": ("DCGM_FI_DEV_XID_ERRORS", 1.0),
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", 1.0),
+    # Nanoseconds in every version, as NVML counts; to 4.7.0 the exporter's help text said us (e61056b).
+    "DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL": ("DCGM_FI_DEV_POWER_VIOLATION", 1e9),
+    "DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL": ("DCGM_FI_DEV_THERMAL_VIOLATION", 1e9),
+    "DCGM_FI_DEV_PCIE_REPLAY_TOTAL": ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", 1.0),
+    "DCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL": ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", 1.0),
+    # A rate. The older field is KiB/s over 1000 (DcgmCacheManager.cpp), the newer one KiB/s times 1024.
+    "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND": ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", 1 / 1024_000),
+    "DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL": ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", 1.0),
+    "DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL": ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", 1.0),
+    "DCGM_FI_DEV_ROW_REMAP_FAILED": ("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1.0),
+    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO": ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1.0),
+    "DCGM_FI_PROF_SM_UTIL_RATIO": ("DCGM_FI_PROF_SM_ACTIVE", 1.0),
+    "DCGM_FI_PROF_SM_OCCUPANCY_RATIO": ("DCGM_FI_PROF_SM_OCCUPANCY", 1.0),
+    "DCGM_FI_PROF_TENSOR_UTIL_RATIO": ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 1.0),
+    "DCGM_FI_PROF_DRAM_UTIL_RATIO": ("DCGM_FI_PROF_DRAM_ACTIVE", 1.0),
+}
+_SERIES: Mapping[str, tuple[str, float]] = {**_RENAMED, **{name: (name, 1.0) for name in NAMES}}
+_ONLY_4_7 = frozenset(
+    name
+    for name in _RENAMED
+    if name.endswith(("_BYTES", "_SECONDS_TOTAL", "_PER_SECOND")) or name == "DCGM_FI_DEV_MEMORY_UTIL_RATIO"
+)
+# Utilisation far above what there is has been seen (dcgm-exporter #418). Profiled ratios may exceed 1 by rounding.
+_PERCENT, _RATIO = 100.0, 1.01
+_LIMITS = {
+    "DCGM_FI_DEV_GPU_UTIL": _PERCENT,
+    "DCGM_FI_DEV_MEM_COPY_UTIL": _PERCENT,
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": _RATIO,
+    "DCGM_FI_PROF_SM_ACTIVE": _RATIO,
+    "DCGM_FI_PROF_SM_OCCUPANCY": _RATIO,
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": _RATIO,
+    "DCGM_FI_PROF_DRAM_ACTIVE": _RATIO,
+}
+# Who uses a GPU. Names of the labels, the first that the page has: where a Prometheus has put the exporter's own pod
+# beside them, the user's is exported_pod; pod_name is what the exporter called it at first.
+_USER = {
+    "pod": ("exported_pod", "pod_name", "pod"),
+    "namespace": ("exported_namespace", "pod_namespace", "namespace"),
+    "container": ("exported_container", "container_name", "container"),
+}
+_OWN = {name: (name,) for name in LABELS if name not in _USER} | {"Hostname": ("Hostname", "hostname")}
+_SIGN = re.compile(r"^(?:# (?:HELP|TYPE) )?DCGM_FI_", re.MULTILINE)
+_TIME = re.compile(r"(\} [-+.0-9eE]+) -?[0-9]+$", re.MULTILINE)  # a federated page's: with it a line is slow to read
+
+Identity = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Device:
+    """A GPU or an instance as a page shows it. `users`: pod, namespace and container of each, as far as told."""
+
+    labels: dict[str, str]
+    users: set[tuple[str, ...]] = field(default_factory=set)
+    values: dict[str, float] = field(default_factory=dict)
+
+
+def parse(text: str, at_ns: int, wall_s: float, labels: Mapping[str, str]) -> GpuSnapshot:
+    """The page's GPUs with these labels. Raises ValueError, in words, for a page that is not dcgm-exporter's."""
+    return GpuSnapshot(at_ns, wall_s, "dcgm", choose(read(text), labels))
+
+
+def read(text: str) -> tuple[Device, ...]:
+    """All GPUs of a page: none where the exporter has found none. Raises ValueError for another's page."""
+    if _SIGN.search(text) is None:
+        raise ValueError("no series of dcgm-exporter on the page")
+    found = _samples(_TIME.sub(r"\1", text))
+    users = _user_labels(found)
+    devices: dict[Identity, Device] = {}
+    for series, its in found.items():
+        name, factor = _SERIES[series]
+        scale = _util_factor(found) if series == _UTIL_RATIO else factor
+        for sample in its:
+            if not any(identity := _identity(sample.labels)):
+                continue
+            if (device := devices.get(identity)) is None:
+                device = devices[identity] = Device(_own_labels(sample.labels))
+            device.users.add(tuple(sample.labels.get(label, "")[:_MAX_LABEL] for label in users))
+            if (value := _value(name, sample.value, scale)) is not None:
+                device.values[name] = max(value, device.values.get(name, value))
+    return tuple(devices.values())
+
+
+def choose(devices: Iterable[Device], labels: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """Those with all of these labels, each once. Raises ValueError for too many.
+
+    Of a shared GPU's users those count that have the labels; what they do not agree in is left out.
+    """
+    wanted = [labels.get(name) for name in _USER]
+    own = {name: value for name, value in labels.items() if name not in _USER}
+    chosen: dict[Identity, Gpu] = {}
+    for device in devices:
+        users = [user for user in device.users if all(w in (None, u) for w, u in zip(wanted, user, strict=True))]
+        if users and all(device.labels.get(name, "") == value for name, value in own.items()):
+            gpu = Gpu(labels=device.labels | _agreed(users), values=device.values)
+            chosen.setdefault(_identity(device.labels), gpu)
+    if len(chosen) > MAX_GPUS:
+        raise ValueError(f"{len(chosen)} GPUs, of at most {MAX_GPUS}; set labels that only this server's GPUs have")
+    return tuple(chosen.values())
+
+
+def _samples(text: str) -> Samples:
+    """What is wanted of the page. A line whose value is text, which 4.1 has for some fields (#488), is left out."""
+    with suppress(ValueError, LookupError):
+        return samples(text, _SERIES)
+    found: dict[str, list[Sample]] = defaultdict(list)
+    for line in text.split("\n"):
+        with suppress(ValueError, LookupError):
+            for name, its in samples(line, _SERIES).items():
+                found[name] += its
+    return found
+
+
+def _user_labels(found: Samples) -> tuple[str, ...]:
+    """What pod, namespace and container are called on this page."""
+    present = {label for its in found.values() for sample in its for label in sample.labels}
+    return tuple(next((name for name in names if name in present), names[-1]) for names in _USER.values())
+
+
+def _identity(labels: Mapping[str, str]) -> Identity:
+    """What tells this GPU from others; all empty where nothing does. The first exporters had no UUID for some."""
+    if uuid := labels.get("UUID"):
+        return uuid, labels.get("GPU_I_ID", "")
+    host = labels.get("Hostname") or labels.get("hostname", "")
+    return labels.get("gpu", ""), labels.get("device", ""), host, labels.get("GPU_I_ID", "")
+
+
+def _own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    told = {name: next(filter(None, map(labels.get, names)), "") for name, names in _OWN.items()}
+    return {name: value[:_MAX_LABEL] for name, value in told.items() if value}
+
+
+def _agreed(users: Iterable[tuple[str, ...]]) -> dict[str, str]:
+    """The labels in which all users agree, but for those of whom nothing is said."""
+    told = zip(*(user for user in users if any(user)), strict=True)
+    return {name: its[0] for name, its in zip(_USER, told, strict=False) if its[0] and len(set(its)) == 1}
+
+
+def _util_factor(found: Samples) -> float | None:
+    """What makes per cent of DCGM_FI_DEV_GPU_UTIL_RATIO, which is a ratio in DCGM 4.7 (field 1613), and in 4.6 is
+    GPU_UTIL by another name (203), in whole per cent. None where the page does not tell.
+    """
+    values = [sample.value for sample in found[_UTIL_RATIO] if not _is_blank(sample.value)]
+    if not _ONLY_4_7.isdisjoint(found) or any(value % 1 for value in values):
+        return 100.0
+    return 1.0 if any(value > 1 for value in values) else None
+
+
+def _value(name: str, value: float, factor: float | None) -> float | None:
+    """In the older field's unit; None for one that says that there is none, or that cannot be."""
+    if factor is None or _is_blank(value):
+        return None
+    scaled = float(value) if factor == 1 else round(value * factor, 6)
+    return scaled if name not in _LIMITS or 0 <= scaled <= _LIMITS[name] else None
+
+
+def _is_blank(value: float) -> bool:
+    """DCGM's blanks (dcgm_structs.h), which older exporters write: not known, not found, not supported, not permitted,
+    of 64 and 32 bits and of doubles. A counter may well pass those of 32 bits.
+    """
+    return value >= 0x7FFFFFFFFFFFFFF0 or 0 <= value - 0x7FFFFFF0 <= 3 or 0 <= value - 2.0**47 <= 3  # noqa: PLR2004

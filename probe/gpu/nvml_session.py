@@ -1,0 +1,203 @@
+"""NVML from one initialisation to its end: its GPUs, the instances of those that are divided (MIG), their XID errors.
+
+Blocks; for the thread of nvml.py. Labels are those of dcgm-exporter: an instance has the UUID of its GPU, and
+GPU_I_ID and GPU_I_PROFILE besides.
+"""
+
+import ctypes
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
+
+from probe.clock import Clock
+from probe.gpu.nvml_values import Activity, ask, board, driver_is_gone, memory
+from probe.records import Gpu
+
+_WAIT_MS = 1000  # for an XID error; closing takes as long
+
+
+@dataclass(slots=True)
+class Seen:
+    """What outlives a session: who the GPUs are, by index, and their last XID errors, by UUID."""
+
+    labels: dict[int, dict[str, str]] = field(default_factory=dict)
+    xids: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    """A GPU instance. `uuid`: its own, since another may be made under the same number."""
+
+    id: int
+    handle: object
+    uuid: str
+    profile: str | None
+
+
+class Session:
+    """Begins with NVML's initialisation. Raises NVMLError where the driver is gone."""
+
+    def __init__(self, nv: ModuleType, clock: Clock, seen: Seen) -> None:
+        self._nv, self._clock, self._seen = nv, clock, seen
+        self._activity: dict[str, Activity] = {}  # by the UUID of a GPU or of an instance
+        self._xids: Xids | None = None
+        nv.nvmlInit()
+        try:
+            self._handles = self._find()
+            with_uuid = {seen.labels[i].get("UUID"): gpu for i, gpu in self._handles.items() if gpu is not None}
+            self._xids = Xids(nv, {uuid: gpu for uuid, gpu in with_uuid.items() if uuid}, seen.xids)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Gives everything back; raises nothing."""
+        if self._xids is None or self._xids.close():  # as long as that thread is inside NVML, nothing is taken away
+            self._free_all_but(set())
+            with suppress(self._nv.NVMLError):
+                self._nv.nvmlShutdown()
+
+    def read(self, wanted: Mapping[str, str]) -> tuple[tuple[Gpu, ...], bool]:
+        """The GPUs that have these labels, and whether any of them gave a value.
+
+        One that is lost is among them with its last XID error and nothing else.
+        """
+        gpus: list[Gpu] = []
+        answered = False
+        used: set[str] = set()
+        for index, handle in self._handles.items():
+            labels = self._seen.labels[index]
+            if handle is not None:
+                found = list(self._read(handle, labels, wanted, used))
+            else:
+                found = [Gpu(labels, {})] if _has(labels, wanted) else []
+            answered = answered or any(gpu.values for gpu in found)
+            gpus += map(self._with_xid, found)
+        self._free_all_but(used)
+        return tuple(gpus), answered
+
+    def _find(self) -> dict[int, object | None]:
+        """Handles by index; None for a GPU that does not even say who it is."""
+        nv, known, handles = self._nv, self._seen.labels, {}
+        self._seen.labels = {}
+        for index in range(nv.nvmlDeviceGetCount()):
+            gpu, labels = None, {"gpu": str(index), "device": f"nvidia{index}"}
+            try:
+                gpu = nv.nvmlDeviceGetHandleByIndex(index)
+                labels |= {"UUID": nv.nvmlDeviceGetUUID(gpu), "modelName": nv.nvmlDeviceGetName(gpu)}
+            except nv.NVMLError as error:
+                if driver_is_gone(nv, error.value):
+                    raise
+                if error.value == nv.NVML_ERROR_NO_PERMISSION:  # another container's
+                    continue
+                gpu, labels = None, known.get(index, labels)
+            handles[index], self._seen.labels[index] = gpu, labels
+        return handles
+
+    def _read(self, gpu: object, labels: dict[str, str], wanted: Mapping[str, str], used: set[str]) -> Iterator[Gpu]:
+        """A GPU and its instances. Memory and activity are those of instances, if any: a sum counts them once."""
+        nv = self._nv
+        mode = ask(nv, lambda: nv.nvmlDeviceGetMigMode(gpu))
+        divided = mode is not None and mode[0] == nv.NVML_DEVICE_MIG_ENABLE
+        if _has(labels, wanted):
+            values = board(nv, gpu)
+            if not divided:
+                take = partial(nv.nvmlGpmSampleGet, gpu)
+                values |= memory(nv, gpu) | self._busy(labels["UUID"], gpu, take, used)
+            yield Gpu(labels, values)
+        for one in self._instances(gpu) if divided else ():
+            named = labels | {"GPU_I_ID": str(one.id)} | ({"GPU_I_PROFILE": one.profile} if one.profile else {})
+            if _has(named, wanted):
+                take = partial(nv.nvmlGpmMigSampleGet, gpu, one.id)
+                yield Gpu(named, memory(nv, one.handle) | self._busy(one.uuid, gpu, take, used))
+
+    def _instances(self, gpu: object) -> Iterable[_Instance]:
+        nv = self._nv
+        places = ask(nv, lambda: nv.nvmlDeviceGetMaxMigDeviceCount(gpu)) or 0
+        there = (ask(nv, partial(self._instance, gpu, place)) for place in range(places))
+        # Compute instances of one GPU instance share its memory: one of them stands for it.
+        return {one.id: one for one in there if one is not None}.values()
+
+    def _instance(self, gpu: object, place: int) -> _Instance:
+        """Raises NVMLError for an empty place, and for what belongs to another container."""
+        nv = self._nv
+        handle = nv.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
+        # "NVIDIA H100 80GB HBM3 MIG 1c.2g.20gb" is a compute instance of a 2g.20gb.
+        _, mig, profile = nv.nvmlDeviceGetName(handle).rpartition("MIG ")
+        profile = re.sub(r"^\d+c\.", "", profile) if mig else None
+        return _Instance(nv.nvmlDeviceGetGpuInstanceId(handle), handle, nv.nvmlDeviceGetUUID(handle), profile)
+
+    def _busy(self, uuid: str, gpu: object, take: Callable[[object], object], used: set[str]) -> dict[str, float]:
+        nv, activity = self._nv, self._activity.get(uuid)
+        if activity is None and ask(nv, lambda: nv.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice):
+            activity = ask(nv, lambda: Activity(nv, self._clock, take))
+        if activity is None:
+            return {}
+        self._activity[uuid] = activity
+        used.add(uuid)
+        return activity.read()
+
+    def _free_all_but(self, used: set[str]) -> None:
+        for uuid in self._activity.keys() - used:
+            self._activity.pop(uuid).free()
+
+    def _with_xid(self, gpu: Gpu) -> Gpu:
+        xid = self._seen.xids.get(gpu.labels.get("UUID", ""))
+        if xid is None or "GPU_I_ID" in gpu.labels:
+            return gpu
+        return Gpu(gpu.labels, {**gpu.values, "DCGM_FI_DEV_XID_ERRORS": float(xid)})
+
+
+def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(labels.get(name) == value for name, value in wanted.items())
+
+
+class Xids:
+    """Waits for XID errors, in a thread of its own, and keeps the last of each GPU in `last`, by UUID.
+
+    0 until there was one; a GPU that does not tell of them is not in it.
+    """
+
+    def __init__(self, nv: ModuleType, gpus: Mapping[str, object], last: dict[str, int]) -> None:
+        self._nv, self._last = nv, last
+        self._uuids: dict[int | None, str] = {}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._wait, name="nvml-xid", daemon=True)
+        with suppress(nv.NVMLError):
+            self._events = nv.nvmlEventSetCreate()
+            for uuid, gpu in gpus.items():
+                with suppress(nv.NVMLError):
+                    nv.nvmlDeviceRegisterEvents(gpu, nv.nvmlEventTypeXidCriticalError, self._events)
+                    self._uuids[_address(gpu)] = uuid
+                    last.setdefault(uuid, 0)
+            self._thread.start()
+
+    def close(self) -> bool:
+        """Whether the thread has ended; it takes a second, unless the driver is stuck."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join(2 * _WAIT_MS / 1000)
+        return not self._thread.is_alive()
+
+    def _wait(self) -> None:
+        nv = self._nv
+        while not self._closing.is_set():
+            try:
+                event = nv.nvmlEventSetWait_v2(self._events, _WAIT_MS)
+                # A lost GPU may not tell its UUID any more; its handle is the one it was registered by.
+                uuid = self._uuids.get(_address(event.device)) or nv.nvmlDeviceGetUUID(event.device)
+                self._last[uuid] = event.eventData
+            except nv.NVMLError_Timeout:
+                continue
+            except nv.NVMLError:  # which may come at once, and again: of a GPU that is lost
+                self._closing.wait(_WAIT_MS / 1000)
+        with suppress(nv.NVMLError):
+            nv.nvmlEventSetFree(self._events)
+
+
+def _address(gpu: object) -> int | None:
+    return ctypes.cast(gpu, ctypes.c_void_p).value  # type: ignore[arg-type]

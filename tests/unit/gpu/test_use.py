@@ -1,0 +1,51 @@
+"""How GPUs were used over a step, from readings of them."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from probe.gpu.use import memory, use, utilization
+from probe.records import Gpu, GpuSnapshot, GpuUse
+
+S = 10**9
+
+
+def read(at_s: float, *values: Mapping[str, float]) -> GpuSnapshot:
+    return GpuSnapshot(round(at_s * S), at_s, "dcgm", tuple(Gpu({}, value) for value in values))
+
+
+def busy(percent: float) -> dict[str, float]:
+    return {"DCGM_FI_DEV_GPU_UTIL": percent}
+
+
+def test_it_is_the_mean_over_gpus_and_readings_within() -> None:
+    readings = [read(0, busy(1), busy(2)), read(5, busy(40), busy(60)), read(9, busy(80), busy(100)), read(20, busy(7))]
+    assert use(readings, (1 * S, 10 * S)).utilization == pytest.approx(0.7)
+
+
+def test_a_reading_that_repeats_the_one_before_is_of_another_time() -> None:
+    readings = [read(0, busy(10)), read(5, busy(10)), read(6, busy(90)), read(7, busy(90)), read(8, busy(90))]
+    assert use(readings, (0, 10 * S)).utilization == pytest.approx(0.9)
+    assert use(readings[:2], (0, 10 * S)) == GpuUse()
+
+
+def test_every_value_is_taken_from_its_field_and_missing_ones_stay_missing() -> None:
+    values = {
+        "DCGM_FI_PROF_DRAM_ACTIVE": 0.5,
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.25,
+        "DCGM_FI_DEV_POWER_USAGE": 300.0,
+        "DCGM_FI_DEV_FB_USED": 30.0,
+        "DCGM_FI_DEV_FB_FREE": 10.0,
+    }
+    found = use([read(0, {}), read(1, values)], (0, 2 * S))
+    assert found == GpuUse(utilization=None, dram_active=0.5, tensor_active=0.25, power_w=300.0, memory=0.75)
+
+
+def test_an_instance_of_a_divided_gpu_has_no_utilization_but_that_of_its_engine() -> None:
+    assert utilization(Gpu({}, {"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.4})) == 0.4
+    assert utilization(Gpu({}, {"DCGM_FI_DEV_GPU_UTIL": 10.0, "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.4})) == 0.1
+
+
+def test_memory_wants_both_of_its_parts() -> None:
+    assert memory(Gpu({}, {"DCGM_FI_DEV_FB_USED": 10.0})) is None
+    assert memory(Gpu({}, {"DCGM_FI_DEV_FB_USED": 0.0, "DCGM_FI_DEV_FB_FREE": 0.0})) is None
