@@ -88,9 +88,10 @@ bench-client: .venv/.installed ## Kneewatch and its peers against a server of kn
 bench-capacity: .venv/.installed ## how well capacity is found, here and by others' patterns, in virtual time (ARGS=--quick: a minute)
 	@$(BIN)/python -m benchmarks.capacity $(ARGS)
 
-generate: .venv/.installed ## write dashboards/generated and alerts/generated from the example configuration
+generate: .venv/.installed ## write dashboards/generated and alerts/generated from the example configuration, and docs/metrics.md
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated
 	@$(BIN)/kneewatch alerts -c $(EXAMPLE) -o alerts/generated
+	@$(BIN)/python -m exporters.reference > docs/metrics.md
 
 lock: .venv/.installed ## take the newest versions pyproject.toml allows and pin them in constraints.txt
 	@$(BIN)/python $(PIP_INSTALL) --upgrade --upgrade-strategy eager -e '.[dev]'

@@ -4,7 +4,7 @@ They watch our own heartbeat, never traffic: a night without users is not silenc
 fails because the server is down is a task that ran.
 """
 
-from alerts.rules import Alert, Group
+from alerts.rules import Alert, Group, one_of
 from alerts.windows import duration
 from exporters import names
 from probe.config import Config
@@ -15,15 +15,15 @@ _AT_LEAST_S = 120.0
 
 def health_group(config: Config, scale: float = 1.0) -> Group:
     """The probe's own alerts; `scale` shortens their waiting times, the canary's intervals stay."""
-    rules = [_gone(config, scale), _silent(config, scale), _unreadable(scale)]
+    rules = [_gone(config, scale), _silent(config, scale), _unreadable(config, scale)]
     return Group("kneewatch-health", max(1.0, 30 * scale), rules)
 
 
 def _gone(config: Config, scale: float) -> Alert:
     # By target: with two Kneewatches in one Prometheus, the series of the one would hide that the other is gone.
     last = names.TASK_LAST_SUCCESS.name
-    watched = sorted(target.name for target in config.targets)
-    absent = "\n  or ".join(f'absent({last}{{task="canary",target="{name}"}})' for name in watched)
+    watched = sorted((target.name, "scrape" if target.passive else "canary") for target in config.targets)
+    absent = "\n  or ".join(f'absent({last}{{task="{task}",target="{name}"}})' for name, task in watched)
     for_s = 300 * scale  # a rollout of Kneewatch or a restart of Prometheus takes less
     return Alert(
         name="KneewatchProbeGone",
@@ -32,7 +32,7 @@ def _gone(config: Config, scale: float) -> Alert:
         severity="page",
         summary=f"{{{{ $labels.target }}}}: no Kneewatch that watches it has been scraped for {duration(for_s)}",
         description=(
-            f"Prometheus has had no {last} of a canary of {{{{ $labels.target }}}} for {duration(for_s)}: the Kneewatch"
+            f"Prometheus has had no {last} of {{{{ $labels.target }}}} for {duration(for_s)}: the Kneewatch"
             " that watches it is down, not scraped, or no longer told to. No other Kneewatch alert can fire for"
             " {{ $labels.target }} until it is back."
         ),
@@ -61,14 +61,16 @@ def _silent(config: Config, scale: float) -> Alert:
     )
 
 
-def _unreadable(scale: float) -> Alert:
+def _unreadable(config: Config, scale: float) -> Alert:
     window = duration(300 * scale)
+    never_read = f"max_over_time({names.SERVER_UP.name}[{window}]) == 0"
+    passive = [target.name for target in config.targets if target.passive]
+    # Nothing else tells that these are down.
+    alone = f"max_over_time({names.SERVER_UP.name}{{{one_of(passive)}}}[{window}]) == 0"
+    without_canary = f"\n  or {alone}" if passive else ""
     # A server that is down altogether is another alert's business: here its canaries succeed.
     # Compared pod by pod, so that one blind Kneewatch of several is seen.
-    expr = (
-        f"max by (target) (\n  max_over_time({names.SERVER_UP.name}[{window}]) == 0\n"
-        f"  and {names.TARGET_UP.name} == 1\n)"
-    )
+    expr = f"max by (target) (\n  {never_read}\n  and {names.TARGET_UP.name} == 1{without_canary}\n)"
     return Alert(
         name="KneewatchServerMetricsUnreadable",
         expr=expr,

@@ -74,6 +74,8 @@ def objective_rules(config: Config, scale: float = 1.0) -> ObjectiveRules:
 
 def _choices(config: Config, scale: float) -> Iterator[tuple[str, Objectives, sli.Sli, Choice]]:
     for target in config.targets:
+        if target.passive:
+            continue  # no canaries to judge
         objectives = config.objectives_of(target)
         promised = [one for one in sli.ALL if getattr(objectives, one.objective) is not None]
         for one in promised:

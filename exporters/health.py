@@ -16,6 +16,7 @@ class HealthExporter:
         self._last_success = gauge(names.TASK_LAST_SUCCESS, registry)
         self._interval = gauge(names.TASK_INTERVAL, registry)
         self._lag = histogram(names.LOOP_LAG, registry)
+        self._lateness = histogram(names.TASK_LATENESS, registry)
 
     def expect(self, task: str, target: str, interval_s: float | None, wall_s: float) -> None:
         """Announces a task. An interval task counts as alive from now on, so that one that never ends is missed."""
@@ -31,6 +32,10 @@ class HealthExporter:
     def failed(self, task: str, target: str) -> None:
         """A task raised, was late, or was skipped because its last run had not ended."""
         self._failures.labels(task, target).inc()
+
+    def late(self, task: str, seconds: float) -> None:
+        """A task began, so long after it was due."""
+        self._lateness.labels(task).observe(seconds)
 
     def loop_lag(self, seconds: float) -> None:
         """One sample of how late the event loop woke."""

@@ -1,27 +1,39 @@
-"""The /metrics page: a registry as text."""
+"""The /metrics page: our own registry and what is relayed, as text.
 
-from collections.abc import Iterator
+It may be written in another thread than the event loop's, which stamps what canaries receive.
+"""
+
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
+
+from exporters.relay import Relay
+from exporters.text import END, content_type, head, line, pairs, wants_openmetrics
 
 
-class _WithoutCreated(Collector):
-    """prometheus_client adds a `_created` series to every counter and histogram: half of our page, for nothing."""
+class Page:
+    """All that one process exports."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, relays: Sequence[Relay] = ()) -> None:
         self._registry = registry
+        self._relays = tuple(relays)
 
-    def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The page and its content type, in the format that the `Accept` header asks for."""
+        openmetrics = wants_openmetrics(accept)
+        written = [text for metric in self._registry.collect() for text in _family(metric, openmetrics=openmetrics)]
+        for relay in self._relays:
+            written += relay.write(openmetrics=openmetrics)
+        if openmetrics:
+            written.append(END)
+        # Half of a character pair, which a server may have sent as a name, cannot be encoded.
+        return "".join(written).encode("utf-8", "replace"), content_type(openmetrics=openmetrics)
 
 
-def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """The page and its content type, in the format that the `Accept` header asks for."""
-    encode, content_type = choose_encoder(accept)
-    filtered = CollectorRegistry()
-    filtered.register(_WithoutCreated(registry))
-    return encode(filtered), content_type
+def _family(metric: Metric, *, openmetrics: bool) -> Iterator[str]:
+    name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+    yield head(name, metric.type, metric.documentation, openmetrics=openmetrics)
+    for sample in metric.samples:
+        # prometheus_client adds such a series to every counter and histogram: half of our page, for nothing.
+        if not sample.name.endswith("_created"):
+            yield line(sample.name, pairs(sample.labels.items()), sample.value)

@@ -1,16 +1,13 @@
-"""The server's own metrics, relayed under names that do not change with its version: one Collector."""
-
-from collections.abc import Iterator
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
+"""The server's own metrics, relayed under names that do not change with its version; and the users' part of them."""
 
 from exporters import names
 from exporters.names import Series
-from probe.records import Histogram, ServerSnapshot
+from exporters.relay import Lines, Relay
+from probe.records import Histogram, ServerSnapshot, UsersTotals
 
-_GAUGES = ((names.SERVER_RUNNING, "running"), (names.SERVER_KV, "kv_cache_usage"))
-_COUNTERS = (
+_PLAIN: tuple[tuple[Series, str], ...] = (
+    (names.SERVER_RUNNING, "running"),
+    (names.SERVER_KV, "kv_cache_usage"),
     (names.SERVER_PREEMPTIONS, "preemptions"),
     (names.SERVER_PROMPT_TOKENS, "prompt_tokens"),
     (names.SERVER_GENERATION_TOKENS, "generation_tokens"),
@@ -20,8 +17,11 @@ _COUNTERS = (
     (names.SERVER_DRAFTS, "drafts"),
     (names.SERVER_DRAFT_TOKENS, "draft_tokens"),
     (names.SERVER_ACCEPTED_TOKENS, "accepted_tokens"),
+    (names.SERVER_FLOPS, "estimated_flops"),
+    (names.SERVER_READ_BYTES, "estimated_read_bytes"),
+    (names.SERVER_WRITE_BYTES, "estimated_write_bytes"),
 )
-_HISTOGRAMS = (
+_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
     (names.SERVER_TTFT, "ttft"),
     (names.SERVER_ITL, "itl"),
     (names.SERVER_TPOT, "tpot"),
@@ -30,97 +30,109 @@ _HISTOGRAMS = (
     (names.SERVER_PREFILL, "prefill"),
     (names.SERVER_DECODE, "decode"),
     (names.SERVER_ITERATION_TOKENS, "iteration_tokens"),
+    (names.SERVER_KV_LIFETIME, "kv_block_lifetime"),
+    (names.SERVER_KV_IDLE, "kv_block_idle"),
+    (names.SERVER_KV_REUSE, "kv_block_reuse_gap"),
 )
+_ENGINES: tuple[tuple[Series, str], ...] = (
+    (names.ENGINE_RUNNING, "running"),
+    (names.ENGINE_WAITING, "waiting"),
+    (names.ENGINE_KV, "kv_cache_usage"),
+    (names.ENGINE_PREEMPTIONS, "preemptions"),
+    (names.ENGINE_GENERATION_TOKENS, "generation_tokens"),
+)
+_USERS_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
+    (names.USERS_TTFT, "ttft"),
+    (names.USERS_TPOT, "tpot"),
+    (names.USERS_E2E, "e2e"),
+)
+_STATE = (names.SERVER_UP, names.SERVER_SCRAPE_ERRORS, names.SERVER_SCRAPE_SECONDS, names.SERVER_SCRAPE_BYTES)
 # vLLM before 0.20 does not say why a request waits.
 _NO_REASON = "unknown"
 
 
-class ServerExporter(Collector):
+class ServerExporter:
     """The last reading of each target's server. A server that cannot be read has no values, only `scrape_up` 0."""
 
-    def __init__(self, targets: tuple[str, ...]) -> None:
-        self._latest: dict[str, ServerSnapshot | None] = {}
-        self._errors = dict.fromkeys(targets, 0)
+    def __init__(self, targets: tuple[str, ...], reasons: tuple[str, ...]) -> None:
+        """`reasons`: what an attempt to read a server may fail for."""
+        self.relay = Relay(
+            (
+                *_STATE,
+                names.SERVER_WAITING,
+                names.SERVER_INFO,
+                names.SERVER_ADAPTER,
+                names.SERVER_PREEMPTIONS_PER_REQUEST,
+                *(series for series, _ in (*_PLAIN, *_HISTOGRAMS, *_ENGINES)),
+            )
+        )
+        self._errors = {target: dict.fromkeys(reasons, 0) for target in targets}
+        for target in targets:
+            self.relay.put(target, self._state(target))
 
-    def observe(self, target: str, snapshot: ServerSnapshot) -> None:
-        """Keeps a reading."""
-        self._latest[target] = snapshot
+    def observe(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
+        """Keeps a reading, and how long it took."""
+        lines = self._state(target)
+        lines.value(names.SERVER_UP, [target], 1.0)
+        lines.value(names.SERVER_SCRAPE_SECONDS, [target], seconds)
+        lines.value(names.SERVER_SCRAPE_BYTES, [target], page_bytes)
+        lines.value(names.SERVER_INFO, [target, snapshot.engine, snapshot.version], 1.0)
+        for series, field in _PLAIN:
+            lines.value(series, [target], getattr(snapshot, field))
+        for reason, count in _waiting(snapshot).items():
+            lines.value(names.SERVER_WAITING, [target, reason], count)
+        for adapter in snapshot.adapters:
+            lines.value(names.SERVER_ADAPTER, [target, adapter], 1.0)
+        for index, engine in snapshot.by_engine.items():
+            for series, field in _ENGINES:
+                lines.value(series, [target, index], getattr(engine, field))
+        for series, key in _HISTOGRAMS:
+            lines.histogram(series, [target], snapshot.histograms.get(key))
+        source, preemptions = _preemptions_per_request(snapshot)
+        lines.histogram(names.SERVER_PREEMPTIONS_PER_REQUEST, [target, source], preemptions)
+        self.relay.put(target, lines)
 
-    def failed(self, target: str) -> None:
+    def failed(self, target: str, reason: str) -> None:
         """Counts an attempt that failed, and forgets the reading before it: stale values would pass for current."""
-        self._latest[target] = None
-        self._errors[target] += 1
+        self._errors[target][reason] += 1
+        lines = self._state(target)
+        lines.value(names.SERVER_UP, [target], 0.0)
+        self.relay.put(target, lines)
 
-    def collect(self) -> Iterator[Metric]:
-        """The families for one scrape of us."""
-        read = {target: snapshot for target, snapshot in self._latest.items() if snapshot is not None}
-        up = _gauge(names.SERVER_UP)
-        for target, snapshot in self._latest.items():
-            up.add_metric([target], float(snapshot is not None))
-        yield up
-        errors = _counter(names.SERVER_SCRAPE_ERRORS)
-        for target, count in self._errors.items():
-            errors.add_metric([target], count)
-        yield errors
-        yield _waiting(read)
-        info = _gauge(names.SERVER_INFO)
-        for target, snapshot in read.items():
-            info.add_metric([target, snapshot.engine, snapshot.version], 1.0)
-        yield info
-        yield from _plain(read)
-        yield from _histograms(read)
+    def _state(self, target: str) -> Lines:
+        lines = Lines()
+        for reason, count in self._errors[target].items():
+            lines.value(names.SERVER_SCRAPE_ERRORS, [target, reason], count)
+        return lines
 
 
-def _waiting(read: dict[str, ServerSnapshot]) -> Metric:
-    family = _gauge(names.SERVER_WAITING)
-    for target, snapshot in read.items():
-        reasons = snapshot.waiting_by_reason or ({_NO_REASON: snapshot.waiting} if snapshot.waiting is not None else {})
-        for reason, count in reasons.items():
-            family.add_metric([target, reason], count)
-    return family
+class UsersExporter:
+    """Users' own traffic of each target. It stands while a server cannot be read: counters do."""
+
+    def __init__(self) -> None:
+        self.relay = Relay((names.USERS_REQUESTS, names.USERS_TOKENS, *(series for series, _ in _USERS_HISTOGRAMS)))
+
+    def observe(self, target: str, totals: UsersTotals) -> None:
+        lines = Lines()
+        lines.value(names.USERS_REQUESTS, [target], totals.requests)
+        lines.value(names.USERS_TOKENS, [target, "prompt"], totals.prompt_tokens)
+        lines.value(names.USERS_TOKENS, [target, "output"], totals.output_tokens)
+        for series, key in _USERS_HISTOGRAMS:
+            lines.histogram(series, [target], totals.histograms.get(key))
+        self.relay.put(target, lines)
 
 
-def _plain(read: dict[str, ServerSnapshot]) -> Iterator[Metric]:
-    for kind, table in ((_gauge, _GAUGES), (_counter, _COUNTERS)):
-        for series, field in table:
-            family = kind(series)
-            for target, snapshot in read.items():
-                value: float | None = getattr(snapshot, field)
-                if value is not None:
-                    family.add_metric([target], value)
-            yield family
+def _waiting(snapshot: ServerSnapshot) -> dict[str, float]:
+    if snapshot.waiting_by_reason:
+        return dict(snapshot.waiting_by_reason)
+    return {_NO_REASON: snapshot.waiting} if snapshot.waiting is not None else {}
 
 
-def _histograms(read: dict[str, ServerSnapshot]) -> Iterator[Metric]:
-    for series, key in _HISTOGRAMS:
-        family = _histogram(series)
-        for target, snapshot in read.items():
-            if key in snapshot.histograms:
-                _add(family, [target], snapshot.histograms[key])
-        yield family
-    family = _histogram(names.SERVER_PREEMPTIONS_PER_REQUEST)
-    for target, snapshot in read.items():
-        if "preemptions" in snapshot.histograms:
-            _add(family, [target, "histogram"], snapshot.histograms["preemptions"])
-        elif snapshot.preemptions is not None and snapshot.finished:
-            requests = sum(snapshot.finished.values())
-            _add(family, [target, "counters"], Histogram(((float("inf"), requests),), snapshot.preemptions))
-    yield family
-
-
-def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
-    if histogram.buckets:
-        buckets = [("+Inf" if le == float("inf") else str(le), count) for le, count in histogram.buckets]
-        family.add_metric(labels, buckets, histogram.sum)
-
-
-def _histogram(series: Series) -> HistogramMetricFamily:
-    return HistogramMetricFamily(series.name, series.help, labels=series.labels)
-
-
-def _gauge(series: Series) -> GaugeMetricFamily:
-    return GaugeMetricFamily(series.name, series.help, labels=series.labels)
-
-
-def _counter(series: Series) -> CounterMetricFamily:
-    return CounterMetricFamily(series.name, series.help, labels=series.labels)
+def _preemptions_per_request(snapshot: ServerSnapshot) -> tuple[str, Histogram | None]:
+    """The server's own histogram, or sum and count by its counters."""
+    if "preemptions" in snapshot.histograms:
+        return "histogram", snapshot.histograms["preemptions"]
+    if snapshot.preemptions is not None and snapshot.finished:
+        requests = sum(snapshot.finished.values())
+        return "counters", Histogram(((float("inf"), requests),), snapshot.preemptions)
+    return "counters", None

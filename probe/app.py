@@ -7,34 +7,56 @@ It is the only module that knows everyone; nothing here measures or decides.
 """
 
 import asyncio
+import gc
 import signal
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from exporters.capacity import CapacityExporter
+from exporters.gpu import GpuExporter
 from exporters.health import HealthExporter
+from exporters.joined import JoinedExporter
+from exporters.page import Page
 from exporters.probe import ProbeExporter
-from exporters.server import ServerExporter
+from exporters.server import ServerExporter, UsersExporter
 from probe import __version__
 from probe.capacity.fingerprint import figure
 from probe.capacity.shift import shift, wants_confirmation
 from probe.clock import Clock
 from probe.config import Config, config_hash, show
 from probe.errors import TargetError
+from probe.gpu.readers import GpuReaders
 from probe.load.lag import lags
 from probe.load.plan import firing_pages
-from probe.records import CapacityResult, Figure, RequestRecord, ServerSnapshot, TargetStatus, Traffic
+from probe.records import (
+    CapacityResult,
+    CrossChecks,
+    Figure,
+    GpuSnapshot,
+    RequestRecord,
+    ServerSnapshot,
+    TargetStatus,
+    Traffic,
+    UsersTotals,
+)
 from probe.schedule import Schedule, TaskId
+from probe.server.scrape import REASONS
 from probe.store import Store
+from probe.targets.static import server_of
+from probe.users import UsersLedger
 from probe.watch import TargetWatch
 from probe.web.pages import build_pages
 from probe.web.serve import serve
 
 _log = structlog.get_logger()
 _LAG_INTERVAL_S = 0.25
+# New objects before the collector looks; 700 unless told otherwise, which a metrics page of two hundred targets makes
+# a hundred times over, each tenth time with all of the heap to look at.
+_GARBAGE = 10_000
 
 
 class App:
@@ -43,26 +65,39 @@ class App:
     def __init__(self, config: Config, clock: Clock) -> None:
         """Raises ConfigError where the store cannot be opened."""
         self.config = config
-        self.registry = CollectorRegistry()
         self._clock = clock
-        names = tuple(target.name for target in config.targets)
-        self._client = ProbeExporter(self.registry, {t.name: config.objectives_of(t) for t in config.targets})
-        self._server = ServerExporter(names)
-        self.registry.register(self._server)
-        self._capacity = CapacityExporter(self.registry)
-        self._health = HealthExporter(self.registry, __version__, config_hash(config))
+        registry = CollectorRegistry()
+        self._client = ProbeExporter(registry, {t.name: config.objectives_of(t) for t in config.targets})
+        self._server = ServerExporter(tuple(target.name for target in config.targets), REASONS)
+        self._users = UsersExporter()
+        self._joined = JoinedExporter()
+        self._gpus = GpuExporter(tuple(target.name for target in config.targets if target.gpu.is_read))
+        self._capacity = CapacityExporter(registry)
+        self._health = HealthExporter(registry, __version__, config_hash(config))
+        relays = (self._server.relay, self._users.relay, self._joined.relay, self._gpus.relay)
+        self.page = Page(registry, relays)
         self._store = Store(config.store.path)
         self._figures: dict[str, list[Figure]] = {}  # the history of capacity by target, oldest first
         self._forecasts: dict[str, CapacityResult] = {}  # the last of each target
         self._one_forecast = asyncio.Lock()
-        self._schedule = Schedule(self._task_succeeded, self._task_failed)
+        self._schedule = Schedule(self._task_succeeded, self._task_failed, self._health.late)
         self._one_run = asyncio.Lock()
+        self._readers = GpuReaders(clock)
+        ledgers: dict[str, UsersLedger] = defaultdict(UsersLedger)  # by server: two targets may stand for one
         self.watches: dict[str, TargetWatch] = {}
-        for target in config.targets:
-            spent = partial(self._store.tokens_since, target.name)
-            watch = TargetWatch(config, target, clock, self, firing_pages(config, target.name), spent=spent)
+        for i, target in enumerate(config.targets):
+            watch = TargetWatch(
+                config,
+                target,
+                clock,
+                self,
+                firing_pages(config, target.name),
+                spent=partial(self._store.tokens_since, target.name),
+                ledger=ledgers[server_of(target)],
+                read_gpus=self._readers.reader(target.gpu),
+            )
             self.watches[target.name] = watch
-            self._plan(watch)
+            self._plan(watch, i / len(config.targets))
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None] = lambda url: None) -> None:  # noqa: ARG005
         """Serves and measures until `stop` is set, or SIGTERM or SIGINT arrives.
@@ -74,6 +109,10 @@ class App:
             loop.add_signal_handler(number, stop.set)
         async with serve(build_pages(self), *self.config.listen_address) as url:
             _log.info("kneewatch watches", targets=len(self.watches), listen=url, version=__version__)
+            # What is there now stays: the collector, which holds everything up, is spared looking at it again.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(_GARBAGE)
             self._schedule.start()
             lag = asyncio.create_task(self._watch_loop())
             ready(url)
@@ -83,7 +122,7 @@ class App:
                 lag.cancel()
                 await asyncio.gather(*(watch.end_load() for watch in self.watches.values()))
                 await self._schedule.stop()
-                await asyncio.gather(*(watch.close() for watch in self.watches.values()))
+                await asyncio.gather(*(watch.close() for watch in self.watches.values()), self._readers.close())
         self._store.close()
         _log.info("kneewatch stopped")
 
@@ -118,11 +157,23 @@ class App:
     def record(self, record: RequestRecord) -> None:
         self._client.observe(record, self._clock.wall_s())
 
-    def snapshot(self, target: str, snapshot: ServerSnapshot | None) -> None:
+    def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
+        self._server.observe(target, snapshot, seconds, page_bytes)
+
+    def unread(self, target: str, reason: str) -> None:
+        self._server.failed(target, reason)
+
+    def users(self, target: str, totals: UsersTotals) -> None:
+        self._users.observe(target, totals)
+
+    def joined(self, target: str, found: CrossChecks) -> None:
+        self._joined.observe(target, found)
+
+    def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
         if snapshot is None:
-            self._server.failed(target)
+            self._gpus.failed(target)
         else:
-            self._server.observe(target, snapshot)
+            self._gpus.observe(target, snapshot)
 
     def result(self, result: CapacityResult) -> None:
         loaded = self.watches[result.target].server
@@ -146,16 +197,16 @@ class App:
     def refused(self, target: str, reason: str) -> None:
         self._capacity.refused(target, reason)
 
-    def _plan(self, watch: TargetWatch) -> None:
+    def _plan(self, watch: TargetWatch, position: float) -> None:
+        """Its tasks. `position`: the target's place among all, from 0 to 1."""
         target = watch.config
         name, wall_s = target.name, self._clock.wall_s()
-        for task, seconds, work in (
-            ("canary", target.canary.every, watch.canary),
-            ("scrape", target.scrape, watch.scrape),
-        ):
-            self._schedule.every(TaskId(task, name), seconds, work)
+        for task, seconds, work in _tasks(watch):
+            # A fleet's targets one after the other: two hundred canaries at once would be timed by a busy client.
+            self._schedule.every(TaskId(task, name), seconds, work, first_s=position * seconds)
             self._health.expect(task, name, seconds, wall_s)
-        self._client.expect(name, watch.model, target.canary.workload, Traffic.CANARY)
+        if not target.passive:
+            self._client.expect(name, watch.model, target.canary.workload, Traffic.CANARY)
         if target.capacity.mode != "off":
             every_s = target.capacity.forecast_every
             self._schedule.every(TaskId("forecast", name), every_s, partial(self._forecast, watch))
@@ -219,3 +270,13 @@ class App:
     async def _watch_loop(self) -> None:
         async for lag in lags(self._clock, _LAG_INTERVAL_S):
             self._health.loop_lag(lag)
+
+
+def _tasks(watch: TargetWatch) -> Iterator[tuple[str, float, Callable[[], Awaitable[object]]]]:
+    """What is done of a target again and again: its name, how often, and how."""
+    target = watch.config
+    if not target.passive:
+        yield "canary", target.canary.every, watch.canary
+    yield "scrape", target.scrape, watch.scrape
+    if target.gpu.is_read:
+        yield "gpu", target.gpu.every, watch.scrape_gpus

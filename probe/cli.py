@@ -134,7 +134,7 @@ def check(
     from probe.report.terminal import canary_words
 
     loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file, api=api))
-    chosen = [loaded.target(target)] if target is not None else loaded.targets
+    chosen = [loaded.target(target)] if target is not None else [one for one in loaded.targets if not one.passive]
     clock = SystemClock()
     answers: list[dict[str, object]] = []
     missed = failed = False

@@ -9,11 +9,13 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from probe.canary import Canary
+from probe.client.endpoint import Endpoint
 from probe.client.send import Client
 from probe.clock import Clock
 from probe.config import Config, TargetConfig
 from probe.errors import ConfigError, TargetError
 from probe.forecaster import Forecaster, forecast_result
+from probe.gpu.readers import GpuReaders
 from probe.guard import GuardLimits
 from probe.load.plan import Steps, context_of, course, firing_pages, hints_of, preflight, ramp_job
 from probe.load.ramp import Budget, Ramp
@@ -27,7 +29,7 @@ from probe.records import (
     StepSummary,
 )
 from probe.server.scrape import Scraper
-from probe.targets.static import endpoint, lock, workload
+from probe.targets.static import endpoint, engine_of, lock, workload
 from probe.workload import requests
 
 # How often the server is read for a forecast.
@@ -51,7 +53,8 @@ class RampRequest:
 
 
 async def check_target(config: Config, target: TargetConfig, clock: Clock) -> RequestRecord:
-    """One canary round. Raises TargetError where the target cannot be asked at all."""
+    """One canary round. Raises TargetError where the target cannot be asked at all, ConfigError where it may not be."""
+    _may_ask(target)
     async with Client(endpoint(target), clock, target.canary.timeout) as client:
         model = await client.resolve_model(target.model)
         load = workload(target.canary.workload, config.workload(target.canary.workload))
@@ -76,13 +79,16 @@ async def ramp_target(
     """A capacity run, now. Ctrl-C stops the load at once and still gives the result.
 
     Raises TargetError where the target cannot be asked, or where the guard forbids the start; LockError where
-    somebody else loads it.
+    somebody else loads it; ConfigError where it may not be asked.
     """
+    _may_ask(target)
     where = endpoint(target)
     load = workload(asked.workload, config.workload(asked.workload))
-    scraper = Scraper(where, clock, timeout_s=1.0)
+    scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
     async with AsyncExitStack() as held:
         held.push_async_callback(scraper.close)
+        readers = GpuReaders(clock)
+        held.push_async_callback(readers.close)
         async with Client(where, clock, target.canary.timeout) as client:
             model = await client.resolve_model(target.model)
         await held.enter_async_context(lock(config, target, clock))
@@ -100,7 +106,16 @@ async def ramp_target(
         source = Source(where, model, load, target.canary.timeout, asked.seed)
         way = await held.enter_async_context(course(asked.steps, load, job.objectives, guarded=asked.guarded))
         async with Workers(source, workers_for(asked.steps.streams, asked.workers), clock) as workers:
-            run = Ramp(job, way, workers, scraper.read, clock, on_step=on_step, on_doing=on_doing)
+            run = Ramp(
+                job,
+                way,
+                workers,
+                scraper.read,
+                clock,
+                on_step=on_step,
+                on_doing=on_doing,
+                read_gpus=readers.reader(target.gpu),
+            )
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))
@@ -124,11 +139,10 @@ async def forecast_target(
     load, objectives = workload(name, config.workload(name)), config.objectives_of(target)
     forecaster = Forecaster(load, objectives, hints_of(target.capacity))
     async with AsyncExitStack() as held:
-        scraper = Scraper(where, clock, timeout_s=1.0)
+        scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
         held.push_async_callback(scraper.close)
-        async with Client(where, clock, target.canary.timeout) as client:
-            model = await client.resolve_model(target.model)
         server = await scraper.read()
+        model = await _model(target, where, clock, server)
         if history_s is not None:
             on_doing(Doing("asking Prometheus"))
             for reading in await _history(config, target, clock, history_s):
@@ -144,6 +158,21 @@ async def forecast_target(
         found = await forecaster.forecast()
     context = context_of(server, load, objectives, target.capacity.server.gpu)
     return forecast_result(target.name, model, context, found, clock.wall_s())
+
+
+def _may_ask(target: TargetConfig) -> None:
+    if target.passive:
+        raise ConfigError(
+            f"{target.name}: passive is true, and no request is sent to it; take that out, or ask another"
+        )
+
+
+async def _model(target: TargetConfig, where: Endpoint, clock: Clock, server: ServerSnapshot) -> str:
+    """Which one is served. A passive target is not asked: its metrics may say it."""
+    if target.passive:
+        return next(iter(server.models), target.model)
+    async with Client(where, clock, target.canary.timeout) as client:
+        return await client.resolve_model(target.model)
 
 
 async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: float) -> list[ServerSnapshot]:

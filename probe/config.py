@@ -19,12 +19,14 @@ from probe.config_connection import ConnectionConfig, TlsConfig, connection_prob
 from probe.config_errors import describe, did_you_mean, shown
 from probe.config_file import expand, read_yaml
 from probe.config_files import file_problem, folder_problem
+from probe.config_gpu import GpuConfig, gpu_problems
 from probe.config_values import (
     BaseUrl,
     CanaryInterval,
     Count,
     Cron,
     Duration,
+    EngineName,
     ForecastInterval,
     GpuName,
     Listen,
@@ -186,7 +188,10 @@ class CapacityConfig(Section):
 
 
 class TargetConfig(Section):
-    """One server to watch. Only servers named here get traffic."""
+    """One server to watch. Only servers named here get traffic.
+
+    `passive`: it gets none either, but for questions for its metrics, its version and its GPUs'.
+    """
 
     name: Name
     base_url: BaseUrl
@@ -195,7 +200,10 @@ class TargetConfig(Section):
     api_key_file: Path | None = None
     tls: TlsConfig = TlsConfig()
     connection: ConnectionConfig = ConnectionConfig()
+    passive: bool = False
     metrics_url: Url | None = None
+    engine: EngineName = "auto"
+    gpu: GpuConfig = GpuConfig()
     scrape: Duration = default_duration("5s")
     objectives: Name = "default"
     canary: CanaryConfig = CanaryConfig()
@@ -348,6 +356,8 @@ def _target_problems(i: int, target: TargetConfig, config: Config, raw: object) 
         problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
     if target.capacity.concurrency is not None and target.capacity.rates is not None:
         problems.append(f"{at}.capacity: concurrency and rates are both set; keep one of them")
+    if target.passive and target.capacity.mode == "verify":
+        problems.append(f"{at}: passive allows no load, and capacity.mode is verify; use forecast, or take passive out")
     if (lacking := target.capacity.server.lacking) is not None:
         problems.append(f"{at}.capacity.server: {lacking}")
     budget = target.capacity.budget
@@ -356,6 +366,7 @@ def _target_problems(i: int, target: TargetConfig, config: Config, raw: object) 
             f"{at}.capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
             f" {budget.tokens_per_run}; make it larger"
         )
+
     reaching = connection_problems(
         target.tls,
         target.connection,
@@ -364,4 +375,4 @@ def _target_problems(i: int, target: TargetConfig, config: Config, raw: object) 
         timeout_s=target.canary.timeout,
         written=lambda keys: shown(["targets", i, *keys.split(".")], raw),
     )
-    return problems + [f"{at}.{line}" for line in reaching]
+    return problems + [f"{at}.{line}" for line in (*reaching, *gpu_problems(target.gpu))]

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from probe.capacity.gpus import NAMES, gpu
 from probe.config_errors import did_you_mean
+from probe.server import engines
 from probe.timetable import parse_window
 from probe.units import DURATION_PATTERN, format_duration, parse_duration
 
@@ -181,6 +182,13 @@ def _gpu(text: str) -> str:
     return text
 
 
+def _engine(text: str) -> str:
+    if text not in ("auto", *engines.NAMES):
+        hint = did_you_mean(text, engines.NAMES)
+        raise ValueError(f"expected auto or one of {', '.join(engines.NAMES)}{hint}")
+    return text
+
+
 def _parameters(value: object) -> float:
     """YAML reads 8e9 as text; 8B is how people write it."""
     text = value.strip() if isinstance(value, str) else repr(value)
@@ -238,6 +246,7 @@ Timezone = Annotated[str, AfterValidator(_timezone)]
 SwitchedOff = BeforeValidator(_switched_off)
 Ratio = Annotated[float, Field(gt=0, lt=1), NotASwitch]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NotASwitch]
+EngineName = Annotated[str, AfterValidator(_engine)]
 GpuName = Annotated[str, AfterValidator(_gpu)]
 Parameters = Annotated[
     float,

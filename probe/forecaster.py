@@ -5,9 +5,12 @@ load.
 """
 
 import secrets
+import zlib
 from collections import deque
 from dataclasses import replace
 from datetime import UTC, datetime
+
+import msgspec
 
 from probe.aside import aside
 from probe.capacity.hints import Hints
@@ -15,17 +18,19 @@ from probe.records import (
     Capacity,
     CapacityResult,
     Cost,
-    Histogram,
     Objectives,
     RunContext,
     ServerSnapshot,
     Stopped,
 )
-from probe.restart import restarted
+from probe.restart import restarted, slim
 from probe.workload import Workload
 
-# What is kept: so many readings, of which a difference is taken; at one in 5 s that is two hours.
+# What is kept: two hours, in so many readings at most (one in 5 s). Packed, since two hundred targets' would take half
+# a gigabyte otherwise: a reading has 2.5 kB, packed half of one.
+_KEEP_NS = 7200 * 10**9
 _KEEP = 1440
+_PACK, _UNPACK = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(ServerSnapshot)
 _ENOUGH = 12
 # Only sums and counts are needed; the buckets would be most of the memory.
 _NEEDED = ("ttft", "itl", "iteration_tokens", "prefill", "prompt_length")
@@ -36,27 +41,35 @@ class Forecaster:
 
     def __init__(self, workload: Workload, objectives: Objectives, hints: Hints) -> None:
         self._workload, self._objectives, self._hints = workload, objectives, hints
-        self._readings: deque[ServerSnapshot] = deque(maxlen=_KEEP)
+        self._last: ServerSnapshot | None = None
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=_KEEP)  # when (ns), and a reading, packed
 
     def read(self, reading: ServerSnapshot) -> None:
         """A reading; the ones before a restart or another version are of another server, and forgotten."""
-        if self._readings and restarted(self._readings[-1], reading) is not None:
-            self._readings.clear()
-        self._readings.append(slim(reading))
+        thin = replace(slim(reading, _NEEDED), waiting_by_reason={})
+        if self._last is not None and restarted(self._last, thin) is not None:
+            self._kept.clear()
+        self._last = thin
+        self._kept.append((thin.at_ns, zlib.compress(_PACK.encode(thin), 1)))
+        while self._kept[0][0] < thin.at_ns - _KEEP_NS:
+            self._kept.popleft()
 
     @property
     def seconds(self) -> float:
         """How long a time is kept."""
-        return (self._readings[-1].at_ns - self._readings[0].at_ns) * 1e-9 if self._readings else 0.0
+        return (self._kept[-1][0] - self._kept[0][0]) * 1e-9 if self._kept else 0.0
+
+    @property
+    def readings(self) -> list[ServerSnapshot]:
+        """What is kept, oldest first."""
+        return [_UNPACK.decode(zlib.decompress(packed)) for _, packed in self._kept]
 
     async def forecast(self) -> Capacity:
         """What follows from what is kept. Raises AsideError where it cannot be computed."""
-        if len(self._readings) < _ENOUGH:
-            return Capacity(
-                mode="forecast", reason=f"not enough evidence: {len(self._readings)} readings of the server"
-            )
+        if len(self._kept) < _ENOUGH:
+            return Capacity(mode="forecast", reason=f"not enough evidence: {len(self._kept)} readings of the server")
         name = "probe.capacity.forecast:forecast"
-        found: Capacity = await aside(name, list(self._readings), self._workload, self._objectives, self._hints)
+        found: Capacity = await aside(name, self.readings, self._workload, self._objectives, self._hints)
         return found
 
 
@@ -74,10 +87,3 @@ def forecast_result(target: str, model: str, context: RunContext, capacity: Capa
         cost=Cost(requests=0, tokens=0, seconds=0.0, over_objective_seconds=0.0),
         stopped=Stopped("done"),
     )
-
-
-def slim(reading: ServerSnapshot) -> ServerSnapshot:
-    """The same without what no forecast needs."""
-    kept = {name: reading.histograms[name] for name in _NEEDED if name in reading.histograms}
-    sums = {name: Histogram(((float("inf"), h.count),), h.sum) for name, h in kept.items()}
-    return replace(reading, histograms=sums, flags={}, finished={}, waiting_by_reason={})

@@ -39,7 +39,7 @@ class LiveLoad:
             self._changed = (server.at_ns, words)
             self._readings.clear()
         self._last = server
-        self._readings.append(_Reading(server.at_ns, _requests(server), server.generation_tokens))
+        self._readings.append(_Reading(server.at_ns, requests_counted(server), server.generation_tokens))
         # Two are kept whatever their age: a server may be read every ten minutes.
         while len(self._readings) > 2 and self._readings[1].at_ns < server.at_ns - _WINDOW_NS:  # noqa: PLR2004
             self._readings.popleft()
@@ -92,7 +92,7 @@ def users_beside(records: Iterable[RequestRecord], readings: Sequence[ServerSnap
     begun = sum(len(e) > 0 and first.at_ns < e.at_ns[0] <= last.at_ns for e in events)
     tokens = sum(sum(e.tokens[bisect_right(e.at_ns, first.at_ns) : bisect_right(e.at_ns, last.at_ns)]) for e in events)
     return Users(
-        _rate(_requests(first), _requests(last), begun, seconds),
+        _rate(requests_counted(first), requests_counted(last), begun, seconds),
         _rate(first.generation_tokens, last.generation_tokens, tokens, seconds),
     )
 
@@ -111,7 +111,7 @@ def mean(parts: Sequence[tuple[Users, float]]) -> Users:
     )
 
 
-def _requests(server: ServerSnapshot) -> float | None:
+def requests_counted(server: ServerSnapshot) -> float | None:
     """Requests so far. First tokens: what finished counts errors and aborts too, and long answers late."""
     if (ttft := server.histograms.get("ttft")) is not None:
         return ttft.count

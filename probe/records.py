@@ -175,6 +175,20 @@ class ServerPeaks:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuUse:
+    """How a target's GPUs were used during a step: means over GPUs and over the readings that told something new.
+
+    Shares of time from 0 to 1, power in watts of one GPU, memory in use of what there is. None: not told.
+    """
+
+    utilization: float | None = None
+    dram_active: float | None = None
+    tensor_active: float | None = None
+    power_w: float | None = None
+    memory: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Users:
     """The load of everybody but us. None: the server does not count it."""
 
@@ -294,6 +308,7 @@ class StepSummary:
     tokens_per_event: float | None = None
     goodput_by_objective_rps: Mapping[str, float] = field(default_factory=dict)
     users: Users = Users()
+    gpu: GpuUse = GpuUse()
     tripped: str | None = None  # why the guard ended it, if it did
 
 
@@ -458,6 +473,17 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineReading:
+    """What a server says of one of its data-parallel engines. None: it does not say it of each."""
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_cache_usage: float | None = None
+    preemptions: float | None = None
+    generation_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSnapshot:
     """One reading of a server's own metrics, summed over its engines (KV: the fullest one).
 
@@ -484,8 +510,10 @@ class ServerSnapshot:
     estimated_read_bytes: float | None = None  # from that GPU's memory
     estimated_write_bytes: float | None = None
     engines: int = 1
-    tokens_by_engine: tuple[float, ...] = ()  # generated; of several data-parallel engines, always in the same order
-    running_by_engine: tuple[float, ...] = ()
+    by_engine: Mapping[str, EngineReading] = field(
+        default_factory=dict
+    )  # of 2 to 32 engines, by their labels, in order
+    models: tuple[str, ...] = ()  # that it serves, by its own names for them
     progress: float | None = None  # grows with each step while there is work: tokens, or steps; None: nothing tells it
     drafts: float | None = None  # of speculative decoding: steps with a draft, its tokens, and those that were accepted
     draft_tokens: float | None = None
@@ -493,6 +521,49 @@ class ServerSnapshot:
     adapters: tuple[str, ...] = ()  # LoRA adapters that run
     flags: Mapping[str, str] = field(default_factory=dict)  # it was started with, as far as it shows them
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
+
+
+@dataclass(frozen=True, slots=True)
+class UsersTotals:
+    """What others asked of a server since Kneewatch watches it: the server's counters less our own requests.
+
+    None: the server does not count it. `histograms`: ttft, tpot, e2e, those that the server has, in its buckets.
+    """
+
+    requests: float | None = None
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the server counted between two readings, and what we sent it meanwhile, all of it ended.
+
+    `server` None: not counted. TTFT in seconds, summed over requests.
+    """
+
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    ttft_s: float
+    server_requests: float
+    server_prompt_tokens: float | None
+    server_output_tokens: float | None
+    server_ttft_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CrossChecks:
+    """What only client, server and GPU together can tell. None or absent: it cannot be told now."""
+
+    # Client's TTFT less the server's, in seconds. matched: of canaries alone on it; mean: of all in five minutes.
+    ttft_gap_s: Mapping[str, float] = field(default_factory=dict)
+    queue_share: float | None = None  # of the mean TTFT of five minutes, the time in the server's queue
+    counted: Mapping[str, float] = field(default_factory=dict)  # tokens the server counted over those we received
+    neighbour_utilization: float | None = None  # of the GPU, by others than this server
+    stalled_s: float | None = None  # for how long an engine has had requests and made nothing
+    pressure: Mapping[str, bool] = field(default_factory=dict)  # signs that the KV cache is too small
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,6 +611,11 @@ class TargetStatus:
     failures: Sequence[RequestRecord] = ()  # newest first, kept longer than successes
     server: ServerSnapshot | None = None
     server_error: str | None = None
+    gpus: GpuSnapshot | None = None
+    gpu_error: str | None = None
+    checks: CrossChecks = CrossChecks()
+    users: Users | None = None  # over the last minutes
+    passive: bool = False  # it gets no requests
     capacity: CapacityResult | None = None
     forecast: CapacityResult | None = None
     measured: CapacityResult | None = None  # the last that load has measured, before or with `capacity`

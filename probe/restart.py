@@ -1,12 +1,13 @@
-"""Whether a server is still the one that was read before. Pure: two readings in, words out.
+"""Readings that are kept, and whether a server is still the one that was read before. Pure.
 
 A server's counters only grow while it lives. What is below what it was belongs to another process: restarted,
 rolled out, or another replica behind the same address, which a guard cannot watch either.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
-from probe.records import ServerSnapshot
+from probe.records import Histogram, ServerSnapshot
 
 _UNKNOWN = "unknown"  # the version of a server that did not say it in time
 
@@ -32,3 +33,10 @@ def counters(server: ServerSnapshot) -> Iterator[tuple[str, float]]:
         yield f"requests finished ({reason})", value
     for name, histogram in server.histograms.items():
         yield f"the count of {name}", histogram.count
+
+
+def slim(reading: ServerSnapshot, histograms: Collection[str]) -> ServerSnapshot:
+    """A reading to keep many of: only these histograms, and of them only sum and count."""
+    kept = {name: reading.histograms[name] for name in histograms if name in reading.histograms}
+    sums = {name: Histogram(((float("inf"), one.count),), one.sum) for name, one in kept.items()}
+    return replace(reading, histograms=sums, flags={}, finished={})

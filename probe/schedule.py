@@ -17,7 +17,9 @@ from apscheduler.events import (
     EVENT_JOB_EXECUTED,
     EVENT_JOB_MAX_INSTANCES,
     EVENT_JOB_MISSED,
+    EVENT_JOB_SUBMITTED,
     JobEvent,
+    JobSubmissionEvent,
 )
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.cron import CronTrigger
@@ -81,21 +83,31 @@ class Schedule:
     """The tasks of one process. Callbacks run on the event loop."""
 
     def __init__(
-        self, on_success: Callable[[TaskId], None], on_problem: Callable[[TaskId, str, BaseException | None], None]
+        self,
+        on_success: Callable[[TaskId], None],
+        on_problem: Callable[[TaskId, str, BaseException | None], None],
+        on_begin: Callable[[str, float], None] = lambda task, late_s: None,  # noqa: ARG005
     ) -> None:
-        """`on_problem` is told the task, what happened (failed, late, skipped) and the exception, if any."""
+        """`on_problem` is told the task, what happened (failed, late, skipped) and the exception, if any; `on_begin`,
+        which kind of task begins, and how many seconds after it was due.
+        """
         self._scheduler = AsyncIOScheduler(timezone=ZoneInfo("UTC"))
         self._tasks: dict[str, TaskId] = {}
         self._running: set[asyncio.Task[object]] = set()
         self._stopped = False
         self._on_success = on_success
         self._on_problem = on_problem
+        self._on_begin = on_begin
         self._scheduler.add_listener(self._heard, EVENT_JOB_EXECUTED | _PROBLEMS)
+        self._scheduler.add_listener(self._submitted, EVENT_JOB_SUBMITTED)
 
-    def every(self, task: TaskId, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-        """Runs `work` now and then about every `seconds`."""
+    def every(
+        self, task: TaskId, seconds: float, work: Callable[[], Awaitable[object]], *, first_s: float = 0.0
+    ) -> None:
+        """Runs `work` in `first_s`, and then about every `seconds`."""
+        first = datetime.now(ZoneInfo("UTC")) + timedelta(seconds=first_s)
         trigger = IntervalTrigger(seconds=seconds, jitter=seconds * _JITTER, timezone=ZoneInfo("UTC"))
-        self._add(task, trigger, work, grace_s=max(int(seconds), 1), first=datetime.now(ZoneInfo("UTC")))
+        self._add(task, trigger, work, grace_s=max(int(seconds), 1), first=first)
 
     def cron(self, task: TaskId, expression: str, timezone: str, work: Callable[[], Awaitable[object]]) -> None:
         """Runs `work` by a cron expression of five fields, in that time zone."""
@@ -146,6 +158,10 @@ class Schedule:
         self._scheduler.add_job(
             tracked, trigger, id=str(task), max_instances=1, coalesce=True, misfire_grace_time=grace_s, **when
         )
+
+    def _submitted(self, event: JobSubmissionEvent) -> None:
+        due = event.scheduled_run_times[-1]
+        self._on_begin(self._tasks[event.job_id].task, max((datetime.now(due.tzinfo) - due).total_seconds(), 0.0))
 
     def _heard(self, event: JobEvent) -> None:
         if self._stopped:

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Sequence
 
 from probe import guard, latency, slo
 from probe.distribution import distribution, percentile
+from probe.gpu.use import use
 from probe.live import users_beside
 from probe.records import (
     ErrorBound,
+    GpuSnapshot,
     Objectives,
     Outcome,
     RequestCounts,
@@ -39,6 +41,7 @@ def summarize(
     objectives: Objectives,
     *,
     polls: Sequence[ServerSnapshot] = (),
+    gpus: Sequence[GpuSnapshot] = (),
 ) -> StepSummary:
     """One step, measured and judged.
 
@@ -81,6 +84,7 @@ def summarize(
         broken=slo.broken(ratios, objectives) if reason is None else (),
         server=_peaks(polls),
         users=users_beside(run.records, polls),
+        gpu=use(gpus, run.window_ns),
     )
 
 

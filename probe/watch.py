@@ -9,11 +9,12 @@ from typing import Protocol
 
 import structlog
 
-from probe.canary import Canary
+from probe import server_watch
+from probe.canary import UNKNOWN_MODEL, Canary
 from probe.client.send import Client
 from probe.clock import Clock
 from probe.config import Config, TargetConfig
-from probe.errors import LockError, TargetError
+from probe.errors import LockError
 from probe.forecaster import Forecaster, forecast_result
 from probe.load.plan import context_of, course, hints_of, ramp_job, steps_of
 from probe.load.ramp import Budget, Ramp
@@ -24,11 +25,12 @@ from probe.records import (
     CapacityResult,
     Outcome,
     RequestRecord,
-    ServerSnapshot,
     TargetStatus,
 )
 from probe.server.scrape import Scraper
-from probe.targets.static import endpoint, lock, server_of, workload
+from probe.server_watch import GpuReader, ServerWatch
+from probe.targets.static import endpoint, engine_of, lock, server_of, workload
+from probe.users import UsersLedger
 from probe.workload import requests
 
 _log = structlog.get_logger()
@@ -36,14 +38,11 @@ _log = structlog.get_logger()
 _SOON_S = 120.0
 
 
-class Sink(Protocol):
+class Sink(server_watch.Sink, Protocol):
     """Where a target's measurements go: the composition root hands them to exporters and store."""
 
     def record(self, record: RequestRecord) -> None:
         """A request ended."""
-
-    def snapshot(self, target: str, snapshot: ServerSnapshot | None) -> None:
-        """The server was read; None: it could not be."""
 
     def result(self, result: CapacityResult) -> None:
         """A capacity run ended."""
@@ -70,8 +69,12 @@ class TargetWatch:
         firing_pages: Callable[[], Awaitable[list[str]]] | None,
         *,
         spent: Callable[[float], int] = lambda _: 0,
+        ledger: UsersLedger | None = None,
+        read_gpus: GpuReader | None = None,
     ) -> None:
-        """`spent`: the tokens of the target's runs that began at a wall time or later."""
+        """`spent`: the tokens of the target's runs that began at a wall time or later. `ledger`: of the server; one of
+        its own where no other target stands for it.
+        """
         self.config = target
         self.objectives = config.objectives_of(target)
         self._clock = clock
@@ -80,7 +83,10 @@ class TargetWatch:
         self._permission = Permission(target.capacity, self.objectives, clock, firing_pages=firing_pages, spent=spent)
         self._endpoint = where = endpoint(target)
         self._client = Client(where, clock, target.canary.timeout)
-        self._scraper = Scraper(where, clock, timeout_s=min(target.scrape, 3.0))
+        scraper = Scraper(where, clock, timeout_s=min(target.scrape, 3.0), engine=engine_of(target))
+        self._reads = ServerWatch(
+            target.name, scraper, clock, sink, ledger=ledger or UsersLedger(), read_gpus=read_gpus
+        )
         canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
         self._canary = Canary(
             target.name, target.model, self._client, requests(canary_load), objectives=self.objectives, clock=clock
@@ -88,8 +94,6 @@ class TargetWatch:
         name = target.capacity.workload or target.canary.workload
         self._capacity_load = workload(name, config.workload(name))
         self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
-        self._server: ServerSnapshot | None = None
-        self._server_error: str | None = None
         self._ramp: Ramp | None = None
         self._ramp_ended = asyncio.Event()
         self._forecaster = Forecaster(self._capacity_load, self.objectives, hints_of(target.capacity))
@@ -100,7 +104,9 @@ class TargetWatch:
 
     @property
     def model(self) -> str:
-        return self._canary.model
+        """What the server serves, as far as it is known: a passive target is not asked, its metrics may say it."""
+        told = self._reads.server.models if self._reads.server is not None else ()
+        return told[0] if self._canary.model == UNKNOWN_MODEL and told else self._canary.model
 
     @property
     def server(self) -> str:
@@ -118,7 +124,9 @@ class TargetWatch:
     async def canary(self) -> None:
         """One canary round."""
         before = self._canary.recent[:1]
-        record = await self._canary.run_once()
+        async with self._reads.ours():
+            record = await self._canary.run_once()
+            self._reads.canary(record)
         if not self._is_starting(record):
             self._sink.record(record)
             self._permission.canary(record)
@@ -128,16 +136,14 @@ class TargetWatch:
 
     async def scrape(self) -> None:
         """One reading of the server's metrics."""
-        try:
-            self._server = await self._scraper.read()
-            self._server_error = None
-            self._permission.reading(self._server)
-            self._forecaster.read(self._server)
-        except TargetError as error:
-            if self._server_error is None:
-                _log.warning("server metrics cannot be read", target=self.config.name, detail=str(error))
-            self._server, self._server_error = None, str(error)
-        self._sink.snapshot(self.config.name, self._server)
+        server = await self._reads.scrape()
+        if server is not None:
+            self._permission.reading(server)
+            self._forecaster.read(server)
+
+    async def scrape_gpus(self) -> None:
+        """One reading of the GPUs."""
+        await self._reads.scrape_gpus()
 
     async def capacity(self) -> None:
         """One guarded capacity run; where it ended by itself far below the baseline, a second one at once."""
@@ -158,9 +164,7 @@ class TargetWatch:
                 self._refused(error.reason, str(error))
                 return None
             known = self._measured.capacity if self._measured is not None else None
-            permit = await self._permission.ask(self._scraper.read, known)
-            if permit.server is not None:
-                self._server = permit.server
+            permit = await self._permission.ask(self._reads.read, known)
             if permit.verdict.go:
                 return await self._load(permit, confirms)
             self._refused(permit.verdict.reason or "", permit.verdict.detail)
@@ -175,7 +179,7 @@ class TargetWatch:
         self.last_forecast = forecast_result(
             self.config.name,
             self.model,
-            context_of(self._server, self._capacity_load, self.objectives, self.config.capacity.server.gpu),
+            context_of(self._reads.server, self._capacity_load, self.objectives, self.config.capacity.server.gpu),
             capacity,
             self._clock.wall_s(),
         )
@@ -190,6 +194,10 @@ class TargetWatch:
         if result.capacity.requests_per_second is not None and result.capacity.mode != "forecast":
             self._measured = result
 
+    def _record(self, record: RequestRecord) -> None:
+        self._reads.request(record)
+        self._sink.record(record)
+
     def _refused(self, reason: str, detail: str | None) -> None:
         self._refusal = f"{reason}: {detail}"
         _log.warning("capacity run refused", target=self.config.name, reason=reason, detail=detail)
@@ -202,7 +210,7 @@ class TargetWatch:
         job = ramp_job(
             target=target.name,
             model=self.model,
-            server=self._server,
+            server=self._reads.server,
             workload=self._capacity_load,
             objectives=self.objectives,
             budget=Budget(
@@ -226,7 +234,15 @@ class TargetWatch:
             unchecked=permit.unchecked or None,
         )
         async with course(steps, self._capacity_load, self.objectives, guarded=True) as way:
-            ramp = Ramp(job, way, workers, self._scraper.read, self._clock, on_record=self._sink.record)
+            ramp = Ramp(
+                job,
+                way,
+                workers,
+                self._reads.look,
+                self._clock,
+                on_record=self._record,
+                read_gpus=self._reads.read_gpus,
+            )
             async with _ends_with(permit.seconds, ramp):
                 result = replace(await self._run(ramp, workers, confirms), confirms=confirms)
         self._refusal = None
@@ -248,7 +264,7 @@ class TargetWatch:
         self._ramp = ramp
         self._ramp_ended.clear()
         try:
-            async with workers:
+            async with workers, self._reads.ours(load=True):
                 return await ramp.run()
         except Exception as error:
             ramp.stop("error", type(error).__name__)
@@ -264,14 +280,19 @@ class TargetWatch:
         recent = self._canary.recent
         return TargetStatus(
             name=self.config.name,
+            passive=self.config.passive,
             base_url=self.config.base_url,
             model=self.model,
             objectives=self.objectives,
             up=recent[0].outcome in UP if recent else None,
             recent=recent,
             failures=self._canary.failures,
-            server=self._server,
-            server_error=self._server_error,
+            server=self._reads.server,
+            server_error=self._reads.error,
+            gpus=self._reads.gpus,
+            gpu_error=self._reads.gpu_error,
+            checks=self._reads.checks,
+            users=self._permission.users(),
             capacity=self._last_result,
             forecast=self.last_forecast,
             measured=self._measured,
@@ -287,7 +308,7 @@ class TargetWatch:
     async def close(self) -> None:
         """Closes the connections."""
         await self._client.close()
-        await self._scraper.close()
+        await self._reads.close()
 
     def _is_starting(self, record: RequestRecord) -> bool:
         """Whether a failure is one of a server that has never been up yet, within the grace given to it."""

@@ -12,6 +12,7 @@ from probe.records import (
     CapacityResult,
     Cost,
     Distribution,
+    EngineReading,
     ErrorBound,
     Histogram,
     Objective,
@@ -91,6 +92,12 @@ def snapshot(**values: Any) -> ServerSnapshot:
     return ServerSnapshot(at_ns=0, wall_s=WALL_S, engine="vllm", version="0.32.0", **{**calm, **values})
 
 
+_HISTOGRAMS = (
+    *("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode", "preemptions", "iteration_tokens"),
+    *("kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"),
+)
+
+
 def whole_snapshot() -> ServerSnapshot:
     """A reading with everything a server can say."""
     times = Histogram(buckets=((0.3, 1.0), (0.5, 2.0), (float("inf"), 3.0)), sum=1.5)
@@ -105,7 +112,18 @@ def whole_snapshot() -> ServerSnapshot:
         generation_tokens=2000.0,
         prefix_cache_queries=500.0,
         prefix_cache_hits=50.0,
-        histograms=dict.fromkeys(("ttft", "itl", "tpot", "e2e", "queue"), times),
+        estimated_flops=1e12,
+        estimated_read_bytes=2e9,
+        estimated_write_bytes=1e9,
+        drafts=10.0,
+        draft_tokens=30.0,
+        accepted_tokens=12.0,
+        adapters=("sql",),
+        by_engine={
+            "0": EngineReading(1.0, 0.0, 0.1, 2.0, 800.0),
+            "1": EngineReading(2.0, 2.0, 0.25, 5.0, 1200.0),
+        },
+        histograms=dict.fromkeys(_HISTOGRAMS, times),
     )
 
 

@@ -27,6 +27,7 @@ from probe.records import (
     CapacityResult,
     Cost,
     Doing,
+    GpuSnapshot,
     Objectives,
     Outcome,
     RequestRecord,
@@ -45,6 +46,7 @@ _T = TypeVar("_T")
 # to be read, which must not hold up the guard: it is asked at its own pace, and after each failure.
 POLL_S = 0.5
 _POLL_TIMEOUT_S = 1.0
+_GPU_POLL_S = 1.0
 _GUARD_S = 0.25
 # After a trip: how long the server may take to be calm again, before load goes on.
 _CALM_S = 30.0
@@ -149,6 +151,7 @@ class Ramp:
         on_step: Callable[[StepSummary], None] = _ignore,
         on_record: Callable[[RequestRecord], None] = _ignore,
         on_doing: Callable[[Doing], None] = _ignore,
+        read_gpus: Callable[[], Awaitable[GpuSnapshot]] | None = None,
         think: Think = asyncio.to_thread,
     ) -> None:
         """`think` runs what takes the course seconds, away from the event loop: the guard goes on meanwhile."""
@@ -157,6 +160,8 @@ class Ramp:
         self._think = think
         self._load = load
         self._read_server = read_server
+        self._read_gpus = read_gpus
+        self._gpus: list[GpuSnapshot] = []  # since the last step began, and the one before it
         self._clock = clock
         self._on_step = on_step
         self._on_record = on_record
@@ -193,7 +198,8 @@ class Ramp:
         """
         self._started = datetime.fromtimestamp(self._clock.wall_s(), UTC)
         self._started_ns = self._clock.monotonic_ns()
-        watchers = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._keep_guard())]
+        watches = (self._watch_server(), self._keep_guard(), self._watch_gpus())
+        watchers = [asyncio.create_task(watch) for watch in watches]
         for watcher in watchers:
             watcher.add_done_callback(lambda _: self._halt_all())  # no watch, whatever the reason: no load
         try:
@@ -275,7 +281,8 @@ class Ramp:
         run = await self._run_step(plan)
         await self._poll()
         readings = sorted(self._watch.readings[first:], key=lambda reading: reading.at_ns)
-        step = summary.summarize(run, self._job.objectives, polls=readings)
+        step = summary.summarize(run, self._job.objectives, polls=readings, gpus=self._gpus)
+        self._gpus = self._gpus[-1:]
         step = replace(step, tripped=self._tripped or (self._by_guard() if run.cut_short else None))
         self._steps.append(step)
         self._saw_users(step.users, readings)
@@ -355,6 +362,14 @@ class Ramp:
             self._watch.polls.append(await self._poll())
             due = max(due + int(POLL_S * 1e9), self._clock.monotonic_ns())
             await asyncio.sleep((due - self._clock.monotonic_ns()) * 1e-9)
+
+    async def _watch_gpus(self) -> None:
+        """Reads the GPUs until cancelled. Nothing is stopped by what they say, or do not say."""
+        while True:
+            if self._read_gpus is not None:
+                with suppress(TargetError):
+                    self._gpus.append(await self._read_gpus())
+            await asyncio.sleep(_GPU_POLL_S)
 
     async def _keep_guard(self) -> None:
         """Asks the guard and counts the cost until cancelled."""

@@ -132,7 +132,7 @@ _COLUMNS = (
     _Column("KV\npeak", 4, lambda step: _share(step.server.kv_cache_usage_peak)),
     _Column("wait\npeak", 4, lambda step: number(step.server.waiting_peak)),
     _Column("pre-\nempt", 4, lambda step: number(step.server.preemptions)),
-    _Column("GPU\nutil", 4, lambda _: MISSING),  # the GPU's metrics are not read yet
+    _Column("GPU\nutil", 4, lambda step: _share(step.gpu.utilization)),
 )
 
 

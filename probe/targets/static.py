@@ -32,6 +32,11 @@ def endpoint(target: TargetConfig) -> Endpoint:
     )
 
 
+def engine_of(target: TargetConfig) -> str | None:
+    """Whose metrics page it is; None: that shows."""
+    return None if target.engine == "auto" else target.engine
+
+
 def lock(config: Config, target: TargetConfig, clock: Clock) -> Lock:
     """What keeps other probers from loading the target's server."""
     return FileLock(server_of(target), config.lock_dir, clock)

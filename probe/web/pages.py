@@ -1,12 +1,12 @@
 """The pages and the API: a thin view on what the monitor knows. It changes nothing and sends nothing."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import jinja2
-from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from exporters.page import render
+from exporters.page import Page
 from probe import __version__
 from probe.records import CapacityResult, TargetStatus
 from probe.report.result_json import dumps
@@ -34,7 +34,7 @@ class Monitor(Protocol):
     """What the pages need to know of the monitor."""
 
     @property
-    def registry(self) -> CollectorRegistry: ...
+    def page(self) -> Page: ...
     @property
     def ready(self) -> bool: ...
     def statuses(self) -> Sequence[TargetStatus]: ...
@@ -92,7 +92,8 @@ class _Pages:
         return Response(self._css, media_type="text/css")
 
     async def metrics(self, request: Request) -> Response:
-        page, content_type = render(self._monitor.registry, request.headers.get("accept", ""))
+        # In a thread: what canaries receive meanwhile is stamped in time.
+        page, content_type = await asyncio.to_thread(self._monitor.page.render, request.headers.get("accept", ""))
         return Response(page, headers={"content-type": content_type})
 
     async def config(self, _: Request) -> Response:

@@ -8,6 +8,7 @@ from typing import Any
 from probe import latency, slo
 from probe.records import CapacityResult, Objectives, Outcome, RequestRecord, TargetStatus
 from probe.report import words
+from probe.report.joined_words import findings
 from probe.report.record_json import record_json
 from probe.report.result_words import beside_measured, headroom, knee_words
 from probe.report.words import iso, milliseconds, number, percent, promises, when
@@ -53,6 +54,7 @@ def filters() -> Mapping[str, Callable[..., object]]:
         "knee": knee_words,
         "headroom": headroom,
         "beside": beside,
+        "findings": findings,
     }
 
 
@@ -97,6 +99,7 @@ def target_json(status: TargetStatus) -> dict[str, Any]:
         "base_url": status.base_url,
         "model": status.model,
         "up": status.up,
+        "passive": status.passive,
         "good_share": good_share(status.recent, status.objectives),
         "canaries": [record_json(record) for record in status.recent],
         "failures": [record_json(record) for record in status.failures],
@@ -112,6 +115,11 @@ def target_json(status: TargetStatus) -> dict[str, Any]:
             "at": iso(server.wall_s),
         },
         "server_error": status.server_error,
+        "users": None if status.users is None else asdict(status.users),
+        "checks": asdict(status.checks),
+        "gpus": None if status.gpus is None else [asdict(gpu) for gpu in status.gpus.gpus],
+        "gpu_error": status.gpu_error,
+        "findings": [asdict(finding) for finding in findings(status)],
         "capacity": None if status.capacity is None else {"run": status.capacity.id, **_capacity_json(status.capacity)},
         "forecast": None if status.forecast is None else _capacity_json(status.forecast),
         "capacity_state": status.capacity_state,

@@ -123,23 +123,27 @@ def test_it_starts_and_ends_without_a_server() -> None:
     asyncio.run(run())
 
 
+def _page(app: App) -> str:
+    return app.page.render()[0].decode()
+
+
 def test_before_anything_happened_counters_are_there_at_zero() -> None:
     app = App(_config("http://127.0.0.1:9", model="m", capacity=VERIFY), SystemClock())
-    page = generate_latest(app.registry).decode()
+    page = _page(app)
     for outcome in ("ok", "unreachable", "timeout", "aborted"):
-        assert re.search(rf'kneewatch_requests_total{{model="m",outcome="{outcome}",[^}}]*}} 0.0', page)
+        assert re.search(rf'kneewatch_requests_total{{target="a",model="m",[^}}]*,outcome="{outcome}"}} 0.0', page)
     for outcome in ("done", "guard", "budget", "interrupt", "error", "refused"):
-        assert f'kneewatch_capacity_runs_total{{outcome="{outcome}",target="a"}} 0.0' in page
+        assert f'kneewatch_capacity_runs_total{{target="a",outcome="{outcome}"}} 0.0' in page
     for task in ("canary", "scrape", "capacity"):
-        assert f'kneewatch_job_failures_total{{target="a",task="{task}"}} 0.0' in page
-    assert 'kneewatch_server_scrape_errors_total{target="a"} 0.0' in page
+        assert f'kneewatch_job_failures_total{{task="{task}",target="a"}} 0.0' in page
+    assert 'kneewatch_server_scrape_errors_total{target="a",reason="timeout"} 0.0' in page
 
 
 def test_a_target_without_a_capacity_section_gets_no_step_up_load() -> None:
     app = App(_config("http://127.0.0.1:9"), SystemClock())
     tasks = {str(job.id) for job in app._schedule._scheduler.get_jobs()}
     assert tasks == {"canary:a", "scrape:a", "forecast:a"}
-    assert "capacity_runs_total{" not in generate_latest(app.registry).decode()
+    assert "capacity_runs_total{" not in _page(app)
 
 
 def test_two_monitors_in_one_process_share_nothing() -> None:
@@ -147,7 +151,7 @@ def test_two_monitors_in_one_process_share_nothing() -> None:
     two = App(_config("http://127.0.0.1:9", name="two", model="m"), SystemClock())
     one.record(record(target="one"))
     one.result(result(target="one"))
-    page = generate_latest(two.registry).decode()
+    page = _page(two)
     assert '"one"' not in page
     assert two.results() == []
     assert [status.name for status in two.statuses()] == ["two"]
@@ -160,13 +164,13 @@ def test_a_knee_is_shown_again_after_a_restart(tmp_path: Path) -> None:
     first.result(result())
     first._store.close()
     again = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
-    page = generate_latest(again.registry).decode()
+    page = _page(again)
     assert re.search(r'kneewatch_capacity_requests_per_second{[^}]*target="a"[^}]*} 10.0', page)
     measured = re.search(r"kneewatch_capacity_last_success_timestamp_seconds{[^}]*} (\S+)", page)
     assert measured is not None
     assert float(measured[1]) == WALL_S + 31.5, "its age is that of the run, not of the restart"
     assert again.statuses()[0].capacity == result()
-    assert 'kneewatch_capacity_runs_total{outcome="done",target="a"} 0.0' in page
+    assert 'kneewatch_capacity_runs_total{target="a",outcome="done"} 0.0' in page
 
 
 def test_after_a_restart_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
@@ -211,7 +215,7 @@ def _night(day: int, rps: float, **other: Any) -> CapacityResult:
 
 def _said(app: App, series: str) -> list[float]:
     """The values of a series on the metrics page."""
-    lines = generate_latest(app.registry).decode().splitlines()
+    lines = _page(app).splitlines()
     return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"kneewatch_{series}{{")]
 
 
@@ -284,8 +288,8 @@ def test_a_history_that_cannot_be_written_costs_no_series() -> None:
     app._store.close()
     with suppress(Exception):
         app.result(result())
-    page = generate_latest(app.registry).decode()
-    assert 'kneewatch_capacity_runs_total{outcome="done",target="a"} 1.0' in page
+    page = _page(app)
+    assert 'kneewatch_capacity_runs_total{target="a",outcome="done"} 1.0' in page
 
 
 def test_an_address_that_is_taken_is_a_configuration_error() -> None:

@@ -11,18 +11,31 @@ from typing import Any
 import pytest
 from example_records import WALL_S
 from example_records import result as example
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from standin import Standin, free_port, standin
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
+from exporters.page import Page
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter
 from probe.clock import Clock, SystemClock
 from probe.config import config_from
 from probe.errors import LockError, TargetError
 from probe.load.lock import FileLock, server_key
-from probe.records import Capacity, CapacityResult, Outcome, RequestRecord, ServerSnapshot, Stopped, Traffic
+from probe.records import (
+    Capacity,
+    CapacityResult,
+    CrossChecks,
+    GpuSnapshot,
+    Outcome,
+    RequestRecord,
+    ServerSnapshot,
+    Stopped,
+    Traffic,
+    UsersTotals,
+)
+from probe.server.scrape import REASONS
 from probe.sim.driver import Faults
 from probe.watch import TargetWatch
 
@@ -33,24 +46,46 @@ class FakeSink:
 
     records: list[RequestRecord] = field(default_factory=list)
     snapshots: list[ServerSnapshot | None] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    totals: UsersTotals | None = None
+    checks: CrossChecks | None = None
+    read_gpus: list[GpuSnapshot | None] = field(default_factory=list)
     results: list[CapacityResult] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     low: bool = False  # what was measured is far below the baseline
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     client: ProbeExporter | None = None
-    server: ServerExporter = field(default_factory=lambda: ServerExporter(("a",)))
+    server: ServerExporter = field(default_factory=lambda: ServerExporter(("a",), REASONS))
 
     def record(self, record: RequestRecord) -> None:
         self.records.append(record)
         if self.client:
             self.client.observe(record, WALL_S)
 
-    def snapshot(self, target: str, snapshot: ServerSnapshot | None) -> None:
+    def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
         self.snapshots.append(snapshot)
-        if snapshot is None:
-            self.server.failed(target)
-        else:
-            self.server.observe(target, snapshot)
+        self.server.observe(target, snapshot, seconds, page_bytes)
+
+    def unread(self, target: str, reason: str) -> None:
+        self.snapshots.append(None)
+        self.reasons.append(reason)
+        self.server.failed(target, reason)
+
+    def users(self, target: str, totals: UsersTotals) -> None:
+        assert target == "a"
+        self.totals = totals
+
+    def joined(self, target: str, found: CrossChecks) -> None:
+        assert target == "a"
+        self.checks = found
+
+    def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
+        assert target == "a"
+        self.read_gpus.append(snapshot)
+
+    def page(self) -> bytes:
+        """What the monitor would show Prometheus."""
+        return Page(self.registry, (self.server.relay,)).render()[0]
 
     def result(self, result: CapacityResult) -> None:
         self.results.append(result)
@@ -95,7 +130,6 @@ def _watch(
     )
     watch = TargetWatch(config, config.targets[0], clock or SystemClock(), sink, firing, spent=spent)
     sink.client = ProbeExporter(sink.registry, {"a": watch.objectives})
-    sink.registry.register(sink.server)
     return watch
 
 
@@ -241,7 +275,7 @@ def test_whatever_a_server_answers_is_an_outcome_that_can_be_exported(host: Host
         failed = sink.records[-1]
         assert failed.outcome is not Outcome.OK
         assert "\n" not in (failed.detail or "")
-        generate_latest(sink.registry)
+        sink.page()
         del server.instead["/v1/completions"]
         await watch.canary()
         assert [record.outcome is Outcome.OK for record in sink.records] == [True, False, True]
@@ -266,7 +300,7 @@ def test_whatever_a_server_calls_its_model_the_metrics_page_stays(host: Host, bo
     async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
         server.instead["/v1/models"] = Response(body, media_type="application/json")
         await watch.canary()
-        page = generate_latest(sink.registry)
+        page = sink.page()
         assert len(page) < 100_000
         assert sink.records[-1].outcome is not Outcome.OK
         json.dumps(watch.status().model, ensure_ascii=False).encode()
@@ -315,7 +349,7 @@ def test_a_page_that_is_not_vllms_is_a_failed_reading(host: Host, page: str) -> 
         server.says_on_metrics(page)
         await watch.scrape()
         assert sink.snapshots == [None]
-        generate_latest(sink.registry)
+        sink.page()
 
     _against(host, work)
 
@@ -334,7 +368,7 @@ def test_an_odd_page_does_not_take_our_own_away(host: Host, page: str) -> None:
     async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
         server.says_on_metrics(page)
         await watch.scrape()
-        generate_latest(sink.registry)
+        sink.page()
 
     _against(host, work)
 
@@ -344,7 +378,7 @@ def test_an_odd_version_does_not_take_our_own_page_away(host: Host, version: str
     async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
         server.instead["/version"] = Response(f'{{"version": "{version}"}}', media_type="application/json")
         await watch.scrape()
-        assert len(generate_latest(sink.registry)) < 100_000
+        assert len(sink.page()) < 100_000
         assert sink.snapshots[-1] is not None
 
     _against(host, work)
@@ -355,7 +389,7 @@ def test_a_server_cannot_make_series_without_end(host: Host) -> None:
         reasons = "".join(f'vllm:num_requests_waiting_by_reason{{reason="r{i}"}} 1\n' for i in range(5000))
         server.says_on_metrics("vllm:num_requests_waiting 5000\n" + reasons)
         await watch.scrape()
-        assert generate_latest(sink.registry).count(b"\n") < 500
+        assert sink.page().count(b"\n") < 500
 
     _against(host, work)
 

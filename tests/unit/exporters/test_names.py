@@ -1,6 +1,7 @@
 """The list of series: well-formed, documented, and each name once."""
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,9 +9,15 @@ from hypothesis import strategies as st
 
 from exporters import names
 from exporters.names import Series, with_bounds
+from exporters.reference import reference, unit
+
+ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("series", names.ALL, ids=lambda s: s.name)
+OURS = [series for series in names.ALL if series not in names.GPU]
+
+
+@pytest.mark.parametrize("series", OURS, ids=lambda s: s.name)
 def test_a_series_is_named_as_prometheus_wants_it(series: Series) -> None:
     assert re.fullmatch(r"kneewatch_[a-z][a-z0-9_]*[a-z0-9]", series.name)
     assert series.kind in {"counter", "gauge", "histogram"}
@@ -27,7 +34,14 @@ def test_a_series_is_named_as_prometheus_wants_it(series: Series) -> None:
 def test_each_name_is_there_once_and_all_of_them_are_in_all() -> None:
     every = [series.name for series in names.ALL]
     assert len(every) == len(set(every))
-    assert set(names.ALL) == {value for value in vars(names).values() if isinstance(value, Series)}
+    assert set(OURS) == {value for value in vars(names).values() if isinstance(value, Series)}
+
+
+@pytest.mark.parametrize("series", names.GPU, ids=lambda s: s.name)
+def test_a_gpus_series_is_named_as_dcgm_exporter_does(series: Series) -> None:
+    assert re.fullmatch(r"DCGM_FI_(DEV|PROF)_[A-Z0-9_]+", series.name)
+    assert series.labels[0] == "target"
+    assert series.kind in {"gauge", "unknown"}
 
 
 @pytest.mark.parametrize("series", [s for s in names.ALL if s.kind == "histogram"], ids=lambda s: s.name)
@@ -40,3 +54,43 @@ def test_every_threshold_is_a_bound_and_no_bound_is_lost(thresholds: list[float]
     bounds = with_bounds(names.TTFT, thresholds)
     assert set(bounds) == {*names.TTFT.buckets, *thresholds}
     assert list(bounds) == sorted(bounds)
+
+
+def test_every_label_is_explained_and_every_explanation_is_of_one() -> None:
+    assert {label for series in names.ALL for label in series.labels} == set(names.LABELS)
+
+
+def test_every_series_says_who_tells_it() -> None:
+    assert {series.source for series in names.ALL} == set(names.SOURCES)
+
+
+@pytest.mark.parametrize("name", [name for name, value in vars(names).items() if isinstance(value, Series)])
+def test_every_series_is_exported_by_somebody(name: str) -> None:
+    exporters = Path(names.__file__).parent
+    sources = [path.read_text() for path in exporters.glob("*.py") if path.name not in {"names.py", "reference.py"}]
+    assert any(re.search(rf"\bnames\.{name}\b", source) for source in sources)
+
+
+def test_the_documentation_is_that_of_the_list() -> None:
+    assert (ROOT / "docs/metrics.md").read_text() == reference(), "run `make generate` and commit"
+
+
+def test_the_documentation_has_every_series_once() -> None:
+    rows = re.findall(r"^\| `([A-Za-z0-9_]+)` \|.*\|.*\|.*\|.*\|", reference(), re.MULTILINE)
+    assert sorted(rows) == sorted(series.name for series in names.ALL)
+
+
+@pytest.mark.parametrize(
+    ("series", "expected"),
+    [
+        (names.TTFT, "seconds"),
+        (names.REQUESTS, ""),
+        (names.TOKENS, "tokens"),
+        (names.SERVER_KV, "ratio"),
+        (names.LAST_SUCCESS, "seconds since 1970"),
+        (names.CAPACITY_RPS_LOWER, "requests per second"),
+        (names.SERVER_READ_BYTES, "bytes"),
+    ],
+)
+def test_units_are_those_of_the_names(series: Series, expected: str) -> None:
+    assert unit(series) == expected

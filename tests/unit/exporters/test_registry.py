@@ -10,10 +10,10 @@ from exporters.registry import counter, gauge, histogram
 
 def test_each_kind_has_the_name_that_the_list_says() -> None:
     registry = CollectorRegistry()
-    counter(names.SERVER_SCRAPE_ERRORS, registry).labels("a").inc()
+    counter(names.SERVER_SCRAPE_ERRORS, registry).labels("a", "timeout").inc()
     gauge(names.TARGET_UP, registry).labels("a").set(1)
     histogram(names.LOOP_LAG, registry, (0.007,)).observe(0.006)
-    assert value(registry, names.SERVER_SCRAPE_ERRORS.name, target="a") == 1
+    assert value(registry, names.SERVER_SCRAPE_ERRORS.name, target="a", reason="timeout") == 1
     assert value(registry, names.TARGET_UP.name, target="a") == 1
     assert value(registry, names.LOOP_LAG.bucket, le="0.005") == 0
     assert value(registry, names.LOOP_LAG.bucket, le="0.007") == 1

@@ -5,29 +5,34 @@ from dataclasses import replace
 import pytest
 from example_records import snapshot, whole_snapshot
 from exposition import samples, value, values
-from prometheus_client import CollectorRegistry
 
 from exporters import names
-from exporters.server import ServerExporter
-from probe.records import Histogram
+from exporters.relay import Relay
+from exporters.server import ServerExporter, UsersExporter
+from probe.records import EngineReading, Histogram, ServerSnapshot, UsersTotals
 
 
-def _registry(*targets: str) -> tuple[CollectorRegistry, ServerExporter]:
-    registry = CollectorRegistry()
-    exporter = ServerExporter(targets or ("a",))
-    registry.register(exporter)
-    return registry, exporter
+class Exporter(ServerExporter):
+    """Readings of a tenth of a second and two kilobytes."""
+
+    def read(self, target: str, snapshot: ServerSnapshot) -> None:
+        self.observe(target, snapshot, 0.1, 2000)
+
+
+def _registry(*targets: str) -> tuple[Relay, Exporter]:
+    exporter = Exporter(targets or ("a",), ("timeout", "status"))
+    return exporter.relay, exporter
 
 
 def test_before_the_first_reading_there_are_only_errors_at_zero() -> None:
     registry, _ = _registry("a", "b")
     assert {name for name, _ in samples(registry)} == {"kneewatch_server_scrape_errors_total"}
-    assert values(registry, "kneewatch_server_scrape_errors_total") == [0, 0]
+    assert values(registry, "kneewatch_server_scrape_errors_total") == [0, 0, 0, 0]
 
 
 def test_a_reading_is_relayed_as_it_was() -> None:
     registry, exporter = _registry()
-    exporter.observe("a", whole_snapshot())
+    exporter.read("a", whole_snapshot())
     expected = {
         "scrape_up": 1,
         "running_requests": 3,
@@ -49,7 +54,7 @@ def test_a_reading_is_relayed_as_it_was() -> None:
 @pytest.mark.parametrize("name", ["ttft", "itl", "tpot", "e2e", "queue"])
 def test_a_histogram_is_relayed_bucket_for_bucket(name: str) -> None:
     registry, exporter = _registry()
-    exporter.observe("a", whole_snapshot())
+    exporter.read("a", whole_snapshot())
     full = f"kneewatch_server_{name}_seconds"
     assert value(registry, f"{full}_bucket", target="a", le="0.3") == 1
     assert value(registry, f"{full}_bucket", target="a", le="0.5") == 2
@@ -60,48 +65,53 @@ def test_a_histogram_is_relayed_bucket_for_bucket(name: str) -> None:
 
 def test_a_server_that_stops_answering_loses_its_values_and_is_down() -> None:
     registry, exporter = _registry("a", "b")
-    exporter.observe("a", whole_snapshot())
-    exporter.observe("b", whole_snapshot())
-    exporter.failed("a")
-    of_a = {name: number for (name, labels), number in samples(registry).items() if ("target", "a") in labels}
-    assert of_a == {"kneewatch_server_scrape_up": 0, "kneewatch_server_scrape_errors_total": 1}
+    exporter.read("a", whole_snapshot())
+    exporter.read("b", whole_snapshot())
+    exporter.failed("a", "timeout")
+    of_a = {name for name, labels in samples(registry) if ("target", "a") in labels}
+    assert of_a == {"kneewatch_server_scrape_up", "kneewatch_server_scrape_errors_total"}
+    assert value(registry, "kneewatch_server_scrape_up", target="a") == 0
+    assert value(registry, "kneewatch_server_scrape_errors_total", target="a", reason="timeout") == 1
+    assert value(registry, "kneewatch_server_scrape_errors_total", target="a", reason="status") == 0
     assert value(registry, "kneewatch_server_running_requests", target="b") == 3
-    exporter.failed("a")
-    assert value(registry, "kneewatch_server_scrape_errors_total", target="a") == 2
-    exporter.observe("a", whole_snapshot())
+    exporter.failed("a", "timeout")
+    assert value(registry, "kneewatch_server_scrape_errors_total", target="a", reason="timeout") == 2
+    exporter.read("a", whole_snapshot())
     assert value(registry, "kneewatch_server_scrape_up", target="a") == 1
     assert value(registry, "kneewatch_server_running_requests", target="a") == 3
-    assert value(registry, "kneewatch_server_scrape_errors_total", target="a") == 2
+    assert value(registry, "kneewatch_server_scrape_errors_total", target="a", reason="timeout") == 2
 
 
 def test_what_the_server_does_not_say_is_absent_and_not_zero() -> None:
     registry, exporter = _registry()
-    exporter.observe("a", replace(snapshot(), running=None, waiting=None, kv_cache_usage=None, preemptions=None))
+    exporter.read("a", replace(snapshot(), running=None, waiting=None, kv_cache_usage=None, preemptions=None))
     found = {name for name, labels in samples(registry) if ("target", "a") in labels}
     assert found == {
         "kneewatch_server_scrape_up",
         "kneewatch_server_scrape_errors_total",
+        "kneewatch_server_scrape_duration_seconds",
+        "kneewatch_server_scrape_page_bytes",
         "kneewatch_server_info",
     }
 
 
 def test_a_queue_without_reasons_is_still_a_queue() -> None:
     registry, exporter = _registry()
-    exporter.observe("a", snapshot(waiting=5.0))
+    exporter.read("a", snapshot(waiting=5.0))
     assert value(registry, "kneewatch_server_waiting_requests", target="a", reason="unknown") == 5
 
 
 def test_a_new_version_replaces_the_old_one() -> None:
     registry, exporter = _registry()
-    exporter.observe("a", snapshot())
-    exporter.observe("a", replace(snapshot(), version="0.33.0"))
+    exporter.read("a", snapshot())
+    exporter.read("a", replace(snapshot(), version="0.33.0"))
     assert values(registry, "kneewatch_server_info") == [1]
 
 
 @pytest.mark.parametrize("text", ['"', "\\", "\n", 'x"} 1\nevil{a="'])
 def test_words_of_the_server_stay_inside_their_labels(text: str) -> None:
     registry, exporter = _registry()
-    exporter.observe("a", replace(snapshot(waiting_by_reason={text: 1.0}), version=text))
+    exporter.read("a", replace(snapshot(waiting_by_reason={text: 1.0}), version=text))
     assert value(registry, "kneewatch_server_info", target="a", engine="vllm", version=text) == 1
     assert value(registry, "kneewatch_server_waiting_requests", target="a", reason=text) == 1
     assert all(found.startswith("kneewatch_") for found, _ in samples(registry))
@@ -109,7 +119,7 @@ def test_words_of_the_server_stay_inside_their_labels(text: str) -> None:
 
 def test_a_histogram_without_buckets_is_left_out() -> None:
     registry, exporter = _registry()
-    exporter.observe("a", snapshot(histograms={"ttft": Histogram(buckets=(), sum=0.0)}))
+    exporter.read("a", snapshot(histograms={"ttft": Histogram(buckets=(), sum=0.0)}))
     assert values(registry, f"{names.SERVER_TTFT.name}_count") == []
 
 
@@ -117,9 +127,9 @@ def test_preemptions_of_a_request_are_the_servers_histogram_or_a_sum_and_a_count
     registry, exporter = _registry("a", "b", "c")
     name = "kneewatch_server_preemptions_per_request"
     told = Histogram(((1.0, 9.0), (2.0, 10.0), (float("inf"), 10.0)), 2.0)
-    exporter.observe("a", replace(snapshot(), histograms={"preemptions": told}))
-    exporter.observe("b", replace(snapshot(), preemptions=7.0, finished={"stop": 30.0, "abort": 5.0}))
-    exporter.observe("c", replace(snapshot(), preemptions=7.0, finished={}))
+    exporter.read("a", replace(snapshot(), histograms={"preemptions": told}))
+    exporter.read("b", replace(snapshot(), preemptions=7.0, finished={"stop": 30.0, "abort": 5.0}))
+    exporter.read("c", replace(snapshot(), preemptions=7.0, finished={}))
     assert value(registry, f"{name}_bucket", target="a", source="histogram", le="1.0") == 9
     assert value(registry, f"{name}_sum", target="b", source="counters") == 7
     assert value(registry, f"{name}_count", target="b", source="counters") == 35
@@ -130,8 +140,57 @@ def test_preemptions_of_a_request_are_the_servers_histogram_or_a_sum_and_a_count
 
 def test_speculation_is_relayed_where_there_is_some() -> None:
     registry, exporter = _registry("a", "b")
-    exporter.observe("a", replace(snapshot(), drafts=10.0, draft_tokens=30.0, accepted_tokens=12.0))
-    exporter.observe("b", snapshot())
+    exporter.read("a", replace(snapshot(), drafts=10.0, draft_tokens=30.0, accepted_tokens=12.0))
+    exporter.read("b", snapshot())
     assert values(registry, "kneewatch_server_speculation_accepted_tokens_total") == [12]
     assert value(registry, "kneewatch_server_speculation_draft_tokens_total", target="a") == 30
     assert value(registry, "kneewatch_server_speculation_drafts_total", target="a") == 10
+
+
+def test_data_parallel_engines_are_told_apart_beside_their_sum() -> None:
+    registry, exporter = _registry()
+    engines = {
+        "0": EngineReading(running=1.0, waiting=0.0, kv_cache_usage=0.1, preemptions=0.0, generation_tokens=10.0),
+        "1": EngineReading(running=4.0, waiting=2.0, kv_cache_usage=0.9, preemptions=3.0, generation_tokens=30.0),
+    }
+    exporter.read("a", snapshot(running=5.0, by_engine=engines))
+    assert value(registry, "kneewatch_server_running_requests", target="a") == 5
+    for name, expected in (
+        ("running_requests", 4),
+        ("waiting_requests", 2),
+        ("kv_cache_usage_ratio", 0.9),
+        ("preemptions_total", 3),
+        ("generation_tokens_total", 30),
+    ):
+        assert value(registry, f"kneewatch_server_engine_{name}", target="a", engine_index="1") == expected
+
+
+def test_adapters_that_run_and_how_the_page_was_read_are_told() -> None:
+    registry, exporter = _registry()
+    exporter.read("a", snapshot(adapters=("sql", "chat")))
+    assert value(registry, "kneewatch_server_adapter_running", target="a", adapter="sql") == 1
+    assert len(values(registry, "kneewatch_server_adapter_running")) == 2
+    assert value(registry, "kneewatch_server_scrape_duration_seconds", target="a") == 0.1
+    assert value(registry, "kneewatch_server_scrape_page_bytes", target="a") == 2000
+
+
+def test_what_a_server_offers_on_request_is_relayed() -> None:
+    registry, exporter = _registry()
+    blocks = dict.fromkeys(("kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"), Histogram(((1.0, 2.0),), 1.0))
+    estimates = {"estimated_flops": 3.0, "estimated_read_bytes": 4.0, "estimated_write_bytes": 5.0}
+    exporter.read("a", snapshot(histograms=blocks, **estimates))
+    for name in ("kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"):
+        assert value(registry, f"kneewatch_server_{name}_seconds_count", target="a") == 2
+    for name, number in estimates.items():
+        assert value(registry, f"kneewatch_server_{name}_total", target="a") == number
+
+
+def test_users_are_told_in_the_servers_buckets_and_only_as_far_as_they_are_known() -> None:
+    exporter = UsersExporter()
+    times = Histogram(((0.3, 1.0), (float("inf"), 3.0)), 1.5)
+    exporter.observe("a", UsersTotals(5.0, None, 40.0, {"ttft": times}))
+    assert value(exporter.relay, "kneewatch_users_requests_total", target="a") == 5
+    assert value(exporter.relay, "kneewatch_users_tokens_total", target="a", kind="output") == 40
+    assert value(exporter.relay, "kneewatch_users_tokens_total", target="a", kind="prompt") is None
+    assert value(exporter.relay, "kneewatch_users_ttft_seconds_bucket", target="a", le="0.3") == 1
+    assert values(exporter.relay, "kneewatch_users_tpot_seconds_count") == []

@@ -14,6 +14,7 @@ import pytest
 from example_records import WALL_S, no_knee, record, result, snapshot, status, step, whole_snapshot
 from prometheus_client import CollectorRegistry, Gauge
 
+from exporters.page import Page
 from probe.config import config_from, show
 from probe.records import Capacity, CapacityResult, Outcome, Stopped, TargetStatus, Users
 from probe.report.words import iso
@@ -31,6 +32,10 @@ class FakeMonitor:
     ready: bool = True
     text: str = "targets: []\n"
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    @property
+    def page(self) -> Page:
+        return Page(self.registry)
 
     def statuses(self) -> Sequence[TargetStatus]:
         return self.shown

@@ -1,0 +1,41 @@
+"""The GPUs under each target, under dcgm-exporter's own names."""
+
+from exporters import names
+from exporters.relay import Lines, Relay
+from probe.gpu.fields import LABELS
+from probe.records import GpuSnapshot
+
+_BY_NAME = {series.name: series for series in names.GPU}
+
+
+class GpuExporter:
+    """The last reading of each target that has GPUs configured; those without have no series."""
+
+    def __init__(self, targets: tuple[str, ...]) -> None:
+        self.relay = Relay((names.GPU_UP, names.GPU_COUNT, names.GPU_SCRAPE_ERRORS, *names.GPU))
+        self._errors = dict.fromkeys(targets, 0)
+        for target in targets:
+            self.relay.put(target, self._state(target))
+
+    def observe(self, target: str, snapshot: GpuSnapshot) -> None:
+        """Keeps a reading. A label that a GPU lacks is empty, which to Prometheus is no label."""
+        lines = self._state(target)
+        lines.value(names.GPU_UP, [target], 1.0)
+        lines.value(names.GPU_COUNT, [target], len(snapshot.gpus))
+        for gpu in snapshot.gpus:
+            labels = [target, *(gpu.labels.get(name, "") for name in LABELS)]
+            for name, value in gpu.values.items():
+                lines.value(_BY_NAME[name], labels, value)
+        self.relay.put(target, lines)
+
+    def failed(self, target: str) -> None:
+        """Counts an attempt that failed, and forgets the reading before it."""
+        self._errors[target] += 1
+        lines = self._state(target)
+        lines.value(names.GPU_UP, [target], 0.0)
+        self.relay.put(target, lines)
+
+    def _state(self, target: str) -> Lines:
+        lines = Lines()
+        lines.value(names.GPU_SCRAPE_ERRORS, [target], self._errors[target])
+        return lines

@@ -1,0 +1,34 @@
+"""What only client, server and GPU together tell, as series."""
+
+from exporters import names
+from exporters.relay import Lines, Relay
+from probe.records import CrossChecks
+
+
+class JoinedExporter:
+    """The last cross-checks of each target."""
+
+    def __init__(self) -> None:
+        self.relay = Relay(
+            (
+                names.TTFT_GAP,
+                names.QUEUE_SHARE,
+                names.COUNTED_TOKENS,
+                names.GPU_NEIGHBOUR,
+                names.STALLED,
+                names.KV_PRESSURE,
+            )
+        )
+
+    def observe(self, target: str, found: CrossChecks) -> None:
+        lines = Lines()
+        for method, gap_s in found.ttft_gap_s.items():
+            lines.value(names.TTFT_GAP, [target, method], gap_s)
+        lines.value(names.QUEUE_SHARE, [target], found.queue_share)
+        for kind, ratio in found.counted.items():
+            lines.value(names.COUNTED_TOKENS, [target, kind], ratio)
+        lines.value(names.GPU_NEIGHBOUR, [target], found.neighbour_utilization)
+        lines.value(names.STALLED, [target], found.stalled_s)
+        for sign, shows in found.pressure.items():
+            lines.value(names.KV_PRESSURE, [target, sign], float(shows))
+        self.relay.put(target, lines)

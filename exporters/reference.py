@@ -1,0 +1,85 @@
+"""docs/metrics.md, written from names.py: `python -m exporters.reference` prints it."""
+
+from collections.abc import Iterator
+
+from exporters import names
+from exporters.names import Series
+
+_UNITS = {"seconds": "seconds", "ratio": "ratio", "bytes": "bytes", "tokens": "tokens"}
+_INTRO = """\
+# Series
+
+Everything on Kneewatch's `/metrics`. `make generate` writes this page from [exporters/names.py](../exporters/names.py);
+change that, and not this page.
+
+A series is absent where its value is not known: no value is ever a stand-in for "unknown". Times are in seconds, shares
+from 0 to 1. A target with one workload has fewer than 500 series. More come with what is asked for: up to 30 for each
+GPU that is read, five for each of 2 to 32 data-parallel engines, 25 for each of the server's optional KV histograms.
+
+`promtool check metrics` finds nothing to say of Kneewatch's own series. Of those with dcgm-exporter's names it says
+that labels such as `modelName` and the word COUNTER in a name are not Prometheus' custom; they are dcgm-exporter's.
+
+**What may change.** Names, kinds, labels and units of `stable` series stay within a major version. One that is renamed
+is exported under both names for two minor versions; the old one is listed here as deprecated, with the new name, and
+every release that renames or removes one says so in [CHANGELOG.md](../CHANGELOG.md) as a breaking change. Help texts,
+buckets (but for the objectives' thresholds, which are always among them) and the order of lines may change at any time.
+`experimental` series may change with any release. What is relayed from dcgm-exporter is called as it called it up to
+4.8; the new names and units of 4.9 are turned back.
+"""
+
+
+def reference() -> str:
+    """The page."""
+    return "\n".join([_INTRO, *_labels(), *(line for source in names.SOURCES for line in _section(source))])
+
+
+def unit(series: Series) -> str:
+    """By the name, as Prometheus has it."""
+    words = series.name.removesuffix("_total").removesuffix("_lower").removesuffix("_upper").split("_")
+    if words[-3:] in (["requests", "per", "second"], ["tokens", "per", "second"]):
+        return f"{words[-3]} per second"
+    if series in names.GPU:
+        return "as the text says"
+    if words[-2:] == ["timestamp", "seconds"]:
+        return "seconds since 1970"
+    return _UNITS.get(words[-1], "")
+
+
+def _labels() -> Iterator[str]:
+    yield "## Labels\n"
+    yield "| label | what it is |"
+    yield "|---|---|"
+    for name, meaning in names.LABELS.items():
+        yield f"| `{name}` | {meaning} |"
+    yield ""
+
+
+def _section(source: str) -> Iterator[str]:
+    its = [series for series in names.ALL if series.source == source]
+    yield f"## {source.capitalize() if source != 'gpu' else 'GPU'}\n"
+    words = names.SOURCES[source]
+    yield f"From {words}.\n"
+    if source == "gpu":
+        yield f"Those of dcgm-exporter have the labels {_code(names.GPU[0].labels)}, as far as they are known.\n"
+    yield "| series | kind | unit | labels | what it says | stability |"
+    yield "|---|---|---|---|---|---|"
+    for series in its:
+        labels = "see above" if series in names.GPU else _code(series.labels)
+        row = (f"`{series.name}`", series.kind, unit(series), labels, series.help, series.stability)
+        yield f"| {' | '.join(row)} |"
+    yield ""
+    bounds = {series.buckets: series.name for series in reversed(its) if series.buckets}
+    for buckets, name in reversed(bounds.items()):
+        same = [series.name for series in its if series.buckets == buckets and series.name != name]
+        also = f" (and {_code(same)})" if same else ""
+        yield f"Buckets of `{name}`{also}: {', '.join(f'{bound:g}' for bound in buckets)}.\n"
+    if any(series.kind == "histogram" and not series.buckets for series in its):
+        yield "Histograms have the server's own buckets.\n"
+
+
+def _code(words: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")  # noqa: T201 - its whole purpose

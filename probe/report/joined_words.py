@@ -1,0 +1,92 @@
+"""What client, server and GPU tell together, in sentences. Pure."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from probe.gpu.use import memory, utilization
+from probe.records import CrossChecks, Gpu, GpuSnapshot, TargetStatus
+from probe.report.words import milliseconds, percent
+
+# From where on a person should know. A long prompt's prefill may take some seconds of "nothing generated".
+STALLED_S = 30.0
+_NEIGHBOUR = 0.1
+_COUNTED_OFF = 0.05
+_SIGNS = {
+    "usage": "the KV cache is full",
+    "waiting": "requests wait for room in it",
+    "preemptions": "requests are pushed out of it",
+    "rejections": "requests are turned away",
+}
+_XID = "DCGM_FI_DEV_XID_ERRORS"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence, and whether it is of something that is wrong."""
+
+    words: str
+    wrong: bool
+
+
+def findings(status: TargetStatus) -> Sequence[Finding]:
+    """The sentences on one target, what is wrong first."""
+    found = [*_checks(status.checks), *_gpus(status.gpus)]
+    if status.gpu_error is not None:
+        found.append(Finding(f"GPUs: {status.gpu_error}", wrong=True))
+    return sorted(found, key=lambda finding: not finding.wrong)
+
+
+def _checks(checks: CrossChecks) -> Iterator[Finding]:
+    if (stalled_s := checks.stalled_s or 0.0) >= STALLED_S:
+        yield Finding(
+            f"stalled: an engine has requests and has generated nothing for {stalled_s:.0f} s, whatever /health says",
+            wrong=True,
+        )
+    signs = [words for sign, words in _SIGNS.items() if checks.pressure.get(sign)]
+    if signs:
+        yield Finding(f"KV pressure in the last minute: {', '.join(signs)}", wrong=len(signs) > 1)
+    if (busy := checks.neighbour_utilization) is not None and busy >= _NEIGHBOUR:
+        yield Finding(f"the GPU was {percent(busy)} busy while nobody asked this server: a neighbour", wrong=True)
+    for kind, ratio in checks.counted.items():
+        if abs(ratio - 1) > _COUNTED_OFF:
+            yield Finding(
+                f"the server counted {percent(ratio)} of our canaries' {kind} tokens: its metrics are of another"
+                " server, or of one of several",
+                wrong=True,
+            )
+    if checks.queue_share is not None:
+        yield Finding(f"queue: {percent(checks.queue_share)} of the server's mean TTFT", wrong=False)
+    if (gap_s := checks.ttft_gap_s.get("matched")) is not None:
+        yield Finding(f"network and gateway: {milliseconds(gap_s)} of a canary's TTFT", wrong=False)
+    elif (gap_s := checks.ttft_gap_s.get("mean")) is not None:
+        side = "above" if gap_s >= 0 else "below"
+        yield Finding(
+            f"canaries' mean TTFT is {milliseconds(abs(gap_s))} {side} that of all requests by the server", wrong=False
+        )
+
+
+def _gpus(snapshot: GpuSnapshot | None) -> Iterator[Finding]:
+    if snapshot is None:
+        return
+    if not snapshot.gpus:
+        yield Finding("none of the GPUs that are read has the labels of this target", wrong=True)
+        return
+    parts = [
+        *_mean(snapshot.gpus, utilization, "busy"),
+        *_mean(snapshot.gpus, memory, "of their memory in use"),
+    ]
+    models = Counter(gpu.labels.get("modelName", "GPU") for gpu in snapshot.gpus)
+    names = ", ".join(f"{count} x {model}" if count > 1 else model for model, count in models.items())
+    yield Finding(f"{names}: {', '.join(parts) or 'nothing told'}", wrong=False)
+    for gpu in snapshot.gpus:
+        if xid := gpu.values.get(_XID):
+            which = gpu.labels.get("gpu") or gpu.labels.get("UUID", "")
+            yield Finding(f"GPU {which}: its last error was XID {xid:.0f}", wrong=True)
+
+
+def _mean(gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], words: str) -> Iterator[str]:
+    known = [found for gpu in gpus if (found := value(gpu)) is not None]
+    if known:
+        yield f"{percent(fmean(known))} {words}"

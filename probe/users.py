@@ -1,0 +1,210 @@
+"""Users' own traffic: what a server has counted, less what we sent it. Pure.
+
+In: readings of the server, and our requests as they begin and end. Out: totals that only grow, and histograms in the
+server's own buckets, so that rates and shares of them can be taken as of any counter.
+
+A server says how many, not whose. So accounts are made up when none of our requests is under way: what we have sent
+since the last time has been counted by then, in full. Of each histogram's growth our own samples are taken off, each
+from the bucket that our clock says, or else from the nearest below that has grown (we see a request later than the
+server does), or above. What is left is the users'; where nobody else was there, exactly nothing is left.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from probe.live import requests_counted
+from probe.records import Counted, Histogram, Outcome, RequestRecord, ServerSnapshot, UsersTotals
+from probe.restart import restarted
+from probe.summary import tokens_spent
+
+# A server counts a request about when its last token leaves, a gateway some time later.
+_SETTLES_NS = 10**9
+# With a canary under way at every reading, accounts are made up after so long anyway: one request may be on the wrong
+# side of them.
+_PATIENCE_NS = 60 * 10**9
+_ENDED = (Outcome.OK, Outcome.CLIENT_BOUND, Outcome.WRONG_ANSWER)
+# Not ITL: a request has one TPOT and a hundred gaps, which would be twenty more series for little more.
+_KEYS = ("ttft", "tpot", "e2e")
+
+
+@dataclass(slots=True)
+class _Ours:
+    """What we sent since accounts were made up: counts, and latencies (s) as the server has them, from the send and not
+    from when it was due.
+    """
+
+    begun: int = 0  # those that had a token
+    ended: int = 0  # those that came to their end
+    all_well: bool = True
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    samples: Mapping[str, "array[float]"] = field(default_factory=lambda: {key: array("d") for key in _KEYS})
+
+    def add(self, record: RequestRecord) -> None:
+        ended = record.outcome in _ENDED
+        self.ended += ended
+        self.all_well &= ended
+        if not record.events:
+            return
+        self.begun += 1
+        prompt, output = tokens_spent(record)
+        self.prompt_tokens += prompt
+        self.output_tokens += output
+        ttft = (record.events.at_ns[0] - record.sent_ns) * 1e-9
+        self.samples["ttft"].append(ttft)
+        if ended:
+            e2e = (record.events.at_ns[-1] - record.sent_ns) * 1e-9
+            self.samples["e2e"].append(e2e)
+            if output > 1:
+                self.samples["tpot"].append((e2e - ttft) / (output - 1))
+
+
+class UsersLedger:
+    """The accounts of one server, whichever targets stand for it."""
+
+    def __init__(self) -> None:
+        self._last: ServerSnapshot | None = None  # accounts are made up to here
+        self._newest: ServerSnapshot | None = None
+        self._under_way = 0
+        self._loading = 0
+        self._quiet_since_ns = 0
+        self._ours = _Ours()
+        self._totals = UsersTotals()
+
+    @property
+    def totals(self) -> UsersTotals:
+        """Since the first reading."""
+        return self._totals
+
+    def begun(self, *, load: bool = False) -> None:
+        """Requests of ours are under way: one, or with `load` many. While there is load, accounts wait for its end."""
+        self._under_way += 1
+        self._loading += load
+
+    def request(self, record: RequestRecord) -> None:
+        """One of ours ended."""
+        self._ours.add(record)
+
+    def ended(self, now_ns: int, *, load: bool = False) -> None:
+        """What had `begun` is over."""
+        self._under_way -= 1
+        self._loading -= load
+        self._quiet_since_ns = now_ns
+
+    def reading(self, server: ServerSnapshot) -> Counted | None:
+        """The server was read. Gives what was made up, where that was possible with nothing of ours under way."""
+        before, self._newest = self._newest, server
+        if before is None or self._last is None or restarted(before, server) is not None:
+            # What it had counted after the reading before is lost with it.
+            self._last, self._ours = server, _Ours()
+            self._totals = self._totals if before is not None else _nothing(server)
+            return None
+        quiet = not self._under_way and server.at_ns - self._quiet_since_ns >= _SETTLES_NS
+        late = not self._loading and server.at_ns - self._last.at_ns >= _PATIENCE_NS
+        if not quiet and not late:
+            return None
+        counted = _counted(self._last, server, self._ours)
+        self._totals = _added(self._totals, self._last, server, self._ours)
+        self._last, self._ours = server, _Ours()
+        return counted if quiet else None
+
+
+def _nothing(server: ServerSnapshot) -> UsersTotals:
+    def zero(value: float | None) -> float | None:
+        return None if value is None else 0.0
+
+    return UsersTotals(
+        zero(requests_counted(server)),
+        zero(server.prompt_tokens),
+        zero(server.generation_tokens),
+        {key: _zeros(server.histograms[key]) for key in _KEYS if key in server.histograms},
+    )
+
+
+def _zeros(histogram: Histogram) -> Histogram:
+    return Histogram(tuple((le, 0.0) for le, _ in histogram.buckets), 0.0)
+
+
+def _counted(last: ServerSnapshot, server: ServerSnapshot, ours: "_Ours") -> Counted | None:
+    """Both sides; None where the server does not count requests, or some of ours did not end well."""
+    requests = _grown(requests_counted(last), requests_counted(server))
+    if requests is None or not ours.all_well:
+        return None
+    before, after = (reading.histograms.get("ttft") for reading in (last, server))
+    return Counted(
+        requests=ours.ended,
+        prompt_tokens=ours.prompt_tokens,
+        output_tokens=ours.output_tokens,
+        ttft_s=sum(ours.samples["ttft"]),
+        server_requests=requests,
+        server_prompt_tokens=_grown(last.prompt_tokens, server.prompt_tokens),
+        server_output_tokens=_grown(last.generation_tokens, server.generation_tokens),
+        server_ttft_s=after.sum - before.sum if before is not None and after is not None else None,
+    )
+
+
+def _added(totals: UsersTotals, last: ServerSnapshot, server: ServerSnapshot, ours: "_Ours") -> UsersTotals:
+    requests = ours.begun if "ttft" in server.histograms else ours.ended
+    histograms = dict(totals.histograms)
+    for key in _KEYS:
+        before, after = (reading.histograms.get(key) for reading in (last, server))
+        if before is None or after is None or not _alike(before, after):
+            continue
+        grown = without(_difference(before, after), ours.samples[key])
+        known = histograms.get(key)
+        histograms[key] = _sum(known, grown) if known is not None and _alike(known, grown) else grown
+    return UsersTotals(
+        _plus(totals.requests, _grown(requests_counted(last), requests_counted(server)), requests),
+        _plus(totals.prompt_tokens, _grown(last.prompt_tokens, server.prompt_tokens), ours.prompt_tokens),
+        _plus(totals.output_tokens, _grown(last.generation_tokens, server.generation_tokens), ours.output_tokens),
+        histograms,
+    )
+
+
+def without(grown: Histogram, ours: Iterable[float]) -> Histogram:
+    """A histogram less these samples: each from the bucket it belongs to by our clock, or from the nearest one below
+    that holds something, or above. Samples that find nothing were not counted. The sum stays within what the buckets
+    that are left allow, and is zero where they are empty.
+    """
+    bounds = [le for le, _ in grown.buckets]
+    counts = [after - before for before, after in pairwise([0.0, *(count for _, count in grown.buckets)])]
+    taken_s = 0.0
+    for value in sorted(ours, reverse=True):
+        own = min(bisect_left(bounds, value), len(bounds) - 1)
+        i = next((i for i in (*range(own, -1, -1), *range(own + 1, len(bounds))) if counts[i] >= 1), None)
+        if i is not None:
+            counts[i] -= 1
+            taken_s += min(max(value, bounds[i - 1] if i else 0.0), bounds[i])
+    least = sum(count * (bounds[i - 1] if i else 0.0) for i, count in enumerate(counts))
+    most = sum(count * bounds[i] for i, count in enumerate(counts) if count)
+    cumulative, total = [], 0.0
+    for count in counts:
+        total += count
+        cumulative.append(total)
+    return Histogram(tuple(zip(bounds, cumulative, strict=True)), min(max(grown.sum - taken_s, least), most))
+
+
+def _grown(before: float | None, after: float | None) -> float | None:
+    return after - before if before is not None and after is not None else None
+
+
+def _plus(total: float | None, grown: float | None, ours: int) -> float | None:
+    """A server may come to count what it did not count at first."""
+    return total if grown is None else (total or 0.0) + max(grown - ours, 0.0)
+
+
+def _alike(one: Histogram, other: Histogram) -> bool:
+    return [le for le, _ in one.buckets] == [le for le, _ in other.buckets]
+
+
+def _difference(before: Histogram, after: Histogram) -> Histogram:
+    buckets = tuple((le, new - old) for (le, old), (_, new) in zip(before.buckets, after.buckets, strict=True))
+    return Histogram(buckets, after.sum - before.sum)
+
+
+def _sum(one: Histogram, other: Histogram) -> Histogram:
+    buckets = tuple((le, a + b) for (le, a), (_, b) in zip(one.buckets, other.buckets, strict=True))
+    return Histogram(buckets, one.sum + other.sum)

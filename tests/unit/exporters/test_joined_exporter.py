@@ -1,0 +1,40 @@
+"""Cross-checks as series: what cannot be told has none."""
+
+from exposition import samples, value
+
+from exporters.joined import JoinedExporter
+from probe.records import CrossChecks
+
+
+def test_every_check_has_its_series() -> None:
+    exporter = JoinedExporter()
+    exporter.observe(
+        "a",
+        CrossChecks(
+            ttft_gap_s={"matched": 0.003, "mean": -0.2},
+            queue_share=0.4,
+            counted={"prompt": 1.0, "output": 0.99},
+            neighbour_utilization=0.6,
+            stalled_s=12.0,
+            pressure={"usage": True, "waiting": False},
+        ),
+    )
+    assert dict(samples(exporter.relay)) == {
+        ("kneewatch_ttft_gap_seconds", frozenset({("target", "a"), ("method", "matched")})): 0.003,
+        ("kneewatch_ttft_gap_seconds", frozenset({("target", "a"), ("method", "mean")})): -0.2,
+        ("kneewatch_server_queue_share_ratio", frozenset({("target", "a")})): 0.4,
+        ("kneewatch_server_counted_tokens_ratio", frozenset({("target", "a"), ("kind", "prompt")})): 1.0,
+        ("kneewatch_server_counted_tokens_ratio", frozenset({("target", "a"), ("kind", "output")})): 0.99,
+        ("kneewatch_gpu_neighbour_utilization_ratio", frozenset({("target", "a")})): 0.6,
+        ("kneewatch_server_stalled_seconds", frozenset({("target", "a")})): 12.0,
+        ("kneewatch_kv_pressure", frozenset({("target", "a"), ("sign", "usage")})): 1.0,
+        ("kneewatch_kv_pressure", frozenset({("target", "a"), ("sign", "waiting")})): 0.0,
+    }
+
+
+def test_what_can_no_longer_be_told_is_gone() -> None:
+    exporter = JoinedExporter()
+    exporter.observe("a", CrossChecks(queue_share=0.4, stalled_s=0.0))
+    exporter.observe("a", CrossChecks(stalled_s=0.0))
+    assert value(exporter.relay, "kneewatch_server_queue_share_ratio", target="a") is None
+    assert value(exporter.relay, "kneewatch_server_stalled_seconds", target="a") == 0

@@ -1,0 +1,232 @@
+"""What client, server and GPU tell together, and when they do not."""
+
+from typing import Any
+
+import pytest
+from made import poll, record
+
+from probe.joined import Joined, pressure
+from probe.records import Counted, EngineReading, Gpu, GpuSnapshot, Histogram, Outcome, ServerSnapshot
+
+INF = float("inf")
+S = 10**9
+
+
+def histogram(count: float, total_s: float) -> Histogram:
+    return Histogram(((0.1, 0.0), (INF, count)), total_s)
+
+
+def read(at_s: float, **values: Any) -> ServerSnapshot:
+    return poll(at_ns=round(at_s * S), wall_s=at_s, **values)
+
+
+def gpus(at_s: float, *percent: float, **labels: str) -> GpuSnapshot:
+    found = (Gpu({"UUID": f"GPU-{i}", **labels}, {"DCGM_FI_DEV_GPU_UTIL": value}) for i, value in enumerate(percent))
+    return GpuSnapshot(round(at_s * S), at_s, "nvml", tuple(found))
+
+
+def counted(requests: int = 1, **others: Any) -> Counted:
+    values: dict[str, Any] = {
+        "prompt_tokens": 8 * requests,
+        "output_tokens": 3 * requests,
+        "ttft_s": 0.102 * requests,
+        "server_requests": requests,
+        "server_prompt_tokens": 8.0 * requests,
+        "server_output_tokens": 3.0 * requests,
+        "server_ttft_s": 0.1 * requests,
+    }
+    return Counted(requests=requests, **{**values, **others})
+
+
+def test_of_nothing_nothing_is_told() -> None:
+    found = Joined().view()
+    assert (found.ttft_gap_s, found.counted, found.pressure) == ({}, {}, {})
+    assert found.queue_share is found.neighbour_utilization is found.stalled_s is None
+
+
+class TestGap:
+    def test_of_canaries_alone_on_the_server_it_is_exact(self) -> None:
+        joined = Joined()
+        joined.counted(counted())
+        joined.counted(counted(requests=2))
+        joined.counted(counted(ttft_s=0.9))
+        assert joined.view().ttft_gap_s == {"matched": pytest.approx(0.002)}
+
+    def test_beside_users_only_means_can_be_compared(self) -> None:
+        joined = Joined()
+        joined.counted(counted(server_requests=2))
+        joined.canary(record(at_ms=1000, ttft_ms=300))
+        joined.canary(record(at_ms=2000, ttft_ms=100))
+        joined.reading(read(0, histograms={"ttft": histogram(10, 5.0)}))
+        joined.reading(read(5, histograms={"ttft": histogram(20, 6.0)}))
+        assert joined.view().ttft_gap_s == {"mean": pytest.approx(0.1)}
+
+    def test_a_failed_canary_says_nothing_of_it(self) -> None:
+        joined = Joined()
+        joined.canary(record(tokens=0, outcome=Outcome.TIMEOUT))
+        joined.reading(read(0, histograms={"ttft": histogram(10, 5.0)}))
+        joined.reading(read(5, histograms={"ttft": histogram(20, 6.0)}))
+        assert joined.view().ttft_gap_s == {}
+
+
+class TestQueueShare:
+    def test_it_is_of_the_mean_ttft_of_the_last_minutes(self) -> None:
+        joined = Joined()
+        joined.reading(read(0, histograms={"ttft": histogram(100, 900.0), "queue": histogram(100, 0.0)}))
+        joined.reading(read(5, histograms={"ttft": histogram(110, 910.0), "queue": histogram(120, 5.0)}))
+        assert joined.view().queue_share == pytest.approx(0.25)
+
+    def test_without_requests_there_is_none(self) -> None:
+        joined = Joined()
+        for second in (0, 5):
+            joined.reading(read(second, histograms={"ttft": histogram(1, 1.0), "queue": histogram(1, 1.0)}))
+        assert joined.view().queue_share is None
+
+    def test_a_restart_does_not_make_it_negative(self) -> None:
+        joined = Joined()
+        joined.reading(read(0, histograms={"ttft": histogram(100, 900.0), "queue": histogram(100, 90.0)}))
+        joined.reading(read(5, histograms={"ttft": histogram(1, 1.0), "queue": histogram(1, 0.5)}))
+        joined.reading(read(9, histograms={"ttft": histogram(2, 2.0), "queue": histogram(2, 0.75)}))
+        assert joined.view().queue_share == pytest.approx(0.25)
+
+
+class TestCounted:
+    def test_the_same_tokens_on_both_sides_are_a_ratio_of_one(self) -> None:
+        joined = Joined()
+        joined.counted(counted(requests=3))
+        assert joined.view().counted == {"prompt": 1.0, "output": 1.0}
+
+    def test_metrics_of_another_server_count_nothing_of_ours(self) -> None:
+        joined = Joined()
+        for _ in range(3):
+            joined.counted(counted(server_requests=0, server_prompt_tokens=0.0, server_output_tokens=0.0))
+        assert joined.view().counted == {"prompt": 0.0, "output": 0.0}
+        assert joined.view().ttft_gap_s == {}
+
+    @pytest.mark.parametrize("both", [counted(server_requests=2), counted(requests=0)])
+    def test_with_users_or_without_requests_nobody_can_tell(self, both: Counted) -> None:
+        joined = Joined()
+        joined.counted(both)
+        assert joined.view().counted == {}
+
+    def test_what_the_server_does_not_count_is_absent(self) -> None:
+        joined = Joined()
+        joined.counted(counted(server_prompt_tokens=None))
+        assert joined.view().counted == {"output": 1.0}
+
+
+class TestStall:
+    def test_an_engine_with_requests_that_makes_nothing_is_stalled_since_it_last_did(self) -> None:
+        joined = Joined()
+        for second, tokens in ((0, 10.0), (5, 20.0), (10, 20.0), (15, 20.0)):
+            joined.reading(read(second, running=1.0, progress=tokens))
+        assert joined.view().stalled_s == 10
+        joined.reading(read(20, running=1.0, progress=21.0))
+        assert joined.view().stalled_s == 0
+
+    @pytest.mark.parametrize("state", [{"running": 1.0}, {"running": 0.0, "waiting": 1.0}])
+    def test_running_or_waiting_makes_it_one(self, state: dict[str, float]) -> None:
+        joined = Joined()
+        for second in (0, 5):
+            joined.reading(read(second, progress=20.0, **state))
+        assert joined.view().stalled_s == 5
+
+    def test_an_idle_server_is_not_however_long(self) -> None:
+        joined = Joined()
+        for second in range(0, 1000, 5):
+            joined.reading(read(second, progress=20.0))
+        joined.reading(read(1000, running=1.0, progress=20.0))
+        assert joined.view().stalled_s == 5
+
+    def test_a_long_prompt_that_is_being_read_is_not_stalled_but_one_that_others_wait_behind_is(self) -> None:
+        """vLLM tells no token of it, but its KV cache fills."""
+        joined = Joined()
+        for second in range(0, 61, 5):
+            joined.reading(read(second, running=1.0, waiting=second / 5, progress=9.0, kv_cache_usage=second / 100))
+        assert joined.view().stalled_s == 0
+        for second in range(65, 96, 5):
+            joined.reading(read(second, running=1.0, waiting=second / 5, progress=9.0, kv_cache_usage=0.6))
+        assert joined.view().stalled_s == 35
+
+    def test_one_of_several_engines_is_enough(self) -> None:
+        joined = Joined()
+        for second, tokens in ((0, 10.0), (5, 20.0), (10, 30.0)):
+            by_engine = {
+                "0": EngineReading(running=1.0, generation_tokens=tokens),
+                "1": EngineReading(running=2.0, generation_tokens=7.0),
+            }
+            joined.reading(read(second, running=3.0, progress=7 + tokens, by_engine=by_engine))
+        assert joined.view().stalled_s == 10
+
+    def test_where_nothing_tells_progress_or_nothing_is_read_it_is_not_known(self) -> None:
+        joined = Joined()
+        joined.reading(read(0, running=1.0, progress=None))
+        assert joined.view().stalled_s is None
+        joined.reading(read(5, running=1.0, progress=1.0))
+        joined.unread()
+        assert joined.view().stalled_s is None
+
+
+class TestPressure:
+    def test_each_sign_is_of_the_last_minute(self) -> None:
+        readings = [
+            read(0, kv_cache_usage=1.0, waiting_by_reason={"capacity": 1.0}, preemptions=0.0, rejections=0.0),
+            read(30, kv_cache_usage=0.95, waiting_by_reason={"capacity": 2.0}, preemptions=1.0, rejections=1.0),
+            read(60, kv_cache_usage=0.5, waiting_by_reason={"capacity": 0.0}, preemptions=3.0, rejections=2.0),
+        ]
+        assert pressure(readings) == {"usage": True, "waiting": True, "preemptions": True, "rejections": True}
+        later = [*readings, read(125, kv_cache_usage=0.5, waiting_by_reason={"capacity": 0.0}, preemptions=3.0)]
+        assert pressure(later) == {"usage": False, "waiting": False, "preemptions": False}
+
+    def test_requests_that_wait_for_something_else_are_no_sign(self) -> None:
+        waiting = {"capacity": 0.0, "deferred": 5.0}
+        assert not pressure([read(0, kv_cache_usage=1.0, waiting=5.0, waiting_by_reason=waiting)])["waiting"]
+
+    @pytest.mark.parametrize(("usage", "sign"), [(0.95, True), (0.5, False)])
+    def test_without_a_reason_they_wait_for_the_cache_where_it_is_full(self, usage: float, *, sign: bool) -> None:
+        assert pressure([read(0, kv_cache_usage=usage, waiting=3.0)])["waiting"] is sign
+
+    def test_what_the_server_does_not_tell_is_absent(self) -> None:
+        assert pressure([read(0, kv_cache_usage=None, preemptions=None, waiting=3.0)]) == {}
+
+
+class TestNeighbour:
+    def watch(self, *, percent: tuple[float, ...], canary_s: float = 0.0, requests: float = 0.0) -> Joined:
+        joined = Joined()
+        for second in range(0, 121, 10):
+            if canary_s and second % 30 == 0 and second < 120:
+                start_ms = 1000.0 * second + 1000
+                joined.canary(record(at_ms=start_ms, ttft_ms=10, gap_ms=1000 * canary_s, tokens=2))
+            served = requests * second / 120
+            joined.reading(read(second, histograms={"ttft": histogram(served, served)}))
+            joined.gpus(gpus(second, *percent))
+        return joined
+
+    def test_a_busy_gpu_under_an_idle_server_is_somebody_elses(self) -> None:
+        assert self.watch(percent=(0.0, 60.0)).view().neighbour_utilization == pytest.approx(0.6)
+        assert self.watch(percent=(0.0, 0.0)).view().neighbour_utilization == 0
+
+    def test_the_time_of_our_own_canaries_is_taken_off(self) -> None:
+        joined = self.watch(percent=(20.0,), canary_s=6.0, requests=4)
+        assert joined.view().neighbour_utilization == pytest.approx(0.0, abs=0.01)
+
+    def test_with_users_it_cannot_be_told(self) -> None:
+        assert self.watch(percent=(60.0,), requests=20).view().neighbour_utilization is None
+
+    def test_nor_without_the_gpu_or_after_too_short_a_time(self) -> None:
+        assert self.watch(percent=()).view().neighbour_utilization is None
+        joined = Joined()
+        for second in (0, 10):
+            joined.reading(read(second, histograms={"ttft": histogram(0, 0.0)}))
+            joined.gpus(gpus(second, 60.0))
+        assert joined.view().neighbour_utilization is None
+
+
+def test_what_is_older_than_five_minutes_is_forgotten() -> None:
+    joined = Joined()
+    for second in range(0, 3000, 5):
+        joined.reading(read(second))
+        joined.gpus(gpus(second, 1.0))
+        joined.canary(record(at_ms=1000 * second))
+    assert len(joined._readings) == len(joined._gpus) == 61
+    assert len(joined._canaries) <= 62

@@ -1,0 +1,215 @@
+"""Users' own traffic: what is left of a server's counters when our requests are taken off."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import failure, poll, record
+from property_examples import examples
+
+from probe.records import Counted, Histogram, Outcome, RequestRecord, ServerSnapshot
+from probe.users import UsersLedger, without
+
+INF = float("inf")
+BOUNDS = (0.05, 0.2, 1.0, INF)
+S = 10**9
+
+
+def histogram(samples: Sequence[float], bounds: Sequence[float] = BOUNDS) -> Histogram:
+    return Histogram(tuple((le, float(sum(s <= le for s in samples))) for le in bounds), float(sum(samples)))
+
+
+class Server:
+    """Counts what it is sent, as vLLM does."""
+
+    def __init__(self) -> None:
+        self.ttft: list[float] = []
+        self.prompt = self.output = 0.0
+
+    def serve(self, ttft_s: float, prompt: int = 8, output: int = 3) -> None:
+        self.ttft.append(ttft_s)
+        self.prompt += prompt
+        self.output += output
+
+    def read(self, at_s: float) -> ServerSnapshot:
+        return poll(
+            at_ns=round(at_s * S),
+            prompt_tokens=self.prompt,
+            generation_tokens=self.output,
+            histograms={"ttft": histogram(self.ttft)},
+        )
+
+
+def ours(ttft_s: float, at_s: float = 0.0) -> RequestRecord:
+    """As `Server.serve` counts it, seen a little later from here."""
+    return record(at_ms=1000 * at_s, ttft_ms=1000 * ttft_s + 2)
+
+
+def canary(ledger: UsersLedger, server: Server, at_s: float, ttft_s: float = 0.1) -> None:
+    """One request, from its beginning to its end."""
+    ledger.begun()
+    server.serve(ttft_s)
+    ledger.request(ours(ttft_s, at_s))
+    ledger.ended(round((at_s + 0.2) * S))
+
+
+def test_a_server_that_only_we_ask_has_no_users() -> None:
+    ledger, server = UsersLedger(), Server()
+    server.serve(3.0)
+    ledger.reading(server.read(0))
+    for i in range(5):
+        canary(ledger, server, at_s=10 * i + 1)
+        ledger.reading(server.read(10 * i + 5))
+    totals = ledger.totals
+    assert (totals.requests, totals.prompt_tokens, totals.output_tokens) == (0, 0, 0)
+    assert totals.histograms["ttft"] == histogram([])
+
+
+def test_what_is_not_ours_is_users_in_the_servers_buckets() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    canary(ledger, server, at_s=1)
+    for ttft_s in (0.01, 0.15, 0.7, 5.0):
+        server.serve(ttft_s, prompt=100, output=50)
+    ledger.reading(server.read(5))
+    totals = ledger.totals
+    assert (totals.requests, totals.prompt_tokens, totals.output_tokens) == (4, 400, 200)
+    assert totals.histograms["ttft"].buckets == histogram([0.01, 0.15, 0.7, 5.0]).buckets
+    assert totals.histograms["ttft"].sum == pytest.approx(0.01 + 0.15 + 0.7 + 5.0, abs=0.003)
+
+
+def test_accounts_wait_until_nothing_of_ours_is_under_way_and_the_server_has_counted_it() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    ledger.begun()
+    server.serve(0.1)
+    assert ledger.reading(server.read(1)) is None
+    ledger.request(ours(0.1, 0.5))
+    ledger.ended(2 * S)
+    assert ledger.reading(server.read(2.5)) is None
+    assert ledger.reading(server.read(3.5)) is not None
+    assert ledger.totals.requests == 0
+
+
+def test_users_show_though_a_canary_is_always_under_way() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    ledger.begun()
+    for second in range(10, 70, 10):
+        server.serve(0.1)
+        assert ledger.reading(server.read(second)) is None
+    assert ledger.totals.requests == 6
+
+
+def test_while_load_of_ours_runs_users_stand_still_and_are_made_up_for_afterwards() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    ledger.begun(load=True)
+    for i in range(300):
+        server.serve(0.3)
+        server.serve(0.04)
+        ledger.request(ours(0.3, i))
+        ledger.reading(server.read(i))
+    assert ledger.totals.requests == 0
+    ledger.ended(300 * S, load=True)
+    ledger.reading(server.read(302))
+    assert ledger.totals.requests == 300
+    assert ledger.totals.histograms["ttft"].buckets == histogram([0.04] * 300).buckets
+
+
+def test_a_restart_loses_what_came_after_the_last_reading_and_nothing_else() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    for _ in range(4):
+        server.serve(0.1)
+    ledger.reading(server.read(5))
+    canary(ledger, server, at_s=6)
+    server = Server()
+    server.serve(0.1)
+    ledger.reading(server.read(10))
+    server.serve(0.1)
+    ledger.reading(server.read(15))
+    assert ledger.totals.requests == 5
+    assert ledger.totals.histograms["ttft"].count == 5
+
+
+def test_a_request_without_a_token_was_not_counted_by_the_server() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    ledger.request(failure())
+    server.serve(0.1)
+    ledger.reading(server.read(5))
+    assert ledger.totals.requests == 1
+
+
+def test_both_sides_of_an_account_are_told() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    canary(ledger, server, at_s=1, ttft_s=0.1)
+    assert ledger.reading(server.read(5)) == Counted(
+        requests=1,
+        prompt_tokens=8,
+        output_tokens=3,
+        ttft_s=pytest.approx(0.102),
+        server_requests=1,
+        server_prompt_tokens=8,
+        server_output_tokens=3,
+        server_ttft_s=pytest.approx(0.1),
+    )
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ABORTED, Outcome.TIMEOUT, Outcome.SERVER_ERROR])
+def test_nothing_is_compared_where_a_request_of_ours_did_not_end_well(outcome: Outcome) -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    ledger.request(failure(outcome))
+    assert ledger.reading(server.read(5)) is None
+
+
+def test_a_server_that_counts_nothing_has_no_users_told_of() -> None:
+    ledger = UsersLedger()
+    ledger.reading(poll(at_ns=0))
+    ledger.reading(poll(at_ns=5 * S))
+    assert ledger.totals.requests is ledger.totals.output_tokens is None
+
+
+def test_a_histogram_with_other_buckets_starts_anew() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    server.serve(0.1)
+    ledger.reading(server.read(5))
+    other = [histogram([0.1] * n, (0.1, INF)) for n in (1, 2)]
+    for at_s, one in zip((10, 15), other, strict=True):
+        ledger.reading(poll(at_ns=at_s * S, histograms={"ttft": one}))
+    assert ledger.totals.histograms["ttft"] == histogram([0.1], (0.1, INF))
+
+
+samples = st.lists(st.floats(0.001, 30.0), max_size=30)
+
+
+@given(users=samples, own=samples, late_s=st.floats(0.0, 0.5))
+@examples(60)
+def test_as_many_are_left_as_users_sent(users: list[float], own: list[float], late_s: float) -> None:
+    """Seen later from here, ours may be taken from a bucket too high, never from more than their number of them."""
+    left = without(histogram([*users, *own]), [value + late_s for value in own])
+    counts = [count for _, count in left.buckets]
+    assert left.count == len(users)
+    assert counts == sorted(counts)
+    assert all(abs(count - true) <= len(own) for count, (_, true) in zip(counts, histogram(users).buckets, strict=True))
+    assert left.sum >= 0
+
+
+@given(users=samples, own=samples)
+@examples(60)
+def test_on_one_clock_nothing_but_users_is_left(users: list[float], own: list[float]) -> None:
+    left = without(histogram([*users, *own]), own)
+    assert left.buckets == histogram(users).buckets
+    assert all(value >= 0 for _, value in left.buckets)
+    inside = [BOUNDS[bisect_left(BOUNDS, value) - 1] if value > BOUNDS[0] else 0.0 for value in users]
+    assert left.sum >= sum(inside) - 1e-9
+
+
+def test_samples_that_the_server_has_not_counted_take_nothing() -> None:
+    assert without(histogram([]), [0.1, 0.2]) == histogram([])
