@@ -65,6 +65,12 @@ class RealVllm:
     def alive(self) -> bool:
         return self._process is not None and self._process.alive
 
+    @property
+    def pid(self) -> int:
+        """Of the API server, which the engine shares a process group with."""
+        assert self._process is not None
+        return self._process.pid
+
     def generates(self) -> bool:
         """Whether it answers with a token: /health says 200 while the engine stands still."""
         body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 1, "temperature": 0}

@@ -1,6 +1,7 @@
 """The work on one target, against the stand-in: a server may do what it likes, and the monitor goes on."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from example_records import WALL_S
 from example_records import result as example
@@ -27,6 +29,7 @@ from probe.records import (
     Capacity,
     CapacityResult,
     CrossChecks,
+    Gpu,
     GpuSnapshot,
     Outcome,
     RequestRecord,
@@ -36,6 +39,7 @@ from probe.records import (
     UsersTotals,
 )
 from probe.server.scrape import REASONS
+from probe.server_watch import GpuReader
 from probe.sim.driver import Faults
 from probe.watch import TargetWatch
 
@@ -106,8 +110,10 @@ def _watch(
     url: str,
     sink: FakeSink,
     firing: Callable[[], Awaitable[list[str]]] | None = None,
+    *,
     spent: Callable[[float], int] = lambda _: 0,
     clock: Clock | None = None,
+    read_gpus: GpuReader | None = None,
     **target: Any,
 ) -> TargetWatch:
     config = config_from(
@@ -128,7 +134,9 @@ def _watch(
         },
         "test",
     )
-    watch = TargetWatch(config, config.targets[0], clock or SystemClock(), sink, firing, spent=spent)
+    watch = TargetWatch(
+        config, config.targets[0], clock or SystemClock(), sink, firing, spent=spent, read_gpus=read_gpus
+    )
     sink.client = ProbeExporter(sink.registry, {"a": watch.objectives})
     return watch
 
@@ -392,6 +400,99 @@ def test_a_server_cannot_make_series_without_end(host: Host) -> None:
         assert sink.page().count(b"\n") < 500
 
     _against(host, work)
+
+
+# Client, server and GPU next to each other.
+
+
+def test_a_canary_is_taken_off_what_the_server_counted_and_compared_with_it(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        await watch.scrape()
+        await watch.canary()
+        await watch.scrape()
+        assert sink.totals is not None
+        assert sink.totals.requests == 0, "accounts wait until the server has surely counted it"
+        await asyncio.sleep(1.05)
+        await watch.scrape()
+        assert (sink.totals.requests, sink.totals.output_tokens) == (0, 0)
+        assert sink.checks is not None
+        assert sink.checks.counted == {"prompt": 1.0, "output": 1.0}
+        assert 0 <= sink.checks.ttft_gap_s["matched"] < 1
+        assert sink.checks.stalled_s == 0
+
+    _against(host, work)
+
+
+def test_what_others_ask_is_users_also_while_our_load_runs(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()  # a run wants one
+        await watch.scrape()
+        before = server.generated
+        await watch.capacity()
+        assert server.generated > before
+        async with httpx.AsyncClient() as somebody:
+            body = {"model": "tiny", "prompt": "x", "max_tokens": 2}
+            await somebody.post(f"{server.url}/v1/completions", json=body)
+        await asyncio.sleep(1.05)
+        await watch.scrape()
+        assert sink.totals is not None
+        assert (sink.totals.requests, sink.totals.output_tokens) == (1, 2)
+
+    _against(host, work)
+
+
+def test_a_passive_target_is_asked_for_nothing_but_metrics_and_its_model_is_read_there(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        assert watch.model == "unknown"
+        await watch.scrape()
+        await watch.forecast()
+        assert watch.model == "tiny"
+        assert watch.status().passive
+        assert set(server.asked) == {"/version", "/metrics"}
+
+    _against(host, work, passive=True, capacity={"mode": "forecast"})
+
+
+def _gpus(at_ns: int, percent: float) -> GpuSnapshot:
+    return GpuSnapshot(at_ns, WALL_S, "nvml", (Gpu({"UUID": "GPU-1"}, {"DCGM_FI_DEV_GPU_UTIL": percent}),))
+
+
+def test_gpus_are_read_shown_and_gone_when_they_cannot_be_read() -> None:
+    readings: list[float | None] = [50.0, None, 60.0]
+
+    async def read() -> GpuSnapshot:
+        percent = readings.pop(0)
+        if percent is None:
+            raise TargetError("http://node:9400: dcgm-exporter does not answer", Outcome.UNREACHABLE)
+        return _gpus(0, percent)
+
+    async def run() -> None:
+        sink = FakeSink()
+        watch = _watch("http://127.0.0.1:9", sink, read_gpus=read)
+        for _ in range(3):
+            await watch.scrape_gpus()
+            status = watch.status()
+            assert (status.gpus is None) == (status.gpu_error is not None)
+        assert [snapshot is not None for snapshot in sink.read_gpus] == [True, False, True]
+        await watch.close()
+
+    asyncio.run(run())
+
+
+def test_a_step_of_load_says_how_busy_the_gpus_were(host: Host) -> None:
+    percents = itertools.cycle((70.0, 90.0))
+
+    async def read() -> GpuSnapshot:
+        return _gpus(SystemClock().monotonic_ns(), next(percents))
+
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        await watch.canary()
+        await watch.capacity()
+        (step,) = sink.results[-1].steps
+        assert step.gpu.utilization == pytest.approx(0.8, abs=0.1001)
+
+    capacity = {"mode": "verify", "concurrency": [1], "step": "2500ms"}
+    _against(host, work, capacity=capacity, read_gpus=read)
 
 
 # Capacity.

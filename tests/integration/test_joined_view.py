@@ -1,0 +1,133 @@
+"""Client, server and GPU next to each other: `kneewatch run` beside the real vLLM and a page of dcgm-exporter.
+
+The page is one that was recorded elsewhere: there is no GPU here.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from monitor import Monitor
+from process import eventually
+from real_vllm import MODEL, RealVllm
+from stub_server import stub_server
+
+pytestmark = pytest.mark.vllm
+
+DCGM = (Path(__file__).parents[1] / "pages/gpu/dcgm-4.1-kubernetes.prom").read_text()
+USERS = 5
+
+
+@pytest.fixture
+def monitor(vllm: RealVllm, tmp_path: Path) -> Iterator[Monitor]:
+    vllm.settled_metrics()
+    with stub_server(200, DCGM) as dcgm:
+        one = {
+            "name": "joined",
+            "base_url": vllm.base_url,
+            "scrape": "1s",
+            "canary": {"every": "2s", "workload": "short", "timeout": "5s"},
+            "gpu": {"dcgm_urls": [f"{dcgm}/metrics"], "every": "1s"},
+        }
+        other = {"name": "quiet", "base_url": vllm.base_url, "passive": True, "scrape": "1s"}
+        config: dict[str, object] = {
+            "workloads": {"short": {"prompt_tokens": 32, "output_tokens": 8}},
+            "targets": [one, other],
+        }
+        with Monitor(config, tmp_path) as running:
+            yield running
+
+
+def _value(monitor: Monitor, series: str) -> float | None:
+    found = re.search(rf"^{re.escape(series)} (\S+)$", monitor.page("/metrics"), re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def _ask(vllm: RealVllm, tokens: int) -> None:
+    body = {"model": MODEL, "prompt": [7, 8, 9], "max_tokens": tokens, "ignore_eos": True}
+    httpx.post(f"{vllm.base_url}/v1/completions", json=body, timeout=60, trust_env=False).raise_for_status()
+
+
+def test_what_is_ours_is_told_from_what_is_users(vllm: RealVllm, monitor: Monitor) -> None:
+    users = 'kneewatch_users_requests_total{target="joined"}'
+    eventually(
+        lambda: _value(monitor, 'kneewatch_server_counted_tokens_ratio{target="joined",kind="output"}') is not None,
+        within_s=60,
+        what="an account of both sides",
+    )
+    assert _value(monitor, users) == 0
+    for kind in ("prompt", "output"):
+        assert _value(monitor, f'kneewatch_server_counted_tokens_ratio{{target="joined",kind="{kind}"}}') == 1.0
+    gap = _value(monitor, 'kneewatch_ttft_gap_seconds{target="joined",method="matched"}')
+    assert gap is not None
+    assert 0 < gap < 0.5, "on one machine, between one process and the next"
+    for _ in range(USERS):
+        _ask(vllm, 4)
+    eventually(lambda: _value(monitor, users) == USERS, within_s=30, what=f"{USERS} requests of users")
+    assert _value(monitor, 'kneewatch_users_tokens_total{target="joined",kind="output"}') == 4 * USERS
+    assert _value(monitor, 'kneewatch_users_e2e_seconds_count{target="joined"}') == USERS
+    same = 'kneewatch_users_requests_total{target="quiet"}'
+    eventually(lambda: _value(monitor, same) == USERS, within_s=10, what="the same by the other target's name")
+
+
+def test_a_passive_target_gets_no_request_and_shows_its_server(monitor: Monitor) -> None:
+    running = 'kneewatch_server_scrape_up{target="quiet"}'
+    eventually(lambda: _value(monitor, running) == 1.0, within_s=30, what="a reading of the passive target")
+    page = monitor.page("/metrics")
+    assert 'kneewatch_requests_total{target="joined"' in page
+    assert 'kneewatch_requests_total{target="quiet"' not in page
+    assert 'task="canary",target="quiet"' not in page
+    assert "No canaries are sent" in monitor.page("/")
+
+
+def test_gpus_stand_beside_the_server_under_their_own_names(monitor: Monitor) -> None:
+    name = "DCGM_FI_DEV_GPU_UTIL"
+    eventually(lambda: name in monitor.page("/metrics"), within_s=30, what="a reading of the GPUs")
+    of_target = [line for line in monitor.page("/metrics").splitlines() if line.startswith(f"{name}{{")]
+    assert len(of_target) == DCGM.count(f"\n{name}{{")
+    assert all('target="joined"' in line and 'UUID="GPU-' in line for line in of_target)
+
+
+def test_an_engine_that_stands_still_is_seen_though_health_says_it_is_well(vllm: RealVllm, monitor: Monitor) -> None:
+    stalled = 'kneewatch_server_stalled_seconds{target="joined"}'
+    eventually(lambda: _value(monitor, stalled) == 0, within_s=30, what="an engine that does not stall")
+    with _stopped(vllm):
+        eventually(lambda: (_value(monitor, stalled) or 0) > 10, within_s=60, what="a stall of ten seconds")
+        assert httpx.get(f"{vllm.base_url}/health", timeout=5, trust_env=False).status_code == 200
+    eventually(lambda: _value(monitor, stalled) == 0, within_s=60, what="an engine that goes on")
+
+
+@contextmanager
+def _stopped(vllm: RealVllm) -> Iterator[None]:
+    """The engine stands still, with a request in it, in the middle of which it is stopped; the API server goes on."""
+    engine = _engine(vllm.pid)
+    with httpx.Client(trust_env=False, timeout=90) as client:
+        body = {"model": MODEL, "prompt": [7, 8, 9], "max_tokens": 900, "ignore_eos": True, "stream": True}
+        with client.stream("POST", f"{vllm.base_url}/v1/completions", json=body) as answer:
+            events = answer.iter_lines()
+            next(events)
+            os.kill(engine, signal.SIGSTOP)
+            try:
+                yield
+            finally:
+                os.kill(engine, signal.SIGCONT)
+            for _ in events:
+                pass
+
+
+def _engine(server: int) -> int:
+    """The process of vLLM's engine, by its title."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            title = (process / "cmdline").read_bytes()
+            group = os.getpgid(int(process.name))
+        except OSError:  # it has ended meanwhile
+            continue
+        if b"EngineCore" in title and group == os.getpgid(server):
+            return int(process.name)
+    raise AssertionError("vLLM has no process of its own for the engine")
