@@ -11,7 +11,7 @@ from standin import Standin, free_port, standin
 from probe.clock import SystemClock
 from probe.commands import RampRequest, check_target, forecast_target, ramp_target
 from probe.config import Config, config_from
-from probe.errors import LockError, TargetError
+from probe.errors import ConfigError, LockError, TargetError
 from probe.load.plan import Steps
 from probe.load.ramp import Budget
 from probe.records import CapacityResult, Outcome, StepSummary
@@ -168,3 +168,21 @@ def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner,
         assert result.cost.requests == server.generated
 
     runner.run(both())
+
+
+def test_a_passive_target_is_neither_checked_nor_loaded_by_anybody(host: tuple[asyncio.Runner, Standin]) -> None:
+    runner, server = host
+    config = _config(server.url, passive=True)
+    with pytest.raises(ConfigError, match="passive is true"):
+        runner.run(check_target(config, config.targets[0], SystemClock()))
+    with pytest.raises(ConfigError, match="passive is true"):
+        runner.run(ramp_target(config, config.targets[0], _asked(), SystemClock(), lambda _: None))
+    assert server.asked == []
+
+
+def test_a_forecast_of_a_passive_target_asks_for_metrics_alone(host: tuple[asyncio.Runner, Standin]) -> None:
+    runner, server = host
+    config = _config(server.url, passive=True)
+    found = runner.run(forecast_target(config, config.targets[0], SystemClock(), watch_s=0.1))
+    assert found.model == "tiny"
+    assert set(server.asked) == {"/version", "/metrics"}

@@ -289,3 +289,24 @@ def test_two_schedules_know_nothing_of_each_other() -> None:
         assert (len(first.succeeded), len(second.succeeded)) == (1, 1)
 
     asyncio.run(run())
+
+
+def test_a_first_run_may_be_put_off_and_how_late_a_task_begins_is_told() -> None:
+    late: list[tuple[str, float]] = []
+    heard, work = Heard(), Work()
+
+    async def run() -> None:
+        schedule = Schedule(heard.succeeded.append, lambda *_: None, lambda task, late_s: late.append((task, late_s)))
+        began = asyncio.get_running_loop().time()
+        schedule.every(CANARY, 60.0, work, first_s=0.3)
+        schedule.start()
+        await asyncio.sleep(0.1)
+        assert work.began == []
+        await asyncio.sleep(0.6)
+        await schedule.stop()
+        assert work.began[0] - began >= 0.3
+
+    asyncio.run(run())
+    ((task, late_s),) = late
+    assert task == "canary"
+    assert 0 <= late_s < 5

@@ -9,13 +9,14 @@ import yaml
 from alerts import build
 from alerts.rules import RUNBOOKS
 from exporters import names
-from probe.config import load_config
+from probe.config import config_from, load_config
 
 ROOT = Path(__file__).parents[3]
 CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load(build.render(CONFIG)[build.FILE])["groups"] for rule in group["rules"]
 ]
+GONE, UNREADABLE = "KneewatchProbeGone", "KneewatchServerMetricsUnreadable"
 ALERTS = [rule for rule in RULES if "alert" in rule]
 
 
@@ -84,3 +85,19 @@ def test_silence_is_not_called_before_a_canary_could_have_timed_out() -> None:
     )
     text = build.render(CONFIG.model_copy(update={"targets": (slow,)}))[build.FILE]
     assert re.search(r"clamp_min\(5 \* .*, 800\)", text)
+
+
+def test_a_passive_target_is_watched_by_its_scrapes_and_has_no_canary_alerts() -> None:
+    targets = [
+        {"name": "asked", "base_url": "http://a:8000"},
+        {"name": "quiet", "base_url": "http://b:8000", "passive": True},
+    ]
+    config = config_from({"targets": targets}, "test")
+    groups = yaml.safe_load(build.render(config)[build.FILE])["groups"]
+    alerts = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"] if "alert" in rule}
+    assert all("quiet" not in expr for name, expr in alerts.items() if name.endswith("Burn"))
+    assert 'absent(kneewatch_job_last_success_timestamp_seconds{task="scrape",target="quiet"})' in alerts[GONE]
+    assert 'absent(kneewatch_job_last_success_timestamp_seconds{task="canary",target="asked"})' in alerts[GONE]
+    assert 'max_over_time(kneewatch_server_scrape_up{target=~"quiet"}[5m]) == 0' in alerts[UNREADABLE]
+    for expr in alerts.values():
+        promql_parser.parse(expr)

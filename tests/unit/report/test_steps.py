@@ -8,7 +8,7 @@ import pytest
 from example_records import step
 from rich.console import Console
 
-from probe.records import Arrivals, Distribution, StepPlan, StepSummary, Users
+from probe.records import Arrivals, Distribution, GpuUse, StepPlan, StepSummary, Users
 from probe.report.steps import PIPED_WIDTH, StepRows, step_rows
 
 NARROW, USUAL, WIDE = 80, 120, 200
@@ -89,3 +89,8 @@ def test_what_was_not_seen_is_a_dash() -> None:
     row = _lines([empty])[-1].split()
     assert row[4] == "-"
     assert row[-5] == "-"
+
+
+def test_how_busy_the_gpus_were_has_a_column() -> None:
+    busy = replace(step(), gpu=GpuUse(utilization=0.87))
+    assert _lines([busy])[-1].split()[-2] == "87%"

@@ -1,0 +1,98 @@
+"""Findings in sentences: what is wrong comes first, and what cannot be told is not spoken of."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from example_records import status
+
+from probe.records import CrossChecks, Gpu, GpuSnapshot, TargetStatus
+from probe.report.joined_words import findings
+
+
+def _with(checks: CrossChecks | None = None, **values: Any) -> TargetStatus:
+    return replace(status(), checks=checks or CrossChecks(), **values)
+
+
+def _words(target: TargetStatus) -> list[str]:
+    return [finding.words for finding in findings(target)]
+
+
+def _gpu(**values: float) -> Gpu:
+    named = {f"DCGM_FI_DEV_{name}": value for name, value in values.items()}
+    return Gpu({"gpu": "3", "modelName": "NVIDIA H100 80GB HBM3"}, named)
+
+
+def test_of_nothing_nothing_is_said() -> None:
+    assert _words(_with()) == []
+
+
+@pytest.mark.parametrize(
+    ("checks", "words"),
+    [
+        (CrossChecks(stalled_s=45.0), "generated nothing for 45 s"),
+        (CrossChecks(pressure={"usage": True, "waiting": True}), "the KV cache is full, requests wait for room in it"),
+        (CrossChecks(neighbour_utilization=0.6), "60 % busy while nobody asked"),
+        (CrossChecks(counted={"output": 0.0}), "counted 0 % of our canaries' output tokens"),
+        (CrossChecks(counted={"prompt": 2.0}), "counted 200 % of our canaries' prompt tokens"),
+    ],
+)
+def test_what_is_wrong_is_said_so(checks: CrossChecks, words: str) -> None:
+    (finding,) = findings(_with(checks))
+    assert finding.wrong
+    assert words in finding.words
+
+
+@pytest.mark.parametrize(
+    ("checks", "words"),
+    [
+        (CrossChecks(queue_share=0.4), "queue: 40 % of the server's mean TTFT"),
+        (CrossChecks(ttft_gap_s={"matched": 0.0031, "mean": 0.5}), "network and gateway: 3.1 ms of a canary's TTFT"),
+        (CrossChecks(ttft_gap_s={"mean": -0.2}), "200 ms below that of all requests"),
+        (
+            CrossChecks(pressure={"usage": True, "waiting": False}),
+            "KV pressure in the last minute: the KV cache is full",
+        ),
+    ],
+)
+def test_what_is_only_good_to_know_is_not_called_wrong(checks: CrossChecks, words: str) -> None:
+    (finding,) = findings(_with(checks))
+    assert not finding.wrong
+    assert words in finding.words
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [
+        CrossChecks(stalled_s=29.0),
+        CrossChecks(pressure={"usage": False, "preemptions": False}),
+        CrossChecks(neighbour_utilization=0.05),
+        CrossChecks(counted={"output": 1.0, "prompt": 0.99}),
+    ],
+)
+def test_what_is_as_it_should_be_is_not_spoken_of(checks: CrossChecks) -> None:
+    assert _words(_with(checks)) == []
+
+
+def test_what_is_wrong_comes_first() -> None:
+    told = findings(_with(CrossChecks(queue_share=0.1, stalled_s=99.0)))
+    assert [finding.wrong for finding in told] == [True, False]
+
+
+def test_gpus_are_summed_up_and_their_errors_named() -> None:
+    gpus = (_gpu(GPU_UTIL=90.0, FB_USED=60.0, FB_FREE=20.0), _gpu(GPU_UTIL=70.0, XID_ERRORS=79.0))
+    said = _words(_with(gpus=GpuSnapshot(0, 0.0, "dcgm", gpus)))
+    assert said == [
+        "GPU 3: its last error was XID 79",
+        "2 x NVIDIA H100 80GB HBM3: 80 % busy, 75 % of their memory in use",
+    ]
+
+
+def test_gpus_that_are_not_found_or_not_read_are_wrong() -> None:
+    for target, words in (
+        (_with(gpus=GpuSnapshot(0, 0.0, "dcgm", ())), "none of the GPUs"),
+        (_with(gpu_error="http://node:9400/metrics: does not answer"), "does not answer"),
+    ):
+        (finding,) = findings(target)
+        assert finding.wrong
+        assert words in finding.words
