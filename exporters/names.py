@@ -270,7 +270,6 @@ USERS_REQUESTS = _users(
 USERS_TOKENS = _users("counter", "users_tokens_total", "Tokens of others' requests", (*_TARGET, "kind"))
 USERS_TTFT = _users("histogram", "users_ttft_seconds", "TTFT of others' requests, as the server measures it", _TARGET)
 USERS_TPOT = _users("histogram", "users_tpot_seconds", "TPOT of others' requests, as the server measures it", _TARGET)
-USERS_E2E = _users("histogram", "users_e2e_seconds", "E2E of others' requests, as the server measures it", _TARGET)
 
 # Joined: what only client, server and GPU together tell; absent where it cannot be told.
 TTFT_GAP = _joined(
@@ -280,7 +279,7 @@ TTFT_GAP = _joined(
     (*_TARGET, "method"),
 )
 QUEUE_SHARE = _joined(
-    "gauge", "server_queue_share_ratio", "Share of the server's mean TTFT that is queue, in five minutes", _TARGET
+    "gauge", "server_queue_share_ratio", "Queue over queue and prefill, the server's means of five minutes", _TARGET
 )
 COUNTED_TOKENS = _joined(
     "gauge",
@@ -296,6 +295,12 @@ GPU_NEIGHBOUR = _joined(
 )
 STALLED = _joined(
     "gauge", "server_stalled_seconds", "For how long an engine has had requests and generated nothing", _TARGET
+)
+AMBIGUOUS = _joined(
+    "gauge",
+    "server_ambiguous",
+    "1 where several servers answer at the target's address, of whose mixed counters nothing follows",
+    _TARGET,
 )
 KV_PRESSURE = _joined(
     "gauge",

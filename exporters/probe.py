@@ -30,6 +30,8 @@ class ProbeExporter:
         self._lag = histogram(names.SCHEDULE_LAG, registry)
         self._last_success = gauge(names.LAST_SUCCESS, registry)
         self._up = gauge(names.TARGET_UP, registry)
+        self._counted: set[tuple[str, ...]] = set()  # labels that something was counted under
+        self._expected: dict[str, tuple[str, ...]] = {}  # and those that were announced, by target
         self._ratio = gauge(names.OBJECTIVE_RATIO, registry)
         self._seconds = gauge(names.OBJECTIVE_SECONDS, registry)
         for target, o in objectives.items():
@@ -44,6 +46,10 @@ class ProbeExporter:
 
     def expect(self, target: str, model: str, workload: str, traffic: Traffic) -> None:
         """Starts the counters at zero: without a zero before it, `increase` does not see the first failure."""
+        self._expected[target] = (target, model, workload, traffic.value)
+        self._start(target, model, workload, traffic)
+
+    def _start(self, target: str, model: str, workload: str, traffic: Traffic) -> None:
         labels = (target, model, workload, traffic.value)
         for outcome in Outcome:
             self._requests.labels(*labels, outcome.value)
@@ -55,7 +61,9 @@ class ProbeExporter:
     def observe(self, record: RequestRecord, wall_s: float) -> None:
         """Counts one request that ended at `wall_s`."""
         labels = (record.target, record.model, record.spec.workload, record.traffic.value)
-        self.expect(record.target, record.model, record.spec.workload, record.traffic)
+        self._counted.add(labels)
+        self._start(record.target, record.model, record.spec.workload, record.traffic)
+        self._forget_expected(record.target)
         self._requests.labels(*labels, record.outcome.value).inc()
         for objective, good in slo.met(record, self._objectives[record.target]).items():
             if good:
@@ -66,8 +74,21 @@ class ProbeExporter:
             self._up.labels(record.target).set(record.outcome in UP)
         if record.outcome in UP:
             self._last_success.labels(*labels).set(wall_s)
-        if record.outcome is Outcome.OK:
+        # Of step-up load latencies of all its loads would be one histogram: they are in its results, step by step.
+        if record.outcome is Outcome.OK and record.traffic is not Traffic.CAPACITY:
             self._observe_latencies(record, labels)
+
+    def _forget_expected(self, target: str) -> None:
+        """What was announced before the server had said which model it serves, and never came."""
+        labels = self._expected.pop(target, None)
+        if labels is None or labels in self._counted:
+            return
+        for outcome in Outcome:
+            self._requests.remove(*labels, outcome.value)
+        for objective in (slo.AVAILABILITY, *self._objectives[target].latencies(), slo.ALL):
+            self._good.remove(*labels, objective)
+        for kind in ("prompt", "output"):
+            self._tokens.remove(labels[0], labels[1], labels[3], kind)
 
     def _observe_latencies(self, record: RequestRecord, labels: tuple[str, ...]) -> None:
         samples: tuple[tuple[object, Iterable[float | None]], ...] = (

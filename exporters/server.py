@@ -44,7 +44,6 @@ _ENGINES: tuple[tuple[Series, str], ...] = (
 _USERS_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
     (names.USERS_TTFT, "ttft"),
     (names.USERS_TPOT, "tpot"),
-    (names.USERS_E2E, "e2e"),
 )
 _STATE = (names.SERVER_UP, names.SERVER_SCRAPE_ERRORS, names.SERVER_SCRAPE_SECONDS, names.SERVER_SCRAPE_BYTES)
 # vLLM before 0.20 does not say why a request waits.

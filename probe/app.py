@@ -9,6 +9,7 @@ It is the only module that knows everyone; nothing here measures or decides.
 import asyncio
 import gc
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -46,7 +47,7 @@ from probe.records import (
 from probe.schedule import Schedule, TaskId
 from probe.server.scrape import REASONS
 from probe.store import Store
-from probe.targets.static import server_of
+from probe.targets.static import page_of
 from probe.users import UsersLedger
 from probe.watch import TargetWatch
 from probe.web.pages import build_pages
@@ -57,6 +58,9 @@ _LAG_INTERVAL_S = 0.25
 # New objects before the collector looks; 700 unless told otherwise, which a metrics page of two hundred targets makes
 # a hundred times over, each tenth time with all of the heap to look at.
 _GARBAGE = 10_000
+# How long a thread that writes a page keeps the event loop waiting, 5 ms unless told otherwise: each stamp of a token
+# would be as late.
+_SWITCH_S = 0.0005
 
 
 class App:
@@ -83,7 +87,7 @@ class App:
         self._schedule = Schedule(self._task_succeeded, self._task_failed, self._health.late)
         self._one_run = asyncio.Lock()
         self._readers = GpuReaders(clock)
-        ledgers: dict[str, UsersLedger] = defaultdict(UsersLedger)  # by server: two targets may stand for one
+        ledgers: dict[str, UsersLedger] = defaultdict(UsersLedger)  # by page: two targets may share one
         self.watches: dict[str, TargetWatch] = {}
         for i, target in enumerate(config.targets):
             watch = TargetWatch(
@@ -93,7 +97,7 @@ class App:
                 self,
                 firing_pages(config, target.name),
                 spent=partial(self._store.tokens_since, target.name),
-                ledger=ledgers[server_of(target)],
+                ledger=ledgers[page_of(target)],
                 read_gpus=self._readers.reader(target.gpu),
             )
             self.watches[target.name] = watch
@@ -113,6 +117,7 @@ class App:
             gc.collect()
             gc.freeze()
             gc.set_threshold(_GARBAGE)
+            sys.setswitchinterval(_SWITCH_S)
             self._schedule.start()
             lag = asyncio.create_task(self._watch_loop())
             ready(url)

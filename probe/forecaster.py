@@ -7,6 +7,7 @@ load.
 import secrets
 import zlib
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -60,17 +61,30 @@ class Forecaster:
         return (self._kept[-1][0] - self._kept[0][0]) * 1e-9 if self._kept else 0.0
 
     @property
-    def readings(self) -> list[ServerSnapshot]:
-        """What is kept, oldest first."""
-        return [_UNPACK.decode(zlib.decompress(packed)) for _, packed in self._kept]
+    def kept(self) -> list[bytes]:
+        """What is kept, oldest first; `unpacked` gives the readings."""
+        return [packed for _, packed in self._kept]
 
     async def forecast(self) -> Capacity:
         """What follows from what is kept. Raises AsideError where it cannot be computed."""
         if len(self._kept) < _ENOUGH:
             return Capacity(mode="forecast", reason=f"not enough evidence: {len(self._kept)} readings of the server")
-        name = "probe.capacity.forecast:forecast"
-        found: Capacity = await aside(name, self.readings, self._workload, self._objectives, self._hints)
+        # Unpacked over there: here it would hold the event loop up.
+        name = "probe.forecaster:of_packed"
+        found: Capacity = await aside(name, self.kept, self._workload, self._objectives, self._hints)
         return found
+
+
+def unpacked(kept: Iterable[bytes]) -> list[ServerSnapshot]:
+    """The readings that a Forecaster keeps."""
+    return [_UNPACK.decode(zlib.decompress(packed)) for packed in kept]
+
+
+def of_packed(kept: Sequence[bytes], workload: Workload, objectives: Objectives, hints: Hints) -> Capacity:
+    """The forecast, where it is computed."""
+    from probe.capacity.forecast import forecast  # noqa: PLC0415 - numpy and scipy, which the monitor does without
+
+    return forecast(unpacked(kept), workload, objectives, hints)
 
 
 def forecast_result(target: str, model: str, context: RunContext, capacity: Capacity, wall_s: float) -> CapacityResult:

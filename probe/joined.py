@@ -11,7 +11,6 @@ from statistics import fmean, median
 
 from probe.gpu.use import utilization
 from probe.latency import ttft_s
-from probe.live import requests_counted
 from probe.records import (
     Counted,
     CrossChecks,
@@ -19,16 +18,18 @@ from probe.records import (
     Histogram,
     RequestRecord,
     ServerSnapshot,
+    UsersTotals,
 )
-from probe.restart import restarted, slim
+from probe.restart import Replicas, restarted, slim
 
 _WINDOW_NS = 300 * 10**9
 _LEAST_S = 60.0  # over less, one request more or less decides
-_ACCOUNTS = 20
+_ACCOUNTS, _LEAST_ACCOUNTS = 20, 3
+_ACCOUNTS_NS = 3600 * 10**9
 # Of the KV cache. From there on vLLM preempts within a second or two of a burst (docs/guard.md).
 FULL = 0.9
 _PRESSURE_NS = 60 * 10**9
-_KEPT = ("ttft", "queue")  # of histograms
+_KEPT = ("ttft", "queue", "prefill")  # of histograms
 
 # The signs of KV pressure, in the order in which they come.
 SIGNS = ("usage", "waiting", "preemptions", "rejections")
@@ -50,25 +51,29 @@ class Joined:
         self._readings: deque[ServerSnapshot] = deque()
         self._canaries: deque[RequestRecord] = deque()
         self._gpus: deque[GpuSnapshot] = deque()
-        self._gaps_s: deque[float] = deque(maxlen=_ACCOUNTS)
-        self._counted: dict[str, deque[float]] = {}
+        self._users: deque[tuple[int, UsersTotals]] = deque()
+        self._accounts: deque[tuple[int, Counted]] = deque(maxlen=_ACCOUNTS)
         self._engines: dict[str, _Seen] = {}
         self._stalled_s: float | None = None
+        self._is_read = False
+        self._replicas = Replicas()
+        self.several = False
 
     def reading(self, server: ServerSnapshot) -> None:
-        """The server was read."""
+        """The server was read. `several` then says whether there is more than one at its address."""
+        self._is_read = True
+        self.several = self._replicas.reading(server)
         if self._readings and restarted(self._readings[-1], server) is not None:
-            self._readings.clear()
+            for seen in (self._readings, self._users, self._accounts):
+                seen.clear()
             self._engines.clear()
         self._readings.append(slim(server, _KEPT))
         _forget(self._readings, server.at_ns)
         self._stalled_s = self._watch_progress(server)
 
     def unread(self) -> None:
-        """It could not be read: nothing is known of it now."""
-        self._readings.clear()
-        self._engines.clear()
-        self._stalled_s = None
+        """It could not be read: nothing is known of it now. What was seen is kept: an engine may stand still."""
+        self._is_read = False
 
     def canary(self, record: RequestRecord) -> None:
         """A canary ended."""
@@ -81,44 +86,62 @@ class Joined:
         self._gpus.append(snapshot)
         _forget(self._gpus, snapshot.at_ns)
 
-    def counted(self, both: Counted) -> None:
-        """Accounts of both sides were made up."""
-        if not both.requests or both.server_requests > both.requests:
-            return  # there were others: whose the tokens are, nobody tells
-        for kind, ours, theirs in (
-            ("prompt", both.prompt_tokens, both.server_prompt_tokens),
-            ("output", both.output_tokens, both.server_output_tokens),
-        ):
-            if ours and theirs is not None:
-                self._counted.setdefault(kind, deque(maxlen=_ACCOUNTS)).append(theirs / ours)
-        if both.server_requests == both.requests and both.server_ttft_s is not None:
-            self._gaps_s.append((both.ttft_s - both.server_ttft_s) / both.requests)
+    def accounts(self, at_ns: int, users: UsersTotals, both: Counted | None) -> None:
+        """The users' part of a reading, and both sides of an account, if one was made up."""
+        self._users.append((at_ns, users))
+        while self._users[0][0] < at_ns - _WINDOW_NS:
+            self._users.popleft()
+        # With others there, nobody tells whose the tokens are.
+        if both is not None and both.requests and both.server_requests <= both.requests:
+            self._accounts.append((at_ns, both))
+        while self._accounts and self._accounts[0][0] < at_ns - _ACCOUNTS_NS:
+            self._accounts.popleft()
 
     def view(self) -> CrossChecks:
         """What can be told now."""
+        if not self._is_read:
+            return CrossChecks()
+        if self.several:
+            return CrossChecks(several=True)
         return CrossChecks(
             ttft_gap_s=dict(self._gap()),
             queue_share=self._queue_share(),
-            counted={kind: median(ratios) for kind, ratios in self._counted.items()},
+            counted=dict(self._counted()),
             neighbour_utilization=self._neighbour(),
             stalled_s=self._stalled_s,
             pressure=pressure(self._readings),
         )
 
+    def _counted(self) -> Iterator[tuple[str, float]]:
+        """By the median of the last accounts, of three at least: one may lie across a change of everything."""
+        for kind in ("prompt", "output"):
+            pairs = [
+                (getattr(both, f"{kind}_tokens"), getattr(both, f"server_{kind}_tokens")) for _, both in self._accounts
+            ]
+            ratios = [theirs / ours for ours, theirs in pairs if ours and theirs is not None]
+            if len(ratios) >= _LEAST_ACCOUNTS:
+                yield kind, median(ratios)
+
     def _gap(self) -> Iterator[tuple[str, float]]:
-        if self._gaps_s:
-            yield "matched", median(self._gaps_s)
+        matched = [
+            (both.ttft_s - both.server_ttft_s) / both.requests
+            for _, both in self._accounts
+            if both.server_requests == both.requests and both.server_ttft_s is not None
+        ]
+        if matched:
+            yield "matched", median(matched)
         ours = [first for record in self._canaries if (first := ttft_s(record)) is not None]
         theirs = self._grown("ttft")
         if ours and theirs is not None:
             yield "mean", fmean(ours) - theirs.sum / theirs.count
 
     def _queue_share(self) -> float | None:
-        """TTFT as the server has it holds its queue."""
-        queue, ttft = self._grown("queue"), self._grown("ttft")
-        if queue is None or ttft is None or ttft.sum <= 0:
+        """Of queue and prefill, which are the engine's TTFT and both told when a request ends."""
+        queue, prefill = self._grown("queue"), self._grown("prefill")
+        if queue is None or prefill is None or queue.sum + prefill.sum <= 0:
             return None
-        return min((queue.sum / queue.count) / (ttft.sum / ttft.count), 1.0)
+        waited = queue.sum / queue.count
+        return waited / (waited + prefill.sum / prefill.count)
 
     def _grown(self, key: str) -> Histogram | None:
         """By how much a histogram's count and sum have grown since the oldest reading; None: not at all."""
@@ -130,19 +153,34 @@ class Joined:
         """How busy the busiest GPU was on the mean, less the time that our own canaries ran; None where users asked
         something meanwhile, or too little has been seen.
         """
-        if not self._readings:
+        readings = list(self._readings)
+        while readings and (readings[-1].running or readings[-1].waiting):
+            readings.pop()  # a canary that is under way, or users
+        if not readings:
             return None
-        first, last = self._readings[0], self._readings[-1]
-        gpus = [snapshot for snapshot in self._gpus if first.at_ns <= snapshot.at_ns <= last.at_ns]
-        seconds = (last.at_ns - first.at_ns) * 1e-9
+        first_ns, last_ns = readings[0].at_ns, readings[-1].at_ns
+        gpus = [snapshot for snapshot in self._gpus if first_ns <= snapshot.at_ns <= last_ns]
+        seconds = (last_ns - first_ns) * 1e-9
         busy = _utilizations(gpus)
         if seconds < _LEAST_S or not busy or gpus[-1].at_ns - gpus[0].at_ns < seconds * 1e9 / 2:
             return None
-        ours = [one for one in self._canaries if first.at_ns <= one.sent_ns and one.done_ns <= last.at_ns]
-        if not _nobody_asked(self._readings, len(ours)):
+        if not self._nobody_asked(readings):
             return None
-        own = sum((record.done_ns - record.sent_ns) * 1e-9 for record in ours) / seconds
-        return max(max(map(fmean, busy.values())) - own, 0.0)
+        own = sum(max(min(one.done_ns, last_ns) - max(one.sent_ns, first_ns), 0) for one in self._canaries) * 1e-9
+        return max(max(map(fmean, busy.values())) - own / seconds, 0.0)
+
+    def _nobody_asked(self, readings: Sequence[ServerSnapshot]) -> bool:
+        """Whether users asked for nothing, and nothing but a canary ran at any reading."""
+        within = [users for at_ns, users in self._users if readings[0].at_ns <= at_ns <= readings[-1].at_ns]
+        if not within or within[-1].requests is None or within[-1].requests != within[0].requests:
+            return False
+        if within[-1].output_tokens != within[0].output_tokens:
+            return False
+        asked = [(one.sent_ns, one.done_ns) for one in self._canaries if one.events]
+        return all(
+            not reading.waiting and (not reading.running or any(sent <= reading.at_ns <= done for sent, done in asked))
+            for reading in readings
+        )
 
     def _watch_progress(self, server: ServerSnapshot) -> float | None:
         """For how long the engine that is worst off has had requests and done nothing with them."""
@@ -164,6 +202,8 @@ def pressure(readings: Sequence[ServerSnapshot]) -> Mapping[str, bool]:
         return {}
     last = readings[-1]
     within = [reading for reading in readings if reading.at_ns >= last.at_ns - _PRESSURE_NS]
+    if len(within) == 1:
+        within = list(readings)[-2:]  # it is read less than once a minute
     usage = [reading.kv_cache_usage for reading in within if reading.kv_cache_usage is not None]
     signs: dict[str, bool] = {}
     if usage:
@@ -177,17 +217,10 @@ def pressure(readings: Sequence[ServerSnapshot]) -> Mapping[str, bool]:
         )
     for sign in ("preemptions", "rejections"):
         counts = [count for reading in within if (count := getattr(reading, sign)) is not None]
-        if counts:
+        # A gateway rejects for reasons of its own.
+        if len(counts) > 1 and usage:
             signs[sign] = counts[-1] > counts[0]
     return signs
-
-
-def _nobody_asked(readings: Sequence[ServerSnapshot], ours: int) -> bool:
-    """Whether all requests were ours. One of them may lie across an end of the time that was read."""
-    before, after = requests_counted(readings[0]), requests_counted(readings[-1])
-    if before is None or after is None or after - before > ours + 1:
-        return False
-    return all((reading.running or 0.0) <= 1 and not reading.waiting for reading in readings)
 
 
 def _engines(server: ServerSnapshot) -> Iterator[tuple[str, bool, tuple[float | None, ...]]]:

@@ -14,6 +14,8 @@ from probe.restart import restarted
 _WINDOW_NS = 300 * 10**9  # the last five minutes
 _LEAST_S = 30.0  # over less, a canary more or less is a rate
 _SHORTEST_S = 1.0
+# Those that time the first token of requests that are streamed only.
+_STREAMED_ONLY = ("sglang", "litellm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,15 @@ def mean(parts: Sequence[tuple[Users, float]]) -> Users:
     )
 
 
+def counts_first_tokens(server: ServerSnapshot) -> bool:
+    """Whether `requests_counted` counts a request at its first token, and not at its end."""
+    return "ttft" in server.histograms and not (server.engine in _STREAMED_ONLY and server.finished)
+
+
 def requests_counted(server: ServerSnapshot) -> float | None:
     """Requests so far. First tokens: what finished counts errors and aborts too, and long answers late."""
-    if (ttft := server.histograms.get("ttft")) is not None:
-        return ttft.count
+    if counts_first_tokens(server):
+        return server.histograms["ttft"].count
     return sum(server.finished.values()) if server.finished else None
 
 

@@ -494,6 +494,8 @@ class ServerSnapshot:
     wall_s: float
     engine: str = "unknown"
     version: str = "unknown"
+    asked_ns: int = 0  # when its page was asked for; 0: not known. It says how things were between then and `at_ns`
+    started_s: float | None = None  # wall time at which the process began
     running: float | None = None
     waiting: float | None = None
     waiting_by_reason: Mapping[str, float] = field(default_factory=dict)
@@ -527,7 +529,7 @@ class ServerSnapshot:
 class UsersTotals:
     """What others asked of a server since Kneewatch watches it: the server's counters less our own requests.
 
-    None: the server does not count it. `histograms`: ttft, tpot, e2e, those that the server has, in its buckets.
+    None: the server does not count it. `histograms`: ttft and tpot, as far as the server has them, in its buckets.
     """
 
     requests: float | None = None
@@ -564,6 +566,7 @@ class CrossChecks:
     neighbour_utilization: float | None = None  # of the GPU, by others than this server
     stalled_s: float | None = None  # for how long an engine has had requests and made nothing
     pressure: Mapping[str, bool] = field(default_factory=dict)  # signs that the KV cache is too small
+    several: bool = False  # servers answer at one address: of their mixed counters nothing follows
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,13 +89,18 @@ class ServerWatch:
         else:
             self.error = None
             self._joined.reading(server)
-            both = self._ledger.reading(server)
-            if both is not None:
-                self._joined.counted(both)
             self._sink.snapshot(self._target, server, self._scraper.seconds, self._scraper.page_bytes)
-            self._sink.users(self._target, self._ledger.totals)
+            self._sink.users(self._target, self._accounts(server))
         self._sink.joined(self._target, self.checks)
         return self.server
+
+    def _accounts(self, server: ServerSnapshot) -> UsersTotals:
+        """The users' part; nothing where the counters are those of several servers."""
+        if self._joined.several:
+            return UsersTotals()
+        both = self._ledger.reading(server)
+        self._joined.accounts(server.at_ns, self._ledger.totals, both)
+        return self._ledger.totals
 
     async def scrape_gpus(self) -> None:
         """One reading of the GPUs."""

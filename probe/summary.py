@@ -125,7 +125,7 @@ def tokens_spent(record: RequestRecord) -> tuple[int, int]:
     Of one that did not end well the server says no count: what was cancelled may have been worked on to its end,
     what was refused has not been.
     """
-    if record.outcome is Outcome.OK:
+    if record.prompt_tokens or record.output_tokens:
         return record.prompt_tokens, record.output_tokens
     if record.outcome in _REFUSED:
         return 0, 0

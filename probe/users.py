@@ -12,10 +12,11 @@ server does), or above. What is left is the users'; where nobody else was there,
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from statistics import median
 
-from probe.live import requests_counted
+from probe.live import counts_first_tokens, requests_counted
 from probe.records import Counted, Histogram, Outcome, RequestRecord, ServerSnapshot, UsersTotals
 from probe.restart import restarted
 from probe.summary import tokens_spent
@@ -26,8 +27,8 @@ _SETTLES_NS = 10**9
 # side of them.
 _PATIENCE_NS = 60 * 10**9
 _ENDED = (Outcome.OK, Outcome.CLIENT_BOUND, Outcome.WRONG_ANSWER)
-# Not ITL: a request has one TPOT and a hundred gaps, which would be twenty more series for little more.
-_KEYS = ("ttft", "tpot", "e2e")
+# What is promised. ITL and E2E would be twenty series more each, for what these and the lengths say too.
+_KEYS = ("ttft", "tpot")
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class _Ours:
 
     begun: int = 0  # those that had a token
     ended: int = 0  # those that came to their end
+    cut: int = 0  # those of `begun` that we cancelled: when their first token came was not kept
     all_well: bool = True
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -47,6 +49,11 @@ class _Ours:
         ended = record.outcome in _ENDED
         self.ended += ended
         self.all_well &= ended
+        if record.outcome is Outcome.ABORTED and record.reads:
+            self.begun += 1
+            self.cut += 1
+            self.prompt_tokens += record.spec.prompt_tokens
+            self.output_tokens += min(record.reads, record.spec.output_tokens)  # about a token in each
         if not record.events:
             return
         self.begun += 1
@@ -55,23 +62,28 @@ class _Ours:
         self.output_tokens += output
         ttft = (record.events.at_ns[0] - record.sent_ns) * 1e-9
         self.samples["ttft"].append(ttft)
-        if ended:
-            e2e = (record.events.at_ns[-1] - record.sent_ns) * 1e-9
-            self.samples["e2e"].append(e2e)
-            if output > 1:
-                self.samples["tpot"].append((e2e - ttft) / (output - 1))
+        if ended and output > 1:
+            decoding = (record.events.at_ns[-1] - record.events.at_ns[0]) * 1e-9
+            self.samples["tpot"].append(decoding / (output - 1))
+
+    def of(self, key: str) -> list[float]:
+        """Their samples; of those that were cut the usual one is taken for their TTFT."""
+        its = list(self.samples[key])
+        return its + [median(its)] * self.cut if key == "ttft" and its else its
 
 
 class UsersLedger:
-    """The accounts of one server, whichever targets stand for it."""
+    """The accounts of one metrics page, whichever targets stand for it."""
 
     def __init__(self) -> None:
         self._last: ServerSnapshot | None = None  # accounts are made up to here
+        self._last_was_quiet = False
         self._newest: ServerSnapshot | None = None
         self._under_way = 0
         self._loading = 0
-        self._quiet_since_ns = 0
+        self._quiet_since_ns = -_SETTLES_NS
         self._ours = _Ours()
+        self._sums = UsersTotals()  # as they follow from the accounts: they may fall, when an account was too early
         self._totals = UsersTotals()
 
     @property
@@ -95,21 +107,25 @@ class UsersLedger:
         self._quiet_since_ns = now_ns
 
     def reading(self, server: ServerSnapshot) -> Counted | None:
-        """The server was read. Gives what was made up, where that was possible with nothing of ours under way."""
+        """The server was read. Gives both sides of an account at whose two ends nothing of ours was under way."""
+        if self._newest is not None and server.at_ns < self._newest.at_ns:
+            return None  # two targets read one page, and a large one is parsed for longer
         before, self._newest = self._newest, server
+        quiet = not self._under_way and (server.asked_ns or server.at_ns) - self._quiet_since_ns >= _SETTLES_NS
         if before is None or self._last is None or restarted(before, server) is not None:
             # What it had counted after the reading before is lost with it.
-            self._last, self._ours = server, _Ours()
-            self._totals = self._totals if before is not None else _nothing(server)
+            self._last, self._last_was_quiet, self._ours = server, quiet, _Ours()
+            if before is None:
+                self._totals = self._sums = _nothing(server)
             return None
-        quiet = not self._under_way and server.at_ns - self._quiet_since_ns >= _SETTLES_NS
         late = not self._loading and server.at_ns - self._last.at_ns >= _PATIENCE_NS
         if not quiet and not late:
             return None
-        counted = _counted(self._last, server, self._ours)
-        self._totals = _added(self._totals, self._last, server, self._ours)
-        self._last, self._ours = server, _Ours()
-        return counted if quiet else None
+        counted = _counted(self._last, server, self._ours) if quiet and self._last_was_quiet else None
+        self._sums = _added(self._sums, self._last, server, self._ours)
+        self._totals = _never_falling(self._totals, self._sums)
+        self._last, self._last_was_quiet, self._ours = server, quiet, _Ours()
+        return counted
 
 
 def _nothing(server: ServerSnapshot) -> UsersTotals:
@@ -128,39 +144,58 @@ def _zeros(histogram: Histogram) -> Histogram:
     return Histogram(tuple((le, 0.0) for le, _ in histogram.buckets), 0.0)
 
 
-def _counted(last: ServerSnapshot, server: ServerSnapshot, ours: "_Ours") -> Counted | None:
-    """Both sides; None where the server does not count requests, or some of ours did not end well."""
+def _counted(last: ServerSnapshot, server: ServerSnapshot, ours: _Ours) -> Counted | None:
+    """Both sides; None where the server does not count requests, where some of ours did not end well, or where anybody
+    else's was being worked on: whose tokens those are that it made meanwhile, nobody tells.
+    """
     requests = _grown(requests_counted(last), requests_counted(server))
     if requests is None or not ours.all_well:
         return None
+    if any(reading.running != 0 or reading.waiting for reading in (last, server)):
+        return None
     before, after = (reading.histograms.get("ttft") for reading in (last, server))
+    finished = sum(server.finished.values()) - sum(last.finished.values()) if server.finished else requests
     return Counted(
         requests=ours.ended,
         prompt_tokens=ours.prompt_tokens,
         output_tokens=ours.output_tokens,
         ttft_s=sum(ours.samples["ttft"]),
-        server_requests=requests,
+        server_requests=max(requests, finished),
         server_prompt_tokens=_grown(last.prompt_tokens, server.prompt_tokens),
         server_output_tokens=_grown(last.generation_tokens, server.generation_tokens),
         server_ttft_s=after.sum - before.sum if before is not None and after is not None else None,
     )
 
 
-def _added(totals: UsersTotals, last: ServerSnapshot, server: ServerSnapshot, ours: "_Ours") -> UsersTotals:
-    requests = ours.begun if "ttft" in server.histograms else ours.ended
-    histograms = dict(totals.histograms)
+def _added(sums: UsersTotals, last: ServerSnapshot, server: ServerSnapshot, ours: _Ours) -> UsersTotals:
+    requests = ours.begun if counts_first_tokens(server) else ours.ended
+    histograms = dict(sums.histograms)
     for key in _KEYS:
         before, after = (reading.histograms.get(key) for reading in (last, server))
         if before is None or after is None or not _alike(before, after):
             continue
-        grown = without(_difference(before, after), ours.samples[key])
+        grown = without(_difference(before, after), ours.of(key))
         known = histograms.get(key)
         histograms[key] = _sum(known, grown) if known is not None and _alike(known, grown) else grown
     return UsersTotals(
-        _plus(totals.requests, _grown(requests_counted(last), requests_counted(server)), requests),
-        _plus(totals.prompt_tokens, _grown(last.prompt_tokens, server.prompt_tokens), ours.prompt_tokens),
-        _plus(totals.output_tokens, _grown(last.generation_tokens, server.generation_tokens), ours.output_tokens),
+        _plus(sums.requests, _grown(requests_counted(last), requests_counted(server)), requests),
+        _plus(sums.prompt_tokens, _grown(last.prompt_tokens, server.prompt_tokens), ours.prompt_tokens),
+        _plus(sums.output_tokens, _grown(last.generation_tokens, server.generation_tokens), ours.output_tokens),
         histograms,
+    )
+
+
+def _never_falling(totals: UsersTotals, sums: UsersTotals) -> UsersTotals:
+    """A request that was on the wrong side of one account comes off with the next one."""
+
+    def more(shown: float | None, summed: float | None) -> float | None:
+        return summed if shown is None else max(shown, summed or 0.0)
+
+    return replace(
+        sums,
+        requests=more(totals.requests, sums.requests),
+        prompt_tokens=more(totals.prompt_tokens, sums.prompt_tokens),
+        output_tokens=more(totals.output_tokens, sums.output_tokens),
     )
 
 
@@ -193,7 +228,7 @@ def _grown(before: float | None, after: float | None) -> float | None:
 
 def _plus(total: float | None, grown: float | None, ours: int) -> float | None:
     """A server may come to count what it did not count at first."""
-    return total if grown is None else (total or 0.0) + max(grown - ours, 0.0)
+    return total if grown is None else (total or 0.0) + grown - ours
 
 
 def _alike(one: Histogram, other: Histogram) -> bool:

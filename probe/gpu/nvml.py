@@ -38,24 +38,34 @@ class Nvml:
         self._session: Session | None = None
         self._asked: SimpleQueue[Future[GpuSnapshot] | None] = SimpleQueue()
         self._answer: Future[GpuSnapshot] | None = None
+        self._waiting = 0  # for that answer
         self._ended: Future[None] = Future()
         self._thread: threading.Thread | None = None
 
     async def read(self) -> GpuSnapshot:
         """The GPUs now. Raises TargetError where there are none, or no answer in time."""
         if self._answer is not None and not self._answer.done():
-            raise self._stuck()
+            if not self._waiting:
+                raise self._stuck()
+            return await self._wait()  # somebody has just asked
         if self._thread is None:
             # Not an executor's: Python waits for those before it ends.
             self._thread = threading.Thread(target=self._serve, name="nvml", daemon=True)
             self._thread.start()
         self._answer = Future()
         self._asked.put(self._answer)
+        return await self._wait()
+
+    async def _wait(self) -> GpuSnapshot:
+        assert self._answer is not None  # noqa: S101 - it has just been asked for
+        self._waiting += 1
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.wrap_future(self._answer)
         except TimeoutError:
             raise self._stuck() from None
+        finally:
+            self._waiting -= 1
 
     async def close(self) -> None:
         """Gives NVML back: now, or whenever a driver that is stuck goes on."""

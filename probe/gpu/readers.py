@@ -6,7 +6,25 @@ from probe.clock import Clock
 from probe.config_gpu import GpuConfig
 from probe.gpu.dcgm_pages import DcgmPages
 from probe.gpu.nvml import Nvml
+from probe.records import GpuSnapshot
 from probe.server_watch import GpuReader
+
+# Activity is what lies between two readings, and NVML wants a tenth of a second between them. A capacity run and the
+# schedule may ask at the same moment.
+_FRESH_NS = 100_000_000
+
+
+class _Fresh:
+    """A driver that is not asked again at once."""
+
+    def __init__(self, driver: Nvml, clock: Clock) -> None:
+        self._driver, self._clock = driver, clock
+        self._last: GpuSnapshot | None = None
+
+    async def read(self) -> GpuSnapshot:
+        if self._last is None or self._clock.monotonic_ns() - self._last.at_ns >= _FRESH_NS:
+            self._last = await self._driver.read()
+        return self._last
 
 
 class GpuReaders:
@@ -22,7 +40,7 @@ class GpuReaders:
         if gpu.nvml:
             driver = Nvml(self._clock, gpu.labels)
             self._drivers.append(driver)
-            return driver.read
+            return _Fresh(driver, self._clock).read
         if not gpu.dcgm_urls:
             return None
         if self._pages is None:

@@ -20,6 +20,8 @@ _SIGNS = {
     "rejections": "requests are turned away",
 }
 _XID = "DCGM_FI_DEV_XID_ERRORS"
+# Of a program, and not of the GPU: https://docs.nvidia.com/deploy/xid-errors. The last one is told until the next.
+_OF_A_PROGRAM = (13, 31, 43, 45)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,13 @@ def _checks(checks: CrossChecks) -> Iterator[Finding]:
                 " server, or of one of several",
                 wrong=True,
             )
+    if checks.several:
+        yield Finding(
+            "several servers answer at this address, and their counters are mixed: give each a target of its own",
+            wrong=True,
+        )
     if checks.queue_share is not None:
-        yield Finding(f"queue: {percent(checks.queue_share)} of the server's mean TTFT", wrong=False)
+        yield Finding(f"queue: {percent(checks.queue_share)} of the time to the first token", wrong=False)
     if (gap_s := checks.ttft_gap_s.get("matched")) is not None:
         yield Finding(f"network and gateway: {milliseconds(gap_s)} of a canary's TTFT", wrong=False)
     elif (gap_s := checks.ttft_gap_s.get("mean")) is not None:
@@ -83,7 +90,7 @@ def _gpus(snapshot: GpuSnapshot | None) -> Iterator[Finding]:
     for gpu in snapshot.gpus:
         if xid := gpu.values.get(_XID):
             which = gpu.labels.get("gpu") or gpu.labels.get("UUID", "")
-            yield Finding(f"GPU {which}: its last error was XID {xid:.0f}", wrong=True)
+            yield Finding(f"GPU {which}: its last error was XID {xid:.0f}", wrong=xid not in _OF_A_PROGRAM)
 
 
 def _mean(gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], words: str) -> Iterator[str]:

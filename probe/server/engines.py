@@ -10,6 +10,7 @@ from probe.server.page import Engine
 ENGINES = (vllm.ENGINE, sglang.ENGINE, tgi.ENGINE, trtllm.ENGINE, triton.ENGINE, nim.ENGINE, litellm.ENGINE)
 NAMES = tuple(each.name for each in ENGINES)
 _PATH = "/metrics"  # of most
+_STARTED = "process_start_time_seconds"  # on the page of every process that prometheus_client writes alone
 
 
 class NotMetricsError(ValueError):
@@ -30,13 +31,15 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
     if reader is None:
         raise NotMetricsError(f"no series of {', '.join(NAMES)} on the page")
     try:
-        told = page.samples(text, reader.wanted)
+        told = page.samples(text, reader.wanted | {_STARTED})
+        started = told.pop(_STARTED, None)
         if not told:
             raise _nothing(reader, seems, is_its_own=_signed(text, reader))
         found = reader.snapshot(told)
     except (LookupError, ArithmeticError) as error:  # a bucket without `le`, an integer beyond any float, ...
         raise ValueError(f"a damaged page: {error!r}") from None
-    return replace(found, at_ns=at_ns, wall_s=wall_s, engine=reader.name, version=version)
+    started_s = started[0].value if started else None
+    return replace(found, at_ns=at_ns, wall_s=wall_s, engine=reader.name, version=version, started_s=started_s)
 
 
 def _nothing(reader: Engine, seems: Engine | None, *, is_its_own: bool) -> ValueError:

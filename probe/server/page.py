@@ -139,6 +139,8 @@ def histogram(found: Samples, *names: str, **labels: str) -> Histogram | None:
                 buckets[float(sample.labels["le"])] += sample.value
         if len(buckets) > _MAX_BUCKETS:
             raise ValueError(f"{name} has more than {_MAX_BUCKETS} buckets")
+        if any(math.isnan(le) for le in buckets):
+            raise ValueError(f"{name} has a bound that is no number")
         if buckets:
             total_s = sum(sample.value for sample in found.get(f"{name}_sum", ()) if _has(sample, labels))
             return Histogram(buckets=tuple(sorted(buckets.items())), sum=total_s)

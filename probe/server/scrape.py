@@ -3,6 +3,7 @@
 import asyncio
 import json
 import zlib
+from dataclasses import replace
 from http import HTTPStatus
 
 import httpx
@@ -68,7 +69,7 @@ class Scraper:
             if page and not is_framed and not page.endswith(b"\n"):
                 raise _UnreadError("damaged", "cut short: the last line has no end")
             # Not within the limit: a thread cannot be cancelled, and there would be one more with each reading.
-            snapshot = await self._parsed(page, self._version)
+            snapshot = replace(await self._parsed(page, self._version), asked_ns=began_ns)
         except NETWORK_ERRORS as error:
             self._version = None
             words = one_line(str(error), _MAX_WORDS) or self._unsaid(error)

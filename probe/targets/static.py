@@ -47,6 +47,11 @@ def server_of(target: TargetConfig) -> str:
     return server_key(target.base_url, _text(target.connection.unix_socket))
 
 
+def page_of(target: TargetConfig) -> str:
+    """What its server's metrics page is told apart by."""
+    return target.metrics_url or server_of(target)
+
+
 def workload(name: str, config: WorkloadConfig) -> Workload:
     """The configured workload as the generator takes it."""
     return Workload(

@@ -1,6 +1,7 @@
 """When a monitor forecasts, in virtual time: at first as soon as there is enough to tell it by."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from itertools import pairwise
 from typing import Any
@@ -49,9 +50,9 @@ class _VirtualDatetime(datetime):
         return datetime.fromtimestamp(VirtualClock().wall_s(), tz)
 
 
-async def _here(_: str, *args: Any) -> Capacity:
+async def _here(_: str, kept: Sequence[bytes], *args: Any) -> Capacity:
     """Instead of in a process of its own, which would take real time."""
-    return forecast(*args, requests=300)
+    return forecast(probe.forecaster.unpacked(kept), *args, requests=300)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from example_records import CHAT, snapshot, whole_snapshot
 
 from probe.capacity.hints import NO_HINTS
-from probe.forecaster import Forecaster
+from probe.forecaster import Forecaster, unpacked
 from probe.records import Api, ServerSnapshot
 from probe.workload import Workload
 
@@ -23,7 +23,7 @@ def _read(at_s: float, **values: float) -> ServerSnapshot:
 def test_a_reading_comes_back_as_it_was_but_for_what_no_forecast_needs() -> None:
     forecaster = _forecaster()
     forecaster.read(_read(5.0))
-    (kept,) = forecaster.readings
+    (kept,) = unpacked(forecaster.kept)
     whole = _read(5.0)
     assert (kept.at_ns, kept.running, kept.by_engine, kept.adapters) == (
         whole.at_ns,
@@ -39,7 +39,7 @@ def test_a_reading_comes_back_as_it_was_but_for_what_no_forecast_needs() -> None
 def test_what_the_server_does_not_say_stays_unsaid() -> None:
     forecaster = _forecaster()
     forecaster.read(snapshot(preemptions=None))
-    assert forecaster.readings[0].preemptions is None
+    assert unpacked(forecaster.kept)[0].preemptions is None
 
 
 def test_two_hours_are_kept_at_any_pace_of_scrapes() -> None:
@@ -50,11 +50,11 @@ def test_two_hours_are_kept_at_any_pace_of_scrapes() -> None:
     often = _forecaster()
     for second in range(2000):
         often.read(_read(float(second)))
-    assert len(often.readings) == 1440
+    assert len(often.kept) == 1440
 
 
 def test_the_server_before_a_restart_is_forgotten() -> None:
     forecaster = _forecaster()
     for at_s, tokens in ((0.0, 100.0), (5.0, 200.0), (10.0, 3.0)):
         forecaster.read(_read(at_s, generation_tokens=tokens))
-    assert [reading.generation_tokens for reading in forecaster.readings] == [3.0]
+    assert [reading.generation_tokens for reading in unpacked(forecaster.kept)] == [3.0]

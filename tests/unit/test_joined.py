@@ -6,7 +6,17 @@ import pytest
 from made import poll, record
 
 from probe.joined import Joined, pressure
-from probe.records import Counted, EngineReading, Gpu, GpuSnapshot, Histogram, Outcome, ServerSnapshot
+from probe.records import (
+    Counted,
+    CrossChecks,
+    EngineReading,
+    Gpu,
+    GpuSnapshot,
+    Histogram,
+    Outcome,
+    ServerSnapshot,
+    UsersTotals,
+)
 
 INF = float("inf")
 S = 10**9
@@ -38,6 +48,15 @@ def counted(requests: int = 1, **others: Any) -> Counted:
     return Counted(requests=requests, **{**values, **others})
 
 
+def told(*accounts: Counted) -> Joined:
+    """A target with these accounts, of which the last has just been made up."""
+    joined = Joined()
+    joined.reading(read(0))
+    for second, both in enumerate(accounts):
+        joined.accounts(second * S, UsersTotals(), both)
+    return joined
+
+
 def test_of_nothing_nothing_is_told() -> None:
     found = Joined().view()
     assert (found.ttft_gap_s, found.counted, found.pressure) == ({}, {}, {})
@@ -46,15 +65,11 @@ def test_of_nothing_nothing_is_told() -> None:
 
 class TestGap:
     def test_of_canaries_alone_on_the_server_it_is_exact(self) -> None:
-        joined = Joined()
-        joined.counted(counted())
-        joined.counted(counted(requests=2))
-        joined.counted(counted(ttft_s=0.9))
+        joined = told(counted(), counted(requests=2), counted(ttft_s=0.9))
         assert joined.view().ttft_gap_s == {"matched": pytest.approx(0.002)}
 
     def test_beside_users_only_means_can_be_compared(self) -> None:
-        joined = Joined()
-        joined.counted(counted(server_requests=2))
+        joined = told(counted(server_requests=2))
         joined.canary(record(at_ms=1000, ttft_ms=300))
         joined.canary(record(at_ms=2000, ttft_ms=100))
         joined.reading(read(0, histograms={"ttft": histogram(10, 5.0)}))
@@ -70,10 +85,10 @@ class TestGap:
 
 
 class TestQueueShare:
-    def test_it_is_of_the_mean_ttft_of_the_last_minutes(self) -> None:
+    def test_it_is_of_queue_and_prefill_of_the_last_minutes(self) -> None:
         joined = Joined()
-        joined.reading(read(0, histograms={"ttft": histogram(100, 900.0), "queue": histogram(100, 0.0)}))
-        joined.reading(read(5, histograms={"ttft": histogram(110, 910.0), "queue": histogram(120, 5.0)}))
+        joined.reading(read(0, histograms={"prefill": histogram(100, 900.0), "queue": histogram(100, 0.0)}))
+        joined.reading(read(5, histograms={"prefill": histogram(120, 915.0), "queue": histogram(120, 5.0)}))
         assert joined.view().queue_share == pytest.approx(0.25)
 
     def test_without_requests_there_is_none(self) -> None:
@@ -84,35 +99,39 @@ class TestQueueShare:
 
     def test_a_restart_does_not_make_it_negative(self) -> None:
         joined = Joined()
-        joined.reading(read(0, histograms={"ttft": histogram(100, 900.0), "queue": histogram(100, 90.0)}))
-        joined.reading(read(5, histograms={"ttft": histogram(1, 1.0), "queue": histogram(1, 0.5)}))
-        joined.reading(read(9, histograms={"ttft": histogram(2, 2.0), "queue": histogram(2, 0.75)}))
+        joined.reading(read(0, histograms={"prefill": histogram(100, 900.0), "queue": histogram(100, 90.0)}))
+        joined.reading(read(5, histograms={"prefill": histogram(1, 1.0), "queue": histogram(1, 0.5)}))
+        joined.reading(read(9, histograms={"prefill": histogram(2, 1.75), "queue": histogram(2, 0.75)}))
         assert joined.view().queue_share == pytest.approx(0.25)
 
 
 class TestCounted:
     def test_the_same_tokens_on_both_sides_are_a_ratio_of_one(self) -> None:
-        joined = Joined()
-        joined.counted(counted(requests=3))
-        assert joined.view().counted == {"prompt": 1.0, "output": 1.0}
+        assert told(*[counted(requests=2)] * 3).view().counted == {"prompt": 1.0, "output": 1.0}
 
     def test_metrics_of_another_server_count_nothing_of_ours(self) -> None:
-        joined = Joined()
-        for _ in range(3):
-            joined.counted(counted(server_requests=0, server_prompt_tokens=0.0, server_output_tokens=0.0))
-        assert joined.view().counted == {"prompt": 0.0, "output": 0.0}
-        assert joined.view().ttft_gap_s == {}
+        found = told(*[counted(server_requests=0, server_prompt_tokens=0.0, server_output_tokens=0.0)] * 3).view()
+        assert found.counted == {"prompt": 0.0, "output": 0.0}
+        assert found.ttft_gap_s == {}
+
+    def test_one_account_or_two_are_too_few(self) -> None:
+        assert told(*[counted(server_output_tokens=0.0)] * 2).view().counted == {}
 
     @pytest.mark.parametrize("both", [counted(server_requests=2), counted(requests=0)])
     def test_with_users_or_without_requests_nobody_can_tell(self, both: Counted) -> None:
-        joined = Joined()
-        joined.counted(both)
-        assert joined.view().counted == {}
+        assert told(*[both] * 3).view().counted == {}
 
     def test_what_the_server_does_not_count_is_absent(self) -> None:
-        joined = Joined()
-        joined.counted(counted(server_prompt_tokens=None))
-        assert joined.view().counted == {"output": 1.0}
+        assert told(*[counted(server_prompt_tokens=None)] * 3).view().counted == {"output": 1.0}
+
+    def test_accounts_of_hours_ago_or_of_the_server_before_a_restart_say_nothing_now(self) -> None:
+        joined = told(*[counted()] * 3)
+        joined.accounts(2 * 3600 * S, UsersTotals(), None)
+        assert joined.view().counted == {}
+        joined = told(*[counted()] * 3)
+        joined.reading(read(5, generation_tokens=100.0))
+        joined.reading(read(10, generation_tokens=1.0))
+        assert joined.view().counted == {}
 
 
 class TestStall:
@@ -166,6 +185,15 @@ class TestStall:
         joined.unread()
         assert joined.view().stalled_s is None
 
+    def test_a_reading_that_failed_in_between_does_not_begin_it_anew(self) -> None:
+        joined = Joined()
+        for second in range(0, 65, 5):
+            if second % 25 == 20:
+                joined.unread()
+            else:
+                joined.reading(read(second, running=1.0, progress=20.0))
+        assert joined.view().stalled_s == pytest.approx(60)
+
 
 class TestPressure:
     def test_each_sign_is_of_the_last_minute(self) -> None:
@@ -191,14 +219,18 @@ class TestPressure:
 
 
 class TestNeighbour:
-    def watch(self, *, percent: tuple[float, ...], canary_s: float = 0.0, requests: float = 0.0) -> Joined:
+    """Two minutes of an idle server; canaries of `canary_s` begin each half minute."""
+
+    def watch(self, *, percent: tuple[float, ...], canary_s: float = 0.0, users: UsersTotals | None = None) -> Joined:
         joined = Joined()
         for second in range(0, 121, 10):
-            if canary_s and second % 30 == 0 and second < 120:
-                start_ms = 1000.0 * second + 1000
-                joined.canary(record(at_ms=start_ms, ttft_ms=10, gap_ms=1000 * canary_s, tokens=2))
-            served = requests * second / 120
-            joined.reading(read(second, histograms={"ttft": histogram(served, served)}))
+            running = 0.0
+            if canary_s and second % 30 == 0:
+                joined.canary(record(at_ms=1000.0 * second - 1000, ttft_ms=10, gap_ms=1000 * canary_s, tokens=2))
+                running = 1.0
+            joined.reading(read(second, running=running if second < 120 else 0.0))
+            totals = users if users is not None and second > 60 else UsersTotals(0.0, 0.0, 0.0)
+            joined.accounts(second * S, totals, None)
             joined.gpus(gpus(second, *percent))
         return joined
 
@@ -206,20 +238,38 @@ class TestNeighbour:
         assert self.watch(percent=(0.0, 60.0)).view().neighbour_utilization == pytest.approx(0.6)
         assert self.watch(percent=(0.0, 0.0)).view().neighbour_utilization == 0
 
-    def test_the_time_of_our_own_canaries_is_taken_off(self) -> None:
-        joined = self.watch(percent=(20.0,), canary_s=6.0, requests=4)
-        assert joined.view().neighbour_utilization == pytest.approx(0.0, abs=0.01)
+    def test_the_time_of_our_own_canaries_is_taken_off_also_of_those_that_the_window_cuts(self) -> None:
+        joined = self.watch(percent=(20.0,), canary_s=6.0)
+        assert joined.view().neighbour_utilization == pytest.approx(0.2 - (5 + 6 + 6 + 6 + 1) / 120, abs=0.01)
 
-    def test_with_users_it_cannot_be_told(self) -> None:
-        assert self.watch(percent=(60.0,), requests=20).view().neighbour_utilization is None
+    @pytest.mark.parametrize("users", [UsersTotals(1.0, 0.0, 0.0), UsersTotals(0.0, 0.0, 9.0), UsersTotals()])
+    def test_with_users_or_without_knowing_of_them_it_cannot_be_told(self, users: UsersTotals) -> None:
+        assert self.watch(percent=(60.0,), users=users).view().neighbour_utilization is None
+
+    def test_a_request_that_runs_and_is_no_canary_is_a_users(self) -> None:
+        joined = Joined()
+        for second in range(0, 121, 10):
+            joined.reading(read(second, running=1.0 if second == 60 else 0.0))
+            joined.accounts(second * S, UsersTotals(0.0, 0.0, 0.0), None)
+            joined.gpus(gpus(second, 60.0))
+        assert joined.view().neighbour_utilization is None
 
     def test_nor_without_the_gpu_or_after_too_short_a_time(self) -> None:
         assert self.watch(percent=()).view().neighbour_utilization is None
         joined = Joined()
         for second in (0, 10):
-            joined.reading(read(second, histograms={"ttft": histogram(0, 0.0)}))
+            joined.reading(read(second))
+            joined.accounts(second * S, UsersTotals(0.0, 0.0, 0.0), None)
             joined.gpus(gpus(second, 60.0))
         assert joined.view().neighbour_utilization is None
+
+
+def test_of_several_servers_behind_one_address_nothing_is_told_but_that() -> None:
+    joined = Joined()
+    for second, tokens in ((0, 1e6), (5, 1e3), (10, 1.1e6)):
+        joined.reading(read(second, running=1.0, progress=tokens, generation_tokens=tokens))
+    assert joined.several
+    assert joined.view() == CrossChecks(several=True)
 
 
 def test_what_is_older_than_five_minutes_is_forgotten() -> None:
@@ -228,5 +278,7 @@ def test_what_is_older_than_five_minutes_is_forgotten() -> None:
         joined.reading(read(second))
         joined.gpus(gpus(second, 1.0))
         joined.canary(record(at_ms=1000 * second))
-    assert len(joined._readings) == len(joined._gpus) == 61
+        joined.accounts(second * S, UsersTotals(), counted())
+    assert len(joined._readings) == len(joined._gpus) == len(joined._users) == 61
+    assert len(joined._accounts) == 20
     assert len(joined._canaries) <= 62

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -213,3 +214,93 @@ def test_on_one_clock_nothing_but_users_is_left(users: list[float], own: list[fl
 
 def test_samples_that_the_server_has_not_counted_take_nothing() -> None:
     assert without(histogram([]), [0.1, 0.2]) == histogram([])
+
+
+def cut(reads: int) -> RequestRecord:
+    """A request that we cancelled after so many pieces of its answer."""
+    return replace(failure(Outcome.ABORTED), reads=reads)
+
+
+def test_requests_that_we_cancelled_are_ours_as_far_as_they_had_come() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    ledger.begun(load=True)
+    for i in range(30):
+        server.serve(0.3, prompt=16, output=2)
+        ledger.request(ours(0.3, i) if i % 2 else cut(reads=2))
+    ledger.request(cut(reads=0))  # waited, and was never begun
+    server.serve(5.0, prompt=7, output=4)
+    ledger.ended(40 * S, load=True)
+    ledger.reading(server.read(50))
+    assert ledger.totals.requests == 1
+    assert ledger.totals.histograms["ttft"].buckets == histogram([5.0]).buckets
+
+
+def test_an_account_that_begins_in_the_middle_of_a_canary_is_not_compared() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.begun()
+    ledger.reading(server.read(0))
+    server.serve(0.1)
+    ledger.request(ours(0.1))
+    ledger.ended(1 * S)
+    assert ledger.reading(server.read(5)) is None
+    canary(ledger, server, at_s=6)
+    assert ledger.reading(server.read(10)) is not None
+
+
+def test_nor_is_one_in_which_somebody_elses_request_was_being_worked_on() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(replace(server.read(0), running=1.0))
+    canary(ledger, server, at_s=1)
+    server.output += 5000
+    assert ledger.reading(server.read(5)) is None
+
+
+def test_a_canary_that_an_account_cut_in_two_is_no_user_for_long() -> None:
+    """Late accounts have one on the wrong side: what came too early comes off with the next, and nothing stays."""
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    for minute in range(20):
+        at_s = 61 * (minute + 1)
+        ledger.begun()
+        server.serve(0.1)  # its first token
+        ledger.reading(server.read(at_s))  # late, in the middle of it
+        ledger.request(ours(0.1))
+        ledger.ended(at_s * S + S // 2)
+    assert ledger.totals.requests == 1
+    assert ledger.totals.output_tokens == 3
+
+
+def test_a_reading_that_was_asked_for_before_our_last_token_is_not_a_quiet_one() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    before = server.read(5)
+    canary(ledger, server, at_s=1)
+    slow = replace(before, asked_ns=S, at_ns=4 * S)
+    assert ledger.reading(slow) is None
+    assert ledger.reading(server.read(6)) is not None
+    assert ledger.totals.requests == 0
+
+
+def test_a_reading_that_comes_after_a_later_one_is_not_a_restart() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    early = server.read(2)
+    server.serve(0.1)
+    ledger.reading(server.read(3))
+    ledger.reading(early)
+    server.serve(0.1)
+    ledger.reading(server.read(5))
+    assert ledger.totals.requests == 2
+
+
+def test_where_first_tokens_are_counted_of_streams_only_requests_are_counted_at_their_end() -> None:
+    ledger = UsersLedger()
+
+    def read(at_s: float, finished: float) -> ServerSnapshot:
+        counts = {"finished": {"finished": finished}, "histograms": {"ttft": histogram([])}}
+        return poll(at_ns=round(at_s * S), engine="sglang", **counts)
+
+    ledger.reading(read(0, 0.0))
+    ledger.reading(read(5, 4.0))
+    assert ledger.totals.requests == 4

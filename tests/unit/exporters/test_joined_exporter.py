@@ -26,6 +26,7 @@ def test_every_check_has_its_series() -> None:
         ("kneewatch_server_counted_tokens_ratio", frozenset({("target", "a"), ("kind", "prompt")})): 1.0,
         ("kneewatch_server_counted_tokens_ratio", frozenset({("target", "a"), ("kind", "output")})): 0.99,
         ("kneewatch_gpu_neighbour_utilization_ratio", frozenset({("target", "a")})): 0.6,
+        ("kneewatch_server_ambiguous", frozenset({("target", "a")})): 0.0,
         ("kneewatch_server_stalled_seconds", frozenset({("target", "a")})): 12.0,
         ("kneewatch_kv_pressure", frozenset({("target", "a"), ("sign", "usage")})): 1.0,
         ("kneewatch_kv_pressure", frozenset({("target", "a"), ("sign", "waiting")})): 0.0,

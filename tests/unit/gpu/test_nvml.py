@@ -5,7 +5,7 @@ import ctypes
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from probe.errors import TargetError
 from probe.gpu.fields import LABELS, NAMES
 from probe.gpu.nvml import Nvml
+from probe.gpu.readers import _Fresh
 from probe.records import Gpu, GpuSnapshot, Outcome
 
 LOST, DRIVER_NOT_LOADED, MISMATCH, NO_PERMISSION = 15, 9, 18, 4
@@ -452,3 +453,29 @@ def test_the_imaginary_library_has_the_structures_of_nvidia_ml_py(library: ctype
         pynvml.c_nvmlGpmMetric_t,
     )
     assert list(sizes) == [*map(ctypes.sizeof, structures), pynvml.c_nvmlGpmMetricsGet_t.metrics.offset]
+
+
+@pytest.mark.usefixtures("fake")
+def test_two_who_ask_at_once_get_the_same_answer() -> None:
+    async def both(nvml: Nvml, _: Hand) -> Sequence[GpuSnapshot]:
+        return await asyncio.gather(nvml.read(), nvml.read())
+
+    one, other = with_nvml(both)
+    assert one is other
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_reader_for_two_does_not_ask_again_at_once() -> None:
+    """A capacity run and the schedule: the second of two readings in a moment would have no activity."""
+
+    async def work(nvml: Nvml, clock: Hand) -> Sequence[GpuSnapshot]:
+        fresh = _Fresh(nvml, clock)
+        found = []
+        for step_s in (0, 0.05, 0.06):
+            clock.now_s += step_s
+            found.append(await fresh.read())
+        return found
+
+    first, second, third = with_nvml(work)
+    assert first is second
+    assert third is not second

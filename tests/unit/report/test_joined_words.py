@@ -46,7 +46,7 @@ def test_what_is_wrong_is_said_so(checks: CrossChecks, words: str) -> None:
 @pytest.mark.parametrize(
     ("checks", "words"),
     [
-        (CrossChecks(queue_share=0.4), "queue: 40 % of the server's mean TTFT"),
+        (CrossChecks(queue_share=0.4), "queue: 40 % of the time to the first token"),
         (CrossChecks(ttft_gap_s={"matched": 0.0031, "mean": 0.5}), "network and gateway: 3.1 ms of a canary's TTFT"),
         (CrossChecks(ttft_gap_s={"mean": -0.2}), "200 ms below that of all requests"),
         (

@@ -116,7 +116,7 @@ def test_a_metrics_url_counts_more_than_where_an_engine_s_page_usually_is() -> N
 def test_however_a_page_is_sent_it_says_the_same(page: bytes) -> None:
     plain, _ = read(by_path([PAGE]))
     found, _ = read(by_path([page]))
-    assert replace(found, at_ns=0, wall_s=0.0) == replace(plain, at_ns=0, wall_s=0.0)
+    assert replace(found, at_ns=0, wall_s=0.0, asked_ns=0) == replace(plain, at_ns=0, wall_s=0.0, asked_ns=0)
 
 
 def test_a_page_that_ends_with_the_connection_is_whole() -> None:

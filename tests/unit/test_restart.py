@@ -1,0 +1,49 @@
+"""Whether readings are of one server, of its successor, or of several behind one address."""
+
+import pytest
+from made import poll
+
+from probe.records import ServerSnapshot
+from probe.restart import Replicas, restarted
+
+S = 10**9
+
+
+def read(at_s: float, tokens: float, started_s: float | None = None) -> ServerSnapshot:
+    return poll(at_ns=round(at_s * S), generation_tokens=tokens, started_s=started_s)
+
+
+def several(*readings: ServerSnapshot) -> bool:
+    replicas = Replicas()
+    return [replicas.reading(reading) for reading in readings][-1]
+
+
+def test_a_process_that_began_at_another_time_is_another_one_whatever_its_counters_say() -> None:
+    assert restarted(read(0, 10, 100.0), read(5, 20, 107.0)) == "its process began at another time, 7 s apart"
+    assert restarted(read(0, 10, 100.0), read(5, 20, 100.0)) is None
+    assert restarted(read(0, 10, None), read(5, 20, 100.0)) is None
+
+
+def test_a_process_that_is_there_again_after_another_is_one_of_several() -> None:
+    assert several(read(0, 10, 1.0), read(5, 20, 2.0), read(10, 12, 1.0))
+    assert several(read(0, 10, 1.0), read(5, 20, 2.0), read(10, 30, 3.0), read(15, 12, 1.0))
+
+
+def test_a_restart_or_a_rollout_is_not_several_servers() -> None:
+    assert not several(read(0, 10, 1.0), read(5, 20, 2.0), read(10, 25, 2.0))
+    assert not several(read(0, 1e6), read(5, 100.0), read(10, 5000.0), read(15, 9000.0))
+
+
+def test_where_nothing_tells_processes_apart_a_leap_back_shows_it() -> None:
+    assert several(read(0, 1e6), read(5, 1000.0), read(10, 1.1e6))
+
+
+def test_a_server_that_in_days_outgrows_its_predecessor_is_not_several() -> None:
+    readings = [read(0, 20_000.0), read(5, 10.0), *(read(60 * i, 10.0 + 4000.0 * i) for i in range(1, 30))]
+    assert not several(*readings)
+
+
+@pytest.mark.parametrize(("at_s", "still"), [(3000.0, True), (4000.0, False)])
+def test_it_is_held_so_for_an_hour(at_s: float, *, still: bool) -> None:
+    flips = (read(0, 10, 1.0), read(5, 20, 2.0), read(10, 12, 1.0))
+    assert several(*flips, read(at_s, 13, 1.0)) is still
