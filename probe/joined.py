@@ -18,12 +18,14 @@ from probe.records import (
     Histogram,
     RequestRecord,
     ServerSnapshot,
+    Users,
     UsersTotals,
 )
 from probe.restart import Replicas, restarted, slim
 
 _WINDOW_NS = 300 * 10**9
 _LEAST_S = 60.0  # over less, one request more or less decides
+_LEAST_RATE_S = 10.0
 _ACCOUNTS, _LEAST_ACCOUNTS = 20, 3
 _ACCOUNTS_NS = 3600 * 10**9
 # Of the KV cache. From there on vLLM preempts within a second or two of a burst (docs/guard.md).
@@ -96,6 +98,20 @@ class Joined:
             self._accounts.append((at_ns, both))
         while self._accounts and self._accounts[0][0] < at_ns - _ACCOUNTS_NS:
             self._accounts.popleft()
+
+    def users(self) -> Users | None:
+        """What others ask, over the last minutes; None where too little was seen, or of several servers."""
+        if not self._is_read or self.several or not self._users:
+            return None
+        (first_ns, before), (last_ns, after) = self._users[0], self._users[-1]
+        seconds = (last_ns - first_ns) * 1e-9
+        if seconds < _LEAST_RATE_S:
+            return None
+
+        def rate(earlier: float | None, later: float | None) -> float | None:
+            return (later - earlier) / seconds if earlier is not None and later is not None else None
+
+        return Users(rate(before.requests, after.requests), rate(before.output_tokens, after.output_tokens))
 
     def view(self) -> CrossChecks:
         """What can be told now."""

@@ -84,10 +84,6 @@ class Permission:
         """Step-up load of ours has ended: what the server counted until now is not the users' alone."""
         self._live.forget()
 
-    def users(self) -> Users | None:
-        """What users ask of the server, over the last minutes."""
-        return self._live.users()
-
     async def ask(self, read_server: Callable[[], Awaitable[ServerSnapshot]], known: Capacity | None) -> Permit:
         """Whether to begin now. `known`: the last known capacity. Raises nothing but what `spent` raises."""
         wall_s = self._clock.wall_s()

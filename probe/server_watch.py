@@ -13,7 +13,7 @@ import structlog
 from probe.clock import Clock
 from probe.errors import TargetError
 from probe.joined import Joined
-from probe.records import CrossChecks, GpuSnapshot, RequestRecord, ServerSnapshot, UsersTotals
+from probe.records import CrossChecks, GpuSnapshot, RequestRecord, ServerSnapshot, Users, UsersTotals
 from probe.server.scrape import Scraper
 from probe.users import UsersLedger
 
@@ -121,6 +121,11 @@ class ServerWatch:
     def checks(self) -> CrossChecks:
         """What client, server and GPU tell together now."""
         return self._joined.view()
+
+    @property
+    def users(self) -> Users | None:
+        """What users ask of the server, over the last minutes; None where that is not known, as while we load it."""
+        return None if self._ledger.loading else self._joined.users()
 
     @asynccontextmanager
     async def ours(self, *, load: bool = False) -> AsyncIterator[None]:

@@ -91,6 +91,11 @@ class UsersLedger:
         """Since the first reading."""
         return self._totals
 
+    @property
+    def loading(self) -> bool:
+        """Whether there is load of ours: then users are not told from it yet."""
+        return self._loading > 0
+
     def begun(self, *, load: bool = False) -> None:
         """Requests of ours are under way: one, or with `load` many. While there is load, accounts wait for its end."""
         self._under_way += 1

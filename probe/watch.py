@@ -292,7 +292,7 @@ class TargetWatch:
             gpus=self._reads.gpus,
             gpu_error=self._reads.gpu_error,
             checks=self._reads.checks,
-            users=self._permission.users() if self._ramp is None else None,  # there is our load among them
+            users=self._reads.users,
             capacity=self._last_result,
             forecast=self.last_forecast,
             measured=self._measured,

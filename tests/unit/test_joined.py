@@ -15,6 +15,7 @@ from probe.records import (
     Histogram,
     Outcome,
     ServerSnapshot,
+    Users,
     UsersTotals,
 )
 
@@ -262,6 +263,17 @@ class TestNeighbour:
             joined.accounts(second * S, UsersTotals(0.0, 0.0, 0.0), None)
             joined.gpus(gpus(second, 60.0))
         assert joined.view().neighbour_utilization is None
+
+
+def test_users_are_told_as_rates_once_enough_was_seen() -> None:
+    joined = Joined()
+    joined.reading(read(0))
+    for second, requests in ((0, 100.0), (5, 110.0), (10, 120.0)):
+        joined.accounts(second * S, UsersTotals(requests, None, 10 * requests), None)
+        assert (joined.users() is None) == (second < 10)
+    assert joined.users() == Users(2.0, 20.0)
+    joined.unread()
+    assert joined.users() is None
 
 
 def test_of_several_servers_behind_one_address_nothing_is_told_but_that() -> None:
