@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from prometheus_client import CollectorRegistry, Metric
 
 from exporters.relay import Relay
-from exporters.text import END, content_type, head, line, pairs, wants_openmetrics
+from exporters.text import END, content_type, family_name, head, samples, wants_openmetrics
 
 
 class Page:
@@ -31,9 +31,5 @@ class Page:
 
 
 def _family(metric: Metric, *, openmetrics: bool) -> Iterator[str]:
-    name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-    yield head(name, metric.type, metric.documentation, openmetrics=openmetrics)
-    for sample in metric.samples:
-        # prometheus_client adds such a series to every counter and histogram: half of our page, for nothing.
-        if not sample.name.endswith("_created"):
-            yield line(sample.name, pairs(sample.labels.items()), sample.value)
+    yield head(family_name(metric), metric.type, metric.documentation, openmetrics=openmetrics)
+    yield from samples(metric)

@@ -5,7 +5,7 @@ canary is stamped in time; written as readings come, that second is spread over 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from exporters.names import Series
 from exporters.text import head, line, number, pairs
@@ -44,15 +44,23 @@ class Relay:
 
     def __init__(self, series: Iterable[Series]) -> None:
         self._series = tuple(series)
-        self._latest: dict[str, Mapping[str, str]] = {}
+        self._latest: dict[str, Mapping[str, str] | Callable[[], Mapping[str, str]]] = {}
 
     def put(self, target: str, lines: Lines) -> None:
         """Replaces what was said of the target."""
-        self._latest[target] = lines.by_series()
+        self.put_text(target, lines.by_series())
+
+    def put_text(self, target: str, text: Mapping[str, str]) -> None:
+        """The same, as lines by the series' name."""
+        self._latest[target] = text
+
+    def put_later(self, target: str, text: Callable[[], Mapping[str, str]]) -> None:
+        """The same, for what changes more often than a page is asked for: it is written then, in that thread."""
+        self._latest[target] = text
 
     def write(self, *, openmetrics: bool) -> Iterator[str]:
         """The families that anything is said of. May be called from another thread than `put`."""
-        latest = list(self._latest.values())
+        latest = [each() if callable(each) else each for each in list(self._latest.values())]
         for series in self._series:
             written = [lines[series.name] for lines in latest if series.name in lines]
             if written:

@@ -4,9 +4,10 @@ prometheus_client writes them too, at 15 us a line: half a second for two hundre
 holds its pages and ours to be the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.utils import floatToGoString
@@ -37,6 +38,19 @@ def head(name: str, kind: str, help_: str, *, openmetrics: bool) -> str:
 def pairs(labels: Iterable[tuple[str, str]]) -> str:
     """What stands between the braces."""
     return ",".join([_pair(name, value) for name, value in labels])
+
+
+def family_name(metric: Metric) -> str:
+    """The name of prometheus_client's metric, as queries say it."""
+    return f"{metric.name}_total" if metric.type == "counter" else metric.name
+
+
+def samples(metric: Metric) -> Iterator[str]:
+    """The lines of one of prometheus_client's metrics."""
+    for sample in metric.samples:
+        # It adds such a series to every counter and histogram: half of our page, for nothing.
+        if not sample.name.endswith("_created"):
+            yield line(sample.name, pairs(sample.labels.items()), sample.value)
 
 
 def line(name: str, labels: str, value: float) -> str:

@@ -71,14 +71,14 @@ class App:
         self.config = config
         self._clock = clock
         registry = CollectorRegistry()
-        self._client = ProbeExporter(registry, {t.name: config.objectives_of(t) for t in config.targets})
+        self._client = ProbeExporter({t.name: config.objectives_of(t) for t in config.targets})
         self._server = ServerExporter(tuple(target.name for target in config.targets), REASONS)
         self._users = UsersExporter()
         self._joined = JoinedExporter()
         self._gpus = GpuExporter(tuple(target.name for target in config.targets if target.gpu.is_read))
         self._capacity = CapacityExporter(registry)
         self._health = HealthExporter(registry, __version__, config_hash(config))
-        relays = (self._server.relay, self._users.relay, self._joined.relay, self._gpus.relay)
+        relays = (self._client.relay, self._server.relay, self._users.relay, self._joined.relay, self._gpus.relay)
         self.page = Page(registry, relays)
         self._store = Store(config.store.path)
         self._figures: dict[str, list[Figure]] = {}  # the history of capacity by target, oldest first

@@ -48,7 +48,7 @@ VLLM_PAGE = Path(__file__).parent.parent / "golden/vllm-0.32/metrics.txt"
 def _whole_page() -> Page:
     """Every exporter with a little of everything that can happen."""
     registry = CollectorRegistry()
-    client = ProbeExporter(registry, {"a": CHAT})
+    client = ProbeExporter({"a": CHAT})
     client.expect("a", "m", "short", Traffic.CANARY)
     for one in (
         record(ttft_s=0.1, gap_s=0.01),
@@ -87,7 +87,7 @@ def _whole_page() -> Page:
     health.failed("canary", "a")
     health.late("canary", 0.002)
     health.loop_lag(0.002)
-    return Page(registry, (server.relay, users.relay, joined.relay, gpus.relay))
+    return Page(registry, (client.relay, server.relay, users.relay, joined.relay, gpus.relay))
 
 
 def _page() -> str:

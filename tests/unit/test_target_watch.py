@@ -57,7 +57,6 @@ class FakeSink:
     results: list[CapacityResult] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     low: bool = False  # what was measured is far below the baseline
-    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     client: ProbeExporter | None = None
     server: ServerExporter = field(default_factory=lambda: ServerExporter(("a",), REASONS))
 
@@ -89,7 +88,8 @@ class FakeSink:
 
     def page(self) -> bytes:
         """What the monitor would show Prometheus."""
-        return Page(self.registry, (self.server.relay,)).render()[0]
+        assert self.client is not None
+        return Page(CollectorRegistry(), (self.client.relay, self.server.relay)).render()[0]
 
     def result(self, result: CapacityResult) -> None:
         self.results.append(result)
@@ -137,7 +137,7 @@ def _watch(
     watch = TargetWatch(
         config, config.targets[0], clock or SystemClock(), sink, firing, spent=spent, read_gpus=read_gpus
     )
-    sink.client = ProbeExporter(sink.registry, {"a": watch.objectives})
+    sink.client = ProbeExporter({"a": watch.objectives})
     return watch
 
 

@@ -5,21 +5,20 @@ from dataclasses import replace
 import pytest
 from example_records import CHAT, WALL_S, record, spec, token_events
 from exposition import samples, value, values
-from prometheus_client import CollectorRegistry
 
 from exporters.probe import ProbeExporter
+from exporters.relay import Relay
 from probe.records import Objective, Objectives, Outcome, RequestRecord, Traffic
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "traffic": "canary"}
 
 
-def _exported(*records: RequestRecord, objectives: Objectives = CHAT) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    exporter = ProbeExporter(registry, {"a": objectives})
+def _exported(*records: RequestRecord, objectives: Objectives = CHAT) -> Relay:
+    exporter = ProbeExporter({"a": objectives})
     exporter.expect("a", "m", "short", Traffic.CANARY)
     for one in records:
         exporter.observe(one, WALL_S)
-    return registry
+    return exporter.relay
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -119,11 +118,10 @@ def test_only_the_canary_says_whether_the_target_is_up() -> None:
 
 
 def test_the_last_success_is_not_moved_by_a_failure() -> None:
-    registry = CollectorRegistry()
-    exporter = ProbeExporter(registry, {"a": CHAT})
+    exporter = ProbeExporter({"a": CHAT})
     exporter.observe(record(), WALL_S)
     exporter.observe(record(outcome=Outcome.TIMEOUT), WALL_S + 60)
-    assert value(registry, "kneewatch_last_success_timestamp_seconds", **LABELS) == WALL_S
+    assert value(exporter.relay, "kneewatch_last_success_timestamp_seconds", **LABELS) == WALL_S
 
 
 def test_tokens_are_what_the_server_counted() -> None:
@@ -134,12 +132,33 @@ def test_tokens_are_what_the_server_counted() -> None:
 
 
 def test_two_kinds_of_traffic_and_two_targets_are_kept_apart() -> None:
-    registry = CollectorRegistry()
-    exporter = ProbeExporter(registry, {"a": CHAT, "b": CHAT})
+    exporter = ProbeExporter({"a": CHAT, "b": CHAT})
     exporter.observe(record(), WALL_S)
     exporter.observe(record(traffic=Traffic.CAPACITY), WALL_S)
     exporter.observe(record(target="b"), WALL_S)
-    assert [v for v in values(registry, "kneewatch_requests_total", outcome="ok") if v] == [1, 1, 1]
+    assert [v for v in values(exporter.relay, "kneewatch_requests_total", outcome="ok") if v] == [1, 1, 1]
+
+
+def test_step_up_load_is_counted_when_the_page_is_asked_for_and_has_no_latencies() -> None:
+    exporter = ProbeExporter({"a": CHAT})
+    labels = LABELS | {"traffic": "capacity"}
+    for count in range(1, 4):
+        exporter.observe(record(traffic=Traffic.CAPACITY), WALL_S)
+        assert value(exporter.relay, "kneewatch_requests_total", **labels, outcome="ok") == count
+    assert values(exporter.relay, "kneewatch_ttft_seconds_count") == []
+
+
+def test_what_was_announced_before_the_model_was_known_is_gone_once_it_is() -> None:
+    exporter = ProbeExporter({"a": CHAT})
+    exporter.expect("a", "unknown", "short", Traffic.CANARY)
+    exporter.observe(record(), WALL_S)
+    assert not [1 for _, labels in samples(exporter.relay) if ("model", "unknown") in labels]
+    exporter = ProbeExporter({"a": CHAT})
+    exporter.expect("a", "unknown", "short", Traffic.CANARY)
+    exporter.observe(record(model="unknown", outcome=Outcome.UNREACHABLE), WALL_S)
+    exporter.observe(record(), WALL_S)
+    labels = LABELS | {"model": "unknown"}
+    assert value(exporter.relay, "kneewatch_requests_total", **labels, outcome="unreachable") == 1
 
 
 @pytest.mark.parametrize("name", ['"', "\\", "\n", 'a"} 1\nevil_total{x="', "\\n", "ключ", "\U0001f600"])
