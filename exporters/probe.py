@@ -111,7 +111,7 @@ class _ClientSeries:
         labels = (record.target, record.model, record.spec.workload, record.traffic.value)
         self._counted.add(labels)
         self._start(labels)
-        self._forget_expected()
+        self._forget_expected(record)
         self._requests.labels(*labels, record.outcome.value).inc()
         for objective, good in slo.met(record, self._objectives).items():
             if good:
@@ -126,10 +126,13 @@ class _ClientSeries:
         if record.outcome is Outcome.OK and record.traffic is not Traffic.CAPACITY:
             self._observe_latencies(record, labels)
 
-    def _forget_expected(self) -> None:
+    def _forget_expected(self, record: RequestRecord) -> None:
         """What was announced before the server had said which model it serves, and never came."""
-        labels, self._expected = self._expected, None
-        if labels is None or labels in self._counted:
+        labels = self._expected
+        if labels is None or labels[1] == record.model or labels[3] != record.traffic.value:
+            return
+        self._expected = None
+        if labels in self._counted:
             return
         for outcome in Outcome:
             self._requests.remove(*labels, outcome.value)

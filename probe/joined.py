@@ -71,6 +71,10 @@ class Joined:
             self._engines.clear()
         self._readings.append(slim(server, _KEPT))
         _forget(self._readings, server.at_ns)
+        while self._users and self._users[0][0] < server.at_ns - _WINDOW_NS:
+            self._users.popleft()
+        while self._accounts and self._accounts[0][0] < server.at_ns - _ACCOUNTS_NS:
+            self._accounts.popleft()
         self._stalled_s = self._watch_progress(server)
 
     def unread(self) -> None:
@@ -89,15 +93,15 @@ class Joined:
         _forget(self._gpus, snapshot.at_ns)
 
     def accounts(self, at_ns: int, users: UsersTotals, both: Counted | None) -> None:
-        """The users' part of a reading, and both sides of an account, if one was made up."""
+        """An account was made up: the users' part so far, and both sides of it, where they can be compared."""
         self._users.append((at_ns, users))
-        while self._users[0][0] < at_ns - _WINDOW_NS:
-            self._users.popleft()
         # With others there, nobody tells whose the tokens are.
         if both is not None and both.requests and both.server_requests <= both.requests:
             self._accounts.append((at_ns, both))
-        while self._accounts and self._accounts[0][0] < at_ns - _ACCOUNTS_NS:
-            self._accounts.popleft()
+
+    def loaded(self) -> None:
+        """There is load of ours: the next account is of all the time it takes, and no rate of the last minutes."""
+        self._users.clear()
 
     def users(self) -> Users | None:
         """What others ask, over the last minutes; None where too little was seen, or of several servers."""

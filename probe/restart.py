@@ -5,14 +5,15 @@ rolled out, or another replica behind the same address, which a guard cannot wat
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from probe.records import Histogram, ServerSnapshot
 
-_REMEMBERED = 8
-_FOR_NS = 3600 * 10**9
-_MANY = 10_000  # tokens and requests together
+_REMEMBERED, _REMEMBERED_NS = 8, 3600 * 10**9
+_FOR_NS = 600 * 10**9
+_LEAPS = 2
+_MANY = 10_000  # tokens, of which a young server does not make as many from one reading to the next
 _UNKNOWN = "unknown"  # the version of a server that did not say it in time
 
 
@@ -47,28 +48,42 @@ class Replicas:
     def __init__(self) -> None:
         self._last: ServerSnapshot | None = None
         self._gone: deque[ServerSnapshot] = deque(maxlen=_REMEMBERED)
+        self._leaps_ns: deque[int] = deque(maxlen=_LEAPS)
         self._until_ns = 0
 
     def reading(self, server: ServerSnapshot) -> bool:
-        """The address was read. Whether, by this reading or one within the last hour, there are several."""
+        """The address was read. Whether, by this reading or one of the last minutes, there are several."""
         before, self._last = self._last, server
-        if before is not None:
-            if any(_is_back(gone, before, server) for gone in self._gone):
-                self._until_ns = server.at_ns + _FOR_NS
-            if restarted(before, server) is not None:
-                self._gone.append(before)
+        if before is None:
+            return False
+        gone = [each for each in self._gone if each.at_ns > server.at_ns - _REMEMBERED_NS]
+        if any(_is_back(each, before, server) for each in gone) or self._leaps(gone, before, server):
+            self._until_ns = server.at_ns + _FOR_NS
+        if restarted(before, server) is not None:
+            self._gone.append(before)
         return server.at_ns < self._until_ns
+
+    def _leaps(self, gone: Sequence[ServerSnapshot], before: ServerSnapshot, now: ServerSnapshot) -> bool:
+        """Where nothing tells processes apart: counters that leap up to where a server before had been, twice. Once, a
+        young server may have been busy.
+        """
+        if any(_leaps_to(each, before, now) for each in gone):
+            self._leaps_ns.append(now.at_ns)
+        return len(self._leaps_ns) == _LEAPS and self._leaps_ns[0] > now.at_ns - _REMEMBERED_NS
 
 
 def _is_back(gone: ServerSnapshot, before: ServerSnapshot, now: ServerSnapshot) -> bool:
-    """Whether a server has come back after another one, `before`, had answered in its place."""
-    if restarted(gone, now) is not None:
+    """Whether a process has come back after another one, `before`, had answered in its place."""
+    if None in (gone.started_s, before.started_s, now.started_s):
         return False
-    if gone.started_s is not None and now.started_s is not None:
-        return before.started_s != now.started_s
-    # Nothing tells processes apart: a young one does not catch up with an old one from one reading to the next.
-    counts = [sum(value for _, value in counters(each)) for each in (gone, before, now)]
-    return counts[1] < counts[0] / 2 and counts[2] - counts[1] >= max(counts[0] / 2, _MANY)
+    return before.started_s != now.started_s and restarted(gone, now) is None
+
+
+def _leaps_to(gone: ServerSnapshot, before: ServerSnapshot, now: ServerSnapshot) -> bool:
+    if gone.started_s is not None or restarted(gone, now) is not None:
+        return False
+    was, had = gone.generation_tokens or 0.0, before.generation_tokens or 0.0
+    return was >= _MANY and had < was / 2
 
 
 def slim(reading: ServerSnapshot, histograms: Collection[str]) -> ServerSnapshot:

@@ -62,6 +62,7 @@ class ServerWatch:
         self._ledger = ledger
         self.read_gpus = read_gpus
         self._joined = Joined()
+        self._made_up_ns = 0  # up to when accounts were taken over
         self.server: ServerSnapshot | None = None
         self.error: str | None = None
         self.gpus: GpuSnapshot | None = None
@@ -99,7 +100,11 @@ class ServerWatch:
         if self._joined.several:
             return UsersTotals()
         both = self._ledger.reading(server)
-        self._joined.accounts(server.at_ns, self._ledger.totals, both)
+        if self._ledger.loading:
+            self._joined.loaded()
+        elif self._ledger.made_up_ns > self._made_up_ns:
+            self._made_up_ns = self._ledger.made_up_ns
+            self._joined.accounts(self._made_up_ns, self._ledger.totals, both)
         return self._ledger.totals
 
     async def scrape_gpus(self) -> None:

@@ -92,6 +92,11 @@ class UsersLedger:
         return self._totals
 
     @property
+    def made_up_ns(self) -> int:
+        """Up to when accounts are made up."""
+        return self._last.at_ns if self._last is not None else 0
+
+    @property
     def loading(self) -> bool:
         """Whether there is load of ours: then users are not told from it yet."""
         return self._loading > 0
@@ -127,7 +132,7 @@ class UsersLedger:
         if not quiet and not late:
             return None
         counted = _counted(self._last, server, self._ours) if quiet and self._last_was_quiet else None
-        self._sums = _added(self._sums, self._last, server, self._ours)
+        self._sums = _floored(_added(self._sums, self._last, server, self._ours), self._totals, self._ours)
         self._totals = _never_falling(self._totals, self._sums)
         self._last, self._last_was_quiet, self._ours = server, quiet, _Ours()
         return counted
@@ -156,7 +161,7 @@ def _counted(last: ServerSnapshot, server: ServerSnapshot, ours: _Ours) -> Count
     requests = _grown(requests_counted(last), requests_counted(server))
     if requests is None or not ours.all_well:
         return None
-    if any(reading.running != 0 or reading.waiting for reading in (last, server)):
+    if any(reading.running or reading.waiting for reading in (last, server)):
         return None
     before, after = (reading.histograms.get("ttft") for reading in (last, server))
     finished = sum(server.finished.values()) - sum(last.finished.values()) if server.finished else requests
@@ -187,6 +192,22 @@ def _added(sums: UsersTotals, last: ServerSnapshot, server: ServerSnapshot, ours
         _plus(sums.prompt_tokens, _grown(last.prompt_tokens, server.prompt_tokens), ours.prompt_tokens),
         _plus(sums.output_tokens, _grown(last.generation_tokens, server.generation_tokens), ours.output_tokens),
         histograms,
+    )
+
+
+def _floored(sums: UsersTotals, totals: UsersTotals, ours: _Ours) -> UsersTotals:
+    """They are below what is shown by one account's requests of ours at most: what a server has not counted by the next
+    one it never will, and users are not to make up for it.
+    """
+
+    def floor(summed: float | None, shown: float | None, own: int) -> float | None:
+        return summed if summed is None else max(summed, (shown or 0.0) - own)
+
+    return replace(
+        sums,
+        requests=floor(sums.requests, totals.requests, max(ours.begun, ours.ended)),
+        prompt_tokens=floor(sums.prompt_tokens, totals.prompt_tokens, ours.prompt_tokens),
+        output_tokens=floor(sums.output_tokens, totals.output_tokens, ours.output_tokens),
     )
 
 

@@ -53,6 +53,7 @@ class Nvml:
             self._thread = threading.Thread(target=self._serve, name="nvml", daemon=True)
             self._thread.start()
         self._answer = Future()
+        self._answer.set_running_or_notify_cancel()  # who gives up waiting for it does not cancel it for others
         self._asked.put(self._answer)
         return await self._wait()
 
@@ -86,11 +87,10 @@ class Nvml:
         """The thread."""
         self._ended.set_running_or_notify_cancel()  # who gives up waiting for it does not cancel it
         while (answer := self._asked.get()) is not None:
-            if answer.set_running_or_notify_cancel():
-                try:
-                    answer.set_result(self._read())
-                except BaseException as error:  # noqa: BLE001 - it is raised where the answer is awaited
-                    answer.set_exception(error)
+            try:
+                answer.set_result(self._read())
+            except BaseException as error:  # noqa: BLE001 - it is raised where the answer is awaited
+                answer.set_exception(error)
         self._end()
         self._ended.set_result(None)
 

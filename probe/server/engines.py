@@ -38,7 +38,7 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
         found = reader.snapshot(told)
     except (LookupError, ArithmeticError) as error:  # a bucket without `le`, an integer beyond any float, ...
         raise ValueError(f"a damaged page: {error!r}") from None
-    started_s = started[0].value if started else None
+    started_s = started[0].value if started and len(started) == 1 else None
     return replace(found, at_ns=at_ns, wall_s=wall_s, engine=reader.name, version=version, started_s=started_s)
 
 

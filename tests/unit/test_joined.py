@@ -127,7 +127,7 @@ class TestCounted:
 
     def test_accounts_of_hours_ago_or_of_the_server_before_a_restart_say_nothing_now(self) -> None:
         joined = told(*[counted()] * 3)
-        joined.accounts(2 * 3600 * S, UsersTotals(), None)
+        joined.reading(read(2 * 3600))
         assert joined.view().counted == {}
         joined = told(*[counted()] * 3)
         joined.reading(read(5, generation_tokens=100.0))
@@ -276,10 +276,20 @@ def test_users_are_told_as_rates_once_enough_was_seen() -> None:
     assert joined.users() is None
 
 
+def test_what_came_while_we_loaded_the_server_makes_no_rate_of_the_minutes_after() -> None:
+    joined = Joined()
+    joined.reading(read(0))
+    for second, requests in ((0, 0.0), (1200, 6000.0), (1215, 6030.0)):
+        if second == 1200:
+            joined.loaded()
+        joined.accounts(second * S, UsersTotals(requests, None, None), None)
+    assert joined.users() == Users(pytest.approx(2.0), None)
+
+
 def test_of_several_servers_behind_one_address_nothing_is_told_but_that() -> None:
     joined = Joined()
-    for second, tokens in ((0, 1e6), (5, 1e3), (10, 1.1e6)):
-        joined.reading(read(second, running=1.0, progress=tokens, generation_tokens=tokens))
+    for second, started_s in ((0, 1.0), (5, 2.0), (10, 1.0)):
+        joined.reading(read(second, running=1.0, progress=1.0, started_s=started_s))
     assert joined.several
     assert joined.view() == CrossChecks(several=True)
 

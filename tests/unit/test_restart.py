@@ -34,8 +34,14 @@ def test_a_restart_or_a_rollout_is_not_several_servers() -> None:
     assert not several(read(0, 1e6), read(5, 100.0), read(10, 5000.0), read(15, 9000.0))
 
 
-def test_where_nothing_tells_processes_apart_a_leap_back_shows_it() -> None:
-    assert several(read(0, 1e6), read(5, 1000.0), read(10, 1.1e6))
+def test_where_nothing_tells_processes_apart_leaping_back_twice_shows_it() -> None:
+    flips = [read(5 * i, 1e6 + i if i % 2 == 0 else 1000.0 + i) for i in range(5)]
+    assert several(*flips)
+    assert not several(*flips[:3]), "once, a young server may have been busy"
+
+
+def test_a_young_server_that_is_busy_is_not_several() -> None:
+    assert not several(read(0, 11_000.0), read(5, 10.0), read(10, 12_000.0), read(15, 13_000.0))
 
 
 def test_a_server_that_in_days_outgrows_its_predecessor_is_not_several() -> None:
@@ -43,7 +49,11 @@ def test_a_server_that_in_days_outgrows_its_predecessor_is_not_several() -> None
     assert not several(*readings)
 
 
-@pytest.mark.parametrize(("at_s", "still"), [(3000.0, True), (4000.0, False)])
-def test_it_is_held_so_for_an_hour(at_s: float, *, still: bool) -> None:
+def test_a_reading_without_the_processs_time_is_no_return() -> None:
+    assert not several(read(0, 10, 1.0), read(5, 20, 2.0), read(10, 25, None), read(15, 30, 2.0))
+
+
+@pytest.mark.parametrize(("at_s", "still"), [(500.0, True), (700.0, False)])
+def test_it_is_held_so_for_ten_minutes(at_s: float, *, still: bool) -> None:
     flips = (read(0, 10, 1.0), read(5, 20, 2.0), read(10, 12, 1.0))
     assert several(*flips, read(at_s, 13, 1.0)) is still

@@ -304,3 +304,15 @@ def test_where_first_tokens_are_counted_of_streams_only_requests_are_counted_at_
     ledger.reading(read(0, 0.0))
     ledger.reading(read(5, 4.0))
     assert ledger.totals.requests == 4
+
+
+def test_users_do_not_make_up_for_requests_of_ours_that_the_server_never_counted() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    for i in range(50):
+        ledger.request(ours(0.1))  # another replica's
+        ledger.reading(server.read(10 * (i + 1)))
+    for _ in range(20):
+        server.serve(0.1)
+    ledger.reading(server.read(600))
+    assert 18 <= ledger.totals.requests <= 20
