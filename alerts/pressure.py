@@ -3,8 +3,8 @@
 from alerts.rules import Alert, Group, now
 from alerts.windows import duration
 from exporters import names
+from probe.joined import FULL
 
-_FULL = 0.9
 _WINDOW_S = 300.0
 
 
@@ -15,7 +15,7 @@ def pressure_group(scale: float = 1.0) -> Group:
     # "deferred" requests wait for something other than room: a LoRA budget or a KV transfer.
     waiting = f'sum by (target) (avg_over_time({names.SERVER_WAITING.name}{{reason!="deferred"}}[{window}]))'
     preempted = f"sum by (target) (increase({names.SERVER_PREEMPTIONS.name}[{window}]))"
-    expr = f"{kv} > {_FULL:g}\nand ({waiting} >= 1 or {preempted} > 1)"
+    expr = f"{kv} > {FULL:g}\nand ({waiting} >= 1 or {preempted} > 1)"
     waiting_now = now(f'sum({names.SERVER_WAITING.name}{{target=%q,reason!="deferred"}})')
     preempted_now = now(f"sum(increase({names.SERVER_PREEMPTIONS.name}{{target=%q}}[{window}]))")
     pressure = Alert(

@@ -28,7 +28,7 @@ _LEAST_S = 60.0  # over less, one request more or less decides
 _LEAST_RATE_S = 10.0
 _ACCOUNTS, _LEAST_ACCOUNTS = 20, 3
 _ACCOUNTS_NS = 3600 * 10**9
-# Of the KV cache. From there on vLLM preempts within a second or two of a burst (docs/guard.md).
+# A KV cache in use by so much counts as full. The guard, which asks whether load may go on, waits for 95 %.
 FULL = 0.9
 _PRESSURE_NS = 60 * 10**9
 _KEPT = ("ttft", "queue", "prefill")  # of histograms
