@@ -95,8 +95,13 @@ class Joined:
     def accounts(self, at_ns: int, users: UsersTotals, both: Counted | None) -> None:
         """An account was made up: the users' part so far, and both sides of it, where they can be compared."""
         self._users.append((at_ns, users))
+        if both is not None:
+            self.compare(at_ns, both)
+
+    def compare(self, at_ns: int, both: Counted) -> None:
+        """Both sides of an account."""
         # With others there, nobody tells whose the tokens are.
-        if both is not None and both.requests and both.server_requests <= both.requests:
+        if both.requests and both.server_requests <= both.requests:
             self._accounts.append((at_ns, both))
 
     def loaded(self) -> None:

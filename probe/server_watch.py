@@ -99,12 +99,14 @@ class ServerWatch:
         """The users' part; nothing where the counters are those of several servers."""
         if self._joined.several:
             return UsersTotals()
-        both = self._ledger.reading(server)
+        self._ledger.reading(server)
         if self._ledger.loading:
             self._joined.loaded()
         elif self._ledger.made_up_ns > self._made_up_ns:
+            for at_ns, both in self._ledger.compared_since(self._made_up_ns):
+                self._joined.compare(at_ns, both)
             self._made_up_ns = self._ledger.made_up_ns
-            self._joined.accounts(self._made_up_ns, self._ledger.totals, both)
+            self._joined.accounts(self._made_up_ns, self._ledger.totals, None)
         return self._ledger.totals
 
     async def scrape_gpus(self) -> None:

@@ -11,6 +11,7 @@ server does), or above. What is left is the users'; where nobody else was there,
 
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -26,6 +27,7 @@ _SETTLES_NS = 10**9
 # With a canary under way at every reading, accounts are made up after so long anyway: one request may be on the wrong
 # side of them.
 _PATIENCE_NS = 60 * 10**9
+_REMEMBERED = 20
 _ENDED = (Outcome.OK, Outcome.CLIENT_BOUND, Outcome.WRONG_ANSWER)
 # What is promised. ITL and E2E would be twenty series more each, for what these and the lengths say too.
 _KEYS = ("ttft", "tpot")
@@ -83,6 +85,7 @@ class UsersLedger:
         self._loading = 0
         self._quiet_since_ns = -_SETTLES_NS
         self._ours = _Ours()
+        self._compared: deque[tuple[int, Counted]] = deque(maxlen=_REMEMBERED)
         self._sums = UsersTotals()  # as they follow from the accounts: they may fall, when an account was too early
         self._totals = UsersTotals()
 
@@ -95,6 +98,10 @@ class UsersLedger:
     def made_up_ns(self) -> int:
         """Up to when accounts are made up."""
         return self._last.at_ns if self._last is not None else 0
+
+    def compared_since(self, at_ns: int) -> list[tuple[int, Counted]]:
+        """Both sides of the accounts of ours that were made up later, and when: by whichever target's reading."""
+        return [(then_ns, counted) for then_ns, counted in self._compared if then_ns > at_ns]
 
     @property
     def loading(self) -> bool:
@@ -132,6 +139,8 @@ class UsersLedger:
         if not quiet and not late:
             return None
         counted = _counted(self._last, server, self._ours) if quiet and self._last_was_quiet else None
+        if counted is not None and counted.requests:
+            self._compared.append((server.at_ns, counted))
         self._sums = _floored(_added(self._sums, self._last, server, self._ours), self._totals, self._ours)
         self._totals = _never_falling(self._totals, self._sums)
         self._last, self._last_was_quiet, self._ours = server, quiet, _Ours()

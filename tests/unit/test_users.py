@@ -316,3 +316,14 @@ def test_users_do_not_make_up_for_requests_of_ours_that_the_server_never_counted
         server.serve(0.1)
     ledger.reading(server.read(600))
     assert 18 <= ledger.totals.requests <= 20
+
+
+def test_what_was_compared_at_one_targets_reading_is_told_to_the_other_of_its_page() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    canary(ledger, server, at_s=1)
+    ledger.reading(server.read(5))
+    ledger.reading(server.read(6))  # the other target's, in which there is nothing to compare
+    ((at_ns, both),) = ledger.compared_since(0)
+    assert (at_ns, both.requests) == (5 * S, 1)
+    assert ledger.compared_since(5 * S) == []
