@@ -70,7 +70,7 @@ def test_what_is_ours_is_told_from_what_is_users(vllm: RealVllm, monitor: Monito
         _ask(vllm, 4)
     eventually(lambda: _value(monitor, users) == USERS, within_s=30, what=f"{USERS} requests of users")
     assert _value(monitor, 'kneewatch_users_tokens_total{target="joined",kind="output"}') == 4 * USERS
-    assert _value(monitor, 'kneewatch_users_e2e_seconds_count{target="joined"}') == USERS
+    assert _value(monitor, 'kneewatch_users_tpot_seconds_count{target="joined"}') == USERS
     same = 'kneewatch_users_requests_total{target="quiet"}'
     eventually(lambda: _value(monitor, same) == USERS, within_s=10, what="the same by the other target's name")
 
