@@ -58,9 +58,13 @@ def line(name: str, labels: str, value: float) -> str:
     return f"{name}{{{labels}}} {number(value)}\n" if labels else f"{name} {number(value)}\n"
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def number(value: float) -> str:
     """As Go writes it, and so Prometheus."""
+    return _number(value) if value else repr(float(value))  # two zeros are equal, and are not written alike
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _number(value: float) -> str:
     return str(floatToGoString(value))  # type: ignore[no-untyped-call]
 
 
