@@ -3,10 +3,12 @@
 from pathlib import Path
 
 from alerts import capacity
+from alerts.gpu import gpu_group
 from alerts.health import health_group
+from alerts.links import DEFAULT, Links
 from alerts.objectives import objective_rules
 from alerts.pressure import pressure_group
-from alerts.rules import RUNBOOKS, to_yaml
+from alerts.rules import to_yaml
 from probe.config import Config
 from probe.report.files import write_files
 
@@ -14,11 +16,11 @@ FILE = "kneewatch.rules.yml"
 _GENERATED = "Generated from the configuration by `kneewatch alerts`. Change that, not this file."
 
 
-def render(config: Config, *, window_scale: float = 1.0, runbooks: str = RUNBOOKS) -> dict[str, str]:
+def render(config: Config, *, window_scale: float = 1.0, links: Links = DEFAULT) -> dict[str, str]:
     """File name to YAML text; the same configuration gives the same text.
 
     `window_scale` below 1 shortens every window and waiting time, to rehearse an alert in minutes.
-    Raises ValueError unless it is above 0. `runbooks`: the address that the alerts' pages lie under.
+    Raises ValueError unless it is above 0.
     """
     if window_scale <= 0:
         raise ValueError(f"window_scale must be above 0, got {window_scale}")
@@ -27,12 +29,13 @@ def render(config: Config, *, window_scale: float = 1.0, runbooks: str = RUNBOOK
         *objectives.groups,
         capacity.capacity_group(config, window_scale),
         pressure_group(window_scale),
+        gpu_group(window_scale),
         health_group(config, window_scale),
     ]
     remarks = [_GENERATED, *(f"Left out: {text}." for text in (*objectives.left_out, *capacity.left_out(config)))]
-    return {FILE: to_yaml(groups, remarks, runbooks)}
+    return {FILE: to_yaml(groups, remarks, links)}
 
 
-def write(config: Config, out: Path, *, window_scale: float = 1.0, runbooks: str = RUNBOOKS) -> list[Path]:
+def write(config: Config, out: Path, *, window_scale: float = 1.0, links: Links = DEFAULT) -> list[Path]:
     """Writes the files into the folder `out`, made where it is missing. Raises ConfigError."""
-    return write_files(render(config, window_scale=window_scale, runbooks=runbooks), out)
+    return write_files(render(config, window_scale=window_scale, links=links), out)

@@ -3,6 +3,7 @@
 Whether it went down is judged where the runs are (probe/capacity/shift.py); the rules say it on.
 """
 
+from alerts.links import CAPACITY
 from alerts.rules import Alert, Group, now, one_of
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
@@ -48,6 +49,7 @@ def _dropped(scale: float) -> Alert:
         expr=_shifted(CONFIRMED_DROP),
         for_s=60 * scale,
         severity="page",
+        dashboard=CAPACITY,
         summary=f"{{{{ $labels.target }}}}: capacity has dropped by {DROP_RATIO:.0%} or more",
         description=(
             f"{_takes()}. Two runs one after the other were {DROP_RATIO:.0%} or more below that: the load at which"
@@ -62,6 +64,7 @@ def _down(scale: float) -> Alert:
         expr=_shifted(MEDIAN_OF_3, MANN_WHITNEY),
         for_s=600 * scale,
         severity="ticket",
+        dashboard=CAPACITY,
         summary="{{ $labels.target }}: capacity is lower than it was",
         description=(
             f"{_takes()}. That is more than runs differ by chance: the server, its settings or its hardware changed, or"
@@ -104,6 +107,7 @@ def _stale(targets: list[str], scale: float) -> Alert:
         expr=expr,
         for_s=600 * scale,
         severity="ticket",
+        dashboard=CAPACITY,
         summary=f"{{{{ $labels.target }}}}: no run has found its capacity for {stale}",
         description=(
             f"A capacity run of {{{{ $labels.target }}}} is due every day, and none has found a knee for {stale}:"

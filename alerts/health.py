@@ -4,6 +4,7 @@ They watch our own heartbeat, never traffic: a night without users is not silenc
 fails because the server is down is a task that ran.
 """
 
+from alerts.links import PROBE
 from alerts.rules import Alert, Group, one_of
 from alerts.windows import duration
 from exporters import names
@@ -30,6 +31,7 @@ def _gone(config: Config, scale: float) -> Alert:
         expr=f"max by (target) (\n  {absent}\n)",
         for_s=for_s,
         severity="page",
+        dashboard=PROBE,
         summary=f"{{{{ $labels.target }}}}: no Kneewatch that watches it has been scraped for {duration(for_s)}",
         description=(
             f"Prometheus has had no {last} of {{{{ $labels.target }}}} for {duration(for_s)}: the Kneewatch"
@@ -53,6 +55,7 @@ def _silent(config: Config, scale: float) -> Alert:
         expr=expr,
         for_s=60 * scale,
         severity="page",
+        dashboard=PROBE,
         summary="{{ $labels.target }}: no canary has run for {{ $value | humanizeDuration }}",
         description=(
             "Kneewatch runs, but a canary task for {{ $labels.target }} has not run to its end for at least"
@@ -76,6 +79,7 @@ def _unreadable(config: Config, scale: float) -> Alert:
         expr=expr,
         for_s=300 * scale,
         severity="ticket",
+        dashboard=PROBE,
         summary="{{ $labels.target }}: answers, but its metrics cannot be read",
         description=(
             "{{ $labels.target }} answers canaries, but no attempt to read its own metrics has succeeded for"

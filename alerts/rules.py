@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from alerts.links import TARGET, Links
 from alerts.windows import duration
-
-# Each alert has its page there, unless told otherwise; the name of the page is the name of the alert.
-RUNBOOKS = "https://github.com/kneewatch/kneewatch/blob/main/docs/runbooks/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +20,19 @@ class Recording:
     record: str
     expr: str
 
-    def as_yaml(self, _runbooks: str) -> dict[str, object]:
-        return {"record": self.record, "expr": self.expr}
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def as_yaml(self, _links: Links) -> dict[str, object]:
+        labels = {"labels": dict(self.labels)} if self.labels else {}
+        return {"record": self.record, "expr": self.expr, **labels}
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """An alert. `summary` and `description` are Prometheus templates."""
+    """An alert. `summary` and `description` are Prometheus templates; `dashboard` is one of those of alerts/links.py.
+
+    `keep_s`: for how long it goes on firing when the expression has no more to say (`keep_firing_for`).
+    """
 
     name: str
     expr: str
@@ -38,18 +42,22 @@ class Alert:
     description: str
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    dashboard: str = TARGET
+    keep_s: float = 0.0
 
-    def as_yaml(self, runbooks: str) -> dict[str, object]:
+    def as_yaml(self, links: Links) -> dict[str, object]:
         return {
             "alert": self.name,
             "expr": self.expr,
             "for": duration(self.for_s),
+            **({"keep_firing_for": duration(self.keep_s)} if self.keep_s else {}),
             "labels": {"severity": self.severity, **self.labels},
             "annotations": {
                 "summary": self.summary,
                 "description": self.description,
                 **self.annotations,
-                "runbook_url": f"{runbooks.rstrip('/')}/{self.name}.md",
+                "dashboard_url": links.dashboard(self.dashboard),
+                "runbook_url": links.runbook(self.name),
             },
         }
 
@@ -62,11 +70,11 @@ class Group:
     interval_s: float
     rules: Sequence[Recording | Alert]
 
-    def as_yaml(self, runbooks: str) -> dict[str, object]:
+    def as_yaml(self, links: Links) -> dict[str, object]:
         return {
             "name": self.name,
             "interval": duration(self.interval_s),
-            "rules": [rule.as_yaml(runbooks) for rule in self.rules],
+            "rules": [rule.as_yaml(links) for rule in self.rules],
         }
 
 
@@ -96,11 +104,11 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def to_yaml(groups: Sequence[Group], remarks: Sequence[str], runbooks: str = RUNBOOKS) -> str:
-    """The rules file; `remarks` become comments at its head, `runbooks` is where each alert has its page."""
+def to_yaml(groups: Sequence[Group], remarks: Sequence[str], links: Links) -> str:
+    """The rules file; `remarks` become comments at its head."""
     head = "".join(f"# {remark}\n" for remark in remarks)
     body = yaml.dump(
-        {"groups": [group.as_yaml(runbooks) for group in groups if group.rules]},
+        {"groups": [group.as_yaml(links) for group in groups if group.rules]},
         Dumper=_Dumper,
         sort_keys=False,
         width=2**31,

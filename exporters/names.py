@@ -69,6 +69,8 @@ LABELS: Mapping[str, str] = {
     "traffic": "why a request was sent: canary, capacity or ondemand",
     "outcome": "how a request, or a run, ended",
     "objective": "availability, ttft, tpot or all",
+    "verdict": "valid, or why it judges nothing: client_bound, too_few, cut_short or lost",
+    "bottleneck": "max_num_seqs, kv_cache, front_end, prefill, memory_bandwidth, host or client",
     "kind": "of tokens: prompt or output",
     "reason": "why: a short word, the same for ever",
     "source": "histogram: as the server has it; counters: only sum and count are known",
@@ -252,6 +254,9 @@ ENGINE_GENERATION_TOKENS = _server(
 SERVER_INFO = _server(
     "gauge", "server_info", "1, labelled with the engine and its version", (*_TARGET, "engine", "version")
 )
+SERVER_STARTED = _server(
+    "gauge", "server_started_timestamp_seconds", "When the server's process began, where its page says so", _TARGET
+)
 SERVER_SCRAPE_ERRORS = _server(
     "counter",
     "server_scrape_errors_total",
@@ -270,6 +275,18 @@ USERS_REQUESTS = _users(
 USERS_TOKENS = _users("counter", "users_tokens_total", "Tokens of others' requests", (*_TARGET, "kind"))
 USERS_TTFT = _users("histogram", "users_ttft_seconds", "TTFT of others' requests, as the server measures it", _TARGET)
 USERS_TPOT = _users("histogram", "users_tpot_seconds", "TPOT of others' requests, as the server measures it", _TARGET)
+USERS_GOOD = _users(
+    "counter",
+    "users_good_requests_total",
+    "Others' requests within a latency objective, as far as the server's buckets tell (users_objective_seconds)",
+    (*_TARGET, "objective"),
+)
+USERS_OBJECTIVE_SECONDS = _users(
+    "gauge",
+    "users_objective_seconds",
+    "What others' requests are judged by: the lowest bound of the server's buckets at or above the objective",
+    (*_TARGET, "objective"),
+)
 
 # Joined: what only client, server and GPU together tell; absent where it cannot be told.
 TTFT_GAP = _joined(
@@ -341,6 +358,21 @@ CAPACITY_RPS_UPPER = _capacity(
     _KNEE,
 )
 CAPACITY_TOKENS = _capacity("gauge", "capacity_output_tokens_per_second", "Output tokens per second at the knee", _KNEE)
+HEADROOM = _capacity(
+    "gauge",
+    "capacity_headroom_ratio",
+    "1 less users' share of the capacity, in requests or in output tokens, whichever is more; below 0: beyond it",
+    _KNEE,
+)
+BOTTLENECK = _capacity(
+    "gauge",
+    "capacity_bottleneck",
+    "1 for what limits the server, as the last result of this mode says, 0 for what does not",
+    (*_KNEE, "bottleneck"),
+)
+CAPACITY_STEPS = _capacity(
+    "counter", "capacity_steps_total", "Steps of capacity runs, by whether they judge anything", ("target", "verdict")
+)
 MODEL_RESIDUAL = _capacity(
     "gauge",
     "capacity_model_residual_ratio",
@@ -390,6 +422,14 @@ OVER_OBJECTIVE = _capacity(
 # Self. The label is `task`, because Prometheus puts its own `job` on every series.
 BUILD_INFO = _monitor("gauge", "build_info", "1, labelled with Kneewatch's version", ("version",))
 CONFIG_HASH = _monitor("gauge", "config_hash_info", "1, labelled with a digest of the configuration", ("hash",))
+CONFIG_VALID = _monitor(
+    "gauge",
+    "config_file_valid",
+    "1 while the configuration file is one that Kneewatch would start with, 0 when a restart would fail",
+)
+CPU = _monitor("counter", "process_cpu_seconds_total", "CPU time of the monitor's process, its children apart")
+MEMORY = _monitor("gauge", "process_resident_memory_bytes", "Memory of the monitor's process")
+STARTED = _monitor("gauge", "process_start_time_seconds", "When the monitor began")
 TASK_FAILURES = _monitor(
     "counter", "job_failures_total", "Scheduled tasks that failed, were late or were skipped", ("task", "target")
 )

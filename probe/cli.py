@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from alerts.rules import RUNBOOKS
+from alerts.links import RUNBOOKS, Links
 from probe import __version__
 from probe.config import Config, load_config, show
 from probe.config_errors import did_you_mean
@@ -356,7 +356,7 @@ def alerts(
     """Write the Prometheus rules, kneewatch.rules.yml."""
     from alerts.build import write
 
-    _say_written(write(load_config(config), out, runbooks=check_runbooks(runbooks)))
+    _say_written(write(load_config(config), out, links=Links(runbooks=check_runbooks(runbooks))))
 
 
 @app.command()

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from alerts import build
-from alerts.rules import RUNBOOKS
+from alerts.links import RUNBOOKS
 from exporters import names
 from probe.config import config_from, load_config
 

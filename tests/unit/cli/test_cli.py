@@ -16,7 +16,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from alerts.build import FILE
-from alerts.rules import RUNBOOKS
+from alerts.links import RUNBOOKS
 from dashboards.target import UID
 from probe import __version__
 from probe.cli import app, main
