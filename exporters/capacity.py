@@ -7,14 +7,20 @@ from prometheus_client import CollectorRegistry
 from exporters import names
 from exporters.registry import counter, gauge
 from probe import guard
+from probe.capacity.bottleneck import BOTTLENECKS
 from probe.capacity.fingerprint import alike, as_number, fingerprint
+from probe.capacity.headroom import headroom
 from probe.capacity.shift import METHODS
-from probe.records import CapacityResult, Shift
+from probe.records import Capacity, CapacityResult, Shift, StepSummary, Users
+from probe.summary import CUT_SHORT, TOO_FEW
 
 # What `capacity_runs_total` may say beside Stopped.by: a run that a pre-flight check did not let start.
 REFUSED = "refused"
 _FORECAST = "forecast"
 _OUTCOMES = ("done", "guard", "budget", "interrupt", "error", REFUSED)
+# What a step judges, or why it judges nothing; whatever else a step may have died of is "lost".
+_VALID, _LOST = "valid", "lost"
+_VERDICTS = {None: _VALID, "client_bound": "client_bound", TOO_FEW: "too_few", CUT_SHORT: "cut_short"}
 
 
 class CapacityExporter:
@@ -26,6 +32,9 @@ class CapacityExporter:
         self._upper = gauge(names.CAPACITY_RPS_UPPER, registry)
         self._tokens = gauge(names.CAPACITY_TOKENS, registry)
         self._concurrency = gauge(names.KNEE_CONCURRENCY, registry)
+        self._headroom = gauge(names.HEADROOM, registry)
+        self._bottleneck = gauge(names.BOTTLENECK, registry)
+        self._steps = counter(names.CAPACITY_STEPS, registry)
         self._residual = gauge(names.MODEL_RESIDUAL, registry)
         self._last_success = gauge(names.CAPACITY_LAST_SUCCESS, registry)
         self._fingerprint = gauge(names.CAPACITY_FINGERPRINT, registry)
@@ -37,7 +46,8 @@ class CapacityExporter:
         self._refusals = counter(names.CAPACITY_REFUSALS, registry)
         self._trips = counter(names.GUARD_TRIPS, registry)
         self._over = counter(names.OVER_OBJECTIVE, registry)
-        self._shown: dict[tuple[str, bool], tuple[str, ...]] = {}  # the labels of the knee, by target; forecasts apart
+        # The labels of the knee, and what was found, by target; forecasts apart.
+        self._shown: dict[tuple[str, bool], tuple[tuple[str, ...], Capacity]] = {}
         self._compared: dict[tuple[str, bool], tuple[str, ...]] = {}  # and of its shift
 
     def expect(self, target: str) -> None:
@@ -48,12 +58,16 @@ class CapacityExporter:
             self._trips.labels(target, reason)
         for reason in guard.REFUSALS:
             self._refusals.labels(target, reason)
+        for verdict in (*_VERDICTS.values(), _LOST):
+            self._steps.labels(target, verdict)
         self._over.labels(target)
 
     def observe(self, result: CapacityResult) -> None:
         """Counts a run that has just ended, and publishes its knee."""
         self._runs.labels(result.target, result.stopped.by).inc()
         self._over.labels(result.target).inc(result.cost.over_objective_seconds)
+        for step in result.steps:
+            self._steps.labels(result.target, _verdict(step)).inc()
         for reason in _trips(result):
             self._trips.labels(result.target, reason).inc()
         self.restore(result)
@@ -75,7 +89,7 @@ class CapacityExporter:
             return
         labels = _labels(result)
         key = (result.target, capacity.mode == _FORECAST)
-        before = self._shown.get(key, labels)
+        before = self._shown[key][0] if key in self._shown else labels
         for metric, value in (
             (self._rps, capacity.requests_per_second),
             (self._last_success, result.ended_s),
@@ -89,7 +103,31 @@ class CapacityExporter:
                 metric.remove(*before)
             if value is not None:
                 metric.labels(*labels).set(value)
-        self._shown[key] = labels
+        self._show_bottleneck(before, labels, capacity.bottleneck)
+        with suppress(KeyError):
+            self._headroom.remove(*before)
+        self._shown[key] = labels, capacity
+
+    def _show_bottleneck(self, before: tuple[str, ...], labels: tuple[str, ...], found: str | None) -> None:
+        for name in BOTTLENECKS:
+            with suppress(KeyError):
+                self._bottleneck.remove(*before, name)
+        if found is not None:
+            for name in BOTTLENECKS:
+                self._bottleneck.labels(*labels, name).set(name == found)
+
+    def live(self, target: str, users: Users | None) -> None:
+        """Publishes what users leave of each capacity now; nothing where it is not known what they ask."""
+        for forecast in (False, True):
+            if (target, forecast) not in self._shown:
+                continue
+            labels, capacity = self._shown[target, forecast]
+            left = headroom(users, capacity)
+            if left is not None:
+                self._headroom.labels(*labels).set(left)
+            else:
+                with suppress(KeyError):
+                    self._headroom.remove(*labels)
 
     def verified(self, result: CapacityResult, forecast: CapacityResult | None) -> None:
         """Publishes by how much the last forecast was off, where a run has measured what it was about."""
@@ -130,6 +168,10 @@ def _trips(result: CapacityResult) -> list[str]:
     if stopped.by == "guard" and (not trips or trips[-1] != stopped.reason):
         trips.append(stopped.reason or "unknown")
     return trips
+
+
+def _verdict(step: StepSummary) -> str:
+    return _VERDICTS.get(step.reason, _LOST)
 
 
 def _labels(result: CapacityResult) -> tuple[str, ...]:

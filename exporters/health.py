@@ -1,9 +1,14 @@
 """Kneewatch on itself, as series: version, configuration, scheduled tasks, event loop."""
 
-from prometheus_client import CollectorRegistry
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
+from prometheus_client.registry import Collector
 
 from exporters import names
 from exporters.registry import counter, gauge, histogram
+
+_PROCESS = (names.CPU, names.MEMORY, names.STARTED)
 
 
 class HealthExporter:
@@ -12,6 +17,9 @@ class HealthExporter:
     def __init__(self, registry: CollectorRegistry, version: str, config_hash: str) -> None:
         gauge(names.BUILD_INFO, registry).labels(version).set(1)
         gauge(names.CONFIG_HASH, registry).labels(config_hash).set(1)
+        registry.register(_Process())
+        self._config_valid = gauge(names.CONFIG_VALID, registry)
+        self._config_valid.set(1)
         self._failures = counter(names.TASK_FAILURES, registry)
         self._last_success = gauge(names.TASK_LAST_SUCCESS, registry)
         self._interval = gauge(names.TASK_INTERVAL, registry)
@@ -37,6 +45,24 @@ class HealthExporter:
         """A task began, so long after it was due."""
         self._lateness.labels(task).observe(seconds)
 
+    def config_file(self, *, valid: bool) -> None:
+        """The configuration file was read again."""
+        self._config_valid.set(valid)
+
     def loop_lag(self, seconds: float) -> None:
         """One sample of how late the event loop woke."""
         self._lag.observe(seconds)
+
+
+class _Process(Collector):
+    """What the monitor itself takes of the machine, as far as /proc tells it."""
+
+    def __init__(self) -> None:
+        self._all = ProcessCollector(namespace=names.PREFIX.rstrip("_"), registry=None)
+
+    def collect(self) -> Iterator[Metric]:
+        listed = {series.name.removesuffix("_total"): series for series in _PROCESS}
+        for metric in self._all.collect():
+            if metric.name in listed:
+                metric.documentation = listed[metric.name].help
+                yield metric

@@ -1,9 +1,12 @@
 """The server's own metrics, relayed under names that do not change with its version; and the users' part of them."""
 
+from collections.abc import Mapping
+from math import inf
+
 from exporters import names
 from exporters.names import Series
 from exporters.relay import Lines, Relay
-from probe.records import Histogram, ServerSnapshot, UsersTotals
+from probe.records import Histogram, Objectives, ServerSnapshot, UsersTotals
 
 _PLAIN: tuple[tuple[Series, str], ...] = (
     (names.SERVER_RUNNING, "running"),
@@ -46,6 +49,7 @@ _USERS_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
     (names.USERS_TPOT, "tpot"),
 )
 _STATE = (names.SERVER_UP, names.SERVER_SCRAPE_ERRORS, names.SERVER_SCRAPE_SECONDS, names.SERVER_SCRAPE_BYTES)
+_ROUNDING = 1e-9
 # vLLM before 0.20 does not say why a request waits.
 _NO_REASON = "unknown"
 
@@ -60,6 +64,7 @@ class ServerExporter:
                 *_STATE,
                 names.SERVER_WAITING,
                 names.SERVER_INFO,
+                names.SERVER_STARTED,
                 names.SERVER_ADAPTER,
                 names.SERVER_PREEMPTIONS_PER_REQUEST,
                 *(series for series, _ in (*_PLAIN, *_HISTOGRAMS, *_ENGINES)),
@@ -76,6 +81,7 @@ class ServerExporter:
         lines.value(names.SERVER_SCRAPE_SECONDS, [target], seconds)
         lines.value(names.SERVER_SCRAPE_BYTES, [target], page_bytes)
         lines.value(names.SERVER_INFO, [target, snapshot.engine, snapshot.version], 1.0)
+        lines.value(names.SERVER_STARTED, [target], snapshot.started_s)
         for series, field in _PLAIN:
             lines.value(series, [target], getattr(snapshot, field))
         for reason, count in _waiting(snapshot).items():
@@ -108,8 +114,11 @@ class ServerExporter:
 class UsersExporter:
     """Users' own traffic of each target. It stands while a server cannot be read: counters do."""
 
-    def __init__(self) -> None:
-        self.relay = Relay((names.USERS_REQUESTS, names.USERS_TOKENS, *(series for series, _ in _USERS_HISTOGRAMS)))
+    def __init__(self, objectives: Mapping[str, Objectives]) -> None:
+        """`objectives` by target."""
+        self._objectives = objectives
+        plain = (names.USERS_REQUESTS, names.USERS_TOKENS, names.USERS_GOOD, names.USERS_OBJECTIVE_SECONDS)
+        self.relay = Relay((*plain, *(series for series, _ in _USERS_HISTOGRAMS)))
 
     def observe(self, target: str, totals: UsersTotals) -> None:
         lines = Lines()
@@ -118,7 +127,20 @@ class UsersExporter:
         lines.value(names.USERS_TOKENS, [target, "output"], totals.output_tokens)
         for series, key in _USERS_HISTOGRAMS:
             lines.histogram(series, [target], totals.histograms.get(key))
+        for name, objective in self._objectives[target].latencies().items():
+            bound_s, good = _within(totals.histograms.get(name), objective.within_s)
+            lines.value(names.USERS_OBJECTIVE_SECONDS, [target, name], bound_s)
+            lines.value(names.USERS_GOOD, [target, name], good)
         self.relay.put(target, lines)
+
+
+def _within(histogram: Histogram | None, seconds: float) -> tuple[float | None, float | None]:
+    """The lowest bound at or above a threshold, and how many samples are within it; None above the last one.
+
+    At or above: what is counted as too slow was too slow.
+    """
+    buckets = histogram.buckets if histogram is not None else ()
+    return next(((le, count) for le, count in buckets if seconds * (1 - _ROUNDING) <= le < inf), (None, None))
 
 
 def _waiting(snapshot: ServerSnapshot) -> dict[str, float]:

@@ -13,6 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -29,6 +30,7 @@ from probe.capacity.fingerprint import figure
 from probe.capacity.shift import shift, wants_confirmation
 from probe.clock import Clock
 from probe.config import Config, config_hash, show
+from probe.config_watch import verdicts
 from probe.errors import TargetError
 from probe.gpu.readers import GpuReaders
 from probe.load.lag import lags
@@ -66,14 +68,19 @@ _SWITCH_S = 0.0005
 class App:
     """The monitor: everything of one process."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
-        """Raises ConfigError where the store cannot be opened."""
+    def __init__(self, config: Config, clock: Clock, file: Path | None = None) -> None:
+        """`file`: where the configuration came from, to see when it changes.
+
+        Raises ConfigError where the store cannot be opened.
+        """
         self.config = config
+        self._file = file
         self._clock = clock
         registry = CollectorRegistry()
-        self._client = ProbeExporter({t.name: config.objectives_of(t) for t in config.targets})
+        objectives = {target.name: config.objectives_of(target) for target in config.targets}
+        self._client = ProbeExporter(objectives)
         self._server = ServerExporter(tuple(target.name for target in config.targets), REASONS)
-        self._users = UsersExporter()
+        self._users = UsersExporter(objectives)
         self._joined = JoinedExporter()
         self._gpus = GpuExporter(tuple(target.name for target in config.targets if target.gpu.is_read))
         self._capacity = CapacityExporter(registry)
@@ -119,12 +126,13 @@ class App:
             gc.set_threshold(_GARBAGE)
             sys.setswitchinterval(_SWITCH_S)
             self._schedule.start()
-            lag = asyncio.create_task(self._watch_loop())
+            beside = [asyncio.create_task(self._watch_loop()), asyncio.create_task(self._watch_file())]
             ready(url)
             try:
                 await stop.wait()
             finally:
-                lag.cancel()
+                for task in beside:
+                    task.cancel()
                 await asyncio.gather(*(watch.end_load() for watch in self.watches.values()))
                 await self._schedule.stop()
                 await asyncio.gather(*(watch.close() for watch in self.watches.values()), self._readers.close())
@@ -173,6 +181,7 @@ class App:
 
     def joined(self, target: str, found: CrossChecks) -> None:
         self._joined.observe(target, found)
+        self._capacity.live(target, self.watches[target].users)
 
     def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
         if snapshot is None:
@@ -275,6 +284,11 @@ class App:
     async def _watch_loop(self) -> None:
         async for lag in lags(self._clock, _LAG_INTERVAL_S):
             self._health.loop_lag(lag)
+
+    async def _watch_file(self) -> None:
+        if self._file is not None:
+            async for valid in verdicts(self._file):
+                self._health.config_file(valid=valid)
 
 
 def _tasks(watch: TargetWatch) -> Iterator[tuple[str, float, Callable[[], Awaitable[object]]]]:

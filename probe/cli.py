@@ -104,7 +104,7 @@ def run(config: ConfigFile) -> None:
     loaded = load_config(config)
 
     async def serve() -> None:
-        await App(loaded, SystemClock()).run(asyncio.Event())
+        await App(loaded, SystemClock(), config).run(asyncio.Event())
 
     uvloop.run(serve())
 

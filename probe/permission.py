@@ -4,12 +4,13 @@ In: what the monitor saw on the way (canaries, readings), what was spent, and th
 guard.REFUSALS.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from probe import slo
 from probe.burn import Burn
+from probe.capacity.headroom import Share, share
 from probe.clock import Clock
 from probe.config import CapacityConfig
 from probe.guard import GuardLimits
@@ -144,28 +145,21 @@ def _burning(burn: Mapping[str, float]) -> GuardVerdict | None:
 
 def _loaded(users: Users | None, known: Capacity | None) -> GuardVerdict | None:
     """By requests and by output tokens: users' requests may be longer than ours."""
-    shares = list(_shares(users, known))
-    if not shares or max(shares)[0] <= MAX_LIVE_SHARE:
+    used = _share(users, known)
+    if used is None or used.ratio <= MAX_LIVE_SHARE:
         return None
-    share, words = max(shares)
-    return _no("live_load", f"users take {share:.0%} of the capacity ({words}), more than {MAX_LIVE_SHARE:.0%}")
+    words = f"{used.live:.3g} of {used.most:.3g} {used.unit}"
+    return _no("live_load", f"users take {used.ratio:.0%} of the capacity ({words}), more than {MAX_LIVE_SHARE:.0%}")
 
 
-def _shares(users: Users | None, known: Capacity | None) -> Sequence[tuple[float, str]]:
-    if users is None or known is None or known.upper is None:  # a lower bound says nothing of what is too much
-        return []
-    pairs = (
-        (users.requests_per_second, known.requests_per_second, "requests/s"),
-        (users.output_tokens_per_second, known.output_tokens_per_second, "output tokens/s"),
-    )
-    return [
-        (live / most, f"{live:.3g} of {most:.3g} {unit}") for live, most, unit in pairs if live is not None and most
-    ]
+def _share(users: Users | None, known: Capacity | None) -> Share | None:
+    # A lower bound says nothing of what is too much.
+    return share(users, known) if known is not None and known.upper is not None else None
 
 
 def _unchecked(burn: Mapping[str, float], users: Users | None, known: Capacity | None) -> tuple[str, ...]:
     words = [] if burn else ["burn rate: no canary judged an objective within the last hour"]
-    if not _shares(users, known):
+    if _share(users, known) is None:
         why = "the server has been watched for too short a time" if users is None else "no capacity with an upper bound"
         words.append(f"live load: {why}")
     return tuple(words)

@@ -26,6 +26,7 @@ from probe.records import (
     Outcome,
     RequestRecord,
     TargetStatus,
+    Users,
 )
 from probe.server.scrape import Scraper
 from probe.server_watch import GpuReader, ServerWatch
@@ -275,6 +276,11 @@ class TargetWatch:
             self._ramp = None
             self._ramp_ended.set()
 
+    @property
+    def users(self) -> Users | None:
+        """What others ask of the server, over the last minutes; None where that is not known."""
+        return self._reads.users
+
     def status(self) -> TargetStatus:
         """The target as pages and terminals show it."""
         recent = self._canary.recent
@@ -292,7 +298,7 @@ class TargetWatch:
             gpus=self._reads.gpus,
             gpu_error=self._reads.gpu_error,
             checks=self._reads.checks,
-            users=self._reads.users,
+            users=self.users,
             capacity=self._last_result,
             forecast=self.last_forecast,
             measured=self._measured,

@@ -102,6 +102,7 @@ def whole_snapshot() -> ServerSnapshot:
     """A reading with everything a server can say."""
     times = Histogram(buckets=((0.3, 1.0), (0.5, 2.0), (float("inf"), 3.0)), sum=1.5)
     return snapshot(
+        started_s=1.7e9,
         running=3.0,
         waiting=2.0,
         waiting_by_reason={"capacity": 2.0, "deferred": 0.0},

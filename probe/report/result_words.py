@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from probe.capacity.fingerprint import alike
+from probe.capacity.headroom import headroom as left_of
+from probe.capacity.headroom import share
 from probe.records import Capacity, CapacityResult, Roofline
 from probe.report.words import ago, milliseconds, number, percent
 from probe.words import one_line
@@ -126,10 +128,7 @@ def knee_words(capacity: Capacity) -> str:
 
 def headroom(result: CapacityResult) -> float | None:
     """1 - live load / capacity, at least, where the capacity is a lower bound; None where one of them is not known."""
-    capacity, live_rps = result.capacity, result.users.requests_per_second
-    if not capacity.requests_per_second or live_rps is None:
-        return None
-    return 1 - live_rps / capacity.requests_per_second
+    return left_of(result.users, result.capacity)
 
 
 def advice(result: CapacityResult) -> str:
@@ -177,11 +176,11 @@ def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:
 
 
 def _beside(result: CapacityResult) -> Iterator[tuple[str, str]]:
-    left, live_rps = headroom(result), result.users.requests_per_second
-    if left is not None:
+    used = share(result.users, result.capacity)
+    if used is not None:
         least = "at least " if result.capacity.upper is None else ""
-        asked = f"{least}{percent(max(left, 0.0))}: users ask for {number(live_rps)} requests/s"
-        yield "Headroom", asked if live_rps else "all of it: nobody else asks for anything"
+        asked = f"{least}{percent(max(1 - used.ratio, 0.0))}: users ask for {number(used.live)} {used.unit}"
+        yield "Headroom", asked if used.live else "all of it: nobody else asks for anything"
     elif result.capacity.requests_per_second is not None:
         yield "Headroom", "not known: the server does not say what users ask for"
     bounds = [step.error_bound_s for step in result.steps if step.valid]

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from exporters.capacity import CapacityExporter
 from probe.capacity.fingerprint import fingerprint, from_number
-from probe.records import Baseline, Capacity, Shift, Stopped
+from probe.records import Baseline, Capacity, Shift, Stopped, Users
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
 GUARD_REASONS = (
@@ -45,6 +45,7 @@ def test_before_any_run_there_is_no_figure() -> None:
     registry, _ = _registry()
     assert {name for name, _ in samples(registry)} <= {
         "kneewatch_capacity_runs_total",
+        "kneewatch_capacity_steps_total",
         "kneewatch_capacity_over_objective_seconds_total",
         "kneewatch_capacity_refusals_total",
         "kneewatch_guard_trips_total",
@@ -235,3 +236,62 @@ def test_a_forecast_of_another_server_is_not_judged() -> None:
     registry, exporter = _registry()
     exporter.verified(result(), result(model="another", capacity=Capacity("forecast", 9.0)))
     assert values(registry, RESIDUAL) == []
+
+
+def _headroom(registry: CollectorRegistry, mode: str) -> float | None:
+    return value(registry, "kneewatch_capacity_headroom_ratio", **LABELS | {"mode": mode})
+
+
+def test_headroom_is_what_users_leave_of_each_capacity_now() -> None:
+    registry, exporter = _registry()
+    exporter.live("a", Users(4.0, None))
+    assert values(registry, "kneewatch_capacity_headroom_ratio") == []  # of nothing
+    exporter.observe(result())
+    forecast = Capacity(mode="forecast", requests_per_second=16.0, output_tokens_per_second=100.0)
+    exporter.restore(result(capacity=forecast))
+    exporter.live("a", Users(4.0, 90.0))
+    assert _headroom(registry, "empirical") == pytest.approx(0.6)
+    assert _headroom(registry, "forecast") == pytest.approx(0.1)  # by tokens
+    exporter.live("a", Users(20.0, None))
+    assert _headroom(registry, "empirical") == pytest.approx(-1.0)
+    exporter.live("a", None)
+    assert values(registry, "kneewatch_capacity_headroom_ratio") == []
+
+
+def test_headroom_of_a_capacity_that_was_replaced_is_gone() -> None:
+    registry, exporter = _registry()
+    exporter.observe(result())
+    exporter.live("a", Users(4.0, None))
+    exporter.observe(result(model="other"))
+    assert values(registry, "kneewatch_capacity_headroom_ratio") == []
+    exporter.live("a", Users(4.0, None))
+    assert len(values(registry, "kneewatch_capacity_headroom_ratio")) == 1
+
+
+def test_one_bottleneck_of_all_is_told_and_none_where_none_was_found() -> None:
+    registry, exporter = _registry()
+    found = replace(result().capacity, bottleneck="kv_cache")
+    exporter.observe(result(capacity=found))
+    assert value(registry, "kneewatch_capacity_bottleneck", **LABELS, bottleneck="kv_cache") == 1
+    assert value(registry, "kneewatch_capacity_bottleneck", **LABELS, bottleneck="prefill") == 0
+    assert sum(values(registry, "kneewatch_capacity_bottleneck")) == 1
+    exporter.observe(result())
+    assert values(registry, "kneewatch_capacity_bottleneck") == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [
+        (None, "valid"),
+        ("client_bound", "client_bound"),
+        ("too_few_requests", "too_few"),
+        ("cut_short", "cut_short"),
+        ("worker_lost", "lost"),
+    ],
+)
+def test_steps_count_by_whether_they_judge_anything(reason: str | None, verdict: str) -> None:
+    registry, exporter = _registry()
+    assert values(registry, "kneewatch_capacity_steps_total") == [0.0] * 5
+    exporter.observe(result(steps=(replace(step(), valid=reason is None, reason=reason),)))
+    assert value(registry, "kneewatch_capacity_steps_total", target="a", verdict=verdict) == 1
+    assert sum(values(registry, "kneewatch_capacity_steps_total")) == 1

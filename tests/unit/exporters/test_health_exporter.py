@@ -1,5 +1,7 @@
 """Kneewatch on itself: tasks alive or not, and how late its loop was."""
 
+import time
+
 from exposition import value, values
 from prometheus_client import CollectorRegistry
 
@@ -52,3 +54,19 @@ def test_the_lag_of_the_loop_is_a_histogram() -> None:
     assert value(registry, "kneewatch_event_loop_lag_seconds_bucket", le="0.005") == 2
     assert value(registry, "kneewatch_event_loop_lag_seconds_bucket", le="1.0") == 2
     assert value(registry, "kneewatch_event_loop_lag_seconds_count") == 3
+
+
+def test_the_configuration_file_counts_as_good_until_it_is_not() -> None:
+    registry, health = _registry()
+    assert values(registry, "kneewatch_config_file_valid") == [1.0]
+    health.config_file(valid=False)
+    assert values(registry, "kneewatch_config_file_valid") == [0.0]
+
+
+def test_the_process_is_told_of() -> None:
+    registry, _ = _registry()
+    (memory,) = values(registry, "kneewatch_process_resident_memory_bytes")
+    (started,) = values(registry, "kneewatch_process_start_time_seconds")
+    assert 1e6 < memory < 1e11
+    assert time.time() - 86_400 < started <= time.time() + 60
+    assert values(registry, "kneewatch_process_cpu_seconds_total")[0] > 0

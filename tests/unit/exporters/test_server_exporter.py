@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from example_records import snapshot, whole_snapshot
+from example_records import CHAT, snapshot, whole_snapshot
 from exposition import samples, value, values
 
 from exporters import names
 from exporters.relay import Relay
 from exporters.server import ServerExporter, UsersExporter
-from probe.records import EngineReading, Histogram, ServerSnapshot, UsersTotals
+from probe.records import EngineReading, Histogram, Objective, Objectives, ServerSnapshot, UsersTotals
 
 
 class Exporter(ServerExporter):
@@ -186,7 +186,7 @@ def test_what_a_server_offers_on_request_is_relayed() -> None:
 
 
 def test_users_are_told_in_the_servers_buckets_and_only_as_far_as_they_are_known() -> None:
-    exporter = UsersExporter()
+    exporter = UsersExporter({"a": CHAT})
     times = Histogram(((0.3, 1.0), (float("inf"), 3.0)), 1.5)
     exporter.observe("a", UsersTotals(5.0, None, 40.0, {"ttft": times}))
     assert value(exporter.relay, "kneewatch_users_requests_total", target="a") == 5
@@ -194,3 +194,25 @@ def test_users_are_told_in_the_servers_buckets_and_only_as_far_as_they_are_known
     assert value(exporter.relay, "kneewatch_users_tokens_total", target="a", kind="prompt") is None
     assert value(exporter.relay, "kneewatch_users_ttft_seconds_bucket", target="a", le="0.3") == 1
     assert values(exporter.relay, "kneewatch_users_tpot_seconds_count") == []
+
+
+@pytest.mark.parametrize(
+    ("within_s", "bound_s", "good"),
+    [
+        (0.3, 0.3, 1.0),
+        (0.1 + 0.2, 0.3, 1.0),  # 0.30000000000000004
+        (0.29, 0.3, 1.0),
+        (0.31, 0.5, 2.0),  # counted as too slow is only what was too slow
+        (0.6, None, None),  # no bound is above it but the infinite one
+    ],
+)
+def test_users_are_judged_by_the_lowest_bound_at_or_above_the_objective(
+    within_s: float, bound_s: float | None, good: float | None
+) -> None:
+    exporter = UsersExporter({"a": Objectives("o", ttft=Objective(0.95, within_s), tpot=Objective(0.95, 0.05))})
+    times = Histogram(((0.3, 1.0), (0.5, 2.0), (float("inf"), 3.0)), 1.5)
+    exporter.observe("a", UsersTotals(5.0, None, 40.0, {"ttft": times}))
+    of_ttft = {"target": "a", "objective": "ttft"}
+    assert value(exporter.relay, "kneewatch_users_objective_seconds", **of_ttft) == bound_s
+    assert value(exporter.relay, "kneewatch_users_good_requests_total", **of_ttft) == good
+    assert value(exporter.relay, "kneewatch_users_objective_seconds", target="a", objective="tpot") is None
