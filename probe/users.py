@@ -12,7 +12,7 @@ server does), or above. What is left is the users'; where nobody else was there,
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
@@ -46,6 +46,8 @@ class _Ours:
     prompt_tokens: int = 0
     output_tokens: int = 0
     samples: Mapping[str, "array[float]"] = field(default_factory=lambda: {key: array("d") for key in _KEYS})
+    # Samples of the account before that the server had counted earlier still, as nobody's but a user's.
+    owed: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def add(self, record: RequestRecord) -> None:
         ended = record.outcome in _ENDED
@@ -141,9 +143,12 @@ class UsersLedger:
         counted = _counted(self._last, server, self._ours) if quiet and self._last_was_quiet else None
         if counted is not None and counted.requests:
             self._compared.append((server.at_ns, counted))
-        self._sums = _floored(_added(self._sums, self._last, server, self._ours), self._totals, self._ours)
+        added, uncounted = _added(self._sums, self._last, server, self._ours)
+        self._sums = _floored(added, self._totals, self._ours)
         self._totals = _never_falling(self._totals, self._sums)
-        self._last, self._last_was_quiet, self._ours = server, quiet, _Ours()
+        # One that was under way when the last account was made up is taken off those that come.
+        owed = {} if self._last_was_quiet else uncounted
+        self._last, self._last_was_quiet, self._ours = server, quiet, _Ours(owed=owed)
         return counted
 
 
@@ -186,22 +191,28 @@ def _counted(last: ServerSnapshot, server: ServerSnapshot, ours: _Ours) -> Count
     )
 
 
-def _added(sums: UsersTotals, last: ServerSnapshot, server: ServerSnapshot, ours: _Ours) -> UsersTotals:
+def _added(
+    sums: UsersTotals, last: ServerSnapshot, server: ServerSnapshot, ours: _Ours
+) -> tuple[UsersTotals, Mapping[str, Sequence[float]]]:
+    """The sums with one account more, and those of our samples that the server did not count in it."""
+    uncounted = {}
     requests = ours.begun if counts_first_tokens(server) else ours.ended
     histograms = dict(sums.histograms)
     for key in _KEYS:
         before, after = (reading.histograms.get(key) for reading in (last, server))
         if before is None or after is None or not _alike(before, after):
             continue
-        grown = without(_difference(before, after), ours.of(key))
+        grown, uncounted[key] = without(_difference(before, after), ours.of(key))
+        grown, _ = without(grown, ours.owed.get(key, ()))
         known = histograms.get(key)
         histograms[key] = _sum(known, grown) if known is not None and _alike(known, grown) else grown
-    return UsersTotals(
+    totals = UsersTotals(
         _plus(sums.requests, _grown(requests_counted(last), requests_counted(server)), requests),
         _plus(sums.prompt_tokens, _grown(last.prompt_tokens, server.prompt_tokens), ours.prompt_tokens),
         _plus(sums.output_tokens, _grown(last.generation_tokens, server.generation_tokens), ours.output_tokens),
         histograms,
     )
+    return totals, uncounted
 
 
 def _floored(sums: UsersTotals, totals: UsersTotals, ours: _Ours) -> UsersTotals:
@@ -234,27 +245,31 @@ def _never_falling(totals: UsersTotals, sums: UsersTotals) -> UsersTotals:
     )
 
 
-def without(grown: Histogram, ours: Iterable[float]) -> Histogram:
+def without(grown: Histogram, ours: Iterable[float]) -> tuple[Histogram, Sequence[float]]:
     """A histogram less these samples: each from the bucket it belongs to by our clock, or from the nearest one below
-    that holds something, or above. Samples that find nothing were not counted. The sum stays within what the buckets
-    that are left allow, and is zero where they are empty.
+    that holds something, or above. Samples that find nothing were not counted; they are given beside it. The sum stays
+    within what the buckets that are left allow, and is zero where they are empty.
     """
     bounds = [le for le, _ in grown.buckets]
     counts = [after - before for before, after in pairwise([0.0, *(count for _, count in grown.buckets)])]
     taken_s = 0.0
+    uncounted = []
     for value in sorted(ours, reverse=True):
         own = min(bisect_left(bounds, value), len(bounds) - 1)
         i = next((i for i in (*range(own, -1, -1), *range(own + 1, len(bounds))) if counts[i] >= 1), None)
         if i is not None:
             counts[i] -= 1
             taken_s += min(max(value, bounds[i - 1] if i else 0.0), bounds[i])
+        else:
+            uncounted.append(value)
     least = sum(count * (bounds[i - 1] if i else 0.0) for i, count in enumerate(counts))
     most = sum(count * bounds[i] for i, count in enumerate(counts) if count)
     cumulative, total = [], 0.0
     for count in counts:
         total += count
         cumulative.append(total)
-    return Histogram(tuple(zip(bounds, cumulative, strict=True)), min(max(grown.sum - taken_s, least), most))
+    left = Histogram(tuple(zip(bounds, cumulative, strict=True)), min(max(grown.sum - taken_s, least), most))
+    return left, uncounted
 
 
 def _grown(before: float | None, after: float | None) -> float | None:
