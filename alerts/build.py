@@ -7,20 +7,24 @@ from alerts.gpu import gpu_group
 from alerts.health import health_group
 from alerts.links import DEFAULT, Links
 from alerts.objectives import objective_rules
+from alerts.operator import Manifest
 from alerts.pressure import pressure_group
-from alerts.rules import to_yaml
+from alerts.rules import content, to_yaml
+from alerts.trends import trends_group
 from probe.config import Config
 from probe.report.files import write_files
 
-FILE = "kneewatch.rules.yml"
+FILE, MANIFEST_FILE = "kneewatch.rules.yml", "kneewatch.prometheusrule.yml"
 _GENERATED = "Generated from the configuration by `kneewatch alerts`. Change that, not this file."
 
 
-def render(config: Config, *, window_scale: float = 1.0, links: Links = DEFAULT) -> dict[str, str]:
+def render(
+    config: Config, *, window_scale: float = 1.0, links: Links = DEFAULT, manifest: Manifest | None = None
+) -> dict[str, str]:
     """File name to YAML text; the same configuration gives the same text.
 
-    `window_scale` below 1 shortens every window and waiting time, to rehearse an alert in minutes.
-    Raises ValueError unless it is above 0.
+    `window_scale` below 1 shortens every window and waiting time, to rehearse an alert in minutes. With a `manifest`
+    the rules are in an object for the Prometheus Operator. Raises ValueError unless `window_scale` is above 0.
     """
     if window_scale <= 0:
         raise ValueError(f"window_scale must be above 0, got {window_scale}")
@@ -31,11 +35,31 @@ def render(config: Config, *, window_scale: float = 1.0, links: Links = DEFAULT)
         pressure_group(window_scale),
         gpu_group(window_scale),
         health_group(config, window_scale),
+        trends_group(window_scale),
     ]
-    remarks = [_GENERATED, *(f"Left out: {text}." for text in (*objectives.left_out, *capacity.left_out(config)))]
-    return {FILE: to_yaml(groups, remarks, links)}
+    left_out = [f"Left out: {text}." for text in (*objectives.left_out, *capacity.left_out(config))]
+    remarks = [_GENERATED, *_rehearsal(window_scale), *left_out]
+    rules = content(groups, links)
+    if manifest is not None:
+        return {MANIFEST_FILE: to_yaml(manifest.around(rules), remarks)}
+    return {FILE: to_yaml(rules, remarks)}
 
 
-def write(config: Config, out: Path, *, window_scale: float = 1.0, links: Links = DEFAULT) -> list[Path]:
+def write(
+    config: Config,
+    out: Path,
+    *,
+    window_scale: float = 1.0,
+    links: Links = DEFAULT,
+    manifest: Manifest | None = None,
+) -> list[Path]:
     """Writes the files into the folder `out`, made where it is missing. Raises ConfigError."""
-    return write_files(render(config, window_scale=window_scale, links=links), out)
+    return write_files(render(config, window_scale=window_scale, links=links, manifest=manifest), out)
+
+
+def _rehearsal(window_scale: float) -> list[str]:
+    if window_scale == 1:
+        return []
+    return [
+        f"A REHEARSAL: windows and waiting times are {window_scale:g} times their length. Not for watching anything."
+    ]

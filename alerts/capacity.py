@@ -1,8 +1,10 @@
-"""The alerts on capacity: the knee went down, or nothing has measured it for days. Pure.
+"""The alerts on the knee: it went down, or nothing has measured it for days. Pure.
 
-Whether it went down is judged where the runs are (probe/capacity/shift.py); the rules say it on.
+Whether it went down is judged where the runs are (probe/capacity/shift.py); the rules say it on. What users leave of
+it, and whether forecasts agree with it: alerts/headroom.py.
 """
 
+from alerts.headroom import headroom_rules
 from alerts.links import CAPACITY
 from alerts.rules import Alert, Group, now, one_of
 from alerts.windows import DAY_S, HOUR_S, duration
@@ -19,7 +21,8 @@ _STALE_S = 2 * DAY_S + 2 * HOUR_S
 def capacity_group(config: Config, scale: float = 1.0) -> Group:
     """The alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
     nightly = [name for name, cron in _schedules(config) if _every_day(cron)]
-    rules = [_dropped(scale), _down(scale), *([_stale(nightly, scale)] if nightly else [])]
+    stale = [_stale(nightly, scale)] if nightly else []
+    rules = [_dropped(scale), _down(scale), *stale, *headroom_rules(scale)]
     return Group("kneewatch-capacity", max(1.0, 60 * scale), rules)
 
 

@@ -1,8 +1,203 @@
-"""The alerts on the GPUs under a target. Pure."""
+"""The alerts on the GPUs under a target: XID errors, throttling, memory errors, one that is missing. Pure.
 
-from alerts.rules import Group
+What an exporter does not tell is absent, and blocks nothing. A GPU is told by its UUID and not by the pod that has it:
+the error that ends a pod must not look like another GPU's.
+"""
+
+from alerts import xid
+from alerts.rules import Alert, Group, Recording, now
+from alerts.windows import DAY_S, HOUR_S, duration
+from exporters import names
+from probe.gpu.fields import LABELS
+
+_BY = "target, gpu, UUID, modelName, Hostname"
+_NAME = "{{ $labels.target }}: GPU {{ $labels.gpu }} of {{ $labels.Hostname }}"
+_CARD = "GPU {{ $labels.gpu }} ({{ $labels.modelName }}, {{ $labels.UUID }}) of {{ $labels.Hostname }}"
+
+# Two evaluations.
+_SURE_S = 30.0
+
+# An XID stays on the page until another comes, for weeks. It is news for an hour after it appeared.
+_XID_S = HOUR_S
+
+_THROTTLE_S = 600.0
+_SAMPLE_S = 30.0  # how often dcgm-exporter looks, unless it is told otherwise
+# Some seconds of heat are what the limit is for. A quarter of the time is a quarter of the clocks.
+_THROTTLE_SHARE = 0.25
+# A GPU at its power limit is well used, and its clocks fall by a third in heavy prefill. Below half of the best of a
+# day its limit was lowered, or its supply gave way.
+_CAPPED_SHARE = 0.5
+_CAPPED_CLOCK = 0.5
+
+_ERRORS_S = HOUR_S
+# The counters stand still after an error. The ticket stays for a day, in which somebody looks.
+_ERRORS_KEEP_S = DAY_S
+
+# A pod that a rolling restart moves takes its GPUs along within minutes.
+_MISSING_FOR_S = 600.0
+_MISSING_S = 2 * HOUR_S
+_UNREAD_S = 900.0
+_UNREAD_SINCE_S = 6 * HOUR_S
+_STEP_S = 300.0
 
 
 def gpu_group(scale: float = 1.0) -> Group:
-    """Of targets whose GPUs are read."""
-    return Group("kneewatch-gpu", max(1.0, 30 * scale), [])
+    """Of targets whose GPUs are read; `scale` shortens windows and waiting times."""
+    rules: list[Recording | Alert] = [_new_xid(scale), _xid(scale, page=True), _xid(scale, page=False)]
+    rules += [_throttling(scale), _memory(scale), _missing(scale), _unread(scale)]
+    return Group("kneewatch-gpu", max(1.0, 30 * scale), rules)
+
+
+def _new_xid(scale: float) -> Recording:
+    """1 with the number as the label `xid`: the last one of a GPU where it was another within the hour before.
+
+    A first reading that shows an old one has nothing that it differs from. Where the GPU's pod has died of it, and its
+    series with it, the last reading counts. The same number twice cannot be told from once.
+    """
+    window, series = duration(_XID_S * scale), names.gpu("DCGM_FI_DEV_XID_ERRORS").name
+    last = f"(\n    max by ({_BY}) ({series})\n    or max by ({_BY}) (last_over_time({series}[{window}]))\n  )"
+    least, most = (f"{function} by ({_BY}) ({function}_over_time({series}[{window}]))" for function in ("min", "max"))
+    return Recording(
+        f"target_gpu_xid:{series}:new{window}",
+        f'count_values by ({_BY}) ("xid",\n  {last} > 0\n  unless ({least} == {most})\n)',
+    )
+
+
+def _xid(scale: float, *, page: bool) -> Alert:
+    numbers = "|".join(map(str, xid.FATAL))
+    return Alert(
+        name="KneewatchGPUXid",
+        expr=f'{_new_xid(scale).record}{{xid{"=" if page else "!"}~"{numbers}"}}',
+        for_s=_SURE_S * scale,
+        severity="page" if page else "ticket",
+        summary=f"{_NAME} reports XID {{{{ $labels.xid }}}}",
+        description=(
+            f"The driver of {_CARD}, under {{{{ $labels.target }}}}, has reported XID {{{{ $labels.xid }}}}:"
+            f" {xid.meaning(xid.FATAL if page else xid.OTHERS)}. It is the last one; the kernel's log has those before."
+        ),
+    )
+
+
+def _bits(reasons: str, *, capped: bool) -> str:
+    """1 where the bits of NVML's clock event reasons say so, else 0; PromQL has no operators for bits.
+
+    Slowed down: 0x08 (hardware), 0x20 (heat, by software), 0x40 (heat, by hardware) or 0x80 (power brake); 0x10 is
+    another GPU's. Capped: 0x04, the power limit.
+    """
+    if capped:
+        return f"floor({reasons} / 4) % 2"
+    return f"(floor({reasons} / 8) % 2 + floor({reasons} / 32) % 8 > bool 0)"
+
+
+def _throttling(scale: float) -> Alert:
+    window = duration(_THROTTLE_S * scale)
+    step = duration(max(1.0, _SAMPLE_S * scale))
+    reasons = names.gpu("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS").name
+    clock, heat = names.gpu("DCGM_FI_DEV_SM_CLOCK").name, names.gpu("DCGM_FI_DEV_THERMAL_VIOLATION").name
+    slowed, capped = (
+        f"max by ({_BY}) (avg_over_time(({_bits(reasons, capped=capped)})[{window}:{step}]))"
+        for capped in (False, True)
+    )
+    hot = f"max by ({_BY}) (rate({heat}[{window}])) / 1e9"  # nanoseconds
+    best = f"max_over_time({clock}[{duration(DAY_S * scale)}:{duration(max(1.0, 600 * scale))}])"
+    fell = f"max by ({_BY}) (avg_over_time({clock}[{window}])) < {_CAPPED_CLOCK:g} * max by ({_BY}) ({best})"
+    clock_now, degrees, watts, limit = (
+        now(f"max({names.gpu(name).name}{{UUID=%q}})", "UUID")
+        for name in (
+            "DCGM_FI_DEV_SM_CLOCK",
+            "DCGM_FI_DEV_GPU_TEMP",
+            "DCGM_FI_DEV_POWER_USAGE",
+            "DCGM_FI_DEV_POWER_MGMT_LIMIT",
+        )
+    )
+    return Alert(
+        name="KneewatchGPUThrottling",
+        expr=(
+            f"{slowed} > {_THROTTLE_SHARE:g}\nor {hot} > {_THROTTLE_SHARE:g}\n"
+            f"or {capped} > {_CAPPED_SHARE:g}\n  and {fell}"
+        ),
+        for_s=_THROTTLE_S / 2 * scale,
+        severity="ticket",
+        summary=f"{_NAME} is held back for {{{{ $value | humanizePercentage }}}} of the time",
+        description=(
+            f"The clocks of {_CARD} were lowered for {{{{ $value | humanizePercentage }}}} of the last {window}. Now:"
+            f" {clock_now} MHz, {degrees} °C, {watts} W of {limit} W. A tensor-parallel group is as slow as its slowest"
+            " GPU."
+        ),
+    )
+
+
+def _memory(scale: float) -> Alert:
+    window = duration(_ERRORS_S * scale)
+    grown = (
+        ("double_bit_ecc", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
+        ("remapped_rows", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"),
+    )
+    kinds = [
+        _as_error(kind, f"max by ({_BY}) (increase({names.gpu(name).name}[{window}])) > 0") for kind, name in grown
+    ]
+    failed = f"max by ({_BY}) ({names.gpu('DCGM_FI_DEV_ROW_REMAP_FAILURE').name}) > 0"
+    words = (
+        '{{ if eq $labels.error "remap_failure" }}a memory row that could not be replaced by a spare one'
+        '{{ else if eq $labels.error "remapped_rows" }}memory rows replaced after uncorrectable errors'
+        "{{ else }}uncorrectable (double-bit) ECC errors{{ end }}"
+    )
+    return Alert(
+        name="KneewatchGPUMemoryErrors",
+        expr="\nor ".join([*kinds, _as_error("remap_failure", failed)]),
+        for_s=_SURE_S * scale,
+        keep_s=_ERRORS_KEEP_S * scale,
+        severity="ticket",
+        summary=f"{_NAME} has uncorrectable memory errors",
+        description=(
+            f"{_CARD} reports {words}. The driver ends what used that memory. The GPU wants a reset, which takes the"
+            " row out of use; without a spare row for it, it wants to be replaced."
+        ),
+    )
+
+
+def _as_error(kind: str, expr: str) -> str:
+    return f'label_replace({expr}, "error", "{kind}", "", "")'
+
+
+def _missing(scale: float) -> Alert:
+    """By what each Kneewatch counted before; where NVML lists a lost GPU on, by how many still tell a temperature."""
+    window, step = duration(_MISSING_S * scale), duration(max(1.0, _STEP_S * scale))
+    listed, heat = names.GPU_COUNT.name, names.gpu("DCGM_FI_DEV_GPU_TEMP").name
+    told = f"count without ({', '.join(LABELS)}) ({heat})"
+    counted = now(f"max({listed}{{target=%q}})")
+    return Alert(
+        name="KneewatchGPUMissing",
+        expr=(
+            f"max by (target) (max_over_time({listed}[{window}]) - {listed}) > 0\n"
+            f"or max by (target) (max_over_time(({told})[{window}:{step}]) - {told}) > 0"
+        ),
+        for_s=_MISSING_FOR_S * scale,
+        severity="ticket",
+        summary="{{ $labels.target }}: {{ $value | humanize }} of its GPUs missing",
+        description=(
+            f"{{{{ $labels.target }}}} has {{{{ $value | humanize }}}} GPUs fewer that answer than within the last"
+            f" {window}; listed now: {counted}. The GPU is lost to its driver, or the server runs on fewer. A"
+            " tensor-parallel group does not survive it; of independent replicas, capacity is gone."
+        ),
+        labels={"reason": "missing"},
+    )
+
+
+def _unread(scale: float) -> Alert:
+    unread, since = duration(_UNREAD_S * scale), duration(_UNREAD_SINCE_S * scale)
+    up = names.GPU_UP.name
+    was = f"max_over_time({up}[{since}:{duration(max(1.0, _STEP_S * scale))}]) == 1"
+    return Alert(
+        name="KneewatchGPUMissing",
+        expr=f"max by (target) (max_over_time({up}[{unread}]) == 0 and {was})",
+        for_s=60 * scale,
+        severity="ticket",
+        summary=f"{{{{ $labels.target }}}}: its GPUs have not been readable for {unread}",
+        description=(
+            f"No attempt to read the GPUs of {{{{ $labels.target }}}} has succeeded for {unread}, and before it did."
+            " Whether they are there is not known: dcgm-exporter is gone, or it hangs with the driver of a GPU that is"
+            " lost. No other GPU alert of this target can fire until it is back."
+        ),
+        labels={"reason": "unread"},
+    )

@@ -1,12 +1,13 @@
-"""The alerts on Kneewatch itself: gone, silent for a target, or blind to a server's own metrics. Pure.
+"""The alerts on Kneewatch itself: gone, silent for a target, without it, or blind to a server's metrics. Pure.
 
 They watch our own heartbeat, never traffic: a night without users is not silence, and a canary that
 fails because the server is down is a task that ran.
 """
 
+from alerts.instrument import instrument_alerts
 from alerts.links import PROBE
 from alerts.rules import Alert, Group, one_of
-from alerts.windows import duration
+from alerts.windows import HOUR_S, duration
 from exporters import names
 from probe.config import Config
 
@@ -16,7 +17,8 @@ _AT_LEAST_S = 120.0
 
 def health_group(config: Config, scale: float = 1.0) -> Group:
     """The probe's own alerts; `scale` shortens their waiting times, the canary's intervals stay."""
-    rules = [_gone(config, scale), _silent(config, scale), _unreadable(config, scale)]
+    rules = [_gone(config, scale), _silent(config, scale), _vanished(scale), _unreadable(config, scale)]
+    rules += instrument_alerts(scale)
     return Group("kneewatch-health", max(1.0, 30 * scale), rules)
 
 
@@ -60,6 +62,34 @@ def _silent(config: Config, scale: float) -> Alert:
         description=(
             "Kneewatch runs, but a canary task for {{ $labels.target }} has not run to its end for at least"
             " {{ $value | humanizeDuration }}. Whether the server is up is not known, and its other alerts cannot fire."
+        ),
+    )
+
+
+def _vanished(scale: float) -> Alert:
+    """All Kneewatches of a job are there, and none of any job watches a target that one of it watched an hour ago.
+
+    By job, since the address of a Kneewatch in a cluster changes with each change of its configuration. Where one of
+    the job is gone, its targets are KneewatchProbeGone's.
+    """
+    ago = duration(HOUR_S * scale)
+    watched = f'{names.TASK_LAST_SUCCESS.name}{{task=~"canary|scrape"}}'
+    running = f"count by (job) ({names.BUILD_INFO.name}"
+    return Alert(
+        name="KneewatchTargetVanished",
+        expr=(
+            f"max by (target) (\n  {watched} offset {ago}\n"
+            f"  and on (job) ({running}) >= {running} offset {ago}))\n)\n"
+            f"unless max by (target) ({watched})"
+        ),
+        for_s=600 * scale,
+        severity="ticket",
+        dashboard=PROBE,
+        summary="{{ $labels.target }}: Kneewatch runs, and does not watch it any more",
+        description=(
+            f"{ago} ago a Kneewatch watched {{{{ $labels.target }}}}. As many of them run now as then, and none has it"
+            " in its configuration. If it was removed on purpose, this ends within the hour; if not, nobody sees what"
+            " happens to it."
         ),
     )
 

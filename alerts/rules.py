@@ -104,14 +104,13 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def to_yaml(groups: Sequence[Group], remarks: Sequence[str], links: Links) -> str:
-    """The rules file; `remarks` become comments at its head."""
+def content(groups: Sequence[Group], links: Links) -> dict[str, object]:
+    """What a rules file holds, and a PrometheusRule as its spec; groups without a rule are left out."""
+    return {"groups": [group.as_yaml(links) for group in groups if group.rules]}
+
+
+def to_yaml(document: Mapping[str, object], remarks: Sequence[str]) -> str:
+    """The file's text; `remarks` become comments at its head."""
     head = "".join(f"# {remark}\n" for remark in remarks)
-    body = yaml.dump(
-        {"groups": [group.as_yaml(links) for group in groups if group.rules]},
-        Dumper=_Dumper,
-        sort_keys=False,
-        width=2**31,
-        allow_unicode=True,
-    )
+    body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=2**31, allow_unicode=True)
     return head + body

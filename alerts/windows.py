@@ -1,6 +1,6 @@
 """Which pairs of windows watch an objective, and which burn rate each asks for. Pure.
 
-In: an objective's ratio and window, and how often the canary runs. Out: the windows that can fire,
+In: an objective's ratio and window, and how often there is something new to judge. Out: the windows that can fire,
 and a line for each that cannot. The table is "Multiwindow, Multi-Burn-Rate Alerts" of the SRE
 Workbook (https://sre.google/workbook/alerting-on-slos/), with the ticket over a day that Sloth and
 the Kubernetes rules add: a long window, a short one that ends the alert soon after the fault does,
@@ -22,12 +22,16 @@ _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Fires when errors burn the budget at `burn` times the allowed pace over both windows."""
+    """Fires when errors burn the budget at `burn` times the allowed pace over both windows.
+
+    `share`: of the whole budget, what is spent when errors of that pace have lasted for the long one.
+    """
 
     severity: str  # page or ticket
     long_s: float
     short_s: float
     burn: float
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +58,10 @@ class Choice:
     left_out: tuple[str, ...]
 
 
-def choose(*, ratio: float, slo_window_s: float, every_s: float, scale: float = 1.0) -> Choice:
-    """The windows for an objective of `ratio` over `slo_window_s`, probed every `every_s`.
+def choose(
+    *, ratio: float, slo_window_s: float, every_s: float, scale: float = 1.0, judged: str = "a canary"
+) -> Choice:
+    """The windows for an objective of `ratio` over `slo_window_s`, with `judged` every `every_s`.
 
     `scale` shortens the windows and nothing else, so that a rehearsal takes minutes.
     """
@@ -63,7 +69,9 @@ def choose(*, ratio: float, slo_window_s: float, every_s: float, scale: float = 
     left_out: list[str] = []
     for row in _WORKBOOK:
         window = _window(row, slo_window_s, every_s, scale)
-        problem = _never(window, row, ratio, slo_window_s, every_s)
+        problem = _never(window, row, ratio, slo_window_s)
+        if problem is None and (window.long_s < MIN_BAD_EVENTS * every_s or window.short_s > window.long_s):
+            problem = f"too short for {judged} every {duration(every_s)}"
         if problem is None:
             windows.append(window)
         else:
@@ -75,19 +83,17 @@ def choose(*, ratio: float, slo_window_s: float, every_s: float, scale: float = 
 def _window(row: _Row, slo_window_s: float, every_s: float, scale: float) -> Window:
     # Below 1 a service that keeps its promise would be reported: short objectives get 1 instead.
     burn = max(1.0, row.budget_share * slo_window_s / row.long_s)
-    # A short window without a canary in it has no ratio, and the pair would never fire.
+    # A short window with nothing in it has no ratio, and the pair would never fire.
     short_s = max(row.short_s * scale, 2 * every_s)
-    return Window(row.severity, row.long_s * scale, short_s, round(burn, 6))
+    return Window(row.severity, row.long_s * scale, short_s, round(burn, 6), burn * row.long_s / slo_window_s)
 
 
-def _never(window: Window, row: _Row, ratio: float, slo_window_s: float, every_s: float) -> str | None:
+def _never(window: Window, row: _Row, ratio: float, slo_window_s: float) -> str | None:
     errors = window.burn * (1 - ratio)
     if errors >= 1:
         return f"cannot fire, {errors:.0%} of the requests would have to be bad"
     if row.long_s > slo_window_s:
         return f"longer than the objective's window of {duration(slo_window_s)}"
-    if window.long_s < MIN_BAD_EVENTS * every_s or window.short_s > window.long_s:
-        return f"too short for a canary every {duration(every_s)}"
     return None
 
 

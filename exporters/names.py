@@ -342,6 +342,7 @@ GPU: tuple[Series, ...] = tuple(
     )
     for each in fields.FIELDS
 )
+_GPU_BY_NAME = {series.name: series for series in GPU}
 
 # Capacity: the knee, as the last run that found one measured it.
 CAPACITY_RPS = _capacity(
@@ -445,6 +446,11 @@ LOOP_LAG = _monitor(
 )
 
 ALL: tuple[Series, ...] = (*(value for value in list(globals().values()) if isinstance(value, Series)), *GPU)
+
+
+def gpu(name: str) -> Series:
+    """The relayed GPU value of that name. Raises KeyError for one that is not relayed."""
+    return _GPU_BY_NAME[name]
 
 
 def with_bounds(series: Series, thresholds: Iterable[float]) -> tuple[float, ...]:

@@ -185,13 +185,6 @@ def check_writable(file: Path | None) -> None:
         ) from None
 
 
-def check_runbooks(url: str) -> str:
-    """The address as written, if it can be one. Raises ConfigError."""
-    if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url:
-        raise ConfigError(f"--runbooks {one_line(url)}: expected an address such as https://example.org/runbooks/")
-    return url
-
-
 def _one_server(base_url: str, server: ServerOptions) -> Config:
     default = DEFAULT_OBJECTIVES.model_dump(mode="json")
     target = {"name": "target", "base_url": base_url, "model": server.model, "api_key_file": server.api_key_file}

@@ -1,5 +1,6 @@
 """A real Prometheus that scrapes and evaluates every second."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -12,10 +13,19 @@ Sample = tuple[dict[str, str], float]
 
 
 class RealPrometheus:
-    """Scrapes `addresses` (host:port) under the job `kneewatch` and evaluates `rule_files`. A context manager."""
+    """Scrapes `addresses` (host:port) under the job `kneewatch`, evaluates `rule_files`, and tells `alertmanagers`
+    (host:port) what fires. A context manager.
+    """
 
     def __init__(
-        self, binary: str, folder: Path, *, addresses: Sequence[str], rule_files: Sequence[Path] = (), every: str = "1s"
+        self,
+        binary: str,
+        folder: Path,
+        *,
+        addresses: Sequence[str],
+        rule_files: Sequence[Path] = (),
+        alertmanagers: Sequence[str] = (),
+        every: str = "1s",
     ) -> None:
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
@@ -26,6 +36,7 @@ class RealPrometheus:
                 {
                     "global": {"scrape_interval": every, "evaluation_interval": every},
                     "rule_files": [str(path) for path in rule_files],
+                    "alerting": {"alertmanagers": [{"static_configs": [{"targets": list(alertmanagers)}]}]},
                     "scrape_configs": [{"job_name": "kneewatch", "static_configs": [{"targets": list(addresses)}]}],
                 }
             )
@@ -56,6 +67,12 @@ class RealPrometheus:
         samples = self.query(expression)
         assert len(samples) <= 1, f"{expression}: {len(samples)} series"
         return samples[0][1] if samples else None
+
+    def history(self, expression: str, *, seconds: float) -> list[float]:
+        """All values of all series in the last `seconds`, a point a second."""
+        now = time.time()
+        asked = {"query": expression, "start": f"{now - seconds}", "end": f"{now}", "step": "1"}
+        return [float(value) for each in self._get("query_range", asked)["result"] for _, value in each["values"]]
 
     def firing(self) -> list[dict[str, str]]:
         """The labels of every alert that fires; `alertname` is one of them."""

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from alerts import build
-from alerts.links import RUNBOOKS
+from alerts.links import RUNBOOKS, Links
 from exporters import names
 from probe.config import config_from, load_config
 
@@ -37,9 +37,10 @@ def test_every_expression_is_promql() -> None:
 
 def test_every_series_in_a_rule_is_one_that_is_exported_or_recorded() -> None:
     known = {series.name for series in names.ALL} | {rule["record"] for rule in RULES if "record" in rule}
+    known |= {f"{s.name}{part}" for s in names.ALL if s.kind == "histogram" for part in ("_bucket", "_sum", "_count")}
     for rule in RULES:
         texts = " ".join([rule["expr"], *rule.get("annotations", {}).values()])
-        used = set(re.findall(rf"(?:target_workload:)?{names.PREFIX}[\w:]+", texts))
+        used = set(re.findall(rf"(?:[a-z_]+:)?{names.PREFIX}[\w:]+", texts))
         assert used <= known
 
 
@@ -67,6 +68,20 @@ def test_a_scale_shortens_the_windows_and_leaves_thresholds_alone() -> None:
     assert re.findall(r"> 0\.0144", whole) == re.findall(r"> 0\.0144", short)
 
 
+def test_a_rehearsal_says_so_at_its_head() -> None:
+    whole, short = (build.render(CONFIG, window_scale=scale)[build.FILE] for scale in (1.0, 0.01))
+    assert "REHEARSAL" not in whole
+    assert short.splitlines()[1].startswith("# A REHEARSAL: windows and waiting times are 0.01 times their length.")
+
+
+def test_the_links_lead_to_grafana_and_to_the_dashboards_as_they_were_written() -> None:
+    links = Links(grafana="https://grafana.example/g/", uid_prefix="team-")
+    rules = yaml.safe_load(build.render(CONFIG, links=links)[build.FILE])["groups"]
+    urls = {rule["annotations"]["dashboard_url"] for group in rules for rule in group["rules"] if "alert" in rule}
+    assert all(url.startswith("https://grafana.example/g/d/team-kneewatch-") for url in urls)
+    assert "https://grafana.example/g/d/team-kneewatch-target?var-target={{ $labels.target }}" in urls
+
+
 @pytest.mark.parametrize("scale", [0.0, -1.0])
 def test_a_scale_that_is_no_scale_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="above 0"):
@@ -76,7 +91,8 @@ def test_a_scale_that_is_no_scale_is_refused(scale: float) -> None:
 def test_nothing_is_used_that_prometheus_2_42_does_not_know() -> None:
     groups = yaml.safe_load(build.render(CONFIG)[build.FILE])["groups"]
     assert all(set(group) == {"name", "interval", "rules"} for group in groups)
-    assert all(set(rule) <= {"alert", "record", "expr", "for", "labels", "annotations"} for rule in RULES)
+    known = {"alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations"}
+    assert all(set(rule) <= known for rule in RULES)
 
 
 def test_silence_is_not_called_before_a_canary_could_have_timed_out() -> None:
@@ -95,7 +111,7 @@ def test_a_passive_target_is_watched_by_its_scrapes_and_has_no_canary_alerts() -
     config = config_from({"targets": targets}, "test")
     groups = yaml.safe_load(build.render(config)[build.FILE])["groups"]
     alerts = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"] if "alert" in rule}
-    assert all("quiet" not in expr for name, expr in alerts.items() if name.endswith("Burn"))
+    assert all("quiet" not in alerts[f"Kneewatch{name}Burn"] for name in ("Availability", "TTFT", "TPOT"))
     assert 'absent(kneewatch_job_last_success_timestamp_seconds{task="scrape",target="quiet"})' in alerts[GONE]
     assert 'absent(kneewatch_job_last_success_timestamp_seconds{task="canary",target="asked"})' in alerts[GONE]
     assert 'max_over_time(kneewatch_server_scrape_up{target=~"quiet"}[5m]) == 0' in alerts[UNREADABLE]

@@ -2,10 +2,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 import yaml
 
 from alerts import build
+from alerts.objectives import objective_rules
+from alerts.rules import Recording
 from probe.config import Config, config_from
+from probe.errors import ConfigError
 
 CHAT = {
     "window": "30d",
@@ -37,10 +41,14 @@ def _burns(config: Config) -> list[dict[str, Any]]:
     return [rule for rule in _rules(config) if rule.get("alert", "").endswith("Burn")]
 
 
+def _canaries(config: Config) -> list[dict[str, Any]]:
+    return [rule for rule in _burns(config) if "Users" not in rule["alert"]]
+
+
 def test_hundreds_of_targets_make_as_many_rules_as_one() -> None:
     many = _config({"chat": CHAT}, {f"llama-{i}": "chat" for i in range(300)})
     assert len(_rules(many)) == len(_rules(_config({"chat": CHAT}, {"llama": "chat"})))
-    assert len(build.render(many)[build.FILE]) < 100_000
+    assert len(build.render(many)[build.FILE]) < 200_000
 
 
 def test_an_alert_speaks_for_the_targets_with_its_objectives_and_no_others() -> None:
@@ -56,7 +64,7 @@ def test_a_dot_in_a_name_is_a_dot_and_not_any_character() -> None:
 
 def test_what_is_not_promised_is_not_watched() -> None:
     config = _config({"fast": {"availability": None, "ttft": {"ratio": 0.95, "within": "1s"}}}, {"a": "fast"})
-    assert {rule["alert"] for rule in _burns(config)} == {"KneewatchTTFTBurn"}
+    assert {rule["alert"] for rule in _burns(config)} == {"KneewatchTTFTBurn", "KneewatchUsersTTFTBurn"}
 
 
 def test_windows_left_out_are_named_on_the_alerts_that_remain_and_at_the_files_head() -> None:
@@ -67,10 +75,121 @@ def test_windows_left_out_are_named_on_the_alerts_that_remain_and_at_the_files_h
     assert "# Left out: lax/availability: page at 14.4x over 1h" in build.render(config)[build.FILE]
 
 
-def test_an_objective_of_which_no_window_is_left_leaves_the_rest_intact() -> None:
-    config = _config({"chat": CHAT}, {"a": "chat"}, every="2d")
-    assert _burns(config) == []
-    assert any(rule.get("alert") == "KneewatchProbeGone" for rule in _rules(config))
+NEVER: dict[str, tuple[dict[str, Any], str, str]] = {
+    "availability": (
+        {"window": "90d", "availability": 0.5},
+        "15s",
+        (
+            "objectives.slow.availability: 0.5 over 90d can never be broken fast enough for an alert,"
+            " 150% of the requests would have to be bad;"
+            " expected more than 0.667; raise it, or shorten objectives.slow.window"
+        ),
+    ),
+    "latency": (
+        {"window": "120d", "availability": None, "ttft": {"ratio": 0.7, "within": "1s"}},
+        "15s",
+        (
+            "objectives.slow.ttft.ratio: 0.7 over 120d can never be broken fast enough for an alert,"
+            " 120% of the requests would have to be bad;"
+            " expected more than 0.75; raise it, or shorten objectives.slow.window"
+        ),
+    ),
+    "window": (
+        {"window": "30m"},
+        "15s",
+        (
+            "objectives.slow.window: 30m is shorter than the shortest window of an alert, so none could ever fire;"
+            " expected 1h or more; make it longer"
+        ),
+    ),
+    "canary": (
+        {"availability": 0.99},
+        "2d",
+        (
+            "targets[1].canary.every: 2d is too rare for any alert on objectives.slow.availability; expected 1d or"
+            " less; make it more frequent, or set that objective to null"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("objectives", "every", "line"), NEVER.values(), ids=NEVER)
+def test_objectives_of_which_no_window_can_fire_are_refused_in_one_line(
+    objectives: dict[str, Any], every: str, line: str
+) -> None:
+    good = {"name": "a", "base_url": "http://x:1", "objectives": "chat"}
+    slow = {"name": "b", "base_url": "http://x:1", "objectives": "slow", "canary": {"every": every}}
+    config = config_from({"objectives": {"chat": CHAT, "slow": objectives}, "targets": [good, slow]}, "test")
+    with pytest.raises(ConfigError) as refused:
+        build.render(config)
+    assert str(refused.value) == line
+
+
+def test_a_rehearsal_is_not_refused_for_what_it_leaves_out() -> None:
+    config = _config({"chat": CHAT}, {"a": "chat"}, every="20m")
+    text = build.render(config, window_scale=0.01)[build.FILE]
+    assert "too short for a canary every 20m" in text
+    assert "too short for an account" not in text
+
+
+def test_an_objective_just_above_what_is_refused_has_a_ticket() -> None:
+    config = _config({"slow": {"window": "90d", "availability": 0.67}}, {"a": "slow"})
+    assert [rule["labels"]["long"] for rule in _burns(config)] == ["3d"]
+
+
+def test_a_passive_target_is_judged_by_its_users_alone() -> None:
+    targets = [
+        {"name": "asked", "base_url": "http://a:1", "objectives": "chat"},
+        {"name": "quiet", "base_url": "http://b:1", "objectives": "chat", "passive": True},
+    ]
+    burns = _burns(config_from({"objectives": {"chat": CHAT}, "targets": targets}, "test"))
+    named = {(rule["alert"], re.findall(r'target=~"([^"]*)"', rule["expr"])[0]) for rule in burns}
+    assert named == {
+        ("KneewatchAvailabilityBurn", "asked"),
+        ("KneewatchTTFTBurn", "asked"),
+        ("KneewatchTPOTBurn", "asked"),
+        ("KneewatchUsersTTFTBurn", "asked|quiet"),
+        ("KneewatchUsersTPOTBurn", "asked|quiet"),
+    }
+
+
+def test_users_windows_do_not_depend_on_how_often_the_canary_runs() -> None:
+    burns = _burns(_config({"chat": CHAT}, {"a": "chat"}, every="1h"))
+    users = [(rule["labels"]["long"], rule["labels"]["short"]) for rule in burns if "UsersTTFT" in rule["alert"]]
+    assert users == [("1h", "5m"), ("6h", "30m"), ("1d", "2h"), ("3d", "6h")]
+
+
+def test_users_windows_that_can_never_fire_are_left_out_as_the_canaries_are() -> None:
+    config = _config({"lax": {"availability": None, "ttft": {"ratio": 0.8, "within": "1s"}}}, {"a": "lax"})
+    assert [rule["labels"]["long"] for rule in _burns(config) if "Users" in rule["alert"]] == ["1d", "3d"]
+    assert build.render(config)[build.FILE].count("# Left out: lax/ttft: page at 14.4x over 1h: cannot fire") == 1
+
+
+def test_users_burn_counts_beside_what_the_whole_window_had() -> None:
+    """A tenth of the window's share of the budget: 2 % of 5 % of what 30 days had."""
+    (page, *_) = [rule for rule in _burns(_config({"chat": CHAT}, {"a": "chat"})) if "UsersTTFT" in rule["alert"]]
+    assert "increase1h >= 9.5" in page["expr"]
+    assert "increase1h < 0.0001 * target:kneewatch_users_ttft_requests:increase30d" in page["expr"]
+
+
+def test_each_kind_of_window_has_a_budget_of_its_own_targets() -> None:
+    objectives = {"chat": CHAT, "week": {"window": "7d", "availability": 0.99}}
+    rules = _rules(_config(objectives, {"a": "chat", "b": "week", "c": "chat"}))
+    exprs = {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
+    left = exprs["target_workload:kneewatch_canary_availability_budget:left_ratio"]
+    assert 'errors:increase4m{target=~"b"}[7d]' in left
+    assert 'errors:increase4m{target=~"a|c"}[30d]' in left
+    # Only one window is promised of TTFT, so it needs no names.
+    assert "target=~" not in exprs["target:kneewatch_users_ttft_budget:left_ratio"]
+
+
+def test_budgets_are_noted_under_the_five_minutes_in_which_a_sample_grows_stale() -> None:
+    config = _config({"chat": CHAT}, {"a": "chat"})
+    for scale, interval in ((1.0, "4m"), (0.5, "2m"), (0.001, "15s")):
+        groups = yaml.safe_load(build.render(config, window_scale=scale)[build.FILE])["groups"]
+        (group,) = [group for group in groups if group["name"] == "kneewatch-slo-budget"]
+        assert group["interval"] == interval
+        assert all(f"increase{interval}" in rule["expr"] or f"[{interval}]" in rule["expr"] for rule in group["rules"])
 
 
 def test_canaries_at_different_paces_get_the_windows_that_suit_them() -> None:
@@ -99,10 +218,10 @@ def test_canaries_at_different_paces_get_the_windows_that_suit_them() -> None:
     assert len(records) == len(set(records))
 
 
-def test_each_recorded_ratio_an_alert_reads_is_recorded() -> None:
-    rules = _rules(
-        _config({"chat": CHAT, "batch": {"availability": 0.99, "window": "90d"}}, {"a": "chat", "b": "batch"})
-    )
-    recorded = {rule["record"] for rule in rules if "record" in rule}
-    read = {name for rule in rules if "alert" in rule for name in re.findall(r"target_workload:[\w:]+", rule["expr"])}
-    assert read == recorded
+def test_each_series_an_alert_reads_is_recorded_and_none_is_recorded_for_nobody() -> None:
+    config = _config({"chat": CHAT, "batch": {"availability": 0.99, "window": "90d"}}, {"a": "chat", "b": "batch"})
+    rules = [rule for group in objective_rules(config).groups for rule in group.rules]
+    records = [rule.record for rule in rules if isinstance(rule, Recording)]
+    assert len(records) == len(set(records))
+    read = {name for rule in rules for name in re.findall(r"target[a-z_]*:kneewatch_[\w:]+", rule.expr)}
+    assert read == {name for name in records if not name.endswith("_budget:left_ratio")}

@@ -4,7 +4,7 @@ import pytest
 from alerts import sli
 
 
-@pytest.mark.parametrize("one", sli.ALL, ids=lambda one: one.objective)
+@pytest.mark.parametrize("one", [*sli.CANARIES, *sli.USERS], ids=lambda one: f"{one.who}-{one.objective}")
 def test_every_expression_is_promql(one: sli.Sli) -> None:
     for expr in (one.bad("1h"), one.good_ratio("5m", 'target="a"'), one.error_ratio("5m", 'target="a",workload=~".*"')):
         promql_parser.parse(expr)
@@ -21,3 +21,20 @@ def test_latency_judges_the_requests_that_succeeded() -> None:
 def test_a_selector_narrows_good_and_all_requests_alike() -> None:
     selector = 'target="a"'
     assert sli.TTFT.good_ratio("5m", selector).count(selector) == 3
+
+
+def test_users_are_judged_without_a_bound_in_the_rule_and_by_target_alone() -> None:
+    for one in sli.USERS:
+        assert "le=" not in one.error_ratio("5m")
+        assert "workload" not in one.error_ratio("5m")
+
+
+def test_good_ones_without_a_series_are_none_of_canaries_and_not_known_of_users() -> None:
+    assert " or 0 * " in sli.TTFT.good("5m")
+    assert " or " not in sli.USERS_TTFT.good("5m")
+
+
+def test_recorded_names_say_level_metric_and_operation() -> None:
+    assert sli.TTFT.budget_record == "target_workload:kneewatch_canary_ttft_budget:left_ratio"
+    assert sli.USERS_TTFT.budget_record == "target:kneewatch_users_ttft_budget:left_ratio"
+    assert sli.USERS_TPOT.error_record("5m") == "target:kneewatch_users_tpot_errors:ratio_rate5m"

@@ -54,6 +54,18 @@ def test_a_rare_canary_gets_short_windows_that_hold_one_and_no_window_without_th
     assert hourly.left_out == ("page at 14.4x over 1h: too short for a canary every 1h",)
 
 
+def test_a_window_knows_its_share_of_the_whole_budget() -> None:
+    shares = [w.share for w in choose(ratio=0.999, slo_window_s=30 * DAY_S, every_s=15).windows]
+    assert shares == pytest.approx([0.02, 0.05, 0.1, 0.1])
+    week = [w.share for w in choose(ratio=0.999, slo_window_s=7 * DAY_S, every_s=15).windows]
+    assert week == pytest.approx([0.02, 0.05, 1 / 7, 3 / 7])
+
+
+def test_what_is_judged_is_named_where_it_is_too_rare() -> None:
+    choice = choose(ratio=0.999, slo_window_s=30 * DAY_S, every_s=60, scale=0.01, judged="an account")
+    assert choice.left_out[0] == "page at 14.4x over 36s: too short for an account every 1m"
+
+
 @given(
     ratio=st.floats(0.001, 0.99999),
     slo_window_s=st.floats(HOUR_S, 400 * DAY_S),

@@ -15,9 +15,8 @@ from example_records import result, step
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from alerts.build import FILE
-from alerts.links import RUNBOOKS
-from dashboards.target import UID
+from alerts.build import FILE, MANIFEST_FILE
+from alerts.links import FLEET, RUNBOOKS
 from probe import __version__
 from probe.cli import app, main
 from probe.report.result_json import dumps
@@ -112,9 +111,12 @@ def _help(command: str) -> str:
         ("ramp", "the knee is searched"),
         ("ramp", "up to three times as long where fewer than 20 requests were sent; 15 unless"),
         ("sim", "Which server to imitate; --list shows them."),
-        ("dashboards", f"{UID}.json"),
+        ("dashboards", f"{FLEET}.json"),
+        ("dashboards", RUNBOOKS),
         ("alerts", FILE),
         ("alerts", RUNBOOKS),
+        ("alerts", MANIFEST_FILE),
+        ("alerts", "To rehearse only"),
     ],
 )
 def test_the_help_says(command: str, words: str) -> None:
@@ -136,6 +138,27 @@ def test_alerts_lead_to_the_runbooks_of_a_mirror(config: Path, tmp_path: Path) -
     assert alerts
     for alert in alerts:
         assert alert["annotations"]["runbook_url"] == f"https://wiki.example/kneewatch/{alert['alert']}.md"
+
+
+def test_alerts_for_the_operator_are_an_object_for_its_prometheus(config: Path, tmp_path: Path) -> None:
+    asked = ["--namespace", "monitoring", "--label", "release=a", "--label", "team=b", "--window-scale", "0.5"]
+    done = _kneewatch("alerts", "-c", config, "-o", tmp_path, "--format", "operator", *asked)
+    assert done.status == 0, done.err
+    text = (tmp_path / MANIFEST_FILE).read_text()
+    assert [path.name for path in tmp_path.glob("kneewatch.*")] == [MANIFEST_FILE]
+    assert yaml.safe_load(text)["metadata"] == {
+        "name": "kneewatch",
+        "namespace": "monitoring",
+        "labels": {"release": "a", "team": "b"},
+    }
+    assert "REHEARSAL" in text
+    assert "ratio_rate30m" in text
+
+
+def test_alerts_lead_to_the_dashboards_of_a_grafana(config: Path, tmp_path: Path) -> None:
+    done = _kneewatch("alerts", "-c", config, "-o", tmp_path, "--grafana", "https://g.example", "--uid-prefix", "a-")
+    assert done.status == 0, done.err
+    assert "dashboard_url: https://g.example/d/a-kneewatch-target?" in (tmp_path / FILE).read_text()
 
 
 def test_config_check_names_the_targets(config: Path) -> None:

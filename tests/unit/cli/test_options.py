@@ -10,7 +10,6 @@ from probe.load.plan import Steps
 from probe.options import (
     ServerOptions,
     StepOptions,
-    check_runbooks,
     check_writable,
     concurrency_steps,
     configuration,
@@ -211,9 +210,3 @@ def test_a_result_that_could_not_be_kept_is_known_before_the_load(tmp_path: Path
     check_writable(tmp_path / "new.json")
     with pytest.raises(ConfigError, match=r"--json .*cannot be written"):
         check_writable(tmp_path / "missing" / "new.json")
-
-
-def test_runbooks_lie_under_an_address() -> None:
-    assert check_runbooks("https://wiki.example/kneewatch") == "https://wiki.example/kneewatch"
-    with pytest.raises(ConfigError, match="--runbooks docs: expected an address"):
-        check_runbooks("docs")

@@ -1,0 +1,146 @@
+"""A real Alertmanager with the shipped routing, and the receiver that it notifies."""
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import yaml
+from process import Process, free_port
+
+Labels = Mapping[str, str]
+EXAMPLE = Path(__file__).parents[2] / "deploy/examples/alertmanager.yml"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An alert in a notification. `at_s` is its arrival on time.monotonic's clock; `receiver` is page or ticket."""
+
+    at_s: float
+    receiver: str
+    firing: bool
+    labels: Labels
+    annotations: Mapping[str, str]
+
+    @property
+    def about(self) -> tuple[str, str]:
+        """Target and alert."""
+        return self.labels.get("target", ""), self.labels["alertname"]
+
+
+class Receiver:
+    """Takes Alertmanager's webhooks on loopback. `notices` grows as they come. A context manager."""
+
+    def __init__(self) -> None:
+        self._come: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+        self._notices: list[Notice] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.base_url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def notices(self) -> Sequence[Notice]:
+        """All that have come, in their order. For one thread."""
+        while not self._come.empty():
+            self._notices.append(self._come.get())
+        return self._notices
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        come = self._come
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                at_s, receiver = time.monotonic(), self.path.strip("/")
+                for alert in message["alerts"]:
+                    firing = alert["status"] == "firing"
+                    come.put(Notice(at_s, receiver, firing, alert["labels"], alert["annotations"]))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+
+class RealAlertmanager:
+    """Runs deploy/examples/alertmanager.yml: its tree of routes and its inhibitions, with the receivers' webhooks put
+    in place and the waiting cut short. A context manager.
+    """
+
+    def __init__(self, binary: str, folder: Path, receiver: Receiver) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.base_url = f"http://{self.address}"
+        config = folder / "alertmanager.yml"
+        config.write_text(yaml.safe_dump(rehearsed(yaml.safe_load(EXAMPLE.read_text()), receiver.base_url)))
+        self._command = [binary, f"--config.file={config}", f"--storage.path={folder / 'data'}", "--log.level=warn"]
+        self._command += [f"--web.listen-address={self.address}", "--cluster.listen-address="]
+        self._log = folder / "alertmanager.log"
+        self._process: Process | None = None
+
+    def __enter__(self) -> Self:
+        self._process = Process(self._command, self._log)
+        self._process.ready(self._is_ready, within_s=60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process:
+            self._process.terminate()
+
+    def post(self, alerts: Sequence[Labels]) -> None:
+        """These alerts fire, as Prometheus would tell it."""
+        self._send([{"labels": dict(labels)} for labels in alerts])
+
+    def end(self, alerts: Sequence[Labels]) -> None:
+        """They no longer fire."""
+        now = datetime.now(UTC).isoformat()
+        self._send([{"labels": dict(labels), "endsAt": now} for labels in alerts])
+
+    def silenced(self) -> dict[tuple[str, str, str], bool]:
+        """By target, alert and severity, whether another alert silences it now."""
+        answer = httpx.get(f"{self.base_url}/api/v2/alerts", timeout=20, trust_env=False).raise_for_status()
+        found: list[dict[str, Any]] = answer.json()
+        return {
+            (labels["target"], labels["alertname"], labels["severity"]): bool(each["status"]["inhibitedBy"])
+            for each in found
+            for labels in [each["labels"]]
+        }
+
+    def _send(self, body: list[dict[str, Any]]) -> None:
+        httpx.post(f"{self.base_url}/api/v2/alerts", json=body, timeout=20, trust_env=False).raise_for_status()
+
+    def _is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.base_url}/-/ready", timeout=5, trust_env=False).is_success
+        except httpx.HTTPError:
+            return False
+
+
+def rehearsed(config: Mapping[str, Any], receiver_url: str) -> dict[str, Any]:
+    """The same routing, told to the receiver, a path for each of its names, and without its patience."""
+    short = deepcopy(dict(config))
+    for route in [short["route"], *short["route"]["routes"]]:
+        route["group_wait"] = route["group_interval"] = "1s"
+        route["repeat_interval"] = "1h"
+    for receiver in short["receivers"]:
+        receiver["webhook_configs"] = [{"url": f"{receiver_url}/{receiver['name']}", "send_resolved": True}]
+    return short

@@ -1,0 +1,140 @@
+"""Which alerts the shipped Alertmanager configuration lets through: asked of a real Alertmanager."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from process import eventually
+from real_alertmanager import Notice, RealAlertmanager, Receiver
+
+pytestmark = pytest.mark.prometheus
+
+PAGE, TICKET = "page", "ticket"
+SERVERS_OWN = ["QueueGrowth", "KVCachePressure", "PreemptionStorm", "PrefixHitCollapse"]
+# What fires of one target, and which of it nobody is told.
+CASES = {
+    "one objective": ([("TTFTBurn", PAGE), ("TTFTBurn", TICKET), ("TPOTBurn", TICKET)], [("TTFTBurn", TICKET)]),
+    "a dead server": (
+        [
+            *[("AvailabilityBurn", PAGE), ("AvailabilityBurn", TICKET), ("TTFTBurn", PAGE), ("UsersTTFTBurn", PAGE)],
+            *[("ServerMetricsUnreadable", TICKET), ("GPUXid", PAGE), ("KneeDropped", PAGE)],
+        ],
+        [
+            *[("AvailabilityBurn", TICKET), ("TTFTBurn", PAGE), ("UsersTTFTBurn", PAGE)],
+            ("ServerMetricsUnreadable", TICKET),
+        ],
+    ),
+    "some requests fail, slowly": (
+        [("AvailabilityBurn", TICKET), ("TPOTBurn", PAGE), ("QueueGrowth", TICKET)],
+        [],
+    ),
+    "a stalled engine": (
+        [
+            *[("EngineStalled", PAGE), ("AvailabilityBurn", PAGE), ("UsersTPOTBurn", PAGE), ("HeadroomLow", TICKET)],
+            *[(name, TICKET) for name in SERVERS_OWN],
+        ],
+        [("UsersTPOTBurn", PAGE), *[(name, TICKET) for name in SERVERS_OWN]],
+    ),
+    "no Kneewatch": (
+        [
+            *[("ProbeGone", PAGE), ("ProbeSilent", PAGE), ("UsersTTFTBurn", PAGE), ("CapacityStale", TICKET)],
+            *[("TargetVanished", TICKET), ("TaskFailing", TICKET), ("ClientBound", TICKET)],
+        ],
+        [
+            *[("ProbeSilent", PAGE), ("UsersTTFTBurn", PAGE), ("CapacityStale", TICKET)],
+            *[("TargetVanished", TICKET), ("TaskFailing", TICKET), ("ClientBound", TICKET)],
+        ],
+    ),
+    "no canaries": (
+        [("ProbeSilent", PAGE), ("TaskFailing", TICKET), ("ClientBound", TICKET)],
+        [("TaskFailing", TICKET)],
+    ),
+    "a full KV cache": (
+        [(name, TICKET) for name in SERVERS_OWN] + [("UsersTTFTBurn", PAGE)],
+        [("PreemptionStorm", TICKET), ("QueueGrowth", TICKET)],
+    ),
+    "a queue for want of seats": ([("QueueGrowth", TICKET), ("PreemptionStorm", TICKET)], []),
+    "a dropped knee": (
+        [("KneeDropped", PAGE), ("KneeDown", TICKET), ("ForecastDisagrees", TICKET), ("HeadroomLow", TICKET)],
+        [("KneeDown", TICKET)],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def running(
+    alertmanager: str, receiver: Receiver, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealAlertmanager]:
+    with RealAlertmanager(alertmanager, tmp_path_factory.mktemp("alertmanager"), receiver) as server:
+        yield server
+
+
+def _labels(target: str, alert: str, severity: str) -> dict[str, str]:
+    # The labels by which the inhibitions compare beside the target; an objective is of burns alone.
+    more = {"objective": alert.lower(), "workload": "short"} if alert.endswith("Burn") else {}
+    more |= {"task": "canary"} if alert == "TaskFailing" else {}
+    more |= {"model": "m", "workload": "short"} if alert.startswith("Knee") else {}
+    return {"alertname": f"Kneewatch{alert}", "severity": severity, "target": target, **more}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_follows_from_something_else_is_not_told(running: RealAlertmanager, case: str) -> None:
+    fires, silenced = CASES[case]
+    # The same alerts, each of a target of its own: nothing crosses over.
+    others = [_labels(f"{case}, {number}", *pair) for number, pair in enumerate(silenced)]
+    running.post([*(_labels(case, *pair) for pair in fires), *others])
+    of = running.silenced()
+    found = {pair: of[case, f"Kneewatch{pair[0]}", pair[1]] for pair in fires}
+    assert found == {pair: pair in silenced for pair in fires}
+    assert not any(of[each["target"], each["alertname"], each["severity"]] for each in others)
+
+
+def test_one_target_in_trouble_is_one_page_and_its_end_is_told(running: RealAlertmanager, receiver: Receiver) -> None:
+    burn, stalled = _labels("grouped", "AvailabilityBurn", PAGE), _labels("grouped", "EngineStalled", PAGE)
+    low = _labels("grouped", "HeadroomLow", TICKET)
+    running.post([burn, stalled, low])
+    eventually(lambda: len(_told(receiver, "grouped")) == 3, within_s=30, what="two alerts paged and a ticket")
+    told = _told(receiver, "grouped")
+    assert {(notice.receiver, notice.about[1]) for notice in told} == {
+        (PAGE, "KneewatchAvailabilityBurn"),
+        (PAGE, "KneewatchEngineStalled"),
+        (TICKET, "KneewatchHeadroomLow"),
+    }
+    pages = {notice.at_s for notice in told if notice.receiver == PAGE}
+    assert len(pages) == 1, "two notifications for one target"
+    running.end([low])
+    eventually(lambda: not _told(receiver, "grouped")[-1].firing, within_s=30, what="the end of the ticket")
+    assert _told(receiver, "grouped")[-1].about[1] == "KneewatchHeadroomLow"
+
+
+@pytest.mark.parametrize(("alert", "severity"), [("ProbeGone", PAGE), ("ClientBound", TICKET)])
+def test_what_is_of_kneewatch_itself_is_told_once_for_all_of_its_targets(
+    running: RealAlertmanager, receiver: Receiver, alert: str, severity: str
+) -> None:
+    targets = [f"{alert} {number}" for number in range(5)]
+    before = len(receiver.notices)
+    running.post([_labels(target, alert, severity) for target in targets])
+    eventually(lambda: all(_told(receiver, target) for target in targets), within_s=30, what="all of them told")
+    of_them = [notice for notice in receiver.notices[before:] if notice.labels["target"] in targets]
+    assert len({notice.at_s for notice in of_them}) == 1
+    assert {notice.receiver for notice in of_them} == {severity}
+
+
+def test_nothing_silenced_was_ever_told(running: RealAlertmanager, receiver: Receiver) -> None:
+    """Last, after some rounds of notifications."""
+    running.post([_labels("late", "CapacityStale", TICKET)])
+    eventually(lambda: _told(receiver, "late"), within_s=30, what="a later ticket")
+    time.sleep(2)
+    for case, (fires, silenced) in CASES.items():
+        told = {(n.about[1].removeprefix("Kneewatch"), n.receiver) for n in _told(receiver, case)}
+        assert told == set(fires) - set(silenced), case
+
+
+def _told(receiver: Receiver, target: str) -> list[Notice]:
+    return [notice for notice in receiver.notices if notice.labels["target"] == target]

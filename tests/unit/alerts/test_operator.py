@@ -1,0 +1,81 @@
+"""The rules as a PrometheusRule: the same rules, in an object that the operator's own types take."""
+
+import importlib
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from alerts import build
+from alerts.operator import Manifest
+from probe.config import load_config
+
+ROOT = Path(__file__).parents[3]
+CONFIG = load_config(ROOT / "deploy/examples/multi.yml", environ={})
+LABELS = {"release": "kube-prometheus-stack"}
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    (text,) = build.render(CONFIG, manifest=Manifest("monitoring", LABELS)).values()
+    return text
+
+
+@pytest.fixture(scope="module")
+def rule(text: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(text)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def operators_type() -> Any:
+    """Generated from the operator's resource definition. By name, as 60 000 lines are slow to type-check."""
+    return importlib.import_module("cloudcoil.models.prometheus_operator.v1").PrometheusRule
+
+
+def test_the_rules_are_those_of_the_plain_file(rule: dict[str, Any]) -> None:
+    plain = yaml.safe_load(build.render(CONFIG)[build.FILE])
+    assert rule["spec"] == plain
+    assert rule["metadata"] == {"name": "kneewatch", "namespace": "monitoring", "labels": LABELS}
+
+
+def test_a_namespace_and_labels_are_there_only_when_asked_for() -> None:
+    (text,) = build.render(CONFIG, manifest=Manifest()).values()
+    assert yaml.safe_load(text)["metadata"] == {"name": "kneewatch"}
+
+
+def test_the_operators_type_takes_the_object_and_loses_nothing_of_it(rule: dict[str, Any], operators_type: Any) -> None:
+    """It drops what it does not know, so what comes back tells whether there was such a thing."""
+    assert operators_type.model_validate(rule).model_dump(by_alias=True, exclude_none=True) == rule
+
+
+@pytest.mark.parametrize(("where", "value"), [("interval", "soon"), ("intervall", "30s"), ("rules", [{"alert": "A"}])])
+def test_the_operators_type_would_have_noticed(
+    rule: dict[str, Any], operators_type: Any, where: str, value: object
+) -> None:
+    wrong = {**rule, "spec": {"groups": [{**rule["spec"]["groups"][0], where: value}]}}
+    try:
+        back = operators_type.model_validate(wrong).model_dump(by_alias=True, exclude_none=True)
+    except ValueError:
+        return
+    assert back != wrong
+
+
+@pytest.mark.prometheus
+def test_promtool_takes_the_rules_in_the_object(rule: dict[str, Any], promtool: str, tmp_path: Path) -> None:
+    file = tmp_path / "spec.yml"
+    file.write_text(yaml.safe_dump(rule["spec"]))
+    run = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_it_is_small_enough_for_kubectl_apply(text: str) -> None:
+    """Which keeps a copy of the object in an annotation; annotations have 256 KiB."""
+    assert len(text.encode()) < 256 * 1024 / 2
+
+
+def test_an_expression_of_several_lines_is_written_as_such(text: str) -> None:
+    assert "expr: |-\n" in text
+    assert "\\n" not in text

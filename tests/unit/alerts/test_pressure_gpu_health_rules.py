@@ -1,0 +1,175 @@
+"""What the groups pressure, GPU and health have in common: series, scale, links, severities, and what XIDs mean."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import promql_parser
+import pytest
+
+from alerts import xid
+from alerts.gpu import gpu_group
+from alerts.health import health_group
+from alerts.instrument import instrument_alerts
+from alerts.links import DEFAULT, PROBE
+from alerts.pressure import pressure_group
+from alerts.rules import Alert, Group, content
+from exporters import names
+from probe.config import config_from
+from probe.gpu import fields
+
+ROOT = Path(__file__).parents[3]
+CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://a:8000"}]}, "test")
+GROUPS: tuple[Callable[[float], Group], ...] = (
+    pressure_group,
+    gpu_group,
+    lambda scale: health_group(CONFIG, scale),
+)
+
+
+def _rules(scale: float = 1.0) -> list[dict[str, Any]]:
+    groups: Any = content([group(scale) for group in GROUPS], DEFAULT)["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+RULES = _rules()
+ALERTS = [rule for rule in RULES if "alert" in rule]
+
+
+def _seconds(text: str) -> float:
+    return promql_parser.parse_duration(text).total_seconds()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.05, 0.01, 0.001])
+def test_every_expression_is_promql_at_every_scale(scale: float) -> None:
+    for rule in _rules(scale):
+        promql_parser.parse(rule["expr"])
+
+
+def test_the_queries_in_the_texts_are_promql() -> None:
+    for rule in ALERTS:
+        for query in re.findall(r"printf `([^`]*)`", " ".join(rule["annotations"].values())):
+            promql_parser.parse(re.sub(r"%(\[\d+\])?q", '"a"', query))
+
+
+def _queries(page: str) -> Iterator[str]:
+    """Of a runbook: one a line, with indented lines that continue it."""
+    for block in re.findall(r"^ *```promql\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL):
+        yield from re.sub(r"\n\s+", " ", dedent(block)).splitlines()
+
+
+@pytest.mark.parametrize("name", sorted({rule["alert"] for rule in ALERTS}))
+def test_the_queries_of_a_runbook_are_promql_of_series_that_there_are(name: str) -> None:
+    page = (ROOT / "docs/runbooks" / f"{name}.md").read_text()
+    for query in _queries(page):
+        promql_parser.parse(query)
+    assert set(re.findall(r"(?:[a-z_]+:)?(?:kneewatch_|DCGM_FI_)[\w:]*", page)) <= _known()
+
+
+def _known() -> set[str]:
+    known = {series.name for series in names.ALL}
+    known |= {f"{series.name}_{part}" for series in names.ALL for part in ("bucket", "sum", "count")}
+    return known | {rule["record"] for rule in RULES if "record" in rule}
+
+
+def test_every_series_is_one_that_is_exported_or_recorded() -> None:
+    for rule in RULES:
+        texts = " ".join([rule["expr"], *rule.get("annotations", {}).values()])
+        used = set(re.findall(r"(?:[a-z_]+:)?(?:kneewatch_|DCGM_FI_)[\w:]*", texts))
+        assert used <= _known()
+
+
+def test_recorded_series_are_named_by_level_metric_and_operation() -> None:
+    recorded = [rule["record"] for rule in RULES if "record" in rule]
+    assert recorded
+    assert all(re.fullmatch(r"target[a-z_]*:[A-Za-z_]+:[a-z_]+[0-9]+[mhd]", record) for record in recorded)
+
+
+def test_a_scale_shortens_every_window_and_every_wait() -> None:
+    whole, tenth = _rules(), _rules(0.1)
+    for before, after in zip(whole, tenth, strict=True):
+        for field in ("for", "keep_firing_for"):
+            if field in before:
+                assert _seconds(after[field]) == pytest.approx(0.1 * _seconds(before[field]), abs=0.001)
+        windows = [[_seconds(text) for text in re.findall(r"\[(\w+)[\]:]", rule["expr"])] for rule in (before, after)]
+        # A reading a minute old is still the newest where one in between has failed.
+        least = 15.0 if before.get("alert") == "KneewatchEngineStalled" else 0.0
+        assert windows[1] == pytest.approx([max(0.1 * window, least) for window in windows[0]], abs=0.001)
+
+
+def test_thresholds_of_shares_stay() -> None:
+    shares = [re.findall(r"[<>]=? (0\.\d+)", " ".join(rule["expr"] for rule in _rules(scale))) for scale in (1.0, 0.1)]
+    assert shares[0] == shares[1]
+    assert "0.9" in shares[0]
+
+
+def test_a_standstill_is_not_called_sooner_than_a_long_step_takes_in_any_rehearsal() -> None:
+    (expr,) = (rule["expr"] for rule in _rules(0.01) if rule.get("alert") == "KneewatchEngineStalled")
+    assert expr.endswith("> 30")
+
+
+def test_who_is_woken() -> None:
+    pages = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
+    assert pages == {"KneewatchEngineStalled", "KneewatchGPUXid", "KneewatchProbeGone", "KneewatchProbeSilent"}
+
+
+def test_alerts_of_one_name_differ_in_their_labels() -> None:
+    """Prometheus takes two with the same labels for one series, and stops with an error."""
+    told = [(rule["alert"], *sorted(rule["labels"].items())) for rule in ALERTS]
+    assert len(told) == len(set(told))
+
+
+def test_alerts_on_the_instrument_lead_to_its_dashboard() -> None:
+    assert {alert.dashboard for alert in instrument_alerts()} == {PROBE}
+    assert {rule.dashboard for rule in health_group(CONFIG).rules if isinstance(rule, Alert)} == {PROBE}
+
+
+def test_no_rule_names_a_target_but_the_one_that_misses_a_heartbeat() -> None:
+    """So that fifty targets make no more rules than one."""
+    targets = [{"name": f"t{i}", "base_url": f"http://t{i}:8000"} for i in range(50)]
+    many = health_group(config_from({"targets": targets}, "test"))
+    one = health_group(CONFIG)
+    assert len(many.rules) == len(one.rules)
+    differ = [a for a, b in zip(many.rules, one.rules, strict=True) if a.expr != b.expr]
+    assert [rule.name for rule in differ if isinstance(rule, Alert)] == ["KneewatchProbeGone"]
+
+
+def test_a_gpu_value_is_found_by_its_name() -> None:
+    assert all(names.gpu(field.name).name == field.name for field in fields.FIELDS)
+    with pytest.raises(KeyError):
+        names.gpu("DCGM_FI_DEV_NO_SUCH_THING")
+
+
+def test_an_xid_is_a_page_or_a_ticket_and_not_both() -> None:
+    assert not set(xid.FATAL) & set(xid.OTHERS)
+    page, ticket = (rule["expr"] for rule in ALERTS if rule["alert"] == "KneewatchGPUXid")
+    numbers = re.findall(r'"([\d|]+)"', page)
+    assert numbers == re.findall(r'"([\d|]+)"', ticket) == ["|".join(map(str, xid.FATAL))]
+    assert {79, 95, 119, 154} <= set(xid.FATAL)
+    assert {13, 31, 43, 45, 94} <= set(xid.OTHERS)
+
+
+def test_numbers_that_mean_the_same_are_told_once() -> None:
+    assert xid.meaning({1: "one", 2: "two", 3: "two"}) == (
+        '{{ if eq $labels.xid "1" }}one{{ else if eq $labels.xid "2" "3" }}two'
+        "{{ else }}see NVIDIA's catalogue of XID errors{{ end }}"
+    )
+
+
+def test_the_arithmetic_finds_the_bits_that_a_computer_finds() -> None:
+    """As the expression has it, with Python's floor and remainder, which are PromQL's for what is not negative."""
+    (expr,) = (rule["expr"] for rule in ALERTS if rule["alert"] == "KneewatchGPUThrottling")
+    slowed, capped = (
+        next(part for part in re.findall(r"avg_over_time\(\((.*?)\)\[", expr) if sign in part)
+        for sign in ("/ 32", "/ 4)")
+    )
+
+    def value(promql: str, reasons: int) -> float:
+        python = promql.replace("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", str(reasons)).replace("> bool", ">")
+        return float(eval(python, {"floor": int}))  # noqa: S307 - the rule's own text
+
+    for reasons in range(1024):
+        assert value(slowed, reasons) == bool(reasons & (0x08 | 0x20 | 0x40 | 0x80)), reasons
+        assert value(capped, reasons) == bool(reasons & 0x04), reasons

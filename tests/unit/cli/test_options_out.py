@@ -1,0 +1,77 @@
+import pytest
+
+from alerts.operator import Manifest
+from probe.errors import ConfigError
+from probe.options_out import (
+    RulesFormat,
+    check_address,
+    check_uid_prefix,
+    check_window_scale,
+    prometheus_rule,
+)
+
+PLAIN, OPERATOR = RulesFormat.PROMETHEUS, RulesFormat.OPERATOR
+
+
+def test_runbooks_lie_under_an_address() -> None:
+    example = "https://example.org/runbooks/"
+    assert check_address("https://wiki.example/kneewatch", "--runbooks", example) == "https://wiki.example/kneewatch"
+    for text in ("docs", "ftp://a", "https://a b", "https://a\nb"):
+        with pytest.raises(
+            ConfigError, match=r"^--runbooks .*: expected an address such as https://example.org/[^\n]*$"
+        ):
+            check_address(text, "--runbooks", example)
+
+
+def test_a_prefix_leaves_grafana_room_for_the_longest_identifier() -> None:
+    assert check_uid_prefix("") == ""
+    assert check_uid_prefix("Team_a-" + 15 * "x") == "Team_a-" + 15 * "x"
+    for text in ("a/b", "a b", "ä", "a\n", 23 * "x"):
+        with pytest.raises(ConfigError, match=r"^--uid-prefix [^\n]*: expected at most 22 of"):
+            check_uid_prefix(text)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 1 / 120])
+def test_a_scale_shortens(scale: float) -> None:
+    assert check_window_scale(scale) == scale
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1.5, float("nan"), float("inf")])
+def test_other_scales_are_refused(scale: float) -> None:
+    with pytest.raises(ConfigError, match=r"--window-scale .*: expected a number above 0 and at most 1"):
+        check_window_scale(scale)
+
+
+def test_the_operators_object_has_what_was_asked_for() -> None:
+    labels = ["release=kube-prometheus-stack", "example.org/team=", "x=A.b_c-1"]
+    manifest = prometheus_rule(OPERATOR, "monitoring", labels)
+    assert manifest == Manifest(
+        "monitoring", {"release": "kube-prometheus-stack", "example.org/team": "", "x": "A.b_c-1"}
+    )
+    assert prometheus_rule(OPERATOR, None, []) == Manifest()
+    assert prometheus_rule(PLAIN, None, []) is None
+
+
+@pytest.mark.parametrize("name", ["", "M", "a_b", "-a", "a-", "a.b", 64 * "a", "a\n"])
+def test_a_namespace_is_one_of_kubernetes(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--namespace [^\n]*: expected at most 63 of"):
+        prometheus_rule(OPERATOR, name, [])
+
+
+@pytest.mark.parametrize(
+    "label", ["", "a", "=b", "a=b c", "a=-b", "-a=b", "/a=b", "A.b/c=d", "a/b/c=d", f"a={64 * 'b'}", "a=b=c", "a=b\n"]
+)
+def test_a_label_is_one_of_kubernetes(label: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--label [^\n]*: expected key=value"):
+        prometheus_rule(OPERATOR, None, [label])
+
+
+def test_a_label_has_one_value() -> None:
+    with pytest.raises(ConfigError, match="--label a=c: a is given twice"):
+        prometheus_rule(OPERATOR, None, ["a=b", "a=c"])
+
+
+@pytest.mark.parametrize(("namespace", "labels", "option"), [("a", [], "--namespace"), (None, ["a=b"], "--label")])
+def test_a_plain_file_takes_nothing_of_an_object(namespace: str | None, labels: list[str], option: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{option}: goes with --format operator only"):
+        prometheus_rule(PLAIN, namespace, labels)
