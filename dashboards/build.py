@@ -1,25 +1,64 @@
-"""The dashboards of a configuration: `render` gives their JSON text, `write` puts them into a folder.
+"""The dashboards of a configuration: `render` gives their text, `write` puts them into a folder.
 
-`queries` and `substitute` take a dashboard apart again, to try its queries on a Prometheus.
+`panels_of`, `queries`, `annotations` and `substitute` take a dashboard apart again, to try its queries on a Prometheus.
 """
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dashboards.target import UID, target_dashboard
+from alerts.links import CAPACITY, FLEET, PROBE, RUNBOOKS, TARGET, Links
+from dashboards.capacity import capacity_dashboard
+from dashboards.configmap import configmap as manifest
+from dashboards.fleet import fleet_dashboard
+from dashboards.probe import probe_dashboard
+from dashboards.target import target_dashboard
 from probe.config import Config
+from probe.options_out import check_config_map, check_uid_prefix
 from probe.report.files import write_files
 
 
-def render(config: Config) -> dict[str, str]:
-    """File name to JSON text; the same configuration gives the same text."""
-    return {f"{UID}.json": target_dashboard(config)}
+def render(
+    config: Config,
+    *,
+    uid_prefix: str = "",
+    configmap: bool = False,
+    namespace: str | None = None,
+    runbooks: str = RUNBOOKS,
+) -> dict[str, str]:
+    """File name to text; the same configuration gives the same text.
+
+    JSON for Grafana's provisioning or, with `configmap`, a manifest in `namespace` for its sidecar. `uid_prefix` comes
+    before each uid, so that several may lie in one Grafana. Raises ConfigError.
+    """
+    check_config_map(uid_prefix, namespace, configmap=configmap)
+    links = Links(runbooks=runbooks, uid_prefix=check_uid_prefix(uid_prefix))
+    texts = {
+        uid_prefix + uid: text
+        for uid, text in (
+            (FLEET, fleet_dashboard(links)),
+            (TARGET, target_dashboard(config, links)),
+            (CAPACITY, capacity_dashboard(links)),
+            (PROBE, probe_dashboard(config, links)),
+        )
+    }
+    if configmap:
+        return {f"{uid}.configmap.yaml": manifest(uid, text, namespace) for uid, text in texts.items()}
+    return {f"{uid}.json": text for uid, text in texts.items()}
 
 
-def write(config: Config, out: Path) -> list[Path]:
+def write(
+    config: Config,
+    out: Path,
+    *,
+    uid_prefix: str = "",
+    configmap: bool = False,
+    namespace: str | None = None,
+    runbooks: str = RUNBOOKS,
+) -> list[Path]:
     """Writes the files into the folder `out`, made where it is missing. Raises ConfigError."""
-    return write_files(render(config), out)
+    texts = render(config, uid_prefix=uid_prefix, configmap=configmap, namespace=namespace, runbooks=runbooks)
+    return write_files(texts, out)
 
 
 def panels_of(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -35,9 +74,28 @@ def queries(dashboard: Mapping[str, Any]) -> list[str]:
     return [target["expr"] for panel in panels_of(dashboard) for target in panel["targets"]]
 
 
-def substitute(query: str, target: str, workload: str = ".*", interval: str = "1m") -> str:
-    """The query as Grafana would send it, for one choice of the variables."""
-    values = {"$__rate_interval": interval, "$target": target, "$workload": workload}
+def annotations(dashboard: Mapping[str, Any]) -> list[str]:
+    """The PromQL of each kind of mark on the time axis, likewise."""
+    return [one["expr"] for one in dashboard["annotations"]["list"]]
+
+
+def substitute(
+    query: str,
+    target: str,
+    workload: str = ".*",
+    interval: str = "1m",
+    *,
+    model: str = ".*",
+    span: str = "3h",
+) -> str:
+    """The query as Grafana would send it, for one choice of the variables; `span` is the time that is shown."""
+    values = {
+        "$__rate_interval": interval,
+        "$__range": span,
+        "$target": target,
+        "$model": model,
+        "$workload": workload,
+    }
     for variable, value in values.items():
         query = query.replace(variable, value)
     return query

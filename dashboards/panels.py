@@ -1,48 +1,23 @@
-"""Panels: the only module that imports grafanalib.
+"""Panels, as grafanalib has them: this module and layout.py are the only ones that import it.
 
-In: a title, what good looks like, a unit and queries. Out: grafanalib's panels, and dashboards with
-every panel placed. Units are Grafana's names: s, reqps, percentunit, short.
+In: a title, what good looks like, a unit and queries. Out: panels that have a size. Units are Grafana's names: s,
+reqps, percentunit, short.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from grafanalib import core
-from grafanalib._gen import DashboardEncoder
 
-_WIDTH = 24
-_DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
-# Grafana 10's. grafanalib says 12, which would send panels through a dozen migrations on loading.
-_SCHEMA_VERSION = 38
+from dashboards import tables
+from dashboards.pieces import DATASOURCE, RED, WIDTH, Column, Placed, Query, Steps, Texts
 
-GREEN, YELLOW, RED = "green", "orange", "red"
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """PromQL and its legend. A legend that begins with "objective" is drawn as a dashed limit."""
-
-    expr: str
-    legend: str
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A panel and its size in the grid: a row is 24 wide."""
-
-    panel: Any
-    width: int
-    height: int
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A question, and the panels that answer it."""
-
-    title: str
-    panels: Sequence[Placed]
+# What grafanalib still writes for panels that Grafana replaced years ago.
+_OF_OLD_HEATMAPS = (
+    "cards", "color", "dataFormat", "heatmap", "hideZeroBuckets", "highlightCards", "legend", "reverseYBuckets",
+    "tooltip", "xAxis", "yAxis",
+)  # fmt: skip
+_OF_OLD_TABLES = ("color", "columns", "fontSize", "mappings")
 
 
 def timeseries(
@@ -52,30 +27,44 @@ def timeseries(
     unit: str,
     queries: Sequence[Query],
     width: int = 8,
+    minimum: int | None = 0,
     maximum: int | None = None,
     stacked: bool = False,
-    min_interval: str | None = None,
+    bars: bool = False,
+    min_step: str | None = None,
+    right_unit: str | None = None,
+    no_value: str | None = None,
+    alerts: Sequence[str] = (),
 ) -> Placed:
-    """Lines over time. `min_interval` keeps $__rate_interval from being shorter than events are apart."""
+    """Lines over time. `min_step` keeps $__rate_interval from being shorter than events are apart."""
+    looks = [
+        *([_LIMIT] if any(query.legend.startswith("objective") for query in queries) else []),
+        *([_BOUND] if any("bound" in query.legend for query in queries) else []),
+        *(_right_axis(tables.reference(i), right_unit) for i, q in enumerate(queries) if q.right and right_unit),
+    ]
     panel = core.TimeSeries(
         title=title,
         description=description,
-        dataSource=_DATASOURCE,
-        targets=_targets(queries),
+        dataSource=DATASOURCE,
+        targets=_targets(queries, min_step=min_step),
         unit=unit,
-        valueMin=0,
+        valueMin=minimum,
         valueMax=maximum,
+        drawStyle="bars" if bars else "line",
         fillOpacity=40 if stacked else 5,
         stacking={"mode": "normal", "group": "A"} if stacked else {"mode": "none"},
         tooltipMode="multi",
         tooltipSort="desc",
         legendCalcs=["lastNotNull", "max"],
         legendDisplayMode="table",
-        overrides=[_LIMIT],
-        interval=min_interval,
+        overrides=looks,
         maxDataPoints=None,
+        extraJson={
+            "fieldConfig": {"defaults": {"noValue": no_value}},
+            "options": {"legend": {"showLegend": True}},
+        },
     )
-    return Placed(panel, width, 8)
+    return Placed(panel, width, 8, alerts)
 
 
 def stat(
@@ -84,71 +73,155 @@ def stat(
     *,
     unit: str,
     queries: Sequence[Query],
-    steps: Sequence[tuple[float | None, str]],
+    steps: Steps,
     width: int = 4,
-    texts: Mapping[str, tuple[str, str]] | None = None,
+    texts: Texts | None = None,
+    names: bool = False,
+    decimals: int | None = None,
     no_value: str = "no data",
+    alerts: Sequence[str] = (),
 ) -> Placed:
     """The newest values, coloured by `steps` (lower bound, colour; the first bound is None).
 
-    `texts` shows words instead of a number: value to (text, colour).
+    `texts` shows words instead of a number: value to (text, colour). `names` shows the legends and no values.
     """
+    several = len(queries) > 1 or "{{" in queries[0].legend
     panel = core.Stat(
         title=title,
         description=description,
-        dataSource=_DATASOURCE,
+        dataSource=DATASOURCE,
         # Asked for now: the newest value of a range would show a dead monitor's last "up" for hours.
         targets=_targets(queries, instant=True),
         format=unit,
+        decimals=decimals,
         reduceCalc="lastNotNull",
         graphMode="none",
-        textMode="value_and_name" if len(queries) > 1 or "{{" in queries[0].legend else "value",
+        textMode="name" if names else "value_and_name" if several else "value",
         color={"mode": "thresholds"},
         noValue=no_value,
-        thresholds=[{"color": color, "value": value} for value, color in steps],
-        mappings=[_mapping(texts)] if texts else [],
+        thresholds=tables.thresholds(steps)["steps"],
+        mappings=tables.mappings(texts),
         maxDataPoints=None,
     )
-    return Placed(panel, width, 5)
+    return Placed(panel, width, 5, alerts)
 
 
-def variable(name: str, label: str, query: str, *, every: bool = False) -> core.Template:
-    """A drop-down filled by `query`; `every` adds "All", which is a regular expression for anything."""
-    return core.Template(
-        name=name,
-        label=label,
-        query=query,
-        dataSource=_DATASOURCE,
-        includeAll=every,
-        allValue=".*" if every else None,
-        default="$__all" if every else None,
-        refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
-    )
-
-
-def datasource() -> core.Template:
-    """The drop-down that chooses the Prometheus."""
-    return core.Template(name="datasource", label="Prometheus", query="prometheus", type="datasource")
-
-
-def dashboard(title: str, uid: str, description: str, variables: Sequence[Any], rows: Sequence[Row]) -> str:
-    """The dashboard as JSON text with every panel placed, row by row, left to right."""
-    model = core.Dashboard(
+def heatmap(
+    title: str,
+    description: str,
+    *,
+    unit: str,
+    query: str,
+    width: int = 12,
+    min_step: str | None = None,
+    no_value: str | None = None,
+    alerts: Sequence[str] = (),
+) -> Placed:
+    """How often each value was seen, over time. `query` gives the buckets of a histogram, by `le` alone."""
+    panel = core.Heatmap(
         title=title,
-        uid=uid,
         description=description,
-        tags=["kneewatch"],
-        templating=core.Templating(list=[datasource(), *variables]),
-        panels=_place(rows),
-        time=core.Time("now-3h", "now"),
-        refresh="30s",
-        timezone="browser",
-        graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
-        schemaVersion=_SCHEMA_VERSION,
-        version=1,
-    ).auto_panel_ids()
-    plain = json.loads(json.dumps(model.to_json_data(), cls=DashboardEncoder))
-    return json.dumps(_without_none(plain), indent=2, sort_keys=True) + "\n"
+        dataSource=DATASOURCE,
+        targets=_targets([Query(query, "{{le}}")], format_="heatmap", min_step=min_step),
+        # A cell is as wide as a point is apart: 1,000 of them would be a pixel each.
+        maxDataPoints=120,
+        options={
+            "calculate": False,
+            "cellGap": 1,
+            "cellValues": {"unit": "short"},
+            "color": {
+                "exponent": 0.5, "fill": "dark-orange", "mode": "scheme", "reverse": False, "scale": "exponential",
+                "scheme": "Oranges", "steps": 64,
+            },
+            "exemplars": {"color": "rgba(255,0,255,0.7)"},
+            "filterValues": {"le": 1e-9},
+            "legend": {"show": True},
+            "rowsFrame": {"layout": "auto"},
+            "tooltip": {"mode": "single", "showColorScale": False, "yHistogram": True},
+            "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
+        },
+        extraJson={
+            **dict.fromkeys(_OF_OLD_HEATMAPS),
+            "fieldConfig": {
+                "defaults": {
+                    "unit": unit,
+                    "noValue": no_value,
+                    "custom": {"hideFrom": {"legend": False, "tooltip": False, "viz": False}},
+                },
+                "overrides": [],
+            },
+        },
+    )  # fmt: skip
+    return Placed(panel, width, 8, alerts)
+
+
+def states(
+    title: str,
+    description: str,
+    *,
+    queries: Sequence[Query],
+    texts: Texts,
+    width: int = 12,
+    height: int = 8,
+    no_value: str | None = None,
+    alerts: Sequence[str] = (),
+) -> Placed:
+    """A bar a series over time, in the colours and words that `texts` has for its values."""
+    panel = core.StateTimeline(
+        title=title,
+        description=description,
+        dataSource=DATASOURCE,
+        targets=_targets(queries),
+        mappings=tables.mappings(texts),
+        fillOpacity=80,
+        showValue="never",
+        maxDataPoints=None,
+        extraJson={
+            "fieldConfig": {"defaults": {"unit": "none", "noValue": no_value}},
+            "options": {"legend": {"showLegend": True}},
+        },
+    )
+    return Placed(panel, width, height, alerts)
+
+
+def table(
+    title: str,
+    description: str,
+    *,
+    key: tuple[str, str],
+    columns: Sequence[Column],
+    rank: str,
+    links: Sequence[tuple[str, str]],
+    height: int = 12,
+    no_value: str | None = None,
+    alerts: Sequence[str] = (),
+) -> Placed:
+    """A row for each value of a label; `key` is the label and its title. All columns are as of now.
+
+    `rank` is PromQL for the order, highest first. `links`: where a click on the key leads.
+    """
+    queries = [*(Query(column.expr, column.title) for column in columns), Query(rank, "rank")]
+    panel = core.Table(
+        title=title,
+        description=description,
+        dataSource=DATASOURCE,
+        targets=_targets(queries, instant=True, format_="table"),
+        unit="short",
+        overrides=tables.overrides(key[1], columns, links),
+        transformations=tables.transformations(*key, columns, tables.reference(len(columns))),
+        maxDataPoints=None,
+        extraJson={
+            **dict.fromkeys(_OF_OLD_TABLES),
+            "fieldConfig": {
+                "defaults": {
+                    "noValue": no_value,
+                    "custom": {"displayMode": None, "cellOptions": {"type": "auto"}, "inspect": False},
+                }
+            },
+            "options": {"cellHeight": "sm", "footer": {"countRows": False, "reducer": [], "show": False}},
+        },
+    )
+    return Placed(panel, WIDTH, height, alerts)
 
 
 _LIMIT = {
@@ -160,49 +233,37 @@ _LIMIT = {
         {"id": "custom.stacking", "value": {"mode": "none"}},
     ],
 }
+_BOUND = {
+    "matcher": {"id": "byRegexp", "options": "/ bound/"},
+    "properties": [
+        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [2, 6]}},
+        {"id": "custom.fillOpacity", "value": 0},
+    ],
+}
 
 
-def _targets(queries: Sequence[Query], *, instant: bool = False) -> list[core.Target]:
+def _right_axis(reference: str, unit: str) -> dict[str, Any]:
+    return {
+        "matcher": {"id": "byFrameRefID", "options": reference},
+        "properties": [{"id": "custom.axisPlacement", "value": "right"}, {"id": "unit", "value": unit}],
+    }
+
+
+def _targets(
+    queries: Sequence[Query], *, instant: bool = False, format_: str = "time_series", min_step: str | None = None
+) -> list[dict[str, Any]]:
+    # As JSON: grafanalib's Target says everything twice. `min_step` is the query's own: $__rate_interval goes by that,
+    # and not by the panel's least interval.
     return [
-        core.Target(
-            expr=query.expr,
-            legendFormat=query.legend,
-            refId=chr(ord("A") + i),
-            datasource=_DATASOURCE,
-            instant=instant,
-            intervalFactor=1,
-        )
+        {
+            "datasource": DATASOURCE,
+            "expr": query.expr,
+            "format": format_,
+            "instant": instant,
+            **({"interval": min_step} if min_step else {}),
+            "legendFormat": query.legend,
+            "range": not instant,
+            "refId": tables.reference(i),
+        }
         for i, query in enumerate(queries)
     ]
-
-
-def _mapping(texts: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    options = {
-        value: {"text": text, "color": color, "index": i} for i, (value, (text, color)) in enumerate(texts.items())
-    }
-    return {"type": "value", "options": options}
-
-
-def _place(rows: Sequence[Row]) -> list[Any]:
-    panels: list[Any] = []
-    y = 0
-    for row in rows:
-        panels.append(core.RowPanel(title=row.title, gridPos=core.GridPos(h=1, w=_WIDTH, x=0, y=y), maxDataPoints=None))
-        y += 1
-        x = height = 0
-        for placed in row.panels:
-            if x + placed.width > _WIDTH:
-                x, y, height = 0, y + height, 0
-            placed.panel.gridPos = core.GridPos(h=placed.height, w=placed.width, x=x, y=y)
-            panels.append(placed.panel)
-            x += placed.width
-            height = max(height, placed.height)
-        y += height
-    return panels
-
-
-def _without_none(value: Any) -> Any:  # noqa: ANN401 - JSON
-    if isinstance(value, dict):
-        # The first threshold has no lower bound, and says so with a null.
-        return {k: _without_none(v) for k, v in value.items() if v is not None or (k == "value" and "color" in value)}
-    return [_without_none(v) for v in value] if isinstance(value, list) else value

@@ -1,32 +1,79 @@
-"""Every panel of every dashboard shows something: its queries, on a real Prometheus, are never empty."""
+"""Every panel of every dashboard shows something: its queries, on a real Prometheus that scraped `kneewatch run` beside
+a stand-in under load and evaluates the rules, give numbers.
+"""
 
 import asyncio
 import json
+import math
+import re
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from growing_page import growing_page
 from kneewatch_command import kneewatch
 from monitor import Monitor, Sim
-from process import eventually
+from process import eventually, free_port
 from real_prometheus import RealPrometheus
+from stub_server import stub_server
 
-from dashboards.build import queries, substitute
+from dashboards.build import annotations, queries, substitute
+from exporters import names
 from probe.capacity.fingerprint import figure
 from probe.prometheus import Prometheus
+from probe.records import CapacityResult
 from probe.report.result_json import loads
+from probe.store import Store
 
 pytestmark = pytest.mark.prometheus
 
-TARGET = "stand-in"
+PAGES = Path(__file__).parents[1] / "pages"
+# A server under load; the page of one that has what the stand-in has not; and one that nobody serves.
+WORKS, TELLS, GONE = "stand-in", "page", "gone"
+# What the first cannot tell, and the target that can.
+ELSEWHERE = {
+    **dict.fromkeys(
+        (
+            names.ENGINE_RUNNING, names.ENGINE_WAITING, names.ENGINE_KV, names.ENGINE_PREEMPTIONS,
+            names.ENGINE_GENERATION_TOKENS,  # the stand-in is one engine
+            names.SERVER_ADAPTER, names.SERVER_DRAFT_TOKENS, names.SERVER_DRAFTS,  # and does no such things
+            names.SERVER_FLOPS, names.SERVER_READ_BYTES, names.SERVER_WRITE_BYTES,
+            names.SERVER_KV_LIFETIME, names.SERVER_KV_IDLE, names.SERVER_KV_REUSE,
+            names.SERVER_REJECTIONS, names.SERVER_STARTED,  # or does not tell them
+        ),
+        TELLS,
+    ),
+    names.SERVER_SCRAPE_ERRORS: GONE,  # the stand-in is always readable
+    names.CAPACITY_REFUSALS: GONE,  # and its runs may begin
+}  # fmt: skip
+# What takes longer than a test may.
+NOWHERE = {
+    names.GPU_NEIGHBOUR: "told of five minutes without users",
+    names.MODEL_RESIDUAL: "a run that measures after a forecast, which is made of minutes of traffic",
+    names.GUARD_TRIPS: "a run that the guard stops: the stand-in takes what it is sent",
+}
 
 
-@pytest.fixture(scope="module")
-def monitor(sim: Sim, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
-    config: dict[str, object] = {
+def _configuration(folder: Path, works: str, tells: str, gpus: str) -> dict[str, object]:
+    capacity = {
+        "mode": "verify",
+        "workload": "short",
+        "schedule": {"cron": "* * * * *"},
+        "concurrency": [1, 2],
+        "step": "3s",
+    }
+    common = {"objectives": "chat", "scrape": "1s"}
+    canary = {"every": "2s", "workload": "short", "timeout": "5s"}
+    gone = f"http://127.0.0.1:{free_port()}"
+    return {
+        "store": {"path": str(folder / "kneewatch.db")},
         "objectives": {
             "chat": {
                 "availability": 0.99,
@@ -37,23 +84,79 @@ def monitor(sim: Sim, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moni
         "workloads": {"short": {"prompt_tokens": 32, "output_tokens": 8}},
         "targets": [
             {
-                "name": TARGET,
-                "base_url": sim.base_url,
-                "objectives": "chat",
-                "scrape": "1s",
-                "canary": {"every": "1s", "workload": "short"},
-                "capacity": {
-                    "mode": "verify",
-                    "workload": "short",
-                    "schedule": {"cron": "* * * * *"},
-                    "concurrency": [1, 2],
-                    "step": "3s",
-                },
-            }
+                **common,
+                "name": WORKS,
+                "base_url": works,
+                "canary": canary,
+                "capacity": capacity,
+                "gpu": {"dcgm_urls": [f"{gpus}/metrics"], "every": "1s"},
+            },
+            {**common, "name": TELLS, "base_url": tells, "passive": True},
+            {**common, "name": GONE, "base_url": gone, "canary": canary, "capacity": capacity},
         ],
     }
-    with Monitor(config, tmp_path_factory.mktemp("dashboards")) as running:
-        yield running
+
+
+@pytest.fixture(scope="module")
+def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
+    """Beside users who come and go, and with the results of a fortnight."""
+    folder = tmp_path_factory.mktemp("dashboards")
+    # The page of a custom list of fields, and the two that it lacks.
+    lacking = "".join(f'DCGM_FI_DEV_ECC_{kind}_VOL_TOTAL{{gpu="0",UUID="GPU-a"}} 0\n' for kind in ("SBE", "DBE"))
+    gpus = (PAGES / "gpu/dcgm-4.9.prom").read_text() + lacking
+    with (
+        Sim(folder / "sim", "prefix") as sim,
+        growing_page((PAGES / "vllm.prom").read_text()) as page,
+        stub_server(200, gpus) as dcgm,
+        _users(sim.base_url),
+    ):
+        running = Monitor(_configuration(folder, sim.base_url, page, dcgm), folder)
+        _a_fortnight_of_results(running.config_file, folder)
+        with running:
+            yield running
+
+
+@contextmanager
+def _users(base_url: str) -> Iterator[None]:
+    """Somebody asks for a while, and then for a while nobody does, so that canaries are alone on the server too."""
+    done = threading.Event()
+
+    def ask() -> None:
+        body = {"model": "stand-in", "prompt": "to be or not to be " * 20, "max_tokens": 8}
+        with httpx.Client(base_url=base_url, timeout=10, trust_env=False) as client:
+            while not done.wait(0.4 if time.monotonic() % 16 < 6 else 1e-3 + 16 - time.monotonic() % 16):
+                client.post("/v1/completions", json=body).raise_for_status()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(timeout=20)
+
+
+def _a_fortnight_of_results(config: Path, folder: Path) -> None:
+    """One run, and the same again on each of the days before: figures, a baseline, and a forecast."""
+    file = folder / "result.json"
+    short = ("--concurrency", "1,2", "--step-seconds", "1", "--requests-per-step", "20")
+    done = kneewatch("ramp", "-c", config, "--target", WORKS, *short, "--json", file)
+    assert done.status == 0, done.err
+    measured = loads(file.read_text())
+    store = Store(folder / "kneewatch.db")
+    for days in range(14, 0, -1):
+        store.add(_made(measured, days, bottleneck="kv_cache"))
+    store.add(_made(measured, 1, mode="forecast", bottleneck="memory_bandwidth"))
+    store.close()
+
+
+def _made(measured: CapacityResult, days: int, **capacity: Any) -> CapacityResult:
+    found = measured.capacity.requests_per_second
+    assert found is not None
+    # Both bounds, and close by: a figure that is not certain has no baseline.
+    figures = replace(measured.capacity, lower=0.98 * found, upper=1.02 * found, **capacity)
+    kind = f"{figures.mode}-{days}"
+    return replace(measured, id=kind, capacity=figures, started=datetime.now(UTC) - timedelta(days=days))
 
 
 @pytest.fixture(scope="module")
@@ -61,39 +164,92 @@ def prometheus(
     monitor: Monitor, prometheus_binary: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealPrometheus]:
     folder = tmp_path_factory.mktemp("prometheus")
-    with RealPrometheus(prometheus_binary, folder, addresses=[monitor.address]) as running:
+    rules = folder / "rules"
+    done = kneewatch("alerts", "-c", monitor.config_file, "-o", rules, "--window-scale", "0.01")
+    assert done.status == 0, done.err
+    with RealPrometheus(
+        prometheus_binary, folder, addresses=[monitor.address], rule_files=sorted(rules.iterdir())
+    ) as running:
         yield running
 
 
-def test_no_panel_is_empty_once_canaries_and_a_capacity_run_are_done(
-    monitor: Monitor, prometheus: RealPrometheus, tmp_path: Path
-) -> None:
-    done = kneewatch("dashboards", "-c", monitor.config_file, "-o", tmp_path)
+@pytest.fixture(scope="module")
+def dashboards(monitor: Monitor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("written")
+    done = kneewatch("dashboards", "-c", monitor.config_file, "-o", folder)
     assert done.status == 0, done.err
-    dashboards = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("*.json"))]
-    asked = [substitute(query, TARGET) for dashboard in dashboards for query in queries(dashboard)]
-    assert asked
+    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
 
-    # The run starts at the full minute; two scrapes later its series have a rate.
-    capacity = f'kneewatch_capacity_last_success_timestamp_seconds{{target="{TARGET}"}}'
-    eventually(lambda: prometheus.query(capacity), within_s=120, what="a capacity run that found the capacity")
-    empty: list[str] = []
 
-    def all_answer() -> bool:
-        empty[:] = [query for query in asked if not prometheus.query(query)]
-        return not empty
+def _target_for(query: str) -> str | None:
+    """Which of the targets can answer it; None: none can."""
+    words = set(re.findall(r"[a-zA-Z_]+", query))
+    used = [series for series in names.ALL if {series.name, f"{series.name}_bucket", f"{series.name}_sum"} & words]
+    if any(series in NOWHERE for series in used):
+        return None
+    return next((ELSEWHERE[series] for series in used if series in ELSEWHERE), WORKS)
+
+
+def _answers(prometheus: RealPrometheus, query: str) -> bool:
+    return any(not math.isnan(value) for _, value in prometheus.query(query))
+
+
+def test_no_panel_is_empty_once_canaries_users_and_a_capacity_run_are_done(
+    prometheus: RealPrometheus, dashboards: dict[str, dict[str, Any]]
+) -> None:
+    asked = {(query, _target_for(query)) for each in dashboards.values() for query in queries(each)}
+    waited_for = {substitute(query, target) for query, target in asked if target is not None}
+    assert len(waited_for) > 150
+    unanswered = set(waited_for)
+
+    def all_answered() -> bool:
+        # An event of a minute ago need not be one of now.
+        unanswered.difference_update([query for query in unanswered if _answers(prometheus, query)])
+        return not unanswered
 
     try:
-        eventually(all_answer, within_s=15, what="an answer to every query", every_s=1)
+        # A run starts at the full minute; two scrapes after it its series have a rate.
+        eventually(all_answered, within_s=110, what="an answer to every query", every_s=2)
     except AssertionError:
-        pytest.fail("empty:\n" + "\n\n".join(empty), pytrace=False)
+        pytest.fail(f"{len(unanswered)} empty:\n" + "\n\n".join(sorted(unanswered)), pytrace=False)
+
+
+def test_the_fleet_is_a_row_for_each_target_and_the_dead_one_is_first(
+    prometheus: RealPrometheus, dashboards: dict[str, dict[str, Any]]
+) -> None:
+    (table,) = [panel for panel in dashboards["kneewatch-fleet"]["panels"] if panel["type"] == "table"]
+    by_id = {each["id"]: each["options"] for each in table["transformations"]}
+    (order,) = by_id["sortBy"]["sort"]
+    (rank,) = [one["expr"] for one in table["targets"] if order == {"field": f"Value #{one['refId']}", "desc": True}]
+    ranked = sorted(((value, labels["target"]) for labels, value in prometheus.query(rank)), reverse=True)
+    assert {target for _, target in ranked} == {WORKS, TELLS, GONE}
+    assert ranked[0][1] == GONE
+    for one in table["targets"]:
+        # A second row for a target would be two answers to one question.
+        rows = [labels for labels, _ in prometheus.query(one["expr"])]
+        assert all(set(labels) == {"target"} for labels in rows)
+        assert len({labels["target"] for labels in rows}) == len(rows)
+
+
+def test_what_happened_is_marked_on_the_time_axis(
+    prometheus: RealPrometheus, dashboards: dict[str, dict[str, Any]]
+) -> None:
+    empty = []
+    for query in {query for each in dashboards.values() for query in annotations(each)}:
+        target = _target_for(query)
+        if target is None or names.CAPACITY_FINGERPRINT.name in query:  # the setup stays as it is
+            continue
+        marks = prometheus.history(substitute(query, target, interval="20s"), seconds=240)
+        if not any(value > 0 for value in marks):
+            empty.append(query)
+    assert not empty
 
 
 def test_what_prometheus_has_recorded_is_the_history_of_capacity(monitor: Monitor, prometheus: RealPrometheus) -> None:
     """For a monitor without a store: the figure is there, with what it holds for."""
-    capacity = f'kneewatch_capacity_last_success_timestamp_seconds{{target="{TARGET}"}}'
+    capacity = f'{names.CAPACITY_LAST_SUCCESS.name}{{target="{WORKS}"}}'
     eventually(lambda: prometheus.query(capacity), within_s=120, what="a capacity run that found the capacity")
-    history = asyncio.run(Prometheus(prometheus.base_url).capacity_history(TARGET, time.time()))
+    history = asyncio.run(Prometheus(prometheus.base_url).capacity_history(WORKS, time.time()))
     runs = f"{monitor.base_url}/api/v1/runs"
     ids = [run["id"] for run in httpx.get(runs, timeout=5, trust_env=False).json()]
     results = [loads(httpx.get(f"{runs}/{one}", timeout=5, trust_env=False).text) for one in ids]

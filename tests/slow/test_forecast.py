@@ -1,4 +1,4 @@
-"""Capacity from live traffic: silent where it would be guessing. How right it is: tests/slow."""
+"""Capacity from live traffic: silent where it would be guessing. How right it is: test_forecast_accuracy.py."""
 
 from collections.abc import Sequence
 from dataclasses import replace

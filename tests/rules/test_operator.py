@@ -12,7 +12,7 @@ from alerts import build
 from alerts.operator import Manifest
 from probe.config import load_config
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CONFIG = load_config(ROOT / "deploy/examples/multi.yml", environ={})
 LABELS = {"release": "kube-prometheus-stack"}
 

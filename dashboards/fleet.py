@@ -1,0 +1,241 @@
+"""The dashboard "Kneewatch / Fleet": every target in a row, the worst first.
+
+In: where the other dashboards and the runbooks are. Out: the dashboard's JSON text. Over all targets only gauges,
+recorded ratios and, as of now, short windows are asked for: a month of fifty targets' histograms would take a minute.
+"""
+
+from alerts import sli, trends
+from alerts.headroom import FALLING_BELOW, LOW
+from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
+from dashboards import layout, marks, panels
+from dashboards.pieces import GREEN, GREY, RED, YELLOW, Column, Placed, Query, Row, Steps
+from dashboards.queries import burn, named, quantile
+from exporters import names
+from exporters.names import Series
+from probe.capacity.shift import DROP_RATIO
+from probe.joined import FULL
+
+TITLE = "Kneewatch / Fleet"
+
+_CANARY = 'traffic="canary"'
+_NOW = "15m"  # what percentiles are taken over: sixty canaries, at one every 15 s
+_SHOWN = 5  # targets in a panel of lines
+_BURNING: Steps = [(None, GREEN), (1, YELLOW), (6, RED)]
+_LEFT: Steps = [(None, RED), (0, YELLOW), (0.25, GREEN)]
+_OF_OBJECTIVE: Steps = [(None, GREEN), (0.8, YELLOW), (1, RED)]
+_HEADROOM: Steps = [(None, RED), (LOW, YELLOW), (FALLING_BELOW, GREEN)]
+_FULL: Steps = [(None, GREEN), (0.75, YELLOW), (FULL, RED)]
+_PREEMPTED: Steps = [(None, GREEN), (0.005, YELLOW), (0.1, RED)]
+_SHIFTED: Steps = [(None, RED), (-DROP_RATIO, YELLOW), (-0.05, GREEN)]
+_NONE = "or on() vector(0)"
+
+
+def fleet_dashboard(links: Links) -> str:
+    """The dashboard as JSON text."""
+    return layout.dashboard(
+        TITLE,
+        FLEET,
+        "Every server that is watched, the worst first.",
+        variables=[],
+        rows=[
+            Row("Is any in trouble?", _counts()),
+            Row("Which one?", [_table(links)]),
+            Row("Since when?", _over_time()),
+        ],
+        annotations=marks.kneewatch(),
+        others=[("Target", TARGET), ("Capacity", CAPACITY), ("Probe", PROBE)],
+        links=links,
+        since="now-24h",
+    )
+
+
+def _burn() -> str:
+    """The fastest that any budget of a target is spent."""
+    each = "\n  or ".join(named("slo", one.objective, f"({burn(one)})") for one in sli.ALL)
+    users = (named("slo", f"users' {one.objective}", f"({burn(one)})") for one in (sli.USERS_TTFT, sli.USERS_TPOT))
+    return f"max by (target) (\n  {each}\n  or " + "\n  or ".join(users) + "\n)"
+
+
+def _share(histogram: Series, selector: str, limits: Series, objective: str) -> str:
+    """The 95th percentile as a share of what the objective allows."""
+    limit = f'max by (target) ({limits.name}{{objective="{objective}"}})'
+    return f"{_p95(histogram, selector)}\n/ on (target) {limit}"
+
+
+def _p95(histogram: Series, selector: str) -> str:
+    """By target; nothing, rather than NaN, where nothing was asked."""
+    return f"({quantile(0.95, histogram, selector, 'target', _NOW)} >= 0)"
+
+
+def _counts() -> list[Placed]:
+    return [
+        panels.stat(
+            "Targets",
+            "Servers that are watched. Good: as many as you run. One that is missing here is watched by nobody.",
+            unit="none",
+            queries=[Query(f"count({trends.up()})", "targets")],
+            steps=[(None, GREY)],
+            width=6,
+            alerts=["KneewatchTargetVanished", "KneewatchProbeGone"],
+        ),
+        panels.stat(
+            "Down",
+            "Targets whose last canary did not get its tokens. Good: none. A server may answer /health and count here.",
+            unit="none",
+            queries=[Query(f"count({trends.up()} == 0) {_NONE}", "down")],
+            steps=[(None, GREEN), (1, RED)],
+            width=6,
+            alerts=["KneewatchAvailabilityBurn"],
+        ),
+        panels.stat(
+            "Burning",
+            "Targets that spent the budget of an objective faster than allowed in the last hour. Good: none.",
+            unit="none",
+            queries=[Query(f"count({_burn()} > 1) {_NONE}", "burning")],
+            steps=[(None, GREEN), (1, YELLOW)],
+            width=6,
+            alerts=["KneewatchTTFTBurn", "KneewatchTPOTBurn", "KneewatchUsersTTFTBurn", "KneewatchUsersTPOTBurn"],
+        ),
+        panels.stat(
+            "Low headroom",
+            f"Targets of whose capacity users leave less than {LOW:.0%}. Good: none. One that was neither measured nor"
+            " forecast is not counted.",
+            unit="none",
+            queries=[Query(f"count({trends.headroom()} < {LOW:g}) {_NONE}", "low headroom")],
+            steps=[(None, GREEN), (1, YELLOW)],
+            width=6,
+            alerts=["KneewatchHeadroomLow"],
+        ),
+    ]
+
+
+def _table(links: Links) -> Placed:
+    return panels.table(
+        "Targets, worst first",
+        "Those that are down come first, then those that burn their budget fastest, then those with least headroom."
+        " Good: no colour but green. Percentiles are of the last 15 minutes, preemptions of the last 5, burn of the"
+        " last hour and the budget of the objective's window, each by its worst objective. An empty cell: not known,"
+        " such as users' TTFT where there are no users. Click a name for its dashboards.",
+        key=("target", "Target"),
+        columns=[*_promises(), *_causes()],
+        rank=_rank(),
+        links=[(title, _of_target(links, uid)) for title, uid in (("Target", TARGET), ("Capacity", CAPACITY))],
+        height=14,
+        no_value="no target is watched",
+    )
+
+
+def _of_target(links: Links, uid: str) -> str:
+    chosen = "var-datasource=${datasource}&var-target=${__value.raw}"
+    return f"/d/{links.uid_prefix}{uid}?{chosen}&${{__url_time_range}}"
+
+
+def _promises() -> list[Column]:
+    mine, users = names.OBJECTIVE_SECONDS, names.USERS_OBJECTIVE_SECONDS
+    seconds = [
+        ("TTFT", names.TTFT, _CANARY, mine, "ttft"),
+        ("TPOT", names.TPOT, _CANARY, mine, "tpot"),
+        ("Users' TTFT", names.USERS_TTFT, "", users, "ttft"),
+    ]
+    columns = [
+        Column("Up", trends.up(), unit="none", texts={"0": ("DOWN", RED), "1": ("up", GREEN)}, width=70),
+        Column("Burn", _burn(), steps=_BURNING, width=70, decimals=1),
+        Column("Budget left", trends.budget(), unit="percentunit", steps=_LEFT, decimals=0),
+    ]
+    for title, histogram, selector, limits, objective in seconds:
+        share = _share(histogram, selector, limits, objective)
+        columns += [
+            Column(f"{title} p95", _p95(histogram, selector), unit="s", width=118),
+            Column(f"{title} / limit", share, unit="percentunit", steps=_OF_OBJECTIVE, width=122, decimals=0),
+        ]
+    return columns
+
+
+def _causes() -> list[Column]:
+    preemptions = f"max by (target) (rate({names.SERVER_PREEMPTIONS.name}[5m]))"
+    return [
+        Column("Headroom", trends.headroom(), unit="percentunit", steps=_HEADROOM, decimals=0),
+        Column("Knee", trends.shift(), unit="percentunit", steps=_SHIFTED, width=80, decimals=0),
+        Column("KV cache", trends.kv_cache(), unit="percentunit", steps=_FULL, decimals=0),
+        Column("Waiting", trends.waiting(), steps=[(None, GREEN), (1, YELLOW), (16, RED)], width=84, decimals=0),
+        Column("Preempt./s", preemptions, steps=_PREEMPTED, decimals=2),
+    ]
+
+
+def _rank() -> str:
+    """Down before burning before short of headroom; a target without one of them is as one without that trouble."""
+    nothing = f"0 * {trends.up()}"
+    return (
+        f"1000 * (1 - {trends.up()})\n"
+        f"+ on (target) ({_burn()} or on (target) {nothing})\n"
+        f"+ on (target) ((1 - clamp({trends.headroom()}, 0, 1)) or on (target) {nothing})"
+    )
+
+
+def _worst(record: str, choose: str) -> Query:
+    """Lines of the few targets that are worst at the end of the time shown: those of fifty would be unreadable."""
+    return Query(f"{record}\nand on (target) {choose}({_SHOWN}, {record} @ end())", "{{target}}")
+
+
+def _over_time() -> list[Placed]:
+    return [
+        panels.timeseries(
+            "Error budget left, the least",
+            "The five targets with the least error budget, by their worst objective. Good: flat, or falling slower than"
+            " the window is long. Below zero the objective is missed.",
+            unit="percentunit",
+            queries=[_worst(trends.BUDGET, "bottomk")],
+            minimum=None,
+            maximum=1,
+            no_value="the recording rules are not loaded",
+        ),
+        panels.timeseries(
+            "Headroom, the least",
+            f"The five targets whose users come closest to the capacity. Good: above {LOW:.0%} at the day's peak. Below"
+            " zero they ask for more than the server takes within its objectives.",
+            unit="percentunit",
+            queries=[_worst(trends.HEADROOM, "bottomk")],
+            minimum=None,
+            maximum=1,
+            no_value="no capacity is known, or the recording rules are not loaded",
+            alerts=["KneewatchHeadroomLow"],
+        ),
+        panels.timeseries(
+            "Knee against its baseline, the lowest",
+            "The last measured capacity over its baseline, of the five targets that lost most. Good: about zero. Runs"
+            f" differ by a few percent; at {-DROP_RATIO:.0%}, confirmed by a second run, someone is paged.",
+            unit="percentunit",
+            queries=[_worst(trends.SHIFT, "bottomk")],
+            minimum=None,
+            no_value="no capacity has a baseline yet, or the recording rules are not loaded",
+            alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
+        ),
+        panels.timeseries(
+            "KV cache, the fullest",
+            "Share of the KV cache in use, of the five targets where it is highest. Full is good use of memory as long"
+            " as nothing waits.",
+            unit="percentunit",
+            queries=[_worst(trends.KV_CACHE, "topk")],
+            maximum=1,
+            no_value="no server tells it, or the recording rules are not loaded",
+            alerts=["KneewatchKVCachePressure"],
+        ),
+        panels.timeseries(
+            "Waiting requests, the most",
+            "Requests in the servers' queues, of the five targets with most. Good: zero, or short spikes.",
+            unit="short",
+            queries=[_worst(trends.WAITING, "topk")],
+            no_value="no server tells it, or the recording rules are not loaded",
+            alerts=["KneewatchQueueGrowth"],
+        ),
+        panels.states(
+            "When it was down",
+            "When canaries of a target failed, or the metrics of one without canaries could not be read. Good: empty,"
+            " or short spells at deploys.",
+            queries=[Query(f"{trends.UP} == 0", "{{target}}")],
+            texts={"0": ("down", RED)},
+            width=8,
+            no_value="none was down",
+            alerts=["KneewatchAvailabilityBurn"],
+        ),
+    ]

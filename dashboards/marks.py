@@ -1,0 +1,84 @@
+"""Marks on the time axis: what changed when a curve did. Pure.
+
+A run, a restart, another version or configuration explains a step in a curve better than any other panel.
+"""
+
+from collections.abc import Sequence
+
+from dashboards.pieces import BLUE, GREEN, GREY, RED, YELLOW, Annotation
+from dashboards.queries import RATE
+from exporters import names
+from exporters.names import Series
+
+# What was seen within it is not new: a restart of Kneewatch brings no new version of anything.
+_KNOWN = "1h"
+
+
+def marks(selector: str) -> list[Annotation]:
+    """All kinds, of one target."""
+    return [*_runs(selector), *_server(selector), *kneewatch()]
+
+
+def _server(selector: str) -> list[Annotation]:
+    return [
+        Annotation(
+            "Server restart",
+            f"1000 * max by (target) ({names.SERVER_STARTED.name}{{{selector}}})",
+            "{{target}}: the server's process began",
+            RED,
+            stamped=True,
+        ),
+        Annotation(
+            "Server version",
+            _new(names.SERVER_INFO, "target, engine, version", selector),
+            "{{target}}: {{engine}} {{version}}",
+            GREEN,
+        ),
+    ]
+
+
+def kneewatch() -> list[Annotation]:
+    """Of Kneewatch itself. Of fifty servers' restarts and versions no axis would be seen."""
+    return [
+        Annotation("Configuration", _new(names.CONFIG_HASH, "hash"), "Kneewatch's configuration: {{hash}}", GREY),
+        Annotation("Kneewatch version", _new(names.BUILD_INFO, "version"), "Kneewatch {{version}}", GREY),
+    ]
+
+
+def _runs(selector: str) -> list[Annotation]:
+    """Our own load."""
+    load = f'{selector},traffic="capacity"'
+    return [
+        Annotation(
+            "Capacity run",
+            f"sum by (target) (rate({names.REQUESTS.name}{{{load}}}[{RATE}])) > 0",
+            "{{target}}: step-up load of ours",
+            BLUE,
+        ),
+        Annotation(
+            "Guard trip",
+            f"sum by (target, reason) (increase({names.GUARD_TRIPS.name}{{{selector}}}[{RATE}])) > 0",
+            "{{target}}: the guard stopped our load: {{reason}}",
+            YELLOW,
+        ),
+    ]
+
+
+def _new(series: Series, labels: str, selector: str = "") -> str:
+    """Label sets that were not there before."""
+    before = f"last_over_time({series.name}{_in(selector)}[{_KNOWN}] offset {RATE})"
+    return f"max by ({labels}) ({series.name}{_in(selector)})\nunless on ({labels}) max by ({labels}) ({before})"
+
+
+def setups(selector: str) -> Sequence[Annotation]:
+    """Where a capacity holds for another model, engine, flags, workload or objectives than the one before it."""
+    changed = f"changes({names.CAPACITY_FINGERPRINT.name}{{{selector}}}[{RATE}])"
+    return [
+        Annotation(
+            "Other setup", f"max by (target) ({changed}) > 0", "{{target}}: capacity holds for another setup", GREY
+        )
+    ]
+
+
+def _in(selector: str) -> str:
+    return f"{{{selector}}}" if selector else ""

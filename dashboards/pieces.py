@@ -1,0 +1,72 @@
+"""What a dashboard is made of, before Grafana's JSON: queries, panels with a size, rows, columns, marks. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WIDTH = 24  # of the grid
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+GREEN, YELLOW, RED, BLUE, GREY = "green", "orange", "red", "blue", "text"
+
+# A lower bound and the colour from there on; the first bound is None.
+Steps = Sequence[tuple[float | None, str]]
+# Words in place of a number: value to (text, colour).
+Texts = Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """PromQL and its legend. A legend that begins with "objective" is drawn as a dashed limit.
+
+    `right`: on the right axis, which has a unit of its own.
+    """
+
+    expr: str
+    legend: str
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: an instant query with the table's key among its labels.
+
+    `steps` or `texts` colour the cell. `expr` of the key's own column is "".
+    """
+
+    title: str
+    expr: str
+    unit: str = "short"
+    steps: Steps = ()
+    texts: Texts | None = None
+    width: int = 96
+    decimals: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A panel and its size in the grid: a row is WIDTH wide. `alerts`: those that it shows the reason of."""
+
+    panel: Any
+    width: int
+    height: int
+    alerts: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A question, and the panels that answer it. A collapsed one asks nothing until it is opened."""
+
+    title: str
+    panels: Sequence[Placed]
+    collapsed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """Marks on the time axis: where `expr` is above 0, or with `stamped` at the milliseconds that it gives."""
+
+    name: str
+    expr: str
+    text: str  # with labels as {{label}}
+    color: str
+    stamped: bool = False

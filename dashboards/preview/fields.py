@@ -1,0 +1,133 @@
+"""How one field of a panel is shown: Grafana's fieldConfig, its overrides applied. Pure.
+
+In: a panel's JSON, and the field's name and query. Out: a plain mapping for the page, without what says nothing:
+unit, min, max, decimals, thresholds, mappings, colour, and what is `custom` to the kind of panel.
+"""
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Which unit is written how; the page knows the kinds. A unit that is not here is written after the number.
+#   duration: seconds times `scale`, as ns to weeks        si: k, M, G for thousands, then the suffix
+#   binary: Ki, Mi, Gi for 1024s                           scaled: the number times `scale`
+#   moment: a date, from milliseconds                      word: the two words for 0 and for anything else
+UNITS: Mapping[str, Mapping[str, Any]] = {
+    "none": {"kind": "plain"},
+    "short": {"kind": "si", "suffix": ""},
+    "percent": {"kind": "scaled", "scale": 1, "suffix": " %"},
+    "percentunit": {"kind": "scaled", "scale": 100, "suffix": " %"},
+    "s": {"kind": "duration", "scale": 1},
+    "ms": {"kind": "duration", "scale": 1e-3},
+    "µs": {"kind": "duration", "scale": 1e-6},
+    "ns": {"kind": "duration", "scale": 1e-9},
+    "m": {"kind": "duration", "scale": 60},
+    "h": {"kind": "duration", "scale": 3600},
+    "d": {"kind": "duration", "scale": 86400},
+    "dtdurations": {"kind": "duration", "scale": 1},
+    "dtdhms": {"kind": "duration", "scale": 1},
+    "reqps": {"kind": "si", "suffix": " req/s"},
+    "rps": {"kind": "si", "suffix": " reads/s"},
+    "wps": {"kind": "si", "suffix": " writes/s"},
+    "ops": {"kind": "si", "suffix": " ops/s"},
+    "cps": {"kind": "si", "suffix": " /s"},
+    "eps": {"kind": "si", "suffix": " events/s"},
+    "opm": {"kind": "si", "suffix": " ops/min"},
+    "bytes": {"kind": "binary", "suffix": "B"},
+    "decbytes": {"kind": "si", "suffix": "B"},
+    "mbytes": {"kind": "binary", "suffix": "B", "scale": 1 << 20},
+    "decmbytes": {"kind": "si", "suffix": "B", "scale": 1e6},
+    "binBps": {"kind": "binary", "suffix": "B/s"},
+    "Bps": {"kind": "si", "suffix": "B/s"},
+    "hertz": {"kind": "si", "suffix": "Hz"},
+    "rothz": {"kind": "si", "suffix": "Hz"},
+    "rotmhz": {"kind": "si", "suffix": "Hz", "scale": 1e6},
+    "watt": {"kind": "si", "suffix": "W"},
+    "joule": {"kind": "si", "suffix": "J"},
+    "flops": {"kind": "si", "suffix": "FLOP/s"},
+    "celsius": {"kind": "scaled", "scale": 1, "suffix": " °C"},
+    "dateTimeAsIso": {"kind": "moment"},
+    "dateTimeAsLocal": {"kind": "moment"},
+    "dateTimeAsSystem": {"kind": "moment"},
+    "dateTimeFromNow": {"kind": "moment", "ago": True},
+    "bool": {"kind": "word", "words": ["False", "True"]},
+    "bool_yes_no": {"kind": "word", "words": ["No", "Yes"]},
+    "bool_on_off": {"kind": "word", "words": ["Off", "On"]},
+}
+_KEPT = (
+    "unit",
+    "min",
+    "max",
+    "decimals",
+    "thresholds",
+    "mappings",
+    "color",
+    "noValue",
+    "displayName",
+    "links",
+    "custom",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What an override may look for: the field's name, the query it is from, and what its values are."""
+
+    name: str
+    ref: str = ""
+    kind: str = "number"  # number, string or time
+
+
+def field_of(panel: Mapping[str, Any], named: Named) -> dict[str, Any]:
+    """The field's configuration, as far as it says something."""
+    config = panel.get("fieldConfig", {})
+    found = {key: copy.deepcopy(config.get("defaults", {}).get(key)) for key in _KEPT}
+    for override in config.get("overrides", ()):
+        if _matches(override["matcher"], named):
+            for one in override["properties"]:
+                _set(found, one["id"], one.get("value"))
+    return {key: value for key, value in found.items() if value not in (None, [], {})}
+
+
+def unit_of(name: str) -> Mapping[str, Any]:
+    """How a unit is written."""
+    prefix, _, rest = name.partition(":")
+    if rest and prefix in ("suffix", "si", "count", "prefix"):
+        if prefix == "prefix":
+            return {"kind": "plain", "prefix": rest}
+        return {"kind": "plain" if prefix == "suffix" else "si", "suffix": f" {rest.strip()}"}
+    return UNITS.get(name) or {"kind": "plain", "suffix": f" {name}" if name else ""}
+
+
+def _matches(matcher: Mapping[str, Any], named: Named) -> bool:
+    wanted = matcher.get("options")
+    match matcher["id"]:
+        case "byName":
+            return bool(wanted == named.name)
+        case "byNames":
+            return named.name in (wanted or {}).get("names", ())
+        case "byRegexp":
+            return _search(str(wanted), named.name)
+        case "byFrameRefID":
+            return bool(wanted == named.ref)
+        case "byType":
+            return bool(wanted == named.kind)
+    return False
+
+
+def _search(written: str, text: str) -> bool:
+    """A regular expression as Grafana writes it: /pattern/flags, or the pattern for all of the text."""
+    if match := re.fullmatch(r"/(.*)/([a-z]*)", written, re.DOTALL):
+        return re.search(match[1], text, re.IGNORECASE if "i" in match[2] else 0) is not None
+    return re.fullmatch(written, text) is not None
+
+
+def _set(field: dict[str, Any], path: str, value: Any) -> None:  # noqa: ANN401 - JSON
+    """`custom.lineStyle` is a key inside `custom`, and so may its value be."""
+    if path.startswith("custom."):
+        custom = field["custom"] = dict(field["custom"] or {})
+        custom[path.removeprefix("custom.")] = value
+    else:
+        field[path] = value

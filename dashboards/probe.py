@@ -1,0 +1,242 @@
+"""The dashboard "Kneewatch / Probe": is the instrument itself healthy, and what does it cost?
+
+In: the configuration, and where the other dashboards and the runbooks are. Out: the dashboard's JSON text. What is
+about one target filters by $target; the rest is about the process, or as of now.
+"""
+
+from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
+from alerts.windows import duration
+from dashboards import layout, marks, panels, variables
+from dashboards.pieces import GREEN, GREY, RED, YELLOW, Placed, Query, Row
+from dashboards.queries import RATE, age, counted, largest, pace, percentiles, quantile
+from dashboards.queries import TARGET as ONE
+from exporters import names
+from probe.config import Config
+
+TITLE = "Kneewatch / Probe"
+
+_NONE = "or on() vector(0)"
+
+
+def probe_dashboard(config: Config, links: Links) -> str:
+    """The dashboard as JSON text; it depends on the configuration only by how often canaries run."""
+    step = duration(max(target.canary.every for target in config.targets))
+    return layout.dashboard(
+        TITLE,
+        PROBE,
+        "Kneewatch itself: whether its numbers can be trusted, and what they cost.",
+        variables=[variables.target()],
+        rows=[
+            Row("Does all of it run?", _all()),
+            Row("Is its timing true?", _timing(step)),
+            Row("Does it do its work for the target?", _tasks()),
+            Row("Can it read the server?", _readings()),
+            Row("What does it cost?", _footprint(step)),
+        ],
+        annotations=marks.marks(ONE),
+        others=[("Fleet", FLEET), ("Target", TARGET), ("Capacity", CAPACITY)],
+        links=links,
+    )
+
+
+def _all() -> list[Placed]:
+    late = f"time() - min by (task, target) ({names.TASK_LAST_SUCCESS.name})"
+    overdue = f"({late}) > on (task, target) 5 * max by (task, target) ({names.TASK_INTERVAL.name})"
+    failures = f"round(sum(increase({names.TASK_FAILURES.name}[1h]))) {_NONE}"
+    return [
+        panels.stat(
+            "Configuration file",
+            "Whether Kneewatch would start with the file as it is now. Good: valid. Otherwise the next restart fails,"
+            " however well it runs.",
+            unit="none",
+            queries=[Query(f"min({names.CONFIG_VALID.name})", "valid")],
+            steps=[(None, RED), (1, GREEN)],
+            texts={"0": ("REFUSED", RED), "1": ("valid", GREEN)},
+            no_value="Kneewatch is gone",
+            alerts=["KneewatchConfigRefused", "KneewatchProbeGone"],
+        ),
+        panels.stat(
+            "Overdue tasks",
+            "Canaries, readings and the like, of all targets, that have not run for five times their interval. Good:"
+            " none.",
+            unit="none",
+            queries=[Query(f"count({overdue}) {_NONE}", "overdue")],
+            steps=[(None, GREEN), (1, RED)],
+            alerts=["KneewatchProbeSilent"],
+        ),
+        panels.stat(
+            "Failed tasks, 1 h",
+            "Tasks of all targets that failed, were late or were skipped in the last hour. Good: none; a few at a"
+            " restart. A canary that fails because its server is down is a task that worked.",
+            unit="none",
+            queries=[Query(failures, "failed")],
+            steps=[(None, GREEN), (1, YELLOW), (20, RED)],
+            alerts=["KneewatchTaskFailing"],
+        ),
+        panels.stat(
+            "Unreadable servers",
+            "Targets whose metrics page could not be read at the last attempt. Good: none.",
+            unit="none",
+            queries=[Query(f"count(max by (target) ({names.SERVER_UP.name}) == 0) {_NONE}", "unreadable")],
+            steps=[(None, GREEN), (1, RED)],
+            alerts=["KneewatchServerMetricsUnreadable"],
+        ),
+        panels.stat(
+            "Running for",
+            "Since the youngest Kneewatch began. Good: since the last deploy. Counters begin anew with it.",
+            unit="s",
+            queries=[Query(f"time() - max({names.STARTED.name})", "up for")],
+            steps=[(None, YELLOW), (900, GREEN)],
+            no_value="Kneewatch is gone",
+            alerts=["KneewatchProbeGone"],
+        ),
+        panels.stat(
+            "Version",
+            "Of every Kneewatch that is scraped. Good: one.",
+            unit="none",
+            queries=[Query(largest(names.BUILD_INFO, "", "version"), "{{version}}")],
+            steps=[(None, GREY)],
+            names=True,
+            no_value="Kneewatch is gone",
+        ),
+    ]
+
+
+def _timing(step: str) -> list[Placed]:
+    total, count = (f"sum by (task) (rate({names.TASK_LATENESS.name}_{part}[{RATE}]))" for part in ("sum", "count"))
+    return [
+        panels.timeseries(
+            "Schedule lag",
+            "From our turning to a request to its being sent, for the target. Good: p95 under 10 ms. This lag is"
+            " inside the latencies; how late we turn to requests is the event loop's lag.",
+            unit="s",
+            queries=percentiles(names.SCHEDULE_LAG, ONE),
+            min_step=step,
+            no_value="nothing is sent to it",
+            alerts=["KneewatchClientBound"],
+        ),
+        panels.timeseries(
+            "Event loop lag",
+            "How late the monitor itself woke, for all targets. Good: p95 under 10 ms. More means that the monitor"
+            " lacks CPU, and that its latencies read too high.",
+            unit="s",
+            queries=[*percentiles(names.LOOP_LAG, ""), Query(quantile(0.99, names.LOOP_LAG, ""), "p99")],
+            alerts=["KneewatchClientBound"],
+        ),
+        panels.timeseries(
+            "Lateness of tasks",
+            "How late scheduled tasks began, for all targets, the mean of each kind. Good: under 0.1 s."
+            " More, on all of them, is a monitor with too many targets for its CPU.",
+            unit="s",
+            queries=[Query(f"{total} / ({count} > 0)", "{{task}}")],
+            min_step=step,
+            alerts=["KneewatchTaskFailing"],
+        ),
+    ]
+
+
+def _tasks() -> list[Placed]:
+    steps = names.CAPACITY_STEPS.name
+    bound = f'sum(increase({steps}{{{ONE},verdict="client_bound"}}[1d])) / (sum(increase({steps}{{{ONE}}}[1d])) > 0)'
+    failures = f"sum by (task) (rate({names.TASK_FAILURES.name}{{{ONE}}}[{RATE}]))"
+    return [
+        panels.timeseries(
+            "Time since each task ran",
+            "Kneewatch's heartbeat for the target. Good: a saw tooth no higher than twice the task's interval. A line"
+            " that climbs is a task that hangs, and what it measures is old.",
+            unit="s",
+            queries=[Query(age(names.TASK_LAST_SUCCESS, ONE, "task"), "{{task}}")],
+            alerts=["KneewatchProbeSilent", "KneewatchProbeGone", "KneewatchTargetVanished"],
+        ),
+        panels.timeseries(
+            "Failures of tasks",
+            "Tasks of the target that failed, were late or were skipped, per second. Good: zero.",
+            unit="ops",
+            queries=[Query(failures, "{{task}}")],
+            no_value="no task has failed",
+            alerts=["KneewatchTaskFailing"],
+        ),
+        panels.timeseries(
+            "Steps that judge nothing",
+            "Share of the steps of a day's capacity runs that were client_bound: our own machine was what was slow."
+            " Good: zero. Give Kneewatch more CPU, or run from elsewhere.",
+            unit="percentunit",
+            queries=[Query(bound, "client_bound")],
+            maximum=1,
+            no_value="no capacity run in a day",
+            alerts=["KneewatchClientBound"],
+        ),
+        panels.stat(
+            "Steps of capacity runs",
+            "In the time shown: steps of runs on the target, by whether they judge anything. Good: nearly all valid."
+            " too_few and cut_short come of a budget or a guard that ends them.",
+            unit="none",
+            queries=[Query(counted(names.CAPACITY_STEPS, ONE, "verdict"), "{{verdict}}")],
+            steps=[(None, GREEN)],
+            width=24,
+            alerts=["KneewatchClientBound"],
+        ),
+    ]
+
+
+def _readings() -> list[Placed]:
+    errors = f"max by (reason) (rate({names.SERVER_SCRAPE_ERRORS.name}{{{ONE}}}[{RATE}]))"
+    return [
+        panels.timeseries(
+            "Failed readings by reason",
+            "Attempts to read the server's metrics that failed, per second, by why. Good: none. The panels of the"
+            " server on the other dashboards have gaps where there are any.",
+            unit="ops",
+            queries=[Query(f"{errors} > 0", "{{reason}}")],
+            no_value="no reading has failed",
+            alerts=["KneewatchServerMetricsUnreadable"],
+        ),
+        panels.timeseries(
+            "Time of a reading",
+            "How long the last reading of the server's metrics took. Good: tens of milliseconds, and flat. A server"
+            " whose front end is overloaded answers late here too.",
+            unit="s",
+            queries=[Query(largest(names.SERVER_SCRAPE_SECONDS, ONE), "reading")],
+            no_value="the server cannot be read",
+            alerts=["KneewatchServerMetricsUnreadable"],
+        ),
+        panels.timeseries(
+            "Size of the server's page",
+            "Bytes of the server's metrics page. Good: flat. One that grows has a label without bounds, and slows its"
+            " server down.",
+            unit="bytes",
+            queries=[Query(largest(names.SERVER_SCRAPE_BYTES, ONE), "page")],
+            no_value="the server cannot be read",
+        ),
+    ]
+
+
+def _footprint(step: str) -> list[Placed]:
+    tokens = f"sum by (traffic, kind) (rate({names.TOKENS.name}{{{ONE}}}[{RATE}]))"
+    return [
+        panels.timeseries(
+            "CPU",
+            "Cores that the monitor's own process uses; forecasts and load come from processes of their own. Good: a"
+            " small part of one. Near one core the event loop lags, and latencies read too high.",
+            unit="short",
+            queries=[Query(pace(names.CPU, ""), "cores")],
+            no_value="Kneewatch is gone",
+        ),
+        panels.timeseries(
+            "Memory",
+            "Resident memory of the monitor's process. Good: flat after the first two hours, in which readings for"
+            " forecasts are gathered.",
+            unit="bytes",
+            queries=[Query(largest(names.MEMORY, ""), "memory")],
+            no_value="Kneewatch is gone",
+        ),
+        panels.timeseries(
+            "Our tokens",
+            "Tokens per second that our own requests cost the target, by why they were sent. Good: canaries' few, and"
+            " capacity runs at their hours only.",
+            unit="short",
+            queries=[Query(tokens, "{{traffic}} {{kind}}")],
+            min_step=step,
+            no_value="nothing is sent to it",
+        ),
+    ]

@@ -1,0 +1,75 @@
+"""A table of one row a target: Grafana's transformations and overrides for its columns. Pure.
+
+Each column is a query of its own, so Grafana gets as many frames as there are columns. They are joined by the key's
+label; a column without data, such as that of users where there are none, is left out by the join and not an error.
+"""
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+from dashboards.pieces import GREEN, Column, Steps, Texts
+
+
+def reference(index: int) -> str:
+    """The name of a panel's query, as Grafana counts them. Raises IndexError beyond Z."""
+    return string.ascii_uppercase[index]
+
+
+def transformations(key: str, title: str, columns: Sequence[Column], rank: str) -> list[dict[str, Any]]:
+    """Joins the queries, sorts by the query named `rank`, highest first, and keeps and names the columns."""
+    fields = [key, *(f"Value #{reference(i)}" for i in range(len(columns)))]
+    return [
+        {"id": "joinByField", "options": {"byField": key, "mode": "outer"}},
+        {"id": "sortBy", "options": {"sort": [{"field": f"Value #{rank}", "desc": True}]}},
+        {"id": "filterFieldsByName", "options": {"include": {"names": fields}}},
+        {
+            "id": "organize",
+            "options": {
+                "indexByName": {field: i for i, field in enumerate(fields)},
+                "renameByName": dict(zip(fields, (title, *(column.title for column in columns)), strict=True)),
+            },
+        },
+    ]
+
+
+def overrides(title: str, columns: Sequence[Column], links: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """What each column looks like; `links` are titles and addresses that a click on the key leads to."""
+    shown = [{"title": text, "url": address, "targetBlank": False} for text, address in links]
+    key = _override(title, [_property("links", shown), _property("custom.width", 190)])
+    return [key, *(_override(column.title, _look(column)) for column in columns)]
+
+
+def thresholds(steps: Steps) -> dict[str, Any]:
+    """Colours by value."""
+    return {"mode": "absolute", "steps": [{"color": color, "value": value} for value, color in steps]}
+
+
+def mappings(texts: Texts | None) -> list[dict[str, Any]]:
+    """Words by value."""
+    if not texts:
+        return []
+    options = {
+        value: {"text": text, "color": color, "index": i} for i, (value, (text, color)) in enumerate(texts.items())
+    }
+    return [{"type": "value", "options": options}]
+
+
+def _look(column: Column) -> list[dict[str, Any]]:
+    look = [_property("unit", column.unit), _property("custom.width", column.width)]
+    if column.decimals is not None:
+        look.append(_property("decimals", column.decimals))
+    if column.texts:
+        look.append(_property("mappings", mappings(column.texts)))
+    if column.steps or column.texts:
+        look.append(_property("custom.cellOptions", {"type": "color-background", "mode": "basic"}))
+        look.append(_property("thresholds", thresholds(column.steps or [(None, GREEN)])))
+    return look
+
+
+def _override(name: str, properties: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"matcher": {"id": "byName", "options": name}, "properties": properties}
+
+
+def _property(name: str, value: object) -> dict[str, Any]:
+    return {"id": name, "value": value}

@@ -1,0 +1,36 @@
+"""A metrics page of a server that works: the counters of a recorded page are higher at every reading."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+
+_COUNTED = re.compile(r"^(\S+_(?:total|bucket|sum|count)(?:\{.*\})?) (\S+)$", re.MULTILINE)
+
+
+@contextmanager
+def growing_page(page: str) -> Iterator[str]:
+    """The base URL of a server that answers `page` to everything, with counters a hundredth further each time."""
+    readings = count()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            factor = 1 + next(readings) / 100
+            text = _COUNTED.sub(lambda found: f"{found[1]} {float(found[2]) * factor:.10g}", page).encode()
+            self.send_response(200)
+            self.send_header("content-type", "text/plain; version=0.0.4")
+            self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()

@@ -1,0 +1,171 @@
+"""The pages of `kneewatch dashboards --preview`, as a browser shows them and as a keyboard goes through them."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from browser import Browser
+from kneewatch_command import kneewatch
+from made_dashboard import HOSTILE, NOW_S, dashboard, prometheus
+from monitor import Monitor, Sim
+from process import eventually
+from real_prometheus import RealPrometheus
+
+from dashboards.preview.asking import Asker
+from dashboards.preview.gather import Sitting, gather
+from dashboards.preview.page import page
+
+pytestmark = pytest.mark.chromium
+
+TARGET = "stand-in"
+UNKNOWN = "\N{EN DASH}"
+PAGES = [f"kneewatch-{name}.html" for name in ("fleet", "target", "capacity", "probe")]
+# How many of a canvas' pixels are painted.
+_INK = """[...document.querySelectorAll('%s canvas')].map((one) =>
+    one.getContext('2d').getImageData(0, 0, one.width, one.height).data.filter(
+        (value, i) => i %% 4 === 3 && value > 0).length)"""
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with Browser(chromium) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A page with a panel of every kind and hostile names, its address."""
+
+    async def written() -> str:
+        async with Asker("http://prometheus:9090", httpx.MockTransport(prometheus)) as asker:
+            view = await gather(dashboard(), Sitting(asker, NOW_S, 15.0, {"target": HOSTILE}, {}))
+        return page(view, "made.html", {"made.html": "Made"}, "http://prometheus:9090")
+
+    file = tmp_path_factory.mktemp("made") / "made.html"
+    file.write_text(asyncio.run(written()), encoding="utf-8")
+    return file.as_uri()
+
+
+def _text(browser: Browser, selector: str) -> str:
+    return " ".join(str(browser.evaluate(f"document.querySelector('{selector}').innerText")).split())
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (390, False)])
+def test_every_kind_is_drawn_without_a_complaint(browser: Browser, made: str, width: int, dark: bool) -> None:  # noqa: FBT001
+    browser.screen(width, 900, dark=dark)
+    browser.open(made)
+    for kind in ("p2", "p4", "p5"):
+        browser.until(f"document.querySelector('#{kind} canvas') !== null")
+        (ink,) = browser.evaluate(_INK % f"#{kind}")
+        assert ink > 1000, kind
+    assert browser.complaints == []
+    assert browser.evaluate("document.title") == "Made"
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(18, 22, 29)" if dark else "rgb(246, 247, 249)")
+
+
+def test_numbers_are_written_as_their_fields_say(browser: Browser, made: str) -> None:
+    browser.screen(1400, 900)
+    browser.open(made)
+    assert _text(browser, "#p3 .body") == "up"
+    assert _text(browser, "#p6 .body") == "a 25 % b 125 %"
+    assert _text(browser, "#p7 tbody") == f"b up 1.25 s a DOWN 250 ms {' '.join(HOSTILE.split())} up {UNKNOWN}"
+    assert _text(browser, "#p8 .body") == "none was seen"
+    assert _text(browser, "#p9 .problem") == 'unknown "fails" <b>'
+    assert HOSTILE in _text(browser, "#p10 .body")
+    assert "objective last 500 ms max 500 ms" in _text(browser, "#p2 .legend")
+    assert "objective 500 ms, highest 500 ms" in browser.evaluate("document.querySelector('#p2 .chart').ariaLabel")
+    assert _text(browser, "#p5 .legend") == "DOWN up"
+    assert _text(browser, "#events") == "marked: Restart (1)"
+
+
+def test_a_keyboard_reaches_all_that_a_mouse_does(browser: Browser, made: str) -> None:
+    browser.screen(1400, 900)
+    browser.open(made)
+    browser.until("document.querySelector('#p2 canvas') !== null")
+    browser.evaluate("document.querySelector('#p2 .as-table').focus()")
+    browser.press("Enter")
+    rows = browser.evaluate("document.querySelectorAll('#p2 tbody tr').length")
+    assert 30 <= rows <= 41
+    assert browser.evaluate("document.querySelector('#p2 .figure').hidden")
+    browser.press("Enter")
+    browser.press("Tab")
+    browser.press("Enter")
+    assert "About Lines" in _text(browser, "#p2 .about-words")
+    browser.press("Escape")
+    assert not browser.evaluate("document.querySelector('#p2 .about').open")
+    browser.press("Tab")
+    browser.press("ArrowLeft")
+    browser.until("document.querySelector('#p2 .tip') !== null")
+    assert "p50" in _text(browser, "#p2 .tip")
+    browser.press("Tab")
+    browser.press("Enter")
+    assert browser.evaluate("document.activeElement.getAttribute('aria-pressed')") == "false"
+    assert browser.complaints == []
+
+
+def test_a_table_is_sorted_by_the_column_that_is_chosen_and_the_unknown_stay_last(browser: Browser, made: str) -> None:
+    browser.screen(1400, 900)
+    browser.open(made)
+    column = "[...document.querySelectorAll('#p7 tbody tr')].map((row) => row.cells[2].innerText)"
+    browser.evaluate("document.querySelectorAll('#p7 thead button')[2].focus()")
+    browser.press("Enter")
+    assert browser.evaluate(column) == ["1.25 s", "250 ms", UNKNOWN]
+    browser.press("Enter")
+    assert browser.evaluate(column) == ["250 ms", "1.25 s", UNKNOWN]
+    assert browser.evaluate("document.querySelector('#p7 th[aria-sort]').ariaSort") == "ascending"
+
+
+def test_a_folded_row_is_drawn_when_it_is_opened(browser: Browser, made: str) -> None:
+    browser.screen(1400, 900)
+    browser.open(made)
+    assert not browser.evaluate("document.querySelector('#p12 canvas')")
+    browser.evaluate("[...document.querySelectorAll('details.row > summary')].at(-1).click()")
+    browser.until("document.querySelector('#p12 canvas') !== null")
+    assert browser.complaints == []
+
+
+def test_a_script_that_is_not_the_pages_own_does_not_run(browser: Browser, made: str) -> None:
+    browser.open(made)
+    browser.evaluate(
+        """const script = document.createElement('script');
+        script.textContent = 'document.title = "broken in"';
+        document.body.append(script);"""
+    )
+    assert browser.evaluate("document.title") == "Made"
+    browser.until("true")
+    assert any("Content Security Policy" in one for one in browser.complaints)
+
+
+@pytest.mark.prometheus
+def test_a_running_monitors_dashboards_are_drawn(
+    browser: Browser, sim: Sim, prometheus_binary: str, tmp_path: Path
+) -> None:
+    target = {"name": TARGET, "base_url": sim.base_url, "scrape": "1s", "canary": {"every": "1s", "workload": "short"}}
+    workloads = {"short": {"prompt_tokens": 32, "output_tokens": 8}}
+    with (
+        Monitor({"workloads": workloads, "targets": [target]}, tmp_path / "monitor") as monitor,
+        RealPrometheus(prometheus_binary, tmp_path / "prometheus", addresses=[monitor.address]) as real,
+    ):
+        rate = f'rate(kneewatch_requests_total{{target="{TARGET}",outcome="ok"}}[4s]) > 0'
+        eventually(lambda: real.query(rate), within_s=30, what="a rate of canaries")
+        options = ("--preview", real.base_url, "--target", TARGET, "--workload", "short", "--hours", "0.01")
+        done = kneewatch("dashboards", "-c", monitor.config_file, "-o", tmp_path / "out", *options)
+        assert (done.status, done.err) == (0, "")
+    assert sorted(file.name for file in (tmp_path / "out").glob("*.html")) == sorted(PAGES)
+    browser.screen(1400, 900)
+    for name in PAGES:
+        browser.open((tmp_path / "out" / name).as_uri())
+        assert browser.complaints == []
+        problems = browser.evaluate("[...document.querySelectorAll('.problem')].map((one) => one.innerText)")
+        assert problems == []
+    assert TARGET in browser.evaluate("document.body.innerText")
+    browser.open((tmp_path / "out" / "kneewatch-target.html").as_uri())
+    browser.until("document.querySelectorAll('canvas').length >= 10")
+    assert all(ink > 500 for ink in browser.evaluate(_INK % ".chart"))
+    assert _text(browser, ".kind-stat .value strong") == "up"
+    leads = browser.evaluate("[...document.querySelectorAll('nav a')].map((one) => one.getAttribute('href'))")
+    assert leads[:4] == PAGES

@@ -1,0 +1,19 @@
+"""The dashboards of the first example, as JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dashboards import build
+from probe.config import load_config
+
+ROOT = Path(__file__).parents[3]
+CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")
+DASHBOARDS: dict[str, dict[str, Any]] = {name: json.loads(text) for name, text in build.render(CONFIG).items()}
+BY_UID = {dashboard["uid"]: dashboard for dashboard in DASHBOARDS.values()}
+PANELS = [(dashboard["uid"], panel) for dashboard in DASHBOARDS.values() for panel in build.panels_of(dashboard)]
+
+
+def title(value: Any) -> str:
+    """What a test is called that has a panel as its parameter."""
+    return value["title"] if isinstance(value, dict) else str(value)

@@ -1,0 +1,254 @@
+"""What Grafana gets: read by its own models, nothing over another, every panel explained and linked."""
+
+import itertools
+import re
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models import dashboard as sdk
+from grafana_foundation_sdk.models import prometheus
+from our_dashboards import BY_UID, CONFIG, DASHBOARDS, PANELS, ROOT, title
+
+from alerts.build import render as rules_of
+from alerts.links import CAPACITY, FLEET, PROBE, RUNBOOKS, TARGET
+from dashboards import build
+
+VARIABLES = {
+    FLEET: ["datasource"],
+    TARGET: ["datasource", "target", "model", "workload"],
+    CAPACITY: ["datasource", "target", "model", "workload"],
+    PROBE: ["datasource", "target"],
+}
+KINDS = {"timeseries", "stat", "heatmap", "state-timeline", "table"}
+each_dashboard = pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=lambda d: d["uid"])
+each_panel = pytest.mark.parametrize("panel", [panel for _, panel in PANELS], ids=title)
+
+
+@each_dashboard
+def test_grafanas_own_model_reads_the_dashboard(dashboard: dict[str, Any]) -> None:
+    register_default_plugins()
+    model = sdk.Dashboard.from_json(dashboard)
+    assert (model.uid, model.title) == (dashboard["uid"], dashboard["title"])
+    assert model.panels is not None
+    panels = [each for panel in model.panels for each in (panel, *(getattr(panel, "panels", None) or ()))]
+    shown = [panel for panel in panels if panel.type_val != "row"]
+    assert [panel.type_val for panel in shown] == [panel["type"] for panel in build.panels_of(dashboard)]
+    targets = [target for panel in shown for target in getattr(panel, "targets", None) or []]
+    assert all(isinstance(target, prometheus.Dataquery) for target in targets)
+    assert [target.expr for target in targets] == build.queries(dashboard)
+    assert all(target.range_val is not target.instant for target in targets)
+    assert [variable.name for variable in model.templating.list_val or []] == VARIABLES[dashboard["uid"]]
+    assert [mark.expr for mark in model.annotations.list_val or []] == build.annotations(dashboard)
+    assert [(link.include_vars, link.keep_time) for link in model.links or []] == [(True, True)] * 3 + [(False, False)]
+
+
+@each_dashboard
+def test_no_panel_covers_another_or_leaves_the_grid(dashboard: dict[str, Any]) -> None:
+    open_ = dashboard["panels"]
+    _apart([panel["gridPos"] for panel in open_])
+    for row in open_:
+        # Opened, a collapsed row pushes down what comes after it.
+        inside = [panel["gridPos"] for panel in row.get("panels", ())]
+        _apart(inside)
+        assert all(place["y"] > row["gridPos"]["y"] for place in inside)
+    ids = [panel["id"] for panel in open_] + [panel["id"] for row in open_ for panel in row.get("panels", ())]
+    assert len(set(ids)) == len(ids)
+
+
+def _apart(grid: list[dict[str, int]]) -> None:
+    for a, b in itertools.combinations(grid, 2):
+        beside = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
+        below = a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
+        assert beside or below, (a, b)
+    assert all(g["x"] >= 0 and g["x"] + g["w"] <= 24 for g in grid)
+
+
+@each_dashboard
+def test_a_title_is_there_once(dashboard: dict[str, Any]) -> None:
+    titles = [panel["title"] for panel in build.panels_of(dashboard)]
+    titles += [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"]
+    assert sorted(set(titles)) == sorted(titles)
+
+
+@each_panel
+def test_every_panel_explains_itself(panel: dict[str, Any]) -> None:
+    assert panel["type"] in KINDS
+    assert "Good: " in panel["description"] or "good use" in panel["description"]
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert all(target["legendFormat"] and target["datasource"] == panel["datasource"] for target in panel["targets"])
+    assert [target["refId"] for target in panel["targets"]] == sorted({target["refId"] for target in panel["targets"]})
+
+
+@each_panel
+def test_a_panel_has_a_handful_of_lines(panel: dict[str, Any]) -> None:
+    if panel["type"] == "timeseries":
+        assert len(panel["targets"]) <= 6
+
+
+@each_panel
+def test_a_single_value_is_the_value_now_and_not_the_last_one_of_a_dead_monitor(panel: dict[str, Any]) -> None:
+    now = panel["type"] in {"stat", "table"}
+    assert all(target["instant"] is now for target in panel["targets"])
+
+
+@each_panel
+def test_a_heat_map_is_one_histogram_by_its_bounds(panel: dict[str, Any]) -> None:
+    for target in panel["targets"]:
+        heat = panel["type"] == "heatmap"
+        assert target["format"] == {"heatmap": "heatmap", "table": "table"}.get(panel["type"], "time_series")
+        assert bool(re.match(r"sum by \(le\) \(increase\(\w+_bucket\{", target["expr"])) is heat
+        assert (target["legendFormat"] == "{{le}}") is heat
+
+
+@each_panel
+def test_axes_and_limits_are_those_of_queries_that_are_there(panel: dict[str, Any]) -> None:
+    legends = [target["legendFormat"] for target in panel["targets"]]
+    for override in panel["fieldConfig"].get("overrides", ()):
+        matcher = override["matcher"]
+        if matcher["id"] == "byFrameRefID":
+            assert matcher["options"] in {target["refId"] for target in panel["targets"]}
+        if matcher["options"] == "/^objective/":
+            assert any(legend.startswith("objective") for legend in legends)
+
+
+@each_panel
+def test_links_of_a_panel_lead_to_runbooks_that_are_there(panel: dict[str, Any]) -> None:
+    for link in panel["links"]:
+        page = link["url"].removeprefix(RUNBOOKS)
+        assert re.fullmatch(r"Kneewatch\w+\.md", page)
+        assert (ROOT / "docs/runbooks" / page).is_file(), f"no runbook {page}"
+        assert page.removesuffix(".md") in link["title"]
+
+
+def test_every_alert_is_behind_a_panel() -> None:
+    linked = {link["url"].removeprefix(RUNBOOKS).removesuffix(".md") for _, panel in PANELS for link in panel["links"]}
+    alerts = {found for text in rules_of(CONFIG).values() for found in re.findall(r"alert: (\w+)", text)}
+    assert alerts <= linked
+
+
+@each_dashboard
+def test_every_dashboard_leads_to_the_others_and_to_the_runbooks(dashboard: dict[str, Any]) -> None:
+    *others, runbooks = dashboard["links"]
+    assert {link["url"] for link in others} == {f"/d/{uid}" for uid in BY_UID if uid != dashboard["uid"]}
+    assert runbooks["url"] == RUNBOOKS
+
+
+def test_a_row_of_the_fleet_leads_to_its_targets_dashboards() -> None:
+    (table,) = [panel for panel in BY_UID[FLEET]["panels"] if panel["type"] == "table"]
+    (links,) = [
+        one["value"]
+        for override in table["fieldConfig"]["overrides"]
+        if override["matcher"] == {"id": "byName", "options": "Target"}
+        for one in override["properties"]
+        if one["id"] == "links"
+    ]
+    for link, uid in zip(links, (TARGET, CAPACITY), strict=True):
+        address = urlsplit(link["url"])
+        assert address.path == f"/d/{uid}"
+        asked = parse_qs(address.query.replace("&${__url_time_range}", ""))
+        assert asked == {"var-datasource": ["${datasource}"], "var-target": ["${__value.raw}"]}
+        # What is given is a variable there.
+        assert {name.removeprefix("var-") for name in asked} <= set(VARIABLES[uid])
+
+
+def test_the_fleets_columns_are_joined_by_target_sorted_and_named() -> None:
+    (table,) = [panel for panel in BY_UID[FLEET]["panels"] if panel["type"] == "table"]
+    join, sort, keep, name = table["transformations"]
+    assert join == {"id": "joinByField", "options": {"byField": "target", "mode": "outer"}}
+    *columns, rank = [f"Value #{target['refId']}" for target in table["targets"]]
+    assert sort == {"id": "sortBy", "options": {"sort": [{"field": rank, "desc": True}]}}
+    # What is sorted by is a number that means nothing by itself.
+    assert keep["options"]["include"]["names"] == ["target", *columns]
+    places = name["options"]["indexByName"]
+    assert sorted(places, key=places.__getitem__) == ["target", *columns]
+    titles = {field: name["options"]["renameByName"][field] for field in ("target", *columns)}
+    assert [override["matcher"]["options"] for override in table["fieldConfig"]["overrides"]] == list(titles.values())
+    assert len(set(titles.values())) == len(titles)
+    colours = [
+        any(one["id"] == "custom.cellOptions" for one in override["properties"])
+        for override in table["fieldConfig"]["overrides"]
+    ]
+    assert sum(colours) >= 11
+
+
+@each_dashboard
+def test_a_mark_is_asked_for_where_old_and_new_grafanas_look(dashboard: dict[str, Any]) -> None:
+    marks = {mark["name"]: mark for mark in dashboard["annotations"]["list"]}
+    own, of_target = ["Configuration", "Kneewatch version"], ["Capacity run", "Guard trip", "Server restart"]
+    assert list(marks)[:6] == (own if dashboard["uid"] == FLEET else [*of_target, "Server version", *own])
+    for mark in marks.values():
+        assert mark["target"] == {"refId": "Anno", "expr": mark["expr"]}
+        assert mark["iconColor"]
+        # A label that the query does not keep would be shown as it is written.
+        labels = set(re.findall(r"\{\{(\w+)\}\}", mark["textFormat"]))
+        kept = re.match(r"(?:1000 \* )?\w+ by \(([\w, ]+)\)", mark["expr"])
+        assert kept is not None
+        assert labels <= set(kept[1].split(", "))
+        assert mark["useValueForTime"] == mark["expr"].startswith("1000 * ")
+
+
+@each_panel
+def test_a_legend_names_labels_that_its_query_keeps(panel: dict[str, Any]) -> None:
+    for target in panel["targets"]:
+        asked = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        by = {label for group in re.findall(r" by \(([\w, ]+)\)", target["expr"]) for label in group.split(", ")}
+        added = set(re.findall(r'label_replace\(.*, "(\w+)", "[^"]*", "', target["expr"], re.DOTALL))
+        recorded = {label for level in re.findall(r"(\w+):kneewatch_", target["expr"]) for label in level.split("_")}
+        assert asked <= by | added | recorded
+
+
+def test_the_questions_come_in_the_order_in_which_they_are_asked() -> None:
+    rows = {
+        uid: [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"]
+        for uid, dashboard in BY_UID.items()
+    }
+    assert rows[FLEET] == ["Is any in trouble?", "Which one?", "Since when?"]
+    assert rows[TARGET] == [
+        "Is it slow or broken, for users?",
+        "Users' own requests",
+        "Why?",
+        "The GPU under it",
+        "More of the GPUs",
+        "How much more can it take?",
+        "Do the client and the server agree?",
+        "Engine by engine, of a data-parallel server",
+        "What a server may tell besides",
+    ]
+    assert rows[CAPACITY] == [
+        "How much does it take?",
+        "How close is it?",
+        "What limits it?",
+        "Has it shifted?",
+        "Is the forecast right?",
+        "What did measuring cost?",
+    ]
+    assert rows[PROBE] == [
+        "Does all of it run?",
+        "Is its timing true?",
+        "Does it do its work for the target?",
+        "Can it read the server?",
+        "What does it cost?",
+    ]
+
+
+def test_a_collapsed_row_keeps_its_panels_until_it_is_opened() -> None:
+    collapsed = {panel["title"] for panel in BY_UID[TARGET]["panels"] if panel.get("collapsed")}
+    assert collapsed == {
+        "More of the GPUs", "Engine by engine, of a data-parallel server", "What a server may tell besides",
+    }  # fmt: skip
+    shown = {panel["title"] for panel in build.panels_of(BY_UID[TARGET])}
+    assert {"Links", "Running, by engine", "Speculation"} <= shown
+    assert not {"Links", "Speculation"} & {panel["title"] for panel in BY_UID[TARGET]["panels"]}
+
+
+@pytest.mark.parametrize("panel", [panel for uid, panel in PANELS if uid == TARGET], ids=title)
+def test_a_panel_about_what_many_have_not_says_so(panel: dict[str, Any]) -> None:
+    """GPUs, and whatever a server need not tell: no "No data" at three in the morning."""
+    asked = [target["expr"] for target in panel["targets"]]
+    if any("DCGM_FI" in expr for expr in asked):
+        assert "no GPU is read" in panel["fieldConfig"]["defaults"]["noValue"]
+    if all("_users_" in expr for expr in asked):
+        assert panel["fieldConfig"]["defaults"]["noValue"]

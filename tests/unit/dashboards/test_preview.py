@@ -1,0 +1,358 @@
+"""Dashboards read as Grafana reads them: times, variables, fields, answers and tables."""
+
+import asyncio
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from made_dashboard import HOSTILE, NOW_S, dashboard, panel, prometheus, table
+
+from dashboards.build import panels_of, render
+from dashboards.preview import variables
+from dashboards.preview.answers import Asked, drawn, legend
+from dashboards.preview.asking import Answer, Asker, QueryError, UnreachableError, on_grid
+from dashboards.preview.chosen import Chosen, chosen
+from dashboards.preview.fields import UNITS, Named, field_of, unit_of
+from dashboards.preview.gather import Sitting, gather
+from dashboards.preview.intervals import Grid, Window, grid_of, rate_interval, step_of
+from dashboards.preview.places import Shown, View
+from dashboards.preview.write import write_pages
+from probe.config import load_config
+from probe.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")
+OURS = [json.loads(text) for text in render(CONFIG).values()]
+GRID = Grid(1000.0, 10.0, 4)
+
+
+def view_of(made: dict[str, Any], **more: Any) -> tuple[View, list[httpx.Request]]:
+    """The dashboard as the made Prometheus answers, and what was asked of it."""
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return prometheus(request)
+
+    async def gathered() -> View:
+        async with Asker("http://prometheus:9090", httpx.MockTransport(answer)) as asker:
+            sitting: dict[str, Any] = {
+                "now_s": NOW_S,
+                "scrape_s": 15.0,
+                "given": {"target": "b"},
+                "pages": {"other": "other.html"},
+            }
+            return await gather(made, Sitting(asker, **(sitting | more)))
+
+    return asyncio.run(gathered()), asked
+
+
+def shown(view: View, title: str) -> Shown:
+    (found,) = [one for row in view.rows for one in row.panels if one.title == title]
+    return found
+
+
+def data(view: View, title: str) -> dict[str, Any]:
+    found = shown(view, title).data
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hours", "scrape_s", "step_s"), [(3, 15, 30), (1, 15, 15), (24, 15, 300), (7 * 24, 15, 1800), (0.05, 1, 1)]
+)
+def test_a_step_is_grafanas_for_three_hundred_points(hours: float, scrape_s: float, step_s: float) -> None:
+    assert step_of(Window(0, hours * 3600), scrape_s) == step_s
+
+
+def test_the_rate_window_holds_four_scrapes_and_a_step() -> None:
+    assert rate_interval(15, 15) == 60
+    assert rate_interval(300, 15) == 315
+
+
+def test_moments_are_whole_steps_so_that_the_next_page_has_the_same() -> None:
+    assert grid_of(Window(1003, 1047), 10) == Grid(1000, 10, 5)
+    assert grid_of(Window(1004, 1048), 10) == Grid(1000, 10, 5)
+
+
+def test_what_is_missing_between_two_moments_is_a_gap() -> None:
+    answer = Answer({}, ((1000.0, 1.0), (1020.0, math.nan), (1030.0, 4.0), (1100.0, 9.0)))
+    assert on_grid(answer, GRID) == [1.0, None, None, 4.0]
+
+
+def test_variables_have_what_was_given_or_all_or_the_first_there_is() -> None:
+    given, _ = view_of(dashboard())
+    assert [(one.name, one.text, one.query) for one in given.choices] == [
+        ("target", "b", "b"),
+        ("workload", "all", ".*"),
+    ]
+    free, asked = view_of(dashboard(), given={})
+    assert free.choices[0].text == "a-target"
+    assert any(request.url.params.get("match[]") == "tasks" for request in asked)
+
+
+def test_a_name_cannot_end_the_string_or_the_expression_that_it_stands_in() -> None:
+    made = dashboard()
+    made["panels"] = [
+        panel(2, "stat", "One", {"x": 'up{target="$target",workload=~"${workload:regex}"}'}, instant=True)
+    ]
+    _, asked = view_of(made, given={"target": 'a"} or vector(1) #', "workload": "short.chat"})
+    (query,) = [
+        httpx.QueryParams(r.content.decode())["query"] for r in asked if r.method == "POST" and b"up" in r.content
+    ]
+    assert query == r'up{target="a\"} or vector(1) #",workload=~"short\.chat"}'.replace("\\.", "\\\\.")
+
+
+def test_grafanas_own_variables_follow_the_step_and_a_querys_min_step() -> None:
+    made = dashboard()
+    one = panel(2, "timeseries", "One", {"x": "rate(a[$__rate_interval]) + b[$__range]"}, interval="2m")
+    other = panel(3, "timeseries", "Two", {"x": "rate(c[$__rate_interval])"})
+    other["targets"][0]["interval"] = "2m"
+    made["panels"] = [one, other]
+    _, asked = view_of(made)
+    queries = [httpx.QueryParams(r.content.decode()) for r in asked if r.url.path.endswith("query_range")]
+    by_name = {q["query"]: q["step"] for q in queries if "restarts" not in q["query"]}
+    # A panel's least interval makes points rarer; only a query's makes the window wider, as in Grafana.
+    assert by_name == {"rate(a[135s]) + b[3600s]": "120", "rate(c[480s])": "120"}
+
+
+def test_an_override_finds_its_field_by_name_pattern_query_or_type() -> None:
+    def override(matcher: str, options: object, value: str) -> dict[str, Any]:
+        return {"matcher": {"id": matcher, "options": options}, "properties": [{"id": "custom.x", "value": value}]}
+
+    made = panel(2, "timeseries", "One", {"a": "one"}, overrides=[
+        override("byName", "p50", "name"), override("byRegexp", "/^p9/", "pattern"),
+        override("byFrameRefID", "B", "query"), override("byType", "string", "type"),
+    ])  # fmt: skip
+    found = {named: field_of(made, named).get("custom") for named in (
+        Named("p50"), Named("p95"), Named("other", "B"), Named("word", kind="string"), Named("other")
+    )}  # fmt: skip
+    assert [one and one["x"] for one in found.values()] == ["name", "pattern", "query", "type", None]
+
+
+@pytest.mark.parametrize("made", OURS, ids=lambda one: one["uid"])
+def test_the_preview_knows_every_unit_and_matcher_of_our_dashboards(made: dict[str, Any]) -> None:
+    for one in panels_of(made):
+        config = one["fieldConfig"]
+        told = [p["value"] for o in config["overrides"] for p in o["properties"] if p["id"] == "unit"]
+        assert {config["defaults"]["unit"], *told} <= set(UNITS)
+        known = {"byName", "byRegexp", "byFrameRefID", "byType"}
+        assert {o["matcher"]["id"] for o in config["overrides"]} <= known
+        assert one["type"] in {"timeseries", "stat", "heatmap", "state-timeline", "table"}
+
+
+@pytest.mark.parametrize("made", OURS, ids=lambda one: one["uid"])
+def test_every_panel_of_our_dashboards_is_shown_in_its_place(made: dict[str, Any]) -> None:
+    """Where each answer has every label there is, so that nothing is empty and every transformation runs."""
+    labels = {"target": "b", "le": "0.5", "reason": "full", "mode": "verify", "version": "1"}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if "/label/" in request.url.path:
+            return prometheus(request)
+        asked = httpx.QueryParams(request.content.decode())
+        at_s = float(asked.get("time") or asked["end"])
+        one: dict[str, Any] = {"metric": labels}
+        one |= {"value": [at_s, "0.25"]} if "time" in asked else {"values": [[at_s, "0.25"]]}
+        kind = "vector" if "time" in asked else "matrix"
+        return httpx.Response(200, json={"status": "success", "data": {"resultType": kind, "result": [one]}})
+
+    async def gathered() -> View:
+        async with Asker("http://prometheus:9090", httpx.MockTransport(answer)) as asker:
+            return await gather(made, Sitting(asker, NOW_S, 15.0, {"target": "b"}, {}))
+
+    view = asyncio.run(gathered())
+    panels = [one for row in view.rows for one in row.panels]
+    assert len(panels) == len(list(panels_of(made)))
+    assert [(one.title, one.problem) for one in panels if one.data is None] == []
+    for row in view.rows:
+        cells = [(x, y) for one in row.panels for x in range(one.place[0], one.place[0] + one.place[2])
+                 for y in range(one.place[1], one.place[1] + one.place[3])]  # fmt: skip
+        assert len(set(cells)) == len(cells), row.title
+
+
+def test_units_that_name_themselves() -> None:
+    assert unit_of("suffix:tok/s") == {"kind": "plain", "suffix": " tok/s"}
+    assert unit_of("si:W")["suffix"] == " W"
+    assert unit_of("furlongs") == {"kind": "plain", "suffix": " furlongs"}
+
+
+def test_a_legend_is_filled_from_labels_or_is_the_series() -> None:
+    assert legend("{{ a }} by {{b}}", {"a": "1"}) == "1 by"
+    assert legend("", {"__name__": "up", "b": "2", "a": "1"}) == 'up{a="1", b="2"}'
+
+
+def test_buckets_become_what_lies_between_their_bounds() -> None:
+    view, _ = view_of(dashboard())
+    heat = data(view, "Heat")
+    assert heat["bounds"] == [0.1, 0.5, "+Inf"]
+    assert [row[0] for row in heat["rows"]] == [2.0, 3.0, 0.0]
+    assert heat["lowest"] == 0.0
+
+
+def test_a_bucket_that_counts_backwards_is_no_negative_cell() -> None:
+    made = panel(2, "heatmap", "Heat", {"{{le}}": "x"})
+    answers = [Answer({"le": le}, ((1000.0, n),)) for le, n in (("0.1", 3.0), ("0.5", 2.0), ("+Inf", 4.0))]
+    found = drawn(made, [Asked(made["targets"][0], answers, GRID)], lambda _: None)
+    assert found is not None
+    assert [row[0] for row in found["rows"]] == [3.0, 0.0, 2.0]
+
+
+def test_lines_keep_their_gaps_and_a_limit_its_dashes() -> None:
+    view, _ = view_of(dashboard())
+    p50, hostile, objective = data(view, "Lines")["series"]
+    assert (p50["name"], hostile["name"], objective["name"]) == ("p50", HOSTILE, "objective")
+    assert None in hostile["values"]
+    assert None not in p50["values"]
+    assert objective["field"]["custom"]["lineStyle"]["fill"] == "dash"
+
+
+def test_a_single_value_that_is_no_number_is_told_by_its_word() -> None:
+    made = panel(2, "stat", "One", {"x": "x"}, instant=True)
+    answers = [Answer({}, ((0.0, value),)) for value in (math.inf, math.nan, 2.0)]
+    found = drawn(made, [Asked(made["targets"][0], answers)], lambda _: None)
+    assert found is not None
+    assert [one["value"] for one in found["values"]] == ["+Inf", "NaN", 2.0]
+
+
+def test_queries_are_joined_into_rows_the_worst_first_and_the_unknown_last() -> None:
+    view, _ = view_of(dashboard())
+    targets = data(view, "Targets")
+    assert [one["name"] for one in targets["columns"]] == ["Target", "Up", "TTFT"]
+    names, ups, ttfts = zip(*targets["rows"], strict=True)
+    # Only the target that the pages are about has a page to lead to.
+    assert names == ({"value": "b", "links": [{"title": "Target", "href": "other.html"}]}, "a", HOSTILE)
+    assert ups == (1.0, 0.0, 1.0)
+    assert ttfts == (1.25, 0.25, None)
+
+
+def test_a_table_that_would_mislead_is_refused_in_its_place() -> None:
+    made = dashboard()
+    made["panels"] = [table(2, ["ups", "shares", "shares"])]
+    made["panels"][0]["transformations"].append({"id": "pivot", "options": {}})
+    view, _ = view_of(made)
+    assert shown(view, "Targets").problem == "the preview does not know Grafana's transformation pivot"
+
+
+def test_a_panel_says_that_it_has_no_data_or_why_its_query_fails() -> None:
+    view, _ = view_of(dashboard())
+    assert (shown(view, "Empty").data, shown(view, "Empty").empty) == (None, "none was seen")
+    assert shown(view, "Failing").problem == 'unknown "fails" <b>'
+    assert shown(view, "Lines").problem == ""
+
+
+def test_marks_are_where_the_value_says_or_where_it_begins_to_be_above_zero() -> None:
+    made = dashboard()
+    made["annotations"]["list"].append({"name": "Flip", "expr": "flips", "textFormat": "{{who}}"})
+    view, _ = view_of(made)
+    restart, flip = view.events
+    assert restart["marks"] == [{"at": NOW_S - 1800, "text": f"{HOSTILE} began"}]
+    begun = [mark["at"] for mark in flip["marks"] if mark["text"] == "a"]
+    assert begun == [NOW_S - 3600 + 1200 * i for i in range(len(begun))]
+    assert len(begun) == 4
+
+
+def test_a_panels_own_range_and_the_hours_asked_for() -> None:
+    made = dashboard()
+    made["panels"][1]["timeFrom"] = "6h"
+    view, _ = view_of(made)
+    assert (view.window.seconds, shown(view, "Lines").note) == (3600, "last 6h")
+    assert data(view, "Lines")["to"] - data(view, "Lines")["from"] == 6 * 3600
+    view, _ = view_of(made, hours=0.5)
+    assert view.window.seconds == 1800
+
+
+def test_a_wide_table_is_no_higher_than_its_rows() -> None:
+    made = dashboard()
+    wide = table(2, ["ups", "shares", "shares"]) | {"gridPos": {"x": 0, "y": 1, "w": 24, "h": 14}}
+    made["panels"] = [wide, panel(3, "stat", "Below", {"x": "one"}) | {"gridPos": {"x": 0, "y": 15, "w": 8, "h": 8}}]
+    view, _ = view_of(made)
+    _, y, _, height = shown(view, "Targets").place
+    assert height < 14
+    assert shown(view, "Below").place[1] == y + height
+
+
+@pytest.mark.parametrize(
+    ("address", "leads"),
+    [
+        ("https://example.org/runbooks/a", "https://example.org/runbooks/a"),
+        ("/d/other/title?var-target=b", "other.html"),
+        ("/d/other?var-target=c", None),
+        ("/d/unknown", None),
+        ("javascript:alert(1)", None),
+        ("//example.org/", None),
+    ],
+)
+def test_links_lead_to_the_web_or_to_a_page_that_there_is(address: str, leads: str | None) -> None:
+    made = dashboard() | {"links": [{"title": "Somewhere", "url": address}]}
+    view, _ = view_of(made)
+    assert view.links == ([("Somewhere", leads)] if leads else [])
+
+
+def test_variables_nobody_knows_stay_as_they_are() -> None:
+    assert variables.filled("$a ${b:csv} [[c]] $d", {"a": "1", "b": "2", "c": "3"}) == "1 2 3 $d"
+
+
+def test_how_often_our_page_is_scraped_is_read_from_its_samples() -> None:
+    async def asked(answers: list[dict[str, Any]]) -> float:
+        body = {"status": "success", "data": {"resultType": "matrix", "result": answers}}
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, json=body))
+        async with Asker("http://prometheus:9090", transport) as asker:
+            return await asker.scrape_interval(NOW_S)
+
+    samples = [[NOW_S - 30.2 + 5.0 * i + 0.1 * (i % 2), "1"] for i in range(5)]
+    assert asyncio.run(asked([{"metric": {}, "values": samples}])) == 5.0
+    assert asyncio.run(asked([])) == 15.0
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "says"),
+    [
+        (400, '{"status":"error","error":"parse error\\nat 1"}', QueryError, "parse error at 1"),
+        (200, "<html>", UnreachableError, "HTTP 200 and no answer of Prometheus's to a query"),
+        (502, '["gateway"]', UnreachableError, "HTTP 502 and no answer of Prometheus's to a query"),
+        (200, '{"status":"success","data":{"result":[1]}}', QueryError, "not Prometheus's answer to a query"),
+    ],
+)
+def test_an_answer_that_is_none_is_one_line(status: int, body: str, error: type[QueryError], says: str) -> None:
+    async def asked() -> None:
+        transport = httpx.MockTransport(lambda _: httpx.Response(status, text=body))
+        async with Asker("http://prometheus:9090", transport) as asker:
+            await asker.instant("up", NOW_S)
+
+    with pytest.raises(error) as raised:
+        asyncio.run(asked())
+    assert str(raised.value) == says
+    assert type(raised.value) is error
+
+
+def test_the_choice_is_of_the_configuration() -> None:
+    def choice(url: str | None = "http://p:9090/", **more: Any) -> Chosen | None:
+        return chosen(CONFIG, url, **({"target": None, "workload": None, "hours": None} | more))
+
+    assert choice() == Chosen("http://p:9090", CONFIG.targets[0].name)
+    assert choice(workload="short-chat", hours=0.5) == Chosen("http://p:9090", "llama-8b", "short-chat", 0.5)
+    assert choice(None) is None
+    refused: dict[str, dict[str, Any]] = {
+        "--target nope: not in the configuration; expected one of llama-8b": {"target": "nope"},
+        "--hours 0: expected a number above 0 and at most 8784, such as 3": {"hours": 0.0},
+        "--preview ftp://p: expected an address such as http://prometheus:9090": {"url": "ftp://p"},
+        "--preview (hidden): expected an address without credentials": {"url": "http://me:secret@p"},
+        "--workload: goes with --preview only; Grafana has drop-downs for it": {"url": None, "workload": "a"},
+    }
+    for told, more in refused.items():
+        with pytest.raises(ConfigError) as raised:
+            choice(**more)
+        assert str(raised.value) == told
+
+
+def test_an_address_where_nobody_listens_is_one_line_and_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        write_pages(render(CONFIG), Chosen("http://127.0.0.1:1", "llama-8b"), tmp_path / "out")
+    assert str(raised.value) == (
+        "--preview http://127.0.0.1:1: no connection: Connection refused; check that Prometheus runs there, and the"
+        " address"
+    )
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,127 @@
+"""The file a page is: whole, closed to what is not in it, and honest about whose code it carries."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from made_dashboard import HOSTILE, NOW_S, dashboard, prometheus
+
+from dashboards.preview.asking import Asker
+from dashboards.preview.gather import Sitting, gather
+from dashboards.preview.page import ECHARTS, echarts, page
+
+ROOT = Path(__file__).parents[3]
+
+
+def _made() -> str:
+    async def made() -> str:
+        async with Asker("http://prometheus:9090", httpx.MockTransport(prometheus)) as asker:
+            view = await gather(dashboard(), Sitting(asker, NOW_S, 15.0, {"target": HOSTILE}, {}))
+        titles = {"made.html": "Made", "other.html": HOSTILE}
+        return page(view, "made.html", titles, "http://prometheus:9090")
+
+    return asyncio.run(made())
+
+
+PAGE = _made()
+
+
+class _Parts(HTMLParser):
+    """What a browser sees: elements with their attributes, and the text in each script and style."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self._in = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._in = tag
+        if tag in ("script", "style"):
+            self.texts.append((tag, ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = "" if tag == self._in else self._in
+
+    def handle_data(self, data: str) -> None:
+        if self._in in ("script", "style"):
+            tag, before = self.texts[-1]
+            self.texts[-1] = (tag, before + data)
+
+
+@pytest.fixture(scope="module")
+def parts() -> _Parts:
+    found = _Parts()
+    found.feed(PAGE)
+    return found
+
+
+def test_the_policy_runs_what_is_written_here_and_nothing_else(parts: _Parts) -> None:
+    (policy,) = [a["content"] for t, a in parts.elements if t == "meta" and a.get("http-equiv")]
+    assert policy is not None
+    rules = {name: values for name, *values in (rule.split() for rule in policy.split(";"))}
+    assert rules["default-src"] == ["'none'"]
+    assert "unsafe" not in policy
+    digests: dict[str, list[str]] = {"script": [], "style": []}
+    for tag, text in parts.texts[:1] + parts.texts[2:]:  # the second are data
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        digests[tag].append(f"'sha256-{digest}'")
+    assert rules["script-src"] == digests["script"]
+    assert rules["style-src"] == digests["style"]
+
+
+def test_nothing_comes_from_elsewhere_and_nothing_is_styled_or_run_in_an_element(parts: _Parts) -> None:
+    for tag, attributes in parts.elements:
+        assert tag not in ("link", "img", "iframe", "object", "base", "form"), tag
+        assert "src" not in attributes
+        assert "style" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+
+
+def test_what_others_call_themselves_is_text(parts: _Parts) -> None:
+    """The names would end the script that they are in, and begin one of their own."""
+    assert len(parts.texts) == 4
+    data: dict[str, Any] = json.loads(parts.texts[1][1])
+    assert HOSTILE in json.dumps(data, ensure_ascii=False).replace('\\"', '"')
+    assert "<" not in parts.texts[1][1]
+    assert not [a for t, a in parts.elements if t == "b"]
+
+
+def test_every_panel_has_its_heading_its_place_and_its_words(parts: _Parts) -> None:
+    panels = [a["id"] for t, a in parts.elements if t == "article"]
+    assert panels == [f"p{number}" for number in (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)]
+    style = parts.texts[0][1]
+    assert all(re.search(rf"#{name}{{grid-area:\d+/\d+/span 8/span 8}}", style) for name in panels)
+    for words in ("Of every kind.", "About Lines. Good: low.", "none was seen", "unknown &#34;fails&#34; &lt;b&gt;"):
+        assert words in PAGE
+    folded = [a for t, a in parts.elements if t == "details" and a.get("class") == "row" and "open" not in a]
+    assert len(folded) == 1
+
+
+def test_each_element_is_named_once(parts: _Parts) -> None:
+    ids = [a["id"] for _, a in parts.elements if "id" in a]
+    assert len(set(ids)) == len(ids)
+    labels = [a["aria-labelledby"] for _, a in parts.elements if "aria-labelledby" in a]
+    assert set(labels) <= set(ids)
+
+
+def test_the_library_is_the_published_one_with_its_licence() -> None:
+    """As in echarts-6.1.0.tgz on npm, dist/echarts.min.js; a new version is a new file, digest and constant."""
+    digest = hashlib.sha256(echarts().encode()).hexdigest()
+    assert digest == "b66b25aeb4df84e33199dc21694014d336d222cbd9deb0e5a7c14bd6aa0d0fd0"
+    assert f'version:"{ECHARTS}"' in echarts() or f'"{ECHARTS}"' in echarts()
+    assert "Apache License, Version 2.0" in echarts()[:1000]
+    assert "</script" not in echarts().lower()
+    folder = ROOT / "dashboards/preview/echarts"
+    assert "Apache License" in (folder / "LICENSE").read_text()
+    assert "Apache ECharts" in (folder / "NOTICE").read_text()
+    assert "Copyright 2017-2026 The Apache Software Foundation" in PAGE
+    assert "Bostock" in (folder / "LICENSE-d3").read_text()
