@@ -37,7 +37,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test check lint vllm bench-client bench-capacity bench-alerts bench-dashboards generate lock clean
+.PHONY: help .venv demo test check lint vllm bench-client bench-capacity bench-alerts bench-dashboards pictures generate lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -96,6 +96,9 @@ bench-alerts: .venv/.installed ## a made-up month with 20 faults: which are foun
 
 bench-dashboards: .venv/.installed ## every query of the dashboards on 30 days of 50 targets (ARGS=--quick: a week)
 	@$(BIN)/python -m benchmarks.dashboards $(ARGS)
+
+pictures: .venv/.installed ## draw docs/pictures/dashboard-*.png anew (prometheus and chromium; three minutes)
+	@PYTHONPATH=tests/integration $(BIN)/python benchmarks/pictures.py --out docs/pictures
 
 generate: .venv/.installed ## write dashboards/generated and alerts/generated from the example configuration, and docs/metrics.md
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated
