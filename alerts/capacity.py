@@ -4,7 +4,7 @@ Whether it went down is judged where the runs are (probe/capacity/shift.py); the
 it, and whether forecasts agree with it: alerts/headroom.py.
 """
 
-from alerts.headroom import headroom_rules
+from alerts.headroom import KEEP_S, headroom_rules
 from alerts.links import CAPACITY
 from alerts.rules import Alert, Group, now, one_of
 from alerts.windows import DAY_S, HOUR_S, duration
@@ -51,6 +51,7 @@ def _dropped(scale: float) -> Alert:
         name="KneewatchKneeDropped",
         expr=_shifted(CONFIRMED_DROP),
         for_s=60 * scale,
+        keep_s=KEEP_S * scale,
         severity="page",
         dashboard=CAPACITY,
         summary=f"{{{{ $labels.target }}}}: capacity has dropped by {DROP_RATIO:.0%} or more",
@@ -66,6 +67,7 @@ def _down(scale: float) -> Alert:
         name="KneewatchKneeDown",
         expr=_shifted(MEDIAN_OF_3, MANN_WHITNEY),
         for_s=600 * scale,
+        keep_s=KEEP_S * scale,
         severity="ticket",
         dashboard=CAPACITY,
         summary="{{ $labels.target }}: capacity is lower than it was",
@@ -109,6 +111,7 @@ def _stale(targets: list[str], scale: float) -> Alert:
         name="KneewatchCapacityStale",
         expr=expr,
         for_s=600 * scale,
+        keep_s=KEEP_S * scale,
         severity="ticket",
         dashboard=CAPACITY,
         summary=f"{{{{ $labels.target }}}}: no run has found its capacity for {stale}",

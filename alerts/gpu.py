@@ -133,9 +133,7 @@ def _memory(scale: float) -> Alert:
         ("double_bit_ecc", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
         ("remapped_rows", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"),
     )
-    kinds = [
-        _as_error(kind, f"max by ({_BY}) (increase({names.gpu(name).name}[{window}])) > 0") for kind, name in grown
-    ]
+    kinds = [_as_error(kind, _grown(names.gpu(name).name, window)) for kind, name in grown]
     failed = f"max by ({_BY}) ({names.gpu('DCGM_FI_DEV_ROW_REMAP_FAILURE').name}) > 0"
     words = (
         '{{ if eq $labels.error "remap_failure" }}a memory row that could not be replaced by a spare one'
@@ -154,6 +152,12 @@ def _memory(scale: float) -> Alert:
             " row out of use; without a spare row for it, it wants to be replaced."
         ),
     )
+
+
+def _grown(series: str, window: str) -> str:
+    """Over the least of the window. increase() goes by series, and a pod or a Kneewatch that is new begins another."""
+    last = f"(max by ({_BY}) ({series}) or max by ({_BY}) (last_over_time({series}[{window}])))"
+    return f"{last} - min by ({_BY}) (min_over_time({series}[{window}])) > 0"
 
 
 def _as_error(kind: str, expr: str) -> str:

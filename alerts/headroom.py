@@ -18,6 +18,8 @@ LOW = 0.15
 FALLING_BELOW = 0.3
 _MEAN_S = 900.0  # users come in bursts, and headroom is as of the last minutes
 _LOW_FOR_S = 1200.0
+_LOW_KEEP_S = 2 * HOUR_S  # a busy day goes up and down, and is one ticket
+KEEP_S = 900.0  # what a run has found holds on over a restart of Kneewatch, or a scrape that failed
 _TREND_S, _AHEAD_S = HOUR_S, 2 * HOUR_S
 _WEEK_S = 7 * DAY_S
 _TODAY_S = 2 * HOUR_S  # today's new low is not compared with itself
@@ -63,6 +65,7 @@ def _low(scale: float) -> Alert:
         name="KneewatchHeadroomLow",
         expr=expr,
         for_s=_LOW_FOR_S * scale,
+        keep_s=_LOW_KEEP_S * scale,
         severity="ticket",
         dashboard=CAPACITY,
         summary="{{ $labels.target }}: {{ $value | humanizePercentage }} of its capacity is left",
@@ -120,6 +123,7 @@ def _disagrees(scale: float) -> Alert:
         name="KneewatchForecastDisagrees",
         expr=expr,
         for_s=_DISAGREES_FOR_S * scale,
+        keep_s=KEEP_S * scale,
         severity="ticket",
         dashboard=CAPACITY,
         summary="{{ $labels.target }}: the forecast of its capacity is off by {{ $value | humanizePercentage }}",

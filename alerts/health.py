@@ -17,7 +17,9 @@ _AT_LEAST_S = 120.0
 
 def health_group(config: Config, scale: float = 1.0) -> Group:
     """The probe's own alerts; `scale` shortens their waiting times, the canary's intervals stay."""
-    rules = [_gone(config, scale), _silent(config, scale), _vanished(scale), _unreadable(config, scale)]
+    passive = [target.name for target in config.targets if target.passive]
+    rules = [_gone(config, scale), _silent(config, scale), _vanished(scale), _unreadable(scale)]
+    rules += [_passive(passive, scale)] if passive else []
     rules += instrument_alerts(scale)
     return Group("kneewatch-health", max(1.0, 30 * scale), rules)
 
@@ -94,16 +96,12 @@ def _vanished(scale: float) -> Alert:
     )
 
 
-def _unreadable(config: Config, scale: float) -> Alert:
+def _unreadable(scale: float) -> Alert:
     window = duration(300 * scale)
     never_read = f"max_over_time({names.SERVER_UP.name}[{window}]) == 0"
-    passive = [target.name for target in config.targets if target.passive]
-    # Nothing else tells that these are down.
-    alone = f"max_over_time({names.SERVER_UP.name}{{{one_of(passive)}}}[{window}]) == 0"
-    without_canary = f"\n  or {alone}" if passive else ""
     # A server that is down altogether is another alert's business: here its canaries succeed.
     # Compared pod by pod, so that one blind Kneewatch of several is seen.
-    expr = f"max by (target) (\n  {never_read}\n  and {names.TARGET_UP.name} == 1{without_canary}\n)"
+    expr = f"max by (target) (\n  {never_read}\n  and {names.TARGET_UP.name} == 1\n)"
     return Alert(
         name="KneewatchServerMetricsUnreadable",
         expr=expr,
@@ -115,5 +113,22 @@ def _unreadable(config: Config, scale: float) -> Alert:
             "{{ $labels.target }} answers canaries, but no attempt to read its own metrics has succeeded for"
             f" {duration(600 * scale)}. Queue, KV cache and preemptions are unknown, and the guard of capacity runs"
             " cannot see them."
+        ),
+    )
+
+
+def _passive(targets: list[str], scale: float) -> Alert:
+    """The same of targets without canaries: nothing else tells that they are down."""
+    window = duration(300 * scale)
+    return Alert(
+        name="KneewatchServerMetricsUnreadable",
+        expr=f"max by (target) (max_over_time({names.SERVER_UP.name}{{{one_of(targets)}}}[{window}])) == 0",
+        for_s=300 * scale,
+        severity="page",
+        dashboard=PROBE,
+        summary="{{ $labels.target }}: its metrics cannot be read, and nothing else tells whether it is up",
+        description=(
+            f"No attempt to read the metrics of {{{{ $labels.target }}}} has succeeded for {duration(600 * scale)}. It"
+            " is passive: no canary asks it anything, so it may well be down, and no other alert would say so."
         ),
     )

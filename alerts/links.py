@@ -26,7 +26,7 @@ class Links:
 
     def dashboard(self, uid: str) -> str:
         """A Prometheus template of a dashboard's address, for the target that an alert is about."""
-        one = "" if uid in {FLEET, PROBE} else "?var-target={{ $labels.target }}"
+        one = "" if uid == FLEET else "{{ with $labels.target }}?var-target={{ . }}{{ end }}"
         return f"{self.grafana.rstrip('/')}/d/{self.uid_prefix}{uid}{one}"
 
 

@@ -27,6 +27,9 @@ from probe.units import format_duration
 
 # increase() extrapolates: between two and three events lies the threshold, not on three.
 _BAD_EVENTS = MIN_BAD_EVENTS - 0.5
+# The long window remembers a fault for hours, and in the short one a single failure is above most limits by itself: of
+# 120 canaries, one is 0.8 %. Without a second one, an outage that is over would page again.
+_BAD_LATELY = 1.5
 # More than one burst of one user (a batch, an agent's calls side by side), and twice what could be ours in the short
 # window: with a canary under way at every reading, one request a minute may be (docs/joined.md).
 MIN_BAD_USERS = 10
@@ -139,7 +142,9 @@ def _order(pair: tuple[Sli, float]) -> tuple[int, float]:
 
 def _recordings(watched: Iterable[_Watched]) -> list[Recording]:
     ratios = {(w.sli, s) for w in watched for s in (w.window.short_s, w.window.long_s)}
-    counts = {(w.sli, w.window.long_s) for w in watched}
+    counts = {
+        (w.sli, s) for w in watched for s in (*([] if w.sli in sli.USERS else [w.window.short_s]), w.window.long_s)
+    }
     windows = [(one, duration(s)) for one, s in sorted(ratios, key=_order)]
     counted = [(one, duration(s)) for one, s in sorted(counts, key=_order)]
     return [
@@ -159,7 +164,9 @@ def _alert(watched: _Watched, targets: list[str], left_out: list[str], scale: fl
         f"and {one.error_record(short)} > {limit}\n"
         f"and {one.bad_record(long)} >= {_BAD_USERS if of_users else _BAD_EVENTS:g}"
     )
-    if of_users:
+    if not of_users:
+        expr += f"\nand {one.bad_record(short)} >= {_BAD_LATELY:g}"
+    else:
         least = f"{QUIET * window.share * allowed:.6g}"
         expr += f"\nunless {one.bad_record(long)} < {least} * {total_record(one, objectives.window_s, scale)}"
     return Alert(

@@ -56,16 +56,26 @@ def pressure_group(scale: float = 1.0) -> Group:
     return Group("kneewatch-pressure", max(1.0, 30 * scale), rules)
 
 
-def _of_users(expr: str, scale: float) -> str:
-    """`expr` unless the load is our own step-up load, or the counters are several servers', which leap."""
-    window = duration(_WINDOW_S * scale)
+def _of_users(expr: str, scale: float, window_s: float = _WINDOW_S) -> str:
+    """`expr`, of so long, unless load is our own step-up load, or the counters are several servers', which leap."""
+    window = duration(window_s * scale)
     ours = f'sum by (target) (increase({names.REQUESTS.name}{{traffic="capacity"}}[{window}]))'
     several = f"max by (target) (max_over_time({names.AMBIGUOUS.name}[{window}]))"
     return f"(\n{expr}\n)\nunless on (target) (\n  {ours} > 0\n  or {several} > 0\n)"
 
 
+def _of_server(expr: str) -> str:
+    """The sum by target. Where several Kneewatches read one server, each of them sees all of it: the largest counts."""
+    return f"max by (target) (sum by (target, job, instance) ({expr}))"
+
+
+def _told(expr: str) -> str:
+    """The same for a template, of one target."""
+    return f"max(sum by (job, instance) ({expr}))"
+
+
 def _increase(series: str, window: str) -> str:
-    return f"sum by (target) (increase({series}[{window}]))"
+    return _of_server(f"increase({series}[{window}])")
 
 
 def _waiting(matchers: str = "") -> str:
@@ -74,21 +84,21 @@ def _waiting(matchers: str = "") -> str:
 
 
 def _waiting_now() -> str:
-    return now(f"sum({_waiting('target=%q,')})")
+    return now(_told(_waiting("target=%q,")))
 
 
 def _kv_cache(scale: float) -> Alert:
     """A full cache alone is good use of memory; with requests waiting, pushed out or refused it is pressure."""
     window = duration(_WINDOW_S * scale)
     kv = f"max by (target) (avg_over_time({names.SERVER_KV.name}[{window}]))"
-    waiting = f"sum by (target) (avg_over_time({_waiting()}[{window}]))"
+    waiting = _of_server(f"avg_over_time({_waiting()}[{window}])")
     counted = [
         f"{_increase(series.name, window)} > {_COUNTS}"
         for series in (names.SERVER_PREEMPTIONS, names.SERVER_REJECTIONS)
     ]
     signs = "\n  or ".join([f"{waiting} >= 1", *counted])
     preempted, refused = (
-        now(f"round(sum(increase({series.name}{{target=%q}}[{window}])))")
+        now(f"round({_told(f'increase({series.name}{{target=%q}}[{window}])')})")
         for series in (names.SERVER_PREEMPTIONS, names.SERVER_REJECTIONS)
     )
     return Alert(
@@ -116,10 +126,10 @@ def _preemptions(scale: float) -> Alert:
         f"  {preempted} >= {_STORM_LEAST}\n  and {preempted} > {_STORM_SHARE:g} * {ended}\n"
         f"  or {preempted} >= {_STORM_ALONE} unless on (target) {ended}"
     )
-    ended_now = now(f"round(sum(increase({finished}{{target=%q}}[{window}])))")
+    ended_now = now(f"round({_told(f'increase({finished}{{target=%q}}[{window}])')})")
     return Alert(
         name="KneewatchPreemptionStorm",
-        expr=_of_users(expr, scale),
+        expr=_of_users(expr, scale, _STORM_S + _WINDOW_S),
         for_s=_WINDOW_S * scale,
         severity="ticket",
         summary=f"{{{{ $labels.target }}}}: {{{{ $value | humanize }}}} preemptions in {window}",
@@ -134,16 +144,17 @@ def _preemptions(scale: float) -> Alert:
 def _queue(scale: float) -> Alert:
     """It is never empty, and longer and longer, or so long that waiting alone breaks the objective for TTFT."""
     window, growth = duration(_WINDOW_S * scale), duration(_GROWTH_S * scale)
-    standing = f"sum by (target) (min_over_time({_waiting()}[{window}]))"
+    standing = _of_server(f"min_over_time({_waiting()}[{window}])")
     slope = f"deriv({_waiting()}[{growth}])"
-    grown = f"sum by (target) ({slope}) * {_GROWTH_S * scale:g}"
-    mean = f"sum by (target) (avg_over_time({_waiting()}[{growth}]))"
+    grown = f"{_of_server(slope)} * {_GROWTH_S * scale:g}"
+    mean = _of_server(f"avg_over_time({_waiting()}[{growth}])")
     queue = names.SERVER_QUEUE.name
     wait = f"{_increase(queue + '_sum', window)} / ({_increase(queue + '_count', window)} > 0)"
     objective = f'min by (target) ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
     much = f"clamp_min({_GROWTH_SHARE:g} * {mean}, {_STANDING})"
     expr = f"{standing} >= {_STANDING}\nand (\n  {grown} > {much}\n  or {wait} > {objective}\n)"
-    per_minute = now(f"round(sum(deriv({_waiting('target=%q,')}[{growth}])) * 60, 0.1)")
+    deriv = f"deriv({_waiting('target=%q,')}[{growth}])"
+    per_minute = now(f"round({_told(deriv)} * 60, 0.1)")
     waited = asked(
         f"sum(increase({queue}_sum{{target=%q}}[{window}])) / sum(increase({queue}_count{{target=%[1]q}}[{window}]))",
         shown="humanizeDuration",
@@ -166,11 +177,12 @@ def _stalled(scale: float) -> Alert:
     """The gauge is absent where the server cannot be read at the moment, hence the maximum of a minute."""
     stalled_s = max(_STALLED_S * scale, _STALLED_AT_LEAST_S)
     stalled = f"max by (target) (max_over_time({names.STALLED.name}[{duration(max(60 * scale, 15))}]))"
-    running = now(f"sum({names.SERVER_RUNNING.name}{{target=%q}})")
+    running = now(_told(f"{names.SERVER_RUNNING.name}{{target=%q}}"))
     return Alert(
         name="KneewatchEngineStalled",
         expr=f"{stalled} > {stalled_s:g}",
         for_s=30 * scale,
+        keep_s=600 * scale,  # a Kneewatch that restarts begins to count anew
         severity="page",
         summary="{{ $labels.target }}: an engine has requests and has done nothing for {{ $value | humanizeDuration }}",
         description=(
@@ -185,7 +197,7 @@ def _hit_ratio(scale: float) -> Recording:
     """Of what users asked, where that was enough: our own prompts are found in no cache."""
     window = duration(_PREFIX_S * scale)
     hits, queries, ours = (
-        f"sum by (target) (rate({series}[{window}]))"
+        _of_server(f"rate({series}[{window}])")
         for series in (
             names.SERVER_PREFIX_HITS.name,
             names.SERVER_PREFIX_QUERIES.name,

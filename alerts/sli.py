@@ -30,7 +30,11 @@ class Sli:
 
     def total(self, window: str, selector: str = "", function: str = "increase") -> str:
         """Requests that count, over `window`; `selector` is more label matchers."""
-        return f"sum by ({self._by}) ({_over(self.all_series, window, selector, function)})"
+        counted = _over(self.all_series, window, selector, function)
+        if not self.zeros:
+            # Of a Kneewatch that does not count good ones nobody knows whether these were good.
+            counted += f" and on (job, instance, target) {_over(self.good_series, window, selector, function)}"
+        return f"sum by ({self._by}) ({counted})"
 
     def good(self, window: str, selector: str = "", function: str = "increase") -> str:
         """Those of them that met the objective; of canaries, 0 where no such series is there yet."""

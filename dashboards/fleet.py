@@ -27,7 +27,6 @@ _HEADROOM: Steps = [(None, RED), (LOW, YELLOW), (FALLING_BELOW, GREEN)]
 _FULL: Steps = [(None, GREEN), (0.75, YELLOW), (FULL, RED)]
 _PREEMPTED: Steps = [(None, GREEN), (0.005, YELLOW), (0.1, RED)]
 _SHIFTED: Steps = [(None, RED), (-DROP_RATIO, YELLOW), (-0.05, GREEN)]
-_NONE = "or on() vector(0)"
 
 
 def fleet_dashboard(links: Links) -> str:
@@ -82,7 +81,7 @@ def _counts() -> list[Placed]:
             "Down",
             "Targets whose last canary did not get its tokens. Good: none. A server may answer /health and count here.",
             unit="none",
-            queries=[Query(f"count({trends.up()} == 0) {_NONE}", "down")],
+            queries=[Query(f"sum({trends.up()} == bool 0)", "down")],
             steps=[(None, GREEN), (1, RED)],
             width=6,
             alerts=["KneewatchAvailabilityBurn"],
@@ -91,7 +90,7 @@ def _counts() -> list[Placed]:
             "Burning",
             "Targets that spent the budget of an objective faster than allowed in the last hour. Good: none.",
             unit="none",
-            queries=[Query(f"count({_burn()} > 1) {_NONE}", "burning")],
+            queries=[Query(f"sum({_burn()} > bool 1)", "burning")],
             steps=[(None, GREEN), (1, YELLOW)],
             width=6,
             alerts=["KneewatchTTFTBurn", "KneewatchTPOTBurn", "KneewatchUsersTTFTBurn", "KneewatchUsersTPOTBurn"],
@@ -101,7 +100,7 @@ def _counts() -> list[Placed]:
             f"Targets of whose capacity users leave less than {LOW:.0%}. Good: none. One that was neither measured nor"
             " forecast is not counted.",
             unit="none",
-            queries=[Query(f"count({trends.headroom()} < {LOW:g}) {_NONE}", "low headroom")],
+            queries=[Query(f"sum({trends.headroom()} < bool {LOW:g})", "low headroom")],
             steps=[(None, GREEN), (1, YELLOW)],
             width=6,
             alerts=["KneewatchHeadroomLow"],

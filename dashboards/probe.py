@@ -15,8 +15,6 @@ from probe.config import Config
 
 TITLE = "Kneewatch / Probe"
 
-_NONE = "or on() vector(0)"
-
 
 def probe_dashboard(config: Config, links: Links) -> str:
     """The dashboard as JSON text; it depends on the configuration only by how often canaries run."""
@@ -41,8 +39,8 @@ def probe_dashboard(config: Config, links: Links) -> str:
 
 def _all() -> list[Placed]:
     late = f"time() - min by (task, target) ({names.TASK_LAST_SUCCESS.name})"
-    overdue = f"({late}) > on (task, target) 5 * max by (task, target) ({names.TASK_INTERVAL.name})"
-    failures = f"round(sum(increase({names.TASK_FAILURES.name}[1h]))) {_NONE}"
+    overdue = f"({late}) > bool on (task, target) 5 * max by (task, target) ({names.TASK_INTERVAL.name})"
+    failures = f"round(sum(increase({names.TASK_FAILURES.name}[1h])))"
     return [
         panels.stat(
             "Configuration file",
@@ -60,7 +58,7 @@ def _all() -> list[Placed]:
             "Canaries, readings and the like, of all targets, that have not run for five times their interval. Good:"
             " none.",
             unit="none",
-            queries=[Query(f"count({overdue}) {_NONE}", "overdue")],
+            queries=[Query(f"sum({overdue})", "overdue")],
             steps=[(None, GREEN), (1, RED)],
             alerts=["KneewatchProbeSilent"],
         ),
@@ -77,7 +75,7 @@ def _all() -> list[Placed]:
             "Unreadable servers",
             "Targets whose metrics page could not be read at the last attempt. Good: none.",
             unit="none",
-            queries=[Query(f"count(max by (target) ({names.SERVER_UP.name}) == 0) {_NONE}", "unreadable")],
+            queries=[Query(f"sum(max by (target) ({names.SERVER_UP.name}) == bool 0)", "unreadable")],
             steps=[(None, GREEN), (1, RED)],
             alerts=["KneewatchServerMetricsUnreadable"],
         ),

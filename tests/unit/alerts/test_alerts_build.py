@@ -79,7 +79,8 @@ def test_the_links_lead_to_grafana_and_to_the_dashboards_as_they_were_written() 
     rules = yaml.safe_load(build.render(CONFIG, links=links)[build.FILE])["groups"]
     urls = {rule["annotations"]["dashboard_url"] for group in rules for rule in group["rules"] if "alert" in rule}
     assert all(url.startswith("https://grafana.example/g/d/team-kneewatch-") for url in urls)
-    assert "https://grafana.example/g/d/team-kneewatch-target?var-target={{ $labels.target }}" in urls
+    one = "{{ with $labels.target }}?var-target={{ . }}{{ end }}"
+    assert {f"https://grafana.example/g/d/team-kneewatch-{name}{one}" for name in ("target", "capacity")} <= urls
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0])
@@ -110,10 +111,14 @@ def test_a_passive_target_is_watched_by_its_scrapes_and_has_no_canary_alerts() -
     ]
     config = config_from({"targets": targets}, "test")
     groups = yaml.safe_load(build.render(config)[build.FILE])["groups"]
-    alerts = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"] if "alert" in rule}
+    rules = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    alerts = {rule["alert"]: rule["expr"] for rule in rules}
     assert all("quiet" not in alerts[f"Kneewatch{name}Burn"] for name in ("Availability", "TTFT", "TPOT"))
     assert 'absent(kneewatch_job_last_success_timestamp_seconds{task="scrape",target="quiet"})' in alerts[GONE]
     assert 'absent(kneewatch_job_last_success_timestamp_seconds{task="canary",target="asked"})' in alerts[GONE]
-    assert 'max_over_time(kneewatch_server_scrape_up{target=~"quiet"}[5m]) == 0' in alerts[UNREADABLE]
+    answers, alone = (rule for rule in rules if rule["alert"] == UNREADABLE)
+    assert ("canaries" in answers["annotations"]["description"], answers["labels"]["severity"]) == (True, "ticket")
+    assert alone["expr"] == 'max by (target) (max_over_time(kneewatch_server_scrape_up{target=~"quiet"}[5m])) == 0'
+    assert ("passive" in alone["annotations"]["description"], alone["labels"]["severity"]) == (True, "page")
     for expr in alerts.values():
         promql_parser.parse(expr)

@@ -1,0 +1,189 @@
+"""A month in a minute: are 20 faults found, how soon, and who is woken for nothing? `python -m benchmarks.alerts`
+
+    --seeds 1        how many months; or --seed 7 for that one
+    --scrape 60      seconds between two scrapes: 15, 30 or 60
+    --calm           months without faults
+    --verbose        every fault and every alert, by day
+    --out FILE       the record; benchmarks/results/alerts-DATE.json for ten months or more, else none
+
+30 days of three targets are made up (month.py, world.py, of_*.py), with 20 faults of six kinds, large enough that they
+must be found, and six smaller ones (faults.py). A real Prometheus is given them (backfill.py), it evaluates the rules
+that `kneewatch alerts` generates for these targets at every interval of the month (replay.py), and what fired, less
+what deploy/examples/alertmanager.yml inhibits, is compared with the faults (judge.py). Only series that the rules ask
+for are stored; one that they ask for and that nobody makes up is an error. Delays are until an alert fires;
+Alertmanager's group_wait comes on top. Exits 1 where a target is missed. Needs prometheus on PATH.
+"""
+
+import argparse
+import json
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from alerts.build import FILE, render
+from benchmarks.alerts import report
+from benchmarks.alerts.faults import ALERTS, COUNTS, SIZES
+from benchmarks.alerts.inhibit import inhibitions, told
+from benchmarks.alerts.judge import Verdict, judge
+from benchmarks.alerts.month import BEGUN_S, END_S, START_S, Month, config
+from benchmarks.alerts.replay import Replay
+from benchmarks.alerts.rules import Rule, asked, needed, rules_of, unmet
+from benchmarks.backfill import Prometheus
+from probe import __version__
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+ALERTMANAGER = ROOT / "deploy" / "examples" / "alertmanager.yml"
+_ENOUGH_FOR_A_RECORD = 10
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _options(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that Prometheus goes with us
+    if shutil.which("prometheus") is None:
+        sys.exit("benchmarks.alerts needs prometheus on PATH (Debian: apt-get install prometheus)")
+    rules = needed(rules_of(render(config())[FILE]))
+    unknown = sorted({rule.alert for rule in rules if rule.alert} - set(ALERTS))
+    if unknown:
+        sys.exit(f"which faults do these alerts speak of? say so in benchmarks/alerts/faults.py: {', '.join(unknown)}")
+    seeds = [options.seed] if options.seed is not None else list(range(options.seeds))
+    months = []
+    for seed in seeds:
+        verdict, about = _month(seed, rules, options)
+        months.append((seed, verdict, about))
+        print(_line(seed, verdict, about), file=sys.stderr, flush=True)
+        if options.verbose:
+            print(_story(verdict), file=sys.stderr, flush=True)
+    rows = report.by_kind(verdict for _, verdict, _ in months)
+    problems = [] if options.calm else [text for seed, verdict, _ in months for text in report.missed(seed, verdict)]
+    if options.calm:
+        problems = [text for text in problems if "false" in text]
+    print(report.table(rows), end="")
+    for severity, most in (("page", report.FALSE_PAGES), ("ticket", report.FALSE_TICKETS)):
+        false = [len(report.false_of(verdict, severity)) for _, verdict, _ in months]
+        print(f"false {severity}s a month: {sum(false) / len(false):.1f}, at worst {max(false)} (target: {most})")
+    for name, count in (
+        ("echoes of faults that were over", sum(len(verdict.echoes) for _, verdict, _ in months)),
+        ("tickets on headroom in hours that were busy", sum(len(verdict.busy) for _, verdict, _ in months)),
+    ):
+        print(f"{name}, a month: {count / len(months):.1f}")
+    print("\n".join(problems) or "every target was met")
+    out = options.out or (
+        RESULTS / f"alerts-{datetime.now(UTC):%Y-%m-%d}.json" if len(seeds) >= _ENOUGH_FOR_A_RECORD else None
+    )
+    if out is not None:
+        command = " ".join(["python -m benchmarks.alerts", *(sys.argv[1:] if argv is None else argv)])
+        out.write_text(json.dumps(_record(command, options, rows, problems, months), indent=1) + "\n")
+        print(f"written: {out}")
+    return 1 if problems else 0
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.alerts", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--scrape", type=float, choices=(15.0, 30.0, 60.0), default=60.0)
+    parser.add_argument("--calm", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args(argv)
+
+
+def _month(seed: int, rules: Sequence[Rule], options: argparse.Namespace) -> tuple[Verdict, dict[str, Any]]:
+    began = time.monotonic()
+    month = Month(seed, config(), scrape_s=options.scrape, faults=not options.calm)
+    wanted = asked(rules)
+    lines = month.lines({each.name for each in wanted})
+    if missing := unmet(wanted, [line.labels for line in lines]):
+        sys.exit(f"rules ask for what benchmarks/alerts/of_*.py do not make up: {', '.join(missing)}")
+    made_s = time.monotonic()
+    with Prometheus(block="100d") as prometheus:
+        samples = prometheus.write(lines)
+        written_s = time.monotonic()
+        replay = Replay(prometheus, BEGUN_S, START_S, END_S)
+        firings = replay.run(rules)
+        cpu_s, memory = prometheus.cpu_s(), prometheus.memory_mib()
+    heard = told(firings, inhibitions(ALERTMANAGER.read_text()))
+    ended = time.monotonic()
+    about = {
+        "seed": seed,
+        "seconds": {
+            "make_up": round(made_s - began, 1),
+            "store": round(written_s - made_s, 1),
+            "replay": round(ended - written_s, 1),
+            "all": round(ended - began, 1),
+            "cpu_of_prometheus": round(cpu_s, 1),
+        },
+        "series": len(lines),
+        "samples": samples,
+        "prometheus_memory_mib": memory,
+        "slowest_rules_s": {
+            name: round(s, 1) for name, s in sorted(replay.spent.items(), key=lambda item: -item[1])[:5]
+        },
+    }
+    return judge(month.faults, heard, month.busy), about
+
+
+def _line(seed: int, verdict: Verdict, about: dict[str, Any]) -> str:
+    large = [one for one in verdict.found if one.fault.counts]
+    pages, tickets = (len(report.false_of(verdict, severity)) for severity in ("page", "ticket"))
+    return (
+        f"seed {seed}: {sum(one.delay_s is not None for one in large)} of {len(large)} faults found,"
+        f" {pages} false pages, {tickets} false tickets, {len(verdict.echoes)} echoes, {len(verdict.busy)} of busy"
+        f" hours, {verdict.incidents} alerts;"
+        f" {about['series']} series,"
+        f" {about['samples'] / 1e6:.1f} M samples, {about['seconds']}, slowest {about['slowest_rules_s']}"
+    )
+
+
+def _story(verdict: Verdict) -> str:
+    lines = [json.dumps(report.fault(one, START_S)) for one in verdict.found]
+    for name, incidents in (("false", verdict.false), ("echo", verdict.echoes), ("busy", verdict.busy)):
+        lines += [f"{name}: {json.dumps(report.incident(one, START_S))}" for one in incidents]
+    return "\n".join(lines)
+
+
+def _record(
+    command: str,
+    options: argparse.Namespace,
+    rows: Sequence[dict[str, Any]],
+    problems: Sequence[str],
+    months: Sequence[tuple[int, Verdict, dict[str, Any]]],
+) -> dict[str, Any]:
+    said = subprocess.run(["prometheus", "--version"], check=True, capture_output=True, text=True)
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "machine": platform.platform(),
+        "python": platform.python_version(),
+        "prometheus": (said.stdout or said.stderr).split(" (")[0],
+        "kneewatch": __version__,
+        "scrape_s": options.scrape,
+        "faults_a_month": {str(kind): large for kind, (large, _) in COUNTS.items()},
+        "smallest_size": {str(kind): words for kind, words in SIZES.items()},
+        "kinds": rows,
+        "targets_missed": list(problems),
+        "months": [
+            {
+                **about,
+                "false": [report.incident(one, START_S) for one in verdict.false],
+                "echoes": [report.incident(one, START_S) for one in verdict.echoes],
+                "busy": [report.incident(one, START_S) for one in verdict.busy],
+                "alerts": verdict.incidents,
+                "faults": [report.fault(one, START_S) for one in verdict.found],
+            }
+            for _, verdict, about in months
+        ],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""What of the alerts that fire somebody is told: as Alertmanager's `inhibit_rules` have it. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from benchmarks.alerts.replay import Firing
+from benchmarks.alerts.rules import matches
+
+_MATCHER = re.compile(r'\s*(\w+)\s*(=~|!~|!=|=)\s*"?(.*?)"?\s*')
+
+
+@dataclass(frozen=True, slots=True)
+class Inhibition:
+    """While an alert that `source` matches fires, those that `target` matches, with these labels alike, are silent."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    equal: tuple[str, ...]
+
+
+def inhibitions(text: str) -> list[Inhibition]:
+    """Those of an Alertmanager configuration."""
+    return [
+        Inhibition(tuple(rule["source_matchers"]), tuple(rule["target_matchers"]), tuple(rule.get("equal", ())))
+        for rule in yaml.safe_load(text).get("inhibit_rules", ())
+    ]
+
+
+def told(firings: Sequence[Firing], rules: Sequence[Inhibition], *, group_wait_s: float = 10.0) -> list[Firing]:
+    """Those that somebody is told of, each from when on: not before what silences it is over.
+
+    What is silenced within `group_wait_s` has not been sent; what is silenced later has.
+    """
+    found: list[Firing] = []
+    for firing in firings:
+        silent = [(by.start_s, by.end_s) for by in firings if any(_silences(rule, by, firing) for rule in rules)]
+        found += [Firing(firing.labels, a, b) for a, b in _left(firing, sorted(silent), group_wait_s)]
+    return found
+
+
+def _left(firing: Firing, silent: Iterable[tuple[float, float]], wait_s: float) -> Iterator[tuple[float, float]]:
+    start_s = firing.start_s
+    for since, until in silent:
+        if until <= start_s or since >= firing.end_s:
+            continue
+        if since - start_s > wait_s:
+            break
+        start_s = until
+    if start_s < firing.end_s:
+        yield start_s, firing.end_s
+
+
+def _silences(rule: Inhibition, source: Firing, target: Firing) -> bool:
+    """An alert that matches both sides is not silenced by another one that does."""
+    if not _match(rule.target, target.labels) or not _match(rule.source, source.labels):
+        return False
+    if _match(rule.target, source.labels) and _match(rule.source, target.labels):
+        return False
+    return all(source.labels.get(name, "") == target.labels.get(name, "") for name in rule.equal)
+
+
+def _match(matchers: Iterable[str], labels: Mapping[str, str]) -> bool:
+    for matcher in matchers:
+        found = _MATCHER.fullmatch(matcher)
+        if found is None:
+            raise ValueError(f"no matcher: {matcher}")
+        name, operator, value = found.groups()
+        if not matches(operator, value, labels.get(name, "")):
+            return False
+    return True

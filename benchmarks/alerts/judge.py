@@ -1,0 +1,119 @@
+"""Which fault each alert speaks of, what was found and how soon, and which alerts were false. Pure.
+
+In: faults, and what fired (replay.py). Out: a Verdict on the month. `ALERTS` (faults.py) says which alert may speak of
+which kind of fault. Incidents are counted, not instances: the alerts of one name and one target that fire within ten
+minutes of each other are one, as Alertmanager would send them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.alerts.faults import ALERTS, WHEN_BUSY, Fault, aftermath_s
+from benchmarks.alerts.replay import Firing
+from benchmarks.alerts.rules import seconds_of
+
+_ONE_S = 600.0
+
+
+@dataclass(slots=True)
+class Incident:
+    """Alerts of one name, target and severity. `labels` are those of the first; `windows` of all that fired."""
+
+    alert: str
+    target: str
+    severity: str
+    start_s: float
+    end_s: float
+    labels: Mapping[str, str]
+    windows: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A fault, and how long after its beginning the first alert spoke of it; None: none did."""
+
+    fault: Fault
+    delay_s: float | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`echoes`: of a fault that is over and still in the alert's long window. Not false, and not wanted.
+
+    `busy`: that there is little headroom, when there was.
+    """
+
+    found: tuple[Found, ...]
+    false: tuple[Incident, ...]
+    echoes: tuple[Incident, ...]
+    busy: tuple[Incident, ...]
+    incidents: int
+
+
+def incidents(firings: Iterable[Firing]) -> list[Incident]:
+    """What somebody is told of, in order of time."""
+    open_: dict[tuple[str, str, str], Incident] = {}
+    found: list[Incident] = []
+    for firing in sorted(firings, key=lambda one: one.start_s):
+        labels = firing.labels
+        key = labels["alertname"], labels.get("target", ""), labels["severity"]
+        before = open_.get(key)
+        if before is not None and firing.start_s <= before.end_s + _ONE_S:
+            before.end_s = max(before.end_s, firing.end_s)
+            before.windows.add(labels.get("long", ""))
+            continue
+        open_[key] = Incident(*key, firing.start_s, firing.end_s, labels, {labels.get("long", "")})
+        found.append(open_[key])
+    return found
+
+
+def judge(
+    faults: Sequence[Fault], told: Sequence[Firing], busy: Callable[[str, float], bool] = lambda *_: False
+) -> Verdict:
+    """`told`: what fired and was not inhibited. `busy`: whether a target truly was, shortly before a time.
+
+    Raises KeyError for an alert that is not in ALERTS.
+    """
+    happened = incidents(told)
+    false, echoes, true = [], [], []
+    for one in happened:
+        if any(_explains(fault, one) for fault in faults):
+            continue
+        if any(_echoes(fault, one) for fault in faults):
+            echoes.append(one)
+        elif one.alert in WHEN_BUSY and busy(one.target, one.start_s):
+            true.append(one)
+        else:
+            false.append(one)
+    return Verdict(
+        tuple(_found(fault, told) for fault in faults), tuple(false), tuple(echoes), tuple(true), len(happened)
+    )
+
+
+def _found(fault: Fault, told: Sequence[Firing]) -> Found:
+    """An alert counts from when it fires after the fault's beginning; one that fires already counts at once."""
+    hits = [
+        (max(firing.start_s, fault.start_s) - fault.start_s, firing.labels["alertname"])
+        for firing in told
+        if firing.labels.get("target") == fault.target
+        and fault.kind in ALERTS[firing.labels["alertname"]].finds
+        and fault.start_s < firing.start_s <= fault.end_s + aftermath_s(fault.kind, firing.labels.get("short", ""))
+    ]
+    delay_s, by = min(hits, default=(None, ""))
+    return Found(fault, delay_s, by)
+
+
+def _explains(fault: Fault, one: Incident) -> bool:
+    speaks = ALERTS[one.alert]
+    if fault.target != one.target or fault.kind not in speaks.finds | speaks.also:
+        return False
+    return fault.start_s <= one.start_s <= fault.end_s + aftermath_s(fault.kind, one.labels.get("short", ""))
+
+
+def _echoes(fault: Fault, one: Incident) -> bool:
+    speaks = ALERTS[one.alert]
+    if fault.target != one.target or fault.kind not in speaks.finds | speaks.also:
+        return False
+    longest = max((seconds_of(window) for window in one.windows if window), default=0.0)
+    return fault.start_s <= one.start_s <= fault.end_s + longest

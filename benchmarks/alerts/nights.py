@@ -1,0 +1,73 @@
+"""The capacity runs of a target, and what probe/capacity/shift.py says after each: figures drawn, verdicts real."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from probe.capacity.shift import shift, wants_confirmation
+from probe.config import CapacityConfig
+from probe.records import Figure, Shift
+from probe.schedule import cron_trigger
+
+NOISE = 0.03  # standard deviation of a run's logarithm
+_BAD_NIGHT = 0.02  # share of runs that met something else on the machine: 10 to 30 % less
+_NOT_RUN = 0.02  # share of nights in which the run was refused, for a lock or a rollout
+_GUARDED = 0.02  # and in which the guard ended it before a knee was found
+_EMPIRICAL = 0.05
+_TAKES_S = 540.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: when it began and ended, how, and what is published from then on. `figure` is None without a knee."""
+
+    start_s: float
+    end_s: float
+    outcome: str
+    figure: Figure | None = None
+    shift: Shift | None = None
+
+
+def starts(capacity: CapacityConfig, start_s: float, end_s: float) -> list[float]:
+    """When the schedule begins a run."""
+    trigger = cron_trigger(capacity.schedule.cron, capacity.schedule.timezone)
+    zone = ZoneInfo(capacity.schedule.timezone)
+    found: list[float] = []
+    at = datetime.fromtimestamp(start_s, zone)
+    while True:
+        due = trigger.get_next_fire_time(None, at)
+        if due is None or due.timestamp() >= end_s:
+            return found
+        found.append(due.timestamp())
+        at = due.astimezone(UTC) + timedelta(seconds=1)
+
+
+def runs(rng: np.random.Generator, at: Sequence[float], rps: Callable[[float], float]) -> list[Run]:
+    """Runs that begin at these times on a server that takes `rps(time)`; after a drop, a second one at once."""
+    history: list[Figure] = []
+    found: list[Run] = []
+    for start_s in at:
+        luck = rng.random()
+        if luck < _NOT_RUN + _GUARDED:
+            found.append(Run(start_s, start_s + _TAKES_S / 3, "refused" if luck < _NOT_RUN else "guard"))
+            continue
+        one = _run(rng, start_s, rps, history, confirms=False)
+        found.append(one)
+        if wants_confirmation(history):
+            found.append(_run(rng, one.end_s + 30, rps, history, confirms=True))
+    return found
+
+
+def _run(
+    rng: np.random.Generator, start_s: float, rps: Callable[[float], float], history: list[Figure], *, confirms: bool
+) -> Run:
+    end_s = start_s + _TAKES_S * float(rng.uniform(0.8, 1.2))
+    bad = float(rng.uniform(0.7, 0.9)) if rng.random() < _BAD_NIGHT else 1.0
+    measured = rps(start_s) * bad * float(np.exp(rng.normal(0, NOISE)))
+    mode = "empirical" if rng.random() < _EMPIRICAL else "verified"
+    figure = Figure(end_s, measured, measured / 1.05, measured * 1.05, mode, "the same", confirms)
+    history.append(figure)
+    return Run(start_s, end_s, "done", figure, shift(history))

@@ -1,0 +1,112 @@
+"""What Kneewatch says of its canaries and of itself, for a month: the client's and the monitor's series."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from prometheus_client.utils import floatToGoString
+from scipy.stats import norm
+
+from benchmarks.alerts.page import Page, Watch
+from benchmarks.alerts.scene import Scene
+from benchmarks.alerts.world import TICK_S
+from benchmarks.backfill import Bools, Line
+from exporters import names
+from probe.records import Objectives, Outcome
+
+_TIMEOUT_TICKS, _TIMEOUT_EVERY = 2, 3  # a canary that waits 30 s for its answer; the next one in 45
+
+
+def canaries(scene: Scene) -> Iterator[Line]:
+    """One a tick, judged when it ends. One that waits for a stalled engine times out; meanwhile others are skipped."""
+    page, rng, world, watch = scene.page, scene.rng, scene.world, scene.watch
+    target, count = world.profile.name, len(world.times)
+    # Where the stall is over within the timeout, the canary is answered, and has missed its TTFT.
+    stalled = (world.stalled_s > 0) & (np.roll(world.stalled_s, -_TIMEOUT_TICKS) > _TIMEOUT_TICKS * TICK_S)
+    sent = ~watch.kneewatch_down & (~stalled | (np.arange(count) % _TIMEOUT_EVERY == 0))
+    timeout = sent & stalled & ~world.down
+    failed = sent & ~timeout & (rng.random(count) < world.fails)
+    ours = sent & ~timeout & ~failed & (rng.random(count) < 2e-5)  # the probe itself was late
+    ok = sent & ~timeout & ~failed & ~ours
+    late = np.concatenate((np.zeros(_TIMEOUT_TICKS, bool), timeout[:-_TIMEOUT_TICKS]))
+    good_ttft = ok & (rng.random(count) >= world.bad_ttft) & (world.stalled_s < 1)
+    good_tpot = ok & (rng.random(count) >= world.bad_tpot)
+    labels = {**scene.knee, "traffic": "canary"}
+    ended = {
+        Outcome.OK: ok,
+        Outcome.TIMEOUT: late,
+        Outcome.UNREACHABLE: failed & world.down,
+        Outcome.BROKEN_STREAM: failed & ~world.down,
+        Outcome.CLIENT_BOUND: ours,
+    }
+    # Kneewatch has a zero for each other outcome, too. Rules only add them up, at the price of a series each.
+    for outcome, happened in ended.items():
+        yield from page.counter(names.REQUESTS, {**labels, "outcome": outcome}, happened)
+    # As probe/slo.py judges: what Kneewatch made late itself is answered, and has no latency.
+    met = {"availability": ok | ours, "ttft": good_ttft, "tpot": good_tpot, "all": good_ttft & good_tpot}
+    for objective, is_met in met.items():
+        yield from page.counter(names.GOOD_REQUESTS, {**labels, "objective": objective}, is_met)
+    for kind, tokens in (("prompt", 256.0), ("output", 128.0)):
+        spent = {"target": target, "model": world.profile.model, "traffic": "canary", "kind": kind}
+        yield from page.counter(names.TOKENS, spent, tokens * (ok | ours))
+    judged = np.flatnonzero(ok | ours | failed | late)
+    last = judged[np.maximum(np.searchsorted(judged, np.arange(count), "right") - 1, 0)]
+    up = (ok | ours)[last]
+    yield from page.gauge(names.TARGET_UP, {"target": target}, up.astype(float))
+    successes = np.flatnonzero(ok | ours)
+    success = successes[np.maximum(np.searchsorted(successes, np.arange(count), "right") - 1, 0)]
+    yield from page.gauge(names.LAST_SUCCESS, labels, world.times[success])
+    yield from page.gauge(names.TASK_LAST_SUCCESS, {"task": "canary", "target": target}, world.times[last])
+    yield from page.gauge(names.TASK_INTERVAL, {"task": "canary", "target": target}, TICK_S)
+    skipped = ~sent & stalled & ~watch.kneewatch_down
+    yield from _tasks(scene, skipped)
+    yield from _promised(page, target, scene.objectives)
+
+
+def _tasks(scene: Scene, skipped: Bools) -> Iterator[Line]:
+    """One in 50,000 tasks fails or is late by itself."""
+    page, rng, world = scene.page, scene.rng, scene.world
+    count = len(world.times)
+    for task, seconds in (
+        ("canary", TICK_S),
+        ("scrape", TICK_S),
+        ("gpu", TICK_S),
+        ("forecast", 1800.0),
+        ("capacity", 0.0),
+    ):
+        labels = {"task": task, "target": world.profile.name}
+        fails = rng.random(count) < 2e-5 * (TICK_S / seconds if seconds else 0.0)
+        yield from page.counter(names.TASK_FAILURES, labels, (fails | skipped) if task == "canary" else fails)
+        if seconds and task != "canary":
+            yield from page.gauge(names.TASK_INTERVAL, labels, seconds)
+            yield from page.gauge(names.TASK_LAST_SUCCESS, labels, np.floor(world.times / seconds) * seconds)
+
+
+def _promised(page: Page, target: str, objectives: Objectives) -> Iterator[Line]:
+    if objectives.availability is not None:
+        labels = {"target": target, "objective": "availability"}
+        yield from page.gauge(names.OBJECTIVE_RATIO, labels, objectives.availability)
+    for name, promised in objectives.latencies().items():
+        labels = {"target": target, "objective": name}
+        yield from page.gauge(names.OBJECTIVE_RATIO, labels, promised.ratio)
+        yield from page.gauge(names.OBJECTIVE_SECONDS, labels, promised.within_s)
+        # vLLM has a bound at each of the example's thresholds.
+        yield from page.gauge(names.USERS_OBJECTIVE_SECONDS, labels, promised.within_s)
+
+
+def monitor(page: Page, rng: np.random.Generator, watch: Watch) -> Iterator[Line]:
+    """Kneewatch on itself: valid, of the same configuration all month, and late by 0.3 ms as a rule, as any loop is."""
+    ticks = np.full(len(watch.times), TICK_S)
+    below = np.zeros(len(ticks))
+    for bound in (*names.LOOP_LAG.buckets, np.inf):
+        share = norm.cdf(np.log(bound / 0.0003)) if bound < np.inf else 1.0
+        below = np.maximum(below, rng.binomial(int(TICK_S), share, len(ticks)))  # a sample a second
+        labels = {"le": floatToGoString(bound)}  # type: ignore[no-untyped-call]
+        yield from page.counter(f"{names.LOOP_LAG.name}_bucket", labels, below)
+    yield from page.counter(f"{names.LOOP_LAG.name}_count", {}, ticks)
+    yield from page.gauge(names.CONFIG_VALID, {}, 1.0)
+    yield from page.gauge(names.CONFIG_HASH, {"hash": "0011223344556677"}, 1.0)
+    yield from page.gauge(names.BUILD_INFO, {"version": "0.1.0"}, 1.0)
+    begun = np.concatenate(([0], watch.restarts)).astype(int)
+    since = watch.times[begun[np.searchsorted(begun, np.arange(len(watch.times)), "right") - 1]]
+    yield from page.gauge(names.STARTED, {}, since)
+    yield from page.gauge("up", {}, (~watch.kneewatch_down).astype(float))

@@ -1,0 +1,174 @@
+"""What Kneewatch says of a server for a month: its page, its users' accounts, what is joined, and the GPUs."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks.alerts.scene import Scene
+from benchmarks.alerts.world import OUTPUT_TOKENS, PROMPT_TOKENS, TICK_S, noise
+from benchmarks.backfill import Bools, Floats, Line, Values
+from exporters import names
+from exporters.capacity import REFUSED
+from exporters.names import Series
+from probe.joined import FULL
+
+_GPUS = 2
+# NVML's bits: idle, the power cap (common under load), slowed by software for heat, by hardware for heat.
+_IDLE, _POWER, _SW_HEAT, _HW_HEAT = 0x1, 0x4, 0x20, 0x40
+_XID_LOST = 79.0  # "GPU has fallen off the bus"
+
+
+def server(scene: Scene) -> Iterator[Line]:
+    """The server's page and users' accounts."""
+    page, rng, world = scene.page, scene.rng, scene.world
+    labels, count = scene.target, len(world.times)
+    away = np.zeros(count, bool)
+    for tick in scene.restarts:
+        away[tick : tick + 3] = True
+    readable = ~(world.down | away)
+    # After an outage it has begun anew.
+    returned = np.flatnonzero(~world.down & np.concatenate(([False], world.down[:-1])))
+    resets = sorted({*scene.restarts, *returned.tolist()})
+    served = rng.poisson(np.where(world.down | (world.stalled_s > TICK_S), 0.0, world.users_rps * TICK_S)).astype(float)
+    ends = np.flatnonzero((world.stalled_s[:-1] > TICK_S) & (world.stalled_s[1:] <= TICK_S)) + 1
+    for end in ends:  # those that waited for it, and have not given up
+        served[end] += np.round(0.5 * world.users_rps[end] * min(world.stalled_s[end - 1], 240.0))
+    yield from page.gauge(names.SERVER_UP, labels, readable.astype(float))
+    for reason in ("timeout", "unreachable", "malformed"):
+        errors = ~readable if reason == "unreachable" else np.zeros(count, bool)
+        yield from page.counter(names.SERVER_SCRAPE_ERRORS, {**labels, "reason": reason}, errors)
+    info = {**labels, "engine": "vllm", "version": "0.32.0"}
+    yield from page.gauge(names.SERVER_INFO, info, 1.0, readable)
+    begun = np.concatenate(([0], resets)).astype(int)
+    since = world.times[begun[np.searchsorted(begun, np.arange(count), "right") - 1]]
+    yield from page.gauge(names.SERVER_STARTED, labels, since, readable)
+    yield from page.gauge(names.SERVER_RUNNING, labels, world.running, readable)
+    yield from page.gauge(names.SERVER_WAITING, {**labels, "reason": "capacity"}, world.waiting, readable)
+    yield from page.gauge(names.SERVER_WAITING, {**labels, "reason": "deferred"}, 0.0, readable)
+    yield from page.gauge(names.SERVER_KV, labels, world.kv, readable)
+    prompt = served * PROMPT_TOKENS * np.exp(noise(rng, count, 1800, 0.15))
+    output = served * OUTPUT_TOKENS * np.exp(noise(rng, count, 1800, 0.1))
+    hits = prompt * np.clip(0.4 + noise(rng, count, 3600, 0.05), 0.05, 0.9)
+    counted = (
+        (names.SERVER_PREEMPTIONS, world.preemptions),
+        (names.SERVER_PROMPT_TOKENS, prompt + 256),
+        (names.SERVER_GENERATION_TOKENS, np.where(world.stalled_s > TICK_S, 0.0, output + 128)),
+        (names.SERVER_PREFIX_QUERIES, prompt + 256),
+        (names.SERVER_PREFIX_HITS, hits),
+        (names.SERVER_REJECTIONS, np.zeros(count)),
+    )
+    for series, increments in counted:
+        yield from page.counter(series, labels, increments, readable, resets)
+    spent = world.running * TICK_S
+    sums: tuple[tuple[Series, dict[str, str], Values], ...] = (
+        (names.SERVER_QUEUE, {}, world.waiting * TICK_S),  # Little's law: so much waiting in so many seconds
+        (names.SERVER_TTFT, {}, world.waiting * TICK_S + 0.2 * served),
+        (names.SERVER_PREFILL, {}, 0.15 * served),
+        (names.SERVER_DECODE, {}, spent),
+        (names.SERVER_E2E, {}, spent + world.waiting * TICK_S),
+        (names.SERVER_PREEMPTIONS_PER_REQUEST, {"source": "histogram"}, world.preemptions),
+    )
+    for histogram, more, increments in sums:
+        yield from page.counter(f"{histogram.name}_count", {**labels, **more}, served + 1, readable, resets)
+        yield from page.counter(f"{histogram.name}_sum", {**labels, **more}, increments, readable, resets)
+    yield from _joined(scene, readable)
+    yield from _users(scene, served, prompt, output)
+
+
+def _joined(scene: Scene, readable: Bools) -> Iterator[Line]:
+    page, rng, world = scene.page, scene.rng, scene.world
+    labels, count = scene.target, len(world.times)
+    yield from page.gauge(names.STALLED, labels, world.stalled_s, readable)
+    yield from page.gauge(names.AMBIGUOUS, labels, 0.0, readable)
+    share = np.clip(world.waiting / (world.waiting + 3), 0, 1)
+    yield from page.gauge(names.QUEUE_SHARE, labels, share, readable)
+    gap = 0.004 * np.exp(noise(rng, count, 3600, 0.2))
+    yield from page.gauge(names.TTFT_GAP, {**labels, "method": "matched"}, gap, readable)
+    minute = int(60 / TICK_S)
+
+    def lately(sign: Bools) -> Floats:
+        return (np.convolve(sign, np.ones(minute), "full")[:count] > 0).astype(float)
+
+    full = world.kv >= FULL
+    signs = {
+        "usage": full,
+        "waiting": full & (world.waiting > 0),
+        "preemptions": world.preemptions > 0,
+        "rejections": np.zeros(count, bool),
+    }
+    for sign, shows in signs.items():
+        yield from page.gauge(names.KV_PRESSURE, {**labels, "sign": sign}, lately(shows), readable)
+
+
+def _users(scene: Scene, served: Floats, prompt: Floats, output: Floats) -> Iterator[Line]:
+    """Accounts wait for the end of our own load, and then catch up."""
+    page, rng, world, labels = scene.page, scene.rng, scene.world, scene.target
+    good = {
+        "ttft": served - rng.binomial(served.astype(int), np.clip(world.users_bad_ttft, 0, 1)),
+        "tpot": served - rng.binomial(served.astype(int), np.clip(world.users_bad_tpot, 0, 1)),
+    }
+    held = [
+        tuple(np.searchsorted(world.times, [run.start_s, run.end_s])) for run in scene.runs if run.outcome != REFUSED
+    ]
+
+    def accounts(increments: Floats) -> Floats:
+        told = increments.astype(np.float64)
+        for first, after in held:
+            if after < len(told):
+                told[after] += told[first:after].sum()
+                told[first:after] = 0.0
+        return told
+
+    yield from page.counter(names.USERS_REQUESTS, labels, accounts(served))
+    yield from page.counter(names.USERS_TOKENS, {**labels, "kind": "prompt"}, accounts(prompt))
+    yield from page.counter(names.USERS_TOKENS, {**labels, "kind": "output"}, accounts(output))
+    for series in (names.USERS_TTFT, names.USERS_TPOT):
+        yield from page.counter(f"{series.name}_count", labels, accounts(served))
+        yield from page.counter(f"{series.name}_bucket", {**labels, "le": "+Inf"}, accounts(served))
+    for objective, within in good.items():
+        yield from page.counter(names.USERS_GOOD, {**labels, "objective": objective}, accounts(within))
+
+
+def gpus(scene: Scene) -> Iterator[Line]:
+    """Two of them, by dcgm-exporter. A lost one leaves the page; the other one's last XID stays until the repair."""
+    page, rng, world = scene.page, scene.rng, scene.world
+    target, count = world.profile.name, len(world.times)
+    yield from page.gauge(names.GPU_UP, {"target": target}, 1.0)
+    yield from page.gauge(names.GPU_COUNT, {"target": target}, _GPUS - world.gpu_lost.astype(float))
+    yield from page.counter(names.GPU_SCRAPE_ERRORS, {"target": target}, rng.random(count) < 2e-6)
+    share = np.clip(world.share(), 0, 1)
+    busy = np.clip(0.1 + share * 1.1, 0, 1) * (world.users_rps > 0)
+    reasons = np.where(busy < 0.02, _IDLE, np.where(rng.random(count) < 0.5 * busy, _POWER, 0))
+    reasons = np.where(world.throttled, _SW_HEAT | _HW_HEAT, reasons)
+    for index in range(_GPUS):
+        lost = world.gpu_lost if index == 1 else np.zeros(count, bool)
+        labels = {
+            "target": target, "gpu": str(index), "UUID": f"GPU-{target}-{index}", "device": f"nvidia{index}",
+            "modelName": "NVIDIA H100 80GB HBM3", "Hostname": f"node-{target}",
+        }  # fmt: skip
+        values: dict[str, Values] = {
+            "DCGM_FI_DEV_XID_ERRORS": np.where(world.gpu_lost, _XID_LOST, 0.0),
+            "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": reasons,
+            "DCGM_FI_DEV_GPU_UTIL": np.round(100 * busy),
+            "DCGM_FI_DEV_GPU_TEMP": np.round(np.where(world.throttled, 88, 35 + 35 * busy)),
+            "DCGM_FI_DEV_POWER_USAGE": 90 + 600 * busy,
+            "DCGM_FI_DEV_SM_CLOCK": np.where(world.throttled, 900.0, 1980.0),
+            "DCGM_FI_DEV_ROW_REMAP_FAILURE": np.zeros(count),
+            "DCGM_FI_DEV_FB_USED": np.full(count, 72_000.0),
+            "DCGM_FI_DEV_FB_FREE": np.full(count, 8_000.0),
+        }
+        # Cosmic rays: a bit that is put right, every other week.
+        flips = rng.random(count) < 1 / (14 * 86400 / TICK_S)
+        counted: dict[str, Values] = {
+            "DCGM_FI_DEV_THERMAL_VIOLATION": np.where(world.throttled, 0.4 * TICK_S * 1e9, 0.0),
+            "DCGM_FI_DEV_POWER_VIOLATION": np.where(reasons == _POWER, 0.02 * TICK_S * 1e9, 0.0),
+            "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": flips,
+            "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": np.zeros(count),
+            "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": np.zeros(count),
+            "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": np.zeros(count),
+            "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": np.zeros(count),
+        }
+        for name, value in values.items():
+            yield from page.gauge(name, labels, value, ~lost)
+        for name, value in counted.items():
+            yield from page.counter(name, labels, value, ~lost, resets=())

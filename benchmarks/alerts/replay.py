@@ -1,0 +1,181 @@
+"""What the rules would have said: every expression evaluated by Prometheus at each interval of its group.
+
+In: rules, and a Prometheus that has the samples. Out: when each alert fired. A recording rule's answers are stored as
+the rule would have stored them, stale markers included, before what needs them is asked for. `for` and
+`keep_firing_for` are applied as Prometheus' rules/alerting.go does.
+
+Most of the work would be windows of hours and days at moments when no alert can come of them. What an alert needs, and
+is cheap to know (the short window of a burn rate, rules.necessary), is asked for at every step, and the rest only
+where that holds. Every other step has no answer either way, so the outcome is the same.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from benchmarks.alerts.rules import Rule, filled_in, necessary
+from benchmarks.backfill import STALE, Bools, Floats, Line, Prometheus
+
+# A group is not evaluated at the moment of a scrape; Prometheus spreads groups by a hash.
+_OFFSET_S = 7.0
+_AT_ONCE = 2
+_MOST_OF_IT = 0.75  # an alert is asked for at once where its conditions are as long as itself
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One alert of one label set, from when it fires until it does no more."""
+
+    labels: Mapping[str, str]
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True)
+class Replay:
+    """Rules over `start_s` to `end_s`, of a Prometheus whose samples begin at `begun_s`. `spent`: seconds by rule."""
+
+    prometheus: Prometheus
+    begun_s: float
+    start_s: float
+    end_s: float
+    spent: dict[str, float] = field(default_factory=dict)
+    _held: dict[tuple[str, float], Bools] = field(default_factory=dict)
+
+    def run(self, rules: Sequence[Rule]) -> list[Firing]:
+        """`rules` as benchmarks.alerts.rules.needed gives them. What fired, in order."""
+        names = [rule.record for rule in rules]
+        recordings = {rule.record: rule for rule in rules if rule.record and names.count(rule.record) == 1}
+        alerts = [rule for rule in rules if rule.alert]
+        later = _only_now(rules, recordings)
+        for rule in rules:
+            if rule.record and rule.record not in later:
+                self._record(rule, self._steps(rule, self.begun_s))
+        steps = self._each(lambda rule: self._may_fire(rule, later), alerts)
+        self._each(lambda rule: self._record(rule, _union(rule, alerts, steps)), later.values())
+        fired = self._each(lambda pair: self._fire(*pair), list(zip(alerts, steps, strict=True)))
+        return sorted((one for each in fired for one in each), key=lambda one: one.start_s)
+
+    def _each(self, work: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(work, items))
+
+    def _steps(self, rule: Rule, start_s: float) -> Floats:
+        return np.arange(start_s + _OFFSET_S, self.end_s, rule.interval_s)
+
+    def _may_fire(self, rule: Rule, later: Mapping[str, Rule]) -> Floats:
+        """The steps at which the cheapest of the alert's conditions holds; all, where it has only one."""
+        steps = self._steps(rule, self.start_s)
+        expr = filled_in(rule.expr, later)
+        parts = necessary(expr)
+        if sum(map(len, parts)) > _MOST_OF_IT * len(expr) and not rule.needs & set(later):
+            return steps
+        holds = np.zeros(len(steps), bool)
+        for part in parts:
+            holds |= self._holds(f"{rule.alert}, condition", part, steps, rule.interval_s)
+        return steps[holds]
+
+    def _holds(self, name: str, expr: str, steps: Floats, interval_s: float) -> Bools:
+        """At which steps it has an answer. Several alerts may have the same condition."""
+        if (expr, interval_s) not in self._held:
+            found = np.zeros(len(steps), bool)
+            for line in self._ask(name, expr, steps, interval_s):
+                found[_indices(line, steps[0], interval_s)] = True
+            self._held[expr, interval_s] = found
+        return self._held[expr, interval_s]
+
+    def _record(self, rule: Rule, steps: Floats) -> None:
+        lines = self._ask(rule.record, rule.expr, steps, rule.interval_s)
+        self.prometheus.write(_recorded(rule, line, steps) for line in lines)
+
+    def _fire(self, rule: Rule, steps: Floats) -> list[Firing]:
+        found: list[Firing] = []
+        every = self._steps(rule, self.start_s)
+        for line in self._ask(rule.alert, rule.expr, steps, rule.interval_s):
+            labels = {**line.labels, **rule.labels, "alertname": rule.alert}
+            labels.pop("__name__", None)
+            present = np.zeros(len(every), bool)
+            present[_indices(line, every[0], rule.interval_s)] = True
+            found += [Firing(labels, a, b) for a, b in firing_times(present, every, rule.for_s, rule.keep_s)]
+        return found
+
+    def _ask(self, name: str, expr: str, steps: Floats, interval_s: float) -> list[Line]:
+        """The answer at each of `steps`, by one range query for each stretch without a gap of half an hour."""
+        began = time.monotonic()
+        found: dict[tuple[tuple[str, str], ...], list[Line]] = {}
+        gaps = np.flatnonzero(np.diff(steps) > max(1800.0, 2 * interval_s)) + 1
+        for stretch in np.split(steps, gaps) if len(steps) else ():
+            for line in self.prometheus.series(expr, float(stretch[0]), float(stretch[-1]), interval_s):
+                found.setdefault(tuple(sorted(line.labels.items())), []).append(line)
+        self.spent[name] = self.spent.get(name, 0.0) + time.monotonic() - began
+        return [
+            Line(dict(key), np.concatenate([o.times for o in lines]), np.concatenate([o.values for o in lines]))
+            for key, lines in found.items()
+        ]
+
+
+def _only_now(rules: Sequence[Rule], recordings: Mapping[str, Rule]) -> dict[str, Rule]:
+    """The recordings of which alerts want the value of the same moment, and nothing else wants any."""
+    alerts = [rule for rule in rules if rule.alert]
+    kept = {each.name for rule in rules for each in rule.selectors if each.past or rule.record}
+    asked = {name for rule in alerts for name in rule.needs}
+    intervals: dict[str, set[float]] = {}
+    for rule in alerts:
+        for name in rule.needs & set(recordings):
+            intervals.setdefault(name, set()).add(rule.interval_s)
+    return {
+        name: rule
+        for name, rule in recordings.items()
+        # Where an alert is evaluated between two recordings, it has the one before.
+        if name in asked - kept and all(interval % rule.interval_s == 0 for interval in intervals[name])
+    }
+
+
+def _union(rule: Rule, alerts: Sequence[Rule], steps: Sequence[Floats]) -> Floats:
+    """The steps at which any alert wants this recording."""
+    return np.unique(
+        np.concatenate([at for alert, at in zip(alerts, steps, strict=True) if rule.record in alert.needs])
+    )
+
+
+def _indices(line: Line, first_s: float, interval_s: float) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    return np.rint((line.times - first_s) / interval_s).astype(np.intp)
+
+
+def _recorded(rule: Rule, line: Line, steps: Floats) -> Line:
+    """As the rule's manager stores it: the value at each evaluation, and a stale marker at the first without one."""
+    times = np.union1d(steps, line.times)
+    there = np.isin(times, line.times)
+    values = np.full(len(times), np.nan)
+    values[there] = line.values
+    ended = ~there & np.concatenate(([False], there[:-1]))
+    values[ended] = STALE
+    kept = there | ended
+    return Line({**line.labels, **rule.labels, "__name__": rule.record}, times[kept], values[kept])
+
+
+def firing_times(present: Bools, times: Floats, for_s: float, keep_s: float) -> Iterator[tuple[float, float]]:
+    """From when to when one alert fires, of evaluations at `times` that had it in their answer or not."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], present, [False])).astype(np.int8)))
+    fires: float | None = None
+    over = len(times)
+    for first, after in zip(edges[::2], edges[1::2], strict=True):
+        if fires is None:
+            mature = first + int(np.searchsorted(times[first:after] - times[first], for_s))
+            if mature == after:
+                continue
+            fires = float(times[mature])
+        # Absent from `after` on; it goes on until that has lasted for `keep_s`, or the next run takes it on.
+        gone = after + int(np.searchsorted(times[after:] - times[min(after, over - 1)], keep_s))
+        again = edges[edges > after]
+        if gone < over and (not len(again) or again[0] > gone):
+            yield fires, float(times[gone])
+            fires = None
+    if fires is not None:
+        yield fires, float(times[-1])

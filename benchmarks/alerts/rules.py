@@ -1,0 +1,182 @@
+"""The generated rules as the replay needs them: what each asks for, and none that no alert needs. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import promql_parser
+import yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A metric in an expression, and its matchers. `past`: it asks for more than the newest value."""
+
+    name: str
+    matchers: tuple[tuple[str, str, str], ...]
+    past: bool
+    range_s: float = 0.0
+
+    def takes(self, labels: Mapping[str, str]) -> bool:
+        """Whether a series with these labels is one that it asks for."""
+        return labels["__name__"] == self.name and all(
+            matches(operator, value, labels.get(name, "")) for name, operator, value in self.matchers
+        )
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A recording rule (`record`) or an alert (`alert`)."""
+
+    group: str
+    interval_s: float
+    expr: str
+    record: str = ""
+    alert: str = ""
+    for_s: float = 0.0
+    keep_s: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def selectors(self) -> tuple[Selector, ...]:
+        return tuple(selectors(self.expr))
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """The names of its metrics."""
+        return frozenset(each.name for each in self.selectors)
+
+
+def rules_of(text: str) -> list[Rule]:
+    """Every rule of a rules file, in its order."""
+    return [
+        Rule(
+            group=group["name"],
+            interval_s=seconds_of(group["interval"]),
+            expr=rule["expr"],
+            record=rule.get("record", ""),
+            alert=rule.get("alert", ""),
+            for_s=seconds_of(rule.get("for")),
+            keep_s=seconds_of(rule.get("keep_firing_for")),
+            labels=rule.get("labels", {}),
+        )
+        for group in yaml.safe_load(text)["groups"]
+        for rule in group["rules"]
+    ]
+
+
+def needed(rules: Sequence[Rule]) -> list[Rule]:
+    """The recordings that alerts are made from, each after those that it is made from itself; then the alerts.
+
+    What only dashboards show is left out.
+    """
+    wanted = {name for rule in rules if rule.alert for name in rule.needs}
+    recordings = [rule for rule in rules if rule.record]
+    while more := {name for rule in recordings if rule.record in wanted for name in rule.needs} - wanted:
+        wanted |= more
+    waiting = [rule for rule in recordings if rule.record in wanted]
+    ordered: list[Rule] = []
+    while waiting:
+        unwritten = {rule.record for rule in waiting}
+        ready = [rule for rule in waiting if not rule.needs & unwritten]
+        if not ready:
+            raise ValueError(f"recording rules that need each other: {', '.join(sorted(unwritten))}")
+        ordered += ready
+        waiting = [rule for rule in waiting if rule not in ready]
+    return [*ordered, *(rule for rule in rules if rule.alert)]
+
+
+def asked(rules: Sequence[Rule]) -> list[Selector]:
+    """What has to be there before the first rule is evaluated."""
+    recorded = {rule.record for rule in rules}
+    return [each for rule in rules for each in rule.selectors if each.name not in recorded]
+
+
+def unmet(wanted: Iterable[Selector], series: Sequence[Mapping[str, str]]) -> list[str]:
+    """The selectors that no series has the name and labels for, as PromQL."""
+    by_name: dict[str, list[Mapping[str, str]]] = {}
+    for labels in series:
+        by_name.setdefault(labels["__name__"], []).append(labels)
+    missing = {each for each in wanted if not any(each.takes(labels) for labels in by_name.get(each.name, ()))}
+    return sorted(f"{m.name}{{{','.join(f'{n}{o}{v!r}' for n, o, v in m.matchers)}}}" for m in missing)
+
+
+def necessary(expr: str) -> list[str]:
+    """Expressions of which one has to have an answer where `expr` is to have one: the cheapest such, or `expr` itself.
+
+    Of `a and b` either will do, of `a unless b` it is a, of `a or b` both are needed, and an aggregation has an answer
+    where what it aggregates has one.
+    """
+    return [node.prettify() for node in _necessary(promql_parser.parse(expr))]
+
+
+def _necessary(node: Any) -> list[Any]:  # noqa: ANN401 - promql-parser's nodes have no common interface
+    kind = type(node).__name__
+    if kind in {"ParenExpr", "AggregateExpr"}:
+        return _necessary(node.expr)
+    operator = str(node.op) if kind == "BinaryExpr" else ""
+    if operator == "and":
+        return min(_necessary(node.lhs), _necessary(node.rhs), key=_cost_s)
+    if operator == "or":
+        return [*_necessary(node.lhs), *_necessary(node.rhs)]
+    return _necessary(node.lhs) if operator == "unless" else [node]
+
+
+def _cost_s(nodes: Iterable[Any]) -> float:
+    """Seconds of samples that are looked at."""
+    return sum(60 + each.range_s for node in nodes for each in _selectors(node))
+
+
+def filled_in(expr: str, recordings: Mapping[str, Rule]) -> str:
+    """`expr` with what is recorded in the recording's place, for all label sets that there are."""
+    for name, rule in recordings.items():
+        text = f"({rule.expr})".replace("\\", r"\\")
+        expr = re.sub(re.escape(name) + r"(\{[^}]*\})?(?![\w:])", text, expr)
+    return expr
+
+
+def selectors(expr: str) -> list[Selector]:
+    """Every metric of an expression. Raises ValueError for one without a name."""
+    return _selectors(promql_parser.parse(expr))
+
+
+def _selectors(parsed: Any) -> list[Selector]:  # noqa: ANN401
+    found: list[Selector] = []
+    subqueries: list[float] = []
+
+    def before(node: Any) -> None:  # noqa: ANN401
+        kind = type(node).__name__
+        if kind == "SubqueryExpr":
+            subqueries.append(node.range.total_seconds())
+        if kind in {"VectorSelector", "MatrixSelector"}:
+            selector = node.vector_selector if kind == "MatrixSelector" else node
+            if not selector.name:
+                raise ValueError(f"a selector without a metric's name: {parsed.prettify()}")
+            range_s = max([node.range.total_seconds() if kind == "MatrixSelector" else 0.0, *subqueries])
+            matchers = tuple((m.name, _OPERATORS[str(m.op)], m.value) for m in selector.matchers.matchers)
+            found.append(Selector(selector.name, matchers, bool(range_s or selector.offset), range_s))
+
+    def after(node: Any) -> None:  # noqa: ANN401
+        if type(node).__name__ == "SubqueryExpr":
+            subqueries.pop()
+
+    promql_parser.walk(parsed, before, after)
+    return found
+
+
+_OPERATORS = {"MatchOp.Equal": "=", "MatchOp.NotEqual": "!=", "MatchOp.Re": "=~", "MatchOp.NotRe": "!~"}
+
+
+def matches(operator: str, value: str, text: str) -> bool:
+    """As Prometheus and Alertmanager match a label's value."""
+    same = re.fullmatch(value, text) is not None if "~" in operator else text == value
+    return same != operator.startswith("!")
+
+
+def seconds_of(text: str | None) -> float:
+    """A duration as rules write it, such as 2h; 0 for none."""
+    if text in {None, "", "0s"}:
+        return 0.0
+    return float(promql_parser.parse_duration(text).total_seconds())

@@ -1,0 +1,35 @@
+"""All that is known of one target's month when its series are written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.alerts.nights import Run
+from benchmarks.alerts.page import Page, Watch
+from benchmarks.alerts.world import World
+from probe.records import Objectives
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A target, its runs, and when its server restarts (ticks); the page they come on; and where chance comes from."""
+
+    page: Page
+    rng: np.random.Generator
+    world: World
+    watch: Watch
+    objectives: Objectives
+    workload: str
+    runs: Sequence[Run]
+    restarts: Sequence[int]
+
+    @property
+    def target(self) -> dict[str, str]:
+        """The label of all its series."""
+        return {"target": self.world.profile.name}
+
+    @property
+    def knee(self) -> dict[str, str]:
+        """The labels of what holds for a model and a workload."""
+        return {**self.target, "model": self.world.profile.model, "workload": self.workload}

@@ -1,0 +1,170 @@
+"""Every series that Kneewatch exports of a target, as label sets and values: what 30 days of 50 targets are made of.
+
+In: exporters/names.py and the rules. Out: for a target, its series, and for a stretch of time, the values of all of
+them: rows that rise by a few, by a day's cycle, as counters and buckets do; rows that wander, as gauges do; rows that
+never change. A query's time depends on how many samples it reads and how they are packed, not on what they mean.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from prometheus_client.utils import floatToGoString
+
+from alerts.build import FILE, render
+from alerts.windows import DAY_S
+from benchmarks.alerts.rules import rules_of
+from benchmarks.backfill import Floats
+from exporters import names
+from exporters.names import Series
+from probe import guard
+from probe.capacity.bottleneck import BOTTLENECKS
+from probe.capacity.shift import METHODS
+from probe.config import Config
+from probe.records import Outcome
+from probe.server.scrape import REASONS
+from probe.sim import buckets
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+GPUS = 4  # of a target
+_ENGINES = 2
+_LABELS: Mapping[str, Sequence[str]] = {
+    "model": (MODEL,), "workload": ("chat",), "traffic": ("canary", "capacity"), "objective": ("ttft", "tpot"),
+    "outcome": tuple(Outcome), "verdict": ("valid", "client_bound", "too_few", "cut_short", "lost"),
+    "bottleneck": BOTTLENECKS, "kind": ("prompt", "output"), "source": ("histogram",), "engine": ("vllm",),
+    "version": ("0.32.0",), "engine_index": tuple(map(str, range(_ENGINES))), "adapter": ("sql", "chat"),
+    "sign": ("usage", "waiting", "preemptions", "rejections"), "mode": ("verified", "forecast"),
+    "hash": ("0011223344556677",), "task": ("canary", "scrape", "gpu", "forecast", "capacity"),
+}  # fmt: skip
+# Where a label's values depend on the series.
+_OF: Mapping[tuple[Series, str], Sequence[str]] = {
+    (names.GOOD_REQUESTS, "objective"): ("availability", "ttft", "tpot", "all"),
+    (names.OBJECTIVE_RATIO, "objective"): ("availability", "ttft", "tpot"),
+    (names.CAPACITY_RUNS, "outcome"): ("done", "guard", "budget", "interrupt", "error", "refused"),
+    (names.SERVER_WAITING, "reason"): ("capacity", "deferred"),
+    (names.SERVER_SCRAPE_ERRORS, "reason"): REASONS,
+    (names.CAPACITY_REFUSALS, "reason"): guard.REFUSALS,
+    (names.GUARD_TRIPS, "reason"): guard.REASONS,
+    (names.TTFT_GAP, "method"): ("matched", "mean"),
+    (names.KNEE_SHIFTED, "method"): METHODS,
+}
+# A histogram without bounds of its own has the server's: vLLM's.
+_BOUNDS: Mapping[Series, Sequence[float]] = {
+    names.SERVER_TTFT: buckets.TTFT_S, names.USERS_TTFT: buckets.TTFT_S, names.SERVER_ITL: buckets.TOKEN_S,
+    names.SERVER_TPOT: buckets.TOKEN_S, names.USERS_TPOT: buckets.TOKEN_S,
+    names.SERVER_ITERATION_TOKENS: buckets.STEP_TOKENS, names.SERVER_PREEMPTIONS_PER_REQUEST: (0, 1, 2, 5, 10, 20),
+}  # fmt: skip
+_CONSTANT = frozenset(
+    {
+        names.OBJECTIVE_RATIO, names.OBJECTIVE_SECONDS, names.USERS_OBJECTIVE_SECONDS, names.SERVER_INFO,
+        names.SERVER_STARTED, names.BUILD_INFO, names.CONFIG_HASH, names.CONFIG_VALID, names.STARTED,
+        names.TASK_INTERVAL, names.SERVER_UP, names.GPU_UP, names.GPU_COUNT, names.AMBIGUOUS, names.STALLED,
+        names.KNEE_SHIFTED, names.BOTTLENECK, names.CAPACITY_FINGERPRINT, names.KNEE_BASELINE_SINCE, names.TARGET_UP,
+        names.SERVER_ADAPTER, names.KV_PRESSURE,
+    }
+)  # fmt: skip
+_NIGHTLY = frozenset({names.CAPACITY_RPS, names.CAPACITY_RPS_LOWER, names.CAPACITY_RPS_UPPER, names.CAPACITY_TOKENS})
+_WHOLE = frozenset({names.SERVER_RUNNING, names.SERVER_WAITING, names.ENGINE_RUNNING, names.ENGINE_WAITING})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A series without its target. `way` says how it moves; of a bucket, `share` is what of the samples lies below."""
+
+    labels: Mapping[str, str]
+    of_target: bool
+    way: str  # constant, nightly, wander, whole, rise
+    pace: float = 0.0  # a second, of what rises; the level, of what does not
+    share: float = 1.0
+
+
+def rows(config: Config) -> list[Row]:
+    """All there are of a target, those of Kneewatch itself, and what the rules of `config` record."""
+    rng = np.random.default_rng(0)
+    found = [row for series in names.ALL for row in _rows(series, rng)]
+    recorded = dict.fromkeys(rule.record for rule in rules_of(render(config)[FILE]) if rule.record)
+    for name in recorded:
+        labels = {"__name__": name}
+        if name.startswith("target_workload:"):
+            labels["workload"] = "chat"
+        if name.startswith("target_model_workload:"):
+            labels |= {"workload": "chat", "model": MODEL}
+        found.append(Row(labels, of_target=True, way="wander", pace=0.8))
+    return found
+
+
+def labels_of(row: Row, target: str) -> dict[str, str]:
+    """The labels of a target's series, as scraped from the one Kneewatch that watches all."""
+    mine = {"target": target} if row.of_target else {}
+    gpu = {"UUID": f"GPU-{target}-{row.labels['gpu']}", "Hostname": f"node-{target}"} if "gpu" in row.labels else {}
+    scraped = {} if ":" in row.labels["__name__"] else {"job": "kneewatch", "instance": "kneewatch:9876"}
+    return {**row.labels, **mine, **gpu, **scraped}
+
+
+def values(rows: Sequence[Row], times: Floats, rng: np.random.Generator, carry: Floats) -> Floats:
+    """A row of values for each, at `times` (s). `carry`: where what rises had come to; it is moved on."""
+    step = times[1] - times[0]
+    cycle = 0.55 + 0.45 * np.sin(2 * np.pi * times / DAY_S)
+    found = np.empty((len(rows), len(times)))
+    drawn: dict[tuple[str, ...], Floats] = {}
+    for i, row in enumerate(rows):
+        if row.way == "constant":
+            found[i] = row.pace
+        elif row.way == "nightly":
+            found[i] = row.pace * (1 + 0.03 * np.sin(1 + times // DAY_S))
+        elif row.way == "rise":
+            # The buckets of one histogram are of the same requests.
+            key = (row.labels["__name__"].removesuffix("_bucket"), str(row.pace), row.labels.get("traffic", ""))
+            if key not in drawn:
+                drawn[key] = rng.poisson(row.pace * step * cycle).astype(np.float64)
+            grown = np.floor(drawn[key] * row.share + rng.random() * (0 < row.share < 1))
+            found[i] = carry[i] + np.cumsum(grown)
+            carry[i] = found[i, -1]
+        else:
+            wander = np.cumsum(rng.normal(0, 0.01, len(times)))
+            level = row.pace * cycle * np.exp(wander - wander.mean())
+            found[i] = np.round(level) if row.way == "whole" else level
+    return found
+
+
+def _rows(series: Series, rng: np.random.Generator) -> Iterator[Row]:
+    kinds = [label for label in series.labels if label != "target" and label not in _GPU_LABELS]
+    choices = [_OF.get((series, label), _LABELS.get(label, ("",))) for label in kinds]
+    of_target = "target" in series.labels
+    for chosen in product(*choices):
+        labels = {"__name__": series.name, **dict(zip(kinds, chosen, strict=True))}
+        if series.source == "gpu" and "gpu" in series.labels:
+            for index in range(GPUS):
+                gpu = {"gpu": str(index), "device": f"nvidia{index}", "modelName": "NVIDIA H100 80GB HBM3"}
+                way = "rise" if series.kind == "unknown" else "wander"
+                yield Row({**labels, **gpu}, of_target, way, float(rng.uniform(0.1, 2000)))
+        elif series.kind == "histogram":
+            yield from _histogram(series, labels, of_target, float(rng.choice([1 / 15, 4.0])))
+        elif series.kind == "counter":
+            busy = labels.get("outcome", "ok") == "ok" and "reason" not in labels
+            yield Row(labels, of_target, "rise", float(rng.choice([1 / 15, 3.0, 900.0])) if busy else 2e-5)
+        elif series in _CONSTANT:
+            yield Row(labels, of_target, "constant", 1.0)
+        elif series in _NIGHTLY and labels["mode"] != "forecast":
+            yield Row(labels, of_target, "nightly", 20.0)
+        else:
+            yield Row(labels, of_target, "whole" if series in _WHOLE else "wander", float(rng.uniform(0.2, 60)))
+
+
+_GPU_LABELS = frozenset({"gpu", "UUID", "device", "modelName", "Hostname", "GPU_I_ID", "GPU_I_PROFILE"}) | frozenset(
+    {"pod", "namespace", "container"}
+)
+
+
+def _histogram(series: Series, labels: Mapping[str, str], of_target: bool, pace: float) -> Iterator[Row]:  # noqa: FBT001
+    # Step-up load has no latencies: they are in its results.
+    if labels.get("traffic") == "capacity":
+        return
+    bounds = (*(series.buckets or _BOUNDS.get(series, buckets.REQUEST_S)), np.inf)
+    for i, bound in enumerate(bounds):
+        share = min(1.0, (i / (0.6 * len(bounds))) ** 3)
+        le = {"le": floatToGoString(bound)}  # type: ignore[no-untyped-call]
+        yield Row({**labels, **le, "__name__": series.bucket}, of_target, "rise", pace, share)
+    yield Row({**labels, "__name__": f"{series.name}_count"}, of_target, "rise", pace)
+    yield Row({**labels, "__name__": f"{series.name}_sum"}, of_target, "rise", pace)
