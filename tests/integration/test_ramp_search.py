@@ -71,7 +71,16 @@ def test_rates_end_where_the_server_does_not_keep_up(tiny: Sim, tmp_path: Path) 
 
 
 def test_ctrl_c_ends_the_load_at_once_and_tells_what_was_measured(tiny: Sim, tmp_path: Path) -> None:
-    log, file = tmp_path / "ramp.log", tmp_path / "result.json"
+    for attempt in range(3):
+        result = _interrupted(tiny, tmp_path, attempt)
+        if result["steps"][0]["reason"] != "client_bound":
+            break
+    assert result["steps"][0]["valid"]
+
+
+def _interrupted(tiny: Sim, tmp_path: Path, attempt: int) -> dict[str, Any]:
+    """What a run of two steps has told that was interrupted in its second."""
+    log, file = tmp_path / f"ramp-{attempt}.log", tmp_path / f"result-{attempt}.json"
     options = ("--rates", "10,12", "--step-seconds", "4", "--json", file)
     ramp = start_kneewatch("ramp", "--base-url", tiny.base_url, *SMALL, *options, log=log)
     try:
@@ -86,9 +95,9 @@ def test_ctrl_c_ends_the_load_at_once_and_tells_what_was_measured(tiny: Sim, tmp
     assert "Ended by:    interrupt (signal)" in ramp.tail()
     assert "let a run end by itself" in ramp.tail()
     assert "Traceback" not in ramp.tail()
-    result = json.loads(file.read_text())
-    assert result["steps"][0]["reason"] in (None, "client_bound")  # the latter on a machine that is too busy
+    result: dict[str, Any] = json.loads(file.read_text())
     assert len(_rows(ramp.tail())) == len(result["steps"])
+    return result
 
 
 def test_on_a_terminal_there_is_a_bar_that_says_what_is_done_and_goes_away(tiny: Sim, tmp_path: Path) -> None:
