@@ -357,7 +357,9 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What measuring took: our own requests, tokens (prompt and output) and time."""
+    """What measuring took of the server: our own requests, tokens (prompt and output), and the seconds until the last
+    of them was over. What follows from them may be worked out a while longer; that costs the server nothing.
+    """
 
     requests: int
     tokens: int

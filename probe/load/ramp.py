@@ -167,6 +167,7 @@ class Ramp:
         self._on_record = on_record
         self._on_doing = on_doing
         self._started_ns = clock.monotonic_ns()
+        self._ended_ns = self._started_ns  # of the last step, its last request included
         self._started = datetime.fromtimestamp(clock.wall_s(), UTC)
         self._steps: list[StepSummary] = []
         self._users: list[tuple[Users, float]] = []  # and for how long they were seen
@@ -188,8 +189,7 @@ class Ramp:
     def stop(self, by: str, reason: str | None = None) -> None:
         """Cancels the load now. The first reason given is the one reported."""
         self._watch.stopped = self._watch.stopped or Stopped(by, reason)
-        self._halt.set()
-        self._step_halt.set()
+        self._halt_all()
 
     async def run(self) -> CapacityResult:
         """Runs the steps and returns the result, also when it was stopped on the way.
@@ -328,7 +328,10 @@ class Ramp:
         if not self._halt.is_set():
             self._step_halt.clear()
         self._loading = True
-        run = await self._load.run(plan, self._step_halt, self._keep)
+        try:
+            run = await self._load.run(plan, self._step_halt, self._keep)
+        finally:
+            self._ended_ns = self._clock.monotonic_ns()
         if run.problem is not None:
             self.stop("error", run.problem)
         elif run.capped:
@@ -422,10 +425,11 @@ class Ramp:
 
     def _cost(self) -> Cost:
         in_flight = self._load.in_flight()
+        until_ns = self._ended_ns if self._halt.is_set() else self._clock.monotonic_ns()
         late = [span for record in in_flight for span in self._over_objective(record)]
         return Cost(
             requests=self._requests + len(in_flight),
             tokens=self._tokens + sum(sum(summary.tokens_spent(record)) for record in in_flight),
-            seconds=(self._clock.monotonic_ns() - self._started_ns) * 1e-9,
+            seconds=(until_ns - self._started_ns) * 1e-9,
             over_objective_seconds=summary.covered_seconds([*self._over, *late]),
         )

@@ -304,6 +304,13 @@ def test_stop_while_the_course_thinks_sends_no_more() -> None:
     assert len(ran.sent_s) == 1
 
 
+def test_what_is_thought_after_the_last_request_is_no_cost() -> None:
+    """20 s each: the lone request, the choice of a step, what came of it, the end of the course, the capacity."""
+    ran = _run(Scripted([_open(20)]), think=_slowly(20.0))
+    assert ran.took_s == pytest.approx(0.1 + 40 + 10 + 60, abs=1.0)
+    assert ran.result.cost.seconds == pytest.approx(0.1 + 40 + 10, abs=1.0)
+
+
 def _slowly(seconds: float) -> Think:
     async def think(work: Callable[[], _T], /) -> _T:
         await asyncio.sleep(seconds)
