@@ -37,7 +37,7 @@ def left_out(config: Config) -> list[str]:
 
 def _schedules(config: Config) -> list[tuple[str, str]]:
     measured = [target for target in config.targets if target.capacity.mode == "verify"]
-    return sorted((target.name, target.capacity.schedule.cron) for target in measured)
+    return sorted((target.known_as, target.capacity.schedule.cron) for target in measured)
 
 
 def _every_day(cron: str) -> bool:

@@ -4,9 +4,10 @@ They watch our own heartbeat, never traffic: a night without users is not silenc
 fails because the server is down is a task that ran.
 """
 
+from alerts.discovery import discovery_alerts, shard_alerts
 from alerts.instrument import instrument_alerts
 from alerts.links import PROBE
-from alerts.rules import Alert, Group, one_of
+from alerts.rules import Alert, Group, none_of, one_of
 from alerts.windows import HOUR_S, duration
 from exporters import names
 from probe.config import Config
@@ -17,18 +18,24 @@ _AT_LEAST_S = 120.0
 
 def health_group(config: Config, scale: float = 1.0) -> Group:
     """The probe's own alerts; `scale` shortens their waiting times, the canary's intervals stay."""
-    passive = [target.name for target in config.targets if target.passive]
-    rules = [_gone(config, scale), _silent(config, scale), _vanished(scale), _unreadable(scale)]
+    passive = [target.known_as for target in config.targets if target.passive]
+    found = [template.known_as for template in config.templates]
+    rules = [_gone(config, scale), _silent(config, scale), _vanished(found, scale), _unreadable(scale)]
     rules += [_passive(passive, scale)] if passive else []
     rules += instrument_alerts(scale)
+    rules += discovery_alerts(scale) if found else []
+    rules += shard_alerts(scale)
     return Group("kneewatch-health", max(1.0, 30 * scale), rules)
 
 
 def _gone(config: Config, scale: float) -> Alert:
     # By target: with two Kneewatches in one Prometheus, the series of the one would hide that the other is gone.
     last = names.TASK_LAST_SUCCESS.name
-    watched = sorted((target.name, "scrape" if target.passive else "canary") for target in config.targets)
-    absent = "\n  or ".join(f'absent({last}{{task="{task}",target="{name}"}})' for name, task in watched)
+    watched = sorted((target.name, "scrape" if target.passive else "canary") for target in config.servers)
+    series = [f'{last}{{task="{task}",target="{name}"}}' for name, task in watched]
+    # Servers that are found come and go; what finds them stays.
+    series += [f'{names.DISCOVERED.name}{{target="{name}"}}' for name in sorted(one.name for one in config.templates)]
+    absent = "\n  or ".join(f"absent({one})" for one in series)
     for_s = 300 * scale  # a rollout of Kneewatch or a restart of Prometheus takes less
     return Alert(
         name="KneewatchProbeGone",
@@ -68,14 +75,16 @@ def _silent(config: Config, scale: float) -> Alert:
     )
 
 
-def _vanished(scale: float) -> Alert:
+def _vanished(found: list[str], scale: float) -> Alert:
     """All Kneewatches of a job are there, and none of any job watches a target that one of it watched an hour ago.
 
     By job, since the address of a Kneewatch in a cluster changes with each change of its configuration. Where one of
     the job is gone, its targets are KneewatchProbeGone's.
     """
     ago = duration(HOUR_S * scale)
-    watched = f'{names.TASK_LAST_SUCCESS.name}{{task=~"canary|scrape"}}'
+    # What discovery finds may go; KneewatchNothingFound looks after that.
+    but = f",{none_of(found)}" if found else ""
+    watched = f'{names.TASK_LAST_SUCCESS.name}{{task=~"canary|scrape"{but}}}'
     running = f"count by (job) ({names.BUILD_INFO.name}"
     return Alert(
         name="KneewatchTargetVanished",

@@ -136,14 +136,15 @@ def _refused(scale: float) -> Alert:
     window = duration(_REFUSED_S / 2 * scale)
     return Alert(
         name="KneewatchConfigRefused",
-        expr=f"max_over_time({names.CONFIG_VALID.name}[{window}]) == 0",
+        expr=f"max_over_time({names.CONFIG_TAKEN.name}[{window}]) == 0",
         for_s=_REFUSED_S / 2 * scale,
         severity="ticket",
         dashboard=PROBE,
-        summary="Kneewatch at {{ $labels.instance }} would not start with its configuration file",
+        summary="Kneewatch at {{ $labels.instance }} refuses its configuration file",
         description=(
             f"For {duration(_REFUSED_S * scale)} the configuration file of the Kneewatch at {{{{ $labels.instance }}}}"
-            " has been one that it refuses. It goes on with the one that it started with; after a restart, nothing"
-            " would be watched. `kneewatch config check -c FILE` names the mistake."
+            " has been one that it refuses. What it took before stands. If there is a mistake in the file, it would not"
+            " start with it either, and nothing would be watched: `kneewatch config check -c FILE` names the mistake."
+            " The log names what only a restart can change."
         ),
     )

@@ -20,7 +20,7 @@ from alerts.templates import asked
 from alerts.windows import MIN_BAD_EVENTS, Choice, Window, choose, duration
 from exporters import names
 from probe import slo
-from probe.config import Config, TargetConfig
+from probe.config import Config, WatchConfig
 from probe.errors import ConfigError
 from probe.records import Objectives
 from probe.units import format_duration
@@ -73,7 +73,7 @@ def objective_rules(config: Config, scale: float = 1.0) -> ObjectiveRules:
 
     Raises ConfigError, one line each, for objectives that no alert could ever tell to be broken.
     """
-    refused = [line for target in config.targets for line in _refused(config, target)]
+    refused = [line for i, target in enumerate(config.targets) for line in _refused(config, i, target)]
     if refused:
         raise ConfigError("\n".join(dict.fromkeys(refused)))
     targets: dict[_Watched, list[str]] = {}
@@ -100,7 +100,7 @@ def objective_rules(config: Config, scale: float = 1.0) -> ObjectiveRules:
     return ObjectiveRules(tuple(groups), tuple(sorted(said)))
 
 
-def _promised(target: TargetConfig, objectives: Objectives) -> Iterator[tuple[Sli, float, str]]:
+def _promised(target: WatchConfig, objectives: Objectives) -> Iterator[tuple[Sli, float, str]]:
     """What the target is judged by, and how often (s) there is something new: that is what."""
     for one in _EVERY:
         if getattr(objectives, one.objective) is None:
@@ -111,9 +111,9 @@ def _promised(target: TargetConfig, objectives: Objectives) -> Iterator[tuple[Sl
             yield one, target.canary.every, "a canary"
 
 
-def _refused(config: Config, target: TargetConfig) -> Iterator[str]:
+def _refused(config: Config, position: int, target: WatchConfig) -> Iterator[str]:
     objectives = config.objectives_of(target)
-    where = f"targets[{config.targets.index(target)}].canary.every"
+    where = f"targets[{position}].canary.every"
     for one, every_s, _ in _promised(target, objectives):
         line = never_fires(objectives, one.objective, every_s, where)
         if line is not None:
@@ -133,7 +133,7 @@ def _choices(config: Config, scale: float) -> Iterator[tuple[str, Objectives, Sl
                 scale=scale,
                 judged=judged,
             )
-            yield target.name, objectives, one, choice
+            yield target.known_as, objectives, one, choice
 
 
 def _order(pair: tuple[Sli, float]) -> tuple[int, float]:

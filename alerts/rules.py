@@ -87,10 +87,19 @@ def now(query: str, label: str = "target") -> str:
 
 
 def one_of(targets: Iterable[str]) -> str:
-    """A matcher for the `target` label: any of these names, and nothing else."""
+    """A matcher for the `target` label: any of these, and nothing else; `name/*` is all that discovery names so."""
+    return f"target=~{_any_of(targets)}"
+
+
+def none_of(targets: Iterable[str]) -> str:
+    """A matcher for all that `one_of` does not match."""
+    return f"target!~{_any_of(targets)}"
+
+
+def _any_of(targets: Iterable[str]) -> str:
     # re.escape would escape "-" too, which needs none outside brackets and makes names unreadable.
-    pattern = "|".join(re.escape(name).replace("\\-", "-") for name in sorted(targets))
-    return 'target=~"' + pattern.replace("\\", "\\\\") + '"'
+    pattern = "|".join(re.escape(name).replace("\\-", "-").replace("/\\*", "/.+") for name in sorted(targets))
+    return '"' + pattern.replace("\\", "\\\\") + '"'
 
 
 class _Dumper(yaml.SafeDumper):

@@ -29,6 +29,7 @@ def probe_dashboard(config: Config, links: Links) -> str:
             Row("Is its timing true?", _timing(step)),
             Row("Does it do its work for the target?", _tasks()),
             Row("Can it read the server?", _readings()),
+            Row("Which servers are there, and who watches them?", _found()),
             Row("What does it cost?", _footprint(step)),
         ],
         annotations=marks.marks(ONE),
@@ -44,12 +45,12 @@ def _all() -> list[Placed]:
     return [
         panels.stat(
             "Configuration file",
-            "Whether Kneewatch would start with the file as it is now. Good: valid. Otherwise the next restart fails,"
-            " however well it runs.",
+            "Whether what is watched is what the file says. Good: taken. Refused, the one before stands, and the next"
+            " restart fails.",
             unit="none",
-            queries=[Query(f"min({names.CONFIG_VALID.name})", "valid")],
+            queries=[Query(f"min({names.CONFIG_TAKEN.name})", "taken")],
             steps=[(None, RED), (1, GREEN)],
-            texts={"0": ("REFUSED", RED), "1": ("valid", GREEN)},
+            texts={"0": ("REFUSED", RED), "1": ("taken", GREEN)},
             no_value="Kneewatch is gone",
             alerts=["KneewatchConfigRefused", "KneewatchProbeGone"],
         ),
@@ -205,6 +206,50 @@ def _readings() -> list[Placed]:
             unit="bytes",
             queries=[Query(largest(names.SERVER_SCRAPE_BYTES, ONE), "page")],
             no_value="the server cannot be read",
+        ),
+    ]
+
+
+def _found() -> list[Placed]:
+    there = f'count(count_values("shard", {names.SHARD.name}))'
+    return [
+        panels.timeseries(
+            "Servers found",
+            "How many servers each discovery has found. Good: as many as there are replicas. Zero is an outage or a"
+            " selector that fits nothing.",
+            unit="none",
+            queries=[Query(f"max by (target) ({names.DISCOVERED.name})", "{{target}}")],
+            no_value="all targets have an address in the configuration",
+            alerts=["KneewatchNothingFound"],
+        ),
+        panels.timeseries(
+            "Discoveries that fail",
+            "1 while a discovery cannot be asked, or leaves something out. Good: zero. What it found before is watched"
+            " on.",
+            unit="none",
+            queries=[Query(f"max by (target) ({names.DISCOVERY_FAILING.name})", "{{target}}")],
+            maximum=1,
+            no_value="all targets have an address in the configuration",
+            alerts=["KneewatchDiscoveryFailing"],
+        ),
+        panels.stat(
+            "Configuration taken",
+            "Since the file was last taken, by the Kneewatch that took it longest ago. Good: as long ago as its last"
+            " change, or as the last restart.",
+            unit="s",
+            queries=[Query(f"time() - min({names.CONFIG_TAKEN_AT.name})", "ago")],
+            steps=[(None, GREY)],
+            no_value="Kneewatch is gone",
+            alerts=["KneewatchConfigRefused"],
+        ),
+        panels.stat(
+            "Shards",
+            "How many shards there are, of how many. Good: all. The targets of one that is missing are nobody's.",
+            unit="none",
+            queries=[Query(there, "there"), Query(f"max({names.SHARDS.name})", "of")],
+            steps=[(None, GREY)],
+            no_value="one Kneewatch has all targets",
+            alerts=["KneewatchShardsMismatch"],
         ),
     ]
 

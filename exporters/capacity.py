@@ -3,9 +3,10 @@
 from contextlib import suppress
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
 
 from exporters import names
-from exporters.registry import counter, gauge
+from exporters.registry import counter, forget, gauge
 from probe import guard
 from probe.capacity.bottleneck import BOTTLENECKS
 from probe.capacity.fingerprint import alike, as_number, fingerprint
@@ -46,9 +47,18 @@ class CapacityExporter:
         self._refusals = counter(names.CAPACITY_REFUSALS, registry)
         self._trips = counter(names.GUARD_TRIPS, registry)
         self._over = counter(names.OVER_OBJECTIVE, registry)
+        # For `forget`: each has a label of that name.
+        self._all = [metric for metric in vars(self).values() if isinstance(metric, MetricWrapperBase)]
         # The labels of the knee, and what was found, by target; forecasts apart.
         self._shown: dict[tuple[str, bool], tuple[tuple[str, ...], Capacity]] = {}
         self._compared: dict[tuple[str, bool], tuple[str, ...]] = {}  # and of its shift
+
+    def forget(self, target: str) -> None:
+        """The target is not watched any more: what is known of its capacity is shown no more."""
+        forget(self._all, target)
+        for forecast in (False, True):
+            self._shown.pop((target, forecast), None)
+            self._compared.pop((target, forecast), None)
 
     def expect(self, target: str) -> None:
         """Starts the counters of a target that has step-up load at zero."""

@@ -13,9 +13,19 @@ class GpuExporter:
 
     def __init__(self, targets: tuple[str, ...]) -> None:
         self.relay = Relay((names.GPU_UP, names.GPU_COUNT, names.GPU_SCRAPE_ERRORS, *names.GPU))
-        self._errors = dict.fromkeys(targets, 0)
+        self._errors: dict[str, int] = {}
         for target in targets:
-            self.relay.put(target, self._state(target))
+            self.add(target)
+
+    def add(self, target: str) -> None:
+        """Starts the counter of a target that has GPUs configured at zero."""
+        self._errors[target] = 0
+        self.relay.put(target, self._state(target))
+
+    def forget(self, target: str) -> None:
+        """The target is not watched any more."""
+        self._errors.pop(target, None)
+        self.relay.forget(target)
 
     def observe(self, target: str, snapshot: GpuSnapshot) -> None:
         """Keeps a reading. A label that a GPU lacks is empty, which to Prometheus is no label."""

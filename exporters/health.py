@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.registry import Collector
 
 from exporters import names
-from exporters.registry import counter, gauge, histogram
+from exporters.registry import counter, forget, gauge, histogram
 
 _PROCESS = (names.CPU, names.MEMORY, names.STARTED)
 
@@ -14,12 +14,12 @@ _PROCESS = (names.CPU, names.MEMORY, names.STARTED)
 class HealthExporter:
     """Whether the instrument works. A canary that fails because its server is down is a task that worked."""
 
-    def __init__(self, registry: CollectorRegistry, version: str, config_hash: str) -> None:
+    def __init__(self, registry: CollectorRegistry, version: str) -> None:
         gauge(names.BUILD_INFO, registry).labels(version).set(1)
-        gauge(names.CONFIG_HASH, registry).labels(config_hash).set(1)
         registry.register(_Process())
-        self._config_valid = gauge(names.CONFIG_VALID, registry)
-        self._config_valid.set(1)
+        self._config_hash = gauge(names.CONFIG_HASH, registry)
+        self._config_taken = gauge(names.CONFIG_TAKEN, registry)
+        self._config_taken_at = gauge(names.CONFIG_TAKEN_AT, registry)
         self._failures = counter(names.TASK_FAILURES, registry)
         self._last_success = gauge(names.TASK_LAST_SUCCESS, registry)
         self._interval = gauge(names.TASK_INTERVAL, registry)
@@ -33,6 +33,10 @@ class HealthExporter:
             self._interval.labels(task, target).set(interval_s)
             self._last_success.labels(task, target).set(wall_s)
 
+    def forget(self, target: str) -> None:
+        """The target is not watched any more."""
+        forget((self._failures, self._last_success, self._interval), target)
+
     def succeeded(self, task: str, target: str, wall_s: float) -> None:
         """A task ran to its end."""
         self._last_success.labels(task, target).set(wall_s)
@@ -45,9 +49,16 @@ class HealthExporter:
         """A task began, so long after it was due."""
         self._lateness.labels(task).observe(seconds)
 
-    def config_file(self, *, valid: bool) -> None:
-        """The configuration file was read again."""
-        self._config_valid.set(valid)
+    def configured(self, config_hash: str, wall_s: float) -> None:
+        """A configuration was taken."""
+        self._config_hash.clear()
+        self._config_hash.labels(config_hash).set(1)
+        self._config_taken.set(1)
+        self._config_taken_at.set(wall_s)
+
+    def refused(self) -> None:
+        """The configuration file has changed, and is not taken."""
+        self._config_taken.set(0)
 
     def loop_lag(self, seconds: float) -> None:
         """One sample of how late the event loop woke."""

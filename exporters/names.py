@@ -82,6 +82,7 @@ LABELS: Mapping[str, str] = {
     "sign": "usage, waiting, preemptions or rejections",
     "mode": "forecast (no load), empirical (steps alone) or verified (steps and a model that agree)",
     "hash": "digest of the configuration, secrets left out",
+    "discovery": "the entry of the configuration whose discovery found the target",
     "task": "canary, scrape, gpu, forecast or capacity",
     "gpu": "index of the GPU on its node",
     "UUID": "the GPU's; of an instance, that of the GPU it is a part of",
@@ -423,10 +424,30 @@ OVER_OBJECTIVE = _capacity(
 # Self. The label is `task`, because Prometheus puts its own `job` on every series.
 BUILD_INFO = _monitor("gauge", "build_info", "1, labelled with Kneewatch's version", ("version",))
 CONFIG_HASH = _monitor("gauge", "config_hash_info", "1, labelled with a digest of the configuration", ("hash",))
-CONFIG_VALID = _monitor(
+CONFIG_TAKEN = _monitor(
     "gauge",
-    "config_file_valid",
-    "1 while the configuration file is one that Kneewatch would start with, 0 when a restart would fail",
+    "config_last_reload_successful",
+    "1 while what is watched is what the configuration file says; 0: its last change was refused",
+)
+CONFIG_TAKEN_AT = _monitor(
+    "gauge", "config_last_reload_success_timestamp_seconds", "When the configuration was last taken"
+)
+DISCOVERED = _monitor(
+    "gauge", "discovered_targets", "Servers that a target's discovery has found, of all shards", ("target",)
+)
+DISCOVERY_FAILING = _monitor(
+    "gauge",
+    "discovery_failing",
+    "1 while a target's discovery cannot be asked and what it said last stands, or while it leaves something out",
+    ("target",),
+)
+SHARD = _monitor("gauge", "shard", "Which share of the targets this Kneewatch watches, from 0; none without shards")
+SHARDS = _monitor("gauge", "shards", "Among how many Kneewatches the targets are shared; none without shards")
+TARGET_INFO = _monitor(
+    "gauge",
+    "target_info",
+    "1, labelled with what discovery knows of a target: label_... for each label of its pod",
+    ("target", "discovery"),
 )
 CPU = _monitor("counter", "process_cpu_seconds_total", "CPU time of the monitor's process, its children apart")
 MEMORY = _monitor("gauge", "process_resident_memory_bytes", "Memory of the monitor's process")

@@ -1,6 +1,7 @@
 """What the client saw, as series: RequestRecords in, counters and histograms out."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
@@ -32,15 +33,38 @@ class ProbeExporter:
     """The client's series of every target. Only successful requests have latencies."""
 
     def __init__(self, objectives: Mapping[str, Objectives]) -> None:
-        """`objectives` by target: their thresholds become bucket bounds, and series of their own."""
-        promised = [o.latencies() for o in objectives.values()]
-        ttft = [latencies["ttft"].within_s for latencies in promised if "ttft" in latencies]
-        tpot = [latencies["tpot"].within_s for latencies in promised if "tpot" in latencies]
+        """`objectives` by target: series of their own, whose thresholds become bucket bounds."""
         self.relay = Relay(_SERIES)
-        # The same bounds for all: histograms of several targets are added up.
-        self._targets = {target: _ClientSeries(target, o, ttft, tpot) for target, o in objectives.items()}
-        for target in self._targets:
-            self._write(target)
+        self._targets: dict[str, _ClientSeries] = {}
+        self._bounds = _Bounds()
+        self.bound(objectives.values())
+        for target, promised in objectives.items():
+            self.add(target, promised)
+
+    def bound(self, objectives: Iterable[Objectives]) -> None:
+        """Takes the thresholds of all of these as bucket bounds, the same ones for all targets: their histograms are
+        added up. Where that changes the bounds, what was counted is forgotten and every target starts anew.
+        """
+        bounds = _Bounds.of(objectives)
+        if bounds == self._bounds:
+            return
+        self._bounds = bounds
+        for target, series in list(self._targets.items()):
+            expected = series.expected
+            self.add(target, series.objectives)
+            if expected is not None:
+                self._targets[target].expect(*expected)
+                self._write(target)
+
+    def add(self, target: str, objectives: Objectives) -> None:
+        """Announces a target. Its thresholds have to be among those that `bound` was told."""
+        self._targets[target] = _ClientSeries(target, objectives, self._bounds)
+        self._write(target)
+
+    def forget(self, target: str) -> None:
+        """The target is not watched any more."""
+        self._targets.pop(target, None)
+        self.relay.forget(target)
 
     def expect(self, target: str, model: str, workload: str, traffic: Traffic) -> None:
         """Starts the counters at zero: without a zero before it, `increase` does not see the first failure."""
@@ -59,20 +83,32 @@ class ProbeExporter:
         self.relay.put_text(target, self._targets[target].text())
 
 
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Thresholds in seconds that are bucket bounds."""
+
+    ttft: frozenset[float] = frozenset()
+    tpot: frozenset[float] = frozenset()
+
+    @classmethod
+    def of(cls, objectives: Iterable[Objectives]) -> "_Bounds":
+        promised = [o.latencies() for o in objectives]
+        return cls(*(frozenset(each[name].within_s for each in promised if name in each) for name in ("ttft", "tpot")))
+
+
 class _ClientSeries:
     """Those of one target, in a registry of its own: it is written as text when they change (relay.py)."""
 
-    def __init__(self, target: str, objectives: Objectives, ttft: Iterable[float], tpot: Iterable[float]) -> None:
-        """`ttft` and `tpot`: thresholds in seconds."""
+    def __init__(self, target: str, objectives: Objectives, bounds: _Bounds) -> None:
         self._target = target
-        self._objectives = objectives
+        self.objectives = objectives
         self._registry = registry = CollectorRegistry()
         self._requests = counter(names.REQUESTS, registry)
         self._good = counter(names.GOOD_REQUESTS, registry)
         self._tokens = counter(names.TOKENS, registry)
-        self._ttft = histogram(names.TTFT, registry, ttft)
-        self._itl = histogram(names.ITL, registry, tpot)
-        self._tpot = histogram(names.TPOT, registry, tpot)
+        self._ttft = histogram(names.TTFT, registry, bounds.ttft)
+        self._itl = histogram(names.ITL, registry, bounds.tpot)
+        self._tpot = histogram(names.TPOT, registry, bounds.tpot)
         self._e2e = histogram(names.E2E, registry)
         self._lag = histogram(names.SCHEDULE_LAG, registry)
         self._last_success = gauge(names.LAST_SUCCESS, registry)
@@ -80,7 +116,7 @@ class _ClientSeries:
         self._ratio = gauge(names.OBJECTIVE_RATIO, registry)
         self._seconds = gauge(names.OBJECTIVE_SECONDS, registry)
         self._counted: set[tuple[str, ...]] = set()  # labels that something was counted under
-        self._expected: tuple[str, ...] | None = None  # and those that were announced
+        self.expected: tuple[str, str, Traffic] | None = None  # what was announced and has not come yet
         self._publish_objectives()
 
     def text(self) -> Mapping[str, str]:
@@ -88,20 +124,20 @@ class _ClientSeries:
         return {family_name(metric): "".join(samples(metric)) for metric in self._registry.collect()}
 
     def _publish_objectives(self) -> None:
-        if self._objectives.availability is not None:
-            self._ratio.labels(self._target, slo.AVAILABILITY).set(self._objectives.availability)
-        for name, objective in self._objectives.latencies().items():
+        if self.objectives.availability is not None:
+            self._ratio.labels(self._target, slo.AVAILABILITY).set(self.objectives.availability)
+        for name, objective in self.objectives.latencies().items():
             self._ratio.labels(self._target, name).set(objective.ratio)
             self._seconds.labels(self._target, name).set(objective.within_s)
 
     def expect(self, model: str, workload: str, traffic: Traffic) -> None:
-        self._expected = (self._target, model, workload, traffic.value)
-        self._start(self._expected)
+        self.expected = model, workload, traffic
+        self._start((self._target, model, workload, traffic.value))
 
     def _start(self, labels: tuple[str, ...]) -> None:
         for outcome in Outcome:
             self._requests.labels(*labels, outcome.value)
-        for objective in (slo.AVAILABILITY, *self._objectives.latencies(), slo.ALL):
+        for objective in (slo.AVAILABILITY, *self.objectives.latencies(), slo.ALL):
             self._good.labels(*labels, objective)
         target, model, _, traffic = labels
         for kind in ("prompt", "output"):
@@ -113,7 +149,7 @@ class _ClientSeries:
         self._start(labels)
         self._forget_expected(record)
         self._requests.labels(*labels, record.outcome.value).inc()
-        for objective, good in slo.met(record, self._objectives).items():
+        for objective, good in slo.met(record, self.objectives).items():
             if good:
                 self._good.labels(*labels, objective).inc()
         for kind, tokens in zip(("prompt", "output"), tokens_spent(record), strict=True):
@@ -128,19 +164,21 @@ class _ClientSeries:
 
     def _forget_expected(self, record: RequestRecord) -> None:
         """What was announced before the server had said which model it serves, and never came."""
-        labels = self._expected
-        if labels is None or labels[1] == record.model or labels[3] != record.traffic.value:
+        if self.expected is None:
             return
-        self._expected = None
+        model, workload, expected = self.expected
+        if model == record.model or expected is not record.traffic:
+            return
+        self.expected = None
+        labels = (self._target, model, workload, expected.value)
         if labels in self._counted:
             return
         for outcome in Outcome:
             self._requests.remove(*labels, outcome.value)
-        for objective in (slo.AVAILABILITY, *self._objectives.latencies(), slo.ALL):
+        for objective in (slo.AVAILABILITY, *self.objectives.latencies(), slo.ALL):
             self._good.remove(*labels, objective)
-        target, model, _, traffic = labels
         for kind in ("prompt", "output"):
-            self._tokens.remove(target, model, traffic, kind)
+            self._tokens.remove(self._target, model, expected.value, kind)
 
     def _observe_latencies(self, record: RequestRecord, labels: tuple[str, ...]) -> None:
         samples: tuple[tuple[object, Iterable[float | None]], ...] = (

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
 
 from exporters.names import Series, with_bounds
 
@@ -22,3 +23,9 @@ def histogram(series: Series, registry: CollectorRegistry, thresholds: Iterable[
     return Histogram(
         series.name, series.help, series.labels, buckets=with_bounds(series, thresholds), registry=registry
     )
+
+
+def forget(metrics: Iterable[MetricWrapperBase], target: str) -> None:
+    """Removes every child of a target from metrics that have a label of that name."""
+    for metric in metrics:
+        metric.remove_by_labels({"target": target})

@@ -58,6 +58,10 @@ class Relay:
         """The same, for what changes more often than a page is asked for: it is written then, in that thread."""
         self._latest[target] = text
 
+    def forget(self, target: str) -> None:
+        """Nothing is said of the target any more."""
+        self._latest.pop(target, None)
+
     def write(self, *, openmetrics: bool) -> Iterator[str]:
         """The families that anything is said of. May be called from another thread than `put`."""
         latest = [each() if callable(each) else each for each in list(self._latest.values())]

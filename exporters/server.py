@@ -70,9 +70,20 @@ class ServerExporter:
                 *(series for series, _ in (*_PLAIN, *_HISTOGRAMS, *_ENGINES)),
             )
         )
-        self._errors = {target: dict.fromkeys(reasons, 0) for target in targets}
+        self._reasons = reasons
+        self._errors: dict[str, dict[str, int]] = {}
         for target in targets:
-            self.relay.put(target, self._state(target))
+            self.add(target)
+
+    def add(self, target: str) -> None:
+        """Starts the counters of a target at zero."""
+        self._errors[target] = dict.fromkeys(self._reasons, 0)
+        self.relay.put(target, self._state(target))
+
+    def forget(self, target: str) -> None:
+        """The target is not watched any more."""
+        self._errors.pop(target, None)
+        self.relay.forget(target)
 
     def observe(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
         """Keeps a reading, and how long it took."""
@@ -116,9 +127,18 @@ class UsersExporter:
 
     def __init__(self, objectives: Mapping[str, Objectives]) -> None:
         """`objectives` by target."""
-        self._objectives = objectives
+        self._objectives = dict(objectives)
         plain = (names.USERS_REQUESTS, names.USERS_TOKENS, names.USERS_GOOD, names.USERS_OBJECTIVE_SECONDS)
         self.relay = Relay((*plain, *(series for series, _ in _USERS_HISTOGRAMS)))
+
+    def add(self, target: str, objectives: Objectives) -> None:
+        """Announces a target."""
+        self._objectives[target] = objectives
+
+    def forget(self, target: str) -> None:
+        """The target is not watched any more."""
+        self._objectives.pop(target, None)
+        self.relay.forget(target)
 
     def observe(self, target: str, totals: UsersTotals) -> None:
         lines = Lines()

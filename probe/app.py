@@ -1,7 +1,8 @@
-"""The composition root: wires configuration, targets, schedule, exporters, store and pages into the monitor.
+"""The composition root: wires configuration, targets, schedule, measurements and pages into the monitor.
 
-    schedule --> TargetWatch.canary / .scrape / .capacity --> Sink (this App)
-    App --> exporters (/metrics), store (/api/v1/runs), pages (/)
+    configuration, discoveries --> Roster --> one TargetWatch a target
+    schedule --> TargetWatch.canary / .scrape / .capacity --> Measurements --> /metrics, store
+    App --> pages
 
 It is the only module that knows everyone; nothing here measures or decides.
 """
@@ -16,40 +17,23 @@ from functools import partial
 from pathlib import Path
 
 import structlog
-from prometheus_client import CollectorRegistry
 
-from exporters.capacity import CapacityExporter
-from exporters.gpu import GpuExporter
-from exporters.health import HealthExporter
-from exporters.joined import JoinedExporter
 from exporters.page import Page
-from exporters.probe import ProbeExporter
-from exporters.server import ServerExporter, UsersExporter
 from probe import __version__
-from probe.capacity.fingerprint import figure
-from probe.capacity.shift import shift, wants_confirmation
 from probe.clock import Clock
-from probe.config import Config, config_hash, show
-from probe.config_watch import verdicts
-from probe.errors import TargetError
+from probe.config import Config, config_hash, load_config, show
+from probe.config_watch import changes
+from probe.discoveries import Discoveries
+from probe.errors import ConfigError, TargetError
 from probe.gpu.readers import GpuReaders
 from probe.load.lag import lags
 from probe.load.plan import firing_pages
-from probe.records import (
-    CapacityResult,
-    CrossChecks,
-    Figure,
-    GpuSnapshot,
-    RequestRecord,
-    ServerSnapshot,
-    TargetStatus,
-    Traffic,
-    UsersTotals,
-)
+from probe.measurements import Measurements
+from probe.records import CapacityResult, RequestRecord, TargetStatus
+from probe.roster import Roster, Shard, Wanted
 from probe.schedule import Schedule, TaskId
-from probe.server.scrape import REASONS
-from probe.store import Store
-from probe.targets.static import page_of
+from probe.targets.found import Found
+from probe.targets.static import page_of, server_of
 from probe.users import UsersLedger
 from probe.watch import TargetWatch
 from probe.web.pages import build_pages
@@ -63,61 +47,45 @@ _GARBAGE = 10_000
 # How long a thread that writes a page keeps the event loop waiting, 5 ms unless told otherwise: each stamp of a token
 # would be as late.
 _SWITCH_S = 0.0005
+# What is made when the process starts, and cannot be made again while it runs.
+_FIXED = ("listen", "web_config_file", "store")
 
 
 class App:
     """The monitor: everything of one process."""
 
-    def __init__(self, config: Config, clock: Clock, file: Path | None = None) -> None:
-        """`file`: where the configuration came from, to see when it changes.
+    def __init__(self, config: Config, clock: Clock, file: Path | None = None, shard: Shard | None = None) -> None:
+        """`file`: where the configuration came from, to take it anew when it changes. `shard`: which of the targets are
+        ours; None: all.
 
         Raises ConfigError where the store cannot be opened.
         """
         self.config = config
         self._file = file
         self._clock = clock
-        registry = CollectorRegistry()
-        objectives = {target.name: config.objectives_of(target) for target in config.targets}
-        self._client = ProbeExporter(objectives)
-        self._server = ServerExporter(tuple(target.name for target in config.targets), REASONS)
-        self._users = UsersExporter(objectives)
-        self._joined = JoinedExporter()
-        self._gpus = GpuExporter(tuple(target.name for target in config.targets if target.gpu.is_read))
-        self._capacity = CapacityExporter(registry)
-        self._health = HealthExporter(registry, __version__, config_hash(config))
-        relays = (self._client.relay, self._server.relay, self._users.relay, self._joined.relay, self._gpus.relay)
-        self.page = Page(registry, relays)
-        self._store = Store(config.store.path)
-        self._figures: dict[str, list[Figure]] = {}  # the history of capacity by target, oldest first
-        self._forecasts: dict[str, CapacityResult] = {}  # the last of each target
-        self._one_forecast = asyncio.Lock()
-        self._schedule = Schedule(self._task_succeeded, self._task_failed, self._health.late)
-        self._one_run = asyncio.Lock()
-        self._readers = GpuReaders(clock)
-        ledgers: dict[str, UsersLedger] = defaultdict(UsersLedger)  # by page: two targets may share one
+        told = (shard.index, shard.total) if shard is not None else None
+        self.measurements = Measurements(config.store.path, clock, told)
         self.watches: dict[str, TargetWatch] = {}
-        for i, target in enumerate(config.targets):
-            watch = TargetWatch(
-                config,
-                target,
-                clock,
-                self,
-                firing_pages(config, target.name),
-                spent=partial(self._store.tokens_since, target.name),
-                ledger=ledgers[page_of(target)],
-                read_gpus=self._readers.reader(target.gpu),
-            )
-            self.watches[target.name] = watch
-            self._plan(watch, i / len(config.targets))
+        self._terms: dict[str, tuple[object, ...]] = {}  # what each watch is made of
+        self._ledgers: dict[str, UsersLedger] = defaultdict(UsersLedger)  # by page: two targets may share one
+        self._schedule = Schedule(self._task_succeeded, self._task_failed, self.measurements.health.late)
+        self._readers = GpuReaders(clock)
+        self._one_change, self._one_run, self._one_forecast = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
+        self._roster = Roster(config, shard, self._discovery_problem)
+        self._discoveries = Discoveries(self._discovered, self._discovery_problem)
+        self._promise()
+        self._add(list(self._roster.wanted().values()))
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None] = lambda url: None) -> None:  # noqa: ARG005
-        """Serves and measures until `stop` is set, or SIGTERM or SIGINT arrives.
+        """Serves and measures until `stop` is set, or SIGTERM or SIGINT arrives. SIGHUP takes the configuration anew.
 
         `ready` is called with the address of the pages. Raises ConfigError where it cannot listen.
         """
         loop = asyncio.get_running_loop()
+        again = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, again.set)
         async with serve(build_pages(self), *self.config.listen_address) as url:
             _log.info("kneewatch watches", targets=len(self.watches), listen=url, version=__version__)
             # What is there now stays: the collector, which holds everything up, is spared looking at it again.
@@ -126,17 +94,21 @@ class App:
             gc.set_threshold(_GARBAGE)
             sys.setswitchinterval(_SWITCH_S)
             self._schedule.start()
-            beside = [asyncio.create_task(self._watch_loop()), asyncio.create_task(self._watch_file())]
+            self._discoveries.follow(self.config.templates)
+            work = (self._watch_loop(), self._watch_file(), self._reload_when(again))
+            beside = [asyncio.create_task(each) for each in work]
             ready(url)
             try:
                 await stop.wait()
             finally:
                 for task in beside:
                     task.cancel()
-                await asyncio.gather(*(watch.end_load() for watch in self.watches.values()))
+                await asyncio.gather(*beside, return_exceptions=True)
+                await asyncio.gather(*(watch.end_load("shutting down") for watch in self.watches.values()))
+                await self._discoveries.close()
                 await self._schedule.stop()
                 await asyncio.gather(*(watch.close() for watch in self.watches.values()), self._readers.close())
-        self._store.close()
+        self.measurements.store.close()
         _log.info("kneewatch stopped")
 
     # What the pages ask for.
@@ -145,98 +117,148 @@ class App:
     def ready(self) -> bool:
         return self._schedule.running
 
+    @property
+    def page(self) -> Page:
+        """The series."""
+        return self.measurements.page
+
     def statuses(self) -> Sequence[TargetStatus]:
         """Every target, in the configuration's order."""
         return [watch.status() for watch in self.watches.values()]
 
     def results(self, target: str | None = None) -> Sequence[CapacityResult]:
         """The newest capacity results, newest first."""
-        return self._store.latest(target)
+        return self.measurements.store.latest(target)
 
     def result_of(self, result_id: str) -> CapacityResult | None:
         """One capacity result, or None."""
-        return self._store.get(result_id)
+        return self.measurements.store.get(result_id)
 
     def config_text(self) -> str:
         """The effective configuration, secrets hidden."""
         return show(self.config)
 
+    async def on_demand(self, target: str, workload: str | None) -> RequestRecord:
+        """One request now, of the target's own workload or of another one. Raises KeyError where one is not known."""
+        return await self.watches[target].on_demand(workload)
+
     def measure_capacity_in(self, target: str, seconds: float) -> None:
         """Brings a target's next scheduled capacity run forward."""
         self._schedule.bring_forward(TaskId("capacity", target), seconds)
 
-    # Sink: where the targets' measurements go.
+    # What is watched.
 
-    def record(self, record: RequestRecord) -> None:
-        self._client.observe(record, self._clock.wall_s())
+    async def reload(self) -> str | None:
+        """Takes the configuration anew: what is unchanged in it goes on. Returns why not, where it is refused."""
+        if self._file is None:
+            return "there is no configuration file"
+        async with self._one_change:
+            try:
+                config = await asyncio.to_thread(load_config, self._file)
+                _check_fixed(self._file, self.config, config)
+            except ConfigError as error:
+                self.measurements.health.refused()
+                _log.error("the configuration is refused, the one before stands", detail=str(error))
+                return str(error)
+            self.config = config
+            self._promise()
+            self._roster.configured(config)
+            self._discoveries.follow(config.templates)
+            await self._settle()
+            _log.info("the configuration is taken", targets=len(self.watches), hash=config_hash(config))
+            return None
 
-    def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
-        self._server.observe(target, snapshot, seconds, page_bytes)
+    def _promise(self) -> None:
+        """What the configuration says of all targets."""
+        self.measurements.promise([self.config.objectives_of(target) for target in self.config.targets])
+        self.measurements.discovery.announce(template.name for template in self.config.templates)
+        self.measurements.health.configured(config_hash(self.config), self._clock.wall_s())
 
-    def unread(self, target: str, reason: str) -> None:
-        self._server.failed(target, reason)
+    async def _discovered(self, discovery: str, servers: tuple[Found, ...]) -> None:
+        async with self._one_change:
+            self._roster.found(discovery, servers)
+            self.measurements.discovery.found(discovery, len(servers))
+            await self._settle()
 
-    def users(self, target: str, totals: UsersTotals) -> None:
-        self._users.observe(target, totals)
-
-    def joined(self, target: str, found: CrossChecks) -> None:
-        self._joined.observe(target, found)
-        self._capacity.live(target, self.watches[target].users)
-
-    def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
-        if snapshot is None:
-            self._gpus.failed(target)
+    def _discovery_problem(self, discovery: str, problem: str | None) -> None:
+        self.measurements.discovery.failing(discovery, failing=problem is not None)
+        if problem is None:
+            _log.info("discovery is well again", target=discovery)
         else:
-            self._gpus.observe(target, snapshot)
+            _log.warning("discovery", target=discovery, problem=problem)
 
-    def result(self, result: CapacityResult) -> None:
-        loaded = self.watches[result.target].server
+    async def _settle(self) -> None:
+        """Ends the watches that are not wanted any more, or not as they are, and begins those that are missing."""
+        wanted = self._roster.wanted()
+        gone = [name for name, terms in self._terms.items() if name not in wanted or wanted[name].terms != terms]
+        await asyncio.gather(*(self._remove(name) for name in gone))
+        self._add([one for name, one in wanted.items() if name not in self.watches])
+        for name, one in wanted.items():
+            self._describe(one)
+            self.watches[name].hold_load(one.hold)
+        self.watches = {name: self.watches[name] for name in wanted}
+
+    def _add(self, wanted: Sequence[Wanted]) -> None:
+        for i, one in enumerate(wanted):
+            target, name = one.config, one.config.name
+            watch = TargetWatch(
+                self.config,
+                target,
+                self._clock,
+                self.measurements,
+                firing_pages(self.config, name),
+                spent=partial(self.measurements.store.tokens_since, name),
+                loaded=partial(self._load_ended, server_of(target)),
+                ledger=self._ledgers[page_of(target)],
+                read_gpus=self._readers.reader(target.gpu),
+            )
+            self.watches[name], self._terms[name] = watch, one.terms
+            for known in self.measurements.add(target, watch.model, watch.objectives):
+                watch.restore(known)
+            self._describe(one)
+            self._plan(watch, i / len(wanted))
+
+    def _describe(self, one: Wanted) -> None:
+        if one.discovery is not None:
+            self.measurements.discovery.describe(one.config.name, one.discovery, one.labels)
+
+    async def _remove(self, name: str) -> None:
+        """Ends all that is under way for a target, and takes its series away."""
+        watch = self.watches.pop(name)
+        del self._terms[name]
+        await watch.end_load("the target is not watched any more")
+        await self._schedule.drop(name)
+        await watch.close()
+        self.measurements.forget(name)
+        page = page_of(watch.config)
+        if all(page_of(other.config) != page for other in self.watches.values()):
+            self._ledgers.pop(page, None)
+
+    def _load_ended(self, server: str) -> None:
         for watch in self.watches.values():
-            if watch.server == loaded:
+            if watch.server == server:
                 watch.load_ended()
-        self._capacity.verified(result, self._forecasts.get(result.target))
-        self._capacity.observe(result)  # first: a full disk takes the history, not the figure
-        if (found := figure(result)) is not None:
-            self._figures.setdefault(result.target, []).append(found)
-            self._compare(result)
-        self._store.add(result)
 
-    def dropped(self, result: CapacityResult) -> bool:
-        return figure(result) is not None and wants_confirmation(self._figures[result.target])
-
-    def forecast(self, result: CapacityResult) -> None:
-        self._capacity.restore(result)
-        self._forecasts[result.target] = result
-
-    def refused(self, target: str, reason: str) -> None:
-        self._capacity.refused(target, reason)
+    # What is done.
 
     def _plan(self, watch: TargetWatch, position: float) -> None:
-        """Its tasks. `position`: the target's place among all, from 0 to 1."""
-        target = watch.config
+        """Its tasks. `position`: the target's place among those that are new, from 0 to 1."""
+        target, health = watch.config, self.measurements.health
         name, wall_s = target.name, self._clock.wall_s()
         for task, seconds, work in _tasks(watch):
             # A fleet's targets one after the other: two hundred canaries at once would be timed by a busy client.
             self._schedule.every(TaskId(task, name), seconds, work, first_s=position * seconds)
-            self._health.expect(task, name, seconds, wall_s)
-        if not target.passive:
-            self._client.expect(name, watch.model, target.canary.workload, Traffic.CANARY)
+            health.expect(task, name, seconds, wall_s)
         if target.capacity.mode != "off":
             every_s = target.capacity.forecast_every
             self._schedule.every(TaskId("forecast", name), every_s, partial(self._forecast, watch))
-            self._health.expect("forecast", name, every_s, wall_s)
+            health.expect("forecast", name, every_s, wall_s)
         if target.capacity.mode == "verify":
             schedule = target.capacity.schedule
             self._schedule.cron(
                 TaskId("capacity", name), schedule.cron, schedule.timezone, partial(self._capacity_run, watch)
             )
-            self._health.expect("capacity", name, None, wall_s)
-            self._capacity.expect(name)
-            self._figures[name] = self._store.figures(name)
-            for known in self._store.latest_knees(name):
-                self._capacity.restore(known)
-                self._compare(known)
-                watch.restore(known)
+            health.expect("capacity", name, None, wall_s)
 
     async def _forecast(self, watch: TargetWatch) -> None:
         """One after the other: each takes a core for some seconds. The next one is sooner where too little was seen."""
@@ -255,27 +277,21 @@ class App:
 
     async def _recall(self, target: str) -> None:
         """Where the store has no capacity of a target, its history is what Prometheus remembers of it."""
-        if self._figures.get(target) or self.config.prometheus is None:
+        if self.measurements.has_history(target) or self.config.prometheus is None:
             return
         from probe.prometheus import Prometheus  # noqa: PLC0415 - memory that only this option needs
 
         try:
             prometheus = Prometheus(self.config.prometheus.url)
-            self._figures[target] = await prometheus.capacity_history(target, self._clock.wall_s())
+            self.measurements.recalled(target, await prometheus.capacity_history(target, self._clock.wall_s()))
         except TargetError as error:
             _log.warning("no history of capacity", target=target, detail=str(error))
 
-    def _compare(self, result: CapacityResult) -> None:
-        # Of its own kind: restored are a measurement and a forecast, and one of them is the older one.
-        forecast = result.capacity.mode == "forecast"
-        alike = [figure for figure in self._figures[result.target] if (figure.mode == "forecast") == forecast]
-        self._capacity.compare(result, shift(alike))
-
     def _task_succeeded(self, task: TaskId) -> None:
-        self._health.succeeded(task.task, task.target, self._clock.wall_s())
+        self.measurements.health.succeeded(task.task, task.target, self._clock.wall_s())
 
     def _task_failed(self, task: TaskId, problem: str, error: BaseException | None) -> None:
-        self._health.failed(task.task, task.target)
+        self.measurements.health.failed(task.task, task.target)
         if error is not None:
             _log.error("task failed", task=task.task, target=task.target, exc_info=error)
         else:
@@ -283,12 +299,18 @@ class App:
 
     async def _watch_loop(self) -> None:
         async for lag in lags(self._clock, _LAG_INTERVAL_S):
-            self._health.loop_lag(lag)
+            self.measurements.health.loop_lag(lag)
 
     async def _watch_file(self) -> None:
         if self._file is not None:
-            async for valid in verdicts(self._file):
-                self._health.config_file(valid=valid)
+            async for _ in changes(self._file):
+                await self.reload()
+
+    async def _reload_when(self, asked: asyncio.Event) -> None:
+        while True:
+            await asked.wait()
+            asked.clear()
+            await self.reload()
 
 
 def _tasks(watch: TargetWatch) -> Iterator[tuple[str, float, Callable[[], Awaitable[object]]]]:
@@ -299,3 +321,10 @@ def _tasks(watch: TargetWatch) -> Iterator[tuple[str, float, Callable[[], Awaita
     yield "scrape", target.scrape, watch.scrape
     if target.gpu.is_read:
         yield "gpu", target.gpu.every, watch.scrape_gpus
+
+
+def _check_fixed(file: Path, now: Config, new: Config) -> None:
+    """Raises ConfigError for a change that only a restart can make."""
+    changed = [key for key in _FIXED if getattr(now, key) != getattr(new, key)]
+    if changed:
+        raise ConfigError(f"{file}: {changed[0]}: cannot change while Kneewatch runs; restart it, or change it back")

@@ -32,6 +32,7 @@ class Canary:
         *,
         objectives: Objectives,
         clock: Clock,
+        traffic: Traffic = Traffic.CANARY,
     ) -> None:
         self._target = target
         self._objectives = objectives
@@ -39,6 +40,7 @@ class Canary:
         self._client = client
         self._specs = specs
         self._clock = clock
+        self._traffic = traffic
         self.model = model if model != "auto" else UNKNOWN_MODEL
         self._recent: deque[RequestRecord] = deque(maxlen=_KEEP_RECENT)
         self._failures: deque[RequestRecord] = deque(maxlen=_KEEP_FAILURES)
@@ -68,7 +70,7 @@ class Canary:
 
     async def _ask(self, spec: RequestSpec) -> RequestRecord:
         """A step of one request."""
-        ready = self._client.prepare(spec, self.model, Traffic.CANARY)
+        ready = self._client.prepare(spec, self.model, self._traffic)
         run = await Step(_ONE, iter((ready,)), self._clock, turns=self._client.turns).run(asyncio.Event())
         record, waking_s = run.records[0], max(run.loop_lag_s, default=0.0)
         if slo.may_be_ours(record, self._objectives, waking_s):
@@ -88,7 +90,7 @@ class Canary:
         return RequestRecord(
             target=self._target,
             model=self.model,
-            traffic=Traffic.CANARY,
+            traffic=self._traffic,
             spec=spec.without_prompt(),
             scheduled_ns=scheduled_ns,
             sent_ns=scheduled_ns,

@@ -23,7 +23,9 @@ from probe.options import (
     check_writable,
     configuration,
     duration_of,
+    located,
     one_target,
+    shard_of,
     share,
     steps,
     workload_name,
@@ -96,8 +98,18 @@ def kneewatch(
 
 
 @app.command()
-def run(config: ConfigFile) -> None:
-    """Watch the configured targets until told to stop."""
+def run(
+    config: ConfigFile,
+    total_shards: Annotated[
+        int,
+        typer.Option(min=1, max=1000, help="Share the targets among so many Kneewatches, each with its own --shard."),
+    ] = 1,
+    shard: Annotated[
+        int | None,
+        typer.Option(min=0, help="Which share is ours, from 0; left out, the number at the end of the host's name."),
+    ] = None,
+) -> None:
+    """Watch the configured targets until told to stop. SIGHUP takes the configuration anew."""
     import asyncio
 
     import uvloop
@@ -107,10 +119,11 @@ def run(config: ConfigFile) -> None:
     from probe.logs import configure_logs
 
     configure_logs()
+    ours = shard_of(shard, total_shards)
     loaded = load_config(config)
 
     async def serve() -> None:
-        await App(loaded, SystemClock(), config).run(asyncio.Event())
+        await App(loaded, SystemClock(), config, ours).run(asyncio.Event())
 
     uvloop.run(serve())
 
@@ -140,7 +153,7 @@ def check(
     from probe.report.terminal import canary_words
 
     loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file, api=api))
-    chosen = [loaded.target(target)] if target is not None else [one for one in loaded.targets if not one.passive]
+    chosen = [loaded.target(target)] if target is not None else located(loaded)
     clock = SystemClock()
     answers: list[dict[str, object]] = []
     missed = failed = False
@@ -223,6 +236,9 @@ def ramp(
     ] = None,
     guard: Annotated[bool, typer.Option(help="Stop when the server queues, preempts or errs.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Write the report to this file: one page for a browser.")
+    ] = None,
 ) -> None:
     """Find the knee now: guarded step-up load, also for a target without scheduled load.
 
@@ -264,10 +280,15 @@ def ramp(
         workers=workers,
     )
     check_writable(json_file)
+    check_writable(html_file, "--html")
     with following() as follow:
         result = uvloop.run(ramp_target(loaded, chosen, asked, SystemClock(), follow.step, on_doing=follow.doing))
     if json_file:
         json_file.write_text(dumps(result, indent=1) + "\n")
+    if html_file:
+        from probe.report.html import report
+
+        html_file.write_bytes(report(result).encode("utf-8", "replace"))
     follow.console.print(f"\n{result_words(result)}", markup=False)
     raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
 
@@ -476,7 +497,7 @@ def demo(
 def config_check(config: ConfigFile) -> None:
     """Say whether the configuration is valid."""
     loaded = load_config(config)
-    names = ", ".join(target.name for target in loaded.targets)
+    names = ", ".join(target.known_as for target in loaded.targets)
     typer.echo(f"{config}: valid; {len(loaded.targets)} target(s): {names}")
 
 

@@ -8,14 +8,15 @@ messages show the text as written, so a value can never leak.
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import Discriminator, Field, SecretStr, Tag, ValidationError, model_validator
+from pydantic import Discriminator, Field, SecretStr, Tag, TypeAdapter, ValidationError, model_validator
 
 from probe.config_connection import ConnectionConfig, TlsConfig, connection_problems
+from probe.config_discover import DiscoverConfig, ObjectName, discover_problems
 from probe.config_errors import describe, did_you_mean, shown
 from probe.config_file import expand, read_yaml
 from probe.config_files import file_problem, folder_problem
@@ -50,6 +51,12 @@ from probe.config_values import (
 from probe.errors import ConfigError
 from probe.records import Api, Objective, Objectives
 from probe.words import one_line
+
+
+def _kind(value: object) -> str:
+    """Whether an entry of `targets` says where a server is, or what finds some: errors then speak of that alone."""
+    finds = "discover" in value if isinstance(value, dict) else isinstance(value, TemplateConfig)
+    return "template" if finds else "target"
 
 
 class LatencyObjective(Section):
@@ -187,14 +194,30 @@ class CapacityConfig(Section):
     budget: BudgetConfig = BudgetConfig()
 
 
-class TargetConfig(Section):
-    """One server to watch. Only servers named here get traffic.
-
-    `passive`: it gets none either, but for questions for its metrics, its version and its GPUs'.
-    """
+class Named(Section):
+    """A target, or what finds targets."""
 
     name: Name
+
+
+class Located(Named):
+    """Where a server is."""
+
     base_url: BaseUrl
+
+
+class Discovered(Named):
+    """Where to ask for servers that come and go."""
+
+    discover: DiscoverConfig
+
+
+class WatchConfig(Named):
+    """How a target is watched.
+
+    `passive`: it gets no traffic, but for questions for its metrics, its version and its GPUs'.
+    """
+
     model: Annotated[str, Field(min_length=1, max_length=256)] = "auto"
     api_key: SecretStr | None = None
     api_key_file: Path | None = None
@@ -209,6 +232,11 @@ class TargetConfig(Section):
     canary: CanaryConfig = CanaryConfig()
     capacity: CapacityConfig = CapacityConfig()
 
+    @property
+    def known_as(self) -> str:
+        """What its series are labelled with; where it stands for many, their names have a star."""
+        return self.name
+
     def secret(self) -> str | None:
         """The API key, read anew from `api_key_file` so that a rotated secret is used.
 
@@ -217,6 +245,40 @@ class TargetConfig(Section):
         if self.api_key_file is not None:
             return self.api_key_file.read_text().strip()
         return self.api_key.get_secret_value() if self.api_key else None
+
+
+class TargetConfig(WatchConfig, Located):
+    """One server to watch. Only servers named here, or found by what is named here, get traffic."""
+
+
+class TemplateConfig(WatchConfig, Discovered):
+    """Servers that are found, each watched as it says. Their targets are named `name/id`."""
+
+    @property
+    def known_as(self) -> str:
+        return f"{self.name}/*"
+
+    def target(self, found_id: str, base_url: str) -> TargetConfig:
+        """One that was found. Raises ValueError where it has no address that can be watched."""
+        fields = {name: getattr(self, name) for name in WatchConfig.model_fields}
+        address = _ADDRESS.validate_python(base_url)
+        # Not validated again: the files of its secrets are named once, and its name has a slash that no file can give.
+        return TargetConfig.model_construct(**{**fields, "name": f"{self.name}/{found_id}", "base_url": address})
+
+
+_ADDRESS: TypeAdapter[str] = TypeAdapter(BaseUrl)
+AnyTarget = Annotated[
+    Annotated[TargetConfig, Tag("target")] | Annotated[TemplateConfig, Tag("template")], Discriminator(_kind)
+]
+
+
+class LeaseConfig(Section):
+    """Step-up load only for the holder of a Kubernetes Lease, one a server, in this namespace.
+
+    Without `namespace`, that of the pod that Kneewatch runs in.
+    """
+
+    namespace: ObjectName | None = None
 
 
 class PrometheusConfig(Section):
@@ -235,14 +297,26 @@ class Config(Section):
     """The whole configuration."""
 
     listen: Listen = "127.0.0.1:9876"
+    web_config_file: Path | None = None
     prometheus: PrometheusConfig | None = None
     store: StoreConfig = StoreConfig()
     lock_dir: Path | None = None
+    lease: LeaseConfig | None = None
     objectives: dict[Name, ObjectivesConfig] = Field(default_factory=dict)
     workloads: dict[Name, WorkloadConfig] = Field(default_factory=dict)
-    targets: Annotated[tuple[TargetConfig, ...], Field(min_length=1)]
+    targets: Annotated[tuple[AnyTarget, ...], Field(min_length=1)]
 
-    def objectives_of(self, target: TargetConfig) -> Objectives:
+    @property
+    def servers(self) -> tuple[TargetConfig, ...]:
+        """The targets that the file gives an address."""
+        return tuple(target for target in self.targets if isinstance(target, TargetConfig))
+
+    @property
+    def templates(self) -> tuple[TemplateConfig, ...]:
+        """Those that are found."""
+        return tuple(target for target in self.targets if isinstance(target, TemplateConfig))
+
+    def objectives_of(self, target: WatchConfig) -> Objectives:
         """The target's objectives, as the rest of the program uses them."""
         o = self.objectives.get(target.objectives, DEFAULT_OBJECTIVES)
         return Objectives(
@@ -258,10 +332,10 @@ class Config(Section):
         return self.workloads.get(name, DEFAULT_WORKLOAD)
 
     def target(self, name: str) -> TargetConfig:
-        """The target of that name. Raises ConfigError."""
+        """The target of that name that has an address. Raises ConfigError."""
         for target in self.targets:
             if target.name == name:
-                return target
+                return only_located(target)
         known = [t.name for t in self.targets]
         hint = did_you_mean(name, known)
         raise ConfigError(f"--target {name}: not in the configuration{hint}; expected one of {', '.join(known)}")
@@ -271,6 +345,13 @@ class Config(Section):
         """Host and port to listen on."""
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
+
+
+def only_located(target: WatchConfig) -> TargetConfig:
+    """For a command that asks a single server. Raises ConfigError for targets that are found."""
+    if isinstance(target, TargetConfig):
+        return target
+    raise ConfigError(f"--target {target.name}: its servers are found while Kneewatch runs; name one with --base-url")
 
 
 # What `--base-url` alone, or a target that names nothing, is held to: an interactive chat.
@@ -318,6 +399,8 @@ def config_hash(config: Config) -> str:
 def _dangling(config: Config, raw: object) -> list[str]:
     """Names that point nowhere, names given twice, and files that are not there."""
     problems = [problem for i, t in enumerate(config.targets) for problem in _target_problems(i, t, config, raw)]
+    if config.web_config_file is not None and (words := file_problem(config.web_config_file)):
+        problems.append(f"web_config_file: {shown(['web_config_file'], raw)} {words}")
     if config.lock_dir is not None and (words := folder_problem(config.lock_dir)):
         problems.append(f"lock_dir: {shown(['lock_dir'], raw)} {words}")
     names = [target.name for target in config.targets]
@@ -336,7 +419,7 @@ def _dangling(config: Config, raw: object) -> list[str]:
     return problems
 
 
-def _target_problems(i: int, target: TargetConfig, config: Config, raw: object) -> list[str]:
+def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> list[str]:
     problems: list[str] = []
 
     def refer(keys: tuple[str, ...], name: str | None, known: Mapping[str, object], section: str) -> None:
@@ -366,13 +449,26 @@ def _target_problems(i: int, target: TargetConfig, config: Config, raw: object) 
             f"{at}.capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
             f" {budget.tokens_per_run}; make it larger"
         )
+    return problems + [f"{at}.{line}" for line in _reaching_problems(i, target, raw)]
 
-    reaching = connection_problems(
+
+def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
+    def written(keys: str) -> str:
+        return shown(["targets", i, *keys.split(".")], raw)
+
+    if isinstance(target, TemplateConfig):
+        base_url = f"{target.discover.scheme}://{target.name}"
+        if target.metrics_url is not None:
+            yield "metrics_url: every server that is found would be taken for that one; leave it out"
+        yield from discover_problems(target.discover, written)
+    else:
+        base_url = target.base_url
+    yield from connection_problems(
         target.tls,
         target.connection,
-        base_url=target.base_url,
+        base_url=base_url,
         metrics_url=target.metrics_url,
         timeout_s=target.canary.timeout,
-        written=lambda keys: shown(["targets", i, *keys.split(".")], raw),
+        written=written,
     )
-    return problems + [f"{at}.{line}" for line in (*reaching, *gpu_problems(target.gpu))]
+    yield from gpu_problems(target.gpu)

@@ -1,20 +1,14 @@
-"""Whether the configuration file is one that Kneewatch would start with: found out now, and not at the next restart."""
+"""When the configuration file changes: also when it is the ConfigMap's link that does."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import structlog
-
-from probe.config import load_config
-from probe.errors import ConfigError
-
-_log = structlog.get_logger()
 INTERVAL_S = 15.0
 
 
-async def verdicts(path: Path, interval_s: float = INTERVAL_S) -> AsyncIterator[bool]:
-    """Endless: whether the file is accepted, whenever it has changed. The file that it started with counts as read."""
+async def changes(path: Path, interval_s: float = INTERVAL_S) -> AsyncIterator[None]:
+    """Endless: yields when the file has changed since it was last looked at. One that has gone has changed too."""
     seen = _signature(path)
     while True:
         await asyncio.sleep(interval_s)
@@ -22,14 +16,7 @@ async def verdicts(path: Path, interval_s: float = INTERVAL_S) -> AsyncIterator[
         if now == seen:
             continue
         seen = now
-        try:
-            await asyncio.to_thread(load_config, path)
-        except ConfigError as error:
-            _log.error("the configuration file has changed and is refused", file=str(path), detail=str(error))
-            yield False
-        else:
-            _log.info("the configuration file has changed: a restart will take it", file=str(path))
-            yield True
+        yield
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:

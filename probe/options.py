@@ -4,16 +4,19 @@ In: options as they were written, None where they were left out. Out: a checked 
 steps, workload or file.
 """
 
+import re
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from probe.config import DEFAULT_OBJECTIVES, CapacityConfig, Config, TargetConfig, load_config
+from probe.config import DEFAULT_OBJECTIVES, CapacityConfig, Config, TargetConfig, load_config, only_located
 from probe.config_errors import did_you_mean
 from probe.errors import ConfigError
 from probe.load.plan import Steps, steps_of
+from probe.roster import Shard
 from probe.units import parse_duration
 from probe.words import one_line
 
@@ -22,8 +25,8 @@ _MAX_RATE = 10_000.0
 # Where an option's value lies in the configuration that is made of it, and what is expected where the
 # configuration's own words would not fit.
 _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
-    ("targets", 0, "base_url"): "--base-url",
-    ("targets", 0, "model"): "--model",
+    ("targets", 0, "target", "base_url"): "--base-url",
+    ("targets", 0, "target", "model"): "--model",
     ("workloads", "default", "api"): "--api",
     ("workloads", "default", "prompt_tokens", "plain"): "--prompt-tokens",
     ("workloads", "default", "output_tokens", "plain"): "--output-tokens",
@@ -72,6 +75,32 @@ def configuration(file: Path | None, base_url: str | None, server: ServerOptions
     raise ConfigError("expected either -c FILE or --base-url URL; give one of them")
 
 
+def located(config: Config) -> list[TargetConfig]:
+    """The targets that a command can ask: those with an address that are not passive. Raises ConfigError for none."""
+    found = [target for target in config.servers if not target.passive]
+    if not found:
+        raise ConfigError("the configuration has no target with an address that may be asked; name one with --base-url")
+    return found
+
+
+def shard_of(index: int | None, total: int) -> Shard | None:
+    """Which share of the targets is ours; None: all of them. Raises ConfigError."""
+    if total == 1:
+        if index:
+            raise ConfigError(f"--shard {index}: there is one shard, 0; give --total-shards, or leave it out")
+        return None
+    if index is None:
+        # A StatefulSet's pods are called kneewatch-0, kneewatch-1, ...
+        host = socket.gethostname()
+        ordinal = re.search(r"-([0-9]{1,4})$", host)
+        if ordinal is None:
+            raise ConfigError(f"--total-shards {total}: the host's name, {host}, ends in no number; add --shard")
+        index = int(ordinal[1])
+    if index >= total:
+        raise ConfigError(f"--shard {index}: of {total} shards the last one is {total - 1}; make --total-shards larger")
+    return Shard(index, total)
+
+
 def one_target(config: Config, name: str | None) -> TargetConfig:
     """The target of that name; without a name the only one. Raises ConfigError."""
     if name is not None:
@@ -79,7 +108,7 @@ def one_target(config: Config, name: str | None) -> TargetConfig:
     if len(config.targets) > 1:
         names = ", ".join(target.name for target in config.targets)
         raise ConfigError(f"--target: the configuration has several targets; expected one of {names}")
-    return config.targets[0]
+    return only_located(config.targets[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +202,7 @@ def workload_name(name: str | None, config: Config) -> str | None:
     raise ConfigError(f"--workload {name}: not in the configuration{hint}; expected one of {known}")
 
 
-def check_writable(file: Path | None) -> None:
+def check_writable(file: Path | None, option: str = "--json") -> None:
     """Before minutes of load, whether the result can be kept. Raises ConfigError."""
     if file is None:
         return
@@ -181,7 +210,7 @@ def check_writable(file: Path | None) -> None:
         file.open("a").close()
     except OSError as error:
         raise ConfigError(
-            f"--json {file}: cannot be written ({error.strerror}); give a file in a directory that exists"
+            f"{option} {file}: cannot be written ({error.strerror}); give a file in a directory that exists"
         ) from None
 
 

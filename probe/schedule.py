@@ -93,7 +93,7 @@ class Schedule:
         """
         self._scheduler = AsyncIOScheduler(timezone=ZoneInfo("UTC"))
         self._tasks: dict[str, TaskId] = {}
-        self._running: set[asyncio.Task[object]] = set()
+        self._running: dict[asyncio.Task[object], TaskId] = {}
         self._stopped = False
         self._on_success = on_success
         self._on_problem = on_problem
@@ -126,6 +126,17 @@ class Schedule:
     def running(self) -> bool:
         return bool(self._scheduler.running) and not self._stopped
 
+    async def drop(self, target: str) -> None:
+        """Takes a target's tasks away, cancels those that run, and waits until they have ended."""
+        for name, task in list(self._tasks.items()):
+            if task.target == target:
+                del self._tasks[name]
+                self._scheduler.remove_job(name)
+        ended = [running for running, task in self._running.items() if task.target == target]
+        for running in ended:
+            running.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)
+
     async def stop(self) -> None:
         """Starts nothing any more, cancels what runs, and waits until it has ended."""
         if self.running:
@@ -145,13 +156,13 @@ class Schedule:
         async def tracked() -> None:
             current = asyncio.current_task()
             assert current is not None  # noqa: S101 - a coroutine always runs in a task
-            if self._stopped:
+            if self._stopped or str(task) not in self._tasks:
                 return
-            self._running.add(current)
+            self._running[current] = task
             try:
                 await work()
             finally:
-                self._running.discard(current)
+                self._running.pop(current, None)
 
         self._tasks[str(task)] = task
         when = {"next_run_time": first} if first else {}
@@ -161,12 +172,13 @@ class Schedule:
 
     def _submitted(self, event: JobSubmissionEvent) -> None:
         due = event.scheduled_run_times[-1]
-        self._on_begin(self._tasks[event.job_id].task, max((datetime.now(due.tzinfo) - due).total_seconds(), 0.0))
+        if event.job_id in self._tasks:
+            self._on_begin(self._tasks[event.job_id].task, max((datetime.now(due.tzinfo) - due).total_seconds(), 0.0))
 
     def _heard(self, event: JobEvent) -> None:
-        if self._stopped:
+        task = self._tasks.get(event.job_id)
+        if self._stopped or task is None:
             return  # what was cancelled has not failed
-        task = self._tasks[event.job_id]
         if event.code == EVENT_JOB_EXECUTED:
             self._on_success(task)
         elif event.code == EVENT_JOB_ERROR:

@@ -34,8 +34,8 @@ class Sink(Protocol):
     def users(self, target: str, totals: UsersTotals) -> None:
         """What its users have asked of it so far."""
 
-    def joined(self, target: str, found: CrossChecks) -> None:
-        """What client, server and GPU tell together."""
+    def joined(self, target: str, found: CrossChecks, users: Users | None) -> None:
+        """What client, server and GPU tell together, and what users ask of the server now."""
 
     def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
         """The GPUs were read; None: they could not be."""
@@ -92,7 +92,7 @@ class ServerWatch:
             self._joined.reading(server)
             self._sink.snapshot(self._target, server, self._scraper.seconds, self._scraper.page_bytes)
             self._sink.users(self._target, self._accounts(server))
-        self._sink.joined(self._target, self.checks)
+        self._sink.joined(self._target, self.checks, self.users)
         return self.server
 
     def _accounts(self, server: ServerSnapshot) -> UsersTotals:

@@ -26,6 +26,7 @@ from probe.records import (
     Outcome,
     RequestRecord,
     TargetStatus,
+    Traffic,
     Users,
 )
 from probe.server.scrape import Scraper
@@ -70,11 +71,13 @@ class TargetWatch:
         firing_pages: Callable[[], Awaitable[list[str]]] | None,
         *,
         spent: Callable[[float], int] = lambda _: 0,
+        loaded: Callable[[], None] | None = None,
         ledger: UsersLedger | None = None,
         read_gpus: GpuReader | None = None,
     ) -> None:
-        """`spent`: the tokens of the target's runs that began at a wall time or later. `ledger`: of the server; one of
-        its own where no other target stands for it.
+        """`spent`: the tokens of the target's runs that began at a wall time or later. `loaded` is called when step-up
+        load of it has ended: its server may be that of other targets too. `ledger`: of the server; one of its own where
+        no other target stands for it.
         """
         self.config = target
         self.objectives = config.objectives_of(target)
@@ -94,6 +97,10 @@ class TargetWatch:
         )
         name = target.capacity.workload or target.canary.workload
         self._capacity_load = workload(name, config.workload(name))
+        self._workloads = {name: config.workload(name) for name in ("default", *config.workloads)}
+        self._others: dict[str, Canary] = {}  # those on demand, by their workload
+        self._loaded = loaded or self.load_ended
+        self._hold: str | None = None  # why no load may begin
         self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
         self._ramp: Ramp | None = None
         self._ramp_ended = asyncio.Event()
@@ -135,6 +142,34 @@ class TargetWatch:
             log = _log.info if record.outcome is Outcome.OK else _log.warning
             log("canary changed", target=self.config.name, outcome=record.outcome.value, detail=record.detail)
 
+    async def on_demand(self, name: str | None) -> RequestRecord:
+        """One request now, as a canary is one; `name`: of its workload, the canary's own unless said.
+
+        Raises KeyError for a workload that is not configured.
+        """
+        name = self.config.canary.workload if name is None else name
+        if name not in self._others:
+            load = workload(name, self._workloads[name])
+            self._others[name] = Canary(
+                self.config.name,
+                self.config.model,
+                self._client,
+                requests(load),
+                objectives=self.objectives,
+                clock=self._clock,
+                traffic=Traffic.ONDEMAND,
+            )
+        async with self._reads.ours():
+            record = await self._others[name].run_once()
+            self._record(record)
+        return record
+
+    def hold_load(self, why: str | None) -> None:
+        """Lets no step-up load begin, and ends what runs; None: it may begin again."""
+        if why is not None and self._ramp is not None:
+            self._ramp.stop("interrupt", why)
+        self._hold = why
+
     async def scrape(self) -> None:
         """One reading of the server's metrics."""
         server = await self._reads.scrape()
@@ -158,18 +193,25 @@ class TargetWatch:
 
         `confirms`: the id of the run that it repeats.
         """
-        async with AsyncExitStack() as held:
-            try:
-                await held.enter_async_context(self._lock())
-            except LockError as error:
-                self._refused(error.reason, str(error))
-                return None
-            known = self._measured.capacity if self._measured is not None else None
-            permit = await self._permission.ask(self._reads.read, known)
-            if permit.verdict.go:
-                return await self._load(permit, confirms)
-            self._refused(permit.verdict.reason or "", permit.verdict.detail)
+        if self._hold is not None:
+            self._refused("rollout", self._hold)
             return None
+        try:
+            async with AsyncExitStack() as held:
+                try:
+                    await held.enter_async_context(self._lock())
+                except LockError as error:
+                    self._refused(error.reason, str(error))
+                    return None
+                known = self._measured.capacity if self._measured is not None else None
+                permit = await self._permission.ask(self._reads.read, known)
+                if permit.verdict.go:
+                    return await self._load(permit, confirms)
+                self._refused(permit.verdict.reason or "", permit.verdict.detail)
+        except LockError as error:  # lost on the way: the run was cancelled, and has been reported
+            self._refusal = str(error)
+            _log.warning("capacity run ended", target=self.config.name, detail=str(error))
+        return None
 
     async def forecast(self) -> float | None:
         """The capacity by live traffic alone, as far as that tells it.
@@ -248,6 +290,7 @@ class TargetWatch:
                 result = replace(await self._run(ramp, workers, confirms), confirms=confirms)
         self._refusal = None
         self.restore(result)
+        self._loaded()
         self._sink.result(result)
         _log.info(
             "capacity run ended",
@@ -261,15 +304,17 @@ class TargetWatch:
         return result
 
     async def _run(self, ramp: Ramp, workers: Workers, confirms: str | None) -> CapacityResult:
-        """Its result. What breaks it is raised, after what was measured until then has been reported."""
+        """Its result. What breaks or cancels it is raised, after what was measured until then has been reported."""
         self._ramp = ramp
         self._ramp_ended.clear()
         try:
             async with workers, self._reads.ours(load=True):
                 return await ramp.run()
-        except Exception as error:
-            ramp.stop("error", type(error).__name__)
+        except (Exception, asyncio.CancelledError) as error:
+            cancelled = isinstance(error, asyncio.CancelledError)
+            ramp.stop("interrupt" if cancelled else "error", "cancelled" if cancelled else type(error).__name__)
             # Load that ran is accounted for, whatever broke.
+            self._loaded()
             self._sink.result(replace(await ramp.result(), confirms=confirms))
             raise
         finally:
@@ -305,10 +350,10 @@ class TargetWatch:
             capacity_state="running" if self._ramp is not None else self._refusal,
         )
 
-    async def end_load(self) -> None:
+    async def end_load(self, why: str) -> None:
         """Cancels step-up load at once, and waits until the run has been reported."""
         if self._ramp is not None:
-            self._ramp.stop("interrupt", "shutting down")
+            self._ramp.stop("interrupt", why)
             await self._ramp_ended.wait()
 
     async def close(self) -> None:

@@ -58,7 +58,7 @@ _BOUNDS: Mapping[Series, Sequence[float]] = {
 _CONSTANT = frozenset(
     {
         names.OBJECTIVE_RATIO, names.OBJECTIVE_SECONDS, names.USERS_OBJECTIVE_SECONDS, names.SERVER_INFO,
-        names.SERVER_STARTED, names.BUILD_INFO, names.CONFIG_HASH, names.CONFIG_VALID, names.STARTED,
+        names.SERVER_STARTED, names.BUILD_INFO, names.CONFIG_HASH, names.CONFIG_TAKEN, names.STARTED,
         names.TASK_INTERVAL, names.SERVER_UP, names.GPU_UP, names.GPU_COUNT, names.AMBIGUOUS, names.STALLED,
         names.KNEE_SHIFTED, names.BOTTLENECK, names.CAPACITY_FINGERPRINT, names.KNEE_BASELINE_SINCE, names.TARGET_UP,
         names.SERVER_ADAPTER, names.KV_PRESSURE,

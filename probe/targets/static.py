@@ -39,6 +39,10 @@ def engine_of(target: TargetConfig) -> str | None:
 
 def lock(config: Config, target: TargetConfig, clock: Clock) -> Lock:
     """What keeps other probers from loading the target's server."""
+    if config.lease is not None:
+        from probe.load.lease import KubernetesLease  # noqa: PLC0415 - memory that only this option needs
+
+        return KubernetesLease(server_of(target), config.lease.namespace, clock)
     return FileLock(server_of(target), config.lock_dir, clock)
 
 

@@ -57,6 +57,7 @@ ELSEWHERE = {
 NOWHERE = {
     names.GPU_NEIGHBOUR: "told of five minutes without users",
     names.MODEL_RESIDUAL: "a run that measures after a forecast, which is made of minutes of traffic",
+    **dict.fromkeys((names.SHARD, names.SHARDS), "several Kneewatches that share targets: this one has all"),
     names.GUARD_TRIPS: "a run that the guard stops: the stand-in takes what it is sent",
 }
 
@@ -92,6 +93,12 @@ def _configuration(folder: Path, works: str, tells: str, gpus: str) -> dict[str,
                 "gpu": {"dcgm_urls": [f"{gpus}/metrics"], "every": "1s"},
             },
             {**common, "name": TELLS, "base_url": tells, "passive": True},
+            {
+                **common,
+                "name": "found",
+                "discover": {"file": {"files": [str(folder / "servers.json")]}},
+                "passive": True,
+            },
             {**common, "name": GONE, "base_url": gone, "canary": canary, "capacity": capacity},
         ],
     }
@@ -110,6 +117,7 @@ def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
         stub_server(200, gpus) as dcgm,
         _users(sim.base_url),
     ):
+        (folder / "servers.json").write_text(json.dumps([{"targets": [page.removeprefix("http://")]}]))
         running = Monitor(_configuration(folder, sim.base_url, page, dcgm), folder)
         _a_fortnight_of_results(running.config_file, folder)
         with running:
@@ -222,7 +230,7 @@ def test_the_fleet_is_a_row_for_each_target_and_the_dead_one_is_first(
     (order,) = by_id["sortBy"]["sort"]
     (rank,) = [one["expr"] for one in table["targets"] if order == {"field": f"Value #{one['refId']}", "desc": True}]
     ranked = sorted(((value, labels["target"]) for labels, value in prometheus.query(rank)), reverse=True)
-    assert {target for _, target in ranked} == {WORKS, TELLS, GONE}
+    assert {target.partition("/")[0] for _, target in ranked} == {WORKS, TELLS, GONE, "found"}
     assert ranked[0][1] == GONE
     for one in table["targets"]:
         # A second row for a target would be two answers to one question.

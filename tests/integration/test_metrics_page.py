@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporters import names
 from exporters.capacity import CapacityExporter
+from exporters.discovery import DiscoveryExporter
 from exporters.gpu import GpuExporter
 from exporters.health import HealthExporter
 from exporters.joined import JoinedExporter
@@ -84,12 +85,18 @@ def _whole_page() -> Page:
     baseline = Baseline(requests_per_second=12.0, count=28, since_s=WALL_S, noise_ratio=0.03)
     fired = dict.fromkeys(SHIFT_METHODS, False) | {"median_of_3": True}
     capacity.compare(result(), Shift(ratio=-0.125, baseline=baseline, fired=fired, since_s=WALL_S))
-    health = HealthExporter(registry, "1.2.3", "0123456789ab")
+    health = HealthExporter(registry, "1.2.3")
+    health.configured("0123456789ab", WALL_S)
     health.expect("canary", "a", 15.0, WALL_S)
     health.failed("canary", "a")
     health.late("canary", 0.002)
     health.loop_lag(0.002)
-    return Page(registry, (client.relay, server.relay, users.relay, joined.relay, gpus.relay))
+    discovery = DiscoveryExporter(registry, (1, 3))
+    discovery.announce(["pods"])
+    discovery.found("pods", 2)
+    discovery.describe("pods/a", "pods", {"app.kubernetes.io/name": 'odd "name"'})
+    relays = (client.relay, server.relay, users.relay, joined.relay, gpus.relay, discovery.relay)
+    return Page(registry, relays)
 
 
 def _page(accept: str = "") -> str:
@@ -116,7 +123,8 @@ def test_every_series_is_in_the_list_with_its_kind_and_labels() -> None:
         assert family.type == series.kind, family.name
         assert family.documentation == series.help
         for sample in family.samples:
-            assert set(sample.labels) - {"le"} <= set(series.labels), sample.name
+            own = {label for label in sample.labels if series is names.TARGET_INFO and label.startswith("label_")}
+            assert set(sample.labels) - {"le"} - own <= set(series.labels), sample.name
 
 
 def test_every_series_of_the_list_is_on_the_page() -> None:
@@ -168,17 +176,18 @@ def test_a_target_has_fewer_than_500_series_for_each_workload() -> None:
     }
     app = App(config_from(raw, "test"), SystemClock())
     for outcome in Outcome:
-        app.record(record(outcome=outcome))
-        app.record(record(outcome=outcome, traffic=Traffic.CAPACITY))
+        app.measurements.record(record(outcome=outcome))
+        app.measurements.record(record(outcome=outcome, traffic=Traffic.CAPACITY))
     told = engines.parse(VLLM_PAGE.read_text(), 0, WALL_S)
-    app.snapshot("a", told, 0.01, 5000)
-    app.users("a", UsersTotals(5.0, 100.0, 50.0, told.histograms))
+    app.measurements.snapshot("a", told, 0.01, 5000)
+    app.measurements.users("a", UsersTotals(5.0, 100.0, 50.0, told.histograms))
     signs = dict.fromkeys(SIGNS, False)
-    app.joined("a", CrossChecks(dict.fromkeys(METHODS, 0.1), 0.1, {"prompt": 1.0, "output": 1.0}, 0.1, 0.0, signs))
+    checks = CrossChecks(dict.fromkeys(METHODS, 0.1), 0.1, {"prompt": 1.0, "output": 1.0}, 0.1, 0.0, signs)
+    app.measurements.joined("a", checks, Users(3.0, 200.0))
     for stopped in ("done", "guard", "budget", "interrupt"):
-        app.result(result(result_id=stopped, stopped=Stopped(stopped, "queue")))
+        app.measurements.result(result(result_id=stopped, stopped=Stopped(stopped, "queue")))
     for night in range(10):
-        app.result(result(result_id=f"night {night}", started_s=WALL_S + night * 86400))
+        app.measurements.result(result(result_id=f"night {night}", started_s=WALL_S + night * 86400))
     page = app.page.render()[0].decode()
     series = [line for line in page.splitlines() if 'target="a"' in line]
     assert any("kneewatch_server_ttft_seconds_bucket" in line for line in series)

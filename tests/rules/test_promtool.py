@@ -21,18 +21,30 @@ CASES = sorted(HERE.glob("*.test.yml"))
 pytestmark = pytest.mark.prometheus
 
 
+def _name(case: Path) -> str:
+    return case.name.removesuffix(".test.yml")
+
+
+def _config(case: Path) -> Path:
+    """What the case's rules are generated from."""
+    own = HERE / f"config-{_name(case)}.yml"
+    return own if own.exists() else HERE / "config.yml"
+
+
 @pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    (path,) = build.write(load_config(HERE / "config.yml"), tmp_path_factory.mktemp("rules"))
-    return path
+def rules(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
+    """The rules by what they are generated from."""
+    configs = {_config(case) for case in CASES}
+    return {file: build.write(load_config(file), tmp_path_factory.mktemp("rules"))[0] for file in sorted(configs)}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda path: path.name.removesuffix(".test.yml"))
-def test_alerts_fire_when_they_must_and_only_then(case: Path, rules: Path, promtool: str) -> None:
-    shutil.copy(case, rules.parent)
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_alerts_fire_when_they_must_and_only_then(case: Path, rules: dict[Path, Path], promtool: str) -> None:
+    folder = rules[_config(case)].parent
+    shutil.copy(case, folder)
     run = subprocess.run(
         [promtool, "test", "rules", case.name],
-        cwd=rules.parent,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
@@ -41,16 +53,16 @@ def test_alerts_fire_when_they_must_and_only_then(case: Path, rules: Path, promt
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_prometheus_accepts_the_rules(rules: Path, promtool: str) -> None:
-    run = subprocess.run([promtool, "check", "rules", rules], capture_output=True, text=True, check=False, timeout=60)
+def test_prometheus_accepts_the_rules(rules: dict[Path, Path], promtool: str) -> None:
+    command = [promtool, "check", "rules", *rules.values()]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "duplicate" not in run.stdout + run.stderr
 
 
-def test_every_alert_has_a_firing_and_a_quiet_case(rules: Path) -> None:
-    alerts = {
-        rule["alert"] for g in yaml.safe_load(rules.read_text())["groups"] for rule in g["rules"] if "alert" in rule
-    }
+def test_every_alert_has_a_firing_and_a_quiet_case(rules: dict[Path, Path]) -> None:
+    groups = [group for path in rules.values() for group in yaml.safe_load(path.read_text())["groups"]]
+    alerts = {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
     fires: set[str] = set()
     for case in CASES:
         fires.update(re.findall(r'labels: .*alertname="(\w+)"', case.read_text()))

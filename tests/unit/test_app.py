@@ -1,7 +1,10 @@
 """The monitor whole: wired, served, restarted, and ended while it measures. By a signal: tests/integration."""
 
 import asyncio
+import json
+import os
 import re
+import signal
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -11,6 +14,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+import yaml
 from example_records import WALL_S, no_knee, record, result, snapshot
 from fake_prometheus import prometheus
 from prometheus_client import REGISTRY, generate_latest
@@ -19,9 +23,9 @@ from standin import Standin, free_port, standin
 from probe.app import App
 from probe.capacity.fingerprint import as_number, figure
 from probe.clock import SystemClock
-from probe.config import Config, config_from
+from probe.config import Config, config_from, load_config
 from probe.errors import ConfigError
-from probe.records import Capacity, CapacityResult
+from probe.records import Capacity, CapacityResult, Outcome
 from probe.store import Store
 from probe.watch import TargetWatch
 
@@ -149,8 +153,8 @@ def test_a_target_without_a_capacity_section_gets_no_step_up_load() -> None:
 def test_two_monitors_in_one_process_share_nothing() -> None:
     one = App(_config("http://127.0.0.1:9", name="one", model="m"), SystemClock())
     two = App(_config("http://127.0.0.1:9", name="two", model="m"), SystemClock())
-    one.record(record(target="one"))
-    one.result(result(target="one"))
+    one.measurements.record(record(target="one"))
+    one.measurements.result(result(target="one"))
     page = _page(two)
     assert '"one"' not in page
     assert two.results() == []
@@ -161,8 +165,8 @@ def test_two_monitors_in_one_process_share_nothing() -> None:
 def test_a_knee_is_shown_again_after_a_restart(tmp_path: Path) -> None:
     store = tmp_path / "kneewatch.db"
     first = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
-    first.result(result())
-    first._store.close()
+    first.measurements.result(result())
+    first.measurements.store.close()
     again = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
     page = _page(again)
     assert re.search(r'kneewatch_capacity_requests_per_second{[^}]*target="a"[^}]*} 10.0', page)
@@ -178,10 +182,10 @@ def test_after_a_restart_a_forecast_stands_beside_what_was_measured(tmp_path: Pa
     store = tmp_path / "kneewatch.db"
     first = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
     for day in range(10):
-        first.result(_night(day, 40.0))
+        first.measurements.result(_night(day, 40.0))
     forecast = _night(10, 20.0)
-    first.result(replace(forecast, capacity=replace(forecast.capacity, mode="forecast")))
-    first._store.close()
+    first.measurements.result(replace(forecast, capacity=replace(forecast.capacity, mode="forecast")))
+    first.measurements.store.close()
     again = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
     for app in (first, again):
         assert sorted(_said(app, "capacity_requests_per_second")) == [20.0, 40.0]
@@ -193,7 +197,7 @@ def test_after_a_restart_a_forecast_stands_beside_what_was_measured(tmp_path: Pa
     known = again.watches["a"]._measured
     assert known is not None, "live load is judged by what was measured"
     assert known.capacity.mode == "verified"
-    again._store.close()
+    again.measurements.store.close()
 
 
 def test_a_run_is_no_users_load_for_any_target_of_its_server() -> None:
@@ -204,7 +208,7 @@ def test_a_run_is_no_users_load_for_any_target_of_its_server() -> None:
     for watch in app.watches.values():
         for at_s in (0, 60):
             watch._permission.reading(replace(snapshot(generation_tokens=9.0 * at_s), at_ns=at_s * 10**9))
-    app.result(result(target="a"))
+    app.watches["a"]._loaded()  # what a run calls when it has ended
     assert [watch._permission._live.users() is None for watch in app.watches.values()] == [True, True, False]
 
 
@@ -223,31 +227,31 @@ def test_a_knee_is_compared_with_its_baseline_also_after_a_restart(tmp_path: Pat
     store = tmp_path / "kneewatch.db"
     app = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
     for day in range(9):
-        app.result(_night(day, 40.0))
+        app.measurements.result(_night(day, 40.0))
         assert _said(app, "knee_shifted") == []
-        assert not app.dropped(_night(day, 40.0))
+        assert not app.measurements.dropped(_night(day, 40.0))
     low = _night(9, 30.0)
-    app.result(low)
-    assert app.dropped(low)
+    app.measurements.result(low)
+    assert app.measurements.dropped(low)
     assert _said(app, "knee_shift_ratio") == [pytest.approx(-0.25)]
     assert _said(app, "knee_shifted") == [0.0] * 4
     again = _night(9, 31.0, confirms=low.id)
-    app.result(again)
-    assert not app.dropped(again)
-    app._store.close()
+    app.measurements.result(again)
+    assert not app.measurements.dropped(again)
+    app.measurements.store.close()
     restarted = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
     for one in (app, restarted):
         assert sorted(_said(one, "knee_shifted")) == [0.0, 0.0, 0.0, 1.0]
         assert _said(one, "knee_baseline_requests_per_second") == [pytest.approx(40.0)]
-    restarted._store.close()
+    restarted.measurements.store.close()
 
 
 def test_a_run_without_a_knee_changes_no_comparison() -> None:
     app = App(_config("http://127.0.0.1:9", capacity=VERIFY), SystemClock())
     for day in range(10):
-        app.result(_night(day, 40.0))
+        app.measurements.result(_night(day, 40.0))
     before = _said(app, "knee_shift_ratio")
-    app.result(result(result_id="none", started_s=WALL_S + 1e6, capacity=no_knee()))
+    app.measurements.result(result(result_id="none", started_s=WALL_S + 1e6, capacity=no_knee()))
     assert _said(app, "knee_shift_ratio") == before != []
 
 
@@ -267,7 +271,7 @@ def test_with_an_empty_store_the_history_is_what_prometheus_remembers() -> None:
     with prometheus({"status": "success", "data": {"resultType": "matrix", "result": answer}}) as (url, queries):
         app = App(_config("http://127.0.0.1:9", capacity=VERIFY, prometheus=url), SystemClock())
         asyncio.run(app._recall("a"))
-        app.result(_night(9, 30.0))
+        app.measurements.result(_night(9, 30.0))
         asyncio.run(app._recall("a"))
     assert _said(app, "knee_shift_ratio") == [pytest.approx(-0.25)]
     assert len(queries) == 1, "what is known is not asked for again"
@@ -278,16 +282,16 @@ def test_without_store_and_with_a_prometheus_that_is_down_the_history_begins_now
         _config("http://127.0.0.1:9", capacity=VERIFY, prometheus=f"http://127.0.0.1:{free_port()}"), SystemClock()
     )
     asyncio.run(app._recall("a"))
-    app.result(_night(0, 40.0))
+    app.measurements.result(_night(0, 40.0))
     assert _said(app, "capacity_requests_per_second") == [40.0]
 
 
 def test_a_history_that_cannot_be_written_costs_no_series() -> None:
     """A full disk takes the history; the figure that the run has paid for is still told."""
     app = App(_config("http://127.0.0.1:9", capacity=VERIFY), SystemClock())
-    app._store.close()
+    app.measurements.store.close()
     with suppress(Exception):
-        app.result(result())
+        app.measurements.result(result())
     page = _page(app)
     assert 'kneewatch_capacity_runs_total{target="a",outcome="done"} 1.0' in page
 
@@ -356,5 +360,187 @@ def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends
         await app._schedule.stop()
         await asyncio.gather(*waiting)
         assert ran == 4
+
+    asyncio.run(run())
+
+
+# What comes, changes and goes while it runs.
+
+
+def _target(url: str, name: str, **more: Any) -> dict[str, Any]:
+    canary = {"every": "1s", "workload": "short", "timeout": "2s"}
+    return {"name": name, "base_url": url, "scrape": "200ms", "canary": canary, **more}
+
+
+def _file(path: Path, *targets: dict[str, Any], **top: Any) -> Path:
+    raw = {"listen": "127.0.0.1:0", "workloads": {"short": {"prompt_tokens": 8, "output_tokens": 3}}, **top}
+    path.write_text(yaml.safe_dump({**raw, "targets": list(targets)}))
+    return path
+
+
+def _names(app: App) -> list[str]:
+    return [status.name for status in app.statuses()]
+
+
+def test_a_reload_keeps_what_is_unchanged_and_makes_the_rest_so(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with standin() as server:
+            kept, goes = _target(server.url, "kept"), _target(server.url, "goes")
+            changes = _target(server.url, "changes")
+            file = _file(tmp_path / "kneewatch.yml", goes, kept, changes)
+            app = App(load_config(file), SystemClock(), file)
+
+            async def work(url: str) -> None:
+                await _until(lambda: all(status.recent for status in app.statuses()))
+                before = dict(app.watches)
+                count = len(app.watches["kept"].status().recent)
+                _file(file, kept, _target(server.url, "changes", scrape="300ms"), _target(server.url, "new"))
+                assert await app.reload() is None
+                assert _names(app) == ["kept", "changes", "new"]
+                assert app.watches["kept"] is before["kept"]
+                assert app.watches["changes"] is not before["changes"]
+                await _until(lambda: len(app.watches["kept"].status().recent) > count)
+                await _until(lambda: all(status.recent and status.server for status in app.statuses()))
+                page = (await _get(f"{url}/metrics")).text
+                assert 'target="goes"' not in page
+                assert 'kneewatch_target_up{target="new"} 1.0' in page
+                tasks = {str(job.id) for job in app._schedule._scheduler.get_jobs()}
+                assert tasks == {f"{task}:{name}" for task in ("canary", "scrape", "forecast") for name in _names(app)}
+
+            await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_a_configuration_that_is_refused_changes_nothing_and_is_told(tmp_path: Path) -> None:
+    async def run() -> None:
+        gone = _target("http://127.0.0.1:9", "a")
+        file = _file(tmp_path / "kneewatch.yml", gone)
+        app = App(load_config(file), SystemClock(), file)
+
+        async def work(url: str) -> None:
+            watch = app.watches["a"]
+            file.write_text("nonsense: 1\n")
+            refused = await app.reload()
+            assert refused is not None
+            assert "nonsense: unknown key" in refused
+            assert "kneewatch_config_last_reload_successful 0.0" in (await _get(f"{url}/metrics")).text
+            _file(file, gone, listen="127.0.0.1:1")
+            assert await app.reload() == (
+                f"{file}: listen: cannot change while Kneewatch runs; restart it, or change it back"
+            )
+            file.unlink()
+            assert await app.reload() is not None
+            assert app.watches == {"a": watch}
+            _file(file, gone)
+            assert await app.reload() is None
+            assert app.watches == {"a": watch}
+            assert "kneewatch_config_last_reload_successful 1.0" in (await _get(f"{url}/metrics")).text
+
+        await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_sighup_takes_the_configuration_anew(tmp_path: Path) -> None:
+    async def run() -> None:
+        file = _file(tmp_path / "kneewatch.yml", _target("http://127.0.0.1:9", "a"))
+        app = App(load_config(file), SystemClock(), file)
+
+        async def work(_: str) -> None:
+            _file(file, _target("http://127.0.0.1:9", "b"))
+            os.kill(os.getpid(), signal.SIGHUP)
+            await _until(lambda: _names(app) == ["b"])
+
+        await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_a_target_that_goes_takes_its_load_with_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with standin() as server:
+            stays = _target("http://127.0.0.1:9", "stays")
+            loads = _target(server.url, "loads", capacity=VERIFY)
+            file = _file(tmp_path / "kneewatch.yml", stays, loads)
+            app = App(load_config(file), SystemClock(), file)
+
+            async def work(_: str) -> None:
+                watch = app.watches["loads"]
+                await _until(lambda: bool(watch.status().recent))
+                app.measure_capacity_in("loads", 0)
+                await _until(lambda: watch.status().capacity_state == "running" and server.driver.engine.running > 1)
+                _file(file, stays)
+                async with asyncio.timeout(5):
+                    assert await app.reload() is None
+                assert server.driver.engine.running == 0
+                (found,) = app.results("loads")
+                assert found.stopped.reason == "the target is not watched any more"
+
+            await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_servers_that_are_found_are_watched_for_as_long_as_they_are_there(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with standin() as one, standin() as two:
+            listed = tmp_path / "targets.json"
+
+            def found(*servers: Standin, revision: str = "1") -> None:
+                addresses = [server.url.removeprefix("http://") for server in servers]
+                listed.write_text(json.dumps([{"targets": addresses, "labels": {"team": "search", "rev": revision}}]))
+
+            found(one)
+            template = _target("", "pods", discover={"file": {"files": [str(listed)], "every": "1s"}})
+            del template["base_url"]
+            file = _file(tmp_path / "kneewatch.yml", template)
+            app = App(load_config(file), SystemClock(), file)
+            assert _names(app) == []
+
+            async def work(url: str) -> None:
+                first, second = (f"pods/{server.url.removeprefix('http://')}" for server in (one, two))
+                await _until(lambda: _names(app) == [first] and bool(app.statuses()[0].recent))
+                watch = app.watches[first]
+                page = (await _get(f"{url}/metrics")).text
+                assert 'kneewatch_discovered_targets{target="pods"} 1.0' in page
+                assert f'kneewatch_target_info{{target="{first}",discovery="pods",label_rev="1"' in page
+                assert f'kneewatch_target_up{{target="{first}"}} 1.0' in page
+                found(one, two, revision="2")
+                await _until(lambda: sorted(_names(app)) == sorted([first, second]))
+                assert app.watches[first] is watch
+                await _until(lambda: all(status.recent for status in app.statuses()))
+                listed.write_text("no JSON")
+                await _until(lambda: 'discovery_failing{target="pods"} 1.0' in _page(app))
+                assert len(app.watches) == 2, "what it said before stands"
+                found(two)
+                await _until(lambda: _names(app) == [second])
+                page = (await _get(f"{url}/metrics")).text
+                assert first not in page
+                assert 'discovery_failing{target="pods"} 0.0' in page
+                _file(file, _target(one.url, "alone"))
+                assert await app.reload() is None
+                assert _names(app) == ["alone"]
+                assert '"pods' not in (await _get(f"{url}/metrics")).text
+
+            await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_on_demand_asks_a_configured_target_alone() -> None:
+    async def run() -> None:
+        async with standin() as server:
+            app = App(_config(server.url), SystemClock())
+
+            async def work(_: str) -> None:
+                asked = await app.on_demand("a", None)
+                assert asked.outcome is Outcome.OK
+                assert 'traffic="ondemand",outcome="ok"} 1.0' in _page(app)
+                for unknown in (("b", None), ("a", "b")):
+                    with pytest.raises(KeyError):
+                        await app.on_demand(*unknown)
+
+            await _while_running(app, work)
 
     asyncio.run(run())

@@ -310,3 +310,36 @@ def test_a_first_run_may_be_put_off_and_how_late_a_task_begins_is_told() -> None
     ((task, late_s),) = late
     assert task == "canary"
     assert 0 <= late_s < 5
+
+
+def test_a_target_that_is_dropped_has_no_task_any_more_and_the_others_go_on() -> None:
+    heard, hanging, other = Heard(), Work(_forever), Work()
+
+    async def run() -> None:
+        schedule = heard.schedule()
+        schedule.every(CANARY, 0.1, hanging)
+        schedule.every(TaskId("scrape", "a"), 0.1, Work())
+        schedule.every(TaskId("canary", "ab"), 0.1, other)
+        schedule.start()
+        await asyncio.sleep(0.3)
+        assert hanging.at_once == 1
+        await asyncio.wait_for(schedule.drop("a"), 5)
+        assert hanging.at_once == 0, "what ran was cancelled, and has ended"
+        began = len(other.began)
+        heard.succeeded.clear()
+        heard.problems.clear()
+        await asyncio.sleep(0.5)
+        assert len(other.began) > began
+        assert {task.target for task in heard.succeeded} == {"ab"}
+        assert [problem for problem in heard.problems if problem[0].target == "a"] == [], "it has not failed"
+        again = Work()
+        schedule.every(CANARY, 0.1, again)
+        await asyncio.sleep(0.5)
+        assert again.ended, "it may come again"
+        await schedule.stop()
+
+    asyncio.run(run())
+
+
+async def _forever() -> None:
+    await asyncio.Event().wait()

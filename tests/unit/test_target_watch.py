@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Awaitable, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +38,7 @@ from probe.records import (
     ServerSnapshot,
     Stopped,
     Traffic,
+    Users,
     UsersTotals,
 )
 from probe.server.scrape import REASONS
@@ -53,6 +56,7 @@ class FakeSink:
     reasons: list[str] = field(default_factory=list)
     totals: UsersTotals | None = None
     checks: CrossChecks | None = None
+    live: Users | None = None
     read_gpus: list[GpuSnapshot | None] = field(default_factory=list)
     results: list[CapacityResult] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
@@ -78,9 +82,9 @@ class FakeSink:
         assert target == "a"
         self.totals = totals
 
-    def joined(self, target: str, found: CrossChecks) -> None:
+    def joined(self, target: str, found: CrossChecks, users: Users | None) -> None:
         assert target == "a"
-        self.checks = found
+        self.checks, self.live = found, users
 
     def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
         assert target == "a"
@@ -683,7 +687,7 @@ def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) ->
                 await asyncio.sleep(0.01)
         assert watch.status().capacity_state == "running"
         async with asyncio.timeout(1):
-            await watch.end_load()
+            await watch.end_load("shutting down")
             await run
         (result,) = sink.results
         assert (result.stopped.by, result.stopped.reason) == ("interrupt", "shutting down")
@@ -699,7 +703,7 @@ def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) ->
 def test_without_a_run_there_is_nothing_to_end(host: Host) -> None:
     async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         async with asyncio.timeout(0.5):
-            await watch.end_load()
+            await watch.end_load("shutting down")
 
     _against(host, work)
 
@@ -718,7 +722,7 @@ def test_a_run_that_breaks_is_reported_and_the_next_one_can_start(host: Host) ->
         await asyncio.gather(run, return_exceptions=True)
         assert watch.status().capacity_state != "running"
         async with asyncio.timeout(0.5):
-            await watch.end_load()
+            await watch.end_load("shutting down")
         await asyncio.sleep(0.05)
         assert server.driver.engine.running == 0
         assert [result.stopped.by for result in sink.results] == ["error"]
@@ -759,10 +763,46 @@ def test_during_a_run_the_server_is_locked_and_afterwards_it_is_free(host: Host)
                 await asyncio.sleep(0.01)
         with pytest.raises(LockError, match="another prober"):
             await FileLock(server_key(server.url), None, SystemClock()).__aenter__()
-        await watch.end_load()
+        await watch.end_load("shutting down")
         await run
         async with FileLock(server_key(server.url), None, SystemClock()):
             assert len(sink.results) == 1
+
+    _against(host, work, capacity={"mode": "verify", "concurrency": [4], "step": "30s"})
+
+
+def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host: Host) -> None:
+    """As a Lease may be (probe/load/lease.py)."""
+
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        lost_at: list[float] = []
+
+        @asynccontextmanager
+        async def lost() -> AsyncIterator[None]:
+            try:
+                async with asyncio.timeout(None) as until:
+                    asyncio.get_running_loop().call_later(1.5, lose, until)
+                    yield
+            except TimeoutError:
+                raise LockError("the lease is lost: somebody has deleted it", "lost_lock") from None
+
+        def lose(until: asyncio.Timeout) -> None:
+            assert server.driver.engine.running, "it is lost under load"
+            lost_at.append(time.monotonic())
+            until.reschedule(0.0)
+
+        watch._lock = lost  # type: ignore[assignment]
+        await watch.canary()
+        run = asyncio.create_task(watch.capacity())
+        async with asyncio.timeout(10):
+            while not lost_at or server.driver.engine.running:  # noqa: ASYNC110 - another task changes it
+                await asyncio.sleep(0.01)
+        assert time.monotonic() - lost_at[0] < 3.0
+        await asyncio.wait_for(run, 10)
+        (result,) = sink.results
+        assert (result.stopped.by, result.stopped.reason) == ("interrupt", "cancelled")
+        assert result.cost.requests > 0
+        assert watch.status().capacity_state == "the lease is lost: somebody has deleted it"
 
     _against(host, work, capacity={"mode": "verify", "concurrency": [4], "step": "30s"})
 
@@ -838,3 +878,48 @@ def test_a_server_that_restarted_just_now_has_no_run(host: Host) -> None:
         assert server.generated == 1
 
     _against(host, work)
+
+
+# On demand.
+
+
+def test_a_request_on_demand_is_a_canary_of_any_workload_and_is_counted_apart(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        own = await watch.on_demand(None)
+        other = await watch.on_demand("default")
+        again = await watch.on_demand("short")
+        assert sink.records == [own, other, again]
+        assert [r.outcome for r in sink.records] == [Outcome.OK] * 3
+        assert {r.traffic for r in sink.records} == {Traffic.ONDEMAND}
+        assert [(r.prompt_tokens, r.output_tokens) for r in sink.records] == [(8, 3), (256, 128), (8, 3)]
+        assert watch.status().recent == (), "the strip of canaries shows what was to be expected"
+        with pytest.raises(KeyError):
+            await watch.on_demand("long")
+        assert server.generated == 3
+
+    _against(host, work)
+
+
+# Held back.
+
+
+def test_while_load_is_held_back_none_begins_and_what_runs_ends(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        watch.hold_load("a rollout is under way: pods of 2 revisions")
+        await watch.capacity()
+        assert (sink.refusals, sink.results, server.generated) == (["rollout"], [], 1)
+        state = watch.status().capacity_state
+        assert state == "rollout: a rollout is under way: pods of 2 revisions"
+        watch.hold_load(None)
+        run = asyncio.create_task(watch.capacity())
+        async with asyncio.timeout(10):
+            while watch.status().capacity_state != "running":  # noqa: ASYNC110 - another task changes it
+                await asyncio.sleep(0.01)
+        watch.hold_load("the pod is not ready")
+        await asyncio.wait_for(run, 10)
+        (result,) = sink.results
+        assert (result.stopped.by, result.stopped.reason) == ("interrupt", "the pod is not ready")
+        assert watch._permission._live.users() is None, "what the server counted is not the users' alone"
+
+    _against(host, work, capacity={"mode": "verify", "concurrency": [1], "step": "30s"})

@@ -1,10 +1,11 @@
 """Options to what they stand for, and the lines that say which option is wrong."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from probe.config import CapacityConfig, Config, config_from
+from probe.config import CapacityConfig, Config, config_from, load_config
 from probe.errors import ConfigError
 from probe.load.plan import Steps
 from probe.options import (
@@ -13,13 +14,16 @@ from probe.options import (
     check_writable,
     concurrency_steps,
     configuration,
+    located,
     one_target,
     rate_steps,
+    shard_of,
     share,
     steps,
     workload_name,
 )
 from probe.records import Api
+from probe.roster import Shard
 
 URL = "http://127.0.0.1:9"
 
@@ -210,3 +214,69 @@ def test_a_result_that_could_not_be_kept_is_known_before_the_load(tmp_path: Path
     check_writable(tmp_path / "new.json")
     with pytest.raises(ConfigError, match=r"--json .*cannot be written"):
         check_writable(tmp_path / "missing" / "new.json")
+
+
+# Shards.
+
+
+def test_without_shards_all_targets_are_ours() -> None:
+    assert shard_of(None, 1) is None
+    assert shard_of(0, 1) is None
+
+
+@pytest.mark.parametrize(("host", "index"), [("kneewatch-0", 0), ("kneewatch-2", 2), ("team-7-kneewatch-1", 1)])
+def test_a_stateful_set_numbers_its_pods(monkeypatch: pytest.MonkeyPatch, host: str, index: int) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    assert shard_of(None, 3) == Shard(index, 3)
+    assert shard_of(1, 3) == Shard(1, 3), "what is said goes first"
+
+
+@pytest.mark.parametrize(
+    ("host", "index", "total", "line"),
+    [
+        ("laptop", None, 2, "--total-shards 2: the host's name, laptop, ends in no number; add --shard"),
+        (
+            "kneewatch-7d9f8b-x2z",
+            None,
+            2,
+            "--total-shards 2: the host's name, kneewatch-7d9f8b-x2z, ends in no number;",
+        ),
+        ("kneewatch-3", None, 3, "--shard 3: of 3 shards the last one is 2; make --total-shards larger"),
+        ("laptop", 2, 2, "--shard 2: of 2 shards the last one is 1; make --total-shards larger"),
+        ("laptop", 1, 1, "--shard 1: there is one shard, 0; give --total-shards, or leave it out"),
+    ],
+)
+def test_a_shard_that_there_is_not_is_refused(
+    monkeypatch: pytest.MonkeyPatch, host: str, index: int | None, total: int, line: str
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    with pytest.raises(ConfigError) as refused:
+        shard_of(index, total)
+    assert str(refused.value).startswith(line)
+    assert "\n" not in str(refused.value)
+
+
+# Targets that are found.
+
+
+def _found(tmp_path: Path, *more: str) -> Path:
+    file = tmp_path / "kneewatch.yml"
+    entry = "- {name: pods, discover: {dns: {name: qwen.serving, port: 8000}}}"
+    file.write_text("\n".join(["targets:", f"  {entry}", *(f"  - {one}" for one in more)]))
+    return file
+
+
+def test_a_command_that_asks_one_server_wants_one_with_an_address(tmp_path: Path) -> None:
+    config = load_config(_found(tmp_path))
+    words = "--target pods: its servers are found while Kneewatch runs; name one with --base-url"
+    for choose in (lambda: one_target(config, "pods"), lambda: one_target(config, None)):
+        with pytest.raises(ConfigError) as refused:
+            choose()
+        assert str(refused.value) == words
+    with pytest.raises(ConfigError, match="no target with an address"):
+        located(config)
+
+
+def test_a_check_asks_those_that_have_an_address(tmp_path: Path) -> None:
+    file = _found(tmp_path, "{name: a, base_url: 'http://a'}", "{name: b, base_url: 'http://b', passive: true}")
+    assert [target.name for target in located(load_config(file))] == ["a"]

@@ -230,6 +230,7 @@ def test_the_questions_come_in_the_order_in_which_they_are_asked() -> None:
         "Is its timing true?",
         "Does it do its work for the target?",
         "Can it read the server?",
+        "Which servers are there, and who watches them?",
         "What does it cost?",
     ]
 

@@ -34,9 +34,11 @@ DIFFERENT = sorted({query for _, query in [*QUERIES, *MARKS]})
 OF_THE_PROCESS = {
     series.name
     for series in (names.LOOP_LAG, names.TASK_LATENESS, names.CPU, names.MEMORY, names.STARTED, names.BUILD_INFO,
-                   names.CONFIG_VALID, names.CONFIG_HASH)
+                   names.CONFIG_TAKEN, names.CONFIG_TAKEN_AT, names.CONFIG_HASH, names.SHARD, names.SHARDS,
+                   names.DISCOVERED, names.DISCOVERY_FAILING)
 }  # fmt: skip
-NOT_SHOWN = {"DCGM_FI_DEV_FB_RESERVED"}
+# The latter is to be joined with, by the labels of one's own pods.
+NOT_SHOWN = {"DCGM_FI_DEV_FB_RESERVED", names.TARGET_INFO.name}
 
 
 def _series(query: str) -> set[str]:

@@ -12,7 +12,9 @@ CANARY = {"task": "canary", "target": "a"}
 
 def _registry() -> tuple[CollectorRegistry, HealthExporter]:
     registry = CollectorRegistry()
-    return registry, HealthExporter(registry, "1.2.3", "abc")
+    health = HealthExporter(registry, "1.2.3")
+    health.configured("abc", 900.0)
+    return registry, health
 
 
 def test_version_and_configuration_are_told() -> None:
@@ -56,11 +58,28 @@ def test_the_lag_of_the_loop_is_a_histogram() -> None:
     assert value(registry, "kneewatch_event_loop_lag_seconds_count") == 3
 
 
-def test_the_configuration_file_counts_as_good_until_it_is_not() -> None:
+def test_the_configuration_counts_as_taken_until_a_change_of_it_is_refused() -> None:
     registry, health = _registry()
-    assert values(registry, "kneewatch_config_file_valid") == [1.0]
-    health.config_file(valid=False)
-    assert values(registry, "kneewatch_config_file_valid") == [0.0]
+    assert values(registry, "kneewatch_config_last_reload_successful") == [1.0]
+    health.refused()
+    assert values(registry, "kneewatch_config_last_reload_successful") == [0.0]
+    assert value(registry, "kneewatch_config_last_reload_success_timestamp_seconds") == 900.0
+    assert value(registry, "kneewatch_config_hash_info", hash="abc") == 1
+    health.configured("def", 1000.0)
+    assert values(registry, "kneewatch_config_last_reload_successful") == [1.0]
+    assert value(registry, "kneewatch_config_last_reload_success_timestamp_seconds") == 1000.0
+    assert values(registry, "kneewatch_config_hash_info") == [1.0]
+    assert value(registry, "kneewatch_config_hash_info", hash="def") == 1
+
+
+def test_a_target_that_is_watched_no_more_has_no_tasks() -> None:
+    registry, health = _registry()
+    for target in ("a", "b"):
+        health.expect("canary", target, 15.0, 1000.0)
+        health.failed("canary", target)
+    health.forget("a")
+    for series in ("job_last_success_timestamp_seconds", "job_interval_seconds", "job_failures_total"):
+        assert len(values(registry, f"kneewatch_{series}")) == 1, series
 
 
 def test_the_process_is_told_of() -> None:

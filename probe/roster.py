@@ -1,0 +1,105 @@
+"""Which targets there are now: those of the configuration and those that were found, as far as they are of our shard.
+
+In: the configuration, and what each discovery says as it says it. Out: `wanted`, everything that is to be watched.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from probe.config import Config, TargetConfig, TemplateConfig
+from probe.targets.found import Found
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of several Kneewatches that share the targets; `index` from 0."""
+
+    index: int
+    total: int
+
+    def has(self, target: str) -> bool:
+        """Whether a target is its own. Rendezvous hashing: with one shard more, only those move that are its share.
+
+        Thaler and Ravishankar, "A name-based mapping scheme for rendezvous", 1996.
+        """
+        return self.index == max(range(self.total), key=lambda index: _weight(f"{index}/{target}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A target that is to be watched.
+
+    `terms`: all that its watch is made of; while they are equal, it goes on as it is. `hold`: why no step-up load may
+    begin now. `discovery`: what found it.
+    """
+
+    config: TargetConfig
+    terms: tuple[object, ...]
+    discovery: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    hold: str | None = None
+
+
+class Roster:
+    """The targets of one process."""
+
+    def __init__(self, config: Config, shard: Shard | None, on_problem: Callable[[str, str], None]) -> None:
+        """`on_problem` is told the name of a discovery and why something that it found cannot be watched."""
+        self._config = config
+        self._shard = shard
+        self._on_problem = on_problem
+        self._found: dict[str, tuple[Found, ...]] = {}
+
+    def configured(self, config: Config) -> None:
+        """Another configuration; what a discovery has found that it still has stands."""
+        self._config = config
+        names = {template.name for template in config.templates}
+        self._found = {name: found for name, found in self._found.items() if name in names}
+
+    def found(self, discovery: str, servers: tuple[Found, ...]) -> None:
+        """All that a discovery has found."""
+        self._found[discovery] = servers
+
+    def wanted(self) -> Mapping[str, Wanted]:
+        """What is to be watched, by name, in the configuration's order."""
+        return {one.config.name: one for one in self._all() if self._shard is None or self._shard.has(one.config.name)}
+
+    def _all(self) -> Iterator[Wanted]:
+        for target in self._config.targets:
+            if isinstance(target, TemplateConfig):
+                yield from self._of(target)
+            else:
+                yield Wanted(target, self._terms(target))
+
+    def _of(self, template: TemplateConfig) -> Iterator[Wanted]:
+        servers = self._found.get(template.name, ())
+        hold = _rollout(servers)
+        for server in servers:
+            try:
+                target = template.target(server.id, server.base_url)
+            except ValueError:
+                self._on_problem(template.name, f"{server.id} has no address that can be watched")
+                continue
+            yield Wanted(target, self._terms(target), template.name, server.labels, hold or _unready(server))
+
+    def _terms(self, target: TargetConfig) -> tuple[object, ...]:
+        config = self._config
+        canary = config.workload(target.canary.workload)
+        load = config.workload(target.capacity.workload or target.canary.workload)
+        objectives = config.objectives_of(target)
+        return target, objectives, canary, load, config.prometheus, config.lock_dir, config.lease
+
+
+def _rollout(servers: tuple[Found, ...]) -> str | None:
+    """Pods of two revisions stand beside each other for as long as one replaces the other."""
+    revisions = {server.revision for server in servers if server.revision is not None}
+    return f"a rollout is under way: pods of {len(revisions)} revisions" if len(revisions) > 1 else None
+
+
+def _unready(server: Found) -> str | None:
+    return None if server.ready else "the pod is not ready"
+
+
+def _weight(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -1,0 +1,130 @@
+"""Pods as the API tells them, to what was found. Pure.
+
+A pod is found from when it is ready for the first time until it ends or begins to end. Before, it loads its model, and
+that it cannot answer is no news. Once it has been ready, that it is not any more is what users may feel, or what takes
+capacity away from them: it stays, with ready=False, through restarts of its container too.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from probe.targets.found import Found, State, state_of
+
+REVISIONS = ("pod-template-hash", "controller-revision-hash")
+
+
+class Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+
+
+class Port(msgspec.Struct, rename="camel"):
+    name: str = ""
+    container_port: int = 0
+
+
+class Container(msgspec.Struct):
+    ports: list[Port] | None = None
+
+
+class Spec(msgspec.Struct, rename="camel"):
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+
+
+class Condition(msgspec.Struct):
+    type: str = ""
+    status: str = ""
+
+
+class PodStatus(msgspec.Struct):
+    phase: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    conditions: list[Condition] | None = None
+
+
+class Pod(msgspec.Struct):
+    """What we read of one."""
+
+    metadata: Meta
+    spec: Spec = msgspec.field(default_factory=Spec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def ended(self) -> bool:
+        return self.metadata.deletion_timestamp is not None or self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def ready(self) -> bool:
+        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions or ())
+
+    def port(self, port: int | str) -> int | None:
+        """The number of the port; None where no container has one of that name."""
+        if isinstance(port, int):
+            return port
+        containers = [*(self.spec.containers or ()), *(self.spec.init_containers or ())]  # the latter may be sidecars
+        return next((p.container_port for c in containers for p in c.ports or () if p.name == port), None)
+
+
+class Pods:
+    """The pods of one selector, as lists and watches tell them."""
+
+    def __init__(self, port: int | str, scheme: str, path: str) -> None:
+        self._port, self._scheme, self._path = port, scheme, path
+        self._found: dict[str, Found | None] = {}  # None: there, and not to be watched
+        self._have_been_ready: dict[str, str] = {}  # the pod's uid, by its name
+        self._no_port: set[str] = set()
+
+    def replace(self, pods: Iterable[Pod]) -> None:
+        """A list: there are no others."""
+        pods = tuple(pods)
+        for name in self._found.keys() - {pod.metadata.name for pod in pods}:
+            self.remove(name)
+        for pod in pods:
+            self.put(pod)
+
+    def put(self, pod: Pod) -> None:
+        """One that is new or has changed."""
+        self._found[pod.metadata.name] = self._seen(pod)
+
+    def remove(self, name: str) -> None:
+        self._found.pop(name, None)
+        self._have_been_ready.pop(name, None)
+        self._no_port.discard(name)
+
+    @property
+    def state(self) -> State:
+        return state_of(found for found in self._found.values() if found is not None)
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps pods from being found, but for their not being ready."""
+        if not self._found:
+            return "no pod has these labels"
+        if self._no_port:
+            return f"pods without a port called {self._port!r} are left out, such as {min(self._no_port)}"
+        return None
+
+    def _seen(self, pod: Pod) -> Found | None:
+        name, status, labels = pod.metadata.name, pod.status, pod.metadata.labels or {}
+        self._no_port.discard(name)
+        if pod.ready:
+            self._have_been_ready[name] = pod.metadata.uid
+        # A pod of a StatefulSet comes back under its name, as another.
+        if pod.ended or not status.pod_ip or self._have_been_ready.get(name) != pod.metadata.uid:
+            return None
+        if (port := pod.port(self._port)) is None:
+            self._no_port.add(name)
+            return None
+        host = f"[{status.pod_ip}]" if ":" in status.pod_ip else status.pod_ip
+        return Found(
+            id=name,
+            base_url=f"{self._scheme}://{host}:{port}{self._path}",
+            labels=labels,
+            revision=next((labels[label] for label in REVISIONS if label in labels), None),
+            ready=pod.ready,
+        )

@@ -1,0 +1,342 @@
+"""Servers found in files, at a registry and in the DNS: real files, a real HTTP server, a real DNS server."""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dns.asyncresolver
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rdatatype
+import dns.rrset
+import pytest
+import trustme
+from both_loops import Run
+
+from probe.config_discover import DnsDiscovery, FileDiscovery, HttpDiscovery
+from probe.targets.dns import DnsSource
+from probe.targets.file_sd import FileSource
+from probe.targets.following import Told
+from probe.targets.found import Found, Source, State
+from probe.targets.http_sd import HttpSource
+
+EVERY_S = 0.05
+
+
+@dataclass
+class Listener:
+    states: list[State] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.told = Told(self.said.append, lambda: self.said.append("well"))
+
+    @property
+    def ids(self) -> list[str] | None:
+        return [found.id for found in self.states[-1]] if self.states else None
+
+    async def until(self, check: Callable[[], object], within_s: float = 5.0) -> None:
+        end = time.monotonic() + within_s
+        while not check():
+            assert time.monotonic() < end, (self.ids, self.said)
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def listening(seen: Listener, source: Source) -> AsyncIterator[Listener]:
+    async def listen() -> None:
+        async with aclosing(source.states()) as states:
+            async for state in states:
+                seen.states.append(state)
+
+    task = asyncio.create_task(listen())
+    try:
+        yield seen
+        assert not task.done()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def files(seen: Listener, *patterns: str) -> FileSource:
+    config = FileDiscovery.model_validate({"files": patterns})
+    return FileSource(config.model_copy(update={"every": EVERY_S}), "http", "", seen.told)
+
+
+def registry(seen: Listener, url: str, **more: Any) -> HttpSource:
+    config = HttpDiscovery.model_validate({"url": url} | more)
+    return HttpSource(config.model_copy(update={"every": EVERY_S}), "http", "", seen.told)
+
+
+def test_files_of_both_formats_are_read_and_read_again(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        (tmp_path / "a.yml").write_text("- targets: ['10.0.0.1:8000']\n  labels: {team: chat, __meta_x: y}\n")
+        (tmp_path / "b.json").write_text('[{"targets": ["10.0.0.2:8000"]}]')
+        seen = Listener()
+        async with listening(seen, files(seen, f"{tmp_path}/*.yml", f"{tmp_path}/b.json")):
+            await seen.until(lambda: seen.ids == ["10.0.0.1:8000", "10.0.0.2:8000"])
+            assert seen.states[0][0] == Found("10.0.0.1:8000", "http://10.0.0.1:8000", {"team": "chat"})
+            (tmp_path / "c.yml").write_text("- targets: ['10.0.0.3:8000']\n")
+            await seen.until(lambda: len(seen.states[-1]) == 3)
+            (tmp_path / "a.yml").unlink()
+            await seen.until(lambda: seen.ids == ["10.0.0.2:8000", "10.0.0.3:8000"])
+            assert seen.said == []
+
+    run(story())
+
+
+def test_a_swapped_link_of_a_config_map_is_seen(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        for version, address in (("1", "10.0.0.1:8000"), ("2", "10.0.0.2:8000")):
+            (tmp_path / version).mkdir()
+            (tmp_path / version / "targets.yml").write_text(f"- targets: ['{address}']\n")
+        (tmp_path / "..data").symlink_to("1")
+        (tmp_path / "targets.yml").symlink_to("..data/targets.yml")
+        seen = Listener()
+        async with listening(seen, files(seen, f"{tmp_path}/*.yml")):
+            await seen.until(lambda: seen.ids == ["10.0.0.1:8000"])
+            (tmp_path / "..new").symlink_to("2")
+            (tmp_path / "..new").rename(tmp_path / "..data")
+            await seen.until(lambda: seen.ids == ["10.0.0.2:8000"])
+            assert len(seen.states) == 2, "never nothing in between"
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ("- targets: ['10.0.0.1:80", "(line "),
+        ("targets: []", "expected a list of target groups"),
+        ("- targets: ['http://x']", "'http://x' is no HOST:PORT"),
+        ("- !!python/object:os.system {}", "could not determine a constructor"),
+        ("&a [*a]", "group 0: expected a mapping"),
+    ],
+)
+def test_a_broken_file_keeps_what_it_said_and_others_go_on(run: Run, tmp_path: Path, broken: str, words: str) -> None:
+    async def story() -> None:
+        (tmp_path / "a.yml").write_text("- targets: ['10.0.0.1:8000']\n")
+        (tmp_path / "b.yml").write_text("- targets: ['10.0.0.2:8000']\n")
+        seen = Listener()
+        async with listening(seen, files(seen, f"{tmp_path}/*.yml")):
+            await seen.until(lambda: seen.ids == ["10.0.0.1:8000", "10.0.0.2:8000"])
+            (tmp_path / "a.yml").write_text(broken)
+            (tmp_path / "b.yml").write_text("- targets: ['10.0.0.3:8000']\n")
+            await seen.until(lambda: seen.said and "10.0.0.3:8000" in (seen.ids or ()))
+            assert str(tmp_path / "a.yml") in seen.said[0]
+            assert words in seen.said[0]
+            if "http://" not in broken:
+                assert seen.ids == ["10.0.0.1:8000", "10.0.0.3:8000"]
+            (tmp_path / "a.yml").write_text("- targets: ['10.0.0.4:8000']\n")
+            await seen.until(lambda: seen.ids == ["10.0.0.3:8000", "10.0.0.4:8000"])
+            assert seen.said[-1] == "well"
+
+    run(story())
+
+
+def test_a_pattern_without_files_is_told_and_finds_nothing(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        seen = Listener()
+        async with listening(seen, files(seen, f"{tmp_path}/none/*.yml")):
+            await seen.until(lambda: seen.states == [()])
+            assert seen.said == [f"{tmp_path}/none/*.yml: there is no such file"]
+
+    run(story())
+
+
+class Registry:
+    """An HTTP server with one answer to everything."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.status = 200
+        self.body = b"[]"
+        self.heads: list[str] = []
+
+    def says(self, groups: object, status: int = 200) -> None:
+        self.body, self.status = json.dumps(groups).encode(), status
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            head = f"HTTP/1.1 {self.status} X\r\nlocation: http://127.0.0.1:1/\r\nconnection: close\r\n"
+            writer.write(f"{head}content-length: {len(self.body)}\r\n\r\n".encode() + self.body)
+            await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def http_registry(tls: ssl.SSLContext | None = None) -> AsyncIterator[Registry]:
+    its = Registry()
+    async with await asyncio.start_server(its.serve, "127.0.0.1", 0, ssl=tls) as server:
+        scheme = "http" if tls is None else "https"
+        its.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield its
+
+
+def test_a_registry_is_asked_again_and_its_failures_leave_what_it_listed(run: Run) -> None:
+    async def story() -> None:
+        async with http_registry() as its:
+            its.says([{"targets": ["10.0.0.1:8000"], "labels": {"team": "chat", "__meta_dc": "x"}}])
+            seen = Listener()
+            async with listening(seen, registry(seen, f"{its.url}/sd?key=hidden")):
+                await seen.until(lambda: seen.ids == ["10.0.0.1:8000"])
+                assert seen.states[0][0].labels == {"team": "chat"}
+                assert its.heads[0].startswith("GET /sd?key=hidden HTTP/1.1")
+                assert "x-prometheus-refresh-interval-seconds: 0" in its.heads[0].lower()
+                for status, body, words in (
+                    (500, b"[]", "HTTP 500"),
+                    (302, b"[]", "HTTP 302"),
+                    (200, b"<html>", "Expecting value"),
+                    (200, b"{}", "expected a list of target groups"),
+                    (200, b'["\xff"]', "codec can't decode"),
+                ):
+                    its.status, its.body = status, body
+                    await seen.until(lambda words=words: words in (seen.said or [""])[-1])  # type: ignore[misc]
+                assert seen.ids == ["10.0.0.1:8000"]
+                assert "hidden" not in str(seen.said)
+                its.says([])
+                await seen.until(lambda: seen.ids == [])
+                assert seen.said[-1] == "well"
+
+    run(story())
+
+
+def test_a_registry_behind_tls_and_a_token(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        authority = trustme.CA()
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(tls)
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        (tmp_path / "token").write_text("first\n")
+        async with http_registry(tls) as its:
+            its.says([{"targets": ["10.0.0.1:8000"]}])
+            seen = Listener()
+            paths = {"token_file": tmp_path / "token", "ca_file": tmp_path / "ca.pem"}
+            async with listening(seen, registry(seen, its.url, **paths)):
+                await seen.until(lambda: seen.ids == ["10.0.0.1:8000"])
+                assert "authorization: Bearer first" in its.heads[0]
+                (tmp_path / "token").write_text("second\n")
+                await seen.until(lambda: "authorization: Bearer second" in its.heads[-1])
+                assert seen.said == []
+            distrustful = Listener()
+            async with listening(distrustful, registry(distrustful, its.url)):
+                await distrustful.until(lambda: "CERTIFICATE_VERIFY_FAILED" in str(distrustful.said))
+
+    run(story())
+
+
+class DnsServer(asyncio.DatagramProtocol):
+    """Answers what the test says; None: nothing at all."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, str], list[str]] | None = {}
+        self.code = dns.rcode.NOERROR
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def datagram_received(self, data: bytes, address: Any) -> None:
+        if self.records is None:
+            return
+        query = dns.message.from_wire(data)
+        answer = dns.message.make_response(query)
+        answer.flags |= dns.flags.RA
+        answer.set_rcode(self.code)
+        (question,) = query.question
+        kind = dns.rdatatype.to_text(question.rdtype)
+        if found := self.records.get((str(question.name), kind)):
+            answer.answer.append(dns.rrset.from_text(question.name, 5, "IN", kind, *found))
+        self.transport.sendto(answer.to_wire(), address)  # type: ignore[attr-defined]
+
+
+@asynccontextmanager
+async def name_server() -> AsyncIterator[tuple[DnsServer, dns.asyncresolver.Resolver]]:
+    loop = asyncio.get_running_loop()
+    transport, server = await loop.create_datagram_endpoint(DnsServer, local_addr=("127.0.0.1", 0))
+    resolver = dns.asyncresolver.Resolver(configure=False)
+    resolver.nameservers = ["127.0.0.1"]
+    resolver.port = transport.get_extra_info("sockname")[1]
+    resolver.timeout = 0.2
+    try:
+        yield server, resolver
+    finally:
+        transport.close()
+
+
+def by_dns(seen: Listener, resolver: dns.asyncresolver.Resolver, **config: Any) -> DnsSource:
+    read = DnsDiscovery.model_validate(config).model_copy(update={"every": EVERY_S})
+    return DnsSource(read, "http", "/llm", seen.told, resolver=resolver)
+
+
+@pytest.mark.parametrize(
+    ("kind", "records", "found"),
+    [
+        ("A", ["10.0.0.2", "10.0.0.1"], [("10.0.0.1:8000", "http://10.0.0.1:8000/llm"), ("10.0.0.2:8000", None)]),
+        ("AAAA", ["fd00::1"], [("[fd00::1]:8000", "http://[fd00::1]:8000/llm")]),
+        (
+            "SRV",
+            ["0 50 8000 Qwen-0.qwen.", "0 50 8001 qwen-1.qwen."],
+            [("qwen-0.qwen:8000", "http://qwen-0.qwen:8000/llm"), ("qwen-1.qwen:8001", None)],
+        ),
+    ],
+)
+def test_names_become_servers(run: Run, kind: str, records: list[str], found: list[tuple[str, str | None]]) -> None:
+    async def story() -> None:
+        async with name_server() as (server, resolver):
+            server.records = {("qwen.serving.", kind): records}
+            seen = Listener()
+            port = {} if kind == "SRV" else {"port": 8000}
+            async with listening(seen, by_dns(seen, resolver, name="qwen.serving", type=kind, **port)):
+                await seen.until(lambda: seen.states)
+                assert [one.id for one in seen.states[0]] == [name for name, _ in found]
+                assert seen.states[0][0].base_url == found[0][1]
+                assert seen.said == []
+
+    run(story())
+
+
+def test_addresses_that_go_are_gone_and_failures_leave_them(run: Run) -> None:
+    async def story() -> None:
+        async with name_server() as (server, resolver):
+            server.records = {("qwen.", "A"): ["10.0.0.1", "10.0.0.2"]}
+            seen = Listener()
+            async with listening(seen, by_dns(seen, resolver, name="qwen", port=8000)):
+                await seen.until(lambda: seen.ids == ["10.0.0.1:8000", "10.0.0.2:8000"])
+                server.records = {("qwen.", "A"): ["10.0.0.2"]}
+                await seen.until(lambda: seen.ids == ["10.0.0.2:8000"])
+                server.code = dns.rcode.SERVFAIL
+                await seen.until(lambda: seen.said)
+                assert seen.said[-1].endswith("what was found before holds")
+                assert seen.ids == ["10.0.0.2:8000"]
+                server.code, server.records = dns.rcode.NXDOMAIN, {}
+                await seen.until(lambda: seen.ids == [])
+                assert seen.said[-1] == "qwen: the DNS has no A records of this name"
+                server.code, server.records = dns.rcode.NOERROR, {("qwen.", "A"): ["10.0.0.3"]}
+                await seen.until(lambda: seen.ids == ["10.0.0.3:8000"])
+                assert seen.said[-1] == "well"
+
+    run(story())
+
+
+def test_a_dns_server_that_is_silent_leaves_what_was_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        monkeypatch.setattr("probe.targets.dns._LIFETIME_S", 0.5)
+        async with name_server() as (server, resolver):
+            server.records = {("qwen.", "A"): ["10.0.0.1"]}
+            seen = Listener()
+            async with listening(seen, by_dns(seen, resolver, name="qwen", port=8000)):
+                await seen.until(lambda: seen.ids == ["10.0.0.1:8000"])
+                server.records = None
+                await seen.until(lambda: seen.said)
+                assert seen.ids == ["10.0.0.1:8000"]
+
+    run(story())

@@ -1,0 +1,338 @@
+"""Pods found through a real HTTP API: list, watch, bookmarks, 410 Gone, lost connections, refusals; and how fast."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import NAMESPACE, ApiServer, api_server, pod
+from both_loops import Run
+
+from probe.config_discover import DiscoverConfig
+from probe.targets.discover import source
+from probe.targets.found import Found, State
+
+SEEN_S = 2.0
+PATIENCE_S = 6.0  # where a wait before another try is part of it
+PODS = {"selector": "app=qwen", "port": "http"}
+
+
+@dataclass
+class Listener:
+    """What a caller of a discovery learns."""
+
+    states: list[State] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    wells: int = 0
+
+    @property
+    def ids(self) -> list[str] | None:
+        return [found.id for found in self.states[-1]] if self.states else None
+
+    def well(self) -> None:
+        self.wells += 1
+
+    async def until(self, check: Any, within_s: float = SEEN_S) -> float:
+        """Seconds until it holds."""
+        began = time.perf_counter()
+        while not check():
+            assert time.perf_counter() - began < within_s, (self.ids, self.problems)
+            await asyncio.sleep(0.01)
+        return time.perf_counter() - began
+
+
+@pytest.fixture(autouse=True)
+def _config_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+
+@asynccontextmanager
+async def listening(api: ApiServer, directory: Path, **pods: Any) -> AsyncIterator[Listener]:
+    """A discovery that runs while the block does."""
+    api.kubeconfig(directory / "kubeconfig")
+    listener = Listener()
+    config = DiscoverConfig.model_validate({"kubernetes": PODS | pods})
+
+    async def listen() -> None:
+        async with aclosing(source(config, listener.problems.append, listener.well).states()) as states:
+            async for state in states:
+                listener.states.append(state)
+
+    task = asyncio.create_task(listen())
+    try:
+        yield listener
+    finally:
+        assert not task.done(), "it is endless"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_pods_are_found_with_labels_and_revision_and_changes_are_seen(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            labels = {"app": "qwen", "team": "chat", "pod-template-hash": "7d4b"}
+            api.put(pod("qwen-a", "10.0.0.1", labels=labels))
+            api.put(pod("qwen-b", "fd00::2"))
+            api.put(pod("qwen-loading", "10.0.0.3", ready=False))
+            api.put(pod("other", "10.0.0.4", labels={"app": "llama"}))
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: seen.states)
+                assert seen.states[0] == (
+                    Found("qwen-a", "http://10.0.0.1:8000", labels, "7d4b", ready=True),
+                    Found("qwen-b", "http://[fd00::2]:8000", {"app": "qwen"}, None, ready=True),
+                )
+                api.put(pod("qwen-loading", "10.0.0.3"))
+                await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b", "qwen-loading"])
+                api.put(pod("qwen-a", "10.0.0.1", labels=labels, ready=False))
+                await seen.until(lambda: not seen.states[-1][0].ready)
+                api.put(pod("qwen-a", "10.0.0.1", labels=labels, ready=False, terminating=True))
+                await seen.until(lambda: seen.ids == ["qwen-b", "qwen-loading"])
+                api.delete("qwen-b")
+                await seen.until(lambda: seen.ids == ["qwen-loading"])
+                api.put(pod("qwen-loading", "10.0.0.3", labels={"app": "elsewhere"}))
+                await seen.until(lambda: seen.ids == [])
+                assert api.lists() == 1
+            assert all(token == "Bearer of-the-test" for token in api.tokens)
+
+    run(story())
+
+
+def test_the_service_is_one_more_target(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            api.put(pod("qwen-a"))
+            async with listening(api, tmp_path, service="qwen:80") as seen:
+                await seen.until(lambda: seen.states)
+                assert [(one.id, one.base_url) for one in seen.states[0]] == [
+                    ("qwen", f"http://qwen.{NAMESPACE}.svc:80"),
+                    ("qwen-a", "http://10.0.0.1:8000"),
+                ]
+
+    run(story())
+
+
+def test_a_watch_that_ends_or_is_cut_goes_on_where_it_was(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            api.put(pod("qwen-a"))
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: api.watchers)
+                api.end_watches()
+                await seen.until(lambda: not api.watchers)
+                api.put(pod("qwen-b"))
+                await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"])
+                api.cut()
+                await seen.until(lambda: not api.watchers)
+                api.delete("qwen-a")
+                await seen.until(lambda: seen.ids == ["qwen-b"])
+                assert api.lists() == 1
+
+    run(story())
+
+
+def test_a_bookmark_saves_a_list(run: Run, tmp_path: Path) -> None:
+    async def story(*, bookmark: bool) -> int:
+        async with api_server() as api:
+            api.put(pod("qwen-a"))
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: api.watchers)
+                for _ in range(5):  # of others: no event for us
+                    api.put(pod("other", labels={"app": "llama"}))
+                if bookmark:
+                    api.bookmark()
+                    await asyncio.sleep(0.1)
+                api.compact()
+                api.end_watches()
+                await seen.until(lambda: len([one for one in api.asked if "watch=true" in one]) == 2)
+                api.put(pod("qwen-b"))
+                await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"])
+                return api.lists()
+
+    assert run(story(bookmark=True)) == 1
+    assert run(story(bookmark=False)) == 2
+
+
+@pytest.mark.parametrize("as_status", [True, False], ids=["by its status", "in the watch"])
+def test_after_410_gone_pods_are_listed_anew(run: Run, tmp_path: Path, *, as_status: bool) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            api.gone_as_status = as_status
+            api.put(pod("qwen-a"))
+            api.put(pod("qwen-b", ready=True))
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: api.watchers)
+                api.put(pod("qwen-b", ready=False))
+                await seen.until(lambda: seen.states and not seen.states[-1][1].ready)
+                api.cut()
+                await seen.until(lambda: not api.watchers)
+                api.delete("qwen-a")
+                api.put(pod("qwen-c"))
+                api.compact()
+                await seen.until(lambda: seen.ids == ["qwen-b", "qwen-c"])
+                assert [one.ready for one in seen.states[-1]] == [False, True], "what has been ready is remembered"
+                assert api.lists() == 2
+                assert seen.problems == []
+
+    run(story())
+
+
+def test_an_error_in_a_watch_means_a_new_list(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            api.put(pod("qwen-a"))
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: api.watchers)
+                api.error(500, "etcd event received with PrevKv=nil")
+                await seen.until(lambda: api.lists() == 2 and api.watchers, PATIENCE_S)
+                assert seen.problems == []
+                api.error(500, "etcd event received with PrevKv=nil")
+                await seen.until(lambda: api.lists() == 3 and api.watchers, PATIENCE_S)
+                api.tell(b'{"type": "MODIFIED", "object": {"metadata": 7}}')
+                await seen.until(lambda: api.lists() == 4 and api.watchers, PATIENCE_S)
+                api.put(pod("qwen-b"))
+                await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"])
+                assert "etcd event" in seen.problems[0]
+                assert "what is no pod" in seen.problems[1]
+
+    run(story())
+
+
+def test_pages_are_of_one_version_or_begun_anew(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        monkeypatch.setattr("probe.targets.kubernetes._PAGE", "2")
+        async with api_server() as api:
+            for i in range(5):
+                api.put(pod(f"qwen-{i}"))
+            original, pages = api._list, []
+
+            def listed(query: dict[str, str]) -> Any:
+                pages.append(query.get("continue"))
+                if len(pages) == 2:
+                    api.put(pod("other", labels={"app": "llama"}))
+                    api.compact()  # between the first page and the second
+                return original(query)
+
+            api._list = listed  # type: ignore[method-assign]
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: seen.states)
+                assert seen.ids == [f"qwen-{i}" for i in range(5)]
+                assert [page is None for page in pages] == [True, False, True, False, False]
+
+    run(story())
+
+
+def test_a_server_that_is_away_leaves_what_was_found(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            api.put(pod("qwen-a"))
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: api.watchers)
+                await api.stop()
+                await seen.until(lambda: seen.problems)
+                assert "the API server cannot be reached" in seen.problems[0]
+                await asyncio.sleep(0.6)
+                assert len(seen.problems) == 1, "said once"
+                assert seen.ids == ["qwen-a"]
+                api.delete("qwen-a")
+                api.put(pod("qwen-b"))
+                await api.start()
+                await seen.until(lambda: seen.ids == ["qwen-b"], within_s=PATIENCE_S)
+                await seen.until(lambda: seen.wells == 1, PATIENCE_S)
+
+    run(story())
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+def test_a_lacking_role_is_one_line_and_can_be_mended_while_it_runs(run: Run, tmp_path: Path, verb: str) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            api.put(pod("qwen-a"))
+            api.forbidden.add(f"{verb} pods")
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: seen.problems)
+                await asyncio.sleep(0.5)
+                (line,) = seen.problems
+                assert f'User "system:serviceaccount:monitoring:kneewatch" cannot {verb} resource "pods"' in line
+                assert "it needs a Role in serving with the verbs list and watch for pods (docs/discovery.md)" in line
+                assert "\n" not in line
+                api.forbidden.clear()
+                await seen.until(lambda: api.watchers and seen.ids == ["qwen-a"], within_s=PATIENCE_S)
+                await seen.until(lambda: seen.wells == 1, PATIENCE_S)
+
+    run(story())
+
+
+def test_it_says_that_no_pod_matches_or_none_has_the_port(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api_server() as api, listening(api, tmp_path) as seen:
+            await seen.until(lambda: seen.problems and seen.states)
+            assert seen.states == [()]
+            assert seen.problems == ["pods in serving with app=qwen: no pod has these labels"]
+            api.put(pod("qwen-a", port="grpc"))
+            await seen.until(lambda: len(seen.problems) == 2)
+            assert "pods without a port called 'http' are left out, such as qwen-a" in seen.problems[1]
+            api.put(pod("qwen-b"))
+            api.delete("qwen-a")
+            await seen.until(lambda: seen.ids == ["qwen-b"] and seen.wells == 1, PATIENCE_S)
+
+    run(story())
+
+
+def test_without_any_way_into_a_cluster_it_says_what_is_missing(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api_server() as api, listening(api, tmp_path) as seen:
+            (tmp_path / "kubeconfig").unlink()
+            await seen.until(lambda: seen.problems)
+            assert (
+                "no service account is mounted (automountServiceAccountToken), and the kubeconfig" in seen.problems[0]
+            )
+
+    run(story())
+
+
+def test_a_server_that_hangs_up_on_every_watch_is_not_asked_all_the_time(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            api.put(pod("qwen-a"))
+            api.ends_watches = True
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: seen.states)
+                await asyncio.sleep(2.0)
+                assert 3 <= len(api.asked) <= 8
+
+    run(story())
+
+
+def test_500_pods_settle_in_5_s_and_a_change_is_seen_in_2(run: Run, tmp_path: Path) -> None:
+    put = partial(pod, padding=8000)
+
+    async def story() -> tuple[float, float, float]:
+        async with api_server() as api:
+            for i in range(500):
+                api.put(put(f"qwen-{i:03}", f"10.0.{i // 250}.{i % 250 + 1}"))
+            began = time.perf_counter()
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: seen.states, within_s=10.0)
+                settled_s = time.perf_counter() - began
+                assert len(seen.states[0]) == 500
+                await seen.until(lambda: api.watchers)
+                api.put(put("qwen-250", "10.1.1.1"))
+                one_s = await seen.until(lambda: seen.states[-1][250].base_url == "http://10.1.1.1:8000")
+                states = len(seen.states)
+                for i in range(500):  # a rollout, all at once
+                    api.delete(f"qwen-{i:03}")
+                    api.put(put(f"qwen-new-{i:03}", f"10.2.{i // 250}.{i % 250 + 1}"))
+                all_s = await seen.until(lambda: seen.ids[:1] == ["qwen-new-000"] and len(seen.ids) == 500)  # type: ignore[index, arg-type]
+                assert len(seen.states) - states <= all_s / 0.2 + 2, "a burst is few states"
+                return settled_s, one_s, all_s
+
+    settled_s, one_s, all_s = run(story())
+    print(f"settled {settled_s:.2f} s, one change {one_s:.2f} s, a rollout of all {all_s:.2f} s")  # noqa: T201
+    assert settled_s < 5.0
+    assert one_s < SEEN_S
+    assert all_s < 5.0

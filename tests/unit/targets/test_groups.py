@@ -1,0 +1,98 @@
+"""Target groups of file_sd and http_sd: every address they may hold, and what is refused."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.targets.found import Found
+from probe.targets.groups import MAX_TARGETS, address, read
+
+
+def test_groups_become_servers_with_their_labels_but_for_those_of_the_reader() -> None:
+    groups = [
+        {"targets": ["10.0.0.2:8000", "qwen:8000"], "labels": {"team": "chat", "__meta_zone": "a", "rack": 7}},
+        {"targets": ["secure"], "labels": {"__scheme__": "https"}},
+        {"targets": ["10.0.0.2:8000"], "labels": {"team": "later"}},
+        {"labels": None},
+    ]
+    found, left_out = read(groups, "http", "/llm")
+    assert left_out == []
+    assert found == (
+        Found("10.0.0.2:8000", "http://10.0.0.2:8000/llm", {"team": "chat", "rack": "7"}),
+        Found("qwen:8000", "http://qwen:8000/llm", {"team": "chat", "rack": "7"}),
+        Found("secure:443", "https://secure:443/llm"),
+    )
+
+
+def test_an_empty_document_has_no_servers() -> None:
+    assert read(None, "http", "") == ((), [])
+    assert read([], "http", "") == ((), [])
+
+
+@pytest.mark.parametrize(
+    ("written", "authority"),
+    [
+        ("10.0.0.1:8000", "10.0.0.1:8000"),
+        ("10.0.0.1", "10.0.0.1:80"),
+        ("[fd00::1]:8000", "[fd00::1]:8000"),
+        ("[FD00::1]", "[fd00::1]:80"),
+        ("Qwen-0.serving.svc:8000", "qwen-0.serving.svc:8000"),
+        ("qwen:08000", "qwen:8000"),
+        ("qwen:0", None),
+        ("qwen:65536", None),
+        ("fd00::1", None),
+        ("http://qwen:8000", None),
+        ("qwen:8000/v1", None),
+        ("user@qwen:8000", None),
+        ("qwen:", None),
+        ("", None),
+        ("qwen 8000", None),
+        ("qwen:8000\n", None),
+        ("q\u0660:8000", None),
+        (8000, None),
+        (None, None),
+    ],
+)
+def test_an_address_is_host_and_port(written: object, authority: str | None) -> None:
+    assert address(written, "http") == authority
+
+
+def test_what_is_no_address_is_left_out_and_named_and_the_others_are_found() -> None:
+    found, left_out = read([{"targets": ["http://qwen:8000", "qwen:8000"]}], "http", "")
+    assert [one.id for one in found] == ["qwen:8000"]
+    assert left_out == ["group 0: 'http://qwen:8000' is no HOST:PORT"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ({"targets": []}, "expected a list of target groups"),
+        ("qwen:8000", "expected a list of target groups"),
+        (["qwen:8000"], "group 0: expected a mapping with targets and labels alone"),
+        ([{"targets": []}, {"target": ["qwen:8000"]}], "group 1: expected a mapping with targets and labels alone"),
+        ([{"targets": "qwen:8000"}], "expected group 0: targets to be a list"),
+        ([{"targets": ["a"], "labels": ["b"]}], "group 0: expected labels to be a mapping"),
+        ([{"targets": ["a"], "labels": {"__scheme__": "ftp"}}], "group 0: __scheme__ is 'ftp'; expected http or https"),
+        ([{"targets": [f"a:{i + 1}" for i in range(MAX_TARGETS + 1)]}], f"{MAX_TARGETS + 1} targets, of at most"),
+    ],
+)
+def test_what_are_no_groups_is_refused_with_its_place(groups: object, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        read(groups, "http", "")
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["targets", "labels", "x"]), inner),
+)
+
+
+@given(_json)
+def test_whatever_a_registry_says_is_found_left_out_or_refused(document: object) -> None:
+    try:
+        found, _ = read(document, "http", "")
+    except ValueError:
+        return
+    assert all(one.base_url == f"http://{one.id}" and one.id.isprintable() for one in found)

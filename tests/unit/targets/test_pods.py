@@ -1,0 +1,105 @@
+"""Which pods are found, when, and as what."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from api_server import pod as as_json
+
+from probe.targets.pods import Pod, Pods
+
+
+def pod(*args: Any, **changes: Any) -> Pod:
+    return msgspec.json.decode(json.dumps(as_json(*args, **changes)), type=Pod)
+
+
+def pods(*found: Pod, port: int | str = 8000) -> Pods:
+    its = Pods(port, "http", "")
+    its.replace(found)
+    return its
+
+
+def ids(its: Pods) -> list[tuple[str, bool]]:
+    return [(one.id, one.ready) for one in its.state]
+
+
+def test_a_pod_is_found_once_it_is_ready_and_stays_when_it_is_not_any_more() -> None:
+    its = pods(pod("a", ready=False))
+    assert ids(its) == []
+    its.put(pod("a"))
+    assert ids(its) == [("a", True)]
+    its.put(pod("a", ready=False))
+    assert ids(its) == [("a", False)]
+    its.put(pod("a"))
+    assert ids(its) == [("a", True)]
+
+
+@pytest.mark.parametrize("over", [{"terminating": True}, {"phase": "Failed"}, {"phase": "Succeeded"}, {"ip": ""}])
+def test_one_that_ends_or_has_no_address_is_not_found(over: dict[str, Any]) -> None:
+    its = pods(pod("a"), pod("b"))
+    its.put(pod("a", **over))
+    assert ids(its) == [("b", True)]
+
+
+def test_a_pod_that_comes_back_under_its_name_has_never_been_ready() -> None:
+    its = pods(pod("qwen-0", uid="1"))
+    its.put(pod("qwen-0", uid="2", ready=False))
+    assert ids(its) == []
+    its.put(pod("qwen-0", uid="2"))
+    its.remove("qwen-0")
+    its.put(pod("qwen-0", uid="2", ready=False))
+    assert ids(its) == []
+
+
+def test_a_list_replaces_what_was_there_and_remembers_what_has_been_ready() -> None:
+    its = pods(pod("a"), pod("b"))
+    its.replace([pod("b", ready=False), pod("c", ready=False)])
+    assert ids(its) == [("b", False)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "revision"),
+    [
+        ({"pod-template-hash": "7d4b", "controller-revision-hash": "x"}, "7d4b"),
+        ({"controller-revision-hash": "qwen-5f9c"}, "qwen-5f9c"),
+        ({}, None),
+    ],
+)
+def test_the_revision_is_what_a_rollout_changes(labels: dict[str, str], revision: str | None) -> None:
+    (found,) = pods(pod("a", labels=labels)).state
+    assert (found.revision, found.labels) == (revision, labels)
+
+
+def test_a_port_is_a_number_or_a_containers_name_for_it() -> None:
+    assert pods(pod("a"), port="http").state[0].base_url == "http://10.0.0.1:8000"
+    assert pods(pod("a"), port=9000).state[0].base_url == "http://10.0.0.1:9000"
+    without = pods(pod("b", port="grpc"), pod("a", port="grpc"), pod("loading", port="grpc", ready=False), port="http")
+    assert without.state == ()
+    assert without.problem == "pods without a port called 'http' are left out, such as a"
+    for name in ("a", "b"):
+        without.remove(name)
+    assert without.problem is None
+
+
+def test_a_sidecars_port_counts_too() -> None:
+    raw = as_json("a", port="grpc")
+    raw["spec"]["initContainers"] = [{"name": "proxy", "ports": [{"name": "http", "containerPort": 9090}]}]
+    (found,) = pods(msgspec.json.decode(json.dumps(raw), type=Pod), port="http").state
+    assert found.base_url == "http://10.0.0.1:9090"
+
+
+def test_addresses_have_scheme_path_and_brackets() -> None:
+    its = Pods(8000, "https", "/qwen")
+    its.put(pod("a", "fd00::1"))
+    assert its.state[0].base_url == "https://[fd00::1]:8000/qwen"
+
+
+def test_no_pod_at_all_is_a_problem_and_none_ready_is_not() -> None:
+    assert pods().problem == "no pod has these labels"
+    assert pods(pod("a", ready=False)).problem is None
+
+
+def test_what_an_api_server_may_leave_out_or_write_as_null() -> None:
+    bare = {"metadata": {"name": "a"}, "spec": {"containers": None}, "status": {"conditions": None}}
+    assert pods(msgspec.json.decode(json.dumps(bare), type=Pod)).state == ()

@@ -1,0 +1,93 @@
+"""Series of targets that come and go."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from example_records import record, result, snapshot
+
+from probe.clock import SystemClock
+from probe.config import config_from
+from probe.measurements import Measurements
+from probe.records import (
+    CrossChecks,
+    GpuSnapshot,
+    Objective,
+    Objectives,
+    Traffic,
+    Users,
+    UsersTotals,
+)
+
+TARGETS = ("a", "a/b", "ab")
+CHAT = Objectives("chat", ttft=Objective(0.95, 0.5), tpot=Objective(0.95, 0.05))
+
+
+def _measured(measurements: Measurements, *names: str) -> None:
+    """Everything that can be told of targets."""
+    raw = [{"name": "x", "base_url": "http://127.0.0.1:9", "capacity": {"mode": "verify"}, "gpu": {"nvml": True}}]
+    (target,) = config_from({"targets": raw}, "test").servers
+    for name in names:
+        measurements.add(target.model_copy(update={"name": name}), "m", CHAT)
+        measurements.discovery.describe(name, "found", {"app": "x"})
+        measurements.health.expect("canary", name, 15.0, 1000.0)
+        measurements.record(record(target=name))
+        measurements.record(replace(record(target=name), traffic=Traffic.CAPACITY))
+        measurements.snapshot(name, snapshot(), 0.1, 1000)
+        measurements.users(name, UsersTotals())
+        measurements.joined(name, CrossChecks(), Users(1.0, 2.0))
+        measurements.gpus(name, GpuSnapshot(1, 1.0, "nvml", ()))
+        found = result(target=name, result_id=f"1-{name}")
+        measurements.forecast(replace(found, id=f"2-{name}", capacity=replace(found.capacity, mode="forecast")))
+        measurements.result(found)
+        measurements.refused(name, "busy")
+
+
+def _of(measurements: Measurements, target: str) -> list[str]:
+    page = measurements.page.render()[0].decode()
+    return [line for line in page.splitlines() if f'target="{target}"' in line]
+
+
+def test_of_a_target_that_is_forgotten_nothing_is_left_and_the_others_stay() -> None:
+    measurements = Measurements(None, SystemClock())
+    _measured(measurements, *TARGETS)
+    before = {name: _of(measurements, name) for name in TARGETS}
+    assert len({re.split(r"[{ ]", line)[0] for line in before["a"]}) > 40, "there is much to be forgotten"
+    measurements.forget("a")
+    assert _of(measurements, "a") == []
+    assert {name: _of(measurements, name) for name in TARGETS[1:]} == {name: before[name] for name in TARGETS[1:]}
+    measurements.forget("a")  # once more does nothing
+
+
+def test_a_target_that_comes_again_starts_at_zero_and_with_the_capacity_that_is_known(tmp_path: Path) -> None:
+    measurements = Measurements(tmp_path / "kneewatch.db", SystemClock())
+    _measured(measurements, "a")
+    capacity = [line for line in _of(measurements, "a") if line.startswith("kneewatch_capacity_requests_per_second")]
+    assert capacity
+    measurements.forget("a")
+    (target,) = config_from(
+        {"targets": [{"name": "a", "base_url": "http://127.0.0.1:9", "capacity": {"mode": "verify"}}]}, "test"
+    ).servers
+    known = measurements.add(target, "m", CHAT)
+    assert [each.id for each in known][-1:] == ["1-a"]
+    lines = _of(measurements, "a")
+    assert [line for line in lines if line.startswith("kneewatch_capacity_requests_per_second{")][-1:] == [
+        line for line in capacity if "forecast" not in line and "_second{" in line
+    ]
+    assert all(line.endswith(" 0.0") for line in lines if line.startswith("kneewatch_requests_total"))
+
+
+def test_a_new_threshold_is_a_bound_of_all_histograms_and_they_begin_anew() -> None:
+    measurements = Measurements(None, SystemClock())
+    measurements.promise([CHAT])
+    _measured(measurements, "a")
+    before = _of(measurements, "a")
+    measurements.promise([CHAT, replace(CHAT, name="other")])
+    assert _of(measurements, "a") == before, "the same thresholds"
+    measurements.promise([CHAT, replace(CHAT, ttft=Objective(0.9, 0.321))])
+    bounds = [line for line in _of(measurements, "a") if line.startswith("kneewatch_ttft_seconds_bucket")]
+    assert bounds == [], "nothing was counted yet"
+    measurements.record(record(target="a"))
+    bounds = [line for line in _of(measurements, "a") if line.startswith("kneewatch_ttft_seconds_bucket")]
+    assert any('le="0.321"' in line for line in bounds)
+    assert any('le="0.5"' in line for line in bounds)

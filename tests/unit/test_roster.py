@@ -1,0 +1,158 @@
+"""Which targets there are: of the file, found, of our shard; and why one of them gets no load now."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.config import Config, config_from
+from probe.roster import Roster, Shard
+from probe.targets.found import Found
+
+POD = Found("qwen-7d9-x", "http://10.0.0.1:8000", {"app": "qwen"}, "7d9")
+
+
+def _config(**template: Any) -> Config:
+    return config_from(
+        {
+            "workloads": {"short": {"prompt_tokens": 8}},
+            "targets": [
+                {"name": "llama", "base_url": "http://llama:8000"},
+                {
+                    "name": "qwen",
+                    "discover": {"dns": {"name": "qwen.serving", "port": 8000}},
+                    "api_key": "sesame",
+                    "canary": {"every": "7s", "workload": "short"},
+                    **template,
+                },
+            ],
+        },
+        "test",
+    )
+
+
+def _roster(config: Config | None = None, shard: Shard | None = None) -> tuple[Roster, list[tuple[str, str]]]:
+    problems: list[tuple[str, str]] = []
+    return Roster(config or _config(), shard, lambda name, problem: problems.append((name, str(problem)))), problems
+
+
+def test_what_was_found_is_watched_as_the_template_says() -> None:
+    roster, problems = _roster()
+    assert list(roster.wanted()) == ["llama"]
+    roster.found("qwen", (POD,))
+    assert list(roster.wanted()) == ["llama", "qwen/qwen-7d9-x"]
+    pod = roster.wanted()["qwen/qwen-7d9-x"]
+    assert (pod.discovery, pod.labels, pod.hold) == ("qwen", {"app": "qwen"}, None)
+    assert (pod.config.base_url, pod.config.canary.every, pod.config.secret()) == (
+        "http://10.0.0.1:8000",
+        7.0,
+        "sesame",
+    )
+    roster.found("qwen", ())
+    assert list(roster.wanted()) == ["llama"]
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    "address", ["", "10.0.0.1", "http://u:p@10.0.0.1", "file:///etc/passwd", "http://10.0.0.1:99999"]
+)
+def test_what_has_no_address_that_can_be_watched_is_left_out_and_said(address: str) -> None:
+    roster, problems = _roster()
+    roster.found("qwen", (Found("odd", address), POD))
+    assert list(roster.wanted()) == ["llama", "qwen/qwen-7d9-x"]
+    assert problems == [("qwen", "odd has no address that can be watched")]
+
+
+def test_terms_change_with_all_that_a_watch_is_made_of_and_with_nothing_else() -> None:
+    roster, _ = _roster()
+    roster.found("qwen", (POD,))
+    before = {name: one.terms for name, one in roster.wanted().items()}
+    roster.configured(_config())
+    assert {name: one.terms for name, one in roster.wanted().items()} == before, "the file was written again"
+    roster.found("qwen", (Found(POD.id, POD.base_url, {"app": "other"}, POD.revision),))
+    assert {name: one.terms for name, one in roster.wanted().items()} == before, "labels are only told"
+    roster.configured(_config(canary={"every": "8s"}))
+    after = {name: one.terms for name, one in roster.wanted().items()}
+    assert after["llama"] == before["llama"]
+    assert after["qwen/qwen-7d9-x"] != before["qwen/qwen-7d9-x"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"workloads": {"short": {"prompt_tokens": 9}}},
+        {"objectives": {"default": {"availability": 0.9}}},
+        {"prometheus": {"url": "http://p:9090"}},
+        {"lease": {}},
+    ],
+)
+def test_what_a_target_only_names_is_one_of_its_terms(change: dict[str, Any]) -> None:
+    raw: dict[str, Any] = {
+        "workloads": {"short": {"prompt_tokens": 8}},
+        "targets": [{"name": "a", "base_url": "http://a", "canary": {"workload": "short"}}],
+    }
+    one, other = (_roster(config_from(each, "test"))[0].wanted()["a"].terms for each in (raw, {**raw, **change}))
+    assert one != other
+
+
+def test_what_was_found_stands_until_its_template_goes() -> None:
+    roster, _ = _roster()
+    roster.found("qwen", (POD,))
+    roster.configured(_config(discover={"dns": {"name": "other.serving", "port": 8000}}))
+    assert "qwen/qwen-7d9-x" in roster.wanted(), "until the new one has said something"
+    roster.configured(config_from({"targets": [{"name": "llama", "base_url": "http://llama:8000"}]}, "test"))
+    roster.configured(_config())
+    assert list(roster.wanted()) == ["llama"]
+
+
+def test_while_a_rollout_is_under_way_no_load_may_begin() -> None:
+    roster, _ = _roster()
+    new = Found("qwen-8f1-y", "http://10.0.0.2:8000", revision="8f1")
+    service = Found("qwen", "http://qwen.serving:80")
+    roster.found("qwen", (POD, new, service))
+    holds = {name: one.hold for name, one in roster.wanted().items()}
+    words = "a rollout is under way: pods of 2 revisions"
+    assert holds == {"llama": None, "qwen/qwen-7d9-x": words, "qwen/qwen-8f1-y": words, "qwen/qwen": words}
+    roster.found("qwen", (new, service))
+    assert all(one.hold is None for one in roster.wanted().values())
+
+
+def test_a_pod_that_is_not_ready_is_watched_and_gets_no_load() -> None:
+    roster, _ = _roster()
+    roster.found("qwen", (Found(POD.id, POD.base_url, ready=False),))
+    assert roster.wanted()["qwen/qwen-7d9-x"].hold == "the pod is not ready"
+
+
+@given(st.lists(st.text(min_size=1), unique=True, max_size=50), st.integers(1, 9))
+def test_every_target_is_of_one_shard_and_one_only(names: list[str], total: int) -> None:
+    shards = [Shard(index, total) for index in range(total)]
+    assert all(sum(shard.has(name) for shard in shards) == 1 for name in names)
+
+
+@given(st.lists(st.text(min_size=1), unique=True, max_size=50), st.integers(1, 9))
+def test_one_shard_more_takes_its_own_share_and_moves_nothing_else(names: list[str], total: int) -> None:
+    def owner(name: str, total: int) -> int:
+        return next(index for index in range(total) if Shard(index, total).has(name))
+
+    for name in names:
+        assert owner(name, total + 1) in (owner(name, total), total)
+
+
+def test_a_thousand_targets_are_shared_about_evenly() -> None:
+    counts = Counter(
+        index for n in range(1000) for index in range(5) if Shard(index, 5).has(f"qwen/qwen-7d9f8b-{n:05d}")
+    )
+    assert len(counts) == 5
+    assert all(150 < count < 250 for count in counts.values())
+
+
+def test_a_shard_watches_its_own_alone() -> None:
+    pods = tuple(Found(f"pod-{n}", f"http://10.0.0.{n}:8000") for n in range(20))
+    seen: list[str] = []
+    for index in range(3):
+        roster, _ = _roster(shard=Shard(index, 3))
+        roster.found("qwen", pods)
+        seen += roster.wanted()
+    assert sorted(seen) == sorted(["llama", *(f"qwen/pod-{n}" for n in range(20))])
