@@ -86,7 +86,7 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, again.set)
-        async with serve(build_pages(self), *self.config.listen_address) as url:
+        async with serve(build_pages(self), *self.config.listen_address, self.config.web_config_file) as url:
             _log.info("kneewatch watches", targets=len(self.watches), listen=url, version=__version__)
             # What is there now stays: the collector, which holds everything up, is spared looking at it again.
             gc.collect()

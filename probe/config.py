@@ -21,6 +21,7 @@ from probe.config_errors import describe, did_you_mean, shown
 from probe.config_file import expand, read_yaml
 from probe.config_files import file_problem, folder_problem
 from probe.config_gpu import GpuConfig, gpu_problems
+from probe.config_load import LoadConfig, load_problems
 from probe.config_values import (
     BaseUrl,
     CanaryInterval,
@@ -302,6 +303,7 @@ class Config(Section):
     store: StoreConfig = StoreConfig()
     lock_dir: Path | None = None
     lease: LeaseConfig | None = None
+    load: LoadConfig | None = None
     objectives: dict[Name, ObjectivesConfig] = Field(default_factory=dict)
     workloads: dict[Name, WorkloadConfig] = Field(default_factory=dict)
     targets: Annotated[tuple[AnyTarget, ...], Field(min_length=1)]
@@ -399,10 +401,10 @@ def config_hash(config: Config) -> str:
 def _dangling(config: Config, raw: object) -> list[str]:
     """Names that point nowhere, names given twice, and files that are not there."""
     problems = [problem for i, t in enumerate(config.targets) for problem in _target_problems(i, t, config, raw)]
-    if config.web_config_file is not None and (words := file_problem(config.web_config_file)):
-        problems.append(f"web_config_file: {shown(['web_config_file'], raw)} {words}")
+    problems += _web_problems(config.web_config_file, raw)
     if config.lock_dir is not None and (words := folder_problem(config.lock_dir)):
         problems.append(f"lock_dir: {shown(['lock_dir'], raw)} {words}")
+    problems.extend(load_problems(config.load))
     names = [target.name for target in config.targets]
     for i, name in enumerate(names):
         if name in names[:i]:
@@ -417,6 +419,21 @@ def _dangling(config: Config, raw: object) -> list[str]:
                 f" {workload.prompt_tokens} tokens; make it smaller"
             )
     return problems
+
+
+def _web_problems(file: Path | None, raw: object) -> list[str]:
+    """What is wrong with the web configuration file, so that it is known before a restart."""
+    from probe.web.config import load_web_config  # noqa: PLC0415 - it takes what it is made of from here
+
+    if file is None:
+        return []
+    if words := file_problem(file):
+        return [f"web_config_file: {shown(['web_config_file'], raw)} {words}"]
+    try:
+        load_web_config(file)
+    except ConfigError as error:
+        return [f"web_config_file: {line}" for line in str(error).splitlines()]
+    return []
 
 
 def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> list[str]:

@@ -88,7 +88,7 @@ class Roster:
         canary = config.workload(target.canary.workload)
         load = config.workload(target.capacity.workload or target.canary.workload)
         objectives = config.objectives_of(target)
-        return target, objectives, canary, load, config.prometheus, config.lock_dir, config.lease
+        return target, objectives, canary, load, config.prometheus, config.lock_dir, config.lease, config.load
 
 
 def _rollout(servers: tuple[Found, ...]) -> str | None:

@@ -55,7 +55,11 @@ def may_be_ours(record: RequestRecord, objectives: Objectives, waking_s: float) 
 
 def good_ratio(records: Sequence[RequestRecord], objectives: Objectives) -> dict[str, float]:
     """Per objective, the share of the requests it judges that met it; no entry without a request."""
-    verdicts = [met(record, objectives) for record in records]
+    return shares([met(record, objectives) for record in records], objectives)
+
+
+def shares(verdicts: Sequence[Mapping[str, bool]], objectives: Objectives) -> dict[str, float]:
+    """The same, of requests that have been judged."""
     ratios = {}
     for name in (AVAILABILITY, *objectives.latencies(), ALL):
         judged = [verdict[name] for verdict in verdicts if name in verdict]

@@ -111,6 +111,7 @@ ALERTS: Mapping[str, Speaks] = {
     "KneewatchTaskFailing": _speaks(also=[_STALL]),
     "KneewatchConfigRefused": _speaks(),
     "KneewatchTargetVanished": _speaks(),
+    "KneewatchShardsMismatch": _speaks(),
 }
 
 # And these are true without a fault where users truly take so much of what the server truly takes, for a quarter of an

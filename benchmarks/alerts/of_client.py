@@ -104,6 +104,8 @@ def monitor(page: Page, rng: np.random.Generator, watch: Watch) -> Iterator[Line
         yield from page.counter(f"{names.LOOP_LAG.name}_bucket", labels, below)
     yield from page.counter(f"{names.LOOP_LAG.name}_count", {}, ticks)
     yield from page.gauge(names.CONFIG_TAKEN, {}, 1.0)
+    yield from page.gauge(names.SHARD, {}, 0.0)
+    yield from page.gauge(names.SHARDS, {}, 1.0)
     yield from page.gauge(names.CONFIG_HASH, {"hash": "0011223344556677"}, 1.0)
     yield from page.gauge(names.BUILD_INFO, {"version": "0.1.0"}, 1.0)
     begun = np.concatenate(([0], watch.restarts)).astype(int)

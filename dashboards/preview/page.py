@@ -4,9 +4,6 @@ In: a `View`. Out: HTML. Names come from anybody: the template escapes them, the
 element, and the page's policy runs only the scripts and styles written here, known by their digests.
 """
 
-import base64
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -19,10 +16,10 @@ from markupsafe import Markup
 from dashboards.preview.fields import unit_of
 from dashboards.preview.places import View
 from probe import __version__
+from probe.charts import ECHARTS, data_text, digest, echarts, notice, values_script
 
 _HERE = Path(__file__).parent
-ECHARTS = "6.1.0"
-_SCRIPTS = ("values.js", "charts.js", "bands.js", "panels.js", "page.js")
+_SCRIPTS = ("charts.js", "bands.js", "panels.js", "page.js")
 
 
 def page(view: View, name: str, titles: Mapping[str, str], url: str) -> str:
@@ -31,8 +28,8 @@ def page(view: View, name: str, titles: Mapping[str, str], url: str) -> str:
     scripts = [echarts(), _script()]
     policy = [
         "default-src 'none'",
-        f"script-src {' '.join(map(_digest, scripts))}",
-        f"style-src {_digest(style)}",
+        f"script-src {' '.join(map(digest, scripts))}",
+        f"style-src {digest(style)}",
         "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
@@ -45,28 +42,18 @@ def page(view: View, name: str, titles: Mapping[str, str], url: str) -> str:
         policy="; ".join(policy),
         version=__version__,
         echarts=ECHARTS,
-        notice=_notice(),
+        notice=notice(),
         style=Markup(style),  # noqa: S704 - ours
         scripts=[Markup(one) for one in scripts],  # noqa: S704 - ours
-        data=Markup(_json(_data(view))),  # noqa: S704 - JSON without "<"
+        data=Markup(data_text(_data(view))),  # noqa: S704 - JSON without "<"
     )
-
-
-@cache
-def echarts() -> str:
-    """The library as it was published, its licence at its head."""
-    return (_HERE / "echarts/echarts.min.js").read_text(encoding="utf-8")
-
-
-@cache
-def _notice() -> str:
-    return " ".join((_HERE / "echarts/NOTICE").read_text(encoding="utf-8").split())
 
 
 @cache
 def _script() -> str:
     return (
         '(() => {\n"use strict";\nconst data = JSON.parse(document.getElementById("data").textContent);\n'
+        + values_script()
         + "".join(map(_text, _SCRIPTS))
         + "})();\n"
     )
@@ -119,12 +106,3 @@ def _units(value: object) -> Sequence[str]:
     if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
         return [unit for one in value for unit in _units(one)]
     return []
-
-
-def _json(value: object) -> str:
-    """JSON for a script element: nothing in it looks like the element's end, or like a comment."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=True).replace("<", "\\u003c")
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,6 +1,6 @@
 """One request as JSON: for the API and for `check --json`. Pure."""
 
-from typing import Any
+from typing_extensions import TypedDict
 
 from probe import latency
 from probe.errors import TargetError
@@ -8,8 +8,21 @@ from probe.records import RequestRecord
 from probe.report.words import iso
 
 
-def record_json(record: RequestRecord) -> dict[str, Any]:
+class RecordJson(TypedDict):
     """What happened to a request, without its prompt; latencies in seconds, `at` in ISO 8601."""
+
+    at: str
+    outcome: str
+    detail: str | None
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    prompt_tokens: int
+    output_tokens: int
+
+
+def record_json(record: RequestRecord) -> RecordJson:
+    """A request that ended."""
     return {
         "at": iso(record.done_wall_s),
         "outcome": record.outcome.value,
@@ -22,8 +35,8 @@ def record_json(record: RequestRecord) -> dict[str, Any]:
     }
 
 
-def unmeasured_json(error: TargetError, wall_s: float) -> dict[str, Any]:
-    """The same keys where there was nothing to measure: a target that could not be asked at `wall_s`."""
+def unmeasured_json(error: TargetError, wall_s: float) -> RecordJson:
+    """The same where there was nothing to measure: a target that could not be asked at `wall_s`."""
     return {
         "at": iso(wall_s),
         "outcome": error.outcome.value,

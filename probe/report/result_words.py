@@ -78,9 +78,13 @@ def beside_measured(forecast: CapacityResult, measured: CapacityResult | None, n
 
 def result_words(result: CapacityResult) -> str:
     """A line for each thing to know."""
+    return "\n".join(f"{f'{label}:':<13}{one_line(words, _LINE)}" for label, words in result_lines(result))
+
+
+def result_lines(result: CapacityResult) -> list[tuple[str, str]]:
+    """Each thing to know: what it is called, and its words."""
     found = [("Ended by", _ended(result)), ("Cost", _cost(result)), ("Advice", advice(result))]
-    lines = [*_capacity(result.capacity), *_beside(result), *found]
-    return "\n".join(f"{f'{label}:':<13}{one_line(words, _LINE)}" for label, words in lines)
+    return [*_capacity(result.capacity), *_beside(result), *found]
 
 
 def capacity_words(capacity: Capacity) -> str:

@@ -47,7 +47,7 @@ class StepRows:
         parts: list[RenderableType] = [] if self._begun else [self._head(step.plan), Text("─" * self._width)]
         self._begun = True
         table = self._table("top")
-        style, words = _verdict(step)
+        style, words = step_verdict(step)
         cells = [Text(self._stacked(column, column.cell(step))) for column in _COLUMNS]
         if self._room >= _VERDICT:
             table.add_row(*cells, Text(words, style=style))
@@ -86,8 +86,8 @@ def step_rows(steps: Iterable[StepSummary], width: int) -> Group:
     return Group(*(rows.row(step) for step in steps))
 
 
-def _verdict(step: StepSummary) -> tuple[str, str]:
-    """A style, and words."""
+def step_verdict(step: StepSummary) -> tuple[str, str]:
+    """How a step ended: a colour of the terminal, and words."""
     if step.tripped is not None:
         return "red", f"stopped: {step.tripped}"
     if not step.valid:

@@ -1,116 +1,134 @@
-"""The pages and the API: a thin view on what the monitor knows. It changes nothing and sends nothing."""
+"""The pages and the API: a view on what the monitor knows. What they may set off is a probe and a reload."""
 
 import asyncio
-import json
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jinja2
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from exporters.page import Page
 from probe import __version__
+from probe.charts import ECHARTS, notice
+from probe.gpu.use import memory, utilization
 from probe.records import CapacityResult, TargetStatus
-from probe.report.result_json import dumps
-from probe.web.view import filters, target_json
+from probe.report.html import embedded, environment, report, run_data
+from probe.report.result_words import beside_measured
+from probe.web import overview
+from probe.web.api import Api, as_json
+from probe.web.assets import Assets
+from probe.web.headers import with_headers
+from probe.web.monitor import Monitor
+from probe.web.on_demand import OnDemand, from_elsewhere
+from probe.web.waterfall import waterfall
+
+__all__ = ["Monitor", "build_pages"]
 
 _HERE = Path(__file__).parent
-# Nothing but our own style sheet may load, and no script at all: model and target names come from outside.
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-
-
-class Monitor(Protocol):
-    """What the pages need to know of the monitor."""
-
-    @property
-    def page(self) -> Page: ...
-    @property
-    def ready(self) -> bool: ...
-    def statuses(self) -> Sequence[TargetStatus]: ...
-    def results(self, target: str | None = None) -> Sequence[CapacityResult]: ...
-    def result_of(self, result_id: str) -> CapacityResult | None: ...
-    def config_text(self) -> str: ...
+_TEMPLATES = ("status.html", "target.html", "run.html", "missing.html")
+_RUNS = 10
+_CURVES = 3  # requests/s, TTFT and TPOT: what a target's page shows of a run
 
 
 def build_pages(monitor: Monitor) -> ASGIApp:
     """The ASGI app of a monitor."""
-    pages = _Pages(monitor)
+    assets, seen = Assets(), overview.Overview()
+    pages, api, probe = _Pages(monitor, assets, seen), Api(monitor, seen), OnDemand(monitor)
     app = Starlette(
         routes=[
             Route("/", pages.status),
-            Route("/kneewatch.css", pages.style),
+            Route("/targets/{name:path}", pages.target),
+            Route("/runs/{id}", pages.run),
+            Route("/assets/{file}", assets.answer),
             Route("/metrics", pages.metrics),
             Route("/config", pages.config),
-            Route("/api/v1/targets", pages.targets),
-            Route("/api/v1/runs", pages.runs),
-            Route("/api/v1/runs/{id}", pages.run),
+            Route("/probe", probe.answer, methods=["GET"]),
+            Route("/api/v1/targets", api.targets),
+            Route("/api/v1/targets/{name:path}", api.target),
+            Route("/api/v1/runs", api.runs),
+            Route("/api/v1/runs/{id}", api.run),
+            Route("/api/v1/openapi.json", api.openapi),
             Route("/-/healthy", pages.healthy),
             Route("/-/ready", pages.is_ready),
-        ]
+            Route("/-/reload", pages.reload, methods=["POST"]),
+        ],
+        exception_handlers={404: pages.missing},
     )
-
-    async def with_headers(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        await app(scope, receive, send_with_headers)
-
-    return with_headers
+    # The name of a target is taken as it is: no redirect makes another of it.
+    app.router.redirect_slashes = False
+    return with_headers(app)
 
 
 class _Pages:
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: Monitor, assets: Assets, seen: overview.Overview) -> None:
         self._monitor = monitor
-        loader = jinja2.FileSystemLoader(_HERE / "templates")
-        environment = jinja2.Environment(
-            loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-        )
-        environment.filters |= filters()
-        self._status = environment.get_template("status.html")
-        self._css = (_HERE / "templates" / "kneewatch.css").read_text()
+        self._assets = assets
+        self._overview = seen
+        # Now and not for the first who asks: while they are read, canaries may come in.
+        self._templates = _templates()
 
-    async def status(self, _: Request) -> Response:
-        page = self._status.render(
-            targets=self._monitor.statuses(), runs=self._monitor.results()[:10], version=__version__
-        )
-        return Response(page.encode("utf-8", "replace"), media_type="text/html")
+    async def status(self, request: Request) -> Response:
+        # In a thread, like all that takes long: what canaries receive meanwhile is stamped in time.
+        statuses, runs = self._monitor.statuses(), self._monitor.results()[:_RUNS]
+        return await asyncio.to_thread(self._status, request, statuses, runs)
 
-    async def style(self, _: Request) -> Response:
-        return Response(self._css, media_type="text/css")
+    def _status(self, request: Request, statuses: Sequence[TargetStatus], runs: Sequence[CapacityResult]) -> Response:
+        rows = self._overview.rows(statuses)
+        return self._page(
+            request,
+            "status.html",
+            live=True,
+            overview=True,
+            rows=rows,
+            tally=overview.tally(rows),
+            failures=overview.failures(rows),
+            runs=runs,
+        )
+
+    async def target(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        status = next((one for one in self._monitor.statuses() if one.name == name), None)
+        if status is None:
+            return self._nothing(request, "No target has this name.")
+        runs = self._monitor.results(status.name)
+        return await asyncio.to_thread(self._target, request, status, runs)
+
+    def _target(self, request: Request, status: TargetStatus, runs: Sequence[CapacityResult]) -> Response:
+        curve = next((run for run in runs if run.steps), None)
+        data: dict[str, Any] = {"waterfall": waterfall(status.recent, status.objectives)}
+        if curve is not None:
+            data |= {"charts": run_data(curve)["charts"][:_CURVES]}
+        row = overview.row(status)
+        return self._page(
+            request, "target.html", live=True, charts=True, data=data, row=row, curve=curve, runs=runs[:_RUNS]
+        )
+
+    async def run(self, request: Request) -> Response:
+        run = self._monitor.result_of(request.path_params["id"])
+        if run is None:
+            return self._nothing(request, "No run has this number; the oldest are forgotten.")
+        if "download" in request.query_params:
+            text = await asyncio.to_thread(report, run)
+            # Its policy is in the file: the one of the pages would keep its own scripts from it.
+            kept = {"Content-Security-Policy": "sandbox allow-scripts", "Content-Disposition": "attachment"}
+            return _html(text, headers=kept)
+        target = overview.href(run.target)
+        return await asyncio.to_thread(
+            self._page, request, "run.html", charts=True, data=run_data(run), run=run, target=target
+        )
 
     async def metrics(self, request: Request) -> Response:
-        # In a thread: what canaries receive meanwhile is stamped in time.
         page, content_type = await asyncio.to_thread(self._monitor.page.render, request.headers.get("accept", ""))
         return Response(page, headers={"content-type": content_type})
 
     async def config(self, _: Request) -> Response:
         return PlainTextResponse(self._monitor.config_text())
-
-    async def targets(self, _: Request) -> Response:
-        return _json([target_json(status) for status in self._monitor.statuses()])
-
-    async def runs(self, request: Request) -> Response:
-        results = self._monitor.results(request.query_params.get("target"))
-        return _json([_summary(result) for result in results])
-
-    async def run(self, request: Request) -> Response:
-        result = self._monitor.result_of(request.path_params["id"])
-        if result is None:
-            return _json({"error": "no run has this id; /api/v1/runs lists them"}, status=404)
-        return Response(dumps(result), media_type="application/json")
 
     async def healthy(self, _: Request) -> Response:
         return PlainTextResponse("Kneewatch is healthy.\n")
@@ -119,13 +137,68 @@ class _Pages:
         ready = self._monitor.ready
         return PlainTextResponse("Kneewatch is ready.\n" if ready else "starting\n", status_code=200 if ready else 503)
 
+    async def reload(self, request: Request) -> Response:
+        if from_elsewhere(request):
+            return PlainTextResponse("another site's page asks for this\n", status_code=403)
+        problem = await self._monitor.reload()
+        if problem is not None:
+            return PlainTextResponse(f"{problem}\n", status_code=500)
+        return PlainTextResponse("Kneewatch has taken the configuration.\n")
 
-def _summary(result: CapacityResult) -> dict[str, Any]:
-    """A run in a list: everything but its steps."""
-    whole = json.loads(dumps(result))
-    return {key: value for key, value in whole.items() if key != "steps"} | {"steps": len(result.steps)}
+    async def missing(self, request: Request, _: Exception) -> Response:
+        if request.url.path.startswith("/api/"):
+            return as_json({"error": "not here; /api/v1/openapi.json says what is"}, status=404)
+        return self._nothing(request, "There is no such page.")
+
+    def _nothing(self, request: Request, what: str) -> Response:
+        return self._page(request, "missing.html", status_code=404, what=what)
+
+    def _page(
+        self,
+        request: Request,
+        template: str,
+        *,
+        live: bool = False,
+        charts: bool = False,
+        overview: bool = False,
+        data: object = None,
+        status_code: int = 200,
+        **values: object,
+    ) -> Response:
+        scripts = [self._assets.library, self._assets.charts] if charts else []
+        text = self._templates[template].render(
+            root=_root(request),
+            assets=self._assets,
+            scripts=[*scripts, self._assets.live] if live else scripts,
+            live=live,
+            overview=overview,
+            now=time.time(),
+            data=None if data is None else embedded(data),
+            **values,
+        )
+        return _html(text, status_code=status_code)
 
 
-def _json(content: object, status: int = 200) -> Response:
-    # In ASCII: half of a character pair, which a server may have sent, cannot be encoded.
-    return Response(json.dumps(content), status_code=status, media_type="application/json")
+@cache
+def _templates() -> Mapping[str, jinja2.Template]:
+    made = environment(_HERE / "templates")
+    made.filters |= {"beside": _beside, "busy": utilization, "memory": memory, "slow": overview.slow}
+    made.globals |= {"states": overview.STATES, "version": __version__, "echarts": ECHARTS, "notice": notice()}
+    return {name: made.get_template(name) for name in _TEMPLATES}
+
+
+def _root(request: Request) -> str:
+    """From this page to the first one: relative, so that a proxy may serve the pages below a path of its own."""
+    # As it was sent: an escaped slash is none to a browser.
+    path: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    return "../" * (path.partition(b"?")[0].count(b"/") - 1)
+
+
+def _html(text: str, **more: Any) -> Response:  # noqa: ANN401 - what starlette takes
+    # Half of a character pair, which a server may have sent as a name, cannot be encoded.
+    return Response(text.encode("utf-8", "replace"), media_type="text/html", **more)
+
+
+def _beside(forecast: CapacityResult, measured: CapacityResult | None) -> str:
+    """How far a forecast is from what was measured; "" where nothing like it was."""
+    return beside_measured(forecast, measured, time.time())

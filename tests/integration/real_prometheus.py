@@ -26,7 +26,9 @@ class RealPrometheus:
         rule_files: Sequence[Path] = (),
         alertmanagers: Sequence[str] = (),
         every: str = "1s",
+        jobs: Sequence[dict[str, Any]] = (),
     ) -> None:
+        """`jobs`: of `scrape_configs`, beside that of the addresses."""
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +39,10 @@ class RealPrometheus:
                     "global": {"scrape_interval": every, "evaluation_interval": every},
                     "rule_files": [str(path) for path in rule_files],
                     "alerting": {"alertmanagers": [{"static_configs": [{"targets": list(alertmanagers)}]}]},
-                    "scrape_configs": [{"job_name": "kneewatch", "static_configs": [{"targets": list(addresses)}]}],
+                    "scrape_configs": [
+                        {"job_name": "kneewatch", "static_configs": [{"targets": list(addresses)}]},
+                        *jobs,
+                    ],
                 }
             )
         )

@@ -1,34 +1,38 @@
-"""The status page of a running monitor, as a browser shows it."""
+"""The monitor's pages, as a browser shows them and as a keyboard goes through them."""
 
 import re
-import subprocess
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
+from browser import Browser
+from example_records import record, status
+from fake_monitor import FakeMonitor
+from kneewatch_command import kneewatch
+from made_fleet import fleet, run
 from monitor import Monitor, Sim
 from process import eventually
+from served import Served
+
+from probe.records import CapacityResult, Outcome, Stopped, TargetStatus
 
 pytestmark = pytest.mark.chromium
 
-# No GPU, no sandbox (CI is root), no QUIC, and nothing that Chromium would ask its maker.
-_FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--window-size=1280,900",
-    # Whatever the page might want from elsewhere does not resolve.
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-)
 TARGET = "stand-in-a"
+EVIL = "<script>document.title='broken in'</script><img src=x onerror=\"document.title='broken in'\">\"'>&{{7*7}}"
+# How many of each canvas' pixels are painted.
+_INK = """[...document.querySelectorAll('canvas')].map((one) =>
+    one.getContext('2d').getImageData(0, 0, one.width, one.height).data.filter(
+        (value, i) => i % 4 === 3 && value > 0).length)"""
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with Browser(chromium) as one:
+        yield one
 
 
 @pytest.fixture(scope="module")
@@ -52,35 +56,208 @@ def monitor(sim: Sim, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moni
         yield running
 
 
-def test_a_browser_shows_target_and_outcome(chromium: str, monitor: Monitor, tmp_path: Path) -> None:
-    dom = _browse(chromium, tmp_path, "--dump-dom", monitor.base_url)
-    text = re.sub(r"<(script|style).*?</\1>|<[^>]+>", " ", dom, flags=re.DOTALL)
-    assert TARGET in text
-    assert re.search(r"\bok\b", text)
+@pytest.fixture(scope="module")
+def made() -> Iterator[Served]:
+    """Twelve targets on a bad day, and one whose every name is hostile."""
+    shown = [*fleet(12), _hostile()]
+    runs = [run(shown[1].name, "good"), _hostile_run()]
+    with Served(FakeMonitor(shown, runs)) as pages:
+        yield pages
+
+
+def _hostile() -> TargetStatus:
+    bad = record(outcome=Outcome.SERVER_ERROR, detail=EVIL, model=EVIL, done_wall_s=time.time())
+    return status(
+        name=EVIL,
+        model=EVIL,
+        base_url=f"http://{EVIL}",
+        up=False,
+        recent=[bad] * 3,
+        failures=[bad],
+        server_error=EVIL,
+        gpu_error=EVIL,
+        capacity_state=EVIL,
+        capacity=_hostile_run(),
+        measured=_hostile_run(),
+    )
+
+
+def _hostile_run() -> CapacityResult:
+    evil = run(EVIL, "evil")
+    return replace(evil, model=EVIL, stopped=Stopped("guard", EVIL), context=replace(evil.context, engine=EVIL))
+
+
+def _text(browser: Browser, selector: str = "main") -> str:
+    return " ".join(str(browser.evaluate(f"document.querySelector('{selector}').innerText")).split())
+
+
+# A real monitor.
+
+
+def test_a_browser_shows_target_and_outcome(browser: Browser, monitor: Monitor) -> None:
+    browser.screen(1280, 900)
+    browser.open(monitor.base_url)
+    assert browser.complaints == []
+    assert f"{TARGET} good" in _text(browser, ".targets")
+    assert "within objectives" in _text(browser, ".targets")
+    browser.evaluate("document.querySelector('.targets a').click()")
+    browser.until("document.querySelector('#waterfall canvas') !== null")
+    assert browser.complaints == []
+    text = _text(browser)
     assert "http://127.0.0.1" in text  # the server's address
-    elsewhere = re.findall(r'(?:src|href|action)="(?:[a-z]+:)?//[^"]*"', dom)
-    assert elsewhere == [], "everything comes from the monitor"
+    assert "vllm 0.32" in text
+    assert all(ink > 1000 for ink in browser.evaluate(_INK))
 
 
-def test_a_browser_paints_the_page(chromium: str, monitor: Monitor, tmp_path: Path) -> None:
-    picture = tmp_path / "status.png"
-    _browse(chromium, tmp_path, f"--screenshot={picture}", monitor.base_url)
-    data = picture.read_bytes()
-    assert data.startswith(b"\x89PNG")
-    assert len(data) > 8_000, "an empty page compresses to less"
+def test_a_canary_is_sent_from_the_page_by_keyboard(browser: Browser, monitor: Monitor) -> None:
+    browser.screen(1280, 900)
+    browser.open(f"{monitor.base_url}/targets/{TARGET}")
+    browser.evaluate("document.querySelector('#probe').focus()")
+    browser.press("Enter")
+    browser.until("document.querySelector('#answer').innerText.startsWith('ok: TTFT')")
+    assert re.search(r"TTFT [\d.]+ ms, TPOT [\d.]+ ms, E2E [\d.]+ ms", _text(browser, "#answer"))
+    assert browser.complaints == []
+    series = f'kneewatch_requests_total{{target="{TARGET}",model="stand-in",workload="short",traffic="ondemand",'
+    eventually(lambda: f'{series}outcome="ok"}} 1.0' in monitor.page("/metrics"), within_s=10, what="its series")
 
 
-def test_the_page_allows_itself_nothing_from_elsewhere(monitor: Monitor) -> None:
-    answer = httpx.get(monitor.base_url, timeout=10, trust_env=False)
-    policy = answer.headers["content-security-policy"]
-    assert re.search(r"default-src '(none|self)'", policy)
-    assert "http:" not in policy
-    assert "https:" not in policy
-    assert "unsafe" not in policy
+def test_the_page_keeps_itself_new_and_its_reader_where_he_is(browser: Browser, monitor: Monitor) -> None:
+    browser.screen(1280, 900)
+    browser.open(f"{monitor.base_url}/targets/{TARGET}")
+    browser.evaluate("document.querySelector('#each').open = true")
+    browser.evaluate("document.querySelector('#probe').focus()")
+    browser.evaluate("document.querySelector('#each table').id = 'first'")
+    browser.until("document.querySelector('#first') === null")
+    assert browser.evaluate("document.querySelector('#each').open")
+    assert browser.evaluate("document.activeElement.id") == "probe"
+    browser.until("document.querySelector('#waterfall canvas') !== null")
+    assert browser.complaints == []
+    browser.evaluate("document.querySelector('#pause').click()")
+    browser.evaluate("document.querySelector('#each table').id = 'kept'")
+    time.sleep(6)
+    assert browser.evaluate("document.querySelector('#kept') !== null")
 
 
-def _browse(chromium: str, folder: Path, *arguments: str) -> str:
-    command = [chromium, *_FLAGS, f"--user-data-dir={folder / 'profile'}", *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+def test_what_the_monitor_serves_allows_itself_nothing_from_elsewhere(monitor: Monitor) -> None:
+    for path in ("/", f"/targets/{TARGET}", "/nope"):
+        answer = httpx.get(f"{monitor.base_url}{path}", timeout=10, trust_env=False)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert not re.search(r"https?:|unsafe|\*", policy)
+        assert re.findall(r'(?:src|href|action)="(?:[a-z]+:)?//[^"]*"', answer.text) == []
+
+
+def test_a_ramps_report_is_one_file(browser: Browser, sim: Sim, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    options = ("--concurrency", "1,2,4", "--step-seconds", "2", "--prompt-tokens", "32", "--output-tokens", "8")
+    done = kneewatch("ramp", "--base-url", sim.base_url, *options, "--html", file)
+    assert done.status in (0, 1), done.err
+    browser.screen(1280, 900)
+    browser.open(file.as_uri())
+    browser.until("document.querySelectorAll('#charts canvas').length >= 4")
+    assert browser.complaints == []
+    assert all(ink > 1000 for ink in browser.evaluate(_INK))
+    assert browser.evaluate("document.querySelectorAll('table tbody tr').length") == 3
+    refused = kneewatch("ramp", "--base-url", sim.base_url, "--html", tmp_path / "no" / "report.html")
+    assert refused.status == 2
+    assert "--html" in refused.err
+
+
+# Made-up knowledge, with all that there can be.
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (400, False)])
+@pytest.mark.parametrize("path", ["/", "good", "hostile", "/runs/good", "/runs/evil", "/nope"])
+def test_every_page_fits_its_screen_and_nothing_is_complained_of(
+    browser: Browser,
+    made: Served,
+    path: str,
+    width: int,
+    dark: bool,  # noqa: FBT001
+) -> None:
+    browser.screen(width, 900, dark=dark)
+    place = {"good": 1, "hostile": 12}.get(path)
+    if place is not None:
+        browser.open(made.base_url)
+        name = made.monitor.shown[place].name
+        browser.evaluate(
+            f"[...document.querySelectorAll('a.name')].find((one) => one.innerText === {name!r}).click()"
+            if place == 1
+            else "[...document.querySelectorAll('a.name')].find((one) => one.innerText.includes('7*7')).click()"
+        )
+        browser.until("document.querySelector('#waterfall canvas') !== null")
+    else:
+        browser.open(f"{made.base_url}{path}")
+    if path.startswith("/runs"):
+        browser.until("document.querySelectorAll('#charts canvas').length === 6")
+    # Chromium itself says that /nope is 404.
+    assert [one for one in browser.complaints if "404 (Not Found)" not in one or path != "/nope"] == []
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(18, 22, 29)" if dark else "rgb(246, 247, 249)")
+    assert "broken in" not in str(browser.evaluate("document.title")).partition("<")[0]
+    assert browser.evaluate("document.querySelectorAll('img').length") == 0
+    if path in ("hostile", "/runs/evil"):
+        assert "<script>document.title=" in _text(browser, "body")
+
+
+def test_a_chart_is_walked_through_by_keyboard_and_says_what_it_shows(browser: Browser, made: Served) -> None:
+    browser.screen(1280, 900)
+    browser.open(f"{made.base_url}/runs/good")
+    browser.until("document.querySelectorAll('#charts canvas').length === 6")
+    words = browser.evaluate("document.querySelectorAll('.chart')[1].ariaLabel")
+    assert words.startswith("TTFT over requests in flight: p50 54 ms at first, 1.26 s at last")
+    assert words.endswith("the knee is at 32 requests in flight")
+    browser.evaluate("document.querySelectorAll('.chart')[1].focus()")
+    browser.press("ArrowRight")
+    browser.until("document.querySelector('.tip') !== null")
+    assert "4 requests in flight" in _text(browser, ".tip")
+    browser.press("ArrowRight")
+    browser.until("document.querySelector('.tip').innerText.includes('8 requests in flight')")
+
+
+def test_hostile_words_in_a_tooltip_are_text(browser: Browser, made: Served) -> None:
+    browser.screen(1280, 900)
+    browser.open(made.base_url)
+    browser.evaluate("[...document.querySelectorAll('a.name')].find((one) => one.innerText.includes('7*7')).click()")
+    browser.until("document.querySelector('#waterfall canvas') !== null")
+    browser.evaluate("document.querySelector('.waterfall').focus()")
+    browser.press("ArrowRight")
+    browser.until("document.querySelector('.tip') !== null")
+    assert "{{7*7}}" in _text(browser, ".tip")
+    assert browser.complaints == []
+
+
+def test_targets_are_found_by_name_and_stay_found(browser: Browser, made: Served) -> None:
+    browser.screen(1280, 900)
+    browser.open(made.base_url)
+    browser.evaluate(
+        "(() => { const find = document.querySelector('#find'); find.value = 'LLAMA-11 ';"
+        " find.dispatchEvent(new Event('input')); })()"
+    )
+    shown = "[...document.querySelectorAll('.targets tbody tr')].filter((row) => !row.hidden).length"
+    assert browser.evaluate(shown) == 1
+    browser.evaluate("document.querySelector('.targets').id = 'before'")
+    browser.until("document.querySelector('#before') === null")
+    assert browser.evaluate(shown) == 1
+    assert browser.evaluate("document.querySelector('#find').value") == "LLAMA-11 "
+
+
+def test_without_an_answer_the_page_says_how_old_it_is(browser: Browser) -> None:
+    browser.screen(1280, 900)
+    with Served(FakeMonitor([status()])) as pages:
+        browser.open(pages.base_url)
+    browser.until("document.querySelector('#fresh').innerText.startsWith('no answer since')")
+
+
+def test_two_hundred_targets_are_there_within_300_ms() -> None:
+    """Each time with new canaries everywhere. The machine has other things to do, so the median counts."""
+    times = []
+    with Served(FakeMonitor()) as pages, httpx.Client(trust_env=False, timeout=30) as client:
+        for _ in range(7):
+            pages.monitor.shown = fleet(200)
+            begun = time.perf_counter()
+            answer = client.get(pages.base_url)
+            times.append(time.perf_counter() - begun)
+            assert answer.text.count('class="name"') == 200
+    assert sorted(times)[3] < 0.3, times

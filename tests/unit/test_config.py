@@ -516,3 +516,15 @@ def test_any_target_is_accepted_or_refused_in_words(tree: Any) -> None:
     base = {"name": "a", "base_url": "http://a"}
     target = {**base, **tree} if isinstance(tree, dict) else {**base, "canary": tree, "tls": tree, "connection": tree}
     assert is_refused_in_words({"targets": [target]}, "FILE: targets") or isinstance(tree, dict)
+
+
+def test_the_web_configuration_is_judged_with_it_and_its_passwords_are_not_repeated(tmp_path: Path) -> None:
+    web = tmp_path / "web.yml"
+    text = f"web_config_file: {web}\n{TARGET}"
+    assert refusal(text, tmp_path).endswith("cannot be read; create it, or mend the path")
+    web.write_text("basic_auth_users: {anna: sesame}\n")
+    said = refusal(text, tmp_path)
+    assert f"web_config_file: {web}: basic_auth_users.anna: expected a bcrypt hash" in said
+    assert "sesame" not in said
+    web.write_text("{}\n")
+    assert config(text, tmp_path).web_config_file == web

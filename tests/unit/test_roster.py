@@ -86,6 +86,7 @@ def test_terms_change_with_all_that_a_watch_is_made_of_and_with_nothing_else() -
         {"objectives": {"default": {"availability": 0.9}}},
         {"prometheus": {"url": "http://p:9090"}},
         {"lease": {}},
+        {"load": {"ray": {"address": "auto"}}},
     ],
 )
 def test_what_a_target_only_names_is_one_of_its_terms(change: dict[str, Any]) -> None:

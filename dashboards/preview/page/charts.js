@@ -1,4 +1,4 @@
-// Lines over time: ECharts options of a panel's data, and what charts share.
+// Lines over time: ECharts options of a panel's data, and what charts over time share.
 
 const moments = (one) => one.values.map((_, i) => (one.start + i * one.step) * 1000);
 
@@ -16,13 +16,6 @@ function timeAxis(panel, width) {
     axisPointer: { label: { show: false } },
   };
 }
-
-const frame = (option) => ({
-  animation: false,
-  textStyle: { fontFamily: "inherit" },
-  grid: { left: 6, right: 26, top: 10, bottom: 4, containLabel: true },
-  ...option,
-});
 
 /** Marks of what happened: dashed lines of the annotation's colour, in a series without points. */
 function eventSeries() {
@@ -50,19 +43,6 @@ function tip(at, rows, within) {
   const lines = rows.map(([paint, name, text]) =>
     element("tr", {}, element("td", {}, dot(paint), name), element("td", {}, text)));
   return element("div", { class: "tip" }, element("p", { class: "tip-time" }, clock(at)), ...marks, element("table", {}, ...lines));
-}
-
-function dot(paint) {
-  const made = element("span", { class: "dot", "aria-hidden": "true" });
-  made.style.backgroundColor = paint;
-  return made;
-}
-
-function tooltip(option) {
-  return {
-    confine: true, transitionDuration: 0, padding: 8, borderWidth: 1, extraCssText: "max-width:28rem;white-space:normal",
-    backgroundColor: theme().card, borderColor: theme().line, textStyle: { color: theme().ink, fontSize: 12 }, ...option,
-  };
 }
 
 const NICE_SPANS = [10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000];

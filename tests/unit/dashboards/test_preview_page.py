@@ -15,7 +15,8 @@ from made_dashboard import HOSTILE, NOW_S, dashboard, prometheus
 
 from dashboards.preview.asking import Asker
 from dashboards.preview.gather import Sitting, gather
-from dashboards.preview.page import ECHARTS, echarts, page
+from dashboards.preview.page import page
+from probe.charts import ECHARTS, echarts
 
 ROOT = Path(__file__).parents[3]
 
@@ -120,7 +121,7 @@ def test_the_library_is_the_published_one_with_its_licence() -> None:
     assert f'version:"{ECHARTS}"' in echarts() or f'"{ECHARTS}"' in echarts()
     assert "Apache License, Version 2.0" in echarts()[:1000]
     assert "</script" not in echarts().lower()
-    folder = ROOT / "dashboards/preview/echarts"
+    folder = ROOT / "probe/charts/echarts"
     assert "Apache License" in (folder / "LICENSE").read_text()
     assert "Apache ECharts" in (folder / "NOTICE").read_text()
     assert "Copyright 2017-2026 The Apache Software Foundation" in PAGE

@@ -5,16 +5,18 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from typing import Any
 
 import httpx
 import pytest
 from example_records import WALL_S, no_knee, record, result, snapshot, status, step, whole_snapshot
-from prometheus_client import CollectorRegistry, Gauge
+from fake_monitor import FakeMonitor
+from made_fleet import run
+from prometheus_client import Gauge
 
-from exporters.page import Page
 from probe.config import config_from, show
 from probe.records import Capacity, CapacityResult, Outcome, Stopped, TargetStatus, Users
 from probe.report.words import iso
@@ -22,32 +24,7 @@ from probe.server import engines
 from probe.web.pages import build_pages
 
 EVIL = "<script>alert(1)</script>\"'>&{{7*7}}"
-PATHS = ["/", "/kneewatch.css", "/config", "/metrics", "/api/v1/targets", "/api/v1/runs", "/-/healthy", "/-/ready"]
-
-
-@dataclass
-class FakeMonitor:
-    shown: Sequence[TargetStatus] = (status(),)
-    known: Sequence[CapacityResult] = ()
-    ready: bool = True
-    text: str = "targets: []\n"
-    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-
-    @property
-    def page(self) -> Page:
-        return Page(self.registry)
-
-    def statuses(self) -> Sequence[TargetStatus]:
-        return self.shown
-
-    def results(self, target: str | None = None) -> Sequence[CapacityResult]:
-        return [r for r in self.known if target in (None, r.target)]
-
-    def result_of(self, result_id: str) -> CapacityResult | None:
-        return next((r for r in self.known if r.id == result_id), None)
-
-    def config_text(self) -> str:
-        return self.text
+PATHS = ["/", "/targets/a", "/config", "/metrics", "/api/v1/targets", "/api/v1/runs", "/-/healthy", "/-/ready"]
 
 
 def _get(monitor: FakeMonitor, path: str, *, method: str = "GET", accept: str = "*/*") -> httpx.Response:
@@ -60,19 +37,36 @@ def _get(monitor: FakeMonitor, path: str, *, method: str = "GET", accept: str = 
 
 
 class _Tags(HTMLParser):
-    """Every tag of a page with its attributes, and its text."""
+    """Every tag of a page with its attributes, its text, and its data."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
+        self.texts: list[str] = []
+        self._raw = ""
+        self._script = False
         self.feed(page)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self._raw)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
+        self._script = tag == "script"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = self._script and tag != "script"
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        if self._script:
+            self._raw += data
+        else:
+            self.texts.append(data)
 
 
 def _page(*shown: TargetStatus, runs: Sequence[CapacityResult] = ()) -> _Tags:
@@ -81,75 +75,175 @@ def _page(*shown: TargetStatus, runs: Sequence[CapacityResult] = ()) -> _Tags:
     return _Tags(answer.text)
 
 
+def _target(shown: TargetStatus) -> _Tags:
+    answer = _get(FakeMonitor([shown]), f"/targets/{shown.name}")
+    assert answer.status_code == 200
+    return _Tags(answer.text)
+
+
+def _words(page: _Tags) -> str:
+    return " ".join(page.text.split())
+
+
 def at_a_rate() -> CapacityResult:
     capacity = Capacity(mode="verified", requests_per_second=12.5, lower=12.0, upper=13.0)
     return replace(result(capacity=capacity), users=Users(2.5, 160.0))
 
 
-# What it says.
+def at_its_edge() -> TargetStatus:
+    return status(up=True, recent=[record()], measured=result(), users=Users(9.6, 100.0))
+
+
+# What they say.
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        (status(), ["1 starting", "none yet", "not measured"]),
+        (status(up=True, recent=[record()]), ["1 good", "100 ms / 10.0 ms", "100 % within objectives"]),
+        (status(up=False, recent=[record(outcome=Outcome.TIMEOUT)]), ["1 failing", "timeout: it failed"]),
+        (status(up=True, recent=[record(ttft_s=0.9)] * 6), ["TTFT within 500 ms: 0 % of the last 6 canaries"]),
+        (status(server=whole_snapshot()), ["3 / 2", "25 %"]),
+        (status(server_error="http://a/metrics: no metrics (HTTP 404)"), ["no metrics (HTTP 404)"]),
+        (status(passive=True), ["1 passive", "none are sent"]),
+        (at_its_edge(), ["4 %", "of 10 req/s", "headroom is 4 %"]),
+        (status(capacity=result(capacity=no_knee("no step was valid"))), ["none found: no step was valid"]),
+        (status(capacity_state="busy: 3 are waiting"), ["last run refused: busy: 3 are waiting"]),
+        (status(capacity_state="running"), ["a run is under way"]),
+    ],
+)
+def test_the_first_page_answers_what_is_asked_first(shown: TargetStatus, words: list[str]) -> None:
+    text = _words(_page(shown))
+    for word in words:
+        assert word in text
 
 
 @pytest.mark.parametrize(
     ("shown", "words"),
     [
         (status(), ["starting", "No canary has ended yet", "have not been read yet", "Not measured"]),
-        (status(up=True, recent=[record()]), ["up", "last canary", "100 ms", "10.0 ms", "100 % met every objective"]),
+        (status(up=True, recent=[record()]), ["last canary", "100 ms", "10.0 ms", "100 % met every objective"]),
         (status(up=False, recent=[record(outcome=Outcome.TIMEOUT)]), ["failing", "timeout", "it failed"]),
-        (status(server=whole_snapshot()), ["running", "25 %", "vllm 0.32.0"]),
-        (
-            status(server_error="http://a/metrics: no metrics of a server (HTTP 404)"),
-            ["no metrics of a server (HTTP 404)"],
-        ),
-        (status(capacity=result()), ["10 req/s", "10 to 12.5", "4 requests in flight", "ttft", "empirical"]),
-        (status(capacity=at_a_rate()), ["12.5 requests/s", "headroom then80 %", "verified"]),
+        (status(server=whole_snapshot()), ["waiting2 (2 capacity)", "25 %", "vllm 0.32.0"]),
+        (status(server_error="no metrics (HTTP 404)"), ["no metrics (HTTP 404)"]),
+        (status(capacity=result()), ["10 requests/s (10 to 12.5)", "4 requests in flight", "ttft", "empirical"]),
+        (status(capacity=at_a_rate()), ["12.5 requests/s", "verified"]),
+        (at_its_edge(), ["4 % headroom now"]),
         (status(capacity=result(capacity=no_knee("no step was valid"))), ["no step was valid"]),
-        (status(capacity_state="busy: 3 requests are already waiting"), ["run: busy: 3 requests are already waiting"]),
+        (status(capacity_state="busy: 3 are waiting"), ["Last run refused: busy: 3 are waiting"]),
     ],
 )
-def test_the_status_page_answers_what_is_asked_first(shown: TargetStatus, words: list[str]) -> None:
-    text = " ".join(_page(shown).text.split())
-    for word in words:
+def test_a_targets_page_answers_the_four_questions(shown: TargetStatus, words: list[str]) -> None:
+    text = _words(_target(shown))
+    for word in (*words, "Is it slow or broken?", "Why?", "How much more can it take?"):
         assert word in text
+
+
+def test_targets_in_trouble_come_first() -> None:
+    shown = [
+        status(name="passive", passive=True),
+        status(name="good", up=True, recent=[record()]),
+        status(name="slow", up=True, recent=[record(ttft_s=0.9)] * 6),
+        status(name="down", up=False, recent=[record(outcome=Outcome.TIMEOUT)]),
+        status(name="new"),
+    ]
+    links = [
+        (a.get("class"), a["href"]) for t, a in _page(*shown).tags if t == "a" and str(a["href"])[:8] == "targets/"
+    ]
+    assert [href for kind, href in links if kind is None] == ["targets/down", "targets/slow"], "what needs attention"
+    ordered = [str(href).removeprefix("targets/") for kind, href in links if kind == "name"]
+    assert ordered == ["down", "slow", "new", "good", "passive"]
+
+
+def test_a_target_that_comes_back_is_good_again_and_its_failure_is_kept() -> None:
+    failed = record(outcome=Outcome.TIMEOUT, detail="no token within 30 s")
+    shown = status(up=True, recent=[record()] * 60, failures=[failed])
+    assert "1 good" in _words(_page(shown))
+    assert "no token within 30 s" in _words(_page(shown))
+    assert "no token within 30 s" in _words(_target(shown))
 
 
 def test_an_old_capacity_shows_its_age() -> None:
     """One of before a restart: its run took half a minute, and ended two hours ago."""
     old = result(started_s=time.time() - 7200 - 31.5)
-    assert "2 h ago, empirical" in " ".join(_page(status(capacity=old)).text.split())
+    assert "of 10 req/s, 2 h ago" in _words(_page(status(capacity=old)))
+    assert "2 h ago, empirical" in _words(_target(status(capacity=old)))
 
 
-def test_every_target_and_every_run_is_on_the_page() -> None:
-    page = _page(status(name="one"), status(name="two"), runs=[result(result_id="r1"), result(result_id="r2")])
-    assert "one" in page.text
-    assert "two" in page.text
-    links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
-    assert {"api/v1/runs/r1", "api/v1/runs/r2"} <= set(links)
+def test_every_target_and_every_run_is_on_the_page_and_leads_further() -> None:
+    page = _page(status(name="one"), status(name="qwen/pod 1"), runs=[result(result_id="r1"), result(result_id="r2")])
+    links = {attributes["href"] for tag, attributes in page.tags if tag == "a"}
+    assert {"targets/one", "targets/qwen/pod%201", "runs/r1", "runs/r2"} <= links
+
+
+@pytest.mark.parametrize("name", ["one", "qwen/pod 1", "a?b#c", "10.0.0.1:8000", "%2e%2e", "caf\u00e9", EVIL])
+def test_a_targets_page_is_where_the_first_page_says(name: str) -> None:
+    monitor = FakeMonitor([status(name=name)])
+    page = _Tags(_get(monitor, "/").text)
+    (link,) = [a["href"] for t, a in page.tags if t == "a" and a.get("class") == "name"]
+    answer = _get(monitor, f"/{link}")
+    assert answer.status_code == 200
+    found = _Tags(answer.text)
+    (style,) = [a["href"] for t, a in found.tags if t == "link" and a["rel"] == "stylesheet"]
+    assert style is not None
+    assert httpx.URL(f"http://monitor/{link}").join(style).path.startswith("/assets/"), "at any depth"
 
 
 def test_the_strip_has_a_bar_for_each_canary() -> None:
     recent = [record(), record(ttft_s=0.9), record(outcome=Outcome.TIMEOUT)]
-    bars = [attributes["class"] for tag, attributes in _page(status(up=True, recent=recent)).tags if tag == "rect"]
-    assert bars == ["failed", "slow", "good"]
+    paths = {a["class"]: a["d"] for t, a in _page(status(up=True, recent=recent)).tags if t == "path"}
+    assert {kind: str(path).count("M") for kind, path in paths.items()} == {"good": 1, "slow": 1, "failed": 1}
 
 
-def test_the_page_is_well_formed_for_assistive_tools() -> None:
-    tags = _page(status(up=True, recent=[record()], failures=[record(outcome=Outcome.TIMEOUT)])).tags
+@pytest.mark.parametrize("path", ["/", "/targets/a", "/runs/r1", "/nope"])
+def test_the_pages_are_well_formed_for_assistive_tools(path: str) -> None:
+    shown = status(up=True, recent=[record()], failures=[record(outcome=Outcome.TIMEOUT)], capacity=result())
+    tags = _Tags(_get(FakeMonitor([shown], [result(result_id="r1")]), path).text).tags
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert any(tag == "html" and attributes.get("lang") for tag, attributes in tags)
-    assert all(attributes.get("aria-label") for tag, attributes in tags if tag == "svg")
+    assert all(
+        attributes.get("aria-label") or attributes.get("aria-hidden") for tag, attributes in tags if tag == "svg"
+    )
+    assert {attributes["aria-labelledby"] for _, attributes in tags if "aria-labelledby" in attributes} <= set(ids)
+    assert [tag for tag, _ in tags].count("h1") == 1
+    assert all(attributes.get("scope") for tag, attributes in tags if tag == "th")
 
 
 def test_a_forecast_shows_how_far_it_is_from_what_was_measured() -> None:
     said = Capacity("forecast", 41.0, 37.0, 45.0, reason="experimental until a verification has confirmed it")
     measured = at_a_rate()
     forecast = replace(measured, started=datetime.now(UTC), capacity=said)
-    alone = " ".join(_page(status(forecast=forecast)).text.split())
+    alone = _words(_target(status(forecast=forecast)))
     assert "forecast 0 s ago: 41 req/s (37 to 45); experimental until" in alone
-    beside = " ".join(_page(status(forecast=forecast, measured=measured)).text.split())
+    assert "forecast 41 req/s" in _words(_page(status(forecast=forecast)))
+    beside = _words(_target(status(forecast=forecast, measured=measured)))
     assert "41 req/s (37 to 45), 228 % above the last verified 12.5 (" in beside
     silent = replace(forecast, capacity=Capacity("forecast", reason="not enough evidence"))
-    assert "not enough evidence" in _page(status(forecast=silent, measured=measured)).text
+    assert "not enough evidence" in _target(status(forecast=silent, measured=measured)).text
+
+
+def test_a_run_is_a_page_with_its_steps_and_its_charts() -> None:
+    monitor = FakeMonitor(known=[run(result_id="r1")])
+    page = _Tags(_get(monitor, "/runs/r1").text)
+    text = _words(page)
+    for word in ("29 requests/s (29 to 33)", "broke ttft, tpot", "32 in flight", "99.9 % available", "max_num_seqs"):
+        assert word in text
+    assert [chart["title"] for chart in page.data["charts"]][:3] == ["Requests/s", "TTFT", "TPOT"]
+    whole = _get(monitor, "/runs/r1?download")
+    assert whole.headers["content-disposition"] == "attachment"
+    assert "script-src &#39;sha256-" in whole.text
+    assert "script-src" not in whole.headers["content-security-policy"], "its own policy is in it"
+
+
+def test_the_waterfall_has_a_row_for_each_canary() -> None:
+    shown = status(up=True, recent=[record(), record(outcome=Outcome.TIMEOUT, detail="nothing came")])
+    good, failed = _target(shown).data["waterfall"]["rows"]
+    assert good["pieces"] == [["wait", 0.0, 0.1], ["tokens", 0.1, 0.12]]
+    assert good["tokens"] == [0.1, 0.11, 0.12]
+    assert [kind for kind, *_ in failed["pieces"]] == ["failed"]
+    assert failed["said"] == "nothing came"
 
 
 # What comes from outside.
@@ -171,24 +265,21 @@ def _hostile() -> TargetStatus:
     )
 
 
-def test_nothing_from_outside_becomes_markup() -> None:
-    runs = [result(result_id=EVIL, target=EVIL, stopped=Stopped("guard", EVIL))]
-    page = _page(_hostile(), runs=runs)
-    assert "script" not in {tag for tag, _ in page.tags}
-    assert page.text.count("<script>alert(1)</script>") >= 6, "it is shown, as text"
+@pytest.mark.parametrize("path", ["/", "/targets/evil", "/runs/r1"])
+def test_nothing_from_outside_becomes_markup(path: str) -> None:
+    """A name cannot begin a tag, and cannot end the data that it is in."""
+    shown = [_hostile(), replace(_hostile(), name="evil")]
+    runs = [replace(run(EVIL, "r1"), model=EVIL, stopped=Stopped("guard", EVIL)), run("evil", EVIL)]
+    page = _Tags(_get(FakeMonitor(shown, runs), path).text)
+    assert page.text.count("<script>alert(1)</script>") >= 2, "it is shown, as text"
     assert "{{7*7}}" in page.text
-    for _, attributes in page.tags:
-        assert not [name for name in attributes if name.startswith("on") or name == "style"]
-
-
-def test_the_page_has_no_script_no_inline_style_and_nothing_from_elsewhere() -> None:
-    page = _page(_hostile(), status(up=True, recent=[record()], server=whole_snapshot(), capacity=result()))
-    assert not {"script", "style", "iframe", "object"} & {tag for tag, _ in page.tags}
+    scripts = [attributes for tag, attributes in page.tags if tag == "script"]
+    assert all(one.get("src") or one.get("type") == "application/json" for one in scripts)
     for tag, attributes in page.tags:
-        assert "style" not in attributes
-        for name in ("src", "href"):
-            target = attributes.get(name) or ""
-            assert not re.match(r"[a-z]+:|//", target), f"{tag} {name}={target}"
+        assert tag not in ("iframe", "object", "style", "base", "form", "img")
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
+        for name in ("src", "href", "data-probe"):
+            assert not re.match(r"[a-z]+:|//", attributes.get(name) or ""), f"{tag} {name}"
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/api/v1/runs/nope", "/nope"])
@@ -199,7 +290,18 @@ def test_every_answer_forbids_content_from_elsewhere_and_guesses_about_its_type(
     assert headers.get("x-content-type-options") == "nosniff"
 
 
-@pytest.mark.parametrize("path", ["/nope", "/targets/a/b", "/api/v1/nope", "/../etc/passwd", "/templates/status.html"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nope",
+        "/targets/a/b",
+        "/targets/",
+        "/api/v1/nope",
+        "/../etc/passwd",
+        "/templates/status.html",
+        "/assets/../page.css",
+    ],
+)
 def test_what_is_not_there_is_404(path: str) -> None:
     assert _get(FakeMonitor(), path).status_code == 404
 
@@ -236,15 +338,21 @@ def test_a_number_that_makes_no_sense_breaks_no_page(number: str) -> None:
         "".join(f'vllm:{name}{{engine="0"}} {number}\n' for name in names) + 'vllm:prompt_tokens_total{engine="0"} 1\n'
     )
     monitor = FakeMonitor([status(server=engines.parse(text, 0, WALL_S))])
-    for path in ("/", "/api/v1/targets"):
-        assert _get(monitor, path).status_code == 200
+    for path in ("/", "/targets/a", "/api/v1/targets"):
+        answer = _get(monitor, path)
+        assert answer.status_code == 200
+        if path.startswith("/api"):
+            json.loads(answer.text, parse_constant=pytest.fail)
 
 
 @pytest.mark.parametrize("text", ["\ud800", "\x00", "\x1b[2J", "x" * 100_000])
 def test_a_text_that_is_no_text_breaks_no_page(text: str) -> None:
     monitor = FakeMonitor([status(model=text, up=True, recent=[record(model=text, detail=text)])])
-    for path in ("/", "/api/v1/targets"):
-        assert _get(monitor, path).status_code == 200
+    for path in ("/", "/targets/a", "/api/v1/targets"):
+        answer = _get(monitor, path)
+        assert answer.status_code == 200
+        if path.startswith("/api"):
+            json.loads(answer.text, parse_constant=pytest.fail)
 
 
 # The API and the rest.
@@ -279,6 +387,38 @@ def test_a_run_that_is_not_known_says_where_to_look() -> None:
     answer = _get(FakeMonitor(), "/api/v1/runs/nope")
     assert answer.status_code == 404
     assert "/api/v1/runs" in answer.json()["error"]
+
+
+def test_one_target_as_json() -> None:
+    monitor = FakeMonitor([status(name="a"), status(name="qwen/pod-1")])
+    assert _get(monitor, "/api/v1/targets/qwen/pod-1").json()["name"] == "qwen/pod-1"
+    answer = _get(monitor, "/api/v1/targets/nope")
+    assert answer.status_code == 404
+    assert "/api/v1/targets" in answer.json()["error"]
+
+
+def test_a_reload_says_what_came_of_it() -> None:
+    monitor = FakeMonitor()
+    assert _get(monitor, "/-/reload").status_code == 405
+    assert _get(monitor, "/-/reload", method="POST").status_code == 200
+    monitor.refusal = "kneewatch.yml: targets: missing"
+    refused = _get(monitor, "/-/reload", method="POST")
+    assert (refused.status_code, refused.text) == (500, "kneewatch.yml: targets: missing\n")
+    assert monitor.reloads == 2
+
+
+def test_files_of_the_pages_are_kept_by_browsers_and_come_small() -> None:
+    monitor = FakeMonitor([status(recent=[record()], up=True)])
+    tags = _Tags(_get(monitor, "/targets/a").text).tags
+    files = [
+        a.get("src") or a.get("href") for t, a in tags if t in ("script", "link") and (a.get("src") or a.get("href"))
+    ]
+    assert len(files) == 5
+    for file in files:
+        answer = _get(monitor, f"/{str(file).removeprefix('../')}")
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+        assert "content-encoding" not in answer.headers or answer.headers["content-encoding"] == "gzip"
 
 
 def test_healthy_always_ready_only_when_it_measures() -> None:

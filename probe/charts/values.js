@@ -149,3 +149,23 @@ function element(name, attributes = {}, ...children) {
   made.append(...children.filter((child) => child !== null));
   return made;
 }
+
+const frame = (option) => ({
+  animation: false,
+  textStyle: { fontFamily: "inherit" },
+  grid: { left: 6, right: 26, top: 10, bottom: 4, containLabel: true },
+  ...option,
+});
+
+function dot(paint) {
+  const made = element("span", { class: "dot", "aria-hidden": "true" });
+  made.style.backgroundColor = paint;
+  return made;
+}
+
+function tooltip(option) {
+  return {
+    confine: true, transitionDuration: 0, padding: 8, borderWidth: 1, extraCssText: "max-width:28rem;white-space:normal",
+    backgroundColor: theme().card, borderColor: theme().line, textStyle: { color: theme().ink, fontSize: 12 }, ...option,
+  };
+}

@@ -1,0 +1,163 @@
+"""A capacity run as a page for a browser: one HTML file that needs nothing else, and the pieces that pages share.
+
+In: a CapacityResult. Out: HTML. Names come from anybody: the templates escape them, the data are JSON that cannot end
+its element, and the file's policy runs only the scripts and styles written in it, known by their digests.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from pydantic import TypeAdapter, ValidationError
+
+from probe import __version__, latency, slo
+from probe.charts import ECHARTS, data_text, digest, echarts, notice, values_script
+from probe.records import UP, CapacityResult, Distribution, Objectives, RequestRecord
+from probe.report import words
+from probe.report.result_words import capacity_words, knee_words, result_lines
+from probe.report.run_charts import charts, loads
+from probe.report.steps import step_verdict
+from probe.report.words import MISSING, milliseconds, number, percent, promises, when
+
+_HERE = Path(__file__).parent / "page"
+_OBJECTIVES = TypeAdapter(Objectives)
+_LONG = 60  # characters of a value that a line of facts can show
+
+
+def report(result: CapacityResult) -> str:
+    """The run as one HTML file."""
+    scripts = [echarts(), charts_script()]
+    policy = [
+        "default-src 'none'",
+        f"script-src {' '.join(map(digest, scripts))}",
+        f"style-src {digest(style())}",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            run=result,
+            policy="; ".join(policy),
+            version=__version__,
+            echarts=ECHARTS,
+            notice=notice(),
+            style=Markup(style()),  # noqa: S704 - ours
+            scripts=[Markup(one) for one in scripts],  # noqa: S704 - ours
+            data=embedded(run_data(result)),
+        )
+    )
+
+
+def run_data(result: CapacityResult) -> dict[str, Any]:
+    """What the charts' script draws of a run."""
+    return {"charts": charts(result)}
+
+
+def embedded(data: object) -> Markup:
+    """Data for a script element of a page."""
+    return Markup(data_text(data))  # noqa: S704 - JSON without "<"
+
+
+@cache
+def style() -> str:
+    """The style sheet of every page."""
+    return _text("page.css")
+
+
+@cache
+def charts_script() -> str:
+    """The script that draws the data of a page, after the library."""
+    parts = (values_script(), *map(_text, ("run.js", "waterfall.js", "draw.js")))
+    return f'(() => {{\n"use strict";\n{"".join(parts)}}})();\n'
+
+
+def environment(*folders: Path) -> jinja2.Environment:
+    """Templates of these folders, and those that the report shares with them."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([*folders, _HERE]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= _filters()
+    return made
+
+
+@cache
+def _text(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _filters() -> Mapping[str, Callable[..., object]]:
+    """What the templates use."""
+    return {
+        "ms": milliseconds,
+        "number": number,
+        "percent": percent,
+        "ago": ago,
+        "when": when,
+        "ttft": latency.ttft_s,
+        "tpot": latency.tpot_s,
+        "e2e": latency.e2e_s,
+        "stall": latency.stall_s,
+        "answered": _answered,
+        "lag": latency.schedule_lag_s,
+        "good_share": good_share,
+        "limits": promises,
+        "knee": knee_words,
+        "capacity": capacity_words,
+        "lines": result_lines,
+        "loads": loads,
+        "verdict": step_verdict,
+        "three": _three,
+        "facts": _facts,
+        "promised": _promised,
+    }
+
+
+def ago(wall_s: float) -> str:
+    """How long ago, in the largest unit that fits."""
+    return words.ago(wall_s, time.time())
+
+
+def good_share(records: Sequence[RequestRecord], objectives: Objectives) -> float | None:
+    """The share of requests that met every objective."""
+    return slo.good_ratio(records, objectives).get(slo.ALL)
+
+
+def _three(values: Distribution) -> str:
+    """Median and tails, in milliseconds."""
+    found = [values.p50, values.p95, values.p99]
+    return " / ".join(MISSING if one is None else number(one * 1000) for one in found)
+
+
+def _answered(record: RequestRecord) -> bool:
+    """Whether the server answered as it should."""
+    return record.outcome in UP
+
+
+def _promised(objectives: Mapping[str, object]) -> str:
+    """A run's objectives in words."""
+    try:
+        return promises(_OBJECTIVES.validate_python(dict(objectives)))
+    except ValidationError:  # of another version
+        return ", ".join(f"{key} {value}" for key, value in _facts(objectives))
+
+
+def _facts(values: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Settings as pairs of words; those that are not set are left out."""
+    found = []
+    for key, value in values.items():
+        if value is None or value in ((), [], {}):
+            continue
+        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
+        found.append((key.replace("_", " "), text if len(text) <= _LONG else f"{text[:_LONG]}..."))
+    return found

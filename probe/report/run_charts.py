@@ -1,0 +1,158 @@
+"""A capacity run's steps as charts over load. Pure.
+
+In: a CapacityResult. Out: plain mappings that the page's script draws (page/charts.js): points of (load, value), a
+limit where something was promised, and the knee.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from probe import slo
+from probe.records import CapacityResult, Distribution, StepSummary
+from probe.report.words import number
+
+Json = dict[str, Any]
+_SECONDS, _RATE, _SHARE, _COUNT = "s", "req/s", "share", "count"
+_DIGITS = 6
+_NAMES = {slo.AVAILABILITY: "available", "ttft": "TTFT", "tpot": "TPOT"}
+
+
+def charts(result: CapacityResult) -> list[Json]:
+    """One for each thing to see; none without a step."""
+    steps = sorted(result.steps, key=lambda step: _load(step, closed=_closed(result)))
+    found = [_rates(result, steps), *_latencies(result, steps), _kept(result, steps), *_server(result, steps)]
+    return [chart for chart in found if any(one["points"] for one in chart["series"])]
+
+
+def loads(result: CapacityResult) -> list[str]:
+    """What each step's load is called, in the run's order."""
+    closed = _closed(result)
+    unit = " in flight" if closed else " req/s"
+    return [number(_load(step, closed=closed)) + unit for step in result.steps]
+
+
+def _closed(result: CapacityResult) -> bool:
+    return all(step.plan.arrivals is None for step in result.steps)
+
+
+def _load(step: StepSummary, *, closed: bool) -> float:
+    """Requests in flight where every step says how many; else requests/s of all, users' and ours."""
+    if closed:
+        return float(step.plan.concurrency)
+    arrivals = step.plan.arrivals
+    return (arrivals.rate_rps if arrivals is not None else step.offered_rps) + _users_rps(step)
+
+
+def _users_rps(step: StepSummary) -> float:
+    return step.users.requests_per_second or 0.0
+
+
+def _chart(result: CapacityResult, title: str, unit: str, series: Sequence[Json], **more: object) -> Json:
+    closed, found = _closed(result), result.capacity
+    return {
+        "title": title,
+        "unit": unit,
+        "load": "requests in flight" if closed else "requests/s",
+        "series": list(series),
+        "knee": found.knee_concurrency if closed else found.requests_per_second,
+        # Where the load is a rate, so are the knee's bounds.
+        "bounds": None if closed or found.lower is None else [found.lower, found.upper],
+        **more,
+    }
+
+
+def _line(
+    result: CapacityResult, name: str, steps: Sequence[StepSummary], value: Callable[[StepSummary], float | None]
+) -> Json:
+    closed = _closed(result)
+    points = [
+        [_round(_load(step, closed=closed)), _round(found), step.valid]
+        for step in steps
+        if (found := value(step)) is not None
+    ]
+    return {"name": name, "points": points}
+
+
+def _rates(result: CapacityResult, steps: Sequence[StepSummary]) -> Json:
+    among = any(_users_rps(step) for step in steps)
+    found = result.capacity
+
+    def good(step: StepSummary) -> float:
+        if not among or not step.throughput_rps:
+            return step.goodput_rps
+        # Of users' requests nobody knows how good they were: ours among them tell.
+        return (step.throughput_rps + _users_rps(step)) * step.goodput_rps / step.throughput_rps
+
+    lines = [
+        _line(result, "answered", steps, lambda step: step.throughput_rps + _users_rps(step)),
+        _line(result, "within every objective", steps, good),
+    ]
+    title = "Requests/s, users' among them" if among else "Requests/s"
+    limit = None if found.requests_per_second is None else {"name": "capacity", "value": found.requests_per_second}
+    return _chart(result, title, _RATE, lines, limit=limit)
+
+
+def _latencies(result: CapacityResult, steps: Sequence[StepSummary]) -> Iterator[Json]:
+    for name, of in (("ttft", lambda step: step.ttft_s), ("tpot", lambda step: step.tpot_s)):
+        yield _chart(
+            result,
+            name.upper(),
+            _SECONDS,
+            [_percentile(result, steps, of, percentile) for percentile in ("p50", "p95", "p99")],
+            limit=_limit(result, name, "within_s"),
+        )
+
+
+def _percentile(
+    result: CapacityResult,
+    steps: Sequence[StepSummary],
+    of: Callable[[StepSummary], Distribution],
+    percentile: str,
+) -> Json:
+    return _line(result, percentile, steps, lambda step: getattr(of(step), percentile))
+
+
+def _kept(result: CapacityResult, steps: Sequence[StepSummary]) -> Json:
+    lines = [
+        _line(result, words, steps, lambda step, name=name: step.good_ratio.get(name))  # type: ignore[misc]
+        for name, words in _NAMES.items()
+        if _promise(result, name) is not None
+    ]
+    limits = {_limit_of(result, name) for name in ("ttft", "tpot")} - {None}
+    shared = limits.pop() if len(limits) == 1 else None
+    limit = None if shared is None else {"name": "promised", "value": shared}
+    return _chart(result, "Requests within each objective", _SHARE, lines, limit=limit)
+
+
+def _server(result: CapacityResult, steps: Sequence[StepSummary]) -> Iterator[Json]:
+    full = [
+        _line(result, "KV cache, peak", steps, lambda step: step.server.kv_cache_usage_peak),
+        _line(result, "GPU busy", steps, lambda step: step.gpu.utilization),
+    ]
+    yield _chart(result, "How full the server is", _SHARE, [one for one in full if one["points"]], limit=None)
+    waiting = [
+        _line(result, "running, peak", steps, lambda step: step.server.running_peak),
+        _line(result, "waiting, peak", steps, lambda step: step.server.waiting_peak),
+        _line(result, "preemptions", steps, lambda step: step.server.preemptions),
+    ]
+    yield _chart(result, "Requests in the server", _COUNT, [one for one in waiting if one["points"]], limit=None)
+
+
+def _promise(result: CapacityResult, name: str) -> object:
+    return result.context.objectives.get(name)
+
+
+def _limit_of(result: CapacityResult, name: str) -> float | None:
+    promise = _promise(result, name)
+    ratio = promise.get("ratio") if isinstance(promise, Mapping) else None
+    return float(ratio) if isinstance(ratio, int | float) else None
+
+
+def _limit(result: CapacityResult, name: str, key: str) -> Json | None:
+    promise = _promise(result, name)
+    value = promise.get(key) if isinstance(promise, Mapping) else None
+    return {"name": "objective", "value": float(value)} if isinstance(value, int | float) else None
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

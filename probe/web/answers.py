@@ -1,0 +1,142 @@
+"""What the API answers: the shapes, which its OpenAPI document is written from, and records made into them. Pure."""
+
+from collections.abc import Sequence
+
+from typing_extensions import TypedDict
+
+from probe.records import CapacityResult, CrossChecks, Gpu, Roofline, ServerSnapshot, Users
+from probe.report.joined_words import Finding
+from probe.report.record_json import RecordJson, record_json
+from probe.report.words import iso
+from probe.web import overview
+
+
+class ServerJson(TypedDict):
+    """A server's own metrics, as they were read last. null: it does not say."""
+
+    engine: str
+    version: str
+    running: float | None
+    waiting: float | None
+    kv_cache_usage_ratio: float | None
+    preemptions: float | None
+    at: str
+
+
+class CapacityJson(TypedDict):
+    """A capacity: requests/s of all, users' and ours. null with a `reason` where none was found."""
+
+    started: str
+    ended: str
+    mode: str
+    requests_per_second: float | None
+    lower: float | None
+    upper: float | None
+    output_tokens_per_second: float | None
+    knee_concurrency: int | None
+    limiting: str | None
+    bottleneck: str | None
+    reason: str | None
+    advice: str | None
+    learnt_from: tuple[float, float] | None
+    bottleneck_gain: float | None
+    roofline: Roofline | None
+
+
+class MeasuredJson(CapacityJson):
+    """A capacity that load has measured, and the run that did."""
+
+    run: str
+
+
+class TargetJson(TypedDict):
+    """A target, as the monitor knows it now. Times in seconds, shares from 0 to 1."""
+
+    name: str
+    base_url: str
+    model: str
+    state: str
+    up: bool | None
+    passive: bool
+    good_share: float | None
+    headroom_ratio: float | None
+    wrong: Sequence[str]
+    canaries: Sequence[RecordJson]
+    failures: Sequence[RecordJson]
+    server: ServerJson | None
+    server_error: str | None
+    users: Users | None
+    checks: CrossChecks
+    gpus: Sequence[Gpu] | None
+    gpu_error: str | None
+    findings: Sequence[Finding]
+    capacity: MeasuredJson | None
+    forecast: CapacityJson | None
+    capacity_state: str | None
+
+
+class ErrorJson(TypedDict):
+    """Why there is no answer."""
+
+    error: str
+
+
+def target_json(row: overview.Row) -> TargetJson:
+    """A target in the API."""
+    status = row.status
+    return {
+        "name": status.name,
+        "base_url": status.base_url,
+        "model": status.model,
+        "state": row.state,
+        "up": status.up,
+        "passive": status.passive,
+        "good_share": row.good,
+        "headroom_ratio": row.headroom,
+        "wrong": row.wrong,
+        "canaries": [record_json(record) for record in status.recent],
+        "failures": [record_json(record) for record in status.failures],
+        "server": None if status.server is None else _server(status.server),
+        "server_error": status.server_error,
+        "users": status.users,
+        "checks": status.checks,
+        "gpus": None if status.gpus is None else status.gpus.gpus,
+        "gpu_error": status.gpu_error,
+        "findings": row.findings,
+        "capacity": None if status.capacity is None else {**_capacity(status.capacity), "run": status.capacity.id},
+        "forecast": None if status.forecast is None else _capacity(status.forecast),
+        "capacity_state": status.capacity_state,
+    }
+
+
+def _server(server: ServerSnapshot) -> ServerJson:
+    return {
+        "engine": server.engine,
+        "version": server.version,
+        "running": server.running,
+        "waiting": server.waiting,
+        "kv_cache_usage_ratio": server.kv_cache_usage,
+        "preemptions": server.preemptions,
+        "at": iso(server.wall_s),
+    }
+
+
+def _capacity(result: CapacityResult) -> CapacityJson:
+    found = result.capacity
+    return {
+        "started": result.started.isoformat(),
+        "ended": iso(result.ended_s),
+        "mode": found.mode,
+        "requests_per_second": found.requests_per_second,
+        "lower": found.lower,
+        "upper": found.upper,
+        "output_tokens_per_second": found.output_tokens_per_second,
+        "knee_concurrency": found.knee_concurrency,
+        "limiting": found.limiting,
+        "bottleneck": found.bottleneck,
+        "reason": found.reason,
+        "advice": found.advice,
+        "learnt_from": found.learnt_from,
+        "bottleneck_gain": found.bottleneck_gain,
+        "roofline": found.roofline,
+    }

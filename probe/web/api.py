@@ -1,0 +1,87 @@
+"""The API: what the monitor knows, as JSON. The shapes are in answers.py."""
+
+import asyncio
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from probe.records import CapacityResult, TargetStatus
+from probe.report.result_json import dumps
+from probe.web import overview
+from probe.web.answers import TargetJson, target_json
+from probe.web.monitor import Monitor
+from probe.web.openapi import document
+
+_TARGET = TypeAdapter(TargetJson)
+_TARGETS = TypeAdapter(list[TargetJson])
+
+
+class Api:
+    """The handlers."""
+
+    def __init__(self, monitor: Monitor, seen: overview.Overview) -> None:
+        self._monitor = monitor
+        self._overview = seen
+
+    async def targets(self, _: Request) -> Response:
+        return await asyncio.to_thread(self._targets, self._monitor.statuses())
+
+    def _targets(self, statuses: Sequence[TargetStatus]) -> Response:
+        return _written(_TARGETS, [target_json(row) for row in self._overview.in_order(statuses)])
+
+    async def target(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        status = next((one for one in self._monitor.statuses() if one.name == name), None)
+        if status is None:
+            return as_json({"error": "no target has this name; /api/v1/targets lists them"}, status=404)
+        return await asyncio.to_thread(lambda: _written(_TARGET, target_json(overview.row(status))))
+
+    async def runs(self, request: Request) -> Response:
+        results = self._monitor.results(request.query_params.get("target"))
+        return await asyncio.to_thread(lambda: as_json([_summary(result) for result in results]))
+
+    async def run(self, request: Request) -> Response:
+        result = self._monitor.result_of(request.path_params["id"])
+        if result is None:
+            return as_json({"error": "no run has this id; /api/v1/runs lists them"}, status=404)
+        return Response(dumps(result), media_type="application/json")
+
+    async def openapi(self, _: Request) -> Response:
+        return as_json(document())
+
+
+def as_json(content: object, status: int = 200) -> Response:
+    """The answer, in ASCII; a number that is none is null."""
+    try:
+        text = json.dumps(content, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(content), allow_nan=False)
+    return Response(text, status_code=status, media_type="application/json")
+
+
+def _written(shape: TypeAdapter[Any], content: object) -> Response:
+    """An answer of that shape; a number that is none (a broken server's) is null."""
+    try:
+        return Response(shape.dump_json(content), media_type="application/json")
+    except PydanticSerializationError:  # half of a character pair, which a server may have sent, is no UTF-8
+        return as_json(shape.dump_python(content, mode="json"))
+
+
+def _summary(result: CapacityResult) -> dict[str, Any]:
+    """A run in a list: everything but its steps."""
+    whole = json.loads(dumps(result))
+    return {key: value for key, value in whole.items() if key != "steps"} | {"steps": len(result.steps)}
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

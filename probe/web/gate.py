@@ -1,0 +1,143 @@
+"""Who may come in: the web configuration file as it is now, in front of an app.
+
+The file and those it names are looked at every second, so that a renewed certificate or a changed password is taken
+without a restart. What cannot be used is refused with a line in the log, and the one before stands.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from probe.errors import ConfigError
+from probe.web.auth import BasicAuth, BusyError
+from probe.web.config import RateLimit, WebConfig, load_web_config
+from probe.web.tls import allowed, server_context
+
+_log = structlog.get_logger()
+LOOK_S = 1.0
+_Signature = tuple[tuple[int, int, int] | None, ...]
+
+
+class Gate:
+    """An ASGI app in front of another."""
+
+    def __init__(self, app: ASGIApp, file: Path | None) -> None:
+        """`file`: the web configuration; None: everybody may come in. Raises ConfigError."""
+        self._app = app
+        self._file = file
+        self._watched: tuple[Path, ...] = ()
+        self._seen: _Signature = ()
+        self._config, self._auth, self._tokens = WebConfig(), BasicAuth({}), _Tokens(RateLimit())
+        self.tls: ssl.SSLContext | None = None
+        if file is not None:
+            self._take(file)
+
+    def _take(self, file: Path) -> None:
+        # First: what changes while it is read is read again.
+        self._look((file, *self._config.files))
+        config = load_web_config(file)
+        self._look((file, *config.files))
+        try:
+            tls = server_context(config.tls_server_config) if config.tls_server_config is not None else None
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from None
+        users = {user: hashed.get_secret_value() for user, hashed in config.basic_auth_users.items()}
+        before, self._auth = self._auth, BasicAuth(users)
+        before.close()
+        self._config, self._tokens, self.tls = config, _Tokens(config.rate_limit), tls
+
+    def _look(self, files: tuple[Path, ...]) -> None:
+        self._watched, self._seen = files, _signature(files)
+
+    async def watch(self, changed: Callable[[], Awaitable[None]], every_s: float = LOOK_S) -> None:
+        """Endless: takes the file again when it has changed, and then awaits `changed`."""
+        due = False
+        while self._file is not None:
+            await asyncio.sleep(every_s)
+            if _signature(self._watched) != self._seen:
+                try:
+                    self._take(self._file)
+                except ConfigError as error:
+                    _log.error("the web configuration is refused, the one before stands", detail=str(error))
+                    continue
+                _log.info("the web configuration is taken", file=str(self._file))
+                due = True
+            if due:
+                try:
+                    await changed()
+                    due = False
+                except OSError as error:
+                    _log.error("the pages cannot be served, it is tried again", detail=str(error))
+
+    def close(self) -> None:
+        """Ends its thread."""
+        self._auth.close()
+
+    def admits(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Whether a client with this certificate may speak at all."""
+        tls = self._config.tls_server_config
+        return tls is None or allowed(certificate, tls.client_allowed_sans)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = self._config.http_server_config.headers.set()
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start" and headers:
+                MutableHeaders(scope=message).update(headers)
+            await send(message)
+
+        app = await self._refusal(scope) if scope["type"] == "http" else None
+        await (app or self._app)(scope, receive, send_with_headers)
+
+    async def _refusal(self, scope: Scope) -> ASGIApp | None:
+        """What is said to one who may not come in; None: he may."""
+        if not self._tokens.take():
+            return PlainTextResponse("too many requests\n", 429, {"Retry-After": "1"})
+        if not self._auth.wanted:
+            return None
+        try:
+            if await self._auth.allows(Headers(scope=scope).get("authorization")):
+                return None
+        except BusyError:
+            return PlainTextResponse("too many passwords wait to be checked\n", 429, {"Retry-After": "5"})
+        wanted = {"WWW-Authenticate": 'Basic realm="Kneewatch", charset="UTF-8"'}
+        return PlainTextResponse("a user and a password are wanted\n", 401, wanted)
+
+
+class _Tokens:
+    """The limit of the file on all requests together."""
+
+    def __init__(self, limit: RateLimit) -> None:
+        self._limit = limit
+        self._left, self._at = float(limit.burst), time.monotonic()
+
+    def take(self) -> bool:
+        if not self._limit.interval:
+            return True
+        now = time.monotonic()
+        self._left = min(self._limit.burst, self._left + (now - self._at) / self._limit.interval)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+def _signature(files: tuple[Path, ...]) -> _Signature:
+    """What changes with what the files hold, or with the links that those of a Secret are."""
+    found: list[tuple[int, int, int] | None] = []
+    for file in files:
+        try:
+            one = file.stat()
+            found.append((one.st_ino, one.st_mtime_ns, one.st_size))
+        except OSError:
+            found.append(None)
+    return tuple(found)

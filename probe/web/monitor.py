@@ -1,0 +1,28 @@
+"""What the pages need to know of the monitor, and may ask of it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from exporters.page import Page
+from probe.records import CapacityResult, RequestRecord, TargetStatus
+
+
+class Monitor(Protocol):
+    """The composition root, as the pages see it."""
+
+    @property
+    def page(self) -> Page: ...
+    @property
+    def ready(self) -> bool: ...
+    def statuses(self) -> Sequence[TargetStatus]: ...
+    def results(self, target: str | None = None) -> Sequence[CapacityResult]: ...
+    def result_of(self, result_id: str) -> CapacityResult | None: ...
+    def config_text(self) -> str: ...
+
+    async def on_demand(self, target: str, workload: str | None) -> RequestRecord:
+        """One canary of traffic "ondemand" now. Raises KeyError for a target or workload that is not known."""
+        ...
+
+    async def reload(self) -> str | None:
+        """Takes the configuration anew; the one line that says why not, where it is refused."""
+        ...

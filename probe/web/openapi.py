@@ -1,0 +1,120 @@
+"""The API's OpenAPI document, its schemas written from the types that the answers are made of. Pure."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from probe import __version__
+from probe.records import CapacityResult
+from probe.web.answers import ErrorJson, TargetJson
+
+Json = dict[str, Any]
+_REFS = "#/components/schemas/"
+_TYPES: tuple[TypeAdapter[Any], ...] = (
+    TypeAdapter(TargetJson),
+    TypeAdapter(CapacityResult),
+    TypeAdapter(ErrorJson),
+)
+_TEXT = {"text/plain": {"schema": {"type": "string"}}}
+
+
+@cache
+def document() -> Json:
+    """The whole document. It is shared: nobody changes it."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Kneewatch",
+            "version": __version__,
+            "summary": "What the monitor knows of its targets, and what may be asked of it.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        # Relative to the document: right behind a proxy's path too.
+        "servers": [{"url": "../../"}],
+        "paths": _paths(),
+        "components": {
+            "schemas": _schemas(),
+            "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
+        },
+        # Neither, or one of them: as the web configuration file says.
+        "security": [{}, {"basic": []}],
+    }
+
+
+def _paths() -> Json:
+    target = _parameter("name", "path", "A target's name. One that was found has a slash in it: send it as it is.")
+    run = _parameter("id", "path", "A run's id, as /api/v1/runs gives it.")
+    only = _parameter("target", "query", "Only those of this target.", required=False)
+    missing = {"404": _json("Nothing has this name or id.", _ref("ErrorJson"))}
+    return {
+        "/api/v1/targets": _get("targets", "Every target, in the configuration's order", {
+            "200": _json("All of them.", {"type": "array", "items": _ref("TargetJson")})}),
+        "/api/v1/targets/{name}": _get("target", "One target", {
+            "200": _json("The target.", _ref("TargetJson")), **missing}, [target]),
+        "/api/v1/runs": _get("runs", "The newest capacity runs, newest first, without their steps", {
+            "200": _json("Twenty at most.", {"type": "array", "items": _ref("RunSummary")})}, [only]),
+        "/api/v1/runs/{id}": _get("run", "One capacity run, whole", {
+            "200": _json("The run.", _ref("CapacityResult")), **missing}, [run]),
+        "/api/v1/openapi.json": _get("openapi", "This document", {
+            "200": _json("OpenAPI 3.1.", {"type": "object"})}),
+        "/probe": _get("probe", "One request to a target now, as metrics of that request alone", {
+            "200": _text("In Prometheus's text format: probe_success and more, also where it failed."),
+            "400": _text("No target is named."),
+            "403": _text("The target is passive, or another site's page asks."),
+            "404": _text("No target or workload has this name."),
+            "429": _text("Too many of them: Retry-After says when.")},
+            [_parameter("target", "query", "The target's name."),
+             _parameter("workload", "query", "A workload of the configuration; else the canary's.", required=False)]),
+        "/metrics": _get("metrics", "Every series", {"200": _text("In Prometheus's text format, or OpenMetrics.")}),
+        "/config": _get("config", "The effective configuration, secrets hidden", {"200": _text("YAML.")}),
+        "/-/healthy": _get("healthy", "Whether the process answers", {"200": _text("It does.")}),
+        "/-/ready": _get("ready", "Whether it measures", {
+            "200": _text("It does."), "503": _text("Not yet, or not any more.")}),
+        "/-/reload": {"post": _operation("reload", "Take the configuration anew", {
+            "200": _text("Taken."),
+            "403": _text("Another site's page asks."),
+            "500": _text("Refused, in one line why; the one before stays.")})},
+    }  # fmt: skip
+
+
+def _get(name: str, words: str, answers: Mapping[str, Json], parameters: list[Json] | None = None) -> Json:
+    return {"get": _operation(name, words, answers, parameters)}
+
+
+def _operation(name: str, words: str, answers: Mapping[str, Json], parameters: list[Json] | None = None) -> Json:
+    denied = {"401": _text("A user and a password are wanted.")}
+    found: Json = {"operationId": name, "summary": words, "responses": {**answers, **denied}}
+    return found | ({"parameters": parameters} if parameters else {})
+
+
+def _parameter(name: str, where: str, words: str, *, required: bool = True) -> Json:
+    return {"name": name, "in": where, "description": words, "required": required, "schema": {"type": "string"}}
+
+
+def _json(words: str, schema: Json) -> Json:
+    return {"description": words, "content": {"application/json": {"schema": schema}}}
+
+
+def _text(words: str) -> Json:
+    return {"description": words, "content": _TEXT}
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": f"{_REFS}{name}"}
+
+
+def _schemas() -> Json:
+    asked = [(str(i), "serialization", one) for i, one in enumerate(_TYPES)]
+    _, whole = TypeAdapter.json_schemas(asked, ref_template=f"{_REFS}{{model}}")  # type: ignore[arg-type]
+    found: Json = whole["$defs"]
+    for schema in found.values():
+        if "properties" in schema:
+            # Every key is answered, those without a value as null.
+            schema |= {"required": list(schema["properties"]), "additionalProperties": False}
+    summary = deepcopy(found["CapacityResult"])
+    summary |= {"title": "RunSummary", "description": "A capacity run in a list: how many steps it had, not which."}
+    summary["properties"]["steps"] = {"title": "Steps", "type": "integer"}
+    return {**found, "RunSummary": summary}

@@ -1,0 +1,203 @@
+"""What the status page shows of all targets, the worst first. Pure but for the records it is given.
+
+In: TargetStatuses. Out: rows, what is wrong in one sentence each, and the last failures of all.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from probe import latency, slo
+from probe.capacity.headroom import headroom
+from probe.records import UP, Objectives, Outcome, RequestRecord, TargetStatus
+from probe.report.joined_words import Finding, findings
+from probe.report.words import milliseconds, percent, when
+
+# The states of a target, the worst first.
+FAILING, MISSING, STARTING, GOOD, PASSIVE = "failing", "missing", "starting", "good", "passive"
+STATES = {
+    FAILING: "failing",
+    MISSING: "missing objectives",
+    STARTING: "starting",
+    GOOD: "good",
+    PASSIVE: "passive",
+}
+_SLOT, _BAR, _HEIGHT, _SLOTS = 4, 3, 28, 60
+_LEAST = 0.06  # of the height, that a bar has at least
+_KEPT_FAILURES = 20
+_LITTLE = 0.1  # of the capacity
+_FEW = 5  # canaries that say little of a share
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The recent canaries, oldest on the left: an SVG path for each kind, and where the TTFT objective lies."""
+
+    paths: tuple[tuple[str, str], ...]  # kind (good, slow, failed) and outline
+    width: int
+    height: int
+    objective_y: float | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What follows from a target's recent canaries alone: the share that met each objective, and the strip."""
+
+    ratios: Mapping[str, float]
+    strip: Strip | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A target in the table."""
+
+    status: TargetStatus
+    state: str
+    href: str
+    strip: Strip | None
+    good: float | None
+    headroom: float | None
+    findings: Sequence[Finding]
+    wrong: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A canary that failed, and whose."""
+
+    row: Row
+    record: RequestRecord
+
+
+class Overview:
+    """All targets, again and again: what follows from canaries alone is worked out once for each new one."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[RequestRecord, Objectives, Judged]] = {}
+
+    def rows(self, statuses: Sequence[TargetStatus]) -> list[Row]:
+        """Every target: those in trouble first, else in the order they are given."""
+        order = list(STATES)
+        return sorted(self.in_order(statuses), key=lambda one: (order.index(one.state), not one.wrong))
+
+    def in_order(self, statuses: Sequence[TargetStatus]) -> list[Row]:
+        """Every target, in the order they are given."""
+        found = [row(status, self._judged(status)) for status in statuses]
+        known = self._known  # another thread may put a new one in its place
+        self._known = {name: known[name] for one in found if (name := one.status.name) in known}
+        return found
+
+    def _judged(self, status: TargetStatus) -> Judged:
+        if not status.recent:
+            return judged(status)
+        newest, known = status.recent[0], self._known.get(status.name)
+        if known is None or known[0] is not newest or known[1] is not status.objectives:
+            known = (newest, status.objectives, judged(status))
+            self._known[status.name] = known
+        return known[2]
+
+
+def judged(status: TargetStatus) -> Judged:
+    """Its recent canaries, judged."""
+    verdicts = [slo.met(record, status.objectives) for record in status.recent]
+    drawn = strip(status.recent, status.objectives, verdicts) if status.recent else None
+    return Judged(slo.shares(verdicts, status.objectives), drawn)
+
+
+def row(status: TargetStatus, known: Judged | None = None) -> Row:
+    """One target."""
+    known = known or judged(status)
+    ratios = known.ratios
+    said = findings(status)
+    broken = slo.broken(ratios, status.objectives) if len(status.recent) >= _FEW else ()
+    state = _state(status, broken)
+    return Row(
+        status=status,
+        state=state,
+        href=href(status.name),
+        strip=known.strip,
+        good=ratios.get(slo.ALL),
+        headroom=headroom_now(status),
+        findings=said,
+        wrong=[*_wrong(status, state, broken, ratios), *(finding.words for finding in said if finding.wrong)],
+    )
+
+
+def href(name: str) -> str:
+    """The address of a target's page, below that of the status page. A name that was found may hold a slash."""
+    return f"targets/{quote(name.encode('utf-8', 'replace'), safe='/')}"
+
+
+def headroom_now(status: TargetStatus) -> float | None:
+    """What users leave of the capacity that was measured last, now."""
+    known = status.measured or status.capacity
+    return headroom(status.users, known.capacity if known is not None else None)
+
+
+def tally(shown: Sequence[Row]) -> list[tuple[str, str, int]]:
+    """How many targets are in each state: its name, its words, the number."""
+    return [(state, words, sum(one.state == state for one in shown)) for state, words in STATES.items()]
+
+
+def failures(shown: Sequence[Row]) -> list[Failure]:
+    """The last of all targets, the newest first."""
+    found = [Failure(one, record) for one in shown for record in one.status.failures]
+    return sorted(found, key=lambda failure: -failure.record.done_wall_s)[:_KEPT_FAILURES]
+
+
+def strip(records: Sequence[RequestRecord], objectives: Objectives, verdicts: Sequence[Mapping[str, bool]]) -> Strip:
+    """The recent canaries (newest first) as bars as high as their TTFT; a failed one is as high as the strip."""
+    ttft = [latency.ttft_s(record) or 0.0 for record in records[:_SLOTS]]
+    objective = objectives.ttft.within_s if objectives.ttft else None
+    top = max([*ttft, (objective or 0.0) * 1.1, 1e-9])
+    paths: dict[str, list[str]] = {"good": [], "slow": [], "failed": []}
+    for i, (record, value, verdict) in enumerate(zip(records, ttft, verdicts, strict=False)):
+        kind = "failed" if record.outcome not in UP else "good" if verdict.get(slo.ALL, True) else "slow"
+        height = _HEIGHT * (1.0 if kind == "failed" else max(value / top, _LEAST))
+        x = (_SLOTS - 1 - i) * _SLOT
+        paths[kind].append(f"M{x} {_HEIGHT - height:.1f}h{_BAR}V{_HEIGHT}h-{_BAR}z")
+    counts = ", ".join(f"{len(found)} {kind}" for kind, found in paths.items() if found)
+    return Strip(
+        tuple((kind, "".join(found)) for kind, found in paths.items() if found),
+        _SLOTS * _SLOT,
+        _HEIGHT,
+        _HEIGHT * (1 - objective / top) if objective else None,
+        f"TTFT of the last {len(ttft)} canaries: {counts}",
+    )
+
+
+def _state(status: TargetStatus, broken: Sequence[str]) -> str:
+    if status.passive:
+        return PASSIVE
+    if status.up is None:
+        return STARTING
+    if not status.up:
+        return FAILING
+    return MISSING if broken else GOOD
+
+
+def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapping[str, float]) -> Iterator[str]:
+    """Each thing that users may notice, in words."""
+    if state == FAILING:
+        last = status.recent[0] if status.recent else None
+        since = next((record for record in status.recent if record.outcome in UP), None)
+        if last is not None:
+            known = f"since {when(since.done_wall_s)}" if since is not None else "as long as it is remembered"
+            yield f"{last.outcome.value}: {last.detail or 'no reason known'} (no success {known})"
+    for name in broken:
+        promise = slo.promised(status.objectives)[name]
+        limit = status.objectives.latencies().get(name)
+        within = f" within {milliseconds(limit.within_s)}" if limit is not None else ""
+        word = "answered" if name == slo.AVAILABILITY else f"{name.upper()}{within}"
+        yield f"{word}: {percent(ratios[name])} of the last {len(status.recent)} canaries; promised {percent(promise)}"
+    left = headroom_now(status)
+    if left is not None and left < _LITTLE:
+        yield f"headroom is {percent(left)}: users take nearly all that was measured, or more"
+    if status.server_error is not None:
+        yield f"server's metrics: {status.server_error}"
+
+
+def slow(record: RequestRecord, objectives: Objectives) -> bool:
+    """Whether it was answered, and not as was promised."""
+    return record.outcome is Outcome.OK and not slo.met(record, objectives)[slo.ALL]

@@ -1,0 +1,88 @@
+"""Recent canaries as a waterfall. Pure.
+
+In: records, newest first. Out: what the page's script draws (page/waterfall.js): for each canary its pieces of time
+from when it was due, and a tick for each event that carried tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from probe import latency
+from probe.records import UP, Objectives, RequestRecord
+from probe.report.words import milliseconds, when
+
+_ROWS = 20
+_TICKS = 200
+_LATE_S = 0.002  # less than this is nothing to see
+_NS = 1e-9
+
+
+def waterfall(recent: Sequence[RequestRecord], objectives: Objectives) -> dict[str, Any] | None:
+    """The last canaries; None before there is one."""
+    if not recent:
+        return None
+    shown = recent[:_ROWS]
+    first = [value for record in shown if (value := latency.ttft_s(record)) is not None]
+    failed = sum(record.outcome not in UP for record in shown)
+    words = f"Timing of the last {len(shown)} canaries, newest first: {failed} failed"
+    if first:
+        words += f"; first tokens after {milliseconds(min(first))} to {milliseconds(max(first))}"
+    return {
+        "rows": [_row(record) for record in shown],
+        "limit": objectives.ttft.within_s if objectives.ttft else None,
+        "words": f"{words}. The table below has each.",
+    }
+
+
+def _row(record: RequestRecord) -> dict[str, Any]:
+    return {
+        "label": when(record.done_wall_s)[11:19],
+        "when": f"{when(record.done_wall_s)}: {record.outcome.value}",
+        "said": record.detail or "",
+        "pieces": [[kind, _rounded(start), _rounded(end)] for kind, start, end in _pieces(record)],
+        "tokens": [_rounded(at) for at in _ticks(record)],
+        "facts": list(_facts(record)),
+    }
+
+
+def _pieces(record: RequestRecord) -> Iterator[tuple[str, float, float]]:
+    """What it was doing, from when to when."""
+    late, done = max(latency.schedule_lag_s(record), 0.0), (record.done_ns - record.scheduled_ns) * _NS
+    if late > _LATE_S:
+        yield "late", 0.0, late
+    else:
+        late = 0.0
+    first, last = latency.ttft_s(record), _last_s(record)
+    if record.outcome not in UP or first is None:
+        yield "failed", late, max(done, late)
+        return
+    yield "wait", late, first
+    if last is not None and last > first:
+        yield "tokens", first, last
+
+
+def _ticks(record: RequestRecord) -> list[float]:
+    """When tokens came; of very many, some."""
+    stamps = record.events.at_ns
+    every = max(1, -(-len(stamps) // _TICKS))
+    return [(at - record.scheduled_ns) * _NS for at in stamps[::every]]
+
+
+def _last_s(record: RequestRecord) -> float | None:
+    return (record.events.at_ns[-1] - record.scheduled_ns) * _NS if record.events else None
+
+
+def _facts(record: RequestRecord) -> Iterator[tuple[str, str]]:
+    known = (
+        ("sent late", latency.schedule_lag_s(record)),
+        ("TTFT", latency.ttft_s(record)),
+        ("TPOT", latency.tpot_s(record)),
+        ("longest gap", latency.stall_s(record)),
+        ("E2E", latency.e2e_s(record)),
+    )
+    yield from ((name, milliseconds(value)) for name, value in known if value is not None)
+    yield "tokens", f"{record.prompt_tokens} in, {record.output_tokens} out"
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 6)

@@ -1,0 +1,50 @@
+"""A monitor for tests of the pages: what it knows is given to it, what it is asked is kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from example_records import record, status
+from prometheus_client import CollectorRegistry
+
+from exporters.page import Page
+from probe.records import CapacityResult, RequestRecord, TargetStatus, Traffic
+
+
+@dataclass
+class FakeMonitor:
+    shown: Sequence[TargetStatus] = (status(),)
+    known: Sequence[CapacityResult] = ()
+    ready: bool = True
+    text: str = "targets: []\n"
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    answers: RequestRecord = field(default_factory=lambda: record(traffic=Traffic.ONDEMAND))
+    refusal: str | None = None
+    workloads: Sequence[str] = ("short",)
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    reloads: int = 0
+
+    @property
+    def page(self) -> Page:
+        return Page(self.registry)
+
+    def statuses(self) -> Sequence[TargetStatus]:
+        return self.shown
+
+    def results(self, target: str | None = None) -> Sequence[CapacityResult]:
+        return [r for r in self.known if target in (None, r.target)]
+
+    def result_of(self, result_id: str) -> CapacityResult | None:
+        return next((r for r in self.known if r.id == result_id), None)
+
+    def config_text(self) -> str:
+        return self.text
+
+    async def on_demand(self, target: str, workload: str | None) -> RequestRecord:
+        if target not in [one.name for one in self.shown] or (workload is not None and workload not in self.workloads):
+            raise KeyError(workload or target)
+        self.asked.append((target, workload))
+        return replace(self.answers, target=target)
+
+    async def reload(self) -> str | None:
+        self.reloads += 1
+        return self.refusal

@@ -1,0 +1,136 @@
+"""The report of a run: one file, closed to what is not in it, that says what the terminal says."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from example_records import no_knee, result, step
+from made_fleet import run
+
+from probe.records import Arrivals, Capacity, CapacityResult, StepPlan, Stopped, Users
+from probe.report.html import report
+from probe.report.result_words import result_lines
+from probe.report.run_charts import charts, loads
+
+EVIL = "</script><script>alert(1)</script>\"'>&{{7*7}}<!--"
+
+
+class _Parts(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: list[tuple[str, str]] = []
+        self.text = ""
+        self._in = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._in = tag
+            self.raw.append((tag, ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = "" if tag == self._in else self._in
+
+    def handle_data(self, data: str) -> None:
+        if self._in:
+            self.raw[-1] = (self._in, self.raw[-1][1] + data)
+        else:
+            self.text += data
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.raw[1][1])
+
+
+def test_the_policy_runs_what_is_written_in_the_file_and_nothing_else() -> None:
+    page = _Parts(report(run()))
+    (policy,) = [a["content"] for t, a in page.elements if t == "meta" and a.get("http-equiv")]
+    rules = {name: values for name, *values in (rule.split() for rule in str(policy).split(";"))}
+    assert rules["default-src"] == ["'none'"]
+    assert "unsafe" not in str(policy)
+    style, _, *scripts = [text for _, text in page.raw]
+    assert rules["style-src"] == [_digest(style)]
+    assert rules["script-src"] == [_digest(text) for text in scripts]
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def test_nothing_comes_from_elsewhere() -> None:
+    for tag, attributes in _Parts(report(run())).elements:
+        assert tag not in ("link", "img", "iframe", "object", "base", "form", "a")
+        assert not {"src", "style"} & set(attributes)
+        assert not [name for name in attributes if name.startswith("on")]
+
+
+def test_names_of_others_are_text() -> None:
+    evil = run()
+    context = replace(evil.context, engine=EVIL, version=EVIL, flags={EVIL: EVIL}, workload={"name": EVIL})
+    steps = tuple(replace(one, valid=False, reason=EVIL) for one in evil.steps)
+    made = replace(
+        evil, target=EVIL, model=EVIL, context=context, steps=steps, stopped=Stopped("guard", EVIL), confirms=EVIL
+    )
+    page = _Parts(report(made))
+    assert len(page.raw) == 4, "a style, the data and two scripts"
+    assert page.text.count("<script>alert(1)</script>") >= 5
+    assert "{{7*7}}" in page.text
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        run(),
+        result(),
+        result(steps=[], capacity=no_knee("no step was valid")),
+        result(steps=[step(4, reason="client_bound")], capacity=no_knee()),
+        replace(result(), capacity=Capacity("verified", 12.5, 12.0, 13.0), users=Users(2.5, 160.0)),
+        replace(result(), context=replace(result().context, objectives={"odd": [1, 2]})),
+    ],
+)
+def test_it_says_what_the_terminal_says(made: CapacityResult) -> None:
+    page = _Parts(report(made))
+    for name, words in result_lines(made):
+        assert name in page.text
+        assert words in page.text
+    assert len(page.data["charts"]) == len(charts(made))
+    assert len(re.findall(r"in flight", page.text)) >= len(made.steps)
+
+
+def test_charts_are_over_what_is_in_flight_where_the_loop_was_closed() -> None:
+    rates, ttft, tpot, kept, *_ = charts(run())
+    assert rates["load"] == "requests in flight"
+    assert rates["knee"] == 32
+    assert rates["limit"] == {"name": "capacity", "value": 29.0}
+    assert [point[0] for point in rates["series"][0]["points"]] == [4, 8, 16, 32, 64]
+    assert ttft["limit"] == {"name": "objective", "value": 0.5}
+    assert tpot["limit"] == {"name": "objective", "value": 0.05}
+    assert [one["name"] for one in kept["series"]] == ["available", "TTFT", "TPOT"]
+    assert kept["limit"] == {"name": "promised", "value": 0.95}
+    assert loads(run())[0] == "4 in flight"
+
+
+def test_charts_are_over_the_rate_of_all_where_requests_came_by_themselves() -> None:
+    steps = [
+        replace(step(64, rps=rate), plan=StepPlan(64, 15.0, arrivals=Arrivals(rate_rps=rate)), users=Users(2.0, 100.0))
+        for rate in (8.0, 4.0)
+    ]
+    made = replace(result(steps=steps), capacity=Capacity("verified", 9.0, 8.5, 9.6, limiting="ttft"))
+    rates = charts(made)[0]
+    assert rates["title"] == "Requests/s, users' among them"
+    assert rates["load"] == "requests/s"
+    assert (rates["knee"], rates["bounds"]) == (9.0, [8.5, 9.6])
+    assert [point[:2] for point in rates["series"][0]["points"]] == [[6.0, 6.0], [10.0, 10.0]], "by load"
+    assert loads(made) == ["10 req/s", "6 req/s"], "as they ran"
+
+
+def test_steps_that_judge_nothing_are_marked() -> None:
+    made = result(steps=[step(4), step(8, reason="client_bound")])
+    assert [point[2] for point in charts(made)[0]["series"][0]["points"]] == [True, False]

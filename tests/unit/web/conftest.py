@@ -1,0 +1,3 @@
+from both_loops import run
+
+__all__ = ["run"]

@@ -1,0 +1,121 @@
+"""Passwords: right ones are cheap the second time, wrong ones tell nothing, and no hash holds up the event loop."""
+
+import asyncio
+import base64
+import time
+from unittest.mock import patch
+
+import bcrypt
+import pytest
+
+from probe.web import auth
+from probe.web.auth import BasicAuth, BusyError
+
+# Of cost 4, the least there is.
+ALICE, BOB = (bcrypt.hashpw(word, bcrypt.gensalt(4)).decode() for word in (b"wonderland", b"builder:with:colons"))
+USERS = {"alice": ALICE, "bob": BOB, "zo\u00eb": ALICE, "php": ALICE.replace("$2b$", "$2y$")}
+
+
+def header(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _asked(*headers: str | None, users: dict[str, str] = USERS) -> list[bool]:
+    async def ask() -> list[bool]:
+        one = BasicAuth(users)
+        try:
+            return [await one.allows(value) for value in headers]
+        finally:
+            one.close()
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("given", "good"),
+    [
+        (header("alice", "wonderland"), True),
+        (header("alice", "wonderland").replace("Basic", "basic"), True),
+        (header("bob", "builder:with:colons"), True),
+        (header("zo\u00eb", "wonderland"), True),
+        (header("php", "wonderland"), True),
+        (header("alice", "Wonderland"), False),
+        (header("alice", ""), False),
+        (header("alice", "wonderland" + "x" * 100), False),
+        (header("alice", "x" * 5000), False),
+        (header("bob", "wonderland"), False),
+        (header("carol", "wonderland"), False),
+        (header("", ""), False),
+        ("Basic " + base64.b64encode(b"alice").decode(), False),
+        ("Basic " + base64.b64encode(b"\xff\xfe:\x00").decode(), False),
+        ("Basic ???", False),
+        ("Bearer " + header("alice", "wonderland")[6:], False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_only_a_user_with_the_right_password_comes_in(given: str | None, good: bool) -> None:  # noqa: FBT001
+    assert _asked(given, given) == [good, good]
+
+
+def test_a_password_is_hashed_once_whether_it_is_right_or_wrong() -> None:
+    with patch.object(auth.bcrypt, "checkpw", wraps=bcrypt.checkpw) as hashed:
+        right, wrong = header("alice", "wonderland"), header("alice", "x")
+        assert _asked(*[right] * 5, *[wrong] * 5, right) == [True] * 5 + [False] * 5 + [True]
+    assert hashed.call_count == 2
+
+
+def test_many_at_once_with_the_same_password_are_one_hash() -> None:
+    async def ask() -> int:
+        one = BasicAuth(USERS)
+        with patch.object(auth.bcrypt, "checkpw", wraps=bcrypt.checkpw) as hashed:
+            found = await asyncio.gather(*(one.allows(header("alice", "wonderland")) for _ in range(100)))
+        one.close()
+        assert all(found)
+        return hashed.call_count
+
+    assert asyncio.run(ask()) == 1
+
+
+def test_a_flood_of_wrong_passwords_neither_grows_nor_locks_out_who_is_known() -> None:
+    async def flood() -> None:
+        one = BasicAuth(USERS)
+        assert await one.allows(header("alice", "wonderland"))
+        for n in range(400):
+            assert not await one.allows(header("alice", str(n)))
+        assert len(one._wrong) <= 256
+        found = await asyncio.gather(
+            *(one.allows(header("alice", f"other {n}")) for n in range(100)),
+            one.allows(header("alice", "wonderland")),
+            return_exceptions=True,
+        )
+        assert found[-1] is True
+        assert sum(isinstance(answer, BusyError) for answer in found) == 84
+        assert not one._checking
+        one.close()
+
+    asyncio.run(flood())
+
+
+def test_a_name_that_is_not_known_costs_a_hash_too() -> None:
+    with patch.object(auth.bcrypt, "checkpw", wraps=bcrypt.checkpw) as hashed:
+        assert _asked(header("carol", "x")) == [False]
+    (call,) = hashed.call_args_list
+    assert call.args[1].startswith(ALICE[:29].encode())
+
+
+def test_the_event_loop_goes_on_while_a_password_is_hashed() -> None:
+    slow = {"alice": bcrypt.hashpw(b"wonderland", bcrypt.gensalt(11)).decode()}
+
+    async def ask() -> tuple[int, float]:
+        one, turns, begun = BasicAuth(slow), 0, time.monotonic()
+        task = asyncio.create_task(one.allows(header("alice", "wonderland")))
+        while not task.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert task.result()
+        one.close()
+        return turns, time.monotonic() - begun
+
+    turns, seconds = asyncio.run(ask())
+    assert turns > 10, f"{turns} turns in {seconds:.2f} s"

@@ -1,0 +1,129 @@
+"""The first page's rows: states, what is wrong in words, and strips of canaries that stay inside their picture."""
+
+import re
+import time
+
+import pytest
+from example_records import CHAT, record, result, status
+from hypothesis import given
+from hypothesis import strategies as st
+from made_fleet import fleet
+
+from probe import slo
+from probe.records import Objectives, Outcome, TargetStatus, Users
+from probe.report.html import ago, good_share
+from probe.web.overview import Overview, Strip, failures, headroom_now, href, judged, row, strip
+
+NOTHING = Objectives(name="none", availability=None)
+_BAR = re.compile(r"M(\d+) (-?[\d.]+)h3V28h-3z")
+
+
+def _strip(*outcomes: Outcome, objectives: Objectives = CHAT, ttft_s: float = 0.1) -> Strip:
+    recent = [record(ttft_s=ttft_s, outcome=outcome) for outcome in outcomes]
+    return strip(recent, objectives, [slo.met(one, objectives) for one in recent])
+
+
+@given(
+    ttfts=st.lists(st.floats(0.0, 1000.0), min_size=1, max_size=60),
+    outcome=st.sampled_from(Outcome),
+    objectives=st.sampled_from([CHAT, NOTHING]),
+)
+def test_every_bar_is_inside_the_strip_and_none_overlaps(
+    ttfts: list[float], outcome: Outcome, objectives: Objectives
+) -> None:
+    recent = [record(ttft_s=ttft, outcome=outcome) for ttft in ttfts]
+    drawn = strip(recent, objectives, [slo.met(one, objectives) for one in recent])
+    bars = [(int(x), float(y)) for _, path in drawn.paths for x, y in _BAR.findall(path)]
+    assert len(bars) == len(recent)
+    assert sum(path.count("M") for _, path in drawn.paths) == len(recent)
+    assert all(0 <= x <= drawn.width - 3 and 0 <= y < drawn.height for x, y in bars)
+    assert len({x for x, _ in bars}) == len(recent)
+    if objectives.ttft:
+        assert drawn.objective_y is not None
+        assert 0 < drawn.objective_y < drawn.height
+    else:
+        assert drawn.objective_y is None
+
+
+def test_the_newest_canary_is_on_the_right_and_the_strip_says_what_it_shows() -> None:
+    drawn = _strip(Outcome.TIMEOUT, Outcome.OK)
+    at = {kind: int(_BAR.findall(path)[0][0]) for kind, path in drawn.paths}
+    assert at["failed"] > at["good"]
+    assert drawn.words == "TTFT of the last 2 canaries: 1 good, 1 failed"
+
+
+def test_what_we_were_late_for_and_what_we_aborted_is_not_slow() -> None:
+    assert [kind for kind, _ in _strip(Outcome.CLIENT_BOUND).paths] == ["good"]
+    assert [kind for kind, _ in _strip(Outcome.ABORTED).paths] == ["failed"]
+    assert good_share([record(outcome=Outcome.ABORTED)], CHAT) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "state"),
+    [
+        (status(), "starting"),
+        (status(passive=True), "passive"),
+        (status(up=True, recent=[record()]), "good"),
+        (status(up=True, recent=[record(ttft_s=0.9)] * 4), "good"),  # of four canaries nothing is said
+        (status(up=True, recent=[record(ttft_s=0.9)] * 5), "missing"),
+        (status(up=True, recent=[record(), record(outcome=Outcome.TIMEOUT)] * 3), "missing"),
+        (status(up=False, recent=[record(outcome=Outcome.TIMEOUT), record()]), "failing"),
+    ],
+)
+def test_the_state_of_a_target(shown: TargetStatus, state: str) -> None:
+    assert row(shown).state == state
+
+
+def test_what_fails_says_since_when() -> None:
+    failed = record(outcome=Outcome.TIMEOUT, detail="no token", done_wall_s=1_800_000_000.0)
+    (words, *_) = row(status(up=False, recent=[failed, record()])).wrong
+    assert words == "timeout: no token (no success since 2026-09-21 14:13:20 UTC)"
+    (words,) = row(status(up=False, recent=[failed])).wrong
+    assert words == "timeout: no token (no success as long as it is remembered)"
+
+
+def test_headroom_is_that_of_now_and_of_what_load_has_measured() -> None:
+    now = status(users=Users(2.5, 64.0), capacity=result(), measured=result())
+    assert headroom_now(now) == pytest.approx(0.75)
+    assert headroom_now(status(capacity=result())) is None
+    assert headroom_now(status(users=Users(2.5, 64.0))) is None
+    assert "headroom is 5 %" in " ".join(row(status(users=Users(9.5, 64.0), measured=result())).wrong)
+
+
+def test_rows_are_as_new_as_the_canaries_however_often_they_are_asked_for() -> None:
+    seen, name = Overview(), "a"
+    before = status(name=name, up=True, recent=[record()])
+    assert seen.rows([before])[0].good == 1.0
+    assert seen.rows([before])[0].strip is seen.rows([before])[0].strip
+    after = status(name=name, up=False, recent=[record(outcome=Outcome.TIMEOUT), record()])
+    assert seen.rows([after])[0].good == 0.5
+    assert seen.rows([status(name=name)])[0].strip is None
+    seen.rows([status(name="b")])
+    assert not seen._known, "who went away is forgotten"
+
+
+def test_the_last_failures_of_all_targets_the_newest_first() -> None:
+    old, new = (record(outcome=Outcome.TIMEOUT, done_wall_s=at) for at in (1.0, 2.0))
+    shown = Overview().rows([status(name="a", failures=[old]), status(name="b", failures=[new] * 30)])
+    found = failures(shown)
+    assert len(found) == 20
+    assert found[0].row.status.name == "b"
+
+
+def test_an_address_keeps_slashes_and_hides_nothing_else() -> None:
+    assert href("qwen/pod-1") == "targets/qwen/pod-1"
+    assert href("a b?c#d%e") == "targets/a%20b%3Fc%23d%25e"
+    assert href("\ud800") == "targets/%3F"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-5, "0 s ago"), (0, "0 s ago"), (59, "59 s ago"), (120, "2 min ago"), (7200, "2 h ago"), (864000, "10 d ago")],
+)
+def test_ago_in_the_largest_unit(seconds: float, words: str) -> None:
+    assert ago(time.time() - seconds) == words
+
+
+def test_a_known_verdict_makes_the_same_row() -> None:
+    for one in fleet(20, recent=10):
+        assert row(one) == row(one, judged(one))
