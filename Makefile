@@ -5,6 +5,7 @@
 
 DEMO_SECONDS ?= 60
 EXAMPLE := deploy/examples/kneewatch.yml
+BASE := deploy/kustomize/base/kneewatch.yml
 BIN := .venv/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
 # worksteal: each process begins with files that lie together, so that what their tests share is made once.
@@ -100,9 +101,12 @@ bench-dashboards: .venv/.installed ## every query of the dashboards on 30 days o
 pictures: .venv/.installed ## draw docs/pictures/dashboard-*.png anew (prometheus and chromium; three minutes)
 	@PYTHONPATH=tests/integration $(BIN)/python benchmarks/pictures.py --out docs/pictures
 
-generate: .venv/.installed ## write dashboards/generated and alerts/generated from the example configuration, and docs/metrics.md
+generate: .venv/.installed ## write dashboards and rules from the shipped configurations, and docs/metrics.md
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated
 	@$(BIN)/kneewatch alerts -c $(EXAMPLE) -o alerts/generated
+	@$(BIN)/kneewatch dashboards -c $(BASE) -o deploy/kustomize/components/dashboards --configmap
+	@$(BIN)/kneewatch alerts -c $(BASE) -o deploy/kustomize/components/operator \
+	    --format operator --label release=kube-prometheus-stack
 	@$(BIN)/python -m exporters.reference > docs/metrics.md
 
 lock: .venv/.installed ## take the newest versions pyproject.toml allows and pin them in constraints.txt

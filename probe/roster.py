@@ -81,6 +81,9 @@ class Roster:
             except ValueError:
                 self._on_problem(template.name, f"{server.id} has no address that can be watched")
                 continue
+            if _is_gateway(template, server):
+                # Load on the Service would be load on all of its pods, each of which has a lock of its own.
+                target = target.model_copy(update={"capacity": target.capacity.model_copy(update={"mode": "off"})})
             yield Wanted(target, self._terms(target), template.name, server.labels, hold or _unready(server))
 
     def _terms(self, target: TargetConfig) -> tuple[object, ...]:
@@ -95,6 +98,11 @@ def _rollout(servers: tuple[Found, ...]) -> str | None:
     """Pods of two revisions stand beside each other for as long as one replaces the other."""
     revisions = {server.revision for server in servers if server.revision is not None}
     return f"a rollout is under way: pods of {len(revisions)} revisions" if len(revisions) > 1 else None
+
+
+def _is_gateway(template: TemplateConfig, server: Found) -> bool:
+    pods = template.discover.kubernetes
+    return pods is not None and pods.service is not None and server.id == pods.service.partition(":")[0]
 
 
 def _unready(server: Found) -> str | None:

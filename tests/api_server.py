@@ -10,6 +10,7 @@ nothing listening, no answer, 403, 410 as a status or in a watch.
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from copy import deepcopy
@@ -86,7 +87,7 @@ class Watcher:
 class ApiServer:
     """What the test sees of it, and what it does to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.url = ""
         self.port = 0
         self.version = 100
@@ -102,6 +103,8 @@ class ApiServer:
         self.answering = asyncio.Event()  # cleared: requests are taken, and not answered
         self.answering.set()
         self.tokens: list[str] = []
+        self.wants_token: str | None = None
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -157,13 +160,17 @@ class ApiServer:
 
     async def start(self) -> None:
         """On the port that it had before."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
 
     def lists(self) -> int:
         """How often pods were listed."""
         return sum("/pods?" in one and "watch=true" not in one for one in self.asked)
+
+    def watches(self) -> int:
+        """How often they were watched. Of those the `watchers` may be fewer, and one whose client has gone more."""
+        return sum("watch=true" in one for one in self.asked)
 
     def kubeconfig(self, path: Path) -> Path:
         """A kubeconfig for this server, written there."""
@@ -199,7 +206,10 @@ class ApiServer:
                 self.asked.append(f"{method} {target}")
                 self.tokens.append(headers.get("authorization", ""))
                 await self.answering.wait()
-                await self._answer(writer, method, target, body)
+                if self.wants_token is not None and self.tokens[-1] != f"Bearer {self.wants_token}":
+                    _write(writer, 401, _status(401, "Unauthorized"))
+                else:
+                    await self._answer(writer, method, target, body)
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # streams of Python 3.11 take a cancelled handler for an error
         finally:
@@ -294,9 +304,9 @@ class ApiServer:
 
 
 @asynccontextmanager
-async def api_server() -> AsyncIterator[ApiServer]:
+async def api_server(tls: ssl.SSLContext | None = None) -> AsyncIterator[ApiServer]:
     """Listens while the block runs."""
-    api = ApiServer()
+    api = ApiServer(tls)
     await api.start()
     try:
         yield api

@@ -97,7 +97,8 @@ class KubernetesLease:
     ) -> None:
         """Raises LockError where the body was cancelled because the Lease was lost."""
         self._keeper.cancel()  # from here on it cancels nobody
-        by_us = self._lost is not None and await self._taken_back(kind)
+        # Our cancelling of the body is taken back; somebody else may have cancelled it too.
+        by_us = self._lost is not None and self._body.uncancel() <= self._cancelling
         try:
             await asyncio.gather(self._keeper, return_exceptions=True)
             if self._lost is None:
@@ -106,17 +107,6 @@ class KubernetesLease:
             await self._open.aclose()
         if by_us and kind is asyncio.CancelledError:
             raise LockError(f"the lease of {self._server} is lost: {self._lost}; load was ended", LOST) from error
-
-    async def _taken_back(self, kind: type[BaseException] | None) -> bool:
-        """Takes our cancelling of the body back; whether nobody else has cancelled it too."""
-        alone = self._body.uncancel() <= self._cancelling
-        if kind is not asyncio.CancelledError:  # the body ended first, and what we asked for is still to come
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                if not alone:
-                    raise
-        return alone
 
     async def _acquire(self) -> None:
         """Raises LockError where somebody else has it, and ClusterError."""

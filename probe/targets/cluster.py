@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import yaml
 
 from probe.words import one_line
 
@@ -132,18 +133,21 @@ def _open(account: Path) -> tuple["AsyncClient", str]:
 
 
 def _config(account: Path) -> "SingleConfig":
-    from lightkube import ConfigError, KubeConfig  # noqa: PLC0415
+    from lightkube import KubeConfig  # noqa: PLC0415
 
     file = os.environ.get("KUBECONFIG") or "~/.kube/config"
     inside = (account / "token").exists()
     try:
         config = (KubeConfig.from_service_account(account) if inside else KubeConfig.from_file(file)).get()
-    except (ConfigError, KeyError, OSError, ValueError, TypeError) as error:
+    except Exception as error:
         if inside:
-            raise ClusterError(f"the service account in {account} cannot be used: {one_line(repr(error))}") from None
-        why = "is not there" if not Path(file).expanduser().is_file() else f"cannot be used: {one_line(repr(error))}"
+            raise ClusterError(f"the service account in {account} cannot be used: {one_line(repr(error))}") from error
+        if Path(file).expanduser().is_file():
+            # What a parser quotes of the file may be a secret.
+            why = "it is no YAML" if isinstance(error, yaml.YAMLError) else one_line(repr(error))
+            raise ClusterError(f"the kubeconfig {file} cannot be used: {why}") from error
         raise ClusterError(
-            f"no service account is mounted (automountServiceAccountToken), and the kubeconfig {file} {why}"
+            f"no service account is mounted (automountServiceAccountToken), and the kubeconfig {file} is not there"
         ) from None
     if config is None or config.user is None:
         raise ClusterError(f"the kubeconfig {file} names no context with a user; set current-context")

@@ -50,13 +50,16 @@ class DnsSource:
         except (dns.exception.DNSException, OSError) as error:
             raise AskError(f"{self._name}: {_words(error)}; what was found before holds") from None
         self._told.well()
-        return state_of(self._found(record) for record in answer)
+        return state_of(found for record in answer if (found := self._found(record)) is not None)
 
-    def _found(self, record: "Rdata") -> Found:
+    def _found(self, record: "Rdata") -> Found | None:
+        """None for an SRV record that says that there is no such service: its target is the root."""
         if self._kind == "SRV":
             host, port = str(record.target).removesuffix(".").lower(), record.port  # type: ignore[attr-defined]
         else:
             host, port = str(record.address), self._port  # type: ignore[attr-defined]
+        if not host:
+            return None
         authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return Found(id=authority, base_url=f"{self._scheme}://{authority}{self._path}")
 

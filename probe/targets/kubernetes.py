@@ -20,7 +20,7 @@ from probe.targets.following import Backoff, Told, followed
 from probe.targets.found import Found, State, state_of
 from probe.targets.pods import Meta, Pod, Pods
 
-_PAGE = "500"
+_PAGE = "100"  # a megabyte or so: larger ones would hold up the event loop that stamps canaries
 _WATCH_S = (240.0, 300.0)  # after which the server ends a watch: not all of them at once
 _LATE_S = 15.0  # by which a server may end it later
 _STEADY_S = 2.0  # a watch that lasted so long was no failure

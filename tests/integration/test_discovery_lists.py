@@ -284,7 +284,7 @@ def by_dns(seen: Listener, resolver: dns.asyncresolver.Resolver, **config: Any) 
         ("AAAA", ["fd00::1"], [("[fd00::1]:8000", "http://[fd00::1]:8000/llm")]),
         (
             "SRV",
-            ["0 50 8000 Qwen-0.qwen.", "0 50 8001 qwen-1.qwen."],
+            ["0 50 8000 Qwen-0.qwen.", "0 50 8001 qwen-1.qwen.", "0 0 0 ."],
             [("qwen-0.qwen:8000", "http://qwen-0.qwen:8000/llm"), ("qwen-1.qwen:8001", None)],
         ),
     ],

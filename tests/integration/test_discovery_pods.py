@@ -1,8 +1,9 @@
 """Pods found through a real HTTP API: list, watch, bookmarks, 410 Gone, lost connections, refusals; and how fast."""
 
 import asyncio
+import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -148,7 +149,7 @@ def test_a_bookmark_saves_a_list(run: Run, tmp_path: Path) -> None:
                     await asyncio.sleep(0.1)
                 api.compact()
                 api.end_watches()
-                await seen.until(lambda: len([one for one in api.asked if "watch=true" in one]) == 2)
+                await seen.until(lambda: api.watches() == 2)
                 api.put(pod("qwen-b"))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"])
                 return api.lists()
@@ -188,12 +189,12 @@ def test_an_error_in_a_watch_means_a_new_list(run: Run, tmp_path: Path) -> None:
             async with listening(api, tmp_path) as seen:
                 await seen.until(lambda: api.watchers)
                 api.error(500, "etcd event received with PrevKv=nil")
-                await seen.until(lambda: api.lists() == 2 and api.watchers, PATIENCE_S)
+                await seen.until(lambda: api.lists() == api.watches() == 2, PATIENCE_S)
                 assert seen.problems == []
                 api.error(500, "etcd event received with PrevKv=nil")
-                await seen.until(lambda: api.lists() == 3 and api.watchers, PATIENCE_S)
+                await seen.until(lambda: api.lists() == api.watches() == 3, PATIENCE_S)
                 api.tell(b'{"type": "MODIFIED", "object": {"metadata": 7}}')
-                await seen.until(lambda: api.lists() == 4 and api.watchers, PATIENCE_S)
+                await seen.until(lambda: api.lists() == api.watches() == 4, PATIENCE_S)
                 api.put(pod("qwen-b"))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"])
                 assert "etcd event" in seen.problems[0]
@@ -336,3 +337,66 @@ def test_500_pods_settle_in_5_s_and_a_change_is_seen_in_2(run: Run, tmp_path: Pa
     assert settled_s < 5.0
     assert one_s < SEEN_S
     assert all_s < 5.0
+
+
+async def _restarts(api: ApiServer) -> None:
+    await api.stop()
+    await asyncio.sleep(0.05)
+    await api.start()
+
+
+async def _falls_behind(api: ApiServer) -> None:
+    api.compact()
+    api.cut()
+
+
+def _at_once(does: Callable[[ApiServer], None]) -> Callable[[ApiServer], Awaitable[None]]:
+    async def trouble(api: ApiServer) -> None:
+        does(api)
+
+    return trouble
+
+
+TROUBLES = (
+    _restarts,
+    _falls_behind,
+    _at_once(ApiServer.cut),
+    _at_once(ApiServer.compact),
+    _at_once(ApiServer.end_watches),
+    _at_once(ApiServer.bookmark),
+    _at_once(lambda api: api.error(410, "too old")),
+    _at_once(lambda api: api.error(500, "etcd")),
+    _at_once(lambda api: api.tell(b'{"type": "ADDED", "obj')),
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_on_the_way_what_is_found_is_what_there_is(run: Run, tmp_path: Path, seed: int) -> None:
+    """Pods come, move, and go, while the API server is cut off, restarted, compacted, and makes errors."""
+    chance = random.Random(seed)
+
+    def change(api: ApiServer) -> None:
+        name = f"qwen-{chance.randrange(12)}"
+        if name in api.pods and chance.random() < 0.4:
+            api.delete(name)
+        else:
+            uid = api.pods.get(name, {"metadata": {"uid": f"{chance.random()}"}})["metadata"]["uid"]
+            of_others = {"app": "llama"} if chance.random() < 0.2 else None
+            api.put(pod(name, f"10.0.0.{chance.randrange(1, 250)}", labels=of_others, uid=uid))
+
+    async def story() -> None:
+        async with api_server() as api, listening(api, tmp_path) as seen:
+            for _ in range(60):
+                for _ in range(chance.randrange(5)):
+                    change(api)
+                if chance.random() < 0.25:
+                    await chance.choice(TROUBLES)(api)
+                await asyncio.sleep(chance.uniform(0.0, 0.1))
+            there = sorted(
+                (name, f"http://{one['status']['podIP']}:8000")
+                for name, one in api.pods.items()
+                if one["metadata"]["labels"] == {"app": "qwen"}
+            )
+            await seen.until(lambda: seen.states and [(o.id, o.base_url) for o in seen.states[-1]] == there, 15.0)
+
+    run(story())

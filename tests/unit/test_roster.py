@@ -157,3 +157,13 @@ def test_a_shard_watches_its_own_alone() -> None:
         roster.found("qwen", pods)
         seen += roster.wanted()
     assert sorted(seen) == sorted(["llama", *(f"qwen/pod-{n}" for n in range(20))])
+
+
+def test_a_service_before_the_pods_gets_canaries_and_no_load() -> None:
+    """Each pod has a lock of its own, and load on the Service would be load on all of them."""
+    pods = {"namespace": "serving", "selector": "app=qwen", "port": 8000, "service": "qwen:80"}
+    raw = {"name": "qwen", "discover": {"kubernetes": pods}, "capacity": {"mode": "verify"}}
+    roster, _ = _roster(config_from({"targets": [raw]}, "test"))
+    roster.found("qwen", (Found("qwen", "http://qwen.serving:80"), POD))
+    modes = {name: one.config.capacity.mode for name, one in roster.wanted().items()}
+    assert modes == {"qwen/qwen": "off", "qwen/qwen-7d9-x": "verify"}

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
+Manifests = Callable[[str], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
@@ -19,18 +20,28 @@ def deploy() -> Path:
 
 
 @pytest.fixture(scope="session")
-def render(kubectl: str, deploy: Path) -> Callable[[str], dict[str, dict[str, Any]]]:
-    """What `kubectl apply -k` would send for a folder of deploy/kustomize, by kind (each stands there once)."""
+def manifests(kubectl: str, deploy: Path) -> Manifests:
+    """What `kubectl apply -k` would send for a folder of deploy/kustomize."""
 
     @cache
-    def once(folder: str) -> dict[str, dict[str, Any]]:
+    def once(folder: str) -> list[dict[str, Any]]:
         command = [kubectl, "kustomize", str(deploy / "kustomize" / folder)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         assert not done.stderr, f"kustomize warns: {done.stderr}"
-        resources = list(yaml.safe_load_all(done.stdout))
-        by_kind = {resource["kind"]: resource for resource in resources}
-        assert len(by_kind) == len(resources)
-        return by_kind
+        return list(yaml.safe_load_all(done.stdout))
 
     return lambda folder: deepcopy(once(folder))
+
+
+@pytest.fixture(scope="session")
+def render(manifests: Manifests) -> Callable[[str], dict[str, dict[str, Any]]]:
+    """The same by kind, where each kind stands there once."""
+
+    def by_kind(folder: str) -> dict[str, dict[str, Any]]:
+        resources = manifests(folder)
+        found = {resource["kind"]: resource for resource in resources}
+        assert len(found) == len(resources)
+        return found
+
+    return by_kind

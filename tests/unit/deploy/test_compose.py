@@ -98,7 +98,7 @@ def test_kneewatch_reads_the_mounted_configuration(services: dict[str, dict[str,
     assert f"kneewatch:{config.store.path.parent}" in services["kneewatch"]["volumes"]
     assert config.prometheus is not None
     assert config.prometheus.url == "http://prometheus:9090"
-    assert [(target.base_url, target.capacity.mode) for target in config.targets] == [
+    assert [(target.base_url, target.capacity.mode) for target in config.servers] == [
         ("http://llama-8b:8000", "verify")
     ]
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import deployed
 import pytest
 
 from probe.config import load_config
@@ -20,15 +21,15 @@ def test_the_examples_are_there() -> None:
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_shipped_configuration_loads_and_schedules_step_up_load(file: Path) -> None:
-    config = load_config(file, environ={})
+def test_a_shipped_configuration_loads_and_schedules_step_up_load(file: Path, tmp_path: Path) -> None:
+    config = deployed.load(file.read_text(), tmp_path)  # with the files of its keys, which a Secret brings
     assert any(target.capacity.mode == "verify" for target in config.targets)
 
 
 def test_the_sidecars_example_is_the_one_it_is_deployed_with(deploy: Path) -> None:
-    deployed = deploy / "kustomize/overlays/sidecar/kneewatch.yml"
-    assert (deploy / "examples/sidecar.yml").read_text() == deployed.read_text()
-    assert load_config(deployed).targets[0].base_url.startswith("http://127.0.0.1:")
+    sidecar = deploy / "kustomize/overlays/sidecar/kneewatch.yml"
+    assert (deploy / "examples/sidecar.yml").read_text() == sidecar.read_text()
+    assert load_config(sidecar).servers[0].base_url.startswith("http://127.0.0.1:")
 
 
 def test_several_servers_step_up_at_different_times(deploy: Path) -> None:

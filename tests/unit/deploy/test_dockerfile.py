@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ def one(stage: list[tuple[str, str]], name: str) -> str:
 
 def test_every_stage_starts_from_the_argument(instructions: list[tuple[str, str]]) -> None:
     assert instructions[0][0] == "ARG"
-    assert re.fullmatch(r"BASE=docker\.io/library/python:3\.13-slim(-[a-z]+)?", instructions[0][1])
+    pinned = r"BASE=docker\.io/library/python:3\.13(\.\d+)?-slim(-[a-z]+)?@sha256:[0-9a-f]{64}"
+    assert re.fullmatch(pinned, instructions[0][1])
     assert [a.split()[0] for name, a in instructions if name == "FROM"] == ["${BASE}", "${BASE}"]
 
 
@@ -58,9 +60,31 @@ def test_it_runs_on_a_read_only_root(final: list[tuple[str, str]]) -> None:
 
 
 def test_versions_are_the_pinned_ones(instructions: list[tuple[str, str]]) -> None:
-    build = next(arguments for name, arguments in instructions if name == "RUN")
+    (build,) = (arguments for name, arguments in instructions if name == "RUN" and '".[' in arguments)
     assert "--constraint constraints.txt" in build
     assert "--no-cache-dir" in build
+    others = [a for name, a in instructions if name == "RUN" and "pip install" in a and a != build]
+    assert all(re.search(r"==\$\{[A-Z]+\}", arguments) for arguments in others)
+
+
+def test_nothing_is_compiled_from_source_and_no_compiler_is_there(instructions: list[tuple[str, str]]) -> None:
+    runs = [arguments for name, arguments in instructions if name == "RUN"]
+    assert sum("--only-binary :all:" in run for run in runs) == 1
+    assert not any(re.search(r"\b(gcc|g\+\+|clang|build-essential|cargo)\b", run) for run in runs)
+
+
+def test_the_extras_that_the_shapes_need_are_in_it(instructions: list[tuple[str, str]], deploy: Path) -> None:
+    (asked,) = {e for name, a in instructions if name == "RUN" for e in re.findall(r'"\.\[([a-z0-9,]+)\]"', a)}
+    extras = tomllib.loads((deploy.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(asked.split(",")) == {"k8s", "nvml"} <= extras.keys()
+
+
+def test_what_is_in_it_is_written_down_in_it(instructions: list[tuple[str, str]]) -> None:
+    (build,) = (arguments for name, arguments in instructions if name == "RUN" and '".[' in arguments)
+    assert "cyclonedx-py environment" in build
+    assert "--output-file /opt/kneewatch/share/sbom/" in build
+    # Before slim.sh, which is the last: it is about all that was installed.
+    assert build.index("cyclonedx-py") < build.index("slim.sh")
 
 
 def test_the_label_is_this_version(final: list[tuple[str, str]]) -> None:

@@ -89,7 +89,7 @@ def test_what_is_no_selector_is_refused(selector: str) -> None:
         ),
         (
             {"kubernetes": PODS | {"port": "http", "service": "qwen"}},
-            "discover.kubernetes.service: <discover.kubernetes.service> has no port, and the pods' is a name, which the S",
+            "discover.kubernetes.service: <discover.kubernetes.service> has no port, and the pods' is a name, which",
         ),
         ({"dns": {"name": "qwen"}}, "discover.dns.port: is missing, and A records have none; add it"),
         (

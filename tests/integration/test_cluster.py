@@ -1,0 +1,187 @@
+"""The way to the API: a pod's account and its tokens, kubeconfigs, and one line for what does not work."""
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from api_server import ApiServer, api_server, pod
+from both_loops import Run
+
+from probe.targets.cluster import ClusterError, open_cluster
+
+PODS = "/api/v1/namespaces/serving/pods"
+NOWHERE = Path("/nowhere")
+
+
+def account(directory: Path, api: ApiServer, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the kubelet mounts."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.port))
+    authority.cert_pem.write_to_path(directory / "ca.crt")
+    (directory / "namespace").write_text("monitoring\n")
+    (directory / "token").write_text("first")
+    return directory
+
+
+def test_in_a_pod_its_account_is_used_and_a_rotated_token_is_read_again(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+
+    async def story() -> None:
+        async with api_server(tls) as api:
+            where = account(tmp_path, api, authority, monkeypatch)
+            api.put(pod("qwen-a"))
+            api.wants_token = "first"
+            async with open_cluster(where) as cluster:
+                assert cluster.namespace == "monitoring"
+                assert json.loads(await cluster.ask("GET", PODS))["items"]
+                (where / "token").write_text("second")
+                api.wants_token = "second"
+                assert json.loads(await cluster.ask("GET", PODS))["items"]
+                assert api.tokens == ["Bearer first", "Bearer first", "Bearer second"]
+                api.wants_token = "third"
+                with pytest.raises(ClusterError, match=r"^Unauthorized \(HTTP 401\)$") as refused:
+                    await cluster.ask("GET", PODS)
+                assert refused.value.status == 401
+                (where / "token").unlink()
+                with pytest.raises(ClusterError, match="the API server cannot be reached: Token file"):
+                    await cluster.ask("GET", PODS)
+                with pytest.raises(ClusterError, match="the API server cannot be reached: Token file"):
+                    async with cluster.watch(PODS, 1.0, {"watch": "true"}):
+                        pass
+
+    run(story())
+
+
+def test_a_server_with_another_authority_is_not_trusted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)
+
+    async def story() -> None:
+        async with api_server(tls) as api:
+            async with open_cluster(account(tmp_path, api, trustme.CA(), monkeypatch)) as cluster:
+                with pytest.raises(ClusterError, match="certificate verify failed"):
+                    await cluster.ask("GET", PODS)
+            assert api.asked == []
+
+    run(story())
+
+
+def test_a_watch_that_is_silent_for_too_long_is_lost(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig")))
+            params = {"watch": "true", "resourceVersion": "100"}
+            async with open_cluster(NOWHERE) as cluster:
+                got: list[bytes] = []
+
+                async def read() -> None:
+                    async with cluster.watch(PODS, 0.5, params) as lines:
+                        async for line in lines:
+                            got.append(line)  # noqa: PERF401 - an extend would lose them when the watch is lost
+
+                reading = asyncio.create_task(read())
+                await asyncio.sleep(0.2)
+                api.put(pod("qwen-a"))
+                with pytest.raises(ClusterError, match="ReadTimeout"):
+                    await reading
+                assert [json.loads(line)["type"] for line in got] == ["ADDED"], (
+                    "a line is a line, whatever stands in it"
+                )
+
+    run(story())
+
+
+def test_the_kernel_finds_out_when_the_other_end_has_gone_without_a_word(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig")))
+            async with open_cluster(NOWHERE) as cluster, cluster._client.stream("GET", PODS) as answer:
+                fileno = answer.extensions["network_stream"].get_extra_info("socket").fileno()
+                with socket.socket(fileno=os.dup(fileno)) as sock:
+                    idle, every, times = (
+                        sock.getsockopt(socket.IPPROTO_TCP, option)
+                        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                    )
+                    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                    assert idle + every * times <= 12
+                    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 12_000
+                await answer.aread()
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("kubeconfig", "words"),
+    [
+        (None, r"no service account is mounted .* and the kubeconfig .* is not there"),
+        ("{", r"the kubeconfig .* cannot be used"),
+        ("[]", r"the kubeconfig .* cannot be used"),
+        ("{}", r"the kubeconfig .* cannot be used"),
+        ({"current-context": "other"}, r"the kubeconfig .* cannot be used: .*Context 'other' not found"),
+        ({"contexts": [{"name": "here", "context": {"cluster": "here"}}]}, "names no context with a user"),
+        (
+            {
+                "clusters": [
+                    {"name": "here", "cluster": {"server": "https://127.0.0.1:1", "certificate-authority": "no"}}
+                ]
+            },
+            "the cluster's certificates cannot be used",
+        ),
+    ],
+)
+def test_a_kubeconfig_that_does_not_work_is_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubeconfig: Any, words: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    if isinstance(kubeconfig, dict):
+        kubeconfig = json.dumps(json.loads(ApiServer().kubeconfig(path).read_text()) | kubeconfig)
+    if kubeconfig is not None:
+        path.write_text(kubeconfig)
+
+    async def story() -> None:
+        with pytest.raises(ClusterError, match=words) as refused:
+            async with open_cluster(NOWHERE):
+                pass
+        assert "\n" not in str(refused.value)
+
+    run(story())
+
+
+def test_the_extra_that_is_missing_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+
+    async def story() -> None:
+        with pytest.raises(ClusterError, match=r"pip install 'kneewatch\[k8s\]'"):
+            async with open_cluster(NOWHERE):
+                pass
+
+    run(story())
+
+
+def test_half_an_account_is_said_to_be_one(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text("x")
+    (tmp_path / "namespace").write_text("x")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    async def story() -> None:
+        with pytest.raises(ClusterError, match=r"the service account in .* cannot be used: .*KUBERNETES_SERVICE_HOST"):
+            async with open_cluster(tmp_path):
+                pass
+
+    run(story())

@@ -1,0 +1,359 @@
+"""The Lease of a server, through a real HTTP API: who gets it, how it is lost, and that load is gone 3 s later."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from api_server import NAMESPACE, ApiServer, api_server
+from standin import Standin, standin
+
+from probe.capacity.fixed import FixedSteps
+from probe.client.endpoint import Endpoint
+from probe.clock import SystemClock
+from probe.errors import LockError
+from probe.load import lease as module
+from probe.load.lease import LOST, KubernetesLease
+from probe.load.lock import LOCKED, NO_LOCK
+from probe.load.ramp import Budget, Ramp, RampJob
+from probe.load.workers import Source, Workers
+from probe.records import Api, Objectives, RunContext, StepPlan
+from probe.server.scrape import Scraper
+from probe.sim.driver import Faults
+from probe.workload import Workload
+
+SERVER = "qwen.serving.svc:8000"
+GONE_S = 3.0
+CLOCK = SystemClock()
+
+
+@pytest.fixture(autouse=True)
+def _config_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Callable[[Callable[[ApiServer], Any]], Any]:
+    """Runs a story with an API server. The load below is on uvloop; these are on asyncio's own loop."""
+
+    async def told(tell: Callable[[ApiServer], Any]) -> Any:
+        async with asyncio.timeout(30.0):
+            async with api_server() as api:
+                api.kubeconfig(tmp_path / "kubeconfig")
+                result = await tell(api)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, left
+        return result
+
+    return lambda tell: asyncio.run(told(tell))
+
+
+def lease(server: str = SERVER) -> KubernetesLease:
+    return KubernetesLease(server, None, CLOCK)
+
+
+def spec(api: ApiServer) -> dict[str, Any]:
+    (found,) = api.leases.values()
+    its: dict[str, Any] = found["spec"]
+    return its
+
+
+def rewrite(api: ApiServer, **changes: Any) -> None:
+    """As somebody else would."""
+    for found in api.leases.values():
+        api.version += 1
+        found["spec"] |= changes
+        found["metadata"]["resourceVersion"] = str(api.version)
+
+
+async def held_until_lost(lose: Callable[[], Any]) -> tuple[float, LockError]:
+    """Seconds from `lose` until the body has been cancelled, and what is raised."""
+    cancelled_s = 0.0
+
+    async def body() -> None:
+        nonlocal cancelled_s
+        async with lease():
+            await asyncio.sleep(1.2)  # it has been renewed
+            began = time.perf_counter()
+            if asyncio.iscoroutine(losing := lose()):
+                await losing
+            try:
+                await asyncio.sleep(30.0)
+            finally:
+                cancelled_s = time.perf_counter() - began
+
+    with pytest.raises(LockError) as lost:
+        await body()
+    current = asyncio.current_task()
+    assert current is not None
+    assert current.cancelling() == 0, "what is raised is all"
+    await asyncio.sleep(0)
+    return cancelled_s, lost.value
+
+
+def test_it_is_held_once_and_free_again_afterwards(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        async with lease():
+            (name, found), *_ = api.leases.items()
+            assert name.startswith("kneewatch-")
+            assert found["metadata"]["annotations"] == {"kneewatch/server": SERVER}
+            assert found["metadata"]["namespace"] == NAMESPACE
+            holder = found["spec"]["holderIdentity"]
+            began = time.perf_counter()
+            with pytest.raises(LockError) as refused:
+                async with lease():
+                    pass
+            assert time.perf_counter() - began < 4.0, "it need not wait for its end to see that it is renewed"
+            assert refused.value.reason == LOCKED
+            assert f"another prober loads {SERVER} ({holder}, since 20" in str(refused.value)
+            async with lease("llama:8000"):
+                pass
+        assert api.leases[name]["spec"]["holderIdentity"] == ""
+        began = time.perf_counter()
+        async with lease():
+            assert time.perf_counter() - began < 1.0
+            assert api.leases[name]["spec"]["leaseTransitions"] == 1
+            assert api.leases[name]["spec"]["holderIdentity"] != holder
+
+    story(tell)
+
+
+def test_it_is_renewed_every_second(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        async with lease():
+            await asyncio.sleep(3.5)
+            assert 2 <= sum(one.startswith("PUT") for one in api.asked) <= 4
+            assert spec(api)["leaseDurationSeconds"] == 10
+
+    story(tell)
+
+
+def test_of_several_at_once_one_gets_it(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        inside = most = 0
+
+        async def one() -> str:
+            nonlocal inside, most
+            try:
+                async with lease():
+                    inside += 1
+                    most = max(most, inside)
+                    await asyncio.sleep(3.0)
+                    inside -= 1
+            except LockError as error:
+                return error.reason
+            return "held"
+
+        assert sorted(await asyncio.gather(*(one() for _ in range(5)))) == ["held", *[LOCKED] * 4]
+        assert most == 1
+        assert spec(api)["holderIdentity"] == ""
+
+    story(tell)
+
+
+def test_a_holder_that_has_died_is_followed_when_its_lease_is_over(story: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tell(api: ApiServer) -> None:
+        monkeypatch.setattr(module, "LASTS_S", 2)
+        async with lease():
+            pass
+        # Its stamps are of a clock that is an hour ahead; nobody reads them.
+        rewrite(api, holderIdentity="dead", renewTime="2126-11-22T13:00:00.000000Z", leaseDurationSeconds=1)
+        began = time.perf_counter()
+        async with lease():
+            assert 2.0 <= time.perf_counter() - began < 5.0
+            assert spec(api)["holderIdentity"] != "dead"
+
+    story(tell)
+
+
+def test_an_api_server_that_is_away_ends_the_body_within_3_s(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        seconds, error = await held_until_lost(api.stop)
+        assert seconds < GONE_S
+        assert error.reason == LOST
+        assert "the API server has taken no renewal for 2.4 s" in str(error)
+
+    story(tell)
+
+
+def test_an_api_server_that_does_not_answer_ends_the_body_within_3_s(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        seconds, error = await held_until_lost(api.answering.clear)
+        assert seconds < GONE_S
+        assert error.reason == LOST
+
+    story(tell)
+
+
+def test_a_lost_role_ends_the_body_within_3_s(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        seconds, error = await held_until_lost(lambda: api.forbidden.add("update leases"))
+        assert seconds < GONE_S
+        assert "cannot update resource" in str(error)
+
+    story(tell)
+
+
+def test_another_holder_ends_the_body_at_the_next_renewal(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        seconds, error = await held_until_lost(lambda: rewrite(api, holderIdentity="usurper"))
+        assert seconds < 2.0
+        assert "usurper" in str(error)
+        assert spec(api)["holderIdentity"] == "usurper", "what is not ours is not released"
+
+    story(tell)
+
+
+def test_whoever_deletes_it_ends_the_body(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        seconds, error = await held_until_lost(api.leases.clear)
+        assert seconds < 2.0
+        assert "somebody has deleted it" in str(error)
+        assert api.leases == {}
+
+    story(tell)
+
+
+def test_a_renewal_that_fails_once_or_was_lost_on_its_way_back_does_no_harm(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        async with lease():
+            for _ in range(2):
+                await asyncio.sleep(1.2)
+                api.cut()
+                rewrite(api, renewTime="as if ours had arrived")
+            api.answering.clear()
+            await asyncio.sleep(1.0)
+            api.answering.set()
+            await asyncio.sleep(1.5)
+        assert spec(api)["holderIdentity"] == ""
+
+    story(tell)
+
+
+def test_what_others_write_beside_the_holder_is_kept(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        async with lease():
+            (found,) = api.leases.values()
+            found["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "qwen-0"}]
+            rewrite(api)
+            await asyncio.sleep(2.5)
+        (found,) = api.leases.values()
+        assert found["metadata"]["ownerReferences"] == [{"kind": "Pod", "name": "qwen-0"}]
+        assert found["spec"]["holderIdentity"] == ""
+
+    story(tell)
+
+
+@pytest.mark.parametrize("verb", ["get", "create"])
+def test_a_lacking_role_is_one_line(story: Any, verb: str) -> None:
+    async def tell(api: ApiServer) -> None:
+        api.forbidden.add(f"{verb} leases")
+        with pytest.raises(LockError) as refused:
+            async with lease():
+                pass
+        assert refused.value.reason == NO_LOCK
+        assert f'cannot {verb} resource "leases"' in str(refused.value)
+        assert "needs a Role in serving with get, create and update of leases (docs/discovery.md)" in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+    story(tell)
+
+
+def test_without_an_api_server_there_is_no_lock(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        await api.stop()
+        with pytest.raises(LockError, match=r"no lease can be had .* cannot be reached") as refused:
+            async with lease():
+                pass
+        assert refused.value.reason == NO_LOCK
+
+    story(tell)
+
+
+def test_a_body_that_is_cancelled_by_others_stays_cancelled_and_the_lease_is_free(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        async def body() -> None:
+            async with lease():
+                await asyncio.sleep(30.0)
+
+        task = asyncio.create_task(body())
+        while not api.leases:  # noqa: ASYNC110 - a test
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert spec(api)["holderIdentity"] == ""
+
+    story(tell)
+
+
+def test_an_error_of_the_body_is_its_own(story: Any) -> None:
+    async def tell(api: ApiServer) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with lease():
+                raise ZeroDivisionError
+        assert spec(api)["holderIdentity"] == ""
+
+    story(tell)
+
+
+@pytest.mark.parametrize("how", ["away", "silent", "taken"])
+def test_load_is_gone_within_3_s_of_a_lost_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """A real ramp of worker processes on the stand-in for vLLM."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+    async def tell() -> float:
+        async with api_server() as api, standin(faults=Faults(extra_step_s=0.005)) as server:
+            api.kubeconfig(tmp_path / "kubeconfig")
+            lose = {
+                "away": api.stop,
+                "silent": api.answering.clear,
+                "taken": lambda: rewrite(api, holderIdentity="another"),
+            }[how]
+            ended = asyncio.Event()
+            watch = asyncio.create_task(_loses(server, lose, ended))
+            with pytest.raises(LockError) as lost:
+                async with lease():
+                    await _ramp(server)
+            ended.set()
+            assert lost.value.reason == LOST
+            return await watch
+
+    gone_s = uvloop.run(tell())
+    print(f"{how}: load gone {gone_s:.2f} s after")  # noqa: T201
+    assert 0 < gone_s < GONE_S
+
+
+def _loaded(server: Standin) -> bool:
+    return server.driver.engine.running + server.driver.engine.waiting > 0
+
+
+async def _loses(server: Standin, lose: Callable[[], Any], ended: asyncio.Event) -> float:
+    """Seconds from the loss until the server had its last request of ours."""
+    while server.driver.engine.running < 4:  # noqa: ASYNC110 - its state is a number
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(1.5)
+    began = last = time.perf_counter()
+    if asyncio.iscoroutine(losing := lose()):
+        await losing
+    while not ended.is_set() or time.perf_counter() - last < 1.0:  # its requests may all end at the same moment
+        if _loaded(server):
+            last = time.perf_counter()
+        await asyncio.sleep(0.01)
+    return last - began
+
+
+async def _ramp(server: Standin) -> None:
+    where, load = Endpoint("a", server.url), Workload("long", Api.COMPLETIONS, 16, 300)
+    job = RampJob("a", "tiny", Objectives("o"), Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}), guarded=False)
+    scraper = Scraper(where, CLOCK, timeout_s=1.0)
+    try:
+        async with Workers(Source(where, "tiny", load, timeout_s=60.0), 2, CLOCK) as workers:
+            plans = FixedSteps([StepPlan(concurrency=8, seconds=40.0)])
+            await Ramp(job, plans, workers, scraper.read, CLOCK).run()
+    finally:
+        await scraper.close()

@@ -1,0 +1,124 @@
+"""What tests ask of Kubernetes manifests, whoever has rendered them. Pure, but for the command line that it parses."""
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import yaml
+from typer.main import get_command
+
+from probe.cli import app
+from probe.config import Config, load_config
+
+Manifest = dict[str, Any]
+# The oldest that is promised, and a recent one.
+KUBERNETES = ("1.29", "1.35")
+KEYS = "/run/secrets/kneewatch"
+_OPERATOR = "cloudcoil.models.prometheus_operator.v1"
+# Pod Security Standards, "restricted": kinds of volume that it allows and that are of use here.
+_VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+# What this much JSON becomes in an annotation is still below the 256 KiB that all annotations may have.
+_APPLIED = 256 * 1024
+
+
+def check(manifest: Manifest) -> None:
+    """Raises where Kubernetes or the operator would refuse it, unknown fields included."""
+    if manifest["apiVersion"].startswith("monitoring.coreos.com/"):
+        model = getattr(importlib.import_module(_OPERATOR), manifest["kind"])
+        # It drops what it does not know, so what comes back tells whether there was such a thing.
+        assert model.model_validate(manifest).model_dump(by_alias=True, exclude_none=True, mode="json") == manifest
+        return
+    for version in KUBERNETES:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def pods(manifests: Iterable[Manifest]) -> Iterator[tuple[Manifest, Manifest]]:
+    """Each workload with the spec of its pods."""
+    for manifest in manifests:
+        if "template" in manifest.get("spec", {}):
+            yield manifest, manifest["spec"]["template"]["spec"]
+
+
+def containers(pod: Manifest) -> list[Manifest]:
+    return [*pod.get("initContainers", []), *pod["containers"]]
+
+
+def loose(pod: Manifest) -> list[str]:
+    """Where it falls short of the Pod Security Standard "restricted"; empty: nowhere."""
+    found = [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)]
+    found += [v["name"] for v in pod.get("volumes", []) if not set(v) - {"name"} <= _VOLUMES]
+    for container in containers(pod):
+        context = {**pod.get("securityContext", {}), **container.get("securityContext", {})}
+        capabilities = context.get("capabilities", {})
+        wrong = {
+            "runAsNonRoot": context.get("runAsNonRoot") is not True,
+            "runAsUser": context.get("runAsUser") == 0,
+            "seccompProfile": context.get("seccompProfile", {}).get("type") not in {"RuntimeDefault", "Localhost"},
+            "allowPrivilegeEscalation": context.get("allowPrivilegeEscalation") is not False,
+            "capabilities": "ALL" not in capabilities.get("drop", []) or bool(capabilities.get("add")),
+            "privileged": bool(context.get("privileged")),
+            "hostPort": any("hostPort" in port for port in container.get("ports", [])),
+        }
+        found += [f"{container['name']}: {name}" for name, is_wrong in wrong.items() if is_wrong]
+    return found
+
+
+def of(manifests: Iterable[Manifest], kind: str) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def rights(manifests: list[Manifest]) -> dict[tuple[str, str], set[str]]:
+    """(namespace, resource) to the verbs that Kneewatch's account has there, by bindings that lead to it."""
+    accounts = {(a["metadata"].get("namespace"), a["metadata"]["name"]) for a in of(manifests, "ServiceAccount")}
+    roles = {(r["metadata"].get("namespace"), r["metadata"]["name"]): r for r in of(manifests, "Role")}
+    found: dict[tuple[str, str], set[str]] = {}
+    for binding in of(manifests, "RoleBinding"):
+        assert {(s["namespace"], s["name"]) for s in binding["subjects"]} == accounts
+        namespace = binding["metadata"]["namespace"]
+        for rule in roles.pop((namespace, binding["roleRef"]["name"]))["rules"]:
+            for resource in rule["resources"]:
+                found.setdefault((namespace, resource), set()).update(rule["verbs"])
+    assert not roles, "a role that is bound to nobody"
+    return found
+
+
+def configuration(manifests: list[Manifest], folder: Path) -> Config:
+    """The kneewatch.yml of the ConfigMap that the pods mount, loaded as `kneewatch config check` does.
+
+    Files of Secrets are made in `folder`, where their names say that the pods mount one there.
+    """
+    ((_, pod),) = pods(manifests)
+    mounted = {volume["name"]: volume for volume in pod["volumes"]}
+    (mine,) = (c for c in containers(pod) if c["name"] == "kneewatch")
+    paths = {mount["mountPath"]: mounted.get(mount["name"], {}) for mount in mine["volumeMounts"]}
+    name = paths["/etc/kneewatch"]["configMap"]["name"]
+    (found,) = (m for m in of(manifests, "ConfigMap") if m["metadata"]["name"] == name)
+    return load(found["data"]["kneewatch.yml"], folder, with_keys="secret" in paths.get(KEYS, {}))
+
+
+def load(text: str, folder: Path, *, with_keys: bool = True) -> Config:
+    """A kneewatch.yml, with the files of API keys in `folder`."""
+    if with_keys:
+        for target in yaml.safe_load(text)["targets"]:
+            if "api_key_file" in target:
+                (folder / Path(target["api_key_file"]).name).write_text("sk-test\n")
+        text = text.replace(KEYS, str(folder))
+    file = folder / "kneewatch.yml"
+    file.write_text(text)
+    return load_config(file, environ={})
+
+
+def accepted(arguments: list[str]) -> dict[str, Any]:
+    """What Kneewatch's own command line makes of a container's arguments. Raises where it refuses them."""
+    group = get_command(app)
+    with group.make_context("kneewatch", list(arguments), resilient_parsing=False) as context:
+        name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])  # type: ignore[attr-defined]
+        assert command is not None
+        with command.make_context(name, rest, parent=context) as inner:
+            return {"command": name, **inner.params}
+
+
+def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return selector.items() <= labels.items()

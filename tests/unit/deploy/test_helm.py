@@ -1,0 +1,335 @@
+"""The chart, by Helm itself: linted, accepted by Kubernetes and the operator, and equal to the kustomizations."""
+
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import deployed
+import helm_python
+import pytest
+import yaml
+
+from alerts.build import render as rules_of
+from probe import __version__
+from probe.config import load_config
+
+Values = dict[str, Any]
+Manifests = Callable[[str], list[dict[str, Any]]]
+FOUND = {
+    "name": "vllm",
+    "discover": {"kubernetes": {"namespace": "serving", "selector": "app.kubernetes.io/name=vllm", "port": 8000}},
+}
+LEASE = {"namespace": "monitoring"}
+# Every feature at least once, each beside those it could disturb.
+SHAPES: dict[str, Values] = {
+    "default": {},
+    "discovery": {"config": {"targets": [FOUND], "lease": LEASE}},
+    "fleet": {"replicas": 3, "shard": True, "config": {"targets": [FOUND], "lease": LEASE}},
+    "pair": {"replicas": 2, "config": {"lease": {}}, "persistence": {"enabled": False}},
+    "operator": {
+        "scrapeAnnotations": False,
+        "podMonitor": {"enabled": True, "labels": {"release": "r"}, "interval": "15s"},
+        "prometheusRule": {"enabled": True, "labels": {"release": "r"}, "rules": "groups: [{name: g, rules: []}]"},
+        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "vLLM"}},
+    },
+    "secrets": {
+        "keys": {"secretName": "keys"},
+        "web": {"secretName": "web", "tls": True},
+        "image": {"repository": "registry.example/kneewatch", "digest": "sha256:" + "0" * 64},
+        "imagePullSecrets": [{"name": "pull"}],
+        "podMonitor": {"enabled": True},
+    },
+    "ramp": {"ramp": {"enabled": True, "target": "llama-8b", "extraArgs": ["--concurrency", "1,2"]}},
+    "own": {"existingConfigMap": "mine", "rbac": {"namespaces": ["serving", "other"], "leases": True}},
+    "placed": {
+        "nodeSelector": {"pool": "cpu"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "high",
+        "podLabels": {"team": "serving"},
+        "podAnnotations": {"a": "b"},
+        "serviceAccount": {"annotations": {"a": "b"}},
+        "service": {"type": "NodePort", "annotations": {"a": "b"}},
+        "extraEnv": [{"name": "A", "value": "b"}],
+        "extraVolumes": [{"name": "targets", "configMap": {"name": "targets"}}],
+        "extraVolumeMounts": [{"name": "targets", "mountPath": "/etc/kneewatch-targets"}],
+        "networkPolicy": {
+            "extraIngress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
+            "extraEgress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
+        },
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+        ],
+    },
+    "bare": {
+        "serviceAccount": {"create": False, "name": "default"},
+        "rbac": {"create": False},
+        "networkPolicy": {"enabled": False},
+        "scrapeAnnotations": False,
+        "persistence": {"existingClaim": "old"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(deploy: Path) -> Path:
+    return deploy / "helm/kneewatch"
+
+
+@pytest.fixture(scope="module")
+def chart(folder: Path) -> Iterator[helm_python.Chart]:
+    with helm_python.Chart.load(folder) as loaded:
+        yield loaded
+
+
+def rendered(chart: helm_python.Chart, values: Values, name: str = "kneewatch") -> list[dict[str, Any]]:
+    """What `helm install` would send, in one list."""
+    files = chart.render(values, name=name, namespace="monitoring")
+    texts = [text for path, text in files.items() if not path.endswith("NOTES.txt")]
+    return [manifest for text in texts for manifest in yaml.safe_load_all(text) if manifest]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_helm_finds_nothing_to_say(folder: Path, shape: str) -> None:
+    report = helm_python.lint(folder, SHAPES[shape], strict=True, namespace="monitoring")
+    assert report == {"total_charts_linted": 1, "messages": [], "errors": []}
+
+
+def test_helm_would_have_something_to_say(folder: Path) -> None:
+    report = helm_python.lint(folder, {"replicas": 0}, strict=True)
+    assert any("replicas" in message["error"] for message in report["messages"])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kubernetes_and_the_operator_accept_every_resource(chart: helm_python.Chart, shape: str) -> None:
+    found = rendered(chart, SHAPES[shape])
+    for manifest in found:
+        deployed.check(manifest)
+        assert "namespace" in manifest["metadata"]
+    assert len({(m["kind"], m["metadata"]["namespace"], m["metadata"]["name"]) for m in found}) == len(found)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_pod_keeps_the_restricted_standard(chart: helm_python.Chart, shape: str) -> None:
+    for _, pod in deployed.pods(rendered(chart, SHAPES[shape])):
+        assert deployed.loose(pod) == []
+        assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in deployed.containers(pod))
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "bare"])
+def test_a_token_is_there_only_with_rights_that_need_one(chart: helm_python.Chart, shape: str) -> None:
+    found = rendered(chart, SHAPES[shape])
+    needs = deployed.rights(found)
+    assert bool(needs) is (shape in {"discovery", "fleet", "pair", "own"})
+    tokens = {workload["kind"]: pod["automountServiceAccountToken"] for workload, pod in deployed.pods(found)}
+    assert tokens.pop("Job", False) is False
+    assert set(tokens.values()) == {bool(needs)}
+
+
+def test_the_rights_follow_the_configuration(chart: helm_python.Chart) -> None:
+    pods, leases = {"list", "watch"}, {"get", "create", "update"}
+    other = {"name": "b", "discover": {"kubernetes": {"selector": "app=b", "port": 8000}}}
+    again = {**FOUND, "name": "c"}
+    values = {"config": {"targets": [FOUND, other, again], "lease": {}}}
+    assert deployed.rights(rendered(chart, values)) == {
+        ("serving", "pods"): pods,
+        ("monitoring", "pods"): pods,
+        ("monitoring", "leases"): leases,
+    }
+    assert deployed.rights(rendered(chart, SHAPES["own"])) == {
+        ("serving", "pods"): pods,
+        ("other", "pods"): pods,
+        ("monitoring", "leases"): leases,
+    }
+
+
+def alike(manifests: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Without what a chart adds to every object of its own: its labels, defaults of Kubernetes, and the order."""
+    chart_labels = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"}
+    chart_labels |= {"helm.sh/chart"}
+
+    def plain(value: object) -> object:
+        if isinstance(value, dict):
+            left = {key: plain(v) for key, v in value.items() if key not in chart_labels}
+            if left.get("imagePullPolicy") == "IfNotPresent":
+                del left["imagePullPolicy"]
+            return left
+        return [plain(item) for item in value] if isinstance(value, list) else value
+
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for manifest in manifests:
+        one: Any = plain(manifest)
+        if one["kind"] in {"Role", "RoleBinding"}:
+            one["metadata"].pop("labels", None)
+        if "kneewatch.yml" in one.get("data", {}):
+            one["data"] = yaml.safe_load(one["data"]["kneewatch.yml"])
+        metadata = one["metadata"]
+        found[one["kind"], metadata.setdefault("namespace", "monitoring"), metadata["name"]] = one
+    return found
+
+
+@pytest.mark.kubectl
+def test_the_chart_as_it_is_equals_the_base(chart: helm_python.Chart, manifests: Manifests) -> None:
+    ours, theirs = alike(rendered(chart, {})), alike(manifests("base"))
+    assert ours.keys() == theirs.keys()
+    for key, manifest in theirs.items():
+        assert ours[key] == manifest, key
+
+
+@pytest.mark.kubectl
+@pytest.mark.parametrize("overlay", ["discovery", "fleet"])
+def test_the_chart_equals_the_overlay(
+    chart: helm_python.Chart, manifests: Manifests, deploy: Path, overlay: str
+) -> None:
+    config = yaml.safe_load((deploy / f"kustomize/overlays/{overlay}/kneewatch.yml").read_text())
+    values = {"config": config, "replicas": 3 if overlay == "fleet" else 1, "shard": overlay == "fleet"}
+    ours, theirs = alike(rendered(chart, values)), alike(manifests(f"overlays/{overlay}"))
+    assert ours.keys() == theirs.keys()
+    for key, manifest in theirs.items():
+        assert ours[key] == manifest, key
+
+
+@pytest.mark.kubectl
+def test_the_charts_run_is_the_jobs(chart: helm_python.Chart, manifests: Manifests) -> None:
+    ((_, ours),) = (found for found in deployed.pods(rendered(chart, SHAPES["ramp"])) if found[0]["kind"] == "Job")
+    ((_, theirs),) = deployed.pods(manifests("overlays/job"))
+    for key in theirs.keys() - {"containers", "volumes"}:
+        assert ours[key] == theirs[key], key
+    mine, its = ours["containers"][0], theirs["containers"][0]
+    assert mine["args"] == [*its["args"], "--concurrency", "1,2"]
+    assert mine["securityContext"] == its["securityContext"]
+    assert deployed.accepted(mine["args"])["concurrency"] == "1,2"
+
+
+@pytest.mark.parametrize("shape", ["default", "discovery", "fleet", "pair", "ramp"])
+def test_the_configuration_loads_and_the_command_line_takes_the_arguments(
+    chart: helm_python.Chart, shape: str, tmp_path: Path
+) -> None:
+    found = rendered(chart, SHAPES[shape])
+    (config_map,) = deployed.of(found, "ConfigMap")
+    assert deployed.load(config_map["data"]["kneewatch.yml"], tmp_path).listen == "0.0.0.0:9876"
+    for _, pod in deployed.pods(found):
+        deployed.accepted(pod["containers"][0]["args"])
+
+
+def test_large_numbers_of_a_configuration_stay_numbers(chart: helm_python.Chart, tmp_path: Path) -> None:
+    """Helm has been known to write a million as 1e+06, which is a text to YAML."""
+    text = "config: {targets: [{name: a, base_url: 'http://a:8000', capacity: {budget: {tokens_per_run: 2_000_000}}}]}"
+    values = helm_python.values_from_yaml(text)
+    (config_map,) = deployed.of(rendered(chart, values), "ConfigMap")
+    config = deployed.load(config_map["data"]["kneewatch.yml"], tmp_path)
+    assert config.targets[0].capacity.budget.tokens_per_run == 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"replicaCount": 2}, "replicaCount"),
+        ({"replicas": 0}, "replicas"),
+        ({"config": {"listen": "127.0.0.1:9876"}}, "listen"),
+        ({"config": {"targets": []}}, "targets"),
+        ({"config": {"targets": [{"name": "a"}]}}, "targets"),
+        ({"config": {"targets": [{"name": "a", "base_url": "http://a", "api_key": "sk-123"}]}}, "api_key"),
+        ({"image": {"digest": "latest"}}, "digest"),
+        ({"networkPolicy": {"prometheusLabels": {"app.kubernetes.io/name": None}}}, "prometheusLabels"),
+    ],
+)
+def test_the_schema_refuses(chart: helm_python.Chart, values: Values, says: str) -> None:
+    with pytest.raises(helm_python.HelmValuesError, match=says):
+        chart.validate_schema(values)
+
+
+def test_a_key_by_the_environment_is_no_key_in_the_values(chart: helm_python.Chart) -> None:
+    chart.validate_schema({"config": {"targets": [{"name": "a", "base_url": "http://a", "api_key": "${KEY}"}]}})
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"replicas": 2}, "config.lease"),
+        ({"replicas": 2, "shard": True, "persistence": {"existingClaim": "a"}}, "a claim each"),
+        ({"prometheusRule": {"enabled": True}}, "kneewatch alerts -c kneewatch.yml"),
+        ({"ramp": {"enabled": True}}, "ramp.target"),
+    ],
+)
+def test_the_chart_refuses_what_cannot_work(chart: helm_python.Chart, values: Values, says: str) -> None:
+    with pytest.raises(helm_python.HelmRenderError, match=says):
+        rendered(chart, values)
+
+
+def test_rules_pass_through_unchanged(chart: helm_python.Chart, deploy: Path) -> None:
+    """Their annotations are templates too, of Prometheus."""
+    (text,) = rules_of(load_config(deploy / "examples/kneewatch.yml")).values()
+    found = rendered(chart, {"prometheusRule": {"enabled": True, "rules": text}})
+    (rule,) = deployed.of(found, "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load(text)
+    assert "{{ $labels.target }}" in json.dumps(rule["spec"])
+
+
+def test_dashboards_are_the_generated_ones(chart: helm_python.Chart, deploy: Path) -> None:
+    found = deployed.of(rendered(chart, {"dashboards": {"enabled": True}}), "ConfigMap")
+    maps = {m["metadata"]["name"]: m for m in found if "grafana_dashboard" in m["metadata"]["labels"]}
+    generated = {file.name: json.loads(file.read_text()) for file in (deploy.parent / "dashboards/generated").glob("*")}
+    assert {name: json.loads(text) for m in maps.values() for name, text in m["data"].items()} == generated
+    assert maps.keys() == {name.removesuffix(".json") for name in generated}
+
+
+def test_two_releases_do_not_mean_each_others_pods(chart: helm_python.Chart) -> None:
+    one, two = rendered(chart, {}, "kneewatch"), rendered(chart, {}, "second")
+    ((workload, _),) = deployed.pods(two)
+    for manifest in one:
+        spec = manifest.get("spec", {})
+        selector = spec.get("selector", spec.get("podSelector"))
+        if selector is not None:
+            labels = workload["spec"]["template"]["metadata"]["labels"]
+            assert not deployed.selects(selector.get("matchLabels", selector), labels)
+    assert {m["metadata"]["name"] for m in two} == {"second-kneewatch"}
+
+
+def test_tls_is_spoken_by_probes_and_prometheus(chart: helm_python.Chart) -> None:
+    found = rendered(chart, SHAPES["secrets"])
+    ((_, pod),) = deployed.pods(found)
+    probes = [pod["containers"][0][key]["httpGet"] for key in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert {probe["scheme"] for probe in probes} == {"HTTPS"}
+    (monitor,) = deployed.of(found, "PodMonitor")
+    assert monitor["spec"]["podMetricsEndpoints"][0]["scheme"] == "https"
+    assert pod["containers"][0]["image"] == "registry.example/kneewatch@sha256:" + "0" * 64
+
+
+def test_probes_need_no_password_where_every_page_wants_one(chart: helm_python.Chart) -> None:
+    basic = {"username": {"name": "web", "key": "user"}, "password": {"name": "web", "key": "password"}}
+    values = {
+        "web": {"secretName": "web", "tls": True, "auth": True},
+        "podMonitor": {"enabled": True, "endpoint": {"basicAuth": basic}},
+    }
+    found = rendered(chart, values)
+    ((_, pod),) = deployed.pods(found)
+    for key in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert pod["containers"][0][key]["tcpSocket"] == {"port": "http"}
+        assert "httpGet" not in pod["containers"][0][key]
+    (monitor,) = deployed.of(found, "PodMonitor")
+    assert monitor["spec"]["podMetricsEndpoints"][0]["basicAuth"] == basic
+    for manifest in found:
+        deployed.check(manifest)
+
+
+def test_the_version_is_this_one_and_the_package_is_whole(folder: Path, tmp_path: Path) -> None:
+    archive = helm_python.package(folder, destination=tmp_path)
+    with tarfile.open(archive) as packed:
+        members = packed.getmembers()
+    names = {member.name for member in members}
+    assert archive.endswith(f"kneewatch-{__version__}.tgz")
+    assert {"kneewatch/values.schema.json", "kneewatch/dashboards/kneewatch-fleet.json"} <= names
+    assert all(member.isfile() for member in members), "a link would lead nowhere"
+    with helm_python.Chart.load(archive) as chart:
+        assert chart.metadata["appVersion"] == __version__
+        assert rendered(chart, {"dashboards": {"enabled": True}})
+
+
+def test_every_value_is_in_the_schema_and_no_other(chart: helm_python.Chart) -> None:
+    schema = chart.schema
+    assert schema is not None
+    assert schema["properties"].keys() - {"global"} == chart.values.keys()
+    assert schema["additionalProperties"] is False

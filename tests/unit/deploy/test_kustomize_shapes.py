@@ -1,0 +1,361 @@
+"""All kustomizations: accepted by Kubernetes and the operator, confined, with the rights that their targets need."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import deployed
+import pytest
+import yaml
+
+from alerts.build import render as rules_of
+from alerts.operator import Manifest
+from dashboards.build import render as dashboards_of
+from dashboards.configmap import configmap
+from probe import __version__
+from probe.config import load_config
+
+pytestmark = pytest.mark.kubectl
+
+Manifests = Callable[[str], list[dict[str, Any]]]
+FOUND = ["discovery", "fleet", "kserve", "litellm", "production-stack"]
+MONITORS = ["base", "overlays/prometheus-operator", *(f"overlays/{name}" for name in FOUND)]
+JOBS = ["overlays/bench", "overlays/job"]
+FOLDERS = sorted([*MONITORS, *JOBS, "overlays/sidecar"])
+
+
+def named(manifests: list[dict[str, Any]], kind: str, name: str = "kneewatch") -> dict[str, Any]:
+    (found,) = (m for m in deployed.of(manifests, kind) if m["metadata"]["name"] == name)
+    return found
+
+
+def pod_of(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    ((_, pod),) = deployed.pods(manifests)
+    return pod
+
+
+def labels_of(manifests: list[dict[str, Any]]) -> dict[str, str]:
+    ((workload, _),) = deployed.pods(manifests)
+    labels: dict[str, str] = workload["spec"]["template"]["metadata"]["labels"]
+    return labels
+
+
+def test_every_kustomization_is_tested(deploy: Path) -> None:
+    kustomize = deploy / "kustomize"
+    found = (file.parent for file in kustomize.rglob("kustomization.yaml"))
+    assert sorted(str(f.relative_to(kustomize)) for f in found if f.parent.name != "components") == FOLDERS
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_kubernetes_and_the_operator_accept_every_resource(manifests: Manifests, folder: str) -> None:
+    for manifest in manifests(folder):
+        deployed.check(manifest)
+
+
+def test_the_check_would_have_noticed(manifests: Manifests) -> None:
+    monitor = named(manifests("overlays/prometheus-operator"), "PodMonitor")
+    monitor["spec"]["podMetricsEndpointss"] = []
+    with pytest.raises(AssertionError):
+        deployed.check(monitor)
+
+
+@pytest.mark.parametrize("folder", [*MONITORS, *JOBS])
+def test_every_pod_keeps_the_restricted_standard(manifests: Manifests, folder: str) -> None:
+    pod = pod_of(manifests(folder))
+    assert deployed.loose(pod) == []
+    assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in deployed.containers(pod))
+    assert all("sizeLimit" in v["emptyDir"] for v in pod["volumes"] if "emptyDir" in v)
+
+
+def test_a_loose_pod_would_have_been_noticed(manifests: Manifests) -> None:
+    pod = pod_of(manifests("base"))
+    pod["hostNetwork"] = True
+    del pod["securityContext"]["seccompProfile"]
+    pod["containers"][0]["securityContext"]["capabilities"] = {"drop": ["NET_RAW"]}
+    assert deployed.loose(pod) == ["hostNetwork", "kneewatch: seccompProfile", "kneewatch: capabilities"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_token_is_there_only_with_rights_that_need_one(manifests: Manifests, folder: str) -> None:
+    rendered = manifests(folder)
+    needs = bool(deployed.rights(rendered))
+    assert needs is (folder.removeprefix("overlays/") in FOUND)
+    assert pod_of(rendered)["automountServiceAccountToken"] is needs
+    assert not any(account["automountServiceAccountToken"] for account in deployed.of(rendered, "ServiceAccount"))
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_rights_are_those_that_the_configuration_needs(manifests: Manifests, name: str, tmp_path: Path) -> None:
+    rendered = manifests(f"overlays/{name}")
+    config = deployed.configuration(rendered, tmp_path)
+    asked = {t.discover.kubernetes.namespace for t in config.templates if t.discover.kubernetes is not None}
+    assert config.lease is not None
+    assert deployed.rights(rendered) == {
+        **{(namespace, "pods"): {"list", "watch"} for namespace in asked},
+        (config.lease.namespace, "leases"): {"get", "create", "update"},
+    }
+    assert not deployed.of(rendered, "ClusterRole")
+
+
+@pytest.mark.parametrize("folder", [*MONITORS, "overlays/job"])
+def test_the_configuration_loads_and_the_pod_mounts_its_keys(manifests: Manifests, folder: str, tmp_path: Path) -> None:
+    config = deployed.configuration(manifests(folder), tmp_path)
+    assert any(target.capacity.mode == "verify" for target in config.targets)
+
+
+@pytest.mark.parametrize("folder", [*MONITORS, "overlays/job", "overlays/sidecar"])
+def test_the_command_line_takes_the_containers_arguments(manifests: Manifests, folder: str) -> None:
+    (mine,) = (c for c in deployed.containers(pod_of(manifests(folder))) if c["name"] == "kneewatch")
+    assert mine["image"] == f"kneewatch:{__version__}"
+    if "args" in mine:  # else the image's own
+        assert str(deployed.accepted(mine["args"])["config"]) == "/etc/kneewatch/kneewatch.yml"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_there_is_no_secret_in_a_manifest(manifests: Manifests, folder: str) -> None:
+    rendered = manifests(folder)
+    assert not deployed.of(rendered, "Secret")
+    for _, pod in deployed.pods(rendered):
+        given = [
+            e for c in deployed.containers(pod) for e in c.get("env", []) if re.search("KEY|TOKEN|PASS", e["name"])
+        ]
+        assert all("value" not in e and "secretKeyRef" in e["valueFrom"] for e in given)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_kubectl_apply_can_keep_its_copy_of_each(manifests: Manifests, folder: str) -> None:
+    for manifest in manifests(folder):
+        kept = json.dumps(json.dumps(manifest, separators=(",", ":")), ensure_ascii=False)
+        assert len(kept.encode()) < deployed._APPLIED, manifest["metadata"]["name"]
+
+
+@pytest.mark.parametrize("folder", MONITORS)
+def test_services_monitors_budgets_and_policies_mean_the_pod_and_its_port(manifests: Manifests, folder: str) -> None:
+    rendered, labels = manifests(folder), labels_of(manifests(folder))
+    ports = {p["name"]: p["containerPort"] for p in pod_of(rendered)["containers"][0]["ports"]}
+    assert ports == {"http": 9876}
+    for service in deployed.of(rendered, "Service"):
+        assert deployed.selects(service["spec"]["selector"], labels)
+        assert {p["targetPort"] for p in service["spec"]["ports"]} == {"http"}
+    for monitor in deployed.of(rendered, "PodMonitor"):
+        assert deployed.selects(monitor["spec"]["selector"]["matchLabels"], labels)
+        assert [e["port"] for e in monitor["spec"]["podMetricsEndpoints"]] == ["http"]
+    for other in [*deployed.of(rendered, "PodDisruptionBudget"), named(rendered, "NetworkPolicy")]:
+        selector = other["spec"].get("selector") or other["spec"]["podSelector"]
+        assert deployed.selects(selector["matchLabels"], labels)
+
+
+@pytest.mark.parametrize("folder", MONITORS)
+def test_only_prometheus_and_neighbours_may_ask_and_no_cloud_metadata_may_be_asked(
+    manifests: Manifests, folder: str
+) -> None:
+    spec = named(manifests(folder), "NetworkPolicy")["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    (ingress,) = spec["ingress"]
+    assert ingress["ports"] == [{"port": "http"}]
+    assert [set(peer) for peer in ingress["from"]] == [{"podSelector"}, {"namespaceSelector", "podSelector"}]
+    assert ingress["from"][1]["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
+    blocks = [peer["ipBlock"] for rule in spec["egress"] for peer in rule["to"] if "ipBlock" in peer]
+    assert {"cidr": "169.254.20.10/32"} in blocks, "a cache of the DNS on the node"
+    assert (len(blocks) > 1) is (folder.removeprefix("overlays/") in FOUND)
+    for block in blocks:
+        for metadata in map(ip_address, ("169.254.169.254", "fe80::a9fe:a9fe")):
+            outside = metadata not in ip_network(block["cidr"])
+            assert outside or any(metadata in ip_network(e) for e in block["except"])
+
+
+@pytest.mark.parametrize("folder", MONITORS)
+def test_several_pods_have_a_budget_and_are_spread_and_one_has_neither(manifests: Manifests, folder: str) -> None:
+    rendered = manifests(folder)
+    ((workload, pod),) = deployed.pods(rendered)
+    several = workload["spec"]["replicas"] > 1
+    assert several is (folder == "overlays/fleet")
+    assert bool(deployed.of(rendered, "PodDisruptionBudget")) is several
+    keys = [c["topologyKey"] for c in pod.get("topologySpreadConstraints", [])]
+    assert keys == (["kubernetes.io/hostname", "topology.kubernetes.io/zone"] if several else [])
+    # A budget of one replica would let no node be drained; two pods of one volume would not start.
+    assert workload["kind"] == ("StatefulSet" if several else "Deployment")
+
+
+def test_the_fleet_has_as_many_shards_as_pods_and_a_volume_for_each(manifests: Manifests) -> None:
+    rendered = manifests("overlays/fleet")
+    fleet = named(rendered, "StatefulSet")["spec"]
+    ours = deployed.accepted(fleet["template"]["spec"]["containers"][0]["args"])
+    assert ours["command"] == "run"
+    assert ours["total_shards"] == fleet["replicas"] == 3
+    assert fleet["serviceName"] in [s["metadata"]["name"] for s in deployed.of(rendered, "Service")]
+    assert [claim["metadata"]["name"] for claim in fleet["volumeClaimTemplates"]] == ["store"]
+    assert not deployed.of(rendered, "PersistentVolumeClaim")
+    assert "store" not in [volume["name"] for volume in fleet["template"]["spec"]["volumes"]]
+
+
+@pytest.mark.parametrize("overlay", ["discovery", "fleet"])
+def test_an_overlay_takes_rules_and_dashboards_as_components(
+    kubectl: str, deploy: Path, tmp_path: Path, overlay: str
+) -> None:
+    """As the README says: listed before discovery, which puts all into the namespace."""
+    shutil.copytree(deploy / "kustomize", tmp_path / "kustomize")
+    file = tmp_path / "kustomize/overlays" / overlay / "kustomization.yaml"
+    more = "components:\n  - ../../components/operator\n  - ../../components/dashboards\n"
+    file.write_text(file.read_text().replace("components:\n", more))
+    command = [kubectl, "kustomize", str(file.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    rendered = list(yaml.safe_load_all(done.stdout))
+    assert {"PodMonitor", "PrometheusRule"} <= {m["kind"] for m in rendered}
+    assert {m["metadata"]["namespace"] for m in rendered} == {"monitoring", "serving"}
+    ((workload, _),) = deployed.pods(rendered)
+    assert "annotations" not in workload["spec"]["template"]["metadata"]
+
+
+def test_the_sidecar_can_see_gpus_without_taking_one(kubectl: str, deploy: Path, tmp_path: Path) -> None:
+    shutil.copytree(deploy / "kustomize/overlays/sidecar", tmp_path / "sidecar")
+    file = tmp_path / "sidecar/kustomization.yaml"
+    assert "  # - path: nvml.yaml" in file.read_text()
+    file.write_text(file.read_text().replace("  # - path: nvml.yaml", "  - path: nvml.yaml"))
+    done = subprocess.run(
+        [kubectl, "kustomize", str(file.parent)], capture_output=True, text=True, timeout=60, check=True
+    )
+    rendered = list(yaml.safe_load_all(done.stdout))
+    for manifest in rendered:
+        deployed.check(manifest)
+    pod = pod_of(rendered)
+    (mine,) = (c for c in pod["initContainers"] if c["name"] == "kneewatch")
+    assert {e["name"]: e["value"] for e in mine["env"]}["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    assert "nvidia.com/gpu" not in mine["resources"]["limits"]
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+    config = (tmp_path / "sidecar/kneewatch.yml").read_text().replace("# gpu: {nvml: true}", "gpu: {nvml: true}")
+    assert deployed.load(config, tmp_path).servers[0].gpu.nvml
+
+
+def test_the_number_of_shards_follows_the_replicas(kubectl: str, deploy: Path, tmp_path: Path) -> None:
+    shutil.copytree(deploy / "kustomize", tmp_path / "kustomize")
+    file = tmp_path / "kustomize/overlays/fleet/statefulset.yaml"
+    file.write_text(file.read_text().replace("path: /spec/replicas, value: 3", "path: /spec/replicas, value: 12"))
+    command = [kubectl, "kustomize", str(file.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    fleet = named(list(yaml.safe_load_all(done.stdout)), "StatefulSet")["spec"]
+    assert fleet["replicas"] == 12
+    assert deployed.accepted(fleet["template"]["spec"]["containers"][0]["args"])["total_shards"] == 12
+
+
+def test_the_fleets_pod_is_the_bases_but_for_what_a_fleet_adds(manifests: Manifests) -> None:
+    fleet, base = pod_of(manifests("overlays/fleet")), pod_of(manifests("base"))
+    for pod in (fleet, base):
+        for key in ("volumes", "topologySpreadConstraints", "automountServiceAccountToken"):
+            pod.pop(key, None)
+        del pod["containers"][0]["args"]
+    assert fleet == base
+
+
+def test_a_run_is_asked_for_once_and_ends_before_its_deadline(manifests: Manifests, tmp_path: Path) -> None:
+    rendered = manifests("overlays/job")
+    job = named(rendered, "Job", "kneewatch-ramp")["spec"]
+    (target,) = deployed.configuration(rendered, tmp_path).targets
+    asked = deployed.accepted(job["template"]["spec"]["containers"][0]["args"])
+    assert (asked["command"], asked["target"], str(asked["json_file"])) == ("ramp", target.name, "/results/result.json")
+    assert str(asked["html_file"]) == "/results/report.html"
+    assert job["backoffLimit"] == 0
+    assert job["template"]["spec"]["restartPolicy"] == "Never"
+    assert job["activeDeadlineSeconds"] > target.capacity.budget.seconds + 60
+    (mount,) = (m for m in job["template"]["spec"]["containers"][0]["volumeMounts"] if m["mountPath"] == "/results")
+    volumes = {v["name"]: v for v in job["template"]["spec"]["volumes"]}
+    assert volumes[mount["name"]]["persistentVolumeClaim"]["claimName"] == "kneewatch-results"
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_a_jobs_pod_is_no_part_of_the_monitors_service(manifests: Manifests, folder: str) -> None:
+    (service,) = deployed.of(manifests("base"), "Service")
+    assert not deployed.selects(service["spec"]["selector"], labels_of(manifests(folder)))
+
+
+def test_both_jobs_send_alike_and_leave_their_results_together(manifests: Manifests, tmp_path: Path) -> None:
+    """So that `kneewatch compare` compares the same requests."""
+    bench, job = manifests("overlays/bench"), manifests("overlays/job")
+    assert named(bench, "PersistentVolumeClaim", "kneewatch-results") == named(
+        job, "PersistentVolumeClaim", "kneewatch-results"
+    )
+    config = deployed.configuration(job, tmp_path)
+    workload = config.workload(config.targets[0].capacity.workload or "")
+    arguments = pod_of(bench)["containers"][0]["args"]
+    given = dict(a.removeprefix("--").split("=", 1) for a in arguments if "=" in a)
+    assert (int(given["random-input-len"]), int(given["random-output-len"])) == (
+        workload.prompt_tokens,
+        workload.output_tokens,
+    )
+    assert given["base-url"] == config.servers[0].base_url
+    assert given["result-dir"] == "/results"
+
+
+def test_the_reader_of_results_is_confined_and_mounts_their_volume(manifests: Manifests, deploy: Path) -> None:
+    reader = yaml.safe_load((deploy / "kustomize/overlays/job/reader.yaml").read_text())
+    deployed.check(reader)
+    assert deployed.loose(reader["spec"]) == []
+    (claim,) = (volume["persistentVolumeClaim"]["claimName"] for volume in reader["spec"]["volumes"])
+    assert named(manifests("overlays/job"), "PersistentVolumeClaim", claim)
+    assert reader["spec"]["containers"][0]["image"] == f"kneewatch:{__version__}"
+
+
+def test_a_changed_configuration_replaces_no_pod(manifests: Manifests) -> None:
+    """Kneewatch takes it as it is; in a sidecar, vLLM would be restarted with it."""
+    for folder in [*MONITORS, "overlays/sidecar"]:
+        rendered = manifests(folder)
+        pod = pod_of(rendered)
+        (mounted,) = (volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume)
+        assert mounted == ("kneewatch-sidecar" if folder == "overlays/sidecar" else "kneewatch"), (
+            "no digest of its content"
+        )
+        # A file that is mounted by subPath is never changed.
+        assert not any("subPath" in mount for c in deployed.containers(pod) for mount in c.get("volumeMounts", []))
+
+
+def test_the_operators_rules_are_those_of_the_base(manifests: Manifests, deploy: Path) -> None:
+    labels = {"release": "kube-prometheus-stack"}
+    rendered = manifests("overlays/prometheus-operator")
+    (text,) = rules_of(load_config(deploy / "kustomize/base/kneewatch.yml"), manifest=Manifest("", labels)).values()
+    assert (deploy / "kustomize/components/operator/kneewatch.prometheusrule.yml").read_text() == text
+    rule, monitor = named(rendered, "PrometheusRule"), named(rendered, "PodMonitor")
+    assert rule["spec"] == yaml.safe_load(text)["spec"]
+    assert deployed.selects(labels, monitor["metadata"]["labels"])
+    # Scraped once: not by annotations as well.
+    assert "annotations" not in named(rendered, "Deployment")["spec"]["template"]["metadata"]
+
+
+def test_the_dashboards_are_those_of_the_base(manifests: Manifests, deploy: Path) -> None:
+    rendered = deployed.of(manifests("overlays/prometheus-operator"), "ConfigMap")
+    maps = {m["metadata"]["name"]: m for m in rendered if "grafana_dashboard" in m["metadata"].get("labels", {})}
+    wanted = dashboards_of(load_config(deploy / "kustomize/base/kneewatch.yml"))
+    assert {f"{name}.json" for name in maps} == wanted.keys()
+    for name, found in maps.items():
+        assert found["data"] == yaml.safe_load(configmap(name, wanted[f"{name}.json"]))["data"]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "port"),
+    [
+        # helm/templates/deployment-vllm-multi.yaml of vllm-project/production-stack
+        ("production-stack", {"model": "llama-8b", "helm-release-name": "vllm", "environment": "test"}, 8000),
+        # pkg/constants/constants.go of kserve/kserve
+        ("kserve", {"serving.kserve.io/inferenceservice": "llama-8b", "component": "predictor"}, 8080),
+        ("litellm", {"app.kubernetes.io/name": "vllm", "app.kubernetes.io/instance": "llama-8b"}, 8000),
+    ],
+)
+def test_the_selectors_mean_pods_as_those_projects_make_them(
+    manifests: Manifests, tmp_path: Path, name: str, labels: dict[str, str], port: int
+) -> None:
+    (template,) = deployed.configuration(manifests(f"overlays/{name}"), tmp_path).templates
+    kubernetes = template.discover.kubernetes
+    assert kubernetes is not None
+    asked = dict(requirement.split("=") for requirement in kubernetes.selector.split(","))
+    assert deployed.selects(asked, labels)
+    assert kubernetes.port == port
+
+
+@pytest.mark.parametrize("name", ["litellm", "production-stack"])
+def test_no_load_goes_through_a_gateway(manifests: Manifests, tmp_path: Path, name: str) -> None:
+    (gateway,) = deployed.configuration(manifests(f"overlays/{name}"), tmp_path).servers
+    assert gateway.capacity.mode == "off"
