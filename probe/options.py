@@ -9,16 +9,19 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from probe.config import DEFAULT_OBJECTIVES, CapacityConfig, Config, TargetConfig, load_config, only_located
 from probe.config_errors import did_you_mean
 from probe.errors import ConfigError
-from probe.load.plan import Steps, steps_of
 from probe.roster import Shard
 from probe.units import parse_duration
 from probe.words import one_line
+
+if TYPE_CHECKING:
+    from probe.load.plan import Steps
 
 _MAX_CONCURRENCY = 1024
 _MAX_RATE = 10_000.0
@@ -122,11 +125,13 @@ class StepOptions:
     observe: float | None = None
 
 
-def steps(options: StepOptions, capacity: CapacityConfig) -> Steps:
+def steps(options: StepOptions, capacity: CapacityConfig) -> "Steps":
     """What the options say, and else the configuration; an option that would change nothing is an error.
 
     Raises ConfigError.
     """
+    from probe.load.plan import steps_of  # noqa: PLC0415 - a third of a second of --help, for one command
+
     if options.concurrency is not None and options.rates is not None:
         raise ConfigError("--concurrency, --rates: steps are of one kind or of the other; leave one of them out")
     said = steps_of(capacity)
