@@ -71,10 +71,14 @@ class App:
         self._schedule = Schedule(self._task_succeeded, self._task_failed, self.measurements.health.late)
         self._readers = GpuReaders(clock)
         self._one_change, self._one_run, self._one_forecast = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
-        self._roster = Roster(config, shard, self._discovery_problem)
+        self._problems: dict[str, str] = {}  # why a discovery cannot be asked
+        self._told: dict[str, str] = {}  # what of it the log has already
+        self._roster = Roster(config, shard)
         self._discoveries = Discoveries(self._discovered, self._discovery_problem)
         self._promise()
-        self._add(list(self._roster.wanted().values()))
+        wanted = list(self._roster.wanted().values())
+        for i, one in enumerate(wanted):
+            self._begin(one, i / len(wanted))
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None] = lambda url: None) -> None:  # noqa: ARG005
         """Serves and measures until `stop` is set, or SIGTERM or SIGINT arrives. SIGHUP takes the configuration anew.
@@ -160,11 +164,16 @@ class App:
                 self.measurements.health.refused()
                 _log.error("the configuration is refused, the one before stands", detail=str(error))
                 return str(error)
-            self.config = config
-            self._promise()
-            self._roster.configured(config)
-            self._discoveries.follow(config.templates)
-            await self._settle()
+            try:
+                self.config = config
+                self._promise()
+                self._roster.configured(config)
+                self._discoveries.follow(config.templates)
+                await self._settle()
+            except Exception as error:  # noqa: BLE001 - whatever it is: what asks for reloads must go on
+                self.measurements.health.refused()
+                _log.error("the configuration could not be taken as a whole", exc_info=error)
+                return f"{self._file}: it could not be taken as a whole ({type(error).__name__}); the log says more"
             _log.info("the configuration is taken", targets=len(self.watches), hash=config_hash(config))
             return None
 
@@ -181,42 +190,65 @@ class App:
             await self._settle()
 
     def _discovery_problem(self, discovery: str, problem: str | None) -> None:
-        self.measurements.discovery.failing(discovery, failing=problem is not None)
         if problem is None:
+            self._problems.pop(discovery, None)
+        else:
+            self._problems[discovery] = problem
+        self._tell(discovery)
+
+    def _tell(self, discovery: str) -> None:
+        """Whether all is well with a discovery, and what it found."""
+        problem = self._problems.get(discovery) or self._roster.left_out.get(discovery)
+        self.measurements.discovery.failing(discovery, failing=problem is not None)
+        if problem == self._told.get(discovery):
+            return
+        if problem is None:
+            del self._told[discovery]
             _log.info("discovery is well again", target=discovery)
         else:
+            self._told[discovery] = problem
             _log.warning("discovery", target=discovery, problem=problem)
 
     async def _settle(self) -> None:
         """Ends the watches that are not wanted any more, or not as they are, and begins those that are missing."""
         wanted = self._roster.wanted()
         gone = [name for name, terms in self._terms.items() if name not in wanted or wanted[name].terms != terms]
-        await asyncio.gather(*(self._remove(name) for name in gone))
-        self._add([one for name, one in wanted.items() if name not in self.watches])
-        for name, one in wanted.items():
-            self._describe(one)
-            self.watches[name].hold_load(one.hold)
-        self.watches = {name: self.watches[name] for name in wanted}
+        for error in await asyncio.gather(*(self._remove(name) for name in gone), return_exceptions=True):
+            if isinstance(error, Exception):
+                _log.error("a target that is gone did not end well", exc_info=error)
+        new = [one for name, one in wanted.items() if name not in self.watches]
+        for i, one in enumerate(new):
+            try:
+                self._begin(one, i / len(new))
+            except Exception as error:  # noqa: BLE001 - one that cannot be watched keeps no other from it
+                _log.error("a target cannot be watched", target=one.config.name, exc_info=error)
+                await self._remove(one.config.name)
+        self.watches = {name: self.watches[name] for name in wanted if name in self.watches}
+        for name, watch in self.watches.items():
+            self._describe(wanted[name])
+            watch.hold_load(wanted[name].hold)
+        for template in self.config.templates:
+            self._tell(template.name)
 
-    def _add(self, wanted: Sequence[Wanted]) -> None:
-        for i, one in enumerate(wanted):
-            target, name = one.config, one.config.name
-            watch = TargetWatch(
-                self.config,
-                target,
-                self._clock,
-                self.measurements,
-                firing_pages(self.config, name),
-                spent=partial(self.measurements.store.tokens_since, name),
-                loaded=partial(self._load_ended, server_of(target)),
-                ledger=self._ledgers[page_of(target)],
-                read_gpus=self._readers.reader(target.gpu),
-            )
-            self.watches[name], self._terms[name] = watch, one.terms
-            for known in self.measurements.add(target, watch.model, watch.objectives):
-                watch.restore(known)
-            self._describe(one)
-            self._plan(watch, i / len(wanted))
+    def _begin(self, one: Wanted, position: float) -> None:
+        """`position`: the target's place among those that are new, from 0 to 1."""
+        target, name = one.config, one.config.name
+        watch = TargetWatch(
+            self.config,
+            target,
+            self._clock,
+            self.measurements,
+            firing_pages(self.config, name),
+            spent=partial(self.measurements.store.tokens_since, name),
+            loaded=partial(self._load_ended, server_of(target)),
+            ledger=self._ledgers[page_of(target)],
+            read_gpus=self._readers.reader(target.gpu),
+        )
+        self.watches[name], self._terms[name] = watch, one.terms
+        for known in self.measurements.add(target, watch.model, watch.objectives):
+            watch.restore(known)
+        self._describe(one)
+        self._plan(watch, position)
 
     def _describe(self, one: Wanted) -> None:
         if one.discovery is not None:
@@ -224,15 +256,19 @@ class App:
 
     async def _remove(self, name: str) -> None:
         """Ends all that is under way for a target, and takes its series away."""
-        watch = self.watches.pop(name)
-        del self._terms[name]
-        await watch.end_load("the target is not watched any more")
-        await self._schedule.drop(name)
-        await watch.close()
-        self.measurements.forget(name)
-        page = page_of(watch.config)
-        if all(page_of(other.config) != page for other in self.watches.values()):
-            self._ledgers.pop(page, None)
+        watch = self.watches.pop(name, None)
+        self._terms.pop(name, None)
+        if watch is None:
+            return
+        try:
+            await watch.end_load("the target is not watched any more")
+            await self._schedule.drop(name)
+            await watch.close()
+        finally:
+            self.measurements.forget(name)
+            page = page_of(watch.config)
+            if all(page_of(other.config) != page for other in self.watches.values()):
+                self._ledgers.pop(page, None)
 
     def _load_ended(self, server: str) -> None:
         for watch in self.watches.values():
@@ -242,7 +278,7 @@ class App:
     # What is done.
 
     def _plan(self, watch: TargetWatch, position: float) -> None:
-        """Its tasks. `position`: the target's place among those that are new, from 0 to 1."""
+        """Its tasks, spread over their intervals by its position."""
         target, health = watch.config, self.measurements.health
         name, wall_s = target.name, self._clock.wall_s()
         for task, seconds, work in _tasks(watch):

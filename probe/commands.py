@@ -17,9 +17,10 @@ from probe.errors import ConfigError, TargetError
 from probe.forecaster import Forecaster, forecast_result
 from probe.gpu.readers import GpuReaders
 from probe.guard import GuardLimits
+from probe.load.places import workers_of
 from probe.load.plan import Steps, context_of, course, firing_pages, hints_of, preflight, ramp_job
 from probe.load.ramp import Budget, Ramp
-from probe.load.workers import Source, Workers, workers_for
+from probe.load.workers import Source
 from probe.records import (
     CapacityResult,
     Doing,
@@ -105,7 +106,7 @@ async def ramp_target(
         )
         source = Source(where, model, load, target.canary.timeout, asked.seed)
         way = await held.enter_async_context(course(asked.steps, load, job.objectives, guarded=asked.guarded))
-        async with Workers(source, workers_for(asked.steps.streams, asked.workers), clock) as workers:
+        async with workers_of(config.load, source, asked.steps.streams, clock, asked.workers) as workers:
             run = Ramp(
                 job,
                 way,

@@ -7,6 +7,7 @@ messages show the text as written, so a value can never leak.
 """
 
 import hashlib
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -402,6 +403,8 @@ def _dangling(config: Config, raw: object) -> list[str]:
     """Names that point nowhere, names given twice, and files that are not there."""
     problems = [problem for i, t in enumerate(config.targets) for problem in _target_problems(i, t, config, raw)]
     problems += _web_problems(config.web_config_file, raw)
+    if config.lease is not None and importlib.util.find_spec("lightkube") is None:
+        problems.append("lease: the package lightkube is not installed; pip install 'kneewatch[k8s]'")
     if config.lock_dir is not None and (words := folder_problem(config.lock_dir)):
         problems.append(f"lock_dir: {shown(['lock_dir'], raw)} {words}")
     problems.extend(load_problems(config.load))
@@ -475,8 +478,13 @@ def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
 
     if isinstance(target, TemplateConfig):
         base_url = f"{target.discover.scheme}://{target.name}"
-        if target.metrics_url is not None:
-            yield "metrics_url: every server that is found would be taken for that one; leave it out"
+        for key, is_set in (
+            ("metrics_url", target.metrics_url is not None),
+            ("connection.unix_socket", target.connection.unix_socket is not None),
+            ("gpu", target.gpu.is_read),
+        ):
+            if is_set:
+                yield f"{key}: every server that is found would be given the same one; leave it out"
         yield from discover_problems(target.discover, written)
     else:
         base_url = target.base_url

@@ -59,6 +59,7 @@ def shown(path: Sequence[str | int], raw: object) -> str:
     text = repr(value)
     if "@" in text or (path[-1] == "proxy_auth_file" and ":" in text):  # what belongs into the file
         return "(hidden)"
+    text = text.partition("?")[0] + "?...'" if "?" in text else text  # a token, perhaps
     return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a line stays readable
 
 

@@ -54,6 +54,8 @@ class Discoveries:
 
         while True:
             try:
+                # What another source of that name had to say, or this one before it broke, is said no more.
+                self._on_problem(name, None)
                 asked = source(config, partial(self._on_problem, name), partial(self._on_problem, name, None))
                 async with aclosing(asked.states()) as states:
                     async for found in states:

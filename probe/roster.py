@@ -4,7 +4,7 @@ In: the configuration, and what each discovery says as it says it. Out: `wanted`
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from probe.config import Config, TargetConfig, TemplateConfig
@@ -44,11 +44,10 @@ class Wanted:
 class Roster:
     """The targets of one process."""
 
-    def __init__(self, config: Config, shard: Shard | None, on_problem: Callable[[str, str], None]) -> None:
-        """`on_problem` is told the name of a discovery and why something that it found cannot be watched."""
+    def __init__(self, config: Config, shard: Shard | None) -> None:
         self._config = config
         self._shard = shard
-        self._on_problem = on_problem
+        self.left_out: dict[str, str] = {}  # by discovery: why something that it found cannot be watched
         self._found: dict[str, tuple[Found, ...]] = {}
 
     def configured(self, config: Config) -> None:
@@ -62,7 +61,8 @@ class Roster:
         self._found[discovery] = servers
 
     def wanted(self) -> Mapping[str, Wanted]:
-        """What is to be watched, by name, in the configuration's order."""
+        """What is to be watched, by name, in the configuration's order. Sets `left_out`."""
+        self.left_out = {}
         return {one.config.name: one for one in self._all() if self._shard is None or self._shard.has(one.config.name)}
 
     def _all(self) -> Iterator[Wanted]:
@@ -74,17 +74,16 @@ class Roster:
 
     def _of(self, template: TemplateConfig) -> Iterator[Wanted]:
         servers = self._found.get(template.name, ())
-        hold = _rollout(servers)
         for server in servers:
             try:
                 target = template.target(server.id, server.base_url)
             except ValueError:
-                self._on_problem(template.name, f"{server.id} has no address that can be watched")
+                self.left_out[template.name] = f"{server.id} has no address that can be watched"
                 continue
             if _is_gateway(template, server):
                 # Load on the Service would be load on all of its pods, each of which has a lock of its own.
                 target = target.model_copy(update={"capacity": target.capacity.model_copy(update={"mode": "off"})})
-            yield Wanted(target, self._terms(target), template.name, server.labels, hold or _unready(server))
+            yield Wanted(target, self._terms(target), template.name, server.labels, _hold(server))
 
     def _terms(self, target: TargetConfig) -> tuple[object, ...]:
         config = self._config
@@ -94,19 +93,16 @@ class Roster:
         return target, objectives, canary, load, config.prometheus, config.lock_dir, config.lease, config.load
 
 
-def _rollout(servers: tuple[Found, ...]) -> str | None:
-    """Pods of two revisions stand beside each other for as long as one replaces the other."""
-    revisions = {server.revision for server in servers if server.revision is not None}
-    return f"a rollout is under way: pods of {len(revisions)} revisions" if len(revisions) > 1 else None
+def _hold(server: Found) -> str | None:
+    """Why no load may begin on it now."""
+    if server.rolling:
+        return "a rollout is under way"
+    return None if server.ready else "the pod is not ready"
 
 
 def _is_gateway(template: TemplateConfig, server: Found) -> bool:
     pods = template.discover.kubernetes
     return pods is not None and pods.service is not None and server.id == pods.service.partition(":")[0]
-
-
-def _unready(server: Found) -> str | None:
-    return None if server.ready else "the pod is not ready"
 
 
 def _weight(text: str) -> bytes:

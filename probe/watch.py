@@ -16,9 +16,10 @@ from probe.clock import Clock
 from probe.config import Config, TargetConfig
 from probe.errors import LockError
 from probe.forecaster import Forecaster, forecast_result
+from probe.load.places import workers_of
 from probe.load.plan import context_of, course, hints_of, ramp_job, steps_of
 from probe.load.ramp import Budget, Ramp
-from probe.load.workers import Source, Workers, workers_for
+from probe.load.workers import Source, Workers
 from probe.permission import WINDOW_CLOSED, Permission, Permit
 from probe.records import (
     UP,
@@ -84,6 +85,7 @@ class TargetWatch:
         self._clock = clock
         self._sink = sink
         self._lock = partial(lock, config, target, clock)
+        self._workers = partial(workers_of, config.load, clock=clock)
         self._permission = Permission(target.capacity, self.objectives, clock, firing_pages=firing_pages, spent=spent)
         self._endpoint = where = endpoint(target)
         self._client = Client(where, clock, target.canary.timeout)
@@ -170,6 +172,10 @@ class TargetWatch:
             self._ramp.stop("interrupt", why)
         self._hold = why
 
+    def held(self) -> str | None:
+        """Why no step-up load may begin; None: it may."""
+        return self._hold
+
     async def scrape(self) -> None:
         """One reading of the server's metrics."""
         server = await self._reads.scrape()
@@ -193,8 +199,8 @@ class TargetWatch:
 
         `confirms`: the id of the run that it repeats.
         """
-        if self._hold is not None:
-            self._refused("rollout", self._hold)
+        if (why := self.held()) is not None:
+            self._refused("rollout", why)
             return None
         try:
             async with AsyncExitStack() as held:
@@ -205,6 +211,9 @@ class TargetWatch:
                     return None
                 known = self._measured.capacity if self._measured is not None else None
                 permit = await self._permission.ask(self._reads.read, known)
+                if (why := self.held()) is not None:  # while we waited for the lock, or asked
+                    self._refused("rollout", why)
+                    return None
                 if permit.verdict.go:
                     return await self._load(permit, confirms)
                 self._refused(permit.verdict.reason or "", permit.verdict.detail)
@@ -268,7 +277,7 @@ class TargetWatch:
         # The same lengths in every run; prompts are new.
         source = Source(self._endpoint, self.model, self._capacity_load, target.canary.timeout)
         steps = steps_of(target.capacity)
-        workers = Workers(source, workers_for(steps.streams), self._clock)
+        workers = self._workers(source, steps.streams)
         _log.info(
             "capacity run started",
             target=target.name,
@@ -307,6 +316,8 @@ class TargetWatch:
         """Its result. What breaks or cancels it is raised, after what was measured until then has been reported."""
         self._ramp = ramp
         self._ramp_ended.clear()
+        if self._hold is not None:
+            ramp.stop("interrupt", self._hold)
         try:
             async with workers, self._reads.ours(load=True):
                 return await ramp.run()

@@ -23,7 +23,7 @@ CONTROLLER_LOST_S = 1.7
 REPORT_S = 0.1
 # Packing a record takes some 20 microseconds, in which no stamp is taken.
 RECORDS_A_REPORT = 16
-WORKER_LOST_S = 3.0
+WORKER_LOST_S = 2.5
 _LENGTH = struct.Struct("!Q")
 
 
@@ -55,7 +55,7 @@ class RunStep:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Every worker is ready: the step begins at `start_ns` of the clock that all processes of a machine share."""
+    """Every worker is ready: the step begins at `start_ns` of the worker's clock, which is that of its machine."""
 
     start_ns: int
 
@@ -70,6 +70,13 @@ class Alive:
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Cancel everything that is in flight, now."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatTime:
+    """What does your clock say? `asked_ns` is what ours says."""
+
+    asked_ns: int
 
 
 # Worker to controller.
@@ -110,8 +117,15 @@ class Failed:
     why: str
 
 
-Command = Setup | RunStep | Begin | Alive | Stop
-Answer = Standing | Report | Ended | Failed
+@dataclass(frozen=True, slots=True)
+class Time:
+    """The worker's clock says `at_ns`, as it was asked for at `asked_ns` of the controller's."""
+
+    asked_ns: int
+    at_ns: int
+
+
+Command = Setup | RunStep | Begin | Alive | Stop | WhatTime
 
 
 async def receive(reader: asyncio.StreamReader) -> object:
@@ -123,8 +137,8 @@ async def receive(reader: asyncio.StreamReader) -> object:
         raise EOFError from None
 
 
-def send(writer: asyncio.StreamWriter, message: Command | Answer) -> None:
-    """Hands a message over; a side that has gone is noticed by `receive`."""
+def send(writer: asyncio.StreamWriter, message: object) -> None:
+    """Hands a message over, one of the above or a place's own; a side that has gone is noticed by `receive`."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     if not writer.is_closing():
         writer.write(_LENGTH.pack(len(data)) + data)

@@ -33,6 +33,8 @@ from probe.load.messages import (
     Setup,
     Standing,
     Stop,
+    Time,
+    WhatTime,
     receive,
     send,
 )
@@ -87,6 +89,8 @@ class Worker:
             self._key = message.key
         elif isinstance(message, Stop):
             self._stop.set()
+        elif isinstance(message, WhatTime):
+            send(self._writer, Time(message.asked_ns, self._clock.monotonic_ns()))
         elif isinstance(message, Begin) and not self._start.done():  # it is done where the step was stopped before
             self._start.set_result(message.start_ns)
         elif isinstance(message, RunStep):

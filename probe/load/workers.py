@@ -1,4 +1,4 @@
-"""The controller of the worker processes: starts them, gives each its share of a step, gathers what they measured.
+"""The controller of the load workers: starts them, gives each its share of a step, gathers what they measured.
 
 In: a StepPlan. Out: a StepRun, as if one process had run it. A worker that dies or falls silent ends the step, and
 the step says so; stopping stops them all.
@@ -6,8 +6,6 @@ the step says so; stopping stops them all.
 
 import asyncio
 import os
-import socket
-import sys
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,11 +19,13 @@ from probe.client.answer import aborted
 from probe.client.endpoint import Endpoint, no_secret
 from probe.clock import Clock
 from probe.errors import LoadError
+from probe.load.clocks import SAME_CLOCK, Offset, Round, as_ours, as_theirs, offset_of
 from probe.load.messages import (
     HEARTBEAT_S,
     WORKER_LOST_S,
     Alive,
     Begin,
+    Command,
     Ended,
     Failed,
     Report,
@@ -33,9 +33,12 @@ from probe.load.messages import (
     Setup,
     Standing,
     Stop,
+    Time,
+    WhatTime,
     receive,
     send,
 )
+from probe.load.place import Link, Place, Running, ThisMachine
 from probe.load.step import FIGURES, Shard
 from probe.records import RequestRecord, RequestSpec, StepPlan, StepRun, Traffic
 from probe.workload import Workload
@@ -44,11 +47,13 @@ _log = structlog.get_logger()
 
 WORKER_LOST = "worker_lost"
 # One process keeps up with so many streams on one core (benchmarks/results/client-*.json).
-_STREAMS_PER_WORKER = 128
+STREAMS_PER_WORKER = 128
 _START_S = 20.0
 # Between saying so and beginning: all workers have heard of it by then, and begin together.
 _LEAD_S = 0.02
 _STOP_S = 2.0
+# How often a worker with a clock of its own is asked for the time: the quickest answer counts.
+_ROUNDS = 8
 
 
 def workers_for(streams: int, asked: int | None = None) -> int:
@@ -59,7 +64,7 @@ def workers_for(streams: int, asked: int | None = None) -> int:
     if asked is not None:
         return asked
     cores = len(os.sched_getaffinity(0))
-    return max(min(-(-streams // _STREAMS_PER_WORKER), cores - 1), 1)
+    return max(min(-(-streams // STREAMS_PER_WORKER), cores - 1), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +82,36 @@ class Source:
 class _Worker:
     """One worker as the controller sees it."""
 
-    process: asyncio.subprocess.Process
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    link: Link
+    clock: Offset = SAME_CLOCK
     records: list[RequestRecord] = field(default_factory=list)
     in_flight: "array[int]" = field(default_factory=lambda: array("q"))
     sending: int = 0
     standing: bool = False
+
+    @property
+    def process(self) -> Running:
+        return self.link.process
+
+    def tell(self, message: Command) -> None:
+        """Sends it a message."""
+        send(self.link.writer, as_theirs(message, self.clock))
+
+    async def hear(self) -> object:
+        """Its next message. Raises EOFError where it has gone, TimeoutError where it is silent."""
+        async with asyncio.timeout(WORKER_LOST_S):
+            return as_ours(await receive(self.link.reader), self.clock)
+
+    async def compare_clocks(self, ours: Clock) -> None:
+        """Asks it for the time, where its clock is another than ours. Raises as `hear` does."""
+        rounds: list[Round] = []
+        while self.link.node is not None and len(rounds) < _ROUNDS:
+            self.tell(WhatTime(ours.monotonic_ns()))
+            answer = await self.hear()
+            if isinstance(answer, Time):
+                rounds.append(Round(answer.asked_ns, answer.at_ns, ours.monotonic_ns()))
+        if rounds:
+            self.clock = offset_of(rounds)
 
     def note(self, report: Report) -> None:
         """Keeps what it says."""
@@ -93,12 +121,14 @@ class _Worker:
 
 
 class Workers:
-    """The worker processes of one run. Implements source.Load; use it as a context, which ends them."""
+    """The workers of one run. Implements source.Load; use it as a context, which ends them."""
 
-    def __init__(self, source: Source, count: int, clock: Clock) -> None:
+    def __init__(self, source: Source, count: int, clock: Clock, place: Place | None = None) -> None:
+        """`place`: where they run, once; on this machine unless said."""
         self._source = source
         self._count = count
         self._clock = clock
+        self._place = place or ThisMachine()
         self._workers: list[_Worker] = []
         self._key = _key(source.endpoint, None)
         self._heart: asyncio.Task[None] | None = None
@@ -107,9 +137,11 @@ class Workers:
         self._ending: set[asyncio.Task[int]] = set()
 
     async def __aenter__(self) -> Self:
-        """Starts the processes. Raises LoadError where that is not possible."""
-        starting = [asyncio.create_task(self._start(i)) for i in range(self._count)]
+        """Starts them. Raises LoadError where that is not possible."""
+        starting: list[asyncio.Task[_Worker]] = []
         try:
+            await self._place.open(self._count)
+            starting += [asyncio.create_task(self._start(i)) for i in range(self._count)]
             self._workers = list(await asyncio.gather(*starting))
         except BaseException:
             for task in starting:
@@ -149,7 +181,9 @@ class Workers:
 
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
         """One step by as many workers as it has requests in flight, at most. See source.Load."""
-        self._busy = self._workers[: min(len(self._workers), plan.concurrency, plan.requests or plan.concurrency)]
+        busy = self._workers[: min(len(self._workers), plan.concurrency, plan.requests or plan.concurrency)]
+        await asyncio.gather(*(self._compare_clocks(worker) for worker in busy))
+        self._busy = busy
         if stop.is_set() or not self._busy:
             now = self._clock.monotonic_ns()
             return StepRun(plan, (), (now, now), (), cut_short=True, problem=None if self._busy else WORKER_LOST)
@@ -157,7 +191,7 @@ class Workers:
         for index, worker in enumerate(self._busy):
             worker.records, worker.in_flight = [], array("q")
             worker.sending, worker.standing = 0, False
-            send(worker.writer, RunStep(plan, Shard(index, len(self._busy)), seed))
+            worker.tell(RunStep(plan, Shard(index, len(self._busy)), seed))
         following = [asyncio.create_task(self._follow(worker, on_record)) for worker in self._busy]
         stopping = asyncio.create_task(self._stop_when(stop, following))
         try:
@@ -171,6 +205,13 @@ class Workers:
                 task.cancel()
             await asyncio.gather(*following, stopping, return_exceptions=True)
         return self._merged(plan, ended, on_record, stop)
+
+    async def _compare_clocks(self, worker: _Worker) -> None:
+        """Anew before each step, as clocks drift apart. One that does not answer will be found lost in the step."""
+        try:
+            await worker.compare_clocks(self._clock)
+        except (EOFError, TimeoutError):
+            worker.link.writer.close()
 
     def _seed(self) -> int:
         """Of the step's arrivals: the same for all workers, another one in each step."""
@@ -212,8 +253,7 @@ class Workers:
         """Until the worker has ended its share; None where it died, failed or fell silent."""
         while True:
             try:
-                async with asyncio.timeout(WORKER_LOST_S):
-                    message = await receive(worker.reader)
+                message = await worker.hear()
             except (EOFError, TimeoutError):
                 self._give_up(worker)
                 return None
@@ -226,9 +266,11 @@ class Workers:
             elif isinstance(message, Standing):
                 worker.standing = True
                 if all(one.standing for one in self._busy):
-                    begin = Begin(self._clock.monotonic_ns() + int(_LEAD_S * 1e9))
+                    # What is far away hears of it later: a round trip is twice what its clock's offset may be wrong by.
+                    lead_ns = int(_LEAD_S * 1e9) + 4 * max(one.clock.error_ns for one in self._busy)
+                    begin = Begin(self._clock.monotonic_ns() + lead_ns)
                     for one in self._busy:
-                        send(one.writer, begin)
+                        one.tell(begin)
             elif isinstance(message, Ended):
                 return message
             elif isinstance(message, Failed):
@@ -249,7 +291,7 @@ class Workers:
         finally:
             stopped.cancel()
         for worker in self._busy:
-            send(worker.writer, Stop())
+            worker.tell(Stop())
         await asyncio.sleep(_STOP_S)
         for worker, task in zip(self._busy, following, strict=True):
             if not task.done() and worker.sending:
@@ -259,16 +301,14 @@ class Workers:
         """Ends it, and what it sends, for good."""
         if worker in self._workers:
             self._workers.remove(worker)
-        worker.writer.close()
-        self._kill(worker.process)
-
-    def _kill(self, process: asyncio.subprocess.Process) -> None:
+        worker.link.writer.close()
         with suppress(ProcessLookupError):
-            process.kill()
-        self._ending.add(asyncio.create_task(process.wait()))
+            worker.process.kill()
+        self._ending.add(asyncio.create_task(worker.process.wait()))
 
     async def _start(self, index: int) -> _Worker:
-        worker = await self._spawn()
+        link = await self._place.spawn(index)
+        worker = _Worker(link)
         source = self._source
         setup = Setup(
             endpoint=replace(source.endpoint, secret=no_secret),
@@ -280,55 +320,37 @@ class Workers:
             count=self._count,
             key=self._key,
         )
-        answer: object = None
+        started = False
         try:
-            send(worker.writer, setup)
+            worker.tell(setup)
             with suppress(EOFError, TimeoutError):
                 async with asyncio.timeout(_START_S):
-                    answer = await receive(worker.reader)
+                    answer = await receive(link.reader)
+                    await worker.compare_clocks(self._clock)
+                    started = isinstance(answer, Standing)
         finally:  # also where we are cancelled
-            if not isinstance(answer, Standing):
+            if not started:
                 self._give_up(worker)
-        if not isinstance(answer, Standing):
-            raise LoadError(f"a load worker did not start: `{sys.executable} -m probe.load.worker` has to work")
+        if not started:
+            raise LoadError(f"a load worker did not start: {link.mend}")
+        if link.node is not None:
+            offset_s, error_s = worker.clock.ns * 1e-9, worker.clock.error_ns * 1e-9
+            _log.info("a load worker has started", node=link.node, clock_ahead_s=offset_s, clock_error_s=error_s)
         return worker
-
-    async def _spawn(self) -> _Worker:
-        """The process, and our end of the socket to it. Raises LoadError."""
-        ours, theirs = socket.socketpair()
-        process: asyncio.subprocess.Process | None = None
-        try:
-            with theirs:
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", "probe.load.worker", str(theirs.fileno())),
-                    pass_fds=(theirs.fileno(),),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C is for the controller, which then stops its workers
-                )
-            return _Worker(process, *await asyncio.open_connection(sock=ours))
-        except BaseException as error:
-            ours.close()
-            if process is not None:
-                self._kill(process)
-            if isinstance(error, OSError):
-                raise LoadError(f"a load worker did not start: {error}") from None
-            raise
 
     async def _beat(self) -> None:
         """Tells the workers that somebody watches over them, and what the API key is now."""
         while True:
             self._key = _key(self._source.endpoint, self._key)
             for worker in self._workers:
-                send(worker.writer, Alive(self._key))
+                worker.tell(Alive(self._key))
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _end(self) -> None:
         if self._heart is not None:
             self._heart.cancel()
         for worker in self._workers:
-            worker.writer.close()  # it ends by itself
+            worker.link.writer.close()  # it ends by itself
         try:
             async with asyncio.timeout(_STOP_S):
                 await asyncio.gather(*(worker.process.wait() for worker in self._workers))
@@ -336,6 +358,7 @@ class Workers:
             for worker in tuple(self._workers):
                 self._give_up(worker)
         await asyncio.gather(*self._ending)
+        await self._place.close()
 
 
 def _ends_all(end: Ended | None) -> bool:

@@ -41,8 +41,8 @@ def promises(objectives: Objectives) -> str:
 
 
 def when(wall_s: float) -> str:
-    """A moment in UTC, for people."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall_s))
+    """A moment in UTC, for people. A server may say when it began, and say it wrong."""
+    return _moment("%Y-%m-%d %H:%M:%S UTC", wall_s)
 
 
 def ago(wall_s: float, now_s: float) -> str:
@@ -56,4 +56,11 @@ def ago(wall_s: float, now_s: float) -> str:
 
 def iso(wall_s: float) -> str:
     """A moment in UTC, for programs: ISO 8601."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_s))
+    return _moment("%Y-%m-%dT%H:%M:%SZ", wall_s)
+
+
+def _moment(form: str, wall_s: float) -> str:
+    try:
+        return time.strftime(form, time.gmtime(wall_s))
+    except (OverflowError, ValueError, OSError):  # no time that a calendar has
+        return MISSING

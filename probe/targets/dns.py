@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dns.rdata import Rdata
 
 _LIFETIME_S = 5.0
+_NONE_TIMES = 5  # some three seconds
 
 
 class DnsSource:
@@ -30,6 +31,7 @@ class DnsSource:
         self._scheme, self._path = scheme, path
         self._told = told
         self._resolver = resolver
+        self._none = 0  # so many times in a row
 
     def states(self) -> AsyncGenerator[State, None]:
         return polled(self._ask, self._every_s, self._told)
@@ -45,11 +47,18 @@ class DnsSource:
                 self._resolver = dns.asyncresolver.Resolver()
             answer = await self._resolver.resolve(self._name, self._kind, lifetime=_LIFETIME_S, search=True)
         except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
-            self._told.problem(f"{self._name}: the DNS has no {self._kind} records of this name")
+            # Once may be a resolver that restarts, and would end every watch.
+            self._none += 1
+            if self._none < _NONE_TIMES:
+                raise AskError(
+                    f"{self._name}: the DNS has no {self._kind} records of this name; it is asked again"
+                ) from None
+            self._told.well()
             return ()
         except (dns.exception.DNSException, OSError) as error:
             raise AskError(f"{self._name}: {_words(error)}; what was found before holds") from None
         self._told.well()
+        self._none = 0
         return state_of(found for record in answer if (found := self._found(record)) is not None)
 
     def _found(self, record: "Rdata") -> Found | None:

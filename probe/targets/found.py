@@ -22,6 +22,7 @@ class Found:
     `id` is unique within its discovery and stays while the server is the same: a pod's name, a Service's, or HOST:PORT.
     `labels`: a pod's, or those of a target group but for what begins with two underscores; {} for DNS and a Service.
     `revision`: what a rollout changes: a pod's pod-template-hash, else its controller-revision-hash.
+    `rolling`: whether pods of two revisions of its workload are there, ready or not: one replaces the other.
     `ready`: False for a pod that has been ready and is not any more; one that never was is not found at all.
     """
 
@@ -29,6 +30,7 @@ class Found:
     base_url: str
     labels: Mapping[str, str] = field(default_factory=dict)
     revision: str | None = None
+    rolling: bool = False
     ready: bool = True
 
 

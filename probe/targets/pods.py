@@ -5,7 +5,9 @@ that it cannot answer is no news. Once it has been ready, that it is not any mor
 capacity away from them: it stays, with ready=False, through restarts of its container too.
 """
 
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import msgspec
 
@@ -14,12 +16,18 @@ from probe.targets.found import Found, State, state_of
 REVISIONS = ("pod-template-hash", "controller-revision-hash")
 
 
+class Owner(msgspec.Struct):
+    kind: str = ""
+    name: str = ""
+
+
 class Meta(msgspec.Struct, rename="camel"):
     name: str = ""
     uid: str = ""
     resource_version: str = ""
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
+    owner_references: list[Owner] | None = None
 
 
 class Port(msgspec.Struct, rename="camel"):
@@ -62,6 +70,17 @@ class Pod(msgspec.Struct):
     def ready(self) -> bool:
         return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions or ())
 
+    @property
+    def revision(self) -> str | None:
+        labels = self.metadata.labels or {}
+        return next((labels[label] for label in REVISIONS if label in labels), None)
+
+    @property
+    def workload(self) -> str | None:
+        """Whose it is, the same for all revisions: of a Deployment each has a ReplicaSet, named after its hash."""
+        owner = next(iter(self.metadata.owner_references or ()), None)
+        return f"{owner.kind}/{owner.name.removesuffix(f'-{self.revision}')}" if owner is not None else None
+
     def port(self, port: int | str) -> int | None:
         """The number of the port; None where no container has one of that name."""
         if isinstance(port, int):
@@ -78,6 +97,7 @@ class Pods:
         self._found: dict[str, Found | None] = {}  # None: there, and not to be watched
         self._have_been_ready: dict[str, str] = {}  # the pod's uid, by its name
         self._no_port: set[str] = set()
+        self._revisions: dict[str, tuple[str | None, str]] = {}  # workload and revision of each that has not ended
 
     def replace(self, pods: Iterable[Pod]) -> None:
         """A list: there are no others."""
@@ -89,16 +109,27 @@ class Pods:
 
     def put(self, pod: Pod) -> None:
         """One that is new or has changed."""
-        self._found[pod.metadata.name] = self._seen(pod)
+        name = pod.metadata.name
+        self._found[name] = self._seen(pod)
+        self._revisions.pop(name, None)
+        if pod.revision is not None and not pod.ended:  # also one that loads its model still
+            self._revisions[name] = pod.workload, pod.revision
 
     def remove(self, name: str) -> None:
         self._found.pop(name, None)
         self._have_been_ready.pop(name, None)
+        self._revisions.pop(name, None)
         self._no_port.discard(name)
 
     @property
     def state(self) -> State:
-        return state_of(found for found in self._found.values() if found is not None)
+        revisions = Counter(workload for workload, _ in set(self._revisions.values()))
+        rolling = {workload for workload, count in revisions.items() if count > 1}
+        return state_of(
+            replace(found, rolling=name in self._revisions and self._revisions[name][0] in rolling)
+            for name, found in self._found.items()
+            if found is not None
+        )
 
     @property
     def problem(self) -> str | None:
@@ -125,6 +156,6 @@ class Pods:
             id=name,
             base_url=f"{self._scheme}://{host}:{port}{self._path}",
             labels=labels,
-            revision=next((labels[label] for label in REVISIONS if label in labels), None),
+            revision=pod.revision,
             ready=pod.ready,
         )

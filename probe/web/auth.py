@@ -32,16 +32,27 @@ class _Given(NamedTuple):
     password: bytes
 
 
+class Remembered(NamedTuple):
+    """Digests of right passwords by user, and what they were made with."""
+
+    key: bytes
+    right: Mapping[str, bytes]
+
+
 class BasicAuth:
     """The users of one configuration."""
 
-    def __init__(self, users: Mapping[str, str]) -> None:
-        """`users`: their hashes by name."""
+    def __init__(self, users: Mapping[str, str], remembered: "Remembered | None" = None) -> None:
+        """`users`: their hashes by name. `remembered`: by the configuration before; who has the same hash still need
+        not be checked again.
+        """
         self._users = dict(users)
         # For a name that is not known the same work is done: how long it takes tells nobody which are.
         self._nobody = next(iter(self._users.values()), "")[:_SALT].ljust(60, ".")
-        self._key = secrets.token_bytes(32)
-        self._right: dict[str, bytes] = {}
+        # A digest holds the hash too: one of a hash that has changed fits no more.
+        key, right = remembered or Remembered(secrets.token_bytes(32), {})
+        self._key: bytes = key
+        self._right: dict[str, bytes] = dict(right)
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
         self._checking: dict[bytes, asyncio.Future[bool]] = {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bcrypt")
@@ -50,6 +61,11 @@ class BasicAuth:
     def wanted(self) -> bool:
         """Whether there is anybody to be."""
         return bool(self._users)
+
+    @property
+    def remembered(self) -> "Remembered":
+        """Who was right, for the configuration that comes after this one."""
+        return Remembered(self._key, self._right)
 
     def close(self) -> None:
         """Ends its thread; a hash that is being worked out is finished."""

@@ -110,8 +110,8 @@ class WebConfig(Section):
 def load_web_config(file: Path) -> WebConfig:
     """What the file says, its paths made absolute. Raises ConfigError, one line a problem, without a value of it."""
     raw = read_yaml(file)
-    if raw is None:
-        return WebConfig()
+    if raw is None:  # as while it is being written: nobody wants to open the pages so
+        raise ConfigError(f"{file}: is empty; write {{}} for pages without TLS and passwords")
     if not isinstance(raw, dict):
         raise ConfigError(f"{file}: expected a mapping of the web configuration format, got {type(raw).__name__}")
     try:
@@ -119,7 +119,9 @@ def load_web_config(file: Path) -> WebConfig:
             raw = {**raw, "rate_limit": {**limit, "interval": _interval(limit["interval"])}}
     except ValueError as error:
         raise ConfigError(f"{file}: rate_limit.interval: {one_line(str(error))}") from None
-    # A section that is written and left empty is one that is not written.
+    if empty := [key for key in ("tls_server_config", "basic_auth_users") if key in raw and raw[key] is None]:
+        raise ConfigError(f"{file}: {empty[0]}: is empty; take it out, and the pages are without it")
+    # Another section that is written and left empty is one that is not written.
     raw = {key: value for key, value in raw.items() if value is not None}
     try:
         config = WebConfig.model_validate(raw)

@@ -50,7 +50,7 @@ class Gate:
         except ConfigError as error:
             raise ConfigError(f"{file}: {error}") from None
         users = {user: hashed.get_secret_value() for user, hashed in config.basic_auth_users.items()}
-        before, self._auth = self._auth, BasicAuth(users)
+        before, self._auth = self._auth, BasicAuth(users, self._auth.remembered)
         before.close()
         self._config, self._tokens, self.tls = config, _Tokens(config.rate_limit), tls
 

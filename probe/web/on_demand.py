@@ -8,6 +8,7 @@ while: whoever may read the pages may not load the servers.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.requests import Request
@@ -156,8 +157,14 @@ def _seen(
 
 
 def from_elsewhere(request: Request) -> bool:
-    """Whether a browser says that another site's page asks: it could send requests of ours that it may not read."""
-    return request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    """Whether a browser says that another site's page asks: it could send requests of ours that it may not read.
+
+    Sec-Fetch-Site comes with https and from this machine alone; Origin with each POST, and Referer mostly.
+    """
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return True
+    said = request.headers.get("origin") or request.headers.get("referer")
+    return said is not None and urlsplit(said).netloc.lower() != request.headers.get("host", "").lower()
 
 
 def _patience_s(request: Request) -> float:

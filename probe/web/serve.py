@@ -15,7 +15,9 @@ from probe.web.gate import LOOK_S, Gate
 from probe.web.headers import with_headers
 
 _CLOSE_S = 2
-_HANDSHAKE_S = 10.0
+_HANDSHAKE_S = _HEAD_S = 10.0
+_MOST_CONNECTIONS = 256
+_MOST_HEAD_BYTES = 64 * 1024
 
 
 @asynccontextmanager
@@ -110,19 +112,67 @@ class _Server(uvicorn.Server):
                 one.shutdown()
 
 
+class _Connection(HttpToolsProtocol):
+    """HTTP to those whom the gate admits by their certificate; the others' connections end before a word.
+
+    What is read before a password is known is bounded: connections, the bytes of a request's head, and the time that it
+    may take. uvicorn bounds none of them, and a monitor without file descriptors or memory sees failing servers.
+    """
+
+    gate: Gate
+    _head_bytes = 0
+    _head_ends: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        # A handshake that was begun before the configuration changed may end after it.
+        self._barred = (
+            (tls.context if tls is not None else None) is not self.gate.tls
+            or not self.gate.admits(tls.getpeercert() if tls is not None else None)
+            or len(self.connections) > _MOST_CONNECTIONS
+        )
+        if self._barred:
+            transport.abort()
+        else:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_over()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_ends is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MOST_HEAD_BYTES:
+                self._end()
+        if not self._barred:
+            super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        if self._head_ends is None:  # of another request on the same connection
+            self._await_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._head_is_over()
+        super().on_headers_complete()
+
+    def _await_head(self) -> None:
+        self._head_bytes = 0
+        self._head_ends = asyncio.get_running_loop().call_later(_HEAD_S, self._end)
+
+    def _head_is_over(self) -> None:
+        if self._head_ends is not None:
+            self._head_ends.cancel()
+            self._head_ends = None
+
+    def _end(self) -> None:
+        self._barred = True
+        self._head_is_over()
+        self.transport.abort()
+
+
 def _protocol(gate: Gate) -> type[HttpToolsProtocol]:
-    """HTTP to those whom the gate admits by their certificate; the others' connections end before a word."""
-
-    class Admitted(HttpToolsProtocol):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            tls = transport.get_extra_info("ssl_object")
-            self._barred = not gate.admits(tls.getpeercert() if tls is not None else None)
-            if self._barred:
-                transport.abort()
-
-        def data_received(self, data: bytes) -> None:
-            if not self._barred:
-                super().data_received(data)
-
-    return Admitted
+    """As uvicorn wants it: it makes the connections."""
+    return type("Connection", (_Connection,), {"gate": gate})

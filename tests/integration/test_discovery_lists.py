@@ -318,8 +318,10 @@ def test_addresses_that_go_are_gone_and_failures_leave_them(run: Run) -> None:
                 assert seen.said[-1].endswith("what was found before holds")
                 assert seen.ids == ["10.0.0.2:8000"]
                 server.code, server.records = dns.rcode.NXDOMAIN, {}
+                await seen.until(lambda: seen.said[-1].startswith("qwen: the DNS has no A records of this name"))
+                assert seen.ids == ["10.0.0.2:8000"], "a single answer like that may be a resolver that restarts"
                 await seen.until(lambda: seen.ids == [])
-                assert seen.said[-1] == "qwen: the DNS has no A records of this name"
+                assert seen.said[-1] == "well", "no servers is an answer"
                 server.code, server.records = dns.rcode.NOERROR, {("qwen.", "A"): ["10.0.0.3"]}
                 await seen.until(lambda: seen.ids == ["10.0.0.3:8000"])
                 assert seen.said[-1] == "well"

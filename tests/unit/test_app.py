@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +24,7 @@ from standin import Standin, free_port, standin
 from probe.app import App
 from probe.capacity.fingerprint import as_number, figure
 from probe.clock import SystemClock
-from probe.config import Config, config_from, load_config
+from probe.config import Config, TargetConfig, config_from, load_config
 from probe.errors import ConfigError
 from probe.records import Capacity, CapacityResult, Outcome
 from probe.store import Store
@@ -542,5 +543,85 @@ def test_on_demand_asks_a_configured_target_alone() -> None:
                         await app.on_demand(*unknown)
 
             await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_a_target_that_cannot_be_watched_keeps_no_other_from_it_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        gone = [_target(f"http://127.0.0.1:{port}", name) for port, name in ((9, "a"), (10, "b"), (11, "c"))]
+        file = _file(tmp_path / "kneewatch.yml", gone[0])
+        app = App(load_config(file), SystemClock(), file)
+
+        async def work(_: str) -> None:
+            add = app.measurements.add
+
+            def breaks(target: TargetConfig, *args: Any) -> Any:
+                if target.name == "b":
+                    raise sqlite3.OperationalError("disk I/O error")
+                return add(target, *args)
+
+            monkeypatch.setattr(app.measurements, "add", breaks)
+            _file(file, *gone)
+            await app.reload()
+            assert _names(app) == ["a", "c"]
+            assert 'target="b"' not in _page(app)
+            monkeypatch.setattr(app.measurements, "add", add)
+            assert await app.reload() is None
+            assert _names(app) == ["a", "b", "c"]
+
+        await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_what_breaks_a_reload_does_not_end_what_asks_for_reloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        file = _file(tmp_path / "kneewatch.yml", _target("http://127.0.0.1:9", "a"))
+        app = App(load_config(file), SystemClock(), file)
+
+        async def work(_: str) -> None:
+            monkeypatch.setattr(app, "_promise", lambda: 1 / 0)
+            os.kill(os.getpid(), signal.SIGHUP)
+            await _until(lambda: "kneewatch_config_last_reload_successful 0.0" in _page(app))
+            monkeypatch.undo()
+            _file(file, _target("http://127.0.0.1:9", "b"))
+            os.kill(os.getpid(), signal.SIGHUP)
+            await _until(lambda: _names(app) == ["b"])
+
+        await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_a_discovery_that_was_mended_or_replaced_is_not_said_to_fail(tmp_path: Path) -> None:
+    async def run() -> None:
+        good, missing = tmp_path / "good.json", tmp_path / "missing.json"
+        good.write_text(json.dumps([{"targets": ["127.0.0.1:9"]}]))
+        template = _target("", "pods", passive=True)
+        del template["base_url"]
+
+        def listed(path: Path) -> dict[str, Any]:
+            return {**template, "discover": {"file": {"files": [str(path)], "every": "1s"}}}
+
+        file = _file(tmp_path / "kneewatch.yml", listed(missing))
+        app = App(load_config(file), SystemClock(), file)
+
+        async def work(_: str) -> None:
+            await _until(lambda: 'discovery_failing{target="pods"} 1.0' in _page(app))
+            _file(file, listed(good))
+            assert await app.reload() is None
+            await _until(lambda: 'discovery_failing{target="pods"} 0.0' in _page(app))
+            good.write_text(json.dumps([{"targets": ["127.0.0.1:9", "a..b:80"]}]))
+            await _until(lambda: 'discovery_failing{target="pods"} 1.0' in _page(app))
+            good.write_text(json.dumps([{"targets": ["127.0.0.1:10"]}]))
+            await _until(lambda: 'discovery_failing{target="pods"} 0.0' in _page(app))
+            assert _names(app) == ["pods/127.0.0.1:10"]
+
+        await _while_running(app, work)
 
     asyncio.run(run())

@@ -33,13 +33,12 @@ def _config(**template: Any) -> Config:
     )
 
 
-def _roster(config: Config | None = None, shard: Shard | None = None) -> tuple[Roster, list[tuple[str, str]]]:
-    problems: list[tuple[str, str]] = []
-    return Roster(config or _config(), shard, lambda name, problem: problems.append((name, str(problem)))), problems
+def _roster(config: Config | None = None, shard: Shard | None = None) -> Roster:
+    return Roster(config or _config(), shard)
 
 
 def test_what_was_found_is_watched_as_the_template_says() -> None:
-    roster, problems = _roster()
+    roster = _roster()
     assert list(roster.wanted()) == ["llama"]
     roster.found("qwen", (POD,))
     assert list(roster.wanted()) == ["llama", "qwen/qwen-7d9-x"]
@@ -52,21 +51,24 @@ def test_what_was_found_is_watched_as_the_template_says() -> None:
     )
     roster.found("qwen", ())
     assert list(roster.wanted()) == ["llama"]
-    assert problems == []
+    assert roster.left_out == {}
 
 
 @pytest.mark.parametrize(
     "address", ["", "10.0.0.1", "http://u:p@10.0.0.1", "file:///etc/passwd", "http://10.0.0.1:99999"]
 )
 def test_what_has_no_address_that_can_be_watched_is_left_out_and_said(address: str) -> None:
-    roster, problems = _roster()
+    roster = _roster()
     roster.found("qwen", (Found("odd", address), POD))
     assert list(roster.wanted()) == ["llama", "qwen/qwen-7d9-x"]
-    assert problems == [("qwen", "odd has no address that can be watched")]
+    assert roster.left_out == {"qwen": "odd has no address that can be watched"}
+    roster.found("qwen", (POD,))
+    roster.wanted()
+    assert roster.left_out == {}
 
 
 def test_terms_change_with_all_that_a_watch_is_made_of_and_with_nothing_else() -> None:
-    roster, _ = _roster()
+    roster = _roster()
     roster.found("qwen", (POD,))
     before = {name: one.terms for name, one in roster.wanted().items()}
     roster.configured(_config())
@@ -94,12 +96,12 @@ def test_what_a_target_only_names_is_one_of_its_terms(change: dict[str, Any]) ->
         "workloads": {"short": {"prompt_tokens": 8}},
         "targets": [{"name": "a", "base_url": "http://a", "canary": {"workload": "short"}}],
     }
-    one, other = (_roster(config_from(each, "test"))[0].wanted()["a"].terms for each in (raw, {**raw, **change}))
+    one, other = (_roster(config_from(each, "test")).wanted()["a"].terms for each in (raw, {**raw, **change}))
     assert one != other
 
 
 def test_what_was_found_stands_until_its_template_goes() -> None:
-    roster, _ = _roster()
+    roster = _roster()
     roster.found("qwen", (POD,))
     roster.configured(_config(discover={"dns": {"name": "other.serving", "port": 8000}}))
     assert "qwen/qwen-7d9-x" in roster.wanted(), "until the new one has said something"
@@ -109,19 +111,18 @@ def test_what_was_found_stands_until_its_template_goes() -> None:
 
 
 def test_while_a_rollout_is_under_way_no_load_may_begin() -> None:
-    roster, _ = _roster()
-    new = Found("qwen-8f1-y", "http://10.0.0.2:8000", revision="8f1")
-    service = Found("qwen", "http://qwen.serving:80")
-    roster.found("qwen", (POD, new, service))
+    roster = _roster()
+    old, new = (Found(f"qwen-{name}", f"http://{name}:8000", rolling=True) for name in ("old", "new"))
+    roster.found("qwen", (old, new))
     holds = {name: one.hold for name, one in roster.wanted().items()}
-    words = "a rollout is under way: pods of 2 revisions"
-    assert holds == {"llama": None, "qwen/qwen-7d9-x": words, "qwen/qwen-8f1-y": words, "qwen/qwen": words}
-    roster.found("qwen", (new, service))
+    words = "a rollout is under way"
+    assert holds == {"llama": None, "qwen/qwen-old": words, "qwen/qwen-new": words}
+    roster.found("qwen", (Found(new.id, new.base_url),))
     assert all(one.hold is None for one in roster.wanted().values())
 
 
 def test_a_pod_that_is_not_ready_is_watched_and_gets_no_load() -> None:
-    roster, _ = _roster()
+    roster = _roster()
     roster.found("qwen", (Found(POD.id, POD.base_url, ready=False),))
     assert roster.wanted()["qwen/qwen-7d9-x"].hold == "the pod is not ready"
 
@@ -153,7 +154,7 @@ def test_a_shard_watches_its_own_alone() -> None:
     pods = tuple(Found(f"pod-{n}", f"http://10.0.0.{n}:8000") for n in range(20))
     seen: list[str] = []
     for index in range(3):
-        roster, _ = _roster(shard=Shard(index, 3))
+        roster = _roster(shard=Shard(index, 3))
         roster.found("qwen", pods)
         seen += roster.wanted()
     assert sorted(seen) == sorted(["llama", *(f"qwen/pod-{n}" for n in range(20))])
@@ -163,7 +164,7 @@ def test_a_service_before_the_pods_gets_canaries_and_no_load() -> None:
     """Each pod has a lock of its own, and load on the Service would be load on all of them."""
     pods = {"namespace": "serving", "selector": "app=qwen", "port": 8000, "service": "qwen:80"}
     raw = {"name": "qwen", "discover": {"kubernetes": pods}, "capacity": {"mode": "verify"}}
-    roster, _ = _roster(config_from({"targets": [raw]}, "test"))
+    roster = _roster(config_from({"targets": [raw]}, "test"))
     roster.found("qwen", (Found("qwen", "http://qwen.serving:80"), POD))
     modes = {name: one.config.capacity.mode for name, one in roster.wanted().items()}
     assert modes == {"qwen/qwen": "off", "qwen/qwen-7d9-x": "verify"}

@@ -776,18 +776,20 @@ def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host:
 
     async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
         lost_at: list[float] = []
+        losing: list[asyncio.Task[None]] = []
 
         @asynccontextmanager
         async def lost() -> AsyncIterator[None]:
             try:
                 async with asyncio.timeout(None) as until:
-                    asyncio.get_running_loop().call_later(1.5, lose, until)
+                    losing.append(asyncio.create_task(lose(until)))
                     yield
             except TimeoutError:
                 raise LockError("the lease is lost: somebody has deleted it", "lost_lock") from None
 
-        def lose(until: asyncio.Timeout) -> None:
-            assert server.driver.engine.running, "it is lost under load"
+        async def lose(until: asyncio.Timeout) -> None:
+            while server.driver.engine.running < 3:  # noqa: ASYNC110 - it is lost under load
+                await asyncio.sleep(0.01)
             lost_at.append(time.monotonic())
             until.reschedule(0.0)
 
@@ -923,3 +925,18 @@ def test_while_load_is_held_back_none_begins_and_what_runs_ends(host: Host) -> N
         assert watch._permission._live.users() is None, "what the server counted is not the users' alone"
 
     _against(host, work, capacity={"mode": "verify", "concurrency": [1], "step": "30s"})
+
+
+def test_a_hold_that_comes_while_a_run_waits_for_its_lock_is_heard(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        @asynccontextmanager
+        async def slow() -> AsyncIterator[None]:
+            watch.hold_load("a rollout is under way")
+            yield
+
+        watch._lock = slow  # type: ignore[assignment]
+        await watch.canary()
+        await watch.capacity()
+        assert (sink.refusals, sink.results, server.generated) == (["rollout"], [], 1)
+
+    _against(host, work)

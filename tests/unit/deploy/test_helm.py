@@ -22,6 +22,7 @@ FOUND = {
     "discover": {"kubernetes": {"namespace": "serving", "selector": "app.kubernetes.io/name=vllm", "port": 8000}},
 }
 LEASE = {"namespace": "monitoring"}
+WEB = "/etc/kneewatch-web/web.yml"
 # Every feature at least once, each beside those it could disturb.
 SHAPES: dict[str, Values] = {
     "default": {},
@@ -36,6 +37,7 @@ SHAPES: dict[str, Values] = {
     },
     "secrets": {
         "keys": {"secretName": "keys"},
+        "config": {"web_config_file": WEB},
         "web": {"secretName": "web", "tls": True},
         "image": {"repository": "registry.example/kneewatch", "digest": "sha256:" + "0" * 64},
         "imagePullSecrets": [{"name": "pull"}],
@@ -51,6 +53,7 @@ SHAPES: dict[str, Values] = {
         "podLabels": {"team": "serving"},
         "podAnnotations": {"a": "b"},
         "serviceAccount": {"annotations": {"a": "b"}},
+        "config": {"web_config_file": WEB},
         "service": {"type": "NodePort", "annotations": {"a": "b"}},
         "extraEnv": [{"name": "A", "value": "b"}],
         "extraVolumes": [{"name": "targets", "configMap": {"name": "targets"}}],
@@ -301,6 +304,7 @@ def test_tls_is_spoken_by_probes_and_prometheus(chart: helm_python.Chart) -> Non
 def test_probes_need_no_password_where_every_page_wants_one(chart: helm_python.Chart) -> None:
     basic = {"username": {"name": "web", "key": "user"}, "password": {"name": "web", "key": "password"}}
     values = {
+        "config": {"web_config_file": WEB},
         "web": {"secretName": "web", "tls": True, "auth": True},
         "podMonitor": {"enabled": True, "endpoint": {"basicAuth": basic}},
     }
@@ -333,3 +337,17 @@ def test_every_value_is_in_the_schema_and_no_other(chart: helm_python.Chart) -> 
     assert schema is not None
     assert schema["properties"].keys() - {"global"} == chart.values.keys()
     assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"web": {"secretName": "web", "auth": True}}, "the pages would be open"),
+        ({"web": {"tls": True}}, "the pages would be open"),
+        ({"service": {"type": "LoadBalancer"}}, "pages that the outside reaches"),
+        ({"networkPolicy": {"prometheusLabels": None}}, "prometheusLabels"),
+    ],
+)
+def test_pages_are_not_opened_by_what_is_left_out(chart: helm_python.Chart, values: Values, words: str) -> None:
+    with pytest.raises(Exception, match=words):
+        rendered(chart, values)

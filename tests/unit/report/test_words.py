@@ -62,3 +62,8 @@ def test_a_moment_is_in_utc() -> None:
 
 def test_a_moment_for_programs_is_iso_8601() -> None:
     assert iso(1_795_275_577.9) == "2026-11-21T15:39:37Z"
+
+
+@pytest.mark.parametrize("wall_s", [math.inf, -math.inf, math.nan, 1e300, -1e18])
+def test_a_moment_that_no_calendar_has_is_not_told(wall_s: float) -> None:
+    assert when(wall_s) == iso(wall_s) == "-"

@@ -103,3 +103,33 @@ def test_no_pod_at_all_is_a_problem_and_none_ready_is_not() -> None:
 def test_what_an_api_server_may_leave_out_or_write_as_null() -> None:
     bare = {"metadata": {"name": "a"}, "spec": {"containers": None}, "status": {"conditions": None}}
     assert pods(msgspec.json.decode(json.dumps(bare), type=Pod)).state == ()
+
+
+def _owned(name: str, revision: str, owner: str = "qwen", *, ready: bool = True, kind: str = "ReplicaSet") -> Pod:
+    found = as_json(name, labels={"pod-template-hash": revision}, ready=ready)
+    found["metadata"]["ownerReferences"] = [{"kind": kind, "name": f"{owner}-{revision}", "controller": True}]
+    return msgspec.json.decode(json.dumps(found), type=Pod)
+
+
+def _rolling(its: Pods) -> dict[str, bool]:
+    return {one.id: one.rolling for one in its.state}
+
+
+def test_a_rollout_is_under_way_from_its_first_pod_on_also_while_that_loads_its_model() -> None:
+    its = pods(_owned("a", "1"), _owned("b", "1"))
+    assert _rolling(its) == {"a": False, "b": False}
+    its.put(_owned("c", "2", ready=False))
+    assert _rolling(its) == {"a": True, "b": True}
+    its.put(_owned("c", "2"))
+    its.remove("a")
+    assert _rolling(its) == {"b": True, "c": True}
+    its.remove("b")
+    assert _rolling(its) == {"c": False}
+
+
+def test_workloads_of_unlike_revisions_beside_each_other_are_no_rollout() -> None:
+    """Prefill and decode, or one for each pool of nodes, by one selector."""
+    its = pods(_owned("a", "1", "prefill"), _owned("b", "2", "decode"))
+    assert _rolling(its) == {"a": False, "b": False}
+    its.put(_owned("c", "3", "decode", ready=False))
+    assert _rolling(its) == {"a": False, "b": True}

@@ -91,6 +91,23 @@ def test_another_sites_page_sends_no_request_of_ours(site: str, status_code: int
     assert len(monitor.asked) == (status_code == 200)
 
 
+@pytest.mark.parametrize(
+    ("headers", "status_code"),
+    [
+        ({"origin": "http://evil.test"}, 403),
+        ({"origin": "null"}, 403),
+        ({"referer": "http://evil.test/page"}, 403),
+        ({"origin": "http://kneewatch.test", "host": "kneewatch.test"}, 200),
+        ({"referer": "http://kneewatch.test/targets/a", "host": "kneewatch.test"}, 200),
+    ],
+)
+def test_a_browser_over_plain_http_says_by_other_headers_who_asks(headers: dict[str, str], status_code: int) -> None:
+    monitor = FakeMonitor()
+    (answer,) = _ask(monitor, "/probe?target=a", headers=headers)
+    assert answer.status_code == status_code
+    assert len(monitor.asked) == (status_code == 200)
+
+
 def test_a_server_is_asked_no_more_often_than_it_can_bear() -> None:
     monitor = FakeMonitor([status(), status(name="b")])
     answers = _ask(monitor, *["/probe?target=a"] * (BURST + 2), "/probe?target=b")

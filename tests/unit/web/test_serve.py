@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -79,5 +80,78 @@ def test_a_port_is_free_again_at_once() -> None:
         for _ in range(2):
             async with serve(HELLO, "127.0.0.1", port):
                 pass
+
+    asyncio.run(run())
+
+
+# Before anybody's password is known.
+
+
+async def _ended(reader: asyncio.StreamReader, within_s: float = 5.0) -> bool:
+    """Whether the other side has closed the connection."""
+    try:
+        return await asyncio.wait_for(reader.read(1), within_s) == b""
+    except (ConnectionError, TimeoutError) as error:
+        return isinstance(error, ConnectionError)
+
+
+def _address(url: str) -> tuple[str, int]:
+    return "127.0.0.1", int(url.rsplit(":", 1)[1])
+
+
+@pytest.mark.parametrize("piece", [b"X-A: b\r\n", b"a"], ids=["headers", "one header"])
+def test_a_head_without_end_is_not_kept(piece: bytes) -> None:
+    async def run() -> None:
+        async with serve(HELLO, "127.0.0.1", 0) as url:
+            reader, writer = await asyncio.open_connection(*_address(url))
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: ")
+            sent = 0
+            with suppress(ConnectionError):
+                while sent < 1_000_000 and not reader.at_eof():
+                    writer.write(piece * 1000)
+                    sent += len(piece) * 1000
+                    await writer.drain()
+                    await asyncio.sleep(0)
+            assert await _ended(reader)
+            writer.close()
+            assert await _get(url) == "hello"
+
+    asyncio.run(run())
+
+
+def test_connections_that_say_nothing_are_few_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.web.serve._MOST_CONNECTIONS", 5)
+    monkeypatch.setattr("probe.web.serve._HEAD_S", 1.0)
+
+    async def run() -> None:
+        async with serve(HELLO, "127.0.0.1", 0) as url:
+            silent = [await asyncio.open_connection(*_address(url)) for _ in range(5)]
+            reader, writer = await asyncio.open_connection(*_address(url))
+            assert await _ended(reader, 0.5), "one too many"
+            writer.close()
+            for reader, _ in silent:
+                assert await _ended(reader), "nothing was said for a second"
+            assert await _get(url) == "hello"
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_is_kept_has_as_long_for_its_second_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.web.serve._HEAD_S", 1.0)
+
+    async def run() -> None:
+        async with serve(HELLO, "127.0.0.1", 0) as url:
+            reader, writer = await asyncio.open_connection(*_address(url))
+            for _ in range(2):
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert b"hello" in await asyncio.wait_for(reader.readuntil(b"hello"), 5)
+            await asyncio.sleep(1.5)
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"hello" in await asyncio.wait_for(reader.readuntil(b"hello"), 5), "waiting for one is no half head"
+            writer.write(b"GET / HTTP/1.1\r\nHo")
+            assert await _ended(reader)
+            writer.close()
 
     asyncio.run(run())

@@ -40,9 +40,15 @@ def _tls(pem: Path, **more: object) -> dict[str, Any]:
     return {"tls_server_config": {"cert_file": str(pem / "cert.pem"), "key_file": str(pem / "key.pem"), **more}}
 
 
-@pytest.mark.parametrize("content", ["", "# nothing\n", "{}", "tls_server_config:\nbasic_auth_users:\n"])
-def test_an_empty_file_asks_for_nothing(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", ["{}", "rate_limit:\n"])
+def test_a_file_may_ask_for_nothing(tmp_path: Path, content: str) -> None:
     assert _load(tmp_path, content) == WebConfig()
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n", "tls_server_config:\n", "basic_auth_users:\n"])
+def test_a_file_that_is_being_written_opens_nothing(tmp_path: Path, content: str) -> None:
+    with pytest.raises(ConfigError, match="is empty"):
+        _load(tmp_path, content)
 
 
 def test_the_whole_format_is_read(tmp_path: Path, pem: Path) -> None:

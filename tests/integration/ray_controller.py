@@ -1,0 +1,23 @@
+"""A controller in a process of its own, to be killed: `python ray_controller.py BASE_URL CONCURRENCY RAY_ADDRESS`."""
+
+import asyncio
+import sys
+
+from probe.client.endpoint import Endpoint
+from probe.clock import SystemClock
+from probe.load.ray import OnRay
+from probe.load.workers import Source, Workers
+from probe.records import Api, StepPlan
+from probe.workload import Workload
+
+
+async def main(base_url: str, concurrency: int, address: str) -> None:
+    source = Source(Endpoint("a", base_url), "tiny", Workload("w", Api.COMPLETIONS, 16, 400), timeout_s=60.0)
+    place = OnRay(address, 60.0)
+    async with Workers(source, 2, SystemClock(), place) as workers:
+        print(place._driver.pid, flush=True)  # noqa: T201
+        await workers.run(StepPlan(concurrency, 60.0), asyncio.Event(), lambda _: None)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,261 @@
+"""Load from a real Ray cluster of two nodes: it measures what load from here does, and never outlives its watchers."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from ray_cluster import AHEAD_S, HEAD, OTHER, RayCluster, ray_cluster, shifts_clocks
+from standin import Standin, standin
+
+from probe.client.endpoint import Endpoint
+from probe.clock import SystemClock
+from probe.errors import LoadError
+from probe.load.place import Place
+from probe.load.ray import OnRay
+from probe.load.workers import WORKER_LOST, Source, Workers
+from probe.records import Api, Arrivals, Objectives, Outcome, Pattern, RequestRecord, StepPlan, StepRun, StepSummary
+from probe.sim.driver import Faults
+from probe.summary import summarize
+from probe.workload import Workload
+
+CLOCK = SystemClock()
+SHORT = Workload("short", Api.COMPLETIONS, 16, 8)
+LONG = Workload("long", Api.COMPLETIONS, 16, 800)
+SLOW = Faults(extra_step_s=0.02)
+CONTROLLER = Path(__file__).parent / "ray_controller.py"
+KEY = "sk-only-for-the-workers"
+
+Work = Callable[[Standin, Workers], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with ray_cluster() as made:
+        yield made
+
+
+def _with(cluster: RayCluster, work: Work, *, load: Workload = LONG, address: str | None = None) -> None:
+    """Two workers on the cluster, of which nothing is left afterwards."""
+
+    async def main() -> None:
+        async with standin(faults=SLOW if load is LONG else Faults()) as server:
+            async with Workers(_source(server, load), 2, CLOCK, OnRay(address or cluster.address, 60.0)) as workers:
+                await work(server, workers)
+            await _until(lambda: not _relays(cluster), 5)
+
+    asyncio.run(main())
+
+
+def _source(server: Standin, load: Workload) -> Source:
+    return Source(Endpoint("a", server.url, secret=lambda: KEY), "tiny", load, timeout_s=60.0)
+
+
+def _relays(cluster: RayCluster) -> set[int]:
+    return cluster.processes("probe.load.ray_relay")
+
+
+def _signal(pids: Iterable[int], how: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, how)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def _until(condition: Callable[[], bool], within_s: float) -> float:
+    """Seconds until it holds. Raises TimeoutError."""
+    begin = CLOCK.monotonic_ns()
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - it is another process that changes it
+            await asyncio.sleep(0.01)
+    return (CLOCK.monotonic_ns() - begin) * 1e-9
+
+
+def _in_flight(server: Standin) -> int:
+    return server.driver.engine.running + server.driver.engine.waiting
+
+
+async def _loaded(server: Standin, workers: Workers, running: "asyncio.Task[StepRun]") -> None:
+    """Until six requests are with the server, and the controller has heard of them."""
+
+    def loaded() -> bool:
+        assert not running.done(), running.result().problem
+        return _in_flight(server) == len(workers.in_flight()) == 6
+
+    await _until(loaded, 20)
+
+
+# What they measure.
+
+
+async def _steps(server: Standin, place: Place | None) -> tuple[StepRun, StepRun, list[str | None], list[float]]:
+    """A closed loop by number and an open one by time; on which nodes, and how far ahead those's clocks are."""
+    async with Workers(_source(server, SHORT), 2, CLOCK, place) as workers:
+        told: list[RequestRecord] = []
+        closed = await workers.run(StepPlan(4, 30.0, requests=60), asyncio.Event(), told.append)
+        assert len(told) == 60
+        arrivals = Arrivals(Pattern.CONSTANT, rate_rps=40.0)
+        open_ = await workers.run(
+            StepPlan(64, 1.5, loop="open", arrivals=arrivals),
+            asyncio.Event(),
+            lambda record: None,  # noqa: ARG005
+        )
+        found = workers._workers
+        return closed, open_, [one.link.node for one in found], [one.clock.ns * 1e-9 for one in found]
+
+
+def _summary(run: StepRun) -> StepSummary:
+    return summarize(run, Objectives("none"))
+
+
+def test_a_step_on_two_nodes_measures_what_it_does_here(cluster: RayCluster) -> None:
+    async def main() -> None:
+        async with standin() as server:
+            here = await _steps(server, None)
+            begin = CLOCK.monotonic_ns()
+            there = await _steps(server, OnRay(cluster.address, 60.0))
+            end = CLOCK.monotonic_ns()
+        assert sorted(node or "" for node in there[2]) == [HEAD, OTHER]
+        assert here[2] == [None, None]
+        ahead = dict(zip(there[2], there[3], strict=True))
+        assert ahead[HEAD] == pytest.approx(0.0, abs=0.5)
+        assert ahead[OTHER] == pytest.approx(AHEAD_S if shifts_clocks() else 0.0, abs=0.5)
+        for ours, theirs in zip(here[:2], there[:2], strict=True):
+            assert len(theirs.records) == len(ours.records) == 60
+            assert {r.outcome for r in theirs.records} == {Outcome.OK}
+            assert all(r.output_tokens == len(r.events) == 8 for r in theirs.records)
+            assert (theirs.cut_short, theirs.capped, theirs.problem) == (False, False, None)
+            stamps = [at for r in theirs.records for at in (r.scheduled_ns, r.sent_ns, *r.events.at_ns, r.done_ns)]
+            assert begin < min(stamps) <= max(stamps) < end
+            assert begin < theirs.window_ns[0] < theirs.window_ns[1] < end
+            one, other = _summary(ours), _summary(theirs)
+            assert (one.requests, one.good_ratio) == (other.requests, other.good_ratio)
+            for each in ("ttft_s", "itl_s", "e2e_s"):
+                ratio = getattr(other, each).p50 / getattr(one, each).p50
+                assert 0.3 < ratio < 3.0, (each, ratio)
+            assert 0.5 < other.throughput_rps / one.throughput_rps < 2.0
+        due = sorted(r.scheduled_ns for r in there[1].records)
+        assert [(at - due[0]) * 1e-9 for at in due] == pytest.approx([i / 40 for i in range(60)], abs=0.02)
+
+    asyncio.run(main())
+
+
+def test_through_rays_own_client_it_is_the_same_and_no_file_of_ray_has_the_key(cluster: RayCluster) -> None:
+    async def work(server: Standin, workers: Workers) -> None:
+        run = await workers.run(StepPlan(4, 30.0, requests=30), asyncio.Event(), lambda _: None)
+        assert [r.outcome for r in run.records] == [Outcome.OK] * 30
+        assert (server.generated, run.problem) == (30, None)
+        assert cluster.mentions(cluster.address)
+        assert cluster.mentions(KEY) == []
+
+    _with(cluster, work, load=SHORT, address=cluster.client_address)
+
+
+# What is said where it cannot be had.
+
+
+def test_a_cluster_without_room_is_one_line(cluster: RayCluster) -> None:
+    async def main() -> None:
+        source = Source(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0)
+        with pytest.raises(LoadError) as caught:
+            async with Workers(source, 9, CLOCK, OnRay(cluster.address, 3.0)):
+                pass
+        said = str(caught.value)
+        assert "of 9 load workers within 3 s" in said
+        assert "load.ray.workers" in said
+        assert "\n" not in said
+        await _until(lambda: not _relays(cluster), 5)
+
+    asyncio.run(main())
+
+
+# That it ends.
+
+
+def test_stop_ends_the_load_on_all_nodes(cluster: RayCluster) -> None:
+    async def work(server: Standin, workers: Workers) -> None:
+        stop = asyncio.Event()
+        running = asyncio.create_task(workers.run(StepPlan(6, 60.0), stop, lambda _: None))
+        await _loaded(server, workers, running)
+        stop.set()
+        assert await _until(lambda: not _in_flight(server), 5) < 3.0
+        run = await running
+        assert (run.cut_short, run.problem) == (True, None)
+        assert [r.outcome for r in run.records].count(Outcome.ABORTED) == 6
+
+    _with(cluster, work)
+
+
+@pytest.mark.parametrize("who", ["actor", "driver"])
+def test_whatever_of_it_is_killed_the_load_ends_on_all_nodes(cluster: RayCluster, who: str) -> None:
+    async def work(server: Standin, workers: Workers) -> None:
+        running = asyncio.create_task(workers.run(StepPlan(6, 60.0), asyncio.Event(), lambda _: None))
+        await _loaded(server, workers, running)
+        one = min(_relays(cluster))
+        place = workers._place
+        assert isinstance(place, OnRay)
+        assert place._driver is not None
+        os.kill({"actor": _parent(one), "driver": place._driver.pid}[who], signal.SIGKILL)
+        assert await _until(lambda: not _in_flight(server), 6) < 3.0
+        run = await running
+        assert run.problem == WORKER_LOST
+        assert len(run.records) == 6
+
+    _with(cluster, work)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_load_ends_when_the_controller_is_lost(cluster: RayCluster, how: signal.Signals) -> None:
+    async def main() -> None:
+        async with standin(faults=SLOW) as server:
+            controller = await asyncio.create_subprocess_exec(
+                sys.executable, str(CONTROLLER), server.url, "6", cluster.address, stdout=asyncio.subprocess.PIPE
+            )
+            assert controller.stdout is not None
+            try:
+                while not (line := await controller.stdout.readline()).strip().isdigit():
+                    assert line, "it ended"
+                driver = int(line)
+                await _until(lambda: _in_flight(server) == 6, 20)
+                controller.send_signal(how)
+                assert await _until(lambda: not _in_flight(server), 6) < 3.0
+                with suppress(ProcessLookupError):
+                    controller.kill()
+                await controller.wait()
+                await _until(lambda: not _relays(cluster) and not Path(f"/proc/{driver}").exists(), 10)
+            finally:
+                with suppress(ProcessLookupError):
+                    controller.kill()
+                await controller.wait()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])  # the latter for good: no test comes after it
+def test_load_ends_when_a_node_is_lost(cluster: RayCluster, how: signal.Signals) -> None:
+    """One that has only fallen silent cannot be told to stop what the server still answers it."""
+
+    async def work(server: Standin, workers: Workers) -> None:
+        running = asyncio.create_task(workers.run(StepPlan(6, 60.0), asyncio.Event(), lambda _: None))
+        await _loaded(server, workers, running)
+        of_ray = cluster.of_other()
+        ours = [pid for pid in _relays(cluster) if _parent(pid) in of_ray]
+        assert len(ours) == 1
+        # One that dies takes its worker along, whom nobody but the kernel tells.
+        node = [*of_ray, *ours] if how is signal.SIGSTOP else of_ray
+        _signal(node, how)
+        left = 3 if how is signal.SIGSTOP else 0
+        assert await _until(lambda: _in_flight(server) <= left, 6) < 3.0
+        run = await running
+        assert run.problem == WORKER_LOST
+        assert len(run.records) == 6
+        _signal(node, signal.SIGCONT)
+
+    _with(cluster, work)
