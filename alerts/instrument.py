@@ -26,6 +26,7 @@ _STEPS_LEAST = 3
 _TASKS_S = (900.0, 6 * HOUR_S)
 _FAILURES_SHARE = 0.25
 _FAILURES_LEAST = 3
+_SLOW_SHARE = 0.1  # of the canaries that ended: a slow one keeps several others from being sent
 
 _REFUSED_S = 600.0
 
@@ -112,7 +113,7 @@ def _failing(scale: float) -> Alert:
         description=(
             f"{share} of the runs of {{{{ $labels.task }}}} for {{{{ $labels.target }}}} that were due have raised an"
             " error, were late, or were skipped because the one before had not ended. What the task watches is seen"
-            " less often than the configuration asks for, or not at all. A server that is down is no failure of a task."
+            " less often than the configuration asks for, or not at all. A server that is down or slow is no failure of a task."
         ),
     )
 
@@ -120,15 +121,21 @@ def _failing(scale: float) -> Alert:
 def _failed(window_s: float) -> str:
     """The share of the runs due that failed, for each task of each Kneewatch, where it is too large.
 
-    Canaries of a server that hangs are skipped, since the one before waits for its timeout: the server's fault.
+    Canaries of a server that hangs or is slow are skipped, since the one before still waits: the server's fault, which
+    is told by its objectives.
     """
     window = duration(window_s)
+    ours = 'traffic="canary"'
+    ended = f'sum by (target) (increase({names.REQUESTS.name}{{{ours},outcome!~"aborted|client_bound"}}[{window}]))'
+    good = f'sum by (target) (increase({names.GOOD_REQUESTS.name}{{{ours},objective="all"}}[{window}]))'
+    slow = f"{ended} * {1 - _SLOW_SHARE:g} > ({good} or {ended} * 0)"
     failures = f"increase({names.TASK_FAILURES.name}[{window}])"
     share = f"{failures} * {names.TASK_INTERVAL.name} / {window_s:g} > {_FAILURES_SHARE:g}"
     down = f"min by (target) (min_over_time({names.TARGET_UP.name}[{window}])) == 0"
     return (
         f"({share} and {failures} > {_FAILURES_LEAST - 0.5:g}\n"
-        f'    unless on (task, target) label_replace({down}, "task", "canary", "", ""))'
+        f'    unless on (task, target) label_replace({down}, "task", "canary", "", "")\n'
+        f'    unless on (task, target) label_replace({slow}, "task", "canary", "", ""))'
     )
 
 

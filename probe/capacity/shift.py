@@ -26,7 +26,10 @@ mann_whitney    the last five against the baseline: p < 0.001 and their median 5
                 day has 365 chances a year, so 0.005 is not rare. Finds what is small and lasts.
 rise            one of the last two, upwards.
 
-A method that has fired stays so until its median is back by more than half the way: one shift, one alert.
+A method that has fired stays so until its median is back by more than half the way: one shift, one alert. After a
+confirmed drop a single run does: one that ends it, and is back as far as a median has to be, ends the others' too, and
+the runs before it are asked no more. The page has told of them; a ticket that came when the page went would tell of a
+capacity that is there again.
 When a drop has been measured twice at once, the night counts with the second run alone: the first was picked for
 being low.
 """
@@ -129,6 +132,9 @@ class _Norm:
     def has_dropped(self, point: _Point) -> bool:
         return point.high - self.fall_from <= math.log(1 - DROP_RATIO)
 
+    def is_back(self, point: _Point) -> bool:
+        return self.fall_from - point.high <= self.stray / 2
+
 
 def _norm(points: Sequence[_Point], *, follows_shift: bool) -> _Norm:
     count, values = len(points), [point.value for point in points]
@@ -203,6 +209,8 @@ class Judge:
         fired, latest = self._fired, self.recent[-1]
         if fired[CONFIRMED_DROP]:
             fired[CONFIRMED_DROP] = latest.high - norm.fall_from <= math.log(1 - DROP_RATIO / 2)
+            if norm.is_back(latest):
+                self.recent = deque([latest], maxlen=_RECENT)
         else:
             fired[CONFIRMED_DROP] = before is not None and norm.has_dropped(before) and norm.has_dropped(latest)
         falls = [norm.fall_from - point.high for point in self.recent]

@@ -11,6 +11,7 @@ from typing import Any
 from kneewatch_command import COMMAND, Finished, kneewatch, start_kneewatch
 from monitor import Sim
 from process import eventually
+from stalls import Stalls
 
 from probe.report.result_json import loads
 
@@ -18,17 +19,23 @@ SMALL = ("--prompt-tokens", "64", "--output-tokens", "16")
 
 
 def _ramp(tiny: Sim, folder: Path, *options: str) -> tuple[dict[str, Any], Finished]:
-    """The result, of up to three runs: one that says its client was too late on this machine is made again."""
+    """The result, of up to five runs: one whose client was too late on this machine is made again."""
     file = folder / "result.json"
-    for _ in range(3):
-        done = kneewatch("ramp", "--base-url", tiny.base_url, *SMALL, *options, "--json", file)
-        assert done.status in (0, 1), done.err
-        assert done.err == ""
-        loads(file.read_text())
-        result: dict[str, Any] = json.loads(file.read_text())
-        if result["steps"] and result["steps"][0]["reason"] != "client_bound":
-            break
+    with Stalls() as stalls:
+        for _ in range(5):
+            done = kneewatch("ramp", "--base-url", tiny.base_url, *SMALL, *options, "--json", file)
+            assert done.status in (0, 1), done.err
+            assert done.err == ""
+            loads(file.read_text())
+            result: dict[str, Any] = json.loads(file.read_text())
+            if not result["steps"] or not _was_late(result["steps"][0]):
+                return result, done
+    assert stalls.too_many, f"client_bound five times, and the machine woke within {stalls.p99_s * 1000:.1f} ms"
     return result, done
+
+
+def _was_late(step: dict[str, Any]) -> bool:
+    return bool(step["reason"] == "client_bound")
 
 
 def _rows(out: str) -> list[str]:
@@ -58,30 +65,33 @@ def test_the_search_ends_with_a_figure_or_with_a_reason(tiny: Sim, tmp_path: Pat
 
 def test_rates_end_where_the_server_does_not_keep_up(tiny: Sim, tmp_path: Path) -> None:
     """It takes some 40 requests/s of this kind."""
-    result, done = _ramp(tiny, tmp_path, "--rates", "10,200", "--step-seconds", "4")
+    result, done = _ramp(tiny, tmp_path, "--rates", "10,200", "--step-seconds", "6")
     assert [step["plan"]["arrivals"]["rate_rps"] for step in result["steps"]] == [10.0, 200.0]
-    assert result["steps"][0]["valid"]
     assert result["steps"][1]["tripped"] == result["stopped"]["reason"]
     assert result["stopped"]["by"] == "guard"
+    assert "stopped:" in done.out
+    assert result["stopped"]["reason"] in done.out
+    if _was_late(result["steps"][0]):
+        assert (done.status, result["capacity"]["requests_per_second"]) == (1, None), "what nobody could measure"
+        assert "invalid: client_bound" in done.out
+        return
+    assert result["steps"][0]["valid"], result["steps"][0]["reason"]
     assert done.status == 0
     assert 5.0 < result["capacity"]["requests_per_second"] < 15.0
     assert result["capacity"]["upper"] == 200.0
-    assert "stopped:" in done.out
-    assert result["stopped"]["reason"] in done.out
 
 
 def test_ctrl_c_ends_the_load_at_once_and_tells_what_was_measured(tiny: Sim, tmp_path: Path) -> None:
-    for attempt in range(3):
-        result = _interrupted(tiny, tmp_path, attempt)
-        if result["steps"][0]["reason"] != "client_bound":
-            break
-    assert result["steps"][0]["valid"]
+    with Stalls() as stalls:
+        steps = (_interrupted(tiny, tmp_path, attempt)["steps"] for attempt in range(5))
+        first = next((each[0] for each in steps if not _was_late(each[0])), None)
+    assert first["valid"] if first else stalls.too_many
 
 
 def _interrupted(tiny: Sim, tmp_path: Path, attempt: int) -> dict[str, Any]:
     """What a run of two steps has told that was interrupted in its second."""
     log, file = tmp_path / f"ramp-{attempt}.log", tmp_path / f"result-{attempt}.json"
-    options = ("--rates", "10,12", "--step-seconds", "4", "--json", file)
+    options = ("--rates", "10,12", "--step-seconds", "6", "--json", file)
     ramp = start_kneewatch("ramp", "--base-url", tiny.base_url, *SMALL, *options, log=log)
     try:
         eventually(lambda: _rows(ramp.tail()), within_s=40, what="the first row, while the run goes on")
