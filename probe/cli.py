@@ -14,22 +14,7 @@ import typer
 
 from alerts.links import RUNBOOKS, Links
 from probe import __version__
-from probe.config import Config, load_config, show
-from probe.config_errors import did_you_mean
 from probe.errors import ConfigError, KneewatchError, TargetError
-from probe.options import (
-    ServerOptions,
-    StepOptions,
-    check_writable,
-    configuration,
-    duration_of,
-    located,
-    one_target,
-    shard_of,
-    share,
-    steps,
-    workload_name,
-)
 from probe.options_out import (
     RulesFormat,
     check_address,
@@ -116,7 +101,9 @@ def run(
 
     from probe.app import App
     from probe.clock import SystemClock
+    from probe.config import load_config
     from probe.logs import configure_logs
+    from probe.options import shard_of
 
     configure_logs()
     ours = shard_of(shard, total_shards)
@@ -148,6 +135,7 @@ def check(
     from probe import slo
     from probe.clock import SystemClock
     from probe.commands import check_target
+    from probe.options import ServerOptions, configuration, located
     from probe.records import Outcome
     from probe.report.record_json import record_json, unmeasured_json
     from probe.report.terminal import canary_words
@@ -250,6 +238,15 @@ def ramp(
     from probe.clock import SystemClock
     from probe.commands import RampRequest, ramp_target
     from probe.load.ramp import Budget
+    from probe.options import (
+        ServerOptions,
+        StepOptions,
+        check_writable,
+        configuration,
+        one_target,
+        steps,
+        workload_name,
+    )
     from probe.report.progress import following
     from probe.report.result_json import dumps
     from probe.report.result_words import result_words
@@ -314,6 +311,7 @@ def forecast(
 
     from probe.clock import SystemClock
     from probe.commands import forecast_target
+    from probe.options import ServerOptions, configuration, duration_of, one_target
     from probe.report.progress import following
     from probe.report.result_json import dumps
     from probe.report.result_words import forecast_words
@@ -346,6 +344,7 @@ def compare(
     from rich.console import Console
 
     from probe.capacity import compare as comparing
+    from probe.options import share
     from probe.report.comparison import comparison_json, comparison_table, comparison_words
     from probe.report.measured_file import read_measured
 
@@ -393,6 +392,7 @@ def dashboards(
     """Write the Grafana dashboards: kneewatch-fleet.json, -target, -capacity and -probe."""
     from dashboards.build import render, write
     from dashboards.preview.chosen import chosen
+    from probe.config import load_config
 
     address = check_address(runbooks, "--runbooks", "https://example.org/runbooks/")
     loaded = load_config(config)
@@ -436,6 +436,7 @@ def alerts(
 ) -> None:
     """Write the Prometheus rules, kneewatch.rules.yml or kneewatch.prometheusrule.yml."""
     from alerts.build import write
+    from probe.config import load_config
 
     links = Links(
         runbooks=check_address(runbooks, "--runbooks", "https://example.org/runbooks/"),
@@ -467,6 +468,8 @@ def sim(
         typer.echo(table(PROFILES.values()))
         return
     if profile not in PROFILES:
+        from probe.config_errors import did_you_mean
+
         hint = did_you_mean(profile, list(PROFILES))
         raise ConfigError(f"--profile {profile}: unknown{hint}; expected one of those that kneewatch sim --list shows")
 
@@ -496,6 +499,8 @@ def demo(
 @config_app.command("check")
 def config_check(config: ConfigFile) -> None:
     """Say whether the configuration is valid."""
+    from probe.config import load_config
+
     loaded = load_config(config)
     names = ", ".join(target.known_as for target in loaded.targets)
     typer.echo(f"{config}: valid; {len(loaded.targets)} target(s): {names}")
@@ -504,12 +509,16 @@ def config_check(config: ConfigFile) -> None:
 @config_app.command("show")
 def config_show(config: ConfigFile) -> None:
     """Print the effective configuration, secrets hidden."""
+    from probe.config import load_config, show
+
     typer.echo(show(load_config(config)), nl=False)
 
 
 @config_app.command("schema")
 def config_schema() -> None:
     """Print the JSON Schema of the configuration."""
+    from probe.config import Config
+
     _print_json(Config.model_json_schema())
 
 

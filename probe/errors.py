@@ -10,7 +10,10 @@ Each ends a command with exit status 2. A failing request is not an error but an
 (records.py): a monitor reports broken servers, it does not break with them.
 """
 
-from probe.records import Outcome
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from probe.records import Outcome
 
 
 class KneewatchError(Exception):
@@ -39,7 +42,7 @@ class TargetError(KneewatchError):
     `reason`: a word for a label, where the metrics page could not be read (server/scrape.py has them all).
     """
 
-    def __init__(self, message: str, outcome: Outcome, reason: str | None = None) -> None:
+    def __init__(self, message: str, outcome: "Outcome", reason: str | None = None) -> None:
         super().__init__(message)
         self.outcome = outcome
         self.reason = reason
