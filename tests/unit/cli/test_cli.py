@@ -64,7 +64,8 @@ def test_the_command_alone_lists_every_command() -> None:
 def test_help_is_quick_because_it_imports_little() -> None:
     code = (
         "import sys; from probe.cli import app; app(['--help'], standalone_mode=False);"
-        "print(sorted({'apscheduler', 'grafanalib', 'uvicorn', 'httpx', 'numpy', 'pydantic', 'yaml'} & set(sys.modules)))"
+        "print(sorted({'apscheduler', 'grafanalib', 'uvicorn', 'httpx', 'numpy', 'pydantic', 'yaml'}"
+        " & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]"
