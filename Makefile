@@ -60,8 +60,8 @@ demo: .venv/.installed ## a stand-in server, the monitor and its pages, for a mi
 # Side by side what only computes; one after the other what has programs beside it, or looks at the clock.
 test: .venv/.installed ## every test; those whose programs are absent are named
 	@status=0; \
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(COMPUTING) || status=$$?; \
-	$(BIN)/python -m pytest tests $(addprefix --ignore ,$(COMPUTING)) || status=$$?; \
+	$(BIN)/python -m pytest --durations 25 $(SIDE_BY_SIDE) $(COMPUTING) || status=$$?; \
+	$(BIN)/python -m pytest --durations 25 tests $(addprefix --ignore ,$(COMPUTING)) || status=$$?; \
 	exit $$status
 
 check: lint ## style, types, import rules and unit tests; a minute or two
@@ -98,7 +98,7 @@ bench-alerts: .venv/.installed ## a made-up month with 20 faults: which are foun
 bench-dashboards: .venv/.installed ## every query of the dashboards on 30 days of 50 targets (ARGS=--quick: a week)
 	@$(BIN)/python -m benchmarks.dashboards $(ARGS)
 
-pictures: .venv/.installed ## draw docs/pictures/dashboard-*.png anew (prometheus and chromium; three minutes)
+pictures: .venv/.installed ## draw docs/pictures anew (prometheus and chromium; three minutes)
 	@PYTHONPATH=tests/integration $(BIN)/python benchmarks/pictures.py --out docs/pictures
 
 generate: .venv/.installed ## write dashboards and rules from the shipped configurations, and docs/metrics.md

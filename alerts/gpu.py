@@ -1,7 +1,8 @@
 """The alerts on the GPUs under a target: XID errors, throttling, memory errors, one that is missing. Pure.
 
-What an exporter does not tell is absent, and blocks nothing. A GPU is told by its UUID and not by the pod that has it:
-the error that ends a pod must not look like another GPU's.
+Only what Kneewatch relays, which has a target: a Prometheus that scrapes dcgm-exporters itself has the same series of
+GPUs that are nobody's here. What an exporter does not tell is absent, and blocks nothing. A GPU is told by its UUID and
+not by the pod that has it: the error that ends a pod must not look like another GPU's.
 """
 
 from alerts import xid
@@ -41,6 +42,10 @@ _UNREAD_SINCE_S = 6 * HOUR_S
 _STEP_S = 300.0
 
 
+def _relayed(name: str, more: str = "") -> str:
+    return f'{names.gpu(name).name}{{target!=""{more}}}'
+
+
 def gpu_group(scale: float = 1.0) -> Group:
     """Of targets whose GPUs are read; `scale` shortens windows and waiting times."""
     rules: list[Recording | Alert] = [_new_xid(scale), _xid(scale, page=True), _xid(scale, page=False)]
@@ -54,11 +59,11 @@ def _new_xid(scale: float) -> Recording:
     A first reading that shows an old one has nothing that it differs from. Where the GPU's pod has died of it, and its
     series with it, the last reading counts. The same number twice cannot be told from once.
     """
-    window, series = duration(_XID_S * scale), names.gpu("DCGM_FI_DEV_XID_ERRORS").name
+    window, series = duration(_XID_S * scale), _relayed("DCGM_FI_DEV_XID_ERRORS")
     last = f"(\n    max by ({_BY}) ({series})\n    or max by ({_BY}) (last_over_time({series}[{window}]))\n  )"
     least, most = (f"{function} by ({_BY}) ({function}_over_time({series}[{window}]))" for function in ("min", "max"))
     return Recording(
-        f"target_gpu_xid:{series}:new{window}",
+        f"target_gpu_xid:{names.gpu('DCGM_FI_DEV_XID_ERRORS').name}:new{window}",
         f'count_values by ({_BY}) ("xid",\n  {last} > 0\n  unless ({least} == {most})\n)',
     )
 
@@ -92,8 +97,8 @@ def _bits(reasons: str, *, capped: bool) -> str:
 def _throttling(scale: float) -> Alert:
     window = duration(_THROTTLE_S * scale)
     step = duration(max(1.0, _SAMPLE_S * scale))
-    reasons = names.gpu("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS").name
-    clock, heat = names.gpu("DCGM_FI_DEV_SM_CLOCK").name, names.gpu("DCGM_FI_DEV_THERMAL_VIOLATION").name
+    reasons = _relayed("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
+    clock, heat = _relayed("DCGM_FI_DEV_SM_CLOCK"), _relayed("DCGM_FI_DEV_THERMAL_VIOLATION")
     slowed, capped = (
         f"max by ({_BY}) (avg_over_time(({_bits(reasons, capped=capped)})[{window}:{step}]))"
         for capped in (False, True)
@@ -102,7 +107,7 @@ def _throttling(scale: float) -> Alert:
     best = f"max_over_time({clock}[{duration(DAY_S * scale)}:{duration(max(1.0, 600 * scale))}])"
     fell = f"max by ({_BY}) (avg_over_time({clock}[{window}])) < {_CAPPED_CLOCK:g} * max by ({_BY}) ({best})"
     clock_now, degrees, watts, limit = (
-        now(f"max({names.gpu(name).name}{{UUID=%q}})", "UUID")
+        now(f"max({_relayed(name, ',UUID=%q')})", "UUID")
         for name in (
             "DCGM_FI_DEV_SM_CLOCK",
             "DCGM_FI_DEV_GPU_TEMP",
@@ -133,8 +138,8 @@ def _memory(scale: float) -> Alert:
         ("double_bit_ecc", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
         ("remapped_rows", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"),
     )
-    kinds = [_as_error(kind, _grown(names.gpu(name).name, window)) for kind, name in grown]
-    failed = f"max by ({_BY}) ({names.gpu('DCGM_FI_DEV_ROW_REMAP_FAILURE').name}) > 0"
+    kinds = [_as_error(kind, _grown(_relayed(name), window)) for kind, name in grown]
+    failed = f"max by ({_BY}) ({_relayed('DCGM_FI_DEV_ROW_REMAP_FAILURE')}) > 0"
     words = (
         '{{ if eq $labels.error "remap_failure" }}a memory row that could not be replaced by a spare one'
         '{{ else if eq $labels.error "remapped_rows" }}memory rows replaced after uncorrectable errors'
@@ -167,7 +172,7 @@ def _as_error(kind: str, expr: str) -> str:
 def _missing(scale: float) -> Alert:
     """By what each Kneewatch counted before; where NVML lists a lost GPU on, by how many still tell a temperature."""
     window, step = duration(_MISSING_S * scale), duration(max(1.0, _STEP_S * scale))
-    listed, heat = names.GPU_COUNT.name, names.gpu("DCGM_FI_DEV_GPU_TEMP").name
+    listed, heat = names.GPU_COUNT.name, _relayed("DCGM_FI_DEV_GPU_TEMP")
     told = f"count without ({', '.join(LABELS)}) ({heat})"
     counted = now(f"max({listed}{{target=%q}})")
     return Alert(

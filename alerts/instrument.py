@@ -113,7 +113,8 @@ def _failing(scale: float) -> Alert:
         description=(
             f"{share} of the runs of {{{{ $labels.task }}}} for {{{{ $labels.target }}}} that were due have raised an"
             " error, were late, or were skipped because the one before had not ended. What the task watches is seen"
-            " less often than the configuration asks for, or not at all. A server that is down or slow is no failure of a task."
+            " less often than the configuration asks for, or not at all. A server that is down or slow is no failure of"
+            " a task."
         ),
     )
 

@@ -1,12 +1,12 @@
-"""The pictures of the dashboards in docs/pictures, made again by one command.
+"""The pictures in docs/pictures, of the dashboards and of Kneewatch's own pages, made again by one command.
 
     PYTHONPATH=tests/integration python benchmarks/pictures.py --out docs/pictures [--seconds 110]
 
-In: nothing. Out: dashboard-fleet.png, -target, -capacity and -probe. Six stand-ins (made-up timings) with users that
-come and go are watched by `kneewatch run` and scraped by a real Prometheus with our rules, their windows scaled to
-minutes. One has too small a KV cache for its users, one dies. `kneewatch dashboards --preview` then asks
-that Prometheus, and Chromium takes the pictures. The figures of the fortnight before are copies of one run's, a few
-percent apart; the GPUs are a recorded page of dcgm-exporter's.
+In: nothing. Out: dashboard-fleet.png, -target, -capacity and -probe; page-status.png and page-target.png, as they are
+in that minute. Six stand-ins (made-up timings) with users that come and go are watched by `kneewatch run` and scraped
+by a real Prometheus with our rules, their windows scaled to minutes. One has too small a KV cache for its users, one
+dies. `kneewatch dashboards --preview` then asks that Prometheus, and Chromium takes the pictures. The figures of the
+fortnight before are copies of one run's, a few percent apart; the GPUs are a recorded page of dcgm-exporter's.
 """
 
 import argparse
@@ -75,18 +75,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=110.0, help="how long users come and go")
     parser.add_argument("--pages", type=Path, help="keep the pages in this folder too")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kneewatch-pictures-") as folder:
-        pages = _pages(Path(folder), given.seconds)
+    with tempfile.TemporaryDirectory(prefix="kneewatch-pictures-") as folder, Browser("chromium") as browser:
+        browser.screen(_WIDTH, 900)
         given.out.mkdir(parents=True, exist_ok=True)
-        with Browser("chromium") as browser:
-            browser.screen(_WIDTH, 900)
-            for page in pages:
-                print(_picture(browser, page, given.out))
+        for page in _pages(Path(folder), given.seconds, partial(_picture_of_own, browser, given.out)):
+            print(_picture(browser, page, given.out))
         if given.pages:
-            shutil.copytree(pages[0].parent, given.pages, dirs_exist_ok=True)
+            shutil.copytree(Path(folder) / "out", given.pages, dirs_exist_ok=True)
 
 
-def _pages(folder: Path, seconds: float) -> Sequence[Path]:
+def _pages(folder: Path, seconds: float, draw: Callable[[str, str], None]) -> Sequence[Path]:
+    """The dashboards' pages; `draw` gets the name and the address of each page of Kneewatch's own while it runs."""
     with ExitStack() as running:
         # What it starts is killed with its thread, so that has to last.
         starter = running.enter_context(ThreadPoolExecutor(1))
@@ -105,6 +104,8 @@ def _pages(folder: Path, seconds: float) -> Sequence[Path]:
         ask = partial(kneewatch, "dashboards", "-c", monitor.config_file, "-o", folder / "out", *options)
         done = asyncio.run(_use(sims, seconds, ask, starter))
         assert done.status == 0, done.err
+        draw("page-status", monitor.base_url)
+        draw("page-target", f"{monitor.base_url}/targets/{_SHOWN}")
     return sorted((folder / "out").glob("*.html"))
 
 
@@ -194,9 +195,18 @@ def _picture(browser: Browser, page: Path, out: Path) -> str:
     browser.open(page.as_uri())
     for place in _CLOSED.get(name, ()):
         browser.evaluate(f"document.querySelectorAll('details.row')[{place}]?.removeAttribute('open')")
+    return _taken(browser, out / f"dashboard-{name}.png")
+
+
+def _picture_of_own(browser: Browser, out: Path, name: str, address: str) -> None:
+    browser.open(address)
+    print(_taken(browser, out / f"{name}.png"))
+
+
+def _taken(browser: Browser, file: Path) -> str:
+    """Of the page that is open, whole, once it has drawn itself."""
     browser.evaluate("new Promise((done) => setTimeout(done, 500))")
     assert not browser.complaints, browser.complaints
-    file = out / f"dashboard-{name}.png"
     browser.picture(file)
     file.write_bytes(_smaller(browser, file.read_bytes()))
     return f"{file}: {file.stat().st_size / 1000:.0f} kB"
