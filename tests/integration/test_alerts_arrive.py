@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from faulty_sim import FaultySim
-from kneewatch_command import kneewatch
+from kneewatch_command import kneewatch, measured
 from monitor import Monitor
 from process import eventually
 from real_alertmanager import Notice, RealAlertmanager, Receiver
@@ -160,7 +160,7 @@ def _remember(config: dict[str, object], folder: Path) -> Path:
     """A store in which the knee of today was found in each of the last twelve nights."""
     file, found = folder / "kneewatch.yml", folder / "found.json"
     file.write_text(yaml.safe_dump(config))
-    done = kneewatch("ramp", "-c", file, "--target", "knee", "--json", found, "--workers", "1")
+    done = measured("ramp", "-c", file, "--target", "knee", "--json", found, "--workers", "1")
     assert done.status == 0, done.out + done.err
     result, now = loads(found.read_text()), datetime.now(UTC)
     store = Store(folder / "kneewatch.db")

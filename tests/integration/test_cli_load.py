@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kneewatch_command import kneewatch, start_kneewatch
+from kneewatch_command import kneewatch, measured, start_kneewatch
 from monitor import Sim
 from process import eventually
 
@@ -33,14 +33,14 @@ def test_the_stand_in_says_where_it_is_and_ends_cleanly(tmp_path: Path) -> None:
 
 
 def test_check_of_an_address_alone(tiny: Sim) -> None:
-    done = kneewatch("check", "--base-url", tiny.base_url)
+    done = measured("check", "--base-url", tiny.base_url)
     assert done.status == 0, done.err + done.out
     assert "target (stand-in): ok" in done.out
     assert "256 + 128 tokens" in done.out
 
 
 def test_check_as_json_is_a_list_also_for_one_server(tiny: Sim) -> None:
-    done = kneewatch("check", "--base-url", f"{tiny.base_url}/v1/", "--api", "chat", "--json")
+    done = measured("check", "--base-url", f"{tiny.base_url}/v1/", "--api", "chat", "--json")
     assert done.status == 0, done.err
     (answer,) = json.loads(done.out)
     assert (answer["target"], answer["model"], answer["outcome"]) == ("target", "stand-in", "ok")
@@ -54,7 +54,7 @@ def test_check_as_json_lists_the_targets_that_could_not_be_measured_too(tiny: Si
     dead = "http://127.0.0.1:9"
     targets = [{"name": "up", "base_url": tiny.base_url}, {"name": "down", "base_url": dead}]
     file.write_text(yaml.safe_dump({"targets": targets}))
-    done = kneewatch("check", "-c", file, "--json")
+    done = measured("check", "-c", file, "--json")
     assert done.status == 2
     (error,) = done.err.splitlines()
     assert error.startswith(f"kneewatch: down: {dead}")
@@ -70,18 +70,18 @@ def test_check_as_json_lists_the_targets_that_could_not_be_measured_too(tiny: Si
 
 
 def test_check_of_a_configuration_asks_every_target_and_ends_with_1_when_one_missed(config: Path) -> None:
-    done = kneewatch("check", "-c", config, "--json")
+    done = measured("check", "-c", config, "--json")
     assert done.status == 1, done.err
     answers = json.loads(done.out)
     assert [(a["target"], a["met"]["all"]) for a in answers] == [("a", True), ("b", False)]
-    only = kneewatch("check", "-c", config, "--target", "b")
+    only = measured("check", "-c", config, "--target", "b")
     assert only.status == 1
     assert "missed ttft" in only.out
 
 
 def test_ramp_prints_the_table_and_writes_the_result(tiny: Sim, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
-    done = kneewatch(
+    done = measured(
         *("ramp", "--base-url", tiny.base_url, "--concurrency", "1,2", "--requests-per-step", "25", "--ttft", "5s"),
         *("--prompt-tokens", "8", "--output-tokens", "3", "--tpot", "5s", "--json", file),
     )
@@ -100,7 +100,7 @@ def test_ramp_prints_the_table_and_writes_the_result(tiny: Sim, tmp_path: Path) 
 
 def test_a_ramp_that_finds_no_knee_ends_with_1_and_still_writes(tiny: Sim, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
-    done = kneewatch(
+    done = measured(
         *("ramp", "--base-url", tiny.base_url, "--concurrency", "4", "--requests-per-step", "25", "--ttft", "1ms"),
         *("--prompt-tokens", "8", "--output-tokens", "3", "--tpot", "5s", "--json", file),
     )
@@ -118,7 +118,7 @@ def test_a_ramp_keeps_to_its_budget_of_seconds(tiny: Sim) -> None:
 
 def test_a_ramp_takes_rates_and_writes_an_open_loop(tiny: Sim, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
-    done = kneewatch(
+    done = measured(
         *("ramp", "--base-url", tiny.base_url, "--rates", "20,40", "--requests-per-step", "25", "--ttft", "5s"),
         *("--prompt-tokens", "8", "--output-tokens", "3", "--tpot", "5s", "--json", file),
     )

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from growing_page import growing_page
-from kneewatch_command import kneewatch
+from kneewatch_command import kneewatch, measured
 from monitor import Monitor, Sim
 from process import eventually, free_port
 from real_prometheus import RealPrometheus
@@ -148,13 +148,13 @@ def _a_fortnight_of_results(config: Path, folder: Path) -> None:
     """One run, and the same again on each of the days before: figures, a baseline, and a forecast."""
     file = folder / "result.json"
     short = ("--concurrency", "1,2", "--step-seconds", "1", "--requests-per-step", "20")
-    done = kneewatch("ramp", "-c", config, "--target", WORKS, *short, "--json", file)
+    done = measured("ramp", "-c", config, "--target", WORKS, *short, "--json", file)
     assert done.status == 0, done.err
-    measured = loads(file.read_text())
+    result = loads(file.read_text())
     store = Store(folder / "kneewatch.db")
     for days in range(14, 0, -1):
-        store.add(_made(measured, days, bottleneck="kv_cache"))
-    store.add(_made(measured, 1, mode="forecast", bottleneck="memory_bandwidth"))
+        store.add(_made(result, days, bottleneck="kv_cache"))
+    store.add(_made(result, 1, mode="forecast", bottleneck="memory_bandwidth"))
     store.close()
 
 

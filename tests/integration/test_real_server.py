@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from kneewatch_command import Finished, kneewatch
+from kneewatch_command import Finished, kneewatch, measured
 from process import eventually
 from real_vllm import MODEL, RealVllm
 
@@ -21,7 +21,7 @@ OVERLOAD = ("--concurrency", "24", "--prompt-tokens", "128", "--output-tokens", 
 
 
 def test_an_address_alone_is_enough_for_a_canary(vllm: RealVllm) -> None:
-    done = kneewatch("check", "--base-url", vllm.base_url, "--json")
+    done = measured("check", "--base-url", vllm.base_url, "--json")
     assert done.status in (0, 1), done.err  # a busy machine may miss the objectives
     assert MODEL in done.out
     assert '"ok"' in done.out
