@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urljoin
 
 import yaml
 from pydantic import Discriminator, Field, SecretStr, Tag, TypeAdapter, ValidationError, model_validator
@@ -50,6 +51,7 @@ from probe.config_values import (
     arm,
     default_duration,
 )
+from probe.config_web import HostName, web_problems
 from probe.errors import ConfigError
 from probe.records import Api, Objective, Objectives
 from probe.words import one_line
@@ -264,6 +266,8 @@ class TemplateConfig(WatchConfig, Discovered):
         """One that was found. Raises ValueError where it has no address that can be watched."""
         fields = {name: getattr(self, name) for name in WatchConfig.model_fields}
         address = _ADDRESS.validate_python(base_url)
+        if self.discover.metrics_path is not None:
+            fields["metrics_url"] = urljoin(address, self.discover.metrics_path)
         # Not validated again: the files of its secrets are named once, and its name has a slash that no file can give.
         return TargetConfig.model_construct(**{**fields, "name": f"{self.name}/{found_id}", "base_url": address})
 
@@ -300,6 +304,7 @@ class Config(Section):
 
     listen: Listen = "127.0.0.1:9876"
     web_config_file: Path | None = None
+    web_allowed_hosts: tuple[HostName, ...] = ()
     prometheus: PrometheusConfig | None = None
     store: StoreConfig = StoreConfig()
     lock_dir: Path | None = None
@@ -402,7 +407,7 @@ def config_hash(config: Config) -> str:
 def _dangling(config: Config, raw: object) -> list[str]:
     """Names that point nowhere, names given twice, and files that are not there."""
     problems = [problem for i, t in enumerate(config.targets) for problem in _target_problems(i, t, config, raw)]
-    problems += _web_problems(config.web_config_file, raw)
+    problems += web_problems(config.web_config_file, raw)
     if config.lease is not None and importlib.util.find_spec("lightkube") is None:
         problems.append("lease: the package lightkube is not installed; pip install 'kneewatch[k8s]'")
     if config.lock_dir is not None and (words := folder_problem(config.lock_dir)):
@@ -422,21 +427,6 @@ def _dangling(config: Config, raw: object) -> list[str]:
                 f" {workload.prompt_tokens} tokens; make it smaller"
             )
     return problems
-
-
-def _web_problems(file: Path | None, raw: object) -> list[str]:
-    """What is wrong with the web configuration file, so that it is known before a restart."""
-    from probe.web.config import load_web_config  # noqa: PLC0415 - it takes what it is made of from here
-
-    if file is None:
-        return []
-    if words := file_problem(file):
-        return [f"web_config_file: {shown(['web_config_file'], raw)} {words}"]
-    try:
-        load_web_config(file)
-    except ConfigError as error:
-        return [f"web_config_file: {line}" for line in str(error).splitlines()]
-    return []
 
 
 def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> list[str]:

@@ -48,7 +48,7 @@ def _port(value: object) -> object:
         return int(value)
     if isinstance(value, str) and _PORT_NAME.fullmatch(value):
         return value
-    raise ValueError("expected a port: its number, or the name that the container gives it")
+    raise ValueError("expected a port: its number, or the name that the container or the Service gives it")
 
 
 def _service(text: str) -> str:
@@ -84,12 +84,21 @@ def _files(text: str) -> str:
     return text
 
 
+def _is_path(text: str) -> bool:
+    return text.startswith("/") and urlsplit(text).path == text and text.isprintable() and " " not in text
+
+
 def _path(text: str) -> str:
     """As in base_url: what the API's own paths begin with is not part of it."""
-    parts = urlsplit(text)
-    if text and (not text.startswith("/") or parts.path != text or not text.isprintable() or " " in text):
+    if text and not _is_path(text):
         raise ValueError("expected a path such as /qwen")
     return text.rstrip("/").removesuffix("/v1")
+
+
+def _metrics_path(text: str) -> str:
+    if not _is_path(text):
+        raise ValueError("expected a path such as /metrics")
+    return text
 
 
 def _a_second_at_least(seconds: float) -> float:
@@ -105,6 +114,7 @@ HostName = Annotated[str, AfterValidator(_host)]
 FilePattern = Annotated[str, AfterValidator(_files)]
 RegistryUrl = Annotated[str, AfterValidator(_registry_url)]
 UrlPath = Annotated[str, AfterValidator(_path)]
+MetricsPath = Annotated[str, AfterValidator(_metrics_path)]
 PortNumber = Annotated[int, Field(ge=1, le=_MAX_PORT), NotASwitch]
 Port = Annotated[
     int | str,
@@ -120,13 +130,15 @@ Interval = Annotated[Duration, AfterValidator(_a_second_at_least)]
 
 
 class KubernetesDiscovery(Section):
-    """Pods of a namespace, by their labels; `namespace` None: our own, or that of the kubeconfig's context.
+    """Pods of a namespace, by their labels, or a Service's endpoints, by its name.
 
-    `service`: the Service before them as one more target, NAME or NAME:PORT.
+    `namespace` None: our own, or that of the kubeconfig's context. `service`: the Service before them as one more
+    target, NAME or NAME:PORT.
     """
 
     namespace: ObjectName | None = None
-    selector: Selector
+    selector: Selector | None = None
+    endpoints: ObjectName | None = None
     port: Port
     service: ServiceAddress | None = None
 
@@ -165,6 +177,7 @@ class DiscoverConfig(Section):
     http: HttpDiscovery | None = None
     scheme: Literal["http", "https"] = "http"
     path: UrlPath = ""
+    metrics_path: MetricsPath | None = None
 
     @property
     def kinds(self) -> list[str]:
@@ -188,10 +201,14 @@ def _pod_problems(discover: DiscoverConfig, written: Callable[[str], str]) -> It
         return
     if importlib.util.find_spec("lightkube") is None:
         yield "kubernetes: the package lightkube is not installed; pip install 'kneewatch[k8s]'"
+    if pods.selector is None and pods.endpoints is None:
+        yield "kubernetes: nothing says which; add selector, labels of pods, or endpoints, a Service's name"
+    elif pods.selector is not None and pods.endpoints is not None:
+        yield "kubernetes: selector and endpoints are both set; keep one, and write another target for the other"
     if pods.service is not None and isinstance(pods.port, str) and ":" not in pods.service:
         yield (
             f"kubernetes.service: {written('discover.kubernetes.service')} has no port, and the pods' is a name, which"
-            f" the Service does not know; write its port, such as {pods.service}:80"
+            f" does not tell the Service's; write its port, such as {pods.service}:80"
         )
 
 

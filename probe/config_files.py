@@ -20,9 +20,11 @@ def file_problem(file: Path) -> str | None:
 
 def folder_problem(folder: Path) -> str | None:
     """Of a folder to write to."""
-    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
-        return None
-    return "is no folder that can be written; create it, or mend the path"
+    try:
+        usable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    except (OSError, ValueError):  # one above it cannot be looked into, or the name is none
+        usable = False
+    return None if usable else "is no folder that can be written; create it, or mend the path"
 
 
 def authorities_problem(file: Path) -> str | None:

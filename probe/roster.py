@@ -51,14 +51,23 @@ class Roster:
         self._found: dict[str, tuple[Found, ...]] = {}
 
     def configured(self, config: Config) -> None:
-        """Another configuration; what a discovery has found that it still has stands."""
+        """Another configuration. What a discovery has found stands while it is the same one.
+
+        Of another one under the same name it goes at once: whether its servers are still to be watched, and may be sent
+        the template's `api_key`, is for the new one to say, and that may never be asked.
+        """
+        before = {template.name: template.discover for template in self._config.templates}
         self._config = config
-        names = {template.name for template in config.templates}
-        self._found = {name: found for name, found in self._found.items() if name in names}
+        same = {template.name for template in config.templates if template.discover == before.get(template.name)}
+        self._found = {name: found for name, found in self._found.items() if name in same}
 
     def found(self, discovery: str, servers: tuple[Found, ...]) -> None:
         """All that a discovery has found."""
         self._found[discovery] = servers
+
+    def count(self, discovery: str) -> int:
+        """How many servers it has found, also those of other shards."""
+        return len(self._found.get(discovery, ()))
 
     def wanted(self) -> Mapping[str, Wanted]:
         """What is to be watched, by name, in the configuration's order. Sets `left_out`."""
@@ -96,8 +105,9 @@ class Roster:
 def _hold(server: Found) -> str | None:
     """Why no load may begin on it now."""
     if server.rolling:
-        return "a rollout is under way"
-    return None if server.ready else "the pod is not ready"
+        known = server.revision is not None
+        return "a rollout is under way" if known else "servers of its Service come or go"
+    return None if server.ready else "the server is not ready"
 
 
 def _is_gateway(template: TemplateConfig, server: Found) -> bool:

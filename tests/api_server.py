@@ -1,4 +1,4 @@
-"""A Kubernetes API server on loopback, as far as discovery and locks ask one: pods and leases.
+"""A Kubernetes API server on loopback, as far as discovery and locks ask one: pods, EndpointSlices and leases.
 
 It keeps what a real one keeps: one growing resourceVersion, a history that can be compacted, pages that are of one
 version, updates that are refused unless they know the newest version. And it fails as real ones do: connections cut,
@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+_VERBS = {"POST": "create", "PUT": "update", "DELETE": "delete"}
 NAMESPACE = "serving"
 ACCOUNT = "system:serviceaccount:monitoring:kneewatch"
+GROUPS = {"pods": "", "endpointslices": "discovery.k8s.io", "leases": "coordination.k8s.io"}
+KINDS = {"Pod": "pods", "EndpointSlice": "endpointslices"}  # what can be listed and watched
 Object = dict[str, Any]
 
 
@@ -38,6 +41,8 @@ def pod(
 ) -> Object:
     """A pod as kubelets report it. `padding`: bytes of what else stands in one."""
     found: Object = {
+        "kind": "Pod",
+        "apiVersion": "v1",
         "metadata": {
             "name": name,
             "namespace": NAMESPACE,
@@ -70,8 +75,42 @@ def pod(
     return found
 
 
+def endpoint(address: str, pod: str = "", *, uid: str = "", zone: str = "zone-a", **conditions: bool | None) -> Object:
+    """An endpoint of a slice. `pod`: the one that it is; "": it is none. A condition that is not given is left out."""
+    found: Object = {"addresses": [address], "conditions": conditions, "nodeName": "node-0", "zone": zone}
+    if pod:
+        found["targetRef"] = {"kind": "Pod", "namespace": NAMESPACE, "name": pod, "uid": uid or f"uid-of-{pod}"}
+    return found
+
+
+def endpoint_slice(
+    name: str,
+    *endpoints: Object,
+    service: str = "qwen",
+    family: str = "IPv4",
+    ports: list[Object] | None = None,
+    padding: int = 0,
+) -> Object:
+    """A slice as the controller for Services with a selector writes them, and people for those without."""
+    return {
+        "kind": "EndpointSlice",
+        "apiVersion": "discovery.k8s.io/v1",
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "uid": f"uid-of-{name}",
+            "labels": {"kubernetes.io/service-name": service},
+            "annotations": {"filler": "x" * padding},
+        },
+        "addressType": family,
+        "endpoints": list(endpoints),
+        "ports": [{"name": "http", "port": 8000, "protocol": "TCP"}] if ports is None else ports,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
+    resource: str
     version: int
     kind: str
     before: Object | None
@@ -80,6 +119,7 @@ class Change:
 
 @dataclass(eq=False, slots=True)
 class Watcher:
+    resource: str
     selector: str
     lines: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)  # None: the end
 
@@ -92,7 +132,7 @@ class ApiServer:
         self.port = 0
         self.version = 100
         self.compacted = 0
-        self.pods: dict[str, Object] = {}
+        self.kept: dict[str, dict[str, Object]] = {resource: {} for resource in KINDS.values()}
         self.leases: dict[str, Object] = {}
         self.changes: list[Change] = []
         self.watchers: set[Watcher] = set()
@@ -109,20 +149,24 @@ class ApiServer:
         self._connections: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def pods(self) -> dict[str, Object]:
+        return self.kept["pods"]
+
     def put(self, new: Object) -> None:
-        """A pod that is new or changed."""
-        name = new["metadata"]["name"]
-        before = self.pods.get(name)
-        self._change("ADDED" if before is None else "MODIFIED", before, new)
-        self.pods[name] = new
+        """A pod or a slice that is new or changed."""
+        resource, name = KINDS[new["kind"]], new["metadata"]["name"]
+        before = self.kept[resource].get(name)
+        self._change(resource, "ADDED" if before is None else "MODIFIED", before, new)
+        self.kept[resource][name] = new
 
-    def delete(self, name: str) -> None:
-        self._change("DELETED", self.pods[name], deepcopy(self.pods.pop(name)))
+    def delete(self, name: str, resource: str = "pods") -> None:
+        self._change(resource, "DELETED", self.kept[resource][name], deepcopy(self.kept[resource].pop(name)))
 
-    def bookmark(self, kind: str = "Pod") -> None:
+    def bookmark(self) -> None:
         """Tells all watchers the newest version, as a real one does every minute or so."""
         self.version += 1
-        event = {"type": "BOOKMARK", "object": {"kind": kind, "metadata": {"resourceVersion": str(self.version)}}}
+        event = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self.version)}}}
         self.tell(json.dumps(event).encode())
 
     def error(self, code: int, message: str) -> None:
@@ -165,8 +209,8 @@ class ApiServer:
         self.url = f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
 
     def lists(self) -> int:
-        """How often pods were listed."""
-        return sum("/pods?" in one and "watch=true" not in one for one in self.asked)
+        """How often pods or slices were listed, page by page."""
+        return sum("limit=" in one and "/leases" not in one for one in self.asked)
 
     def watches(self) -> int:
         """How often they were watched. Of those the `watchers` may be fewer, and one whose client has gone more."""
@@ -183,13 +227,13 @@ class ApiServer:
         path.write_text(json.dumps(config))
         return path
 
-    def _change(self, kind: str, before: Object | None, after: Object) -> None:
+    def _change(self, resource: str, kind: str, before: Object | None, after: Object) -> None:
         self.version += 1
         after["metadata"]["resourceVersion"] = str(self.version)
-        change = Change(self.version, kind, before, after)
+        change = Change(resource, self.version, kind, before, after)
         self.changes.append(change)
         for watcher in self.watchers:
-            if (line := _event(change, watcher.selector)) is not None:
+            if (line := _event(change, watcher)) is not None:
                 watcher.lines.put_nowait(line)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -221,15 +265,23 @@ class ApiServer:
         parts = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         match parts.path.strip("/").split("/"):
-            case ["api", "v1", "namespaces", namespace, "pods"] if method == "GET":
-                if (refused := self._refusal("watch" if "watch" in query else "list", "pods", namespace)) is not None:
+            case ["api", "v1", "namespaces", namespace, "pods" as resource] | [
+                "apis",
+                "discovery.k8s.io",
+                "v1",
+                "namespaces",
+                namespace,
+                "endpointslices" as resource,
+            ] if method == "GET":
+                verb = "watch" if "watch" in query else "list"
+                if (refused := self._refusal(verb, resource, namespace)) is not None:
                     _write(writer, 403, refused)
-                elif "watch" in query:
-                    await self._watch(writer, query)
+                elif verb == "watch":
+                    await self._watch(writer, resource, query)
                 else:
-                    _write(writer, *self._list(query))
+                    _write(writer, *self._list(resource, query))
             case ["apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases", *name]:
-                verb = {"GET": "get", "POST": "create", "PUT": "update"}[method]
+                verb = {"GET": "get" if name else "list", **_VERBS}[method]
                 if (refused := self._refusal(verb, "leases", namespace)) is not None:
                     _write(writer, 403, refused)
                 else:
@@ -241,34 +293,34 @@ class ApiServer:
     def _refusal(self, verb: str, resource: str, namespace: str) -> Object | None:
         if f"{verb} {resource}" not in self.forbidden:
             return None
-        group = "coordination.k8s.io" if resource == "leases" else ""
-        what = f'resource "{resource}" in API group "{group}" in the namespace "{namespace}"'
+        what = f'resource "{resource}" in API group "{GROUPS[resource]}" in the namespace "{namespace}"'
         return _status(403, f'{resource} is forbidden: User "{ACCOUNT}" cannot {verb} {what}')
 
-    def _list(self, query: dict[str, str]) -> tuple[int, Object]:
+    def _list(self, resource: str, query: dict[str, str]) -> tuple[int, Object]:
         """One page; the token of the next one says which version the pages are of."""
         version, first = self.version, 0
         if "continue" in query:
             version, first = (int(part) for part in query["continue"].split("-"))
             if version < self.compacted:
                 return 410, _status(410, "The provided continue parameter is too old")
-        found = [one for name, one in sorted(self.pods.items()) if _matches(query.get("labelSelector", ""), one)]
+        there = sorted(self.kept[resource].items())
+        found = [one for name, one in there if _matches(query.get("labelSelector", ""), one)]
         last = first + int(query.get("limit", len(found)))
         meta = {"resourceVersion": str(version)} | ({"continue": f"{version}-{last}"} if last < len(found) else {})
-        return 200, {"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": found[first:last]}
+        return 200, {"kind": "List", "metadata": meta, "items": found[first:last]}
 
-    async def _watch(self, writer: asyncio.StreamWriter, query: dict[str, str]) -> None:
+    async def _watch(self, writer: asyncio.StreamWriter, resource: str, query: dict[str, str]) -> None:
         since = int(query["resourceVersion"])
         too_old = _status(410, f"too old resource version: {since} ({self.version})")
         if since < self.compacted and self.gone_as_status:
             _write(writer, 410, too_old)
             return
-        watcher = Watcher(query.get("labelSelector", ""))
+        watcher = Watcher(resource, query.get("labelSelector", ""))
         if since < self.compacted:
             watcher.lines.put_nowait(json.dumps({"type": "ERROR", "object": too_old}).encode() + b"\n")
             watcher.lines.put_nowait(None)
         for change in self.changes:
-            if change.version > since and (line := _event(change, watcher.selector)) is not None:
+            if change.version > since and (line := _event(change, watcher)) is not None:
                 watcher.lines.put_nowait(line)
         if self.ends_watches:
             watcher.lines.put_nowait(None)
@@ -286,9 +338,16 @@ class ApiServer:
             self.watchers.discard(watcher)
 
     def _lease(self, verb: str, name: str, body: bytes) -> tuple[int, Object]:
+        if verb == "list":
+            return 200, {"kind": "LeaseList", "metadata": {}, "items": [*self.leases.values()]}
         if verb == "get":
             return (200, self.leases[name]) if name in self.leases else (404, _not_found(name))
+        return self._write_lease(verb, name, body)
+
+    def _write_lease(self, verb: str, name: str, body: bytes) -> tuple[int, Object]:
         new = json.loads(body)
+        if verb == "delete":
+            return self._delete_lease(name, new["preconditions"])
         name = name or new["metadata"]["name"]
         old = self.leases.get(name)
         if verb == "create" and old is not None:
@@ -298,9 +357,19 @@ class ApiServer:
         if old is not None and new["metadata"].get("resourceVersion") != old["metadata"]["resourceVersion"]:
             return 409, _status(409, f'Operation cannot be fulfilled on leases "{name}": the object has been modified')
         self.version += 1
-        new["metadata"] |= {"resourceVersion": str(self.version), "name": name, "uid": f"uid-of-{name}"}
+        uid = old["metadata"]["uid"] if old is not None else f"{name}-of-{self.version}"
+        new["metadata"] |= {"resourceVersion": str(self.version), "name": name, "uid": uid}
         self.leases[name] = new
         return (201 if verb == "create" else 200), new
+
+    def _delete_lease(self, name: str, only: dict[str, str]) -> tuple[int, Object]:
+        if name not in self.leases:
+            return 404, _not_found(name)
+        meta = self.leases[name]["metadata"]
+        if (only["uid"], only["resourceVersion"]) != (meta["uid"], meta["resourceVersion"]):
+            return 409, _status(409, f'Operation cannot be fulfilled on leases "{name}": a precondition failed')
+        del self.leases[name]
+        return 200, {"kind": "Status", "status": "Success"}
 
 
 @asynccontextmanager
@@ -320,10 +389,12 @@ def _write(writer: asyncio.StreamWriter, status: int, body: Object) -> None:
     writer.write(head.encode() + content)
 
 
-def _event(change: Change, selector: str) -> bytes | None:
-    """The change as this watcher sees it: a pod that has lost its labels is gone, one that has got them is new."""
-    was = change.before is not None and _matches(selector, change.before)
-    is_there = change.kind != "DELETED" and _matches(selector, change.after)
+def _event(change: Change, watcher: Watcher) -> bytes | None:
+    """The change as this watcher sees it: what has lost its labels is gone, what has got them is new."""
+    if change.resource != watcher.resource:
+        return None
+    was = change.before is not None and _matches(watcher.selector, change.before)
+    is_there = change.kind != "DELETED" and _matches(watcher.selector, change.after)
     if not was and not is_there:
         return None
     kind = ("MODIFIED" if was else "ADDED") if is_there else "DELETED"

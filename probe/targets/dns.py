@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from probe.config_discover import DnsDiscovery
 from probe.targets.following import AskError, Told, polled
-from probe.targets.found import Found, State, state_of
+from probe.targets.found import Found, State, authority, state_of
 
 if TYPE_CHECKING:
     from dns.asyncresolver import Resolver
@@ -69,8 +69,8 @@ class DnsSource:
             host, port = str(record.address), self._port  # type: ignore[attr-defined]
         if not host:
             return None
-        authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        return Found(id=authority, base_url=f"{self._scheme}://{authority}{self._path}")
+        where = authority(host, port)
+        return Found(id=where, base_url=f"{self._scheme}://{where}{self._path}")
 
 
 def _words(error: Exception) -> str:

@@ -20,10 +20,12 @@ class Found:
     """One server.
 
     `id` is unique within its discovery and stays while the server is the same: a pod's name, a Service's, or HOST:PORT.
-    `labels`: a pod's, or those of a target group but for what begins with two underscores; {} for DNS and a Service.
-    `revision`: what a rollout changes: a pod's pod-template-hash, else its controller-revision-hash.
-    `rolling`: whether pods of two revisions of its workload are there, ready or not: one replaces the other.
-    `ready`: False for a pod that has been ready and is not any more; one that never was is not found at all.
+    `labels`: a pod's, an EndpointSlice's with its endpoint's `zone` and `node`, or those of a target group but for what
+    begins with two underscores; {} for DNS and a Service.
+    `revision`: what a rollout changes: a pod's pod-template-hash, else its controller-revision-hash; None: not known.
+    `rolling`: whether pods of two revisions of its workload are there, ready or not: one replaces the other. Of a
+    Service's endpoints, whose revision is not known: whether one of them comes or goes.
+    `ready`: False for what has been ready and is not any more; one that never was is not found at all.
     """
 
     id: str
@@ -55,3 +57,8 @@ def state_of(found: Iterable[Found]) -> State:
     for one in found:
         by_id.setdefault(one.id, one)
     return tuple(by_id[name] for name in sorted(by_id))
+
+
+def authority(host: str, port: int) -> str:
+    """HOST:PORT, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

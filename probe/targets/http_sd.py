@@ -50,7 +50,7 @@ class HttpSource:
                 self._client = httpx.AsyncClient(timeout=_TIMEOUT_S, verify=verify, trust_env=False)
             async with asyncio.timeout(_TIMEOUT_S):
                 body = await self._body(self._client)
-            found, left_out = groups.read(json.loads(body), self._scheme, self._path)
+            found, left_out = await asyncio.to_thread(self._read, body)
         except TimeoutError:
             raise self._failure(f"it has not answered within {_TIMEOUT_S:g} s") from None
         except httpx.HTTPError as error:
@@ -62,6 +62,9 @@ class HttpSource:
         else:
             self._told.well()
         return found
+
+    def _read(self, body: bytes) -> tuple[State, list[str]]:
+        return groups.read(json.loads(body), self._scheme, self._path)
 
     def _failure(self, words: str) -> AskError:
         return AskError(f"{self._shown}: {words}; what it listed before holds")

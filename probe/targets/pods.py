@@ -11,23 +11,10 @@ from dataclasses import replace
 
 import msgspec
 
-from probe.targets.found import Found, State, state_of
+from probe.targets.found import Found, State, authority, state_of
+from probe.targets.objects import Object
 
 REVISIONS = ("pod-template-hash", "controller-revision-hash")
-
-
-class Owner(msgspec.Struct):
-    kind: str = ""
-    name: str = ""
-
-
-class Meta(msgspec.Struct, rename="camel"):
-    name: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    deletion_timestamp: str | None = None
-    labels: dict[str, str] | None = None
-    owner_references: list[Owner] | None = None
 
 
 class Port(msgspec.Struct, rename="camel"):
@@ -55,10 +42,9 @@ class PodStatus(msgspec.Struct):
     conditions: list[Condition] | None = None
 
 
-class Pod(msgspec.Struct):
+class Pod(Object, kw_only=True):
     """What we read of one."""
 
-    metadata: Meta
     spec: Spec = msgspec.field(default_factory=Spec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
@@ -151,10 +137,9 @@ class Pods:
         if (port := pod.port(self._port)) is None:
             self._no_port.add(name)
             return None
-        host = f"[{status.pod_ip}]" if ":" in status.pod_ip else status.pod_ip
         return Found(
             id=name,
-            base_url=f"{self._scheme}://{host}:{port}{self._path}",
+            base_url=f"{self._scheme}://{authority(status.pod_ip, port)}{self._path}",
             labels=labels,
             revision=pod.revision,
             ready=pod.ready,

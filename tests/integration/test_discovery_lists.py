@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import os
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dns.asyncresolver
@@ -21,6 +24,7 @@ import trustme
 from both_loops import Run
 
 from probe.config_discover import DnsDiscovery, FileDiscovery, HttpDiscovery
+from probe.targets import groups
 from probe.targets.dns import DnsSource
 from probe.targets.file_sd import FileSource
 from probe.targets.following import Told
@@ -142,6 +146,98 @@ def test_a_broken_file_keeps_what_it_said_and_others_go_on(run: Run, tmp_path: P
     run(story())
 
 
+FULL, HALF = "- targets:\n  - 10.0.0.1:8000\n  - 10.0.0.2:8000\n", "- targets:\n  - 10.0.0.1:8000\n"
+
+
+@pytest.mark.parametrize("half", [HALF, "- targets:\n", None])
+def test_a_file_that_is_written_in_pieces_or_made_anew_loses_nothing_meanwhile(
+    run: Run, tmp_path: Path, half: str | None
+) -> None:
+    async def story() -> None:
+        path = tmp_path / "a.yml"
+        path.write_text(FULL)
+        seen = Listener()
+        source = files(seen, str(path))
+        async with listening(seen, source):
+            await seen.until(lambda: seen.states)
+            path.unlink() if half is None else path.write_text(half)
+            await seen.until(lambda: source._doubted)
+            path.write_text(FULL + "  - 10.0.0.3:8000\n")
+            await seen.until(lambda: len(seen.states) > 1)
+            assert [len(state) for state in seen.states] == [2, 3]
+            assert seen.said == []
+            path.write_text(HALF)
+            await seen.until(lambda: seen.ids == ["10.0.0.1:8000"])
+
+    run(story())
+
+
+@pytest.mark.parametrize("name", ["a.yml", "a.json"])
+def test_an_emptied_file_says_nothing_and_an_empty_list_says_none(run: Run, tmp_path: Path, name: str) -> None:
+    async def story() -> None:
+        path = tmp_path / name
+        path.write_text('[{"targets": ["10.0.0.1:8000"]}]')
+        seen = Listener()
+        async with listening(seen, files(seen, str(path))):
+            await seen.until(lambda: seen.states)
+            path.write_text("\n")
+            await seen.until(lambda: seen.said)
+            words = "it is empty; [] says that there are no targets; what it said before holds"
+            assert seen.said == [f"{path}: {words}"]
+            assert seen.ids == ["10.0.0.1:8000"]
+            path.write_text("[]")
+            await seen.until(lambda: seen.ids == [])
+            assert seen.said[-1] == "well"
+
+    run(story())
+
+
+def test_a_file_that_is_another_one_at_each_look_is_told_and_believed_when_it_rests(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        monkeypatch.setattr("probe.targets.file_sd._SETTLED_S", 0.3)
+        path = tmp_path / "a.yml"
+        path.write_text(FULL)
+        seen = Listener()
+        async with listening(seen, files(seen, str(path))):
+            await seen.until(lambda: seen.states)
+            path.write_text(HALF)
+            stamp = 1
+
+            def is_told() -> bool:
+                nonlocal stamp
+                stamp += 1
+                os.utime(path, ns=(stamp, stamp))
+                return bool(seen.said)
+
+            await seen.until(is_told)
+            assert seen.said == [f"{path}: it is being written; what it said before holds"]
+            assert len(seen.states) == 1
+            await seen.until(lambda: seen.ids == ["10.0.0.1:8000"])
+            assert seen.said[-1] == "well"
+
+    run(story())
+
+
+def test_a_file_that_cannot_be_looked_at_has_not_gone(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        (tmp_path / "now").mkdir()
+        (tmp_path / "now" / "a.yml").write_text(FULL)
+        seen = Listener()
+        async with listening(seen, files(seen, f"{tmp_path}/now/a.yml")):
+            await seen.until(lambda: seen.states)
+            (tmp_path / "now").rename(tmp_path / "away")
+            (tmp_path / "now").symlink_to("now")
+            await seen.until(lambda: "symbolic links; what it said before holds" in (seen.said or [""])[-1])
+            await asyncio.sleep(1.5)
+            assert len(seen.states) == 1
+            (tmp_path / "now").unlink()
+            await seen.until(lambda: seen.ids == [])
+
+    run(story())
+
+
 def test_a_pattern_without_files_is_told_and_finds_nothing(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         seen = Listener()
@@ -208,6 +304,38 @@ def test_a_registry_is_asked_again_and_its_failures_leave_what_it_listed(run: Ru
                 assert seen.said[-1] == "well"
 
     run(story())
+
+
+def test_what_a_registry_says_is_read_in_a_thread_and_too_much_is_refused_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One target a million times over has no more servers than one, and took the event loop for seconds."""
+    threads: list[threading.Thread] = []
+    seconds: list[float] = []
+
+    def read(document: object, scheme: str, path: str) -> tuple[State, list[str]]:
+        threads.append(threading.current_thread())
+        begun = time.thread_time()
+        try:
+            return groups.read(document, scheme, path)
+        finally:
+            seconds.append(time.thread_time() - begun)
+
+    async def story() -> None:
+        async with http_registry() as its:
+            its.says([{"targets": ["10.0.0.1:8000"]}])
+            seen = Listener()
+            async with listening(seen, registry(seen, its.url)):
+                await seen.until(lambda: seen.states)
+                its.body = b'[{"targets":[' + b'"a:1",' * 1_000_000 + b'"a:1"]}]'
+                await seen.until(lambda: seen.said, 20.0)
+                assert seen.said == [f"{its.url}: more than 10000 targets; what it listed before holds"]
+                assert seen.ids == ["10.0.0.1:8000"]
+
+    monkeypatch.setattr("probe.targets.http_sd.groups", SimpleNamespace(read=read))
+    run(story())
+    assert threading.main_thread() not in threads
+    assert max(seconds) < 0.5
 
 
 def test_a_registry_behind_tls_and_a_token(run: Run, tmp_path: Path) -> None:

@@ -3,74 +3,29 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import discovery_listener
 import pytest
 from api_server import NAMESPACE, ApiServer, api_server, pod
 from both_loops import Run
+from discovery_listener import PATIENCE_S, SEEN_S, TROUBLES, Listener
 
-from probe.config_discover import DiscoverConfig
-from probe.targets.discover import source
-from probe.targets.found import Found, State
+from probe.targets.found import Found
 
-SEEN_S = 2.0
-PATIENCE_S = 6.0  # where a wait before another try is part of it
 PODS = {"selector": "app=qwen", "port": "http"}
 
 
-@dataclass
-class Listener:
-    """What a caller of a discovery learns."""
-
-    states: list[State] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    wells: int = 0
-
-    @property
-    def ids(self) -> list[str] | None:
-        return [found.id for found in self.states[-1]] if self.states else None
-
-    def well(self) -> None:
-        self.wells += 1
-
-    async def until(self, check: Any, within_s: float = SEEN_S) -> float:
-        """Seconds until it holds."""
-        began = time.perf_counter()
-        while not check():
-            assert time.perf_counter() - began < within_s, (self.ids, self.problems)
-            await asyncio.sleep(0.01)
-        return time.perf_counter() - began
+def listening(api: ApiServer, directory: Path, **pods: Any) -> AbstractAsyncContextManager[Listener]:
+    return discovery_listener.listening(api, directory, PODS | pods)
 
 
 @pytest.fixture(autouse=True)
 def _config_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-
-
-@asynccontextmanager
-async def listening(api: ApiServer, directory: Path, **pods: Any) -> AsyncIterator[Listener]:
-    """A discovery that runs while the block does."""
-    api.kubeconfig(directory / "kubeconfig")
-    listener = Listener()
-    config = DiscoverConfig.model_validate({"kubernetes": PODS | pods})
-
-    async def listen() -> None:
-        async with aclosing(source(config, listener.problems.append, listener.well).states()) as states:
-            async for state in states:
-                listener.states.append(state)
-
-    task = asyncio.create_task(listen())
-    try:
-        yield listener
-    finally:
-        assert not task.done(), "it is endless"
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def test_pods_are_found_with_labels_and_revision_and_changes_are_seen(run: Run, tmp_path: Path) -> None:
@@ -198,25 +153,25 @@ def test_an_error_in_a_watch_means_a_new_list(run: Run, tmp_path: Path) -> None:
                 api.put(pod("qwen-b"))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"])
                 assert "etcd event" in seen.problems[0]
-                assert "what is no pod" in seen.problems[1]
+                assert "pods in serving: the API server sends something else" in seen.problems[1]
 
     run(story())
 
 
 def test_pages_are_of_one_version_or_begun_anew(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        monkeypatch.setattr("probe.targets.kubernetes._PAGE", "2")
+        monkeypatch.setattr("probe.targets.watching._PAGE", "2")
         async with api_server() as api:
             for i in range(5):
                 api.put(pod(f"qwen-{i}"))
             original, pages = api._list, []
 
-            def listed(query: dict[str, str]) -> Any:
+            def listed(resource: str, query: dict[str, str]) -> Any:
                 pages.append(query.get("continue"))
                 if len(pages) == 2:
                     api.put(pod("other", labels={"app": "llama"}))
                     api.compact()  # between the first page and the second
-                return original(query)
+                return original(resource, query)
 
             api._list = listed  # type: ignore[method-assign]
             async with listening(api, tmp_path) as seen:
@@ -337,37 +292,6 @@ def test_500_pods_settle_in_5_s_and_a_change_is_seen_in_2(run: Run, tmp_path: Pa
     assert settled_s < 5.0
     assert one_s < SEEN_S
     assert all_s < 5.0
-
-
-async def _restarts(api: ApiServer) -> None:
-    await api.stop()
-    await asyncio.sleep(0.05)
-    await api.start()
-
-
-async def _falls_behind(api: ApiServer) -> None:
-    api.compact()
-    api.cut()
-
-
-def _at_once(does: Callable[[ApiServer], None]) -> Callable[[ApiServer], Awaitable[None]]:
-    async def trouble(api: ApiServer) -> None:
-        does(api)
-
-    return trouble
-
-
-TROUBLES = (
-    _restarts,
-    _falls_behind,
-    _at_once(ApiServer.cut),
-    _at_once(ApiServer.compact),
-    _at_once(ApiServer.end_watches),
-    _at_once(ApiServer.bookmark),
-    _at_once(lambda api: api.error(410, "too old")),
-    _at_once(lambda api: api.error(500, "etcd")),
-    _at_once(lambda api: api.tell(b'{"type": "ADDED", "obj')),
-)
 
 
 @pytest.mark.parametrize("seed", range(3))

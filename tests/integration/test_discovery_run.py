@@ -1,17 +1,19 @@
-"""The whole command in a cluster: `kneewatch run` follows pods, `kneewatch ramp` holds a server's Lease."""
+"""The whole command in a cluster: `run` follows pods and endpoints, `ramp` holds a server's Lease."""
 
 import asyncio
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
-from api_server import ApiServer, api_server, pod
+from api_server import ApiServer, api_server, endpoint, endpoint_slice, pod
 from kneewatch_command import start_kneewatch
 from monitor import Monitor, Sim
 from process import eventually
@@ -99,6 +101,22 @@ def test_pods_come_and_go_and_a_cluster_that_forbids_it_takes_none_away(
         eventually(lambda: failing not in monitor.page("/metrics"), within_s=20, what="the discovery is well")
 
 
+def test_an_endpoint_of_a_service_that_is_no_pod_is_watched_until_it_goes(
+    cluster: Cluster, tiny: Sim, tmp_path: Path
+) -> None:
+    discover = {"kubernetes": {"endpoints": "qwen", "port": tiny.port}, "metrics_path": "/metrics", "path": "/"}
+    config: dict[str, object] = {"targets": [{"name": "qwen", "discover": discover, "canary": {"every": "1s"}}]}
+    cluster.do(lambda api: api.put(endpoint_slice("by-hand", endpoint("127.0.0.1", zone="zone-b"))))
+    with Monitor(config, tmp_path / "run") as monitor:
+        known_as = f"qwen/127.0.0.1:{tiny.port}"
+        eventually(lambda: up(monitor) == {known_as: 1.0}, within_s=20, what="the endpoint is up")
+        (info,) = re.findall(r"^kneewatch_target_info.*$", monitor.page("/metrics"), re.MULTILINE)
+        assert 'label_zone="zone-b"' in info
+        assert 'label_kubernetes_io_service_name="qwen"' in info
+        cluster.do(lambda api: api.put(endpoint_slice("by-hand", endpoint("127.0.0.1", terminating=True))))
+        eventually(lambda: up(monitor) == {}, within_s=20, what="it has gone")
+
+
 def test_of_two_ramps_on_a_server_one_has_the_lease_and_loses_it_with_the_api_server(
     cluster: Cluster, tiny: Sim, tmp_path: Path
 ) -> None:
@@ -120,3 +138,84 @@ def test_of_two_ramps_on_a_server_one_has_the_lease_and_loses_it_with_the_api_se
     finally:
         first.kill()
     assert json.dumps(cluster.api.leases).count(f"localhost:{tiny.port}") == 1
+
+
+def test_a_ramp_that_loses_its_lease_tells_what_it_had_measured(cluster: Cluster, tiny: Sim, tmp_path: Path) -> None:
+    file, told, page = tmp_path / "kneewatch.yml", tmp_path / "result.json", tmp_path / "result.html"
+    file.write_text(yaml.safe_dump({"lease": {}, **_SHORT, "targets": [{"name": "a", "base_url": tiny.base_url}]}))
+    asked = ("--rates", "10,12", "--step-seconds", "6", "--no-guard", "--json", told, "--html", page)
+    ramp = start_kneewatch("ramp", "-c", file, *asked, log=tmp_path / "ramp.log")
+    try:
+        eventually(lambda: _steps(ramp.tail()) == 1, within_s=60, what="a step has ended, and the next one runs")
+        cluster.do(lambda api: api.leases.clear())
+        time.sleep(3.0)
+        spent = _tokens(tiny)
+        eventually(lambda: not ramp.alive, within_s=15, what="the end of the command")
+        time.sleep(1.0)
+        assert _tokens(tiny) == spent, "load was gone within 3 s"
+        status = ramp.terminate()
+    finally:
+        ramp.kill()
+    said = ramp.tail()
+    assert "Traceback" not in said
+    assert f"kneewatch: the lease of localhost:{tiny.port} is lost: somebody has deleted it; load was ended" in said
+    assert "Ended by:    interrupt (lost the Lease)" in said
+    result = json.loads(told.read_text())
+    assert result["stopped"] == {"by": "interrupt", "reason": "lost the Lease"}
+    assert len(result["steps"]) == _steps(said) == 1
+    assert result["cost"]["requests"] > 50, "those of the step that was cut cost something too"
+    assert status == (0 if result["capacity"]["requests_per_second"] is not None else 1)
+    assert "lost the Lease" in page.read_text()
+    assert cluster.api.leases == {}
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("lock", ["lease", "file"])
+def test_of_a_pair_the_one_does_not_take_the_others_run_for_users(tiny: Sim, tmp_path: Path, lock: str) -> None:
+    (tmp_path / "locks").mkdir()
+    by: dict[str, object] = {"lease": {}} if lock == "lease" else {"lock_dir": str(tmp_path / "locks")}
+    target = {"name": "a", "base_url": tiny.base_url, "scrape": "1s", "canary": {"every": "2s", "workload": "short"}}
+    config: dict[str, object] = {**by, **_SHORT, "targets": [target]}
+    with Monitor(config, tmp_path / "run") as monitor:
+        eventually(lambda: _users(monitor) == 0.0, within_s=30, what="it knows of no users")
+        asked = ("--rates", "20", "--step-seconds", "10", "--no-guard", "--json", tmp_path / "result.json")
+        ramp = start_kneewatch("ramp", "-c", monitor.config_file, *asked, log=tmp_path / "ramp.log")
+        try:
+            words = "another prober loads the server"
+            eventually(lambda: words in monitor.output, within_s=60, what="the other's run is seen")
+            eventually(lambda: not ramp.alive, within_s=60, what="the end of the run")
+        finally:
+            ramp.kill()
+        result = json.loads((tmp_path / "result.json").read_text())
+        assert result["cost"]["requests"] > 100
+        eventually(lambda: "another prober's load is over" in monitor.output, within_s=30, what="its end is seen")
+        time.sleep(3.0)
+        before = _users(monitor)
+        assert before is not None
+        assert before < result["cost"]["requests"] / 3, "what was sent before it was seen, at most"
+        for _ in range(20):
+            body = {"model": "stand-in", "prompt": "hello", "max_tokens": 3}
+            httpx.post(f"{tiny.base_url}/v1/completions", json=body, timeout=20, trust_env=False).raise_for_status()
+        eventually(lambda: (_users(monitor) or 0) > before, within_s=30, what="users show again")
+        time.sleep(3.0)
+        assert 0 < (_users(monitor) or 0) - before <= 20
+
+
+_SHORT = {"workloads": {"short": {"prompt_tokens": 8, "output_tokens": 3}, "default": {"output_tokens": 16}}}
+
+
+def _steps(said: str) -> int:
+    """How many rows of the table there are."""
+    verdicts = ("held", "broke", "invalid:", "stopped:")
+    return sum(line[:1] == " " and any(word in line for word in verdicts) for line in said.splitlines())
+
+
+def _tokens(server: Sim) -> float:
+    """What the server has generated."""
+    page = httpx.get(f"{server.base_url}/metrics", timeout=20, trust_env=False).text
+    return sum(map(float, re.findall(r"^vllm:generation_tokens_total{.*} (.+)$", page, re.MULTILINE)))
+
+
+def _users(monitor: Monitor) -> float | None:
+    found = re.findall(r"^kneewatch_users_requests_total{.*} (.+)$", monitor.page("/metrics"), re.MULTILINE)
+    return float(found[0]) if found else None

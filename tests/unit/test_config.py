@@ -18,6 +18,7 @@ from property_examples import examples
 
 from probe.config import Config, config_from, config_hash, load_config, show
 from probe.config_file import MAX_CONFIG_BYTES
+from probe.config_files import folder_problem
 from probe.errors import ConfigError
 from probe.records import Objective
 
@@ -528,3 +529,23 @@ def test_the_web_configuration_is_judged_with_it_and_its_passwords_are_not_repea
     assert "sesame" not in said
     web.write_text("{}\n")
     assert config(text, tmp_path).web_config_file == web
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "file/below", "missing", "nul\0"])
+def test_a_folder_that_cannot_even_be_looked_at_is_a_line_of_the_refusal(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / name
+    raw = {"lock_dir": str(folder), "targets": [{"name": "a", "base_url": "http://a"}]}
+    with pytest.raises(ConfigError) as refused:
+        config_from(raw, "FILE")
+    (said,) = str(refused.value).splitlines()
+    assert said.startswith("FILE: lock_dir: ")
+    assert said.endswith("is no folder that can be written; create it, or mend the path")
+
+
+def test_a_folder_below_one_that_may_not_be_entered_is_no_folder_to_write_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", denied)
+    assert folder_problem(Path("/locked/locks")) is not None

@@ -100,11 +100,25 @@ def test_what_a_target_only_names_is_one_of_its_terms(change: dict[str, Any]) ->
     assert one != other
 
 
-def test_what_was_found_stands_until_its_template_goes() -> None:
+@pytest.mark.parametrize("change", [{"name": "other.serving"}, {"port": 8001}, {"type": "AAAA"}])
+def test_what_another_discovery_found_under_the_same_name_goes(change: dict[str, Any]) -> None:
     roster = _roster()
     roster.found("qwen", (POD,))
-    roster.configured(_config(discover={"dns": {"name": "other.serving", "port": 8000}}))
-    assert "qwen/qwen-7d9-x" in roster.wanted(), "until the new one has said something"
+    roster.configured(_config(canary={"every": "8s"}))
+    assert "qwen/qwen-7d9-x" in roster.wanted(), "it is the same discovery"
+    other = _config(discover={"dns": {"name": "qwen.serving", "port": 8000, **change}})
+    roster.configured(other)
+    assert list(roster.wanted()) == ["llama"]
+    roster.found("qwen", (Found("new", "http://10.0.0.2:8000"),))
+    roster.configured(other)
+    assert list(roster.wanted()) == ["llama", "qwen/new"]
+    roster.configured(_config())
+    assert list(roster.wanted()) == ["llama"], "what it found long ago is not taken up again"
+
+
+def test_what_was_found_goes_with_its_template() -> None:
+    roster = _roster()
+    roster.found("qwen", (POD,))
     roster.configured(config_from({"targets": [{"name": "llama", "base_url": "http://llama:8000"}]}, "test"))
     roster.configured(_config())
     assert list(roster.wanted()) == ["llama"]
@@ -112,11 +126,13 @@ def test_what_was_found_stands_until_its_template_goes() -> None:
 
 def test_while_a_rollout_is_under_way_no_load_may_begin() -> None:
     roster = _roster()
-    old, new = (Found(f"qwen-{name}", f"http://{name}:8000", rolling=True) for name in ("old", "new"))
+    old, new = (Found(f"qwen-{name}", f"http://{name}:8000", revision=name, rolling=True) for name in ("old", "new"))
     roster.found("qwen", (old, new))
     holds = {name: one.hold for name, one in roster.wanted().items()}
     words = "a rollout is under way"
     assert holds == {"llama": None, "qwen/qwen-old": words, "qwen/qwen-new": words}
+    roster.found("qwen", (Found(new.id, new.base_url, rolling=True),))
+    assert roster.wanted()["qwen/qwen-new"].hold == "servers of its Service come or go"
     roster.found("qwen", (Found(new.id, new.base_url),))
     assert all(one.hold is None for one in roster.wanted().values())
 
@@ -124,7 +140,7 @@ def test_while_a_rollout_is_under_way_no_load_may_begin() -> None:
 def test_a_pod_that_is_not_ready_is_watched_and_gets_no_load() -> None:
     roster = _roster()
     roster.found("qwen", (Found(POD.id, POD.base_url, ready=False),))
-    assert roster.wanted()["qwen/qwen-7d9-x"].hold == "the pod is not ready"
+    assert roster.wanted()["qwen/qwen-7d9-x"].hold == "the server is not ready"
 
 
 @given(st.lists(st.text(min_size=1), unique=True, max_size=50), st.integers(1, 9))

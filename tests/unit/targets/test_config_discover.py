@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from probe.config import config_from
 from probe.config_discover import DiscoverConfig, discover_problems
 from probe.config_errors import describe
 from probe.targets.discover import source
@@ -16,6 +17,7 @@ from probe.targets.http_sd import HttpSource
 from probe.targets.kubernetes import KubernetesSource
 
 PODS = {"selector": "app=qwen", "port": 8000}
+SLICES = {"endpoints": "qwen", "port": "http"}
 FILES = {"files": ["/etc/kneewatch/targets/*.yml"]}
 
 
@@ -36,6 +38,7 @@ def problems(**section: Any) -> list[str]:
             {"kubernetes": PODS | {"port": "http", "service": "qwen:80"}, "scheme": "https", "path": "/qwen"},
             KubernetesSource,
         ),
+        ({"kubernetes": SLICES | {"service": "qwen:80"}, "metrics_path": "/metrics"}, KubernetesSource),
         ({"dns": {"name": "qwen.serving.svc.cluster.local", "port": 8000}}, DnsSource),
         ({"dns": {"name": "_http._tcp.qwen.serving.svc.cluster.local.", "type": "SRV"}}, DnsSource),
         ({"file": FILES}, FileSource),
@@ -77,8 +80,24 @@ def test_what_is_no_selector_is_refused(selector: str) -> None:
             {"file": FILES, "kubernetes": PODS},
             "discover: kubernetes and file are all set; keep one, and write another target for the other",
         ),
-        ({"kubernetes": {"port": 8000}}, "kubernetes.selector: is missing; add it"),
-        ({"kubernetes": PODS | {"labels": "x"}}, "kubernetes.labels: unknown key; expected one of namespace, port,"),
+        (
+            {"kubernetes": {"port": 8000}},
+            "discover.kubernetes: nothing says which; add selector, labels of pods, or endpoints, a Service's name",
+        ),
+        (
+            {"kubernetes": PODS | SLICES},
+            "discover.kubernetes: selector and endpoints are both set; keep one, and write another target for the",
+        ),
+        ({"kubernetes": SLICES | {"endpoints": ""}}, "kubernetes.endpoints: expected a name as Kubernetes has them"),
+        ({"kubernetes": SLICES | {"endpoints": "a=b"}}, "kubernetes.endpoints: expected a name as Kubernetes has them"),
+        (
+            {"kubernetes": SLICES | {"service": "qwen"}},
+            "discover.kubernetes.service: <discover.kubernetes.service> has no port, and the pods' is a name, which",
+        ),
+        (
+            {"kubernetes": PODS | {"labels": "x"}},
+            "kubernetes.labels: unknown key; expected one of endpoints, namespace",
+        ),
         ({"kubernetes": PODS | {"port": 0}}, "kubernetes.port: expected a port: its number, or the name"),
         ({"kubernetes": PODS | {"port": True}}, "kubernetes.port: expected a port: its number, or the name"),
         ({"kubernetes": PODS | {"port": "HTTP"}}, "kubernetes.port: expected a port: its number, or the name"),
@@ -113,6 +132,10 @@ def test_what_is_no_selector_is_refused(selector: str) -> None:
         ),
         ({"file": FILES, "path": "qwen"}, "path: expected a path such as /qwen, got 'qwen'"),
         ({"file": FILES, "path": "/qwen?x"}, "path: expected a path such as /qwen"),
+        ({"file": FILES, "metrics_path": "metrics"}, "metrics_path: expected a path such as /metrics, got 'metrics'"),
+        ({"file": FILES, "metrics_path": ""}, "metrics_path: expected a path such as /metrics, got ''"),
+        ({"file": FILES, "metrics_path": "/metrics?x=y"}, "metrics_path: expected a path such as /metrics"),
+        ({"file": FILES, "metrics_path": "//elsewhere/metrics"}, "metrics_path: expected a path such as /metrics"),
         ({"file": FILES, "scheme": "ftp"}, "scheme: expected 'http' or 'https', got 'ftp'"),
     ],
 )
@@ -132,6 +155,22 @@ def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_path_is_as_in_base_url() -> None:
     assert DiscoverConfig.model_validate({"path": "/qwen/v1/"}).path == "/qwen"
     assert DiscoverConfig.model_validate({"path": "/"}).path == ""
+
+
+@pytest.mark.parametrize(
+    ("base_url", "metrics_url"),
+    [
+        ("http://10.0.0.1:8080/openai", "http://10.0.0.1:8080/metrics"),
+        ("https://[fd00::1]:8080", "https://[fd00::1]:8080/metrics"),
+    ],
+)
+def test_a_metrics_path_is_the_whole_path_on_the_server_that_was_found(base_url: str, metrics_url: str) -> None:
+    discover = {"dns": {"name": "qwen", "port": 8080}, "metrics_path": "/metrics"}
+    (template,) = config_from({"targets": [{"name": "qwen", "discover": discover}]}, "test").templates
+    assert template.target("a", base_url).metrics_url == metrics_url
+    discover.pop("metrics_path")
+    (template,) = config_from({"targets": [{"name": "qwen", "discover": discover}]}, "test").templates
+    assert template.target("a", base_url).metrics_url is None
 
 
 def test_nothing_of_an_extra_is_imported_before_it_is_needed() -> None:

@@ -26,9 +26,10 @@ def test_groups_become_servers_with_their_labels_but_for_those_of_the_reader() -
     )
 
 
-def test_an_empty_document_has_no_servers() -> None:
-    assert read(None, "http", "") == ((), [])
+def test_an_empty_list_has_no_servers_and_an_empty_document_says_nothing() -> None:
     assert read([], "http", "") == ((), [])
+    with pytest.raises(ValueError, match=re.escape("it is empty; [] says that there are no targets")):
+        read(None, "http", "")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,18 @@ def test_what_is_no_address_is_left_out_and_named_and_the_others_are_found() -> 
     assert left_out == ["group 0: 'http://qwen:8000' is no HOST:PORT"]
 
 
+def test_of_many_that_are_no_address_ten_are_named_each_in_short_and_the_others_counted() -> None:
+    found, left_out = read([{"targets": ["x" * 5000, [["y"] * 1000] * 1000, *range(20), "qwen:8000"]}], "http", "")
+    assert [one.id for one in found] == ["qwen:8000"]
+    assert left_out[2:] == [*(f"group 0: {i} is no HOST:PORT" for i in range(8)), "12 more are no HOST:PORT"]
+    assert all(len(words) < 300 for words in left_out)
+
+
+def test_as_many_as_may_be_are_found() -> None:
+    found, left_out = read([{"targets": [f"a:{i + 1}" for i in range(MAX_TARGETS)]}], "http", "")
+    assert (len(found), left_out) == (MAX_TARGETS, [])
+
+
 @pytest.mark.parametrize(
     ("groups", "words"),
     [
@@ -75,7 +88,10 @@ def test_what_is_no_address_is_left_out_and_named_and_the_others_are_found() -> 
         ([{"targets": "qwen:8000"}], "expected group 0: targets to be a list"),
         ([{"targets": ["a"], "labels": ["b"]}], "group 0: expected labels to be a mapping"),
         ([{"targets": ["a"], "labels": {"__scheme__": "ftp"}}], "group 0: __scheme__ is 'ftp'; expected http or https"),
-        ([{"targets": [f"a:{i + 1}" for i in range(MAX_TARGETS + 1)]}], f"{MAX_TARGETS + 1} targets, of at most"),
+        ([{"targets": [f"a:{i + 1}" for i in range(MAX_TARGETS + 1)]}], f"more than {MAX_TARGETS} targets"),
+        ([{"targets": ["a:1"] * (MAX_TARGETS + 1)}], f"more than {MAX_TARGETS} targets"),
+        ([{"targets": ["a:1"]}, {"targets": [0] * MAX_TARGETS}], f"more than {MAX_TARGETS} targets"),
+        ([{}] * (MAX_TARGETS + 1), f"more than {MAX_TARGETS} target groups"),
     ],
 )
 def test_what_are_no_groups_is_refused_with_its_place(groups: object, words: str) -> None:
