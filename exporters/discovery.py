@@ -1,7 +1,7 @@
 """What discovery knows of the targets, and which share of them this Kneewatch has, as series."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 
@@ -50,12 +50,17 @@ class DiscoveryExporter:
     def describe(self, target: str, discovery: str, labels: Mapping[str, str]) -> None:
         """What is known of a target: `labels` are its pod's, or those of the list it stands in."""
         said = {"target": target, "discovery": discovery}
-        for name, value in sorted(labels.items())[:_MOST_LABELS]:
+        for name, value in told(labels):
             # kube-state-metrics writes them so.
-            said.setdefault(f"label_{re.sub(r'[^a-zA-Z0-9_]', '_', name)[:_LONGEST]}", value[:_LONGEST])
+            said.setdefault(f"label_{re.sub(r'[^a-zA-Z0-9_]', '_', name)}", value)
         text = line(names.TARGET_INFO.name, pairs(said.items()), 1.0)
         self.relay.put_text(target, {names.TARGET_INFO.name: text})
 
     def forget(self, target: str) -> None:
         """The target is not watched any more."""
         self.relay.forget(target)
+
+
+def told(labels: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    """Those of a target's labels that are told, by name."""
+    return [(name[:_LONGEST], value[:_LONGEST]) for name, value in sorted(labels.items())[:_MOST_LABELS]]

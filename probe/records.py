@@ -625,3 +625,5 @@ class TargetStatus:
     forecast: CapacityResult | None = None
     measured: CapacityResult | None = None  # the last that load has measured, before or with `capacity`
     capacity_state: str | None = None  # "running", or the reason why the last run did not start
+    discovery: str | None = None  # what found it
+    labels: Mapping[str, str] = field(default_factory=dict)  # of its pod, or of the list it stands in

@@ -1,6 +1,6 @@
 """A monitor for tests of the pages: what it knows is given to it, what it is asked is kept."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from example_records import record, status
@@ -20,6 +20,8 @@ class FakeMonitor:
     answers: RequestRecord = field(default_factory=lambda: record(traffic=Traffic.ONDEMAND))
     refusal: str | None = None
     workloads: Sequence[str] = ("short",)
+    allowed_hosts: Sequence[str] = ()
+    problems: Mapping[str, str] = field(default_factory=dict)
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     reloads: int = 0
 
@@ -35,6 +37,9 @@ class FakeMonitor:
 
     def result_of(self, result_id: str) -> CapacityResult | None:
         return next((r for r in self.known if r.id == result_id), None)
+
+    def discovery_problems(self) -> Mapping[str, str]:
+        return self.problems
 
     def config_text(self) -> str:
         return self.text

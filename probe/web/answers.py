@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from typing_extensions import TypedDict
 
+from exporters.discovery import told
 from probe.records import CapacityResult, CrossChecks, Gpu, Roofline, ServerSnapshot, Users
 from probe.report.joined_words import Finding
 from probe.report.record_json import RecordJson, record_json
@@ -50,7 +51,10 @@ class MeasuredJson(CapacityJson):
 
 
 class TargetJson(TypedDict):
-    """A target, as the monitor knows it now. Times in seconds, shares from 0 to 1."""
+    """A target, as the monitor knows it now. Times in seconds, shares from 0 to 1.
+
+    `discovery`: what found it, and `labels` those it was found with; null and {} where it stands in the configuration.
+    """
 
     name: str
     base_url: str
@@ -73,6 +77,8 @@ class TargetJson(TypedDict):
     capacity: MeasuredJson | None
     forecast: CapacityJson | None
     capacity_state: str | None
+    discovery: str | None
+    labels: dict[str, str]
 
 
 class ErrorJson(TypedDict):
@@ -106,6 +112,8 @@ def target_json(row: overview.Row) -> TargetJson:
         "capacity": None if status.capacity is None else {**_capacity(status.capacity), "run": status.capacity.id},
         "forecast": None if status.forecast is None else _capacity(status.forecast),
         "capacity_state": status.capacity_state,
+        "discovery": status.discovery,
+        "labels": dict(told(status.labels)),
     }
 
 

@@ -10,21 +10,23 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
 import bcrypt
 
 _WRONG_KEPT = 256
-_WAITING = 16
+# Passwords that wait to be checked: of everybody, and of one client, who else would leave no room for the others.
+_WAITING, _WAITING_EACH = 16, 4
 _SALT = 29  # characters of a hash before the digest
 _LONGEST = 1024  # bytes of user and password
 
 
 class BusyError(Exception):
-    """Too many passwords wait to be checked."""
+    """Too many passwords wait to be checked; in its words, whose."""
 
 
 class _Given(NamedTuple):
@@ -55,6 +57,7 @@ class BasicAuth:
         self._right: dict[str, bytes] = dict(right)
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
         self._checking: dict[bytes, asyncio.Future[bool]] = {}
+        self._waiting: Counter[str] = Counter()  # how many of them are whose; who has none is not in it
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bcrypt")
 
     @property
@@ -71,8 +74,8 @@ class BasicAuth:
         """Ends its thread; a hash that is being worked out is finished."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def allows(self, authorization: str | None) -> bool:
-        """Whether the header names a user and the right password. Raises BusyError."""
+    async def allows(self, authorization: str | None, address: str = "") -> bool:
+        """Whether the header names a user and the right password. `address`: the client's. Raises BusyError."""
         given = _given(authorization)
         if given is None:
             return False
@@ -82,18 +85,21 @@ class BasicAuth:
         if known in self._wrong:
             self._wrong.move_to_end(known)
             return False
-        return await self._check(given, known)
+        return await self._check(given, known, _client(address))
 
-    async def _check(self, given: _Given, known: bytes) -> bool:
+    async def _check(self, given: _Given, known: bytes, client: str) -> bool:
         """The hash is asked. Once, however many ask with the same password meanwhile."""
         running = self._checking.get(known)
         if running is None:
+            if self._waiting[client] >= _WAITING_EACH:
+                raise BusyError("too many passwords from this address wait to be checked")
             if len(self._checking) >= _WAITING:
-                raise BusyError
+                raise BusyError("too many passwords wait to be checked")
             loop = asyncio.get_running_loop()
             running = loop.run_in_executor(self._thread, _matches, given, self._users.get(given.user, self._nobody))
             self._checking[known] = running
-            running.add_done_callback(lambda _: self._checking.pop(known, None))
+            self._waiting[client] += 1
+            running.add_done_callback(lambda _: self._checked(known, client))
         try:
             # One that goes away takes the answer from nobody else.
             good = await asyncio.shield(running) and given.user in self._users
@@ -108,6 +114,10 @@ class BasicAuth:
             while len(self._wrong) > _WRONG_KEPT:
                 self._wrong.popitem(last=False)
         return good
+
+    def _checked(self, known: bytes, client: str) -> None:
+        self._checking.pop(known, None)
+        self._waiting -= Counter((client,))  # which keeps no zeros
 
     def _digest(self, given: _Given) -> bytes:
         """What stands for a password in memory: of no use outside this process."""
@@ -125,6 +135,18 @@ def _given(authorization: str | None) -> _Given | None:
     except (binascii.Error, ValueError):
         return None
     return _Given(user.decode("utf-8", "surrogateescape"), password) if colon else None
+
+
+def _client(address: str) -> str:
+    """Whose address it is: of IPv6 the network of 64 bits, in which one machine may have them all."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return address
+    # On a socket of both families, IPv4 addresses are written so, all of them in one such network.
+    return str(found.ipv4_mapped or f"{int(found) >> 64:x}::/64")
 
 
 def _matches(given: _Given, hashed: str) -> bool:

@@ -104,10 +104,10 @@ class Gate:
         if not self._auth.wanted:
             return None
         try:
-            if await self._auth.allows(Headers(scope=scope).get("authorization")):
+            if await self._auth.allows(Headers(scope=scope).get("authorization"), (scope.get("client") or [""])[0]):
                 return None
-        except BusyError:
-            return PlainTextResponse("too many passwords wait to be checked\n", 429, {"Retry-After": "5"})
+        except BusyError as busy:
+            return PlainTextResponse(f"{busy}\n", 429, {"Retry-After": "5"})
         wanted = {"WWW-Authenticate": 'Basic realm="Kneewatch", charset="UTF-8"'}
         return PlainTextResponse("a user and a password are wanted\n", 401, wanted)
 

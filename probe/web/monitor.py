@@ -1,6 +1,6 @@
 """What the pages need to know of the monitor, and may ask of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from exporters.page import Page
@@ -19,8 +19,20 @@ class Monitor(Protocol):
     def result_of(self, result_id: str) -> CapacityResult | None: ...
     def config_text(self) -> str: ...
 
+    @property
+    def allowed_hosts(self) -> Sequence[str]:
+        """The names that the pages are asked for by, beside those that no stranger can have (hosts.py)."""
+        ...
+
+    def discovery_problems(self) -> Mapping[str, str]:
+        """What is wrong with a discovery, by its name; those that are well are not in it."""
+        ...
+
     async def on_demand(self, target: str, workload: str | None) -> RequestRecord:
-        """One canary of traffic "ondemand" now. Raises KeyError for a target or workload that is not known."""
+        """One canary of traffic "ondemand" now.
+
+        Raises KeyError for a target or workload that is not known, or not known any more when the answer is there.
+        """
         ...
 
     async def reload(self) -> str | None:

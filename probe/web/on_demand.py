@@ -76,8 +76,7 @@ class OnDemand:
         target = request.query_params.get("target")
         if not target:
             raise _RefusedError(400, "target is missing: /probe?target=NAME, with a name that /api/v1/targets lists")
-        status = next((one for one in self._monitor.statuses() if one.name == target), None)
-        if status is None:
+        if (status := self._status(target)) is None:
             raise _RefusedError(404, "no target has this name; /api/v1/targets lists them")
         if status.passive:
             raise _RefusedError(403, "the target is passive: it gets no requests")
@@ -87,18 +86,29 @@ class OnDemand:
             raise _RefusedError(429, words, {"Retry-After": str(int(wait_s) + 1)})
         return status
 
+    def _status(self, target: str) -> TargetStatus | None:
+        return next((one for one in self._monitor.statuses() if one.name == target), None)
+
     async def _send(self, request: Request, target: str) -> RequestRecord | None:
         """What became of the request; None: it was given up."""
         self._running += 1
         try:
             async with asyncio.timeout(_patience_s(request)):
-                return await self._monitor.on_demand(target, request.query_params.get("workload"))
+                record = await self._monitor.on_demand(target, request.query_params.get("workload"))
         except KeyError:
+            self._check_is_there(target)
             raise _RefusedError(404, "no workload has this name; /config shows them") from None
         except TimeoutError:
             return None
         finally:
             self._running -= 1
+        if record.outcome not in UP:  # its connections were closed with it, and that is no failure of the server's
+            self._check_is_there(target)
+        return record
+
+    def _check_is_there(self, target: str) -> None:
+        if self._status(target) is None:
+            raise _RefusedError(404, "the target is gone: it was taken away meanwhile") from None
 
 
 class _RefusedError(Exception):

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from probe import __version__
 from probe.records import CapacityResult
 from probe.web.answers import ErrorJson, TargetJson
+from probe.web.hosts import OPEN
 
 Json = dict[str, Any]
 _REFS = "#/components/schemas/"
@@ -34,7 +35,7 @@ def document() -> Json:
         },
         # Relative to the document: right behind a proxy's path too.
         "servers": [{"url": "../../"}],
-        "paths": _paths(),
+        "paths": {path: _refusing(path, operations) for path, operations in _paths().items()},
         "components": {
             "schemas": _schemas(),
             "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
@@ -64,7 +65,7 @@ def _paths() -> Json:
             "200": _text("In Prometheus's text format: probe_success and more, also where it failed."),
             "400": _text("No target is named."),
             "403": _text("The target is passive, or another site's page asks."),
-            "404": _text("No target or workload has this name."),
+            "404": _text("No target or workload has this name, or not any more."),
             "429": _text("Too many of them: Retry-After says when.")},
             [_parameter("target", "query", "The target's name."),
              _parameter("workload", "query", "A workload of the configuration; else the canary's.", required=False)]),
@@ -85,9 +86,22 @@ def _get(name: str, words: str, answers: Mapping[str, Json], parameters: list[Js
 
 
 def _operation(name: str, words: str, answers: Mapping[str, Json], parameters: list[Json] | None = None) -> Json:
-    denied = {"401": _text("A user and a password are wanted.")}
-    found: Json = {"operationId": name, "summary": words, "responses": {**answers, **denied}}
+    found: Json = {"operationId": name, "summary": words, "responses": dict(answers)}
     return found | ({"parameters": parameters} if parameters else {})
+
+
+def _refusing(path: str, operations: Json) -> Json:
+    """With what is answered to who may not come in."""
+    refusals = {
+        "401": _text("A user and a password are wanted."),
+        "429": _text("Too many requests, or passwords that wait to be checked: Retry-After says when to ask again."),
+    }
+    if path not in OPEN:
+        refusals["421"] = _text("Host is no name that Kneewatch is known by.")
+    return {
+        method: {**operation, "responses": {**refusals, **operation["responses"]}}
+        for method, operation in operations.items()
+    }
 
 
 def _parameter(name: str, where: str, words: str, *, required: bool = True) -> Json:

@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from exporters.discovery import told
 from probe import __version__
 from probe.charts import ECHARTS, notice
 from probe.gpu.use import memory, utilization
@@ -24,15 +25,18 @@ from probe.web import overview
 from probe.web.api import Api, as_json
 from probe.web.assets import Assets
 from probe.web.headers import with_headers
+from probe.web.hosts import by_our_names
 from probe.web.monitor import Monitor
 from probe.web.on_demand import OnDemand, from_elsewhere
 from probe.web.waterfall import waterfall
+from probe.words import one_line
 
 __all__ = ["Monitor", "build_pages"]
 
 _HERE = Path(__file__).parent
 _TEMPLATES = ("status.html", "target.html", "run.html", "missing.html")
 _RUNS = 10
+_SAID = 300
 _CURVES = 3  # requests/s, TTFT and TPOT: what a target's page shows of a run
 
 
@@ -62,7 +66,7 @@ def build_pages(monitor: Monitor) -> ASGIApp:
     )
     # The name of a target is taken as it is: no redirect makes another of it.
     app.router.redirect_slashes = False
-    return with_headers(app)
+    return with_headers(by_our_names(app, lambda: monitor.allowed_hosts))
 
 
 class _Pages:
@@ -76,9 +80,15 @@ class _Pages:
     async def status(self, request: Request) -> Response:
         # In a thread, like all that takes long: what canaries receive meanwhile is stamped in time.
         statuses, runs = self._monitor.statuses(), self._monitor.results()[:_RUNS]
-        return await asyncio.to_thread(self._status, request, statuses, runs)
+        return await asyncio.to_thread(self._status, request, statuses, runs, self._monitor.discovery_problems())
 
-    def _status(self, request: Request, statuses: Sequence[TargetStatus], runs: Sequence[CapacityResult]) -> Response:
+    def _status(
+        self,
+        request: Request,
+        statuses: Sequence[TargetStatus],
+        runs: Sequence[CapacityResult],
+        problems: Mapping[str, str],
+    ) -> Response:
         rows = self._overview.rows(statuses)
         return self._page(
             request,
@@ -89,6 +99,7 @@ class _Pages:
             tally=overview.tally(rows),
             failures=overview.failures(rows),
             runs=runs,
+            problems=[(name, one_line(words, _SAID)) for name, words in problems.items()],
         )
 
     async def target(self, request: Request) -> Response:
@@ -106,7 +117,16 @@ class _Pages:
             data |= {"charts": run_data(curve)["charts"][:_CURVES]}
         row = overview.row(status)
         return self._page(
-            request, "target.html", live=True, charts=True, data=data, row=row, curve=curve, runs=runs[:_RUNS]
+            request,
+            "target.html",
+            live=True,
+            charts=True,
+            data=data,
+            row=row,
+            labels=told(status.labels),
+            failures=overview.failures([row]),
+            curve=curve,
+            runs=runs[:_RUNS],
         )
 
     async def run(self, request: Request) -> Response:

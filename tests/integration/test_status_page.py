@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from browser import Browser
+from browser import FLAGS, Browser
 from example_records import record, status
 from fake_monitor import FakeMonitor
 from kneewatch_command import kneewatch
@@ -60,8 +60,11 @@ def monitor(sim: Sim, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moni
 def made() -> Iterator[Served]:
     """Twelve targets on a bad day, and one whose every name is hostile."""
     shown = [*fleet(12), _hostile()]
+    labels = {"app": "llama", "leaderworkerset.sigs.k8s.io/group-unique-hash": "0f" * 20, "pod-template-hash": "5d8f"}
+    shown[1] = replace(shown[1], discovery="pods", labels=labels)
+    problems = {"pods": "https://10.0.0.1/api: HTTP 403; it needs a Role with the verbs list and watch", EVIL: EVIL}
     runs = [run(shown[1].name, "good"), _hostile_run()]
-    with Served(FakeMonitor(shown, runs)) as pages:
+    with Served(FakeMonitor(shown, runs, problems=problems)) as pages:
         yield pages
 
 
@@ -70,6 +73,8 @@ def _hostile() -> TargetStatus:
     return status(
         name=EVIL,
         model=EVIL,
+        discovery=EVIL,
+        labels={EVIL: EVIL, "z" * 100: "z" * 300},
         base_url=f"http://{EVIL}",
         up=False,
         recent=[bad] * 3,
@@ -188,6 +193,8 @@ def test_every_page_fits_its_screen_and_nothing_is_complained_of(
         browser.until("document.querySelector('#waterfall canvas') !== null")
     else:
         browser.open(f"{made.base_url}{path}")
+    if browser.evaluate("document.querySelector('#labels') !== null"):
+        browser.evaluate("document.querySelector('#labels').open = true")
     if path.startswith("/runs"):
         browser.until("document.querySelectorAll('#charts canvas').length === 6")
     # Chromium itself says that /nope is 404.
@@ -197,8 +204,49 @@ def test_every_page_fits_its_screen_and_nothing_is_complained_of(
     assert paper == ("rgb(18, 22, 29)" if dark else "rgb(246, 247, 249)")
     assert "broken in" not in str(browser.evaluate("document.title")).partition("<")[0]
     assert browser.evaluate("document.querySelectorAll('img').length") == 0
-    if path in ("hostile", "/runs/evil"):
+    if path in ("/", "hostile", "/runs/evil"):
         assert "<script>document.title=" in _text(browser, "body")
+
+
+def test_what_discovery_cannot_do_is_heard_of_first_and_labels_are_opened_by_keyboard(
+    browser: Browser, made: Served
+) -> None:
+    browser.screen(1280, 900)
+    browser.open(made.base_url)
+    text = _text(browser)
+    assert text.index("Discovery has problems") < text.index("Needs attention")
+    assert "pods https://10.0.0.1/api: HTTP 403; it needs a Role" in text
+    assert EVIL in text
+    heading = "document.querySelector(`#${document.querySelector('section').getAttribute('aria-labelledby')}`)"
+    assert browser.evaluate(f"{heading}.innerText") == "Discovery has problems"
+    browser.open(f"{made.base_url}/targets/{made.monitor.shown[1].name}")
+    assert "group-unique-hash" not in _text(browser)
+    browser.evaluate("document.querySelector('#labels summary').focus()")
+    browser.press("Enter")
+    browser.until("document.querySelector('#labels').open")
+    assert "leaderworkerset.sigs.k8s.io/group-unique-hash 0f0f" in _text(browser, "#labels")
+    browser.evaluate("document.querySelector('#labels dl').id = 'first'")
+    browser.until("document.querySelector('#first') === null")
+    assert browser.evaluate("document.querySelector('#labels').open"), "it stays open"
+    assert browser.evaluate("document.activeElement.tagName") == "SUMMARY"
+    assert browser.complaints == []
+
+
+def test_a_name_that_a_stranger_lets_point_here_shows_a_browser_nothing(
+    chromium: str, made: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rebound = "--host-resolver-rules=MAP *.example.org 127.0.0.1, MAP *.svc 127.0.0.1, EXCLUDE 127.0.0.1"
+    monkeypatch.setattr("browser.FLAGS", (*FLAGS, rebound))
+    port = made.base_url.rsplit(":", 1)[1]
+    read = "fetch('/api/v1/targets').then((answer) => answer.text())"
+    with Browser(chromium) as one:
+        one.open(f"http://evil.example.org:{port}/metrics")
+        assert "web_allowed_hosts" in one.evaluate(read)
+        one.open(f"http://evil.example.org:{port}/")
+        assert "web_allowed_hosts" in _text(one, "body")
+        one.open(f"http://kneewatch.monitoring.svc:{port}/")
+        assert '"name":"llama-1"' in one.evaluate(read)
+        assert "Needs attention" in _text(one)
 
 
 def test_a_chart_is_walked_through_by_keyboard_and_says_what_it_shows(browser: Browser, made: Served) -> None:

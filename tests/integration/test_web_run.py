@@ -1,9 +1,11 @@
 """`kneewatch run` behind TLS and a password, and the page of an on-demand probe as Prometheus' own tool reads it."""
 
+import json
 import re
 import ssl
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 import trustme
 import yaml
 from kneewatch_command import kneewatch, start_kneewatch
-from monitor import Sim
+from monitor import Monitor, Sim
 from process import eventually, free_port
 from real_prometheus import RealPrometheus
 
@@ -70,6 +72,43 @@ def secured(sim: Sim, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secu
     assert process.terminate() == 0
 
 
+@dataclass
+class Followed:
+    """A running monitor of targets that are found, and one that will go; with what it is told to watch."""
+
+    monitor: Monitor
+    config: dict[str, object]
+
+    def ask(self, path: str, host: str) -> int:
+        """The status of the answer to who calls it so."""
+        return httpx.get(self.monitor.base_url + path, headers={"host": host}, timeout=20, trust_env=False).status_code
+
+    def reload(self, **changes: object) -> None:
+        """Takes the configuration anew, with these changes."""
+        address = {"listen": self.monitor.address}
+        self.monitor.config_file.write_text(yaml.safe_dump({**address, **self.config, **changes}))
+        answer = httpx.post(f"{self.monitor.base_url}/-/reload", timeout=30, trust_env=False)
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.fixture
+def followed(tiny: Sim, tmp_path: Path) -> Iterator[Followed]:
+    server, labels = tiny.base_url.removeprefix("http://"), {"zone": "eu-1", "app.kubernetes.io/name": "qwen"}
+    (tmp_path / "good.yml").write_text(yaml.safe_dump([{"targets": [server], "labels": labels}]))
+    (tmp_path / "bad.yml").write_text("targets: <b>none</b>\n")
+    finding = [
+        {"name": name, "discover": {"file": {"files": [str(tmp_path / f"{name}.yml")]}}} for name in ("good", "bad")
+    ]
+    config: dict[str, object] = {
+        "web_allowed_hosts": ["kneewatch.example.org"],
+        "workloads": {"long": {"prompt_tokens": 32, "output_tokens": 2000}},
+        # Its first canary is at once, the next one never.
+        "targets": [*finding, {"name": "leaving", "base_url": tiny.base_url, "canary": {"every": "1h"}}],
+    }
+    with Monitor(config, tmp_path / "run") as monitor:
+        yield Followed(monitor, config)
+
+
 def test_nothing_is_served_without_the_password_or_without_tls(secured: Secured) -> None:
     assert secured.get("/metrics", "x").status_code == 401
     assert "kneewatch_build_info" in secured.get("/metrics").text
@@ -97,6 +136,58 @@ def test_the_configuration_is_taken_anew_when_asked(secured: Secured) -> None:
     file.write_text(good)
     assert secured.get("/-/reload", method="POST").status_code == 200
     assert secured.get(f"/api/v1/targets/{TARGET}").json()["name"] == TARGET
+
+
+def test_what_discovery_found_and_what_is_wrong_with_it_is_on_the_pages(followed: Followed, tiny: Sim) -> None:
+    monitor, name = followed.monitor, f"good/127.0.0.1:{tiny.port}"
+    eventually(lambda: name in monitor.page("/api/v1/targets"), within_s=20, what="a target that was found")
+    target = json.loads(monitor.page(f"/api/v1/targets/{name}"))
+    assert target["discovery"] == "good"
+    assert target["labels"]["app.kubernetes.io/name"] == "qwen"
+    page = monitor.page(f"/targets/{name}")
+    assert "found by good" in page
+    assert "<dt>zone</dt><dd>eu-1</dd>" in page
+    assert "found by" not in monitor.page("/targets/leaving")
+    eventually(
+        lambda: "Discovery has a problem" in monitor.page("/"), within_s=20, what="the other discovery's problem"
+    )
+    (notice,) = re.findall(r"Discovery has a problem.*?</section>", monitor.page("/"), re.DOTALL)
+    assert re.search(r"<strong>bad</strong><div>[^<]*bad\.yml[^<]*</div>", notice)
+    followed.reload(targets=followed.config["targets"][2:])  # type: ignore[index]
+    assert "Discovery has" not in monitor.page("/")
+
+
+def test_a_strangers_name_reaches_only_what_probes_ask_for_and_a_name_is_added_by_a_reload(followed: Followed) -> None:
+    for path in ("/", "/config", "/api/v1/targets", "/probe?target=leaving"):
+        assert followed.ask(path, "evil.example.org") == 421
+    for path in ("/metrics", "/-/healthy", "/-/ready"):
+        assert followed.ask(path, "evil.example.org") == 200
+    for host in ("kneewatch.example.org", "kneewatch.monitoring.svc:9876", followed.monitor.address, "localhost"):
+        assert followed.ask("/config", host) == 200
+    assert followed.ask("/config", "kneewatch.example.net") == 421
+    followed.reload(web_allowed_hosts=[".example.net"])
+    assert followed.ask("/config", "kneewatch.example.net") == 200
+    assert followed.ask("/config", "kneewatch.example.org") == 421
+
+
+def test_a_target_that_is_removed_while_it_is_probed_is_said_to_be_gone(followed: Followed, tiny: Sim) -> None:
+    def running() -> bool:
+        page = httpx.get(f"{tiny.base_url}/metrics", timeout=10, trust_env=False).text
+        return any(
+            float(line.rsplit(" ", 1)[1]) > 0
+            for line in page.splitlines()
+            if line.startswith("vllm:num_requests_running")
+        )
+
+    seen = 'kneewatch_requests_total{target="leaving"'
+    eventually(lambda: re.search(seen + ".* 1.0", followed.monitor.page("/metrics")), within_s=30, what="its canary")
+    address = f"{followed.monitor.base_url}/probe?target=leaving&workload=long"
+    with ThreadPoolExecutor(1) as beside:
+        asked = beside.submit(httpx.get, address, timeout=60, trust_env=False)
+        eventually(running, within_s=20, what="the probe is under way")
+        followed.reload(targets=followed.config["targets"][:2])  # type: ignore[index]
+        answer = asked.result(60)
+    assert (answer.status_code, answer.text) == (404, "the target is gone: it was taken away meanwhile\n")
 
 
 @pytest.mark.prometheus

@@ -85,13 +85,43 @@ def test_a_flood_of_wrong_passwords_neither_grows_nor_locks_out_who_is_known() -
             assert not await one.allows(header("alice", str(n)))
         assert len(one._wrong) <= 256
         found = await asyncio.gather(
-            *(one.allows(header("alice", f"other {n}")) for n in range(100)),
+            *(one.allows(header("alice", f"other {n}"), f"10.0.0.{n}") for n in range(100)),
             one.allows(header("alice", "wonderland")),
             return_exceptions=True,
         )
         assert found[-1] is True
         assert sum(isinstance(answer, BusyError) for answer in found) == 84
         assert not one._checking
+        assert not one._waiting, "nothing is kept of an address"
+        one.close()
+
+    asyncio.run(flood())
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (["10.0.0.1"], "10.0.0.2"),
+        (["2001:db8::1", "2001:db8::2", "2001:db8:0:0:ffff::"], "2001:db8:0:1::1"),
+        (["::ffff:10.0.0.1"], "::ffff:10.0.0.2"),
+        (["::ffff:10.0.0.1", "10.0.0.1"], "::1"),
+        (["fe80::1%eth0", "fe80::2%eth0"], ""),
+    ],
+)
+def test_one_client_leaves_room_for_the_others(theirs: list[str], ours: str) -> None:
+    async def flood() -> None:
+        one = BasicAuth(USERS)
+        tried = (one.allows(header("alice", str(n)), theirs[n % len(theirs)]) for n in range(50))
+        *found, known = await asyncio.gather(
+            *tried, one.allows(header("alice", "wonderland"), ours), return_exceptions=True
+        )
+        assert known is True
+        assert [answer for answer in found if not isinstance(answer, BusyError)] == [False] * 4
+        assert {str(answer) for answer in found if answer is not False} == {
+            "too many passwords from this address wait to be checked"
+        }
+        assert not await one.allows(header("alice", "again"), theirs[0]), "its place is free again"
+        assert not one._waiting
         one.close()
 
     asyncio.run(flood())

@@ -293,6 +293,32 @@ def test_a_socket_that_cannot_be_listened_on_is_tried_again(files: Files, run: R
     run(main())
 
 
+def test_one_client_that_tries_passwords_keeps_no_other_out(files: Files, run: Run) -> None:
+    # Slow enough for all of them to be there before the first is checked.
+    files.write(basic_auth_users={"alice": bcrypt.hashpw(b"wonderland", bcrypt.gensalt(9)).decode()})
+
+    async def main() -> None:
+        async with _serving(files) as url, _client("127.0.0.1") as theirs, _client("127.0.0.2") as ours:
+            tries = [asyncio.create_task(theirs.get(url, auth=("alice", str(n)))) for n in range(40)]
+            refused = await next(asyncio.as_completed(tries))
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"] == "5"
+            assert "from this address" in refused.text
+            assert (await ours.get(url, auth=("alice", "wonderland"))).status_code == 200
+            codes = [(await one).status_code for one in tries]
+            assert codes.count(401) >= 4
+            assert codes.count(429) >= 20
+
+    run(main())
+
+
+def _client(address: str) -> httpx.AsyncClient:
+    """One whose connections come from that address of this machine."""
+    limits = httpx.Limits(max_connections=None)
+    transport = httpx.AsyncHTTPTransport(local_address=address, limits=limits, trust_env=False)
+    return httpx.AsyncClient(transport=transport, timeout=30)
+
+
 def test_a_file_that_cannot_be_used_is_no_start(files: Files) -> None:
     async def main() -> None:
         async with _serving(files):

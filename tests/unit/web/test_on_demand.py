@@ -97,8 +97,8 @@ def test_another_sites_page_sends_no_request_of_ours(site: str, status_code: int
         ({"origin": "http://evil.test"}, 403),
         ({"origin": "null"}, 403),
         ({"referer": "http://evil.test/page"}, 403),
-        ({"origin": "http://kneewatch.test", "host": "kneewatch.test"}, 200),
-        ({"referer": "http://kneewatch.test/targets/a", "host": "kneewatch.test"}, 200),
+        ({"origin": "http://kneewatch.local", "host": "kneewatch.local"}, 200),
+        ({"referer": "http://kneewatch.local/targets/a", "host": "kneewatch.local"}, 200),
     ],
 )
 def test_a_browser_over_plain_http_says_by_other_headers_who_asks(headers: dict[str, str], status_code: int) -> None:
@@ -132,6 +132,31 @@ class _Slow(FakeMonitor):
     async def on_demand(self, target: str, workload: str | None) -> RequestRecord:
         await asyncio.sleep(30)
         return await super().on_demand(target, workload)
+
+
+class _Leaving(FakeMonitor):
+    """Its targets go while they are asked, before the answer is counted or after."""
+
+    counted = False
+
+    async def on_demand(self, target: str, workload: str | None) -> RequestRecord:
+        answer = await super().on_demand(target, workload)
+        self.shown = [one for one in self.shown if one.name != target]
+        if not self.counted:
+            raise KeyError(target)
+        return answer
+
+
+def test_a_target_that_goes_meanwhile_is_what_is_gone_and_neither_workload_nor_server_is_blamed() -> None:
+    uncounted, failed = _Leaving(), _Leaving(answers=record(outcome=Outcome.UNREACHABLE))
+    failed.counted = True
+    for monitor in (uncounted, failed):
+        (answer,) = _ask(monitor, "/probe?target=a&workload=short")
+        assert (answer.status_code, answer.text) == (404, "the target is gone: it was taken away meanwhile\n")
+    there = _Leaving()
+    there.counted = True
+    (answer,) = _ask(there, "/probe?target=a")
+    assert _values(answer.text)["probe_success"] == 1, "it had answered"
 
 
 def test_it_answers_before_prometheus_stops_waiting() -> None:

@@ -41,6 +41,8 @@ def everything() -> FakeMonitor:
         measured=known,
         forecast=_with(known, roofline=roofline, learnt_from=(1.0, 2.0), mode="forecast"),
         capacity_state="running",
+        discovery="whole",
+        labels={"app.kubernetes.io/name": "qwen", "\ud800": "\udfff"},
     )
     odd = status(name="odd", server=snapshot(running=float("nan"), waiting=None), server_error="x")
     return FakeMonitor([whole, status(name="empty"), odd, *fleet(20, recent=3)], [run(), known])
@@ -50,11 +52,11 @@ def _with(known: CapacityResult, **changes: Any) -> CapacityResult:
     return replace(known, capacity=replace(known.capacity, **changes))
 
 
-def _get(path: str, method: str = "GET") -> httpx.Response:
+def _get(path: str, method: str = "GET", host: str = "monitor") -> httpx.Response:
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(pages.build_pages(everything()))
         async with httpx.AsyncClient(transport=transport, base_url="http://monitor") as client:
-            return await client.request(method, path)
+            return await client.request(method, path, headers={"host": host})
 
     return asyncio.run(ask())
 
@@ -125,6 +127,14 @@ def test_texts_are_documented_as_texts(path: str, operation: str, method: str, c
     assert answer.status_code == code
     content = document()["paths"][operation][method.lower()]["responses"][str(code)]["content"]
     assert answer.headers["content-type"].partition(";")[0] in content
+
+
+def test_who_calls_by_another_name_gets_what_is_documented_for_it() -> None:
+    for path, operations in document()["paths"].items():
+        for method, operation in operations.items():
+            answer = _get(path.format(name="empty", id="x"), method, host="evil.test")
+            assert ("421" in operation["responses"]) == (answer.status_code == 421), path
+            assert str(answer.status_code) in operation["responses"], path
 
 
 def test_the_schemas_refuse_what_is_not_answered() -> None:

@@ -140,6 +140,37 @@ def test_a_targets_page_answers_the_four_questions(shown: TargetStatus, words: l
         assert word in text
 
 
+def test_what_is_wrong_with_discovery_is_near_the_top_a_line_each() -> None:
+    monitor = FakeMonitor([status(up=False, recent=[record(outcome=Outcome.TIMEOUT)])])
+    assert "Discovery" not in _Tags(_get(monitor, "/").text).text
+    monitor.problems = {"pods": "HTTP 403:\nno Role", "dns": EVIL}
+    page = _Tags(_get(monitor, "/").text)
+    text = _words(page)
+    assert "Discovery has problems" in text
+    assert "podsHTTP 403: no Role" in page.text
+    assert f"dns{EVIL}" in page.text, "as text"
+    assert text.index("{{7*7}}") < text.index("Needs attention") < text.index("last canaries, TTFT")
+    monitor.problems = {f"d{n}": "gone" for n in range(23)}
+    text = _words(_Tags(_get(monitor, "/").text))
+    assert len(re.findall(r"d\d+gone", text)) == 20
+    assert "and 3 more, which are in the log" in text
+
+
+def test_the_labels_of_a_target_that_was_found_are_on_its_page() -> None:
+    labels = {"app.kubernetes.io/name": "qwen", "evil": EVIL, **{f"x{n:02}": "y" * 300 for n in range(40)}}
+    shown = status(name="pods/qwen-0", discovery="pods", labels=labels)
+    page = _target(shown)
+    assert "found by pods, with 32 labels" in _words(page)
+    assert "app.kubernetes.io/nameqwen" in _words(page)
+    assert EVIL in page.text
+    assert "x29" + "y" * 256 in page.text
+    assert "y" * 257 not in page.text
+    told = _get(FakeMonitor([shown]), "/api/v1/targets/pods/qwen-0").json()
+    assert (told["discovery"], len(told["labels"]), told["labels"]["evil"]) == ("pods", 32, EVIL)
+    assert "found by" not in _words(_target(status()))
+    assert _get(FakeMonitor(), "/api/v1/targets/a").json()["labels"] == {}
+
+
 def test_targets_in_trouble_come_first() -> None:
     shown = [
         status(name="passive", passive=True),
@@ -255,6 +286,8 @@ def _hostile() -> TargetStatus:
         name=EVIL,
         model=EVIL,
         base_url=f"http://{EVIL}",
+        discovery=EVIL,
+        labels={EVIL: EVIL},
         up=False,
         recent=[bad],
         failures=[bad],
