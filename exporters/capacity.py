@@ -1,12 +1,9 @@
 """Capacity as series: CapacityResults in, gauges out. A run that found no knee changes no figure."""
 
-from contextlib import suppress
-
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics import MetricWrapperBase
 
 from exporters import names
-from exporters.registry import counter, forget, gauge
+from exporters.registry import ByTarget, counter_by_target, gauge_by_target
 from probe import guard
 from probe.capacity.bottleneck import BOTTLENECKS
 from probe.capacity.fingerprint import alike, as_number, fingerprint
@@ -28,34 +25,34 @@ class CapacityExporter:
     """The last known knee of every target."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._rps = gauge(names.CAPACITY_RPS, registry)
-        self._lower = gauge(names.CAPACITY_RPS_LOWER, registry)
-        self._upper = gauge(names.CAPACITY_RPS_UPPER, registry)
-        self._tokens = gauge(names.CAPACITY_TOKENS, registry)
-        self._concurrency = gauge(names.KNEE_CONCURRENCY, registry)
-        self._headroom = gauge(names.HEADROOM, registry)
-        self._bottleneck = gauge(names.BOTTLENECK, registry)
-        self._steps = counter(names.CAPACITY_STEPS, registry)
-        self._residual = gauge(names.MODEL_RESIDUAL, registry)
-        self._last_success = gauge(names.CAPACITY_LAST_SUCCESS, registry)
-        self._fingerprint = gauge(names.CAPACITY_FINGERPRINT, registry)
-        self._baseline = gauge(names.KNEE_BASELINE, registry)
-        self._since = gauge(names.KNEE_BASELINE_SINCE, registry)
-        self._shift = gauge(names.KNEE_SHIFT, registry)
-        self._shifted = gauge(names.KNEE_SHIFTED, registry)
-        self._runs = counter(names.CAPACITY_RUNS, registry)
-        self._refusals = counter(names.CAPACITY_REFUSALS, registry)
-        self._trips = counter(names.GUARD_TRIPS, registry)
-        self._over = counter(names.OVER_OBJECTIVE, registry)
-        # For `forget`: each has a label of that name.
-        self._all = [metric for metric in vars(self).values() if isinstance(metric, MetricWrapperBase)]
+        self._rps = gauge_by_target(names.CAPACITY_RPS, registry)
+        self._lower = gauge_by_target(names.CAPACITY_RPS_LOWER, registry)
+        self._upper = gauge_by_target(names.CAPACITY_RPS_UPPER, registry)
+        self._tokens = gauge_by_target(names.CAPACITY_TOKENS, registry)
+        self._concurrency = gauge_by_target(names.KNEE_CONCURRENCY, registry)
+        self._headroom = gauge_by_target(names.HEADROOM, registry)
+        self._bottleneck = gauge_by_target(names.BOTTLENECK, registry)
+        self._steps = counter_by_target(names.CAPACITY_STEPS, registry)
+        self._residual = gauge_by_target(names.MODEL_RESIDUAL, registry)
+        self._last_success = gauge_by_target(names.CAPACITY_LAST_SUCCESS, registry)
+        self._fingerprint = gauge_by_target(names.CAPACITY_FINGERPRINT, registry)
+        self._baseline = gauge_by_target(names.KNEE_BASELINE, registry)
+        self._since = gauge_by_target(names.KNEE_BASELINE_SINCE, registry)
+        self._shift = gauge_by_target(names.KNEE_SHIFT, registry)
+        self._shifted = gauge_by_target(names.KNEE_SHIFTED, registry)
+        self._runs = counter_by_target(names.CAPACITY_RUNS, registry)
+        self._refusals = counter_by_target(names.CAPACITY_REFUSALS, registry)
+        self._trips = counter_by_target(names.GUARD_TRIPS, registry)
+        self._over = counter_by_target(names.OVER_OBJECTIVE, registry)
+        self._all = [metric for metric in vars(self).values() if isinstance(metric, ByTarget)]
         # The labels of the knee, and what was found, by target; forecasts apart.
         self._shown: dict[tuple[str, bool], tuple[tuple[str, ...], Capacity]] = {}
         self._compared: dict[tuple[str, bool], tuple[str, ...]] = {}  # and of its shift
 
     def forget(self, target: str) -> None:
         """The target is not watched any more: what is known of its capacity is shown no more."""
-        forget(self._all, target)
+        for metric in self._all:
+            metric.forget(target)
         for forecast in (False, True):
             self._shown.pop((target, forecast), None)
             self._compared.pop((target, forecast), None)
@@ -109,19 +106,16 @@ class CapacityExporter:
             (self._concurrency, capacity.knee_concurrency),
             (self._fingerprint, as_number(fingerprint(result.model, result.context))),
         ):
-            with suppress(KeyError):  # there was none before
-                metric.remove(*before)
+            metric.remove(*before)
             if value is not None:
                 metric.labels(*labels).set(value)
         self._show_bottleneck(before, labels, capacity.bottleneck)
-        with suppress(KeyError):
-            self._headroom.remove(*before)
+        self._headroom.remove(*before)
         self._shown[key] = labels, capacity
 
     def _show_bottleneck(self, before: tuple[str, ...], labels: tuple[str, ...], found: str | None) -> None:
         for name in BOTTLENECKS:
-            with suppress(KeyError):
-                self._bottleneck.remove(*before, name)
+            self._bottleneck.remove(*before, name)
         if found is not None:
             for name in BOTTLENECKS:
                 self._bottleneck.labels(*labels, name).set(name == found)
@@ -136,8 +130,7 @@ class CapacityExporter:
             if left is not None:
                 self._headroom.labels(*labels).set(left)
             else:
-                with suppress(KeyError):
-                    self._headroom.remove(*labels)
+                self._headroom.remove(*labels)
 
     def verified(self, result: CapacityResult, forecast: CapacityResult | None) -> None:
         """Publishes by how much the last forecast was off, where a run has measured what it was about."""
@@ -156,11 +149,9 @@ class CapacityExporter:
         key = (result.target, result.capacity.mode == _FORECAST)
         before = self._compared.pop(key, labels)
         for metric in (self._baseline, self._since, self._shift):
-            with suppress(KeyError):  # there was none before
-                metric.remove(*before)
+            metric.remove(*before)
         for method in METHODS:
-            with suppress(KeyError):
-                self._shifted.remove(*before, method)
+            self._shifted.remove(*before, method)
         if shift is None:
             return
         self._baseline.labels(*labels).set(shift.baseline.requests_per_second)

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.registry import Collector
 
 from exporters import names
-from exporters.registry import counter, forget, gauge, histogram
+from exporters.registry import counter_by_target, gauge, gauge_by_target, histogram
 
 _PROCESS = (names.CPU, names.MEMORY, names.STARTED)
 
@@ -20,9 +20,9 @@ class HealthExporter:
         self._config_hash = gauge(names.CONFIG_HASH, registry)
         self._config_taken = gauge(names.CONFIG_TAKEN, registry)
         self._config_taken_at = gauge(names.CONFIG_TAKEN_AT, registry)
-        self._failures = counter(names.TASK_FAILURES, registry)
-        self._last_success = gauge(names.TASK_LAST_SUCCESS, registry)
-        self._interval = gauge(names.TASK_INTERVAL, registry)
+        self._failures = counter_by_target(names.TASK_FAILURES, registry)
+        self._last_success = gauge_by_target(names.TASK_LAST_SUCCESS, registry)
+        self._interval = gauge_by_target(names.TASK_INTERVAL, registry)
         self._lag = histogram(names.LOOP_LAG, registry)
         self._lateness = histogram(names.TASK_LATENESS, registry)
 
@@ -35,7 +35,8 @@ class HealthExporter:
 
     def forget(self, target: str) -> None:
         """The target is not watched any more."""
-        forget((self._failures, self._last_success, self._interval), target)
+        for metric in (self._failures, self._last_success, self._interval):
+            metric.forget(target)
 
     def succeeded(self, task: str, target: str, wall_s: float) -> None:
         """A task ran to its end."""

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from prometheus_client import CollectorRegistry
 
 from exporters import names
+from exporters.names import Series
 from exporters.registry import counter, gauge, histogram
 from exporters.relay import Relay
 from exporters.text import family_name, samples
@@ -43,18 +45,16 @@ class ProbeExporter:
 
     def bound(self, objectives: Iterable[Objectives]) -> None:
         """Takes the thresholds of all of these as bucket bounds, the same ones for all targets: their histograms are
-        added up. Where that changes the bounds, what was counted is forgotten and every target starts anew.
+        added up. A histogram whose bounds that changes starts anew; all else that was counted stands.
         """
         bounds = _Bounds.of(objectives)
         if bounds == self._bounds:
             return
         self._bounds = bounds
-        for target, series in list(self._targets.items()):
-            expected = series.expected
-            self.add(target, series.objectives)
-            if expected is not None:
-                self._targets[target].expect(*expected)
-                self._write(target)
+        for target, series in self._targets.items():
+            if series.bound(bounds):
+                # There may be a thousand: they are written by the first page, once, or when their next canary comes.
+                self.relay.put_later(target, cache(series.text))
 
     def add(self, target: str, objectives: Objectives) -> None:
         """Announces a target. Its thresholds have to be among those that `bound` was told."""
@@ -96,6 +96,25 @@ class _Bounds:
         return cls(*(frozenset(each[name].within_s for each in promised if name in each) for name in ("ttft", "tpot")))
 
 
+class _Latency:
+    """A histogram with an objective's thresholds among its bounds."""
+
+    def __init__(self, series: Series, registry: CollectorRegistry, thresholds: Iterable[float]) -> None:
+        self._series, self._registry = series, registry
+        self._bounds = names.with_bounds(series, thresholds)
+        self.metric = histogram(series, registry, thresholds)
+
+    def bound(self, thresholds: Iterable[float]) -> bool:
+        """Takes other thresholds. Returns whether these are other bounds, with which it starts anew."""
+        bounds = names.with_bounds(self._series, thresholds)
+        if bounds == self._bounds:
+            return False
+        self._bounds = bounds
+        self._registry.unregister(self.metric)
+        self.metric = histogram(self._series, self._registry, thresholds)
+        return True
+
+
 class _ClientSeries:
     """Those of one target, in a registry of its own: it is written as text when they change (relay.py)."""
 
@@ -106,9 +125,9 @@ class _ClientSeries:
         self._requests = counter(names.REQUESTS, registry)
         self._good = counter(names.GOOD_REQUESTS, registry)
         self._tokens = counter(names.TOKENS, registry)
-        self._ttft = histogram(names.TTFT, registry, bounds.ttft)
-        self._itl = histogram(names.ITL, registry, bounds.tpot)
-        self._tpot = histogram(names.TPOT, registry, bounds.tpot)
+        self._ttft = _Latency(names.TTFT, registry, bounds.ttft)
+        self._itl = _Latency(names.ITL, registry, bounds.tpot)
+        self._tpot = _Latency(names.TPOT, registry, bounds.tpot)
         self._e2e = histogram(names.E2E, registry)
         self._lag = histogram(names.SCHEDULE_LAG, registry)
         self._last_success = gauge(names.LAST_SUCCESS, registry)
@@ -116,8 +135,20 @@ class _ClientSeries:
         self._ratio = gauge(names.OBJECTIVE_RATIO, registry)
         self._seconds = gauge(names.OBJECTIVE_SECONDS, registry)
         self._counted: set[tuple[str, ...]] = set()  # labels that something was counted under
-        self.expected: tuple[str, str, Traffic] | None = None  # what was announced and has not come yet
+        self._expected: tuple[str, str, Traffic] | None = None  # what was announced and has not come yet
         self._publish_objectives()
+
+    def bound(self, bounds: _Bounds) -> bool:
+        """Takes other bounds. Returns whether that emptied a histogram."""
+        emptied = [
+            histogram.bound(thresholds)
+            for histogram, thresholds in (
+                (self._ttft, bounds.ttft),
+                (self._itl, bounds.tpot),
+                (self._tpot, bounds.tpot),
+            )
+        ]
+        return any(emptied)
 
     def text(self) -> Mapping[str, str]:
         """The lines, by the series' name."""
@@ -131,7 +162,7 @@ class _ClientSeries:
             self._seconds.labels(self._target, name).set(objective.within_s)
 
     def expect(self, model: str, workload: str, traffic: Traffic) -> None:
-        self.expected = model, workload, traffic
+        self._expected = model, workload, traffic
         self._start((self._target, model, workload, traffic.value))
 
     def _start(self, labels: tuple[str, ...]) -> None:
@@ -164,12 +195,12 @@ class _ClientSeries:
 
     def _forget_expected(self, record: RequestRecord) -> None:
         """What was announced before the server had said which model it serves, and never came."""
-        if self.expected is None:
+        if self._expected is None:
             return
-        model, workload, expected = self.expected
+        model, workload, expected = self._expected
         if model == record.model or expected is not record.traffic:
             return
-        self.expected = None
+        self._expected = None
         labels = (self._target, model, workload, expected.value)
         if labels in self._counted:
             return
@@ -182,9 +213,9 @@ class _ClientSeries:
 
     def _observe_latencies(self, record: RequestRecord, labels: tuple[str, ...]) -> None:
         samples: tuple[tuple[object, Iterable[float | None]], ...] = (
-            (self._ttft, (latency.ttft_s(record),)),
-            (self._itl, latency.itl_s(record)),
-            (self._tpot, (latency.tpot_s(record),)),
+            (self._ttft.metric, (latency.ttft_s(record),)),
+            (self._itl.metric, latency.itl_s(record)),
+            (self._tpot.metric, (latency.tpot_s(record),)),
             (self._e2e, (latency.e2e_s(record),)),
             (self._lag, (latency.schedule_lag_s(record),)),
         )

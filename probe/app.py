@@ -12,7 +12,8 @@ import gc
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from probe.discoveries import Discoveries
 from probe.errors import ConfigError, TargetError
 from probe.gpu.readers import GpuReaders
 from probe.load.lag import lags
+from probe.load.others import follow_others
 from probe.load.plan import firing_pages
 from probe.measurements import Measurements
 from probe.records import CapacityResult, RequestRecord, TargetStatus
@@ -38,9 +40,11 @@ from probe.users import UsersLedger
 from probe.watch import TargetWatch
 from probe.web.pages import build_pages
 from probe.web.serve import serve
+from probe.words import one_line
 
 _log = structlog.get_logger()
 _LAG_INTERVAL_S = 0.25
+_AGAIN_S = 60.0  # after what should not have happened
 # New objects before the collector looks; 700 unless told otherwise, which a metrics page of two hundred targets makes
 # a hundred times over, each tenth time with all of the heap to look at.
 _GARBAGE = 10_000
@@ -66,8 +70,10 @@ class App:
         told = (shard.index, shard.total) if shard is not None else None
         self.measurements = Measurements(config.store.path, clock, told)
         self.watches: dict[str, TargetWatch] = {}
-        self._terms: dict[str, tuple[object, ...]] = {}  # what each watch is made of
+        self._wanted: dict[str, Wanted] = {}  # what each watch is there for, and made of
         self._ledgers: dict[str, UsersLedger] = defaultdict(UsersLedger)  # by page: two targets may share one
+        self._pages: dict[str, str] = {}  # by target
+        self._ending = False
         self._schedule = Schedule(self._task_succeeded, self._task_failed, self.measurements.health.late)
         self._readers = GpuReaders(clock)
         self._one_change, self._one_run, self._one_forecast = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
@@ -99,12 +105,13 @@ class App:
             sys.setswitchinterval(_SWITCH_S)
             self._schedule.start()
             self._discoveries.follow(self.config.templates)
-            work = (self._watch_loop(), self._watch_file(), self._reload_when(again))
-            beside = [asyncio.create_task(each) for each in work]
+            work = (self._watch_loop, self._watch_file, partial(self._reload_when, again), self._watch_others)
+            beside = [asyncio.create_task(_kept_up(each)) for each in work]
             ready(url)
             try:
                 await stop.wait()
             finally:
+                self._ending = True
                 for task in beside:
                     task.cancel()
                 await asyncio.gather(*beside, return_exceptions=True)
@@ -128,7 +135,11 @@ class App:
 
     def statuses(self) -> Sequence[TargetStatus]:
         """Every target, in the configuration's order."""
-        return [watch.status() for watch in self.watches.values()]
+        found = self._wanted
+        return [
+            replace(watch.status(), discovery=found[name].discovery, labels=found[name].labels)
+            for name, watch in self.watches.items()
+        ]
 
     def results(self, target: str | None = None) -> Sequence[CapacityResult]:
         """The newest capacity results, newest first."""
@@ -137,6 +148,15 @@ class App:
     def result_of(self, result_id: str) -> CapacityResult | None:
         """One capacity result, or None."""
         return self.measurements.store.get(result_id)
+
+    @property
+    def allowed_hosts(self) -> Sequence[str]:
+        """The names that pages are asked for by: the one listened on, and those of the configuration."""
+        return (self.config.listen_address[0], *self.config.web_allowed_hosts)
+
+    def discovery_problems(self) -> Mapping[str, str]:
+        """Why a discovery cannot be asked, or what it leaves out, by its name; those that are well are not in it."""
+        return {one.name: self._told[one.name] for one in self.config.templates if one.name in self._told}
 
     def config_text(self) -> str:
         """The effective configuration, secrets hidden."""
@@ -164,10 +184,16 @@ class App:
                 self.measurements.health.refused()
                 _log.error("the configuration is refused, the one before stands", detail=str(error))
                 return str(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is: what asks for reloads must go on
+                self.measurements.health.refused()
+                _log.error("the configuration could not be read, the one before stands", exc_info=error)
+                return f"{self._file}: it could not be read ({one_line(str(error) or type(error).__name__, 200)})"
             try:
                 self.config = config
                 self._promise()
                 self._roster.configured(config)
+                for template in config.templates:
+                    self.measurements.discovery.found(template.name, self._roster.count(template.name))
                 self._discoveries.follow(config.templates)
                 await self._settle()
             except Exception as error:  # noqa: BLE001 - whatever it is: what asks for reloads must go on
@@ -210,41 +236,58 @@ class App:
             _log.warning("discovery", target=discovery, problem=problem)
 
     async def _settle(self) -> None:
-        """Ends the watches that are not wanted any more, or not as they are, and begins those that are missing."""
+        """Ends the watches that are not wanted any more, or not as they are, and begins those that are missing.
+
+        There may be a thousand of each: between any two the loop does what else is due. Load workers that hear nothing
+        for two seconds end their load, whichever target's it is.
+        """
         wanted = self._roster.wanted()
-        gone = [name for name, terms in self._terms.items() if name not in wanted or wanted[name].terms != terms]
-        for error in await asyncio.gather(*(self._remove(name) for name in gone), return_exceptions=True):
-            if isinstance(error, Exception):
-                _log.error("a target that is gone did not end well", exc_info=error)
+        kept = {name for name, had in self._wanted.items() if name in wanted and wanted[name].terms == had.terms}
+        for name in kept:
+            self._keep(name, wanted[name])
+        async with asyncio.TaskGroup() as ending:
+            for name in [name for name in self._wanted if name not in kept]:
+                ending.create_task(self._end(name))
+                await asyncio.sleep(0)
         new = [one for name, one in wanted.items() if name not in self.watches]
         for i, one in enumerate(new):
+            await asyncio.sleep(0)
+            if self._ending:
+                return  # nobody would close it
             try:
                 self._begin(one, i / len(new))
             except Exception as error:  # noqa: BLE001 - one that cannot be watched keeps no other from it
                 _log.error("a target cannot be watched", target=one.config.name, exc_info=error)
-                await self._remove(one.config.name)
+                await self._end(one.config.name)
         self.watches = {name: self.watches[name] for name in wanted if name in self.watches}
-        for name, watch in self.watches.items():
-            self._describe(wanted[name])
-            watch.hold_load(wanted[name].hold)
         for template in self.config.templates:
             self._tell(template.name)
 
+    def _keep(self, name: str, one: Wanted) -> None:
+        """A watch that goes on; what it is not made of may be another."""
+        watch, had = self.watches[name], self._wanted[name]
+        self._wanted[name] = one
+        watch.hold_load(one.hold)
+        watch.offer(self.config)
+        if (one.discovery, one.labels) != (had.discovery, had.labels):
+            self._describe(one)
+
     def _begin(self, one: Wanted, position: float) -> None:
         """`position`: the target's place among those that are new, from 0 to 1."""
-        target, name = one.config, one.config.name
+        target, name, page = one.config, one.config.name, page_of(one.config)
         watch = TargetWatch(
             self.config,
             target,
             self._clock,
             self.measurements,
             firing_pages(self.config, name),
-            spent=partial(self.measurements.store.tokens_since, name),
+            spent=partial(self.measurements.tokens_since, name),
             loaded=partial(self._load_ended, server_of(target)),
-            ledger=self._ledgers[page_of(target)],
+            ledger=self._ledgers[page],
             read_gpus=self._readers.reader(target.gpu),
         )
-        self.watches[name], self._terms[name] = watch, one.terms
+        self.watches[name], self._wanted[name], self._pages[name] = watch, one, page
+        watch.hold_load(one.hold)
         for known in self.measurements.add(target, watch.model, watch.objectives):
             watch.restore(known)
         self._describe(one)
@@ -254,10 +297,17 @@ class App:
         if one.discovery is not None:
             self.measurements.discovery.describe(one.config.name, one.discovery, one.labels)
 
+    async def _end(self, name: str) -> None:
+        """Takes a target away, whatever breaks."""
+        try:
+            await self._remove(name)
+        except Exception as error:  # noqa: BLE001 - one that does not end well keeps no other from it
+            _log.error("a target that is gone did not end well", target=name, exc_info=error)
+
     async def _remove(self, name: str) -> None:
         """Ends all that is under way for a target, and takes its series away."""
         watch = self.watches.pop(name, None)
-        self._terms.pop(name, None)
+        self._wanted.pop(name, None)
         if watch is None:
             return
         try:
@@ -266,8 +316,8 @@ class App:
             await watch.close()
         finally:
             self.measurements.forget(name)
-            page = page_of(watch.config)
-            if all(page_of(other.config) != page for other in self.watches.values()):
+            page = self._pages.pop(name)
+            if page not in self._pages.values():
                 self._ledgers.pop(page, None)
 
     def _load_ended(self, server: str) -> None:
@@ -337,8 +387,21 @@ class App:
         async for lag in lags(self._clock, _LAG_INTERVAL_S):
             self.measurements.health.loop_lag(lag)
 
+    async def _watch_others(self) -> None:
+        """Users are not told from what another prober sends."""
+        await follow_others(lambda: self.config, self._servers, self._clock, self._others_load)
+
+    def _servers(self) -> set[str]:
+        return {watch.server for watch in self.watches.values()}
+
+    def _others_load(self, servers: Collection[str]) -> None:
+        for watch in self.watches.values():
+            watch.others_load(loading=watch.server in servers)
+
     async def _watch_file(self) -> None:
-        if self._file is not None:
+        if self._file is None:
+            await asyncio.Event().wait()
+        else:
             async for _ in changes(self._file):
                 await self.reload()
 
@@ -347,6 +410,22 @@ class App:
             await asked.wait()
             asked.clear()
             await self.reload()
+
+
+async def _kept_up(work: Callable[[], Awaitable[None]]) -> None:
+    """Work that goes on beside the schedule until it is cancelled: begun again where it ends, and that is said."""
+    while True:
+        try:
+            await work()
+            _log.error("background work has ended, it is begun again", work=_name(work), in_s=_AGAIN_S)
+        except Exception as error:  # noqa: BLE001 - whatever it is: nobody else would see it
+            _log.error("background work broke, it is begun again", work=_name(work), in_s=_AGAIN_S, exc_info=error)
+        await asyncio.sleep(_AGAIN_S)
+
+
+def _name(work: Callable[[], Awaitable[None]]) -> str:
+    named = work.func if isinstance(work, partial) else work
+    return getattr(named, "__name__", "").strip("_")
 
 
 def _tasks(watch: TargetWatch) -> Iterator[tuple[str, float, Callable[[], Awaitable[object]]]]:

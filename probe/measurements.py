@@ -3,10 +3,12 @@
 It is the Sink of every TargetWatch. Targets are announced (`add`) before anything is measured of them, and forgotten.
 """
 
+import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from exporters.capacity import CapacityExporter
@@ -37,6 +39,9 @@ from probe.records import (
 from probe.server.scrape import REASONS
 from probe.store import Store
 
+_log = structlog.get_logger()
+_LEDGER_S = 2 * 86400.0  # the budget's day is shorter
+
 
 class _OfTargets(Protocol):
     def forget(self, target: str, /) -> None: ...
@@ -66,6 +71,9 @@ class Measurements:
         self.store = Store(store)
         self._figures: dict[str, list[Figure]] = {}  # the history of capacity by target, oldest first
         self._forecasts: dict[str, CapacityResult] = {}  # the last of each target
+        # What runs cost that the store does not have, by target: when each began, and its tokens.
+        self._unwritten: dict[str, dict[str, tuple[float, int]]] = {}
+        self._store_fails = False
 
     def promise(self, objectives: Iterable[Objectives]) -> None:
         """What all targets, also those to come, are held to."""
@@ -91,8 +99,13 @@ class Measurements:
             self._compare(result)
         return known
 
+    def tokens_since(self, target: str, started_s: float) -> int:
+        """What the target's runs cost that began at this wall time or later, also those that could not be stored."""
+        unwritten = self._unwritten.get(target, {}).values()
+        return self.store.tokens_since(target, started_s) + sum(tokens for at, tokens in unwritten if at >= started_s)
+
     def forget(self, target: str) -> None:
-        """Takes a target's series away; the store keeps its history."""
+        """Takes a target's series away; the store keeps its history, and what its runs have cost stays counted."""
         for exporter in self._by_target:
             exporter.forget(target)
         self._figures.pop(target, None)
@@ -131,12 +144,34 @@ class Measurements:
             self._gpus.observe(target, snapshot)
 
     def result(self, result: CapacityResult) -> None:
+        """Raises nothing for a store that cannot be written: the run has been, and its tokens are spent."""
+        self._spend(result)  # before all that may fail
         self._capacity.verified(result, self._forecasts.get(result.target))
         self._capacity.observe(result)  # first: a full disk takes the history, not the figure
         if (found := figure(result)) is not None:
             self._figures.setdefault(result.target, []).append(found)
             self._compare(result)
-        self.store.add(result)
+        self._keep(result)
+
+    def _spend(self, result: CapacityResult) -> None:
+        started_s = result.started.timestamp()
+        before = self._unwritten.get(result.target, {})
+        recent = {known: spent for known, spent in before.items() if spent[0] >= started_s - _LEDGER_S}
+        self._unwritten[result.target] = {**recent, result.id: (started_s, result.cost.tokens)}
+
+    def _keep(self, result: CapacityResult) -> None:
+        try:
+            self.store.add(result)
+        except sqlite3.Error as error:
+            self.health.failed("capacity", result.target)
+            if not self._store_fails:
+                _log.error("results cannot be stored, a restart forgets them and what they cost", detail=str(error))
+            self._store_fails = True
+            return
+        del self._unwritten[result.target][result.id]
+        if self._store_fails:
+            self._store_fails = False
+            _log.info("results can be stored again")
 
     def dropped(self, result: CapacityResult) -> bool:
         return figure(result) is not None and wants_confirmation(self._figures[result.target])

@@ -8,7 +8,7 @@ import signal
 import socket
 import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -291,8 +291,7 @@ def test_a_history_that_cannot_be_written_costs_no_series() -> None:
     """A full disk takes the history; the figure that the run has paid for is still told."""
     app = App(_config("http://127.0.0.1:9", capacity=VERIFY), SystemClock())
     app.measurements.store.close()
-    with suppress(Exception):
-        app.measurements.result(result())
+    app.measurements.result(result())
     page = _page(app)
     assert 'kneewatch_capacity_runs_total{target="a",outcome="done"} 1.0' in page
 
@@ -623,5 +622,141 @@ def test_a_discovery_that_was_mended_or_replaced_is_not_said_to_fail(tmp_path: P
             assert _names(app) == ["pods/127.0.0.1:10"]
 
         await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "broken", [OSError(36, "File name too long"), RecursionError(), ZeroDivisionError("odd\nwords")]
+)
+def test_whatever_loading_a_configuration_raises_it_is_refused_and_the_next_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Exception
+) -> None:
+    async def run() -> None:
+        file = _file(tmp_path / "kneewatch.yml", _target("http://127.0.0.1:9", "a"))
+        app = App(load_config(file), SystemClock(), file)
+
+        def load(_: Path) -> Config:
+            raise broken
+
+        async def work(_: str) -> None:
+            monkeypatch.setattr("probe.app.load_config", load)
+            refused = await app.reload()
+            assert refused is not None
+            assert refused.startswith(f"{file}: it could not be read (")
+            assert "\n" not in refused
+            assert "kneewatch_config_last_reload_successful 0.0" in _page(app)
+            monkeypatch.undo()
+            _file(file, _target("http://127.0.0.1:9", "b"))
+            assert await app.reload() is None
+            assert _names(app) == ["b"]
+            assert "kneewatch_config_last_reload_successful 1.0" in _page(app)
+
+        await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_the_file_is_still_watched_after_a_folder_that_cannot_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr("probe.config_watch.changes.__defaults__", (0.05,))
+        file = _file(tmp_path / "kneewatch.yml", _target("http://127.0.0.1:9", "a"))
+        app = App(load_config(file), SystemClock(), file)
+
+        async def work(_: str) -> None:
+            _file(file, _target("http://127.0.0.1:9", "a"), lock_dir=f"/{'x' * 300}/locks")
+            await _until(lambda: "kneewatch_config_last_reload_successful 0.0" in _page(app))
+            _file(file, _target("http://127.0.0.1:9", "b"))
+            await _until(lambda: _names(app) == ["b"])
+
+        await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_background_work_that_breaks_is_said_and_begun_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr("probe.app._AGAIN_S", 0.05)
+        app, begun = App(_config("http://127.0.0.1:9"), SystemClock()), 0
+
+        async def breaks(*_: object) -> None:
+            nonlocal begun
+            begun += 1
+            if begun == 1:
+                raise ZeroDivisionError("odd words")
+            if begun > 2:
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr("probe.app.follow_others", breaks)
+
+        async def work(_: str) -> None:
+            await _until(lambda: begun == 3)
+
+        await _while_running(app, work)
+
+    asyncio.run(run())
+    said = capsys.readouterr()
+    assert "odd words" in said.out + said.err
+    assert "background work broke" in said.out + said.err
+    assert "background work has ended" in said.out + said.err
+    assert "watch_others" in said.out + said.err
+
+
+def test_what_another_discovery_had_found_gets_no_request_while_the_new_one_cannot_be_asked(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with standin() as server:
+            listed = tmp_path / "listed.json"
+            listed.write_text(json.dumps([{"targets": [server.url.removeprefix("http://")]}]))
+            template = _target("", "pods", discover={"file": {"files": [str(listed)], "every": "1s"}})
+            del template["base_url"]
+            file = _file(tmp_path / "kneewatch.yml", template)
+            app = App(load_config(file), SystemClock(), file)
+
+            async def work(_: str) -> None:
+                await _until(lambda: len(server.asked) > 0)
+                assert 'kneewatch_discovered_targets{target="pods"} 1.0' in _page(app)
+                registry = {"http": {"url": f"http://127.0.0.1:{free_port()}/sd"}}
+                _file(file, {**template, "discover": registry})
+                assert await app.reload() is None
+                assert _names(app) == []
+                asked = len(server.asked)
+                assert 'kneewatch_discovered_targets{target="pods"} 0.0' in _page(app)
+                await _until(lambda: "pods" in app.discovery_problems())
+                await asyncio.sleep(1.5)
+                assert len(server.asked) == asked
+                _file(file, template)
+                assert await app.reload() is None
+                await _until(lambda: len(server.asked) > asked)
+
+            await _while_running(app, work)
+
+    asyncio.run(run())
+
+
+def test_the_budget_of_the_day_is_kept_although_no_result_can_be_stored(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with standin() as server:
+            path, budget = tmp_path / "kneewatch.db", {"tokens_per_run": 100, "tokens_per_day": 100}
+            app = App(_config(server.url, store=path, capacity={**VERIFY, "budget": budget}), SystemClock())
+            with closing(sqlite3.connect(path)) as db, db:
+                full = "SELECT RAISE(ABORT, 'database or disk is full')"
+                db.execute(f"CREATE TRIGGER full BEFORE INSERT ON results BEGIN {full}; END")
+
+            async def work(_: str) -> None:
+                await _until(lambda: bool(app.statuses()[0].recent) and app.statuses()[0].server is not None)
+                app.measure_capacity_in("a", 0.0)
+                await _until(lambda: app.measurements.tokens_since("a", 0.0) > 0)
+                spent = app.measurements.tokens_since("a", 0.0)
+                await _until(lambda: app.statuses()[0].capacity_state is None)
+                app.measure_capacity_in("a", 0.0)
+                await _until(lambda: "budget_spent" in (app.statuses()[0].capacity_state or ""))
+                assert app.measurements.tokens_since("a", 0.0) == spent
+                assert app.results() == []
+
+            await _while_running(app, work)
 
     asyncio.run(run())

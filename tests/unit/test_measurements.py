@@ -1,10 +1,14 @@
 """Series of targets that come and go."""
 
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
-from example_records import record, result, snapshot
+import pytest
+from example_records import WALL_S, record, result, snapshot
 
 from probe.clock import SystemClock
 from probe.config import config_from
@@ -91,3 +95,51 @@ def test_a_new_threshold_is_a_bound_of_all_histograms_and_they_begin_anew() -> N
     bounds = [line for line in _of(measurements, "a") if line.startswith("kneewatch_ttft_seconds_bucket")]
     assert any('le="0.321"' in line for line in bounds)
     assert any('le="0.5"' in line for line in bounds)
+
+
+def _full(path: Path) -> None:
+    """Lets nothing more be written to the store, as a full disk does."""
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON results BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+        )
+
+
+def test_what_a_run_cost_is_counted_although_the_store_is_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "kneewatch.db"
+    measurements = Measurements(path, SystemClock())
+    _measured(measurements, "a")
+    first = result(target="a", result_id="first", started_s=WALL_S + 10)
+    measurements.result(first)
+    before, each = measurements.tokens_since("a", WALL_S), first.cost.tokens
+    assert each > 0
+    assert before == measurements.store.tokens_since("a", WALL_S)
+    _full(path)
+    for i in range(3):
+        measurements.result(replace(first, id=f"lost {i}", started=first.started + timedelta(seconds=i)))
+        measurements.forget("a")  # a target that comes again has spent what it has spent
+    assert measurements.store.tokens_since("a", WALL_S) == before
+    assert measurements.tokens_since("a", WALL_S) == before + 3 * each
+    assert measurements.tokens_since("a", WALL_S + 11) == 2 * each
+    assert measurements.tokens_since("b", WALL_S) == 0
+    said = capsys.readouterr().out
+    assert said.count("results cannot be stored") == 1
+    assert "database or disk is full" in said
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DROP TRIGGER full")
+    measurements.result(replace(first, id="kept", started=first.started + timedelta(days=3)))
+    assert "results can be stored again" in capsys.readouterr().out
+    assert measurements.tokens_since("a", WALL_S) == before + each, "the others are of another day, and forgotten"
+    _full(path)
+    measurements.result(replace(first, id="lost again", started=first.started + timedelta(days=3)))
+    assert capsys.readouterr().out.count("results cannot be stored") == 1
+
+
+def test_a_result_that_cannot_be_stored_is_a_failure_of_its_task(tmp_path: Path) -> None:
+    measurements = Measurements(tmp_path / "kneewatch.db", SystemClock())
+    measurements.health.expect("capacity", "a", None, WALL_S)
+    _full(tmp_path / "kneewatch.db")
+    measurements.result(result(target="a"))
+    assert 'kneewatch_job_failures_total{task="capacity",target="a"} 1.0' in _of(measurements, "a")

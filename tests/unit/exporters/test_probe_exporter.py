@@ -180,3 +180,48 @@ def test_a_stream_with_gaps_of_nothing_counts_them() -> None:
     together = token_events((10**9, 1, True) for _ in range(3))
     registry = _exported(replace(record(start_s=0.5), events=together))
     assert value(registry, "kneewatch_itl_seconds_bucket", **LABELS, le="0.001") == 2
+
+
+def _bounds(relay: Relay, name: str) -> set[float]:
+    found = (dict(labels) for series, labels in samples(relay) if series == f"kneewatch_{name}_seconds_bucket")
+    return {float(labels["le"]) for labels in found}
+
+
+def test_another_targets_new_threshold_takes_nothing_but_the_histograms_whose_bounds_it_changes() -> None:
+    exporter = ProbeExporter({"a": CHAT, "b": CHAT})
+    exporter.expect("b", "m", "short", Traffic.CANARY)
+    exporter.observe(record(), WALL_S)
+    before, announced = samples(exporter.relay), values(exporter.relay, "kneewatch_requests_total", target="b")
+    quick = replace(CHAT, ttft=Objective(0.9, 0.123))
+    exporter.bound([CHAT, quick])
+    after = samples(exporter.relay)
+    lost = {name for name, _ in before.keys() - after.keys()}
+    assert lost == {f"kneewatch_ttft_seconds_{part}" for part in ("bucket", "count", "sum")}
+    assert all(after[key] == said for key, said in before.items() if key[0] not in lost)
+    assert value(exporter.relay, "kneewatch_target_up", target="a") == 1
+    assert values(exporter.relay, "kneewatch_requests_total", target="b") == announced
+    exporter.observe(record(), WALL_S)
+    exporter.observe(record(target="b"), WALL_S)
+    assert value(exporter.relay, "kneewatch_requests_total", **LABELS, outcome="ok") == 2
+    assert value(exporter.relay, "kneewatch_ttft_seconds_count", **LABELS) == 1
+    assert value(exporter.relay, "kneewatch_tpot_seconds_count", **LABELS) == 2
+    assert 0.123 in _bounds(exporter.relay, "ttft")
+
+
+def test_a_threshold_that_is_a_bound_already_changes_nothing() -> None:
+    exporter = ProbeExporter({"a": CHAT})
+    exporter.observe(record(), WALL_S)
+    before = samples(exporter.relay)
+    assert 0.15 in _bounds(exporter.relay, "ttft")
+    exporter.bound([CHAT, replace(CHAT, ttft=Objective(0.9, 0.15))])
+    assert samples(exporter.relay) == before
+
+
+def test_a_threshold_is_not_a_bound_any_more_once_nobody_promises_it() -> None:
+    tight = replace(CHAT, tpot=Objective(0.9, 0.0123))
+    exporter = ProbeExporter({"a": tight})
+    exporter.observe(record(), WALL_S)
+    assert all(0.0123 in _bounds(exporter.relay, name) for name in ("tpot", "itl"))
+    exporter.bound([CHAT])
+    exporter.observe(record(), WALL_S)
+    assert not any(0.0123 in _bounds(exporter.relay, name) for name in ("tpot", "itl"))

@@ -1,11 +1,18 @@
 """Series become metrics: every kind under the name a query says."""
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+
 import pytest
-from exposition import value
+from example_records import result
+from exposition import samples, value
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from exporters import names
-from exporters.registry import counter, gauge, histogram
+from exporters.capacity import CapacityExporter
+from exporters.health import HealthExporter
+from exporters.registry import counter, gauge, gauge_by_target, histogram
 
 
 def test_each_kind_has_the_name_that_the_list_says() -> None:
@@ -29,3 +36,61 @@ def test_a_name_twice_in_one_registry_is_an_error() -> None:
     gauge(names.TARGET_UP, registry)
     with pytest.raises(ValueError, match="Duplicated"):
         gauge(names.TARGET_UP, registry)
+
+
+def test_what_is_told_of_one_target_goes_and_no_other_notices() -> None:
+    registry = CollectorRegistry()
+    metric = gauge_by_target(names.TASK_INTERVAL, registry)
+    assert names.TASK_INTERVAL.labels == ("task", "target")
+    for task, target in (("canary", "a"), ("scrape", "a"), ("canary", "b"), ("a", "c")):
+        metric.labels(task, target).set(1)
+    metric.remove("scrape", "a")
+    metric.remove("scrape", "a")
+    metric.remove("canary", "nobody")
+    left = (("canary", "a"), ("canary", "b"), ("a", "c"))
+    assert {labels for _, labels in samples(registry)} == {
+        frozenset({("task", task), ("target", target)}) for task, target in left
+    }
+    for target in ("a", "a", "nobody"):
+        metric.forget(target)
+    assert {dict(labels)["target"] for _, labels in samples(registry)} == {"b", "c"}
+    metric.labels("canary", "a").set(2)
+    assert value(registry, names.TASK_INTERVAL.name, task="canary", target="a") == 2
+
+
+def _calls(work: Callable[[], None]) -> int:
+    """How many functions it calls."""
+    count = 0
+
+    def called(_: FrameType, event: str, __: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_forgetting_four_times_as_many_targets_takes_about_four_times_as_long() -> None:
+    def forgetting(targets: int) -> int:
+        registry = CollectorRegistry()
+        capacity, health = CapacityExporter(registry), HealthExporter(registry, "1")
+        fleet = [f"t{n}" for n in range(targets)]
+        for target in fleet:
+            capacity.expect(target)
+            capacity.restore(result(target=target))
+            health.expect("canary", target, 15.0, 0.0)
+
+        def forget() -> None:
+            for target in fleet:
+                capacity.forget(target)
+                health.forget(target)
+
+        calls = _calls(forget)
+        assert not [1 for _, labels in samples(registry) if "target" in dict(labels)]
+        return calls
+
+    assert forgetting(100) < 5 * forgetting(25)
