@@ -105,8 +105,7 @@ generate: .venv/.installed ## write dashboards and rules from the shipped config
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated
 	@$(BIN)/kneewatch alerts -c $(EXAMPLE) -o alerts/generated
 	@$(BIN)/kneewatch dashboards -c $(BASE) -o deploy/kustomize/components/dashboards --configmap
-	@$(BIN)/kneewatch alerts -c $(BASE) -o deploy/kustomize/components/operator \
-	    --format operator --label release=kube-prometheus-stack
+	@$(BIN)/kneewatch alerts -c $(BASE) -o deploy/kustomize/components/operator --format operator
 	@$(BIN)/python -m exporters.reference > docs/metrics.md
 
 lock: .venv/.installed ## take the newest versions pyproject.toml allows and pin them in constraints.txt

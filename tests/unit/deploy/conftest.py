@@ -1,12 +1,13 @@
 """Where the deployment files are, and what reads them."""
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import helm_python
 import pytest
 import yaml
 
@@ -45,3 +46,14 @@ def render(manifests: Manifests) -> Callable[[str], dict[str, dict[str, Any]]]:
         return found
 
     return by_kind
+
+
+@pytest.fixture(scope="session")
+def chart_folder(deploy: Path) -> Path:
+    return deploy / "helm/kneewatch"
+
+
+@pytest.fixture(scope="session")
+def chart(chart_folder: Path) -> Iterator[helm_python.Chart]:
+    with helm_python.Chart.load(chart_folder) as loaded:
+        yield loaded

@@ -48,9 +48,9 @@ def test_there_are_commands_to_check() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_alert_and_folder_that_is_named_exists(name: str) -> None:
+def test_every_alert_and_file_that_is_named_exists(name: str) -> None:
     text = (ROOT / name).read_text()
     for alert in set(re.findall(r"\bKneewatch[A-Z]\w+", text)):
         assert (ROOT / "docs/runbooks" / f"{alert}.md").exists(), alert
-    for folder in set(re.findall(r"deploy/kustomize/[\w/-]+", text)):
-        assert (ROOT / folder).exists() or folder.endswith("/"), folder
+    for path in set(re.findall(r"deploy/kustomize/[\w/.-]*\w", text)):
+        assert (ROOT / path).exists(), path

@@ -1,9 +1,11 @@
 """The shipped configurations: each loads, and each shows what it is there for."""
 
+import re
 from pathlib import Path
 
 import deployed
 import pytest
+import yaml
 
 from probe.config import load_config
 
@@ -20,10 +22,64 @@ def test_the_examples_are_there() -> None:
     assert {"kneewatch.yml", "multi.yml", "sidecar.yml"} <= {file.name for file in EXAMPLES}
 
 
-@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_shipped_configuration_loads_and_schedules_step_up_load(file: Path, tmp_path: Path) -> None:
-    config = deployed.load(file.read_text(), tmp_path)  # with the files of its keys, which a Secret brings
-    assert any(target.capacity.mode == "verify" for target in config.targets)
+# What a cluster gets as it is. The examples show step-up load, the Job is one run of it, and compose has a stand-in.
+APPLIED = [
+    *(file for file in sorted((ROOT / "deploy/kustomize").rglob("kneewatch.yml")) if file.parent.name != "job"),
+    ROOT / "deploy/helm/kneewatch/values.yaml",
+]
+
+
+def named(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+def configuration(file: Path, text: str) -> str:
+    """The kneewatch.yml in a file, which may be the chart's values."""
+    return text if file.name != "values.yaml" else yaml.safe_dump(yaml.safe_load(text)["config"])
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=named)
+def test_a_shipped_configuration_loads(file: Path, tmp_path: Path) -> None:
+    assert deployed.load(file.read_text(), tmp_path).targets  # with the files of its keys, which a Secret brings
+
+
+@pytest.mark.parametrize("file", APPLIED, ids=named)
+def test_nobodys_first_night_brings_load(file: Path, tmp_path: Path) -> None:
+    config = deployed.load(configuration(file, file.read_text()), tmp_path)
+    assert {target.capacity.mode for target in config.targets} <= {"forecast", "off"}
+    assert any(target.capacity.mode == "forecast" for target in config.targets)
+
+
+@pytest.mark.parametrize("file", APPLIED, ids=named)
+def test_the_second_step_in_the_comment_is_one_with_prometheus_and_windows(file: Path, tmp_path: Path) -> None:
+    text = file.read_text()
+    for pattern, to in (
+        (r"^( *)mode: forecast .*\n", ""),
+        (r"^( *)# (mode: verify|schedule: )", r"\1\2"),
+        (r"^( *)# (prometheus: )", r"\1\2"),
+    ):
+        text, changed = re.subn(pattern, to, text, flags=re.MULTILINE)
+        assert changed
+    config = deployed.load(configuration(file, text), tmp_path)
+    assert config.prometheus is not None
+    (target,) = (target for target in config.targets if target.capacity.mode == "verify")
+    assert target.capacity.schedule.windows
+
+
+def test_the_alternatives_of_kserve_are_configurations(deploy: Path, tmp_path: Path) -> None:
+    text = (deploy / "kustomize/overlays/kserve/kneewatch.yml").read_text()
+    hugging, changed = re.subn(r"^      # ((metrics_)?path: )", r"      \1", text, flags=re.MULTILINE)
+    assert changed == 2
+    (template,) = deployed.load(hugging, tmp_path).templates
+    found = template.target("llama-8b-predictor-0", "http://10.0.0.1:8080" + template.discover.path)
+    assert (found.base_url, found.metrics_url) == ("http://10.0.0.1:8080/openai", "http://10.0.0.1:8080/metrics")
+
+    before, after = text.index("    discover:\n"), text.index("    # An LLMInferenceService")
+    end = text.index("    objectives: chat")
+    llm = re.sub(r"^    # ", "    ", text[text.index("    # discover:") : end], flags=re.MULTILINE)
+    assert before < after < end
+    (template,) = deployed.load(text[:before] + llm + text[end:], tmp_path).templates
+    assert (template.discover.scheme, template.tls.verify) == ("https", False)
 
 
 def test_the_sidecars_example_is_the_one_it_is_deployed_with(deploy: Path) -> None:

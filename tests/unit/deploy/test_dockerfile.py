@@ -74,9 +74,17 @@ def test_nothing_is_compiled_from_source_and_no_compiler_is_there(instructions: 
 
 
 def test_the_extras_that_the_shapes_need_are_in_it(instructions: list[tuple[str, str]], deploy: Path) -> None:
-    (asked,) = {e for name, a in instructions if name == "RUN" for e in re.findall(r'"\.\[([a-z0-9,]+)\]"', a)}
+    (asked,) = {a.removeprefix("EXTRAS=") for name, a in instructions if name == "ARG" and a.startswith("EXTRAS=")}
     extras = tomllib.loads((deploy.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(asked.split(",")) == {"k8s", "nvml"} <= extras.keys()
+    (build,) = (a for name, a in instructions if name == "RUN" and '".[' in a)
+    assert '".[${EXTRAS}]"' in build
+    # Declared in the stage that installs, and before it: else it would be empty there.
+    names = [a if name == "ARG" else name for name, a in instructions]
+    assert names.index("FROM") < names.index(f"EXTRAS={asked}") < instructions.index(("RUN", build))
+    # The page on Ray builds an image with more, and with none less.
+    (more,) = re.findall(r"--build-arg EXTRAS=(\S+)", (deploy.parent / "docs/ray.md").read_text())
+    assert {*asked.split(","), "ray"} == set(more.split(",")) <= extras.keys()
 
 
 def test_what_is_in_it_is_written_down_in_it(instructions: list[tuple[str, str]]) -> None:

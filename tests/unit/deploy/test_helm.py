@@ -2,7 +2,7 @@
 
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,98 +10,28 @@ import deployed
 import helm_python
 import pytest
 import yaml
+from charted import FOUND, SHAPES, WEB, Values, alike, rendered
 
 from alerts.build import render as rules_of
 from probe import __version__
 from probe.config import load_config
 
-Values = dict[str, Any]
 Manifests = Callable[[str], list[dict[str, Any]]]
-FOUND = {
-    "name": "vllm",
-    "discover": {"kubernetes": {"namespace": "serving", "selector": "app.kubernetes.io/name=vllm", "port": 8000}},
-}
-LEASE = {"namespace": "monitoring"}
-WEB = "/etc/kneewatch-web/web.yml"
-# Every feature at least once, each beside those it could disturb.
-SHAPES: dict[str, Values] = {
-    "default": {},
-    "discovery": {"config": {"targets": [FOUND], "lease": LEASE}},
-    "fleet": {"replicas": 3, "shard": True, "config": {"targets": [FOUND], "lease": LEASE}},
-    "pair": {"replicas": 2, "config": {"lease": {}}, "persistence": {"enabled": False}},
-    "operator": {
-        "scrapeAnnotations": False,
-        "podMonitor": {"enabled": True, "labels": {"release": "r"}, "interval": "15s"},
-        "prometheusRule": {"enabled": True, "labels": {"release": "r"}, "rules": "groups: [{name: g, rules: []}]"},
-        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "vLLM"}},
-    },
-    "secrets": {
-        "keys": {"secretName": "keys"},
-        "config": {"web_config_file": WEB},
-        "web": {"secretName": "web", "tls": True},
-        "image": {"repository": "registry.example/kneewatch", "digest": "sha256:" + "0" * 64},
-        "imagePullSecrets": [{"name": "pull"}],
-        "podMonitor": {"enabled": True},
-    },
-    "ramp": {"ramp": {"enabled": True, "target": "llama-8b", "extraArgs": ["--concurrency", "1,2"]}},
-    "own": {"existingConfigMap": "mine", "rbac": {"namespaces": ["serving", "other"], "leases": True}},
-    "placed": {
-        "nodeSelector": {"pool": "cpu"},
-        "tolerations": [{"key": "gpu", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {}},
-        "priorityClassName": "high",
-        "podLabels": {"team": "serving"},
-        "podAnnotations": {"a": "b"},
-        "serviceAccount": {"annotations": {"a": "b"}},
-        "config": {"web_config_file": WEB},
-        "service": {"type": "NodePort", "annotations": {"a": "b"}},
-        "extraEnv": [{"name": "A", "value": "b"}],
-        "extraVolumes": [{"name": "targets", "configMap": {"name": "targets"}}],
-        "extraVolumeMounts": [{"name": "targets", "mountPath": "/etc/kneewatch-targets"}],
-        "networkPolicy": {
-            "extraIngress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
-            "extraEgress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
-        },
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
-        ],
-    },
-    "bare": {
-        "serviceAccount": {"create": False, "name": "default"},
-        "rbac": {"create": False},
-        "networkPolicy": {"enabled": False},
-        "scrapeAnnotations": False,
-        "persistence": {"existingClaim": "old"},
-    },
-}
-
-
-@pytest.fixture(scope="module")
-def folder(deploy: Path) -> Path:
-    return deploy / "helm/kneewatch"
-
-
-@pytest.fixture(scope="module")
-def chart(folder: Path) -> Iterator[helm_python.Chart]:
-    with helm_python.Chart.load(folder) as loaded:
-        yield loaded
-
-
-def rendered(chart: helm_python.Chart, values: Values, name: str = "kneewatch") -> list[dict[str, Any]]:
-    """What `helm install` would send, in one list."""
-    files = chart.render(values, name=name, namespace="monitoring")
-    texts = [text for path, text in files.items() if not path.endswith("NOTES.txt")]
-    return [manifest for text in texts for manifest in yaml.safe_load_all(text) if manifest]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_helm_finds_nothing_to_say(folder: Path, shape: str) -> None:
-    report = helm_python.lint(folder, SHAPES[shape], strict=True, namespace="monitoring")
+def test_helm_finds_nothing_to_say(chart_folder: Path, shape: str) -> None:
+    report = helm_python.lint(chart_folder, SHAPES[shape], strict=True, namespace="monitoring")
     assert report == {"total_charts_linted": 1, "messages": [], "errors": []}
 
 
-def test_helm_would_have_something_to_say(folder: Path) -> None:
-    report = helm_python.lint(folder, {"replicas": 0}, strict=True)
+def test_the_icon_is_a_picture_that_is_there(chart_folder: Path, deploy: Path) -> None:
+    icon = yaml.safe_load((chart_folder / "Chart.yaml").read_text())["icon"]
+    assert (deploy.parent / icon.partition("/main/")[2]).is_file()
+
+
+def test_helm_would_have_something_to_say(chart_folder: Path) -> None:
+    report = helm_python.lint(chart_folder, {"replicas": 0}, strict=True)
     assert any("replicas" in message["error"] for message in report["messages"])
 
 
@@ -128,11 +58,11 @@ def test_a_token_is_there_only_with_rights_that_need_one(chart: helm_python.Char
     assert bool(needs) is (shape in {"discovery", "fleet", "pair", "own"})
     tokens = {workload["kind"]: pod["automountServiceAccountToken"] for workload, pod in deployed.pods(found)}
     assert tokens.pop("Job", False) is False
-    assert set(tokens.values()) == {bool(needs)}
+    assert set(tokens.values()) == (set() if shape == "sidecar" else {bool(needs)})
 
 
 def test_the_rights_follow_the_configuration(chart: helm_python.Chart) -> None:
-    pods, leases = {"list", "watch"}, {"get", "create", "update"}
+    pods, leases = {"list", "watch"}, {"get", "list", "create", "update", "delete"}
     other = {"name": "b", "discover": {"kubernetes": {"selector": "app=b", "port": 8000}}}
     again = {**FOUND, "name": "c"}
     values = {"config": {"targets": [FOUND, other, again], "lease": {}}}
@@ -146,31 +76,6 @@ def test_the_rights_follow_the_configuration(chart: helm_python.Chart) -> None:
         ("other", "pods"): pods,
         ("monitoring", "leases"): leases,
     }
-
-
-def alike(manifests: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Without what a chart adds to every object of its own: its labels, defaults of Kubernetes, and the order."""
-    chart_labels = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"}
-    chart_labels |= {"helm.sh/chart"}
-
-    def plain(value: object) -> object:
-        if isinstance(value, dict):
-            left = {key: plain(v) for key, v in value.items() if key not in chart_labels}
-            if left.get("imagePullPolicy") == "IfNotPresent":
-                del left["imagePullPolicy"]
-            return left
-        return [plain(item) for item in value] if isinstance(value, list) else value
-
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for manifest in manifests:
-        one: Any = plain(manifest)
-        if one["kind"] in {"Role", "RoleBinding"}:
-            one["metadata"].pop("labels", None)
-        if "kneewatch.yml" in one.get("data", {}):
-            one["data"] = yaml.safe_load(one["data"]["kneewatch.yml"])
-        metadata = one["metadata"]
-        found[one["kind"], metadata.setdefault("namespace", "monitoring"), metadata["name"]] = one
-    return found
 
 
 @pytest.mark.kubectl
@@ -192,18 +97,6 @@ def test_the_chart_equals_the_overlay(
     assert ours.keys() == theirs.keys()
     for key, manifest in theirs.items():
         assert ours[key] == manifest, key
-
-
-@pytest.mark.kubectl
-def test_the_charts_run_is_the_jobs(chart: helm_python.Chart, manifests: Manifests) -> None:
-    ((_, ours),) = (found for found in deployed.pods(rendered(chart, SHAPES["ramp"])) if found[0]["kind"] == "Job")
-    ((_, theirs),) = deployed.pods(manifests("overlays/job"))
-    for key in theirs.keys() - {"containers", "volumes"}:
-        assert ours[key] == theirs[key], key
-    mine, its = ours["containers"][0], theirs["containers"][0]
-    assert mine["args"] == [*its["args"], "--concurrency", "1,2"]
-    assert mine["securityContext"] == its["securityContext"]
-    assert deployed.accepted(mine["args"])["concurrency"] == "1,2"
 
 
 @pytest.mark.parametrize("shape", ["default", "discovery", "fleet", "pair", "ramp"])
@@ -319,8 +212,8 @@ def test_probes_need_no_password_where_every_page_wants_one(chart: helm_python.C
         deployed.check(manifest)
 
 
-def test_the_version_is_this_one_and_the_package_is_whole(folder: Path, tmp_path: Path) -> None:
-    archive = helm_python.package(folder, destination=tmp_path)
+def test_the_version_is_this_one_and_the_package_is_whole(chart_folder: Path, tmp_path: Path) -> None:
+    archive = helm_python.package(chart_folder, destination=tmp_path)
     with tarfile.open(archive) as packed:
         members = packed.getmembers()
     names = {member.name for member in members}
@@ -335,7 +228,7 @@ def test_the_version_is_this_one_and_the_package_is_whole(folder: Path, tmp_path
 def test_every_value_is_in_the_schema_and_no_other(chart: helm_python.Chart) -> None:
     schema = chart.schema
     assert schema is not None
-    assert schema["properties"].keys() - {"global"} == chart.values.keys()
+    assert schema["properties"].keys() - {"global", "enabled"} == chart.values.keys()
     assert schema["additionalProperties"] is False
 
 

@@ -105,7 +105,7 @@ def test_the_mounted_configuration_loads_and_fits_its_pod(render: Render, folder
     assert [config.listen_address] == [("0.0.0.0", port) for port in ports]
     assert config.store.path is not None
     assert str(config.store.path.parent) in volumes(rendered)
-    assert [target.capacity.mode for target in config.targets] == ["verify"]
+    assert [target.capacity.mode for target in config.targets] == ["forecast"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

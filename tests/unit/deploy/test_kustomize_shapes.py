@@ -22,11 +22,16 @@ from probe.config import load_config
 
 pytestmark = pytest.mark.kubectl
 
+ROOT = Path(__file__).resolve().parents[3]
+OPERATORS = ["PodMonitor", "PrometheusRule"]
+
 Manifests = Callable[[str], list[dict[str, Any]]]
 FOUND = ["discovery", "fleet", "kserve", "litellm", "production-stack"]
 MONITORS = ["base", "overlays/prometheus-operator", *(f"overlays/{name}" for name in FOUND)]
 JOBS = ["overlays/bench", "overlays/job"]
-FOLDERS = sorted([*MONITORS, *JOBS, "overlays/sidecar"])
+RESULTS = "overlays/results"  # a volume and nothing else
+WITH_PODS = sorted([*MONITORS, *JOBS, "overlays/sidecar"])
+FOLDERS = sorted([*WITH_PODS, RESULTS])
 
 
 def named(manifests: list[dict[str, Any]], kind: str, name: str = "kneewatch") -> dict[str, Any]:
@@ -80,7 +85,7 @@ def test_a_loose_pod_would_have_been_noticed(manifests: Manifests) -> None:
     assert deployed.loose(pod) == ["hostNetwork", "kneewatch: seccompProfile", "kneewatch: capabilities"]
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", WITH_PODS)
 def test_a_token_is_there_only_with_rights_that_need_one(manifests: Manifests, folder: str) -> None:
     rendered = manifests(folder)
     needs = bool(deployed.rights(rendered))
@@ -97,15 +102,14 @@ def test_the_rights_are_those_that_the_configuration_needs(manifests: Manifests,
     assert config.lease is not None
     assert deployed.rights(rendered) == {
         **{(namespace, "pods"): {"list", "watch"} for namespace in asked},
-        (config.lease.namespace, "leases"): {"get", "create", "update"},
+        (config.lease.namespace, "leases"): {"get", "list", "create", "update", "delete"},
     }
     assert not deployed.of(rendered, "ClusterRole")
 
 
 @pytest.mark.parametrize("folder", [*MONITORS, "overlays/job"])
 def test_the_configuration_loads_and_the_pod_mounts_its_keys(manifests: Manifests, folder: str, tmp_path: Path) -> None:
-    config = deployed.configuration(manifests(folder), tmp_path)
-    assert any(target.capacity.mode == "verify" for target in config.targets)
+    assert deployed.configuration(manifests(folder), tmp_path).targets
 
 
 @pytest.mark.parametrize("folder", [*MONITORS, "overlays/job", "overlays/sidecar"])
@@ -232,6 +236,27 @@ def test_the_sidecar_can_see_gpus_without_taking_one(kubectl: str, deploy: Path,
     assert deployed.load(config, tmp_path).servers[0].gpu.nvml
 
 
+def test_the_operators_prometheus_finds_the_sidecar(kubectl: str, deploy: Path, tmp_path: Path) -> None:
+    shutil.copytree(deploy / "kustomize/overlays/sidecar", tmp_path / "sidecar")
+    file = tmp_path / "sidecar/kustomization.yaml"
+    assert "  # - podmonitor.yaml" in file.read_text()
+    file.write_text(file.read_text().replace("  # - podmonitor.yaml", "  - podmonitor.yaml"))
+    command = [kubectl, "kustomize", str(file.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    rendered = list(yaml.safe_load_all(done.stdout))
+    (monitor,) = deployed.of(rendered, "PodMonitor")
+    deployed.check(monitor)
+    assert deployed.selects(monitor["spec"]["selector"]["matchLabels"], labels_of(rendered))
+    (mine,) = (c for c in pod_of(rendered)["initContainers"] if c["name"] == "kneewatch")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == (mine["ports"][0]["name"], "/metrics")
+    # No other container of the pod has a port of that name.
+    named_so = [
+        c["name"] for c in deployed.containers(pod_of(rendered)) for p in c["ports"] if p["name"] == "kneewatch"
+    ]
+    assert named_so == ["kneewatch"]
+
+
 def test_the_number_of_shards_follows_the_replicas(kubectl: str, deploy: Path, tmp_path: Path) -> None:
     shutil.copytree(deploy / "kustomize", tmp_path / "kustomize")
     file = tmp_path / "kustomize/overlays/fleet/statefulset.yaml"
@@ -264,7 +289,14 @@ def test_a_run_is_asked_for_once_and_ends_before_its_deadline(manifests: Manifes
     assert job["activeDeadlineSeconds"] > target.capacity.budget.seconds + 60
     (mount,) = (m for m in job["template"]["spec"]["containers"][0]["volumeMounts"] if m["mountPath"] == "/results")
     volumes = {v["name"]: v for v in job["template"]["spec"]["volumes"]}
-    assert volumes[mount["name"]]["persistentVolumeClaim"]["claimName"] == "kneewatch-results"
+    (claim,) = manifests(RESULTS)
+    assert volumes[mount["name"]]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_what_deletes_a_job_leaves_its_results(manifests: Manifests, folder: str) -> None:
+    assert not deployed.of(manifests(folder), "PersistentVolumeClaim")
+    assert {m["kind"] for m in manifests(RESULTS)} == {"PersistentVolumeClaim"}
 
 
 @pytest.mark.parametrize("folder", JOBS)
@@ -276,9 +308,11 @@ def test_a_jobs_pod_is_no_part_of_the_monitors_service(manifests: Manifests, fol
 def test_both_jobs_send_alike_and_leave_their_results_together(manifests: Manifests, tmp_path: Path) -> None:
     """So that `kneewatch compare` compares the same requests."""
     bench, job = manifests("overlays/bench"), manifests("overlays/job")
-    assert named(bench, "PersistentVolumeClaim", "kneewatch-results") == named(
-        job, "PersistentVolumeClaim", "kneewatch-results"
-    )
+    claims = [
+        {v["persistentVolumeClaim"]["claimName"] for v in pod_of(m)["volumes"] if "persistentVolumeClaim" in v}
+        for m in (bench, job)
+    ]
+    assert claims[0] == claims[1] == {"kneewatch-results"}
     config = deployed.configuration(job, tmp_path)
     workload = config.workload(config.targets[0].capacity.workload or "")
     arguments = pod_of(bench)["containers"][0]["args"]
@@ -296,7 +330,7 @@ def test_the_reader_of_results_is_confined_and_mounts_their_volume(manifests: Ma
     deployed.check(reader)
     assert deployed.loose(reader["spec"]) == []
     (claim,) = (volume["persistentVolumeClaim"]["claimName"] for volume in reader["spec"]["volumes"])
-    assert named(manifests("overlays/job"), "PersistentVolumeClaim", claim)
+    assert named(manifests(RESULTS), "PersistentVolumeClaim", claim)
     assert reader["spec"]["containers"][0]["image"] == f"kneewatch:{__version__}"
 
 
@@ -314,15 +348,35 @@ def test_a_changed_configuration_replaces_no_pod(manifests: Manifests) -> None:
 
 
 def test_the_operators_rules_are_those_of_the_base(manifests: Manifests, deploy: Path) -> None:
-    labels = {"release": "kube-prometheus-stack"}
     rendered = manifests("overlays/prometheus-operator")
-    (text,) = rules_of(load_config(deploy / "kustomize/base/kneewatch.yml"), manifest=Manifest("", labels)).values()
+    (text,) = rules_of(load_config(deploy / "kustomize/base/kneewatch.yml"), manifest=Manifest()).values()
     assert (deploy / "kustomize/components/operator/kneewatch.prometheusrule.yml").read_text() == text
     rule, monitor = named(rendered, "PrometheusRule"), named(rendered, "PodMonitor")
     assert rule["spec"] == yaml.safe_load(text)["spec"]
-    assert deployed.selects(labels, monitor["metadata"]["labels"])
+    assert rule["metadata"]["labels"]["release"] == monitor["metadata"]["labels"]["release"]
     # Scraped once: not by annotations as well.
     assert "annotations" not in named(rendered, "Deployment")["spec"]["template"]["metadata"]
+
+
+def test_one_label_is_changed_in_one_place_for_rules_and_monitor(kubectl: str, deploy: Path, tmp_path: Path) -> None:
+    shutil.copytree(deploy / "kustomize", tmp_path / "kustomize")
+    file = tmp_path / "kustomize/components/operator/kustomization.yaml"
+    assert file.read_text().count("{release: kube-prometheus-stack}") == 1
+    file.write_text(file.read_text().replace("{release: kube-prometheus-stack}", "{prometheus: main}"))
+    command = [kubectl, "kustomize", str(tmp_path / "kustomize/overlays/prometheus-operator")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    rendered = list(yaml.safe_load_all(done.stdout))
+    asked = [m["metadata"]["labels"].get("prometheus") for kind in OPERATORS for m in deployed.of(rendered, kind)]
+    assert asked == ["main", "main"]
+    assert "kube-prometheus-stack" not in done.stdout
+
+
+def test_the_rules_can_wait_until_there_are_series(manifests: Manifests) -> None:
+    """By the selector of the README, which leaves out nothing else."""
+    rendered = manifests("overlays/prometheus-operator")
+    later = [m["kind"] for m in rendered if m["metadata"].get("labels", {}).get("role") == "alert-rules"]
+    assert later == ["PrometheusRule"]
+    assert "--selector 'role!=alert-rules'" in (ROOT / "deploy/README.md").read_text()
 
 
 def test_the_dashboards_are_those_of_the_base(manifests: Manifests, deploy: Path) -> None:
@@ -350,7 +404,7 @@ def test_the_selectors_mean_pods_as_those_projects_make_them(
     (template,) = deployed.configuration(manifests(f"overlays/{name}"), tmp_path).templates
     kubernetes = template.discover.kubernetes
     assert kubernetes is not None
-    asked = dict(requirement.split("=") for requirement in kubernetes.selector.split(","))
+    asked = dict(requirement.split("=") for requirement in (kubernetes.selector or "").split(","))
     assert deployed.selects(asked, labels)
     assert kubernetes.port == port
 

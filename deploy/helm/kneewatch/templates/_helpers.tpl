@@ -1,28 +1,45 @@
+{{/* A parent chart may have several under aliases, which are then their charts' names. */}}
 {{- define "kneewatch.fullname" -}}
-{{- if contains "kneewatch" .Release.Name -}}
+{{- if contains .Chart.Name .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-kneewatch" (.Release.Name | trunc 40 | trimSuffix "-") -}}
+{{- printf "%s-%s" (.Release.Name | trunc 40 | trimSuffix "-") .Chart.Name | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "kneewatch.instance" -}}
+{{ ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (eq .Chart.Name "kneewatch") | trunc 63 | trimSuffix "-" | quote }}
 {{- end -}}
 
 {{- define "kneewatch.selector" -}}
 app.kubernetes.io/name: kneewatch
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ include "kneewatch.instance" . }}
 {{- end -}}
 
 {{- define "kneewatch.labels" -}}
 {{ include "kneewatch.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
+{{- end -}}
+
+{{/* The chart's labels and some of the values; in: the context, and those. A selector's stay, whatever they say. */}}
+{{- define "kneewatch.labelled" -}}
+{{- $selector := include "kneewatch.selector" (index . 0) | fromYaml -}}
+{{- $labels := include "kneewatch.labels" (index . 0) | fromYaml -}}
+{{ merge (dict) $selector (index . 1) $labels | toYaml }}
+{{- end -}}
+
+{{/* Of a Job's pods, which are not those of the Service; in: the context, and their name. */}}
+{{- define "kneewatch.jobLabels" -}}
+{app.kubernetes.io/name: {{ index . 1 }}, app.kubernetes.io/instance: {{ include "kneewatch.instance" (index . 0) }}}
 {{- end -}}
 
 {{- define "kneewatch.image" -}}
 {{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{ printf "%s@%s" .Values.image.repository .Values.image.digest | quote }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
 {{- end -}}
 {{- end -}}
 
@@ -31,7 +48,31 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "kneewatch.configMap" -}}
-{{ .Values.existingConfigMap | default (include "kneewatch.fullname" .) }}
+{{ .Values.existingConfigMap | default (include "kneewatch.fullname" .) | quote }}
+{{- end -}}
+
+{{/* The target of config that a Job measures, as JSON, {} where a ConfigMap of somebody's has it; in: the context, the value's
+name, and the target's. */}}
+{{- define "kneewatch.target" -}}
+{{- $root := index . 0 -}}{{- $key := index . 1 -}}{{- $name := index . 2 -}}
+{{- $found := dict -}}
+{{- if not $root.Values.existingConfigMap -}}
+{{- range $root.Values.config.targets -}}
+{{- if eq .name $name -}}{{- $found = . -}}{{- end -}}
+{{- end -}}
+{{- if not (hasKey $found "base_url") -}}
+{{- fail (printf "%s: no target of config with a base_url is called %q" $key $name) -}}
+{{- end -}}
+{{- if include "kneewatch.inPod" $found -}}
+{{- fail (printf "%s: %q is at %s, which is another place for a Job; a target with the server's Service would do" $key $name $found.base_url) -}}
+{{- end -}}
+{{- end -}}
+{{ toJson $found }}
+{{- end -}}
+
+{{/* Whether a target's address is its own pod's. */}}
+{{- define "kneewatch.inPod" -}}
+{{- if regexMatch "^https?://(127\\.[0-9.]+|localhost|\\[::1\\])(:|/|$)" (.base_url | default "") }}yes{{ end -}}
 {{- end -}}
 
 {{/* The namespaces whose pods are listed, one a line: those of the configuration, and rbac.namespaces. */}}

@@ -23,12 +23,67 @@ fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
+{{- define "kneewatch.scrapeAnnotations" -}}
+prometheus.io/scrape: "true"
+prometheus.io/port: "9876"
+prometheus.io/path: /metrics
+{{- if .Values.web.tls }}
+prometheus.io/scheme: https
+{{- end }}
+{{- end -}}
+
+{{/* What Kneewatch's container mounts; in: the context, and what the volumes' names begin with. */}}
+{{- define "kneewatch.mounts" -}}
+{{- $as := index . 1 -}}
+{{- with index . 0 -}}
+- {name: {{ $as }}config, mountPath: /etc/kneewatch, readOnly: true}
+- {name: {{ $as }}store, mountPath: /var/lib/kneewatch}
+- {name: {{ $as }}tmp, mountPath: /tmp}
+{{- if .Values.keys.secretName }}
+- {name: {{ $as }}keys, mountPath: /run/secrets/kneewatch, readOnly: true}
+{{- end }}
+{{- if .Values.web.secretName }}
+- {name: {{ $as }}web, mountPath: /etc/kneewatch-web, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* The volumes of these mounts; in: the same, and what the store is, empty where the workload has a claim for it. */}}
+{{- define "kneewatch.volumes" -}}
+{{- $as := index . 1 -}}
+{{- $store := index . 2 -}}
+{{- with index . 0 -}}
+- name: {{ $as }}config
+  configMap: {name: {{ include "kneewatch.configMap" . }}}
+{{- with $store }}
+- name: {{ $as }}store
+  {{ . }}
+{{- end }}
+- name: {{ $as }}tmp
+  emptyDir: {sizeLimit: 16Mi}
+{{- with .Values.keys.secretName }}
+- name: {{ $as }}keys
+  secret: {secretName: {{ . | quote }}}
+{{- end }}
+{{- with .Values.web.secretName }}
+- name: {{ $as }}web
+  secret: {secretName: {{ . | quote }}}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
 {{- define "kneewatch.placement" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector: {{ toYaml . | nindent 2 }}
@@ -43,23 +98,13 @@ affinity: {{ toYaml . | nindent 2 }}
 
 {{- define "kneewatch.pod" -}}
 metadata:
-  labels:
-    {{- include "kneewatch.labels" . | nindent 4 }}
-    {{- with .Values.podLabels }}{{ toYaml . | nindent 4 }}{{ end }}
-  {{- if or .Values.scrapeAnnotations .Values.podAnnotations }}
-  annotations:
-    {{- if .Values.scrapeAnnotations }}
-    prometheus.io/scrape: "true"
-    prometheus.io/port: "9876"
-    prometheus.io/path: /metrics
-    {{- if .Values.web.tls }}
-    prometheus.io/scheme: https
-    {{- end }}
-    {{- end }}
-    {{- with .Values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
+  labels: {{ include "kneewatch.labelled" (list . .Values.podLabels) | nindent 4 }}
+  {{- $scraped := ternary (include "kneewatch.scrapeAnnotations" . | fromYaml) dict .Values.scrapeAnnotations }}
+  {{- with merge (dict) .Values.podAnnotations $scraped }}
+  annotations: {{ toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  serviceAccountName: {{ include "kneewatch.serviceAccount" . }}
+  serviceAccountName: {{ include "kneewatch.serviceAccount" . | quote }}
   automountServiceAccountToken: {{ ne (include "kneewatch.asks" .) "" }}
   enableServiceLinks: false
   terminationGracePeriodSeconds: 30
@@ -109,36 +154,37 @@ spec:
         {{- include "kneewatch.asked" (list . "/-/ready") | nindent 8 }}
         periodSeconds: 5
         timeoutSeconds: 2
-      volumeMounts:
-        - {name: config, mountPath: /etc/kneewatch, readOnly: true}
-        - {name: store, mountPath: /var/lib/kneewatch}
-        - {name: tmp, mountPath: /tmp}
-        {{- if .Values.keys.secretName }}
-        - {name: keys, mountPath: /run/secrets/kneewatch, readOnly: true}
-        {{- end }}
-        {{- if .Values.web.secretName }}
-        - {name: web, mountPath: /etc/kneewatch-web, readOnly: true}
-        {{- end }}
-        {{- with .Values.extraVolumeMounts }}{{ toYaml . | nindent 8 }}{{ end }}
-  volumes:
-    - name: config
-      configMap: {name: {{ include "kneewatch.configMap" . }}}
-    {{- if not .Values.persistence.enabled }}
-    - name: store
-      emptyDir: {sizeLimit: {{ .Values.persistence.size }}}
-    {{- else if eq (int .Values.replicas) 1 }}
-    - name: store
-      persistentVolumeClaim: {claimName: {{ .Values.persistence.existingClaim | default (include "kneewatch.fullname" .) }}}
-    {{- end }}
-    - name: tmp
-      emptyDir: {sizeLimit: 16Mi}
-    {{- with .Values.keys.secretName }}
-    - name: keys
-      secret: {secretName: {{ . }}}
-    {{- end }}
-    {{- with .Values.web.secretName }}
-    - name: web
-      secret: {secretName: {{ . }}}
-    {{- end }}
-    {{- with .Values.extraVolumes }}{{ toYaml . | nindent 4 }}{{ end }}
+      volumeMounts: {{ include "kneewatch.mounts" (list . "") | nindent 8 }}
+  {{- $store := "" }}
+  {{- if not .Values.persistence.enabled }}
+  {{- $store = printf "emptyDir: {sizeLimit: %q}" .Values.persistence.size }}
+  {{- else if eq (int .Values.replicas) 1 }}
+  {{- $claim := .Values.persistence.existingClaim | default (include "kneewatch.fullname" .) }}
+  {{- $store = printf "persistentVolumeClaim: {claimName: %q}" $claim }}
+  {{- end }}
+  volumes: {{ include "kneewatch.volumes" (list . "" $store) | nindent 4 }}
+{{- end -}}
+
+{{/* Who may ask Kneewatch: this namespace, and Prometheus wherever it runs. */}}
+{{- define "kneewatch.askers" -}}
+- podSelector: {}
+- namespaceSelector: {}
+  podSelector: {matchLabels: {{ toJson .Values.networkPolicy.prometheusLabels }}}
+{{- end -}}
+
+{{/* Whom Kneewatch may ask: names, and pods. */}}
+{{- define "kneewatch.egress" -}}
+- to:
+    - namespaceSelector: {}
+      podSelector: {matchLabels: {k8s-app: kube-dns}}
+    - ipBlock: {cidr: 169.254.20.10/32}  # NodeLocal DNSCache
+  ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+- to: [{namespaceSelector: {}}]
+  ports: [{port: 1, endPort: 65535, protocol: TCP}]
+{{- end -}}
+
+{{/* The API server is no pod, and its address differs from cluster to cluster. */}}
+{{- define "kneewatch.apiServer" -}}
+- to: [{ipBlock: {cidr: 0.0.0.0/0, except: [169.254.0.0/16]}}, {ipBlock: {cidr: "::/0", except: ["fe80::/10"]}}]
+  ports: [{port: 443, protocol: TCP}, {port: 6443, protocol: TCP}]
 {{- end -}}

@@ -1,0 +1,114 @@
+"""The chart as Helm renders it, and the values that its tests render it with."""
+
+from typing import Any
+
+import helm_python
+import yaml
+
+Values = dict[str, Any]
+FOUND = {
+    "name": "vllm",
+    "discover": {"kubernetes": {"namespace": "serving", "selector": "app.kubernetes.io/name=vllm", "port": 8000}},
+}
+# A server in the same pod.
+LOCAL = {"name": "llama-8b", "base_url": "http://127.0.0.1:8000"}
+LEASE = {"namespace": "monitoring"}
+WEB = "/etc/kneewatch-web/web.yml"
+# Every feature at least once, each beside those it could disturb.
+SHAPES: dict[str, Values] = {
+    "default": {},
+    "discovery": {"config": {"targets": [FOUND], "lease": LEASE}},
+    "fleet": {"replicas": 3, "shard": True, "config": {"targets": [FOUND], "lease": LEASE}},
+    "pair": {"replicas": 2, "config": {"lease": {}}, "persistence": {"enabled": False}},
+    "operator": {
+        "scrapeAnnotations": False,
+        "podMonitor": {"enabled": True, "labels": {"release": "r"}, "interval": "15s"},
+        "prometheusRule": {"enabled": True, "labels": {"release": "r"}, "rules": "groups: [{name: g, rules: []}]"},
+        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "vLLM"}},
+    },
+    "secrets": {
+        "keys": {"secretName": "keys"},
+        "config": {"web_config_file": WEB},
+        "web": {"secretName": "web", "tls": True},
+        "image": {"repository": "registry.example/kneewatch", "digest": "sha256:" + "0" * 64},
+        "imagePullSecrets": [{"name": "pull"}],
+        "podMonitor": {"enabled": True},
+    },
+    "ramp": {"ramp": {"enabled": True, "target": "llama-8b", "extraArgs": ["--concurrency", "1,2"]}},
+    "bench": {
+        "bench": {
+            "enabled": True,
+            "target": "llama-8b",
+            "model": "llama-8b",
+            "tokenizer": "meta-llama/Llama-3.1-8B-Instruct",
+        }
+    },
+    "sidecar": {
+        "config": {"targets": [LOCAL]},
+        "sidecar": {"enabled": True, "deployment": "llama-8b", "podLabels": {"app": "vllm"}, "isolated": True},
+        "networkPolicy": {"extraIngress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]},
+        "podMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True, "rules": "groups: [{name: g, rules: []}]"},
+    },
+    "own": {"existingConfigMap": "mine", "rbac": {"namespaces": ["serving", "other"], "leases": True}},
+    "placed": {
+        "nodeSelector": {"pool": "cpu"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "high",
+        "podLabels": {"team": "serving"},
+        "podAnnotations": {"a": "b"},
+        "serviceAccount": {"annotations": {"a": "b"}},
+        "config": {"web_config_file": WEB},
+        "service": {"type": "NodePort", "annotations": {"a": "b"}},
+        "extraEnv": [{"name": "A", "value": "b"}],
+        "extraVolumes": [{"name": "targets", "configMap": {"name": "targets"}}],
+        "extraVolumeMounts": [{"name": "targets", "mountPath": "/etc/kneewatch-targets"}],
+        "networkPolicy": {
+            "extraIngress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
+            "extraEgress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
+        },
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+        ],
+    },
+    "bare": {
+        "serviceAccount": {"create": False, "name": "default"},
+        "rbac": {"create": False},
+        "networkPolicy": {"enabled": False},
+        "scrapeAnnotations": False,
+        "persistence": {"existingClaim": "old"},
+    },
+}
+
+
+def rendered(chart: helm_python.Chart, values: Values, name: str = "kneewatch") -> list[dict[str, Any]]:
+    """What `helm install` would send, in one list."""
+    files = chart.render(values, name=name, namespace="monitoring")
+    texts = [text for path, text in files.items() if not path.endswith("NOTES.txt")]
+    return [manifest for text in texts for manifest in yaml.safe_load_all(text) if manifest]
+
+
+def alike(manifests: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Without what a chart adds to every object of its own: its labels, defaults of Kubernetes, and the order."""
+    chart_labels = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"}
+    chart_labels |= {"helm.sh/chart"}
+
+    def plain(value: object) -> object:
+        if isinstance(value, dict):
+            left = {key: plain(v) for key, v in value.items() if key not in chart_labels}
+            if left.get("imagePullPolicy") == "IfNotPresent":
+                del left["imagePullPolicy"]
+            return left
+        return [plain(item) for item in value] if isinstance(value, list) else value
+
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for manifest in manifests:
+        one: Any = plain(manifest)
+        if one["kind"] in {"Role", "RoleBinding"}:
+            one["metadata"].pop("labels", None)
+        if "kneewatch.yml" in one.get("data", {}):
+            one["data"] = yaml.safe_load(one["data"]["kneewatch.yml"])
+        metadata = one["metadata"]
+        found[one["kind"], metadata.setdefault("namespace", "monitoring"), metadata["name"]] = one
+    return found

@@ -1,0 +1,53 @@
+"""Targets with `endpoints`: EndpointSlices may be read, and pods only where a selector asks for them."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deployed
+import helm_python
+import pytest
+import yaml
+from charted import FOUND, rendered
+
+SLICES = {
+    "name": "outside",
+    "discover": {"kubernetes": {"namespace": "serving", "endpoints": "qwen", "port": "http"}},
+}
+ASKED = {"list", "watch"}
+LEASES = {("monitoring", "leases"): {"get", "list", "create", "update", "delete"}}
+
+
+def test_the_chart_gives_each_namespace_what_its_targets_ask_for(chart: helm_python.Chart) -> None:
+    here = {"name": "here", "discover": {"kubernetes": {"endpoints": "llama", "port": 8000}}}
+    pods = {"namespace": "other", "selector": "app=qwen", "port": 8000}
+    elsewhere = {"name": "elsewhere", "discover": {"kubernetes": pods}}
+    values = {"config": {"targets": [SLICES, here, elsewhere], "lease": {}}}
+    assert deployed.rights(rendered(chart, values)) == LEASES | {
+        ("serving", "endpointslices"): ASKED,
+        ("monitoring", "endpointslices"): ASKED,
+        ("other", "pods"): ASKED,
+    }
+    both = rendered(chart, {"config": {"targets": [FOUND, SLICES], "lease": {}}})
+    assert deployed.rights(both) == LEASES | {("serving", "pods"): ASKED, ("serving", "endpointslices"): ASKED}
+    for manifest in both:
+        deployed.check(manifest)
+
+
+@pytest.mark.kubectl
+def test_the_component_gives_the_same_rights_as_the_chart(
+    deploy: Path, tmp_path: Path, chart: helm_python.Chart, manifests: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    kustomize = Path(os.path.relpath(deploy / "kustomize", tmp_path))
+    names = {
+        "resources": [kustomize / "base"],
+        "components": [kustomize / "components/discovery", kustomize / "components/discovery-endpoints"],
+    }
+    ours = {key: [str(path) for path in paths] for key, paths in names.items()}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(ours))
+    found = manifests(str(tmp_path))
+    (role,) = (role for role in deployed.of(found, "Role") if role["metadata"]["name"] == "kneewatch-discovery")
+    deployed.check(role)
+    with_chart = rendered(chart, {"config": {"targets": [SLICES], "lease": {}}})
+    assert deployed.rights(found) == deployed.rights(with_chart) == LEASES | {("serving", "endpointslices"): ASKED}

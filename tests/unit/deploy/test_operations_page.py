@@ -1,0 +1,72 @@
+"""What docs/operations.md gives to copy: the patch for probes, and the routes for kube-prometheus-stack."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import deployed
+import pytest
+import yaml
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/operations.md"
+
+
+@pytest.fixture(scope="module")
+def blocks() -> list[dict[str, Any]]:
+    return [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)]
+
+
+@pytest.mark.kubectl
+def test_the_patch_for_probes_is_one_that_kubernetes_accepts(
+    kubectl: str, deploy: Path, tmp_path: Path, blocks: list[dict[str, Any]]
+) -> None:
+    (patch,) = (block for block in blocks if block.get("kind") == "Deployment")
+    base = tmp_path / "base"
+    base.mkdir()
+    for file in (deploy / "kustomize/base").iterdir():
+        (base / file.name).write_text(file.read_text())
+    # As text: a null that YAML has read and written again is the same, but it is the page's lines that are copied.
+    (text,) = (t for t in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL) if "tcpSocket" in t)
+    (base / "probes.yaml").write_text(text)
+    kustomization = base / "kustomization.yaml"
+    kustomization.write_text(kustomization.read_text() + "\npatches:\n  - path: probes.yaml\n")
+    done = subprocess.run([kubectl, "kustomize", str(base)], capture_output=True, text=True, timeout=60, check=True)
+    (deployment,) = deployed.of(list(yaml.safe_load_all(done.stdout)), patch["kind"])
+    deployed.check(deployment)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["tcpSocket"] == {"port": "http"}
+        assert "httpGet" not in container[probe]
+        assert container[probe]["periodSeconds"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "receiver"),
+    [
+        ({"alertname": "KneewatchProbeGone", "severity": "page", "target": "a"}, "oncall"),
+        ({"alertname": "KneewatchAvailabilityBurn", "severity": "page", "target": "a"}, "oncall"),
+        ({"alertname": "KneewatchHeadroomLow", "severity": "ticket", "target": "a"}, "tickets"),
+        ({"alertname": "Watchdog", "severity": "none"}, "null"),
+    ],
+)
+def test_the_routes_lead_there(
+    amtool: str, tmp_path: Path, blocks: list[dict[str, Any]], labels: dict[str, str], receiver: str
+) -> None:
+    (values,) = (block for block in blocks if "alertmanager" in block)
+    routes = values["alertmanager"]["config"]["route"]["routes"]
+    # kube-prometheus-stack's own, after ours.
+    watchdog = {"receiver": "null", "matchers": ['alertname = "Watchdog"']}
+    file = tmp_path / "alertmanager.yml"
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "route": {"receiver": "null", "group_by": ["namespace"], "routes": [*routes, watchdog]},
+                "receivers": [{"name": name} for name in ("null", "oncall", "tickets")],
+            }
+        )
+    )
+    given = [f"{name}={value}" for name, value in labels.items()]
+    command = [amtool, "config", "routes", "test", f"--config.file={file}", *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == receiver
