@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from threading import Event, Timer
+from threading import Event, Lock, Timer
 from typing import Any, Self
 
 from probe.errors import KneewatchError
@@ -43,6 +43,8 @@ class Aside:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for us
         )
+        # Who is cancelled while a thread of his waits for an answer may ask from another one.
+        self._one_question = Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -81,9 +83,10 @@ class Aside:
         timer.daemon = True
         timer.start()
         try:
-            calls.write(pickle.dumps(question))
-            calls.flush()
-            failed, answer = pickle.load(answers)  # noqa: S301 - from a process that we started
+            with self._one_question:
+                calls.write(pickle.dumps(question))
+                calls.flush()
+                failed, answer = pickle.load(answers)  # noqa: S301 - from a process that we started
         except (EOFError, OSError):
             why = f"took longer than {_SECONDS:g} s" if late.is_set() else f"ended ({self._process.wait()})"
             raise AsideError(f"{name} {why}") from None

@@ -230,8 +230,8 @@ def ramp(
 ) -> None:
     """Find the knee now: guarded step-up load, also for a target without scheduled load.
 
-    Ctrl-C stops the load at once; what was measured by then is printed. Exit status: 0 found, 1 not found, 2 could
-    not measure.
+    Ctrl-C stops the load at once, and so does the loss of the server's Lease; what was measured by then is printed.
+    Exit status: 0 found, 1 not found, 2 could not measure.
     """
     import uvloop
 
@@ -279,7 +279,8 @@ def ramp(
     check_writable(json_file)
     check_writable(html_file, "--html")
     with following() as follow:
-        result = uvloop.run(ramp_target(loaded, chosen, asked, SystemClock(), follow.step, on_doing=follow.doing))
+        run = ramp_target(loaded, chosen, asked, SystemClock(), follow.step, on_doing=follow.doing, on_lost=_say_error)
+        result = uvloop.run(run)
     if json_file:
         json_file.write_text(dumps(result, indent=1) + "\n")
     if html_file:

@@ -13,14 +13,15 @@ from probe.client.endpoint import Endpoint
 from probe.client.send import Client
 from probe.clock import Clock
 from probe.config import Config, TargetConfig
-from probe.errors import ConfigError, TargetError
+from probe.errors import ConfigError, LockError, TargetError
 from probe.forecaster import Forecaster, forecast_result
 from probe.gpu.readers import GpuReaders
 from probe.guard import GuardLimits
+from probe.load.lock import LOST_LEASE
 from probe.load.places import workers_of
 from probe.load.plan import Steps, context_of, course, firing_pages, hints_of, preflight, ramp_job
 from probe.load.ramp import Budget, Ramp
-from probe.load.workers import Source
+from probe.load.workers import Source, Workers
 from probe.records import (
     CapacityResult,
     Doing,
@@ -76,15 +77,16 @@ async def ramp_target(
     on_step: Callable[[StepSummary], None],
     *,
     on_doing: Callable[[Doing], None] = lambda _: None,
+    on_lost: Callable[[LockError], None] = lambda _: None,
 ) -> CapacityResult:
-    """A capacity run, now. Ctrl-C stops the load at once and still gives the result.
+    """A capacity run, now. Ctrl-C, and the loss of the server's Lease, stop the load at once and still give the result;
+    `on_lost` is then told how it was lost.
 
     Raises TargetError where the target cannot be asked, or where the guard forbids the start; LockError where
-    somebody else loads it; ConfigError where it may not be asked.
+    somebody else loads it, or where the Lease was lost before there was a run; ConfigError where it may not be asked.
     """
     _may_ask(target)
     where = endpoint(target)
-    load = workload(asked.workload, config.workload(asked.workload))
     scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
     async with AsyncExitStack() as held:
         held.push_async_callback(scraper.close)
@@ -92,35 +94,57 @@ async def ramp_target(
         held.push_async_callback(readers.close)
         async with Client(where, clock, target.canary.timeout) as client:
             model = await client.resolve_model(target.model)
-        await held.enter_async_context(lock(config, target, clock))
-        server = await _may_load(config, target, scraper, guarded=asked.guarded)
-        job = ramp_job(
-            target=target.name,
-            model=model,
-            server=server,
-            workload=load,
-            objectives=config.objectives_of(target),
-            budget=asked.budget,
-            guarded=asked.guarded,
-            gpu=target.capacity.server.gpu,
-        )
-        source = Source(where, model, load, target.canary.timeout, asked.seed)
-        way = await held.enter_async_context(course(asked.steps, load, job.objectives, guarded=asked.guarded))
-        async with workers_of(config.load, source, asked.steps.streams, clock, asked.workers) as workers:
-            run = Ramp(
-                job,
-                way,
-                workers,
-                scraper.read,
-                clock,
-                on_step=on_step,
-                on_doing=on_doing,
-                read_gpus=readers.reader(target.gpu),
-            )
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))
+        measured: list[CapacityResult] = []  # until the lock was lost
+        try:
+            async with AsyncExitStack() as locked:
+                await locked.enter_async_context(lock(config, target, clock))
+                server = await _may_load(config, target, scraper, guarded=asked.guarded)
+                load = workload(asked.workload, config.workload(asked.workload))
+                job = ramp_job(
+                    target=target.name,
+                    model=model,
+                    server=server,
+                    workload=load,
+                    objectives=config.objectives_of(target),
+                    budget=asked.budget,
+                    guarded=asked.guarded,
+                    gpu=target.capacity.server.gpu,
+                )
+                source = Source(where, model, load, target.canary.timeout, asked.seed)
+                way = await locked.enter_async_context(course(asked.steps, load, job.objectives, guarded=asked.guarded))
+                workers = workers_of(config.load, source, asked.steps.streams, clock, asked.workers)
+                run = Ramp(
+                    job,
+                    way,
+                    workers,
+                    scraper.read,
+                    clock,
+                    on_step=on_step,
+                    on_doing=on_doing,
+                    read_gpus=readers.reader(target.gpu),
+                )
+                return await _run(run, workers, measured.append)
+        except LockError as error:
+            if not measured:
+                raise
+            on_lost(error)
+            return measured[0]
+
+
+async def _run(run: Ramp, workers: Workers, cut: Callable[[CapacityResult], None]) -> CapacityResult:
+    """Its result; where we are cancelled, `cut` is told what was measured until then, when its load is gone."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))
+    try:
+        async with AsyncExitStack() as held:
+            if not await run.before_stop(held.enter_async_context(workers)):
+                return await run.result()
             return await run.run()
+    except asyncio.CancelledError:
+        run.stop("interrupt", LOST_LEASE)  # a signal only stops the run: what cancels us is the lock
+        cut(await run.result())
+        raise
 
 
 async def forecast_target(

@@ -131,7 +131,7 @@ class ServerWatch:
 
     @property
     def users(self) -> Users | None:
-        """What users ask of the server, over the last minutes; None where that is not known, as while we load it."""
+        """What users ask of the server, over the last minutes; None where that is not known, as while it is loaded."""
         return None if self._ledger.loading else self._joined.users()
 
     @asynccontextmanager
@@ -142,6 +142,13 @@ class ServerWatch:
             yield
         finally:
             self._ledger.ended(self._clock.monotonic_ns(), load=load)
+
+    def others(self, *, loading: bool) -> None:
+        """Another prober's load begins, or is over."""
+        if loading:
+            self._ledger.others_began()
+        else:
+            self._ledger.others_ended(self._clock.monotonic_ns())
 
     def request(self, record: RequestRecord) -> None:
         """A request of ours ended."""

@@ -86,6 +86,8 @@ class UsersLedger:
         self._under_way = 0
         self._loading = 0
         self._quiet_since_ns = -_SETTLES_NS
+        self._spoilt = False  # since accounts were made up, another prober has loaded the server
+        self._others_ended_ns = 0
         self._ours = _Ours()
         self._compared: deque[tuple[int, Counted]] = deque(maxlen=_REMEMBERED)
         self._sums = UsersTotals()  # as they follow from the accounts: they may fall, when an account was too early
@@ -107,7 +109,7 @@ class UsersLedger:
 
     @property
     def loading(self) -> bool:
-        """Whether there is load of ours: then users are not told from it yet."""
+        """Whether there is load of ours, or another prober's: then users are not told from it yet."""
         return self._loading > 0
 
     def begun(self, *, load: bool = False) -> None:
@@ -125,6 +127,18 @@ class UsersLedger:
         self._loading -= load
         self._quiet_since_ns = now_ns
 
+    def others_began(self) -> None:
+        """Another prober loads the server. What it sends nobody tells us: of all that is counted until that is over,
+        nothing is the users'.
+        """
+        self.begun(load=True)
+        self._spoilt = True
+
+    def others_ended(self, now_ns: int) -> None:
+        """That is over."""
+        self.ended(now_ns, load=True)
+        self._others_ended_ns = now_ns
+
     def reading(self, server: ServerSnapshot) -> Counted | None:
         """The server was read. Gives both sides of an account at whose two ends nothing of ours was under way."""
         if self._newest is not None and server.at_ns < self._newest.at_ns:
@@ -137,8 +151,12 @@ class UsersLedger:
             if before is None:
                 self._totals = self._sums = _nothing(server)
             return None
-        late = not self._loading and server.at_ns - self._last.at_ns >= _PATIENCE_NS
+        begins_ns = max(self._last.at_ns, self._others_ended_ns)
+        late = not self._loading and server.at_ns - begins_ns >= _PATIENCE_NS
         if not quiet and not late:
+            return None
+        if self._spoilt:
+            self._last, self._last_was_quiet, self._ours, self._spoilt = server, quiet, _Ours(), False
             return None
         counted = _counted(self._last, server, self._ours) if quiet and self._last_was_quiet else None
         if counted is not None and counted.requests:

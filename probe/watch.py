@@ -13,7 +13,7 @@ from probe import server_watch
 from probe.canary import UNKNOWN_MODEL, Canary
 from probe.client.send import Client
 from probe.clock import Clock
-from probe.config import Config, TargetConfig
+from probe.config import Config, TargetConfig, WorkloadConfig
 from probe.errors import LockError
 from probe.forecaster import Forecaster, forecast_result
 from probe.load.places import workers_of
@@ -99,10 +99,11 @@ class TargetWatch:
         )
         name = target.capacity.workload or target.canary.workload
         self._capacity_load = workload(name, config.workload(name))
-        self._workloads = {name: config.workload(name) for name in ("default", *config.workloads)}
+        self._workloads = _workloads(config)
         self._others: dict[str, Canary] = {}  # those on demand, by their workload
         self._loaded = loaded or self.load_ended
         self._hold: str | None = None  # why no load may begin
+        self._loaded_by_others = False  # whether another prober loads the server
         self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
         self._ramp: Ramp | None = None
         self._ramp_ended = asyncio.Event()
@@ -127,6 +128,18 @@ class TargetWatch:
         """There was step-up load of ours on the server, of this target or of another."""
         self._permission.run_ended()
 
+    def others_load(self, *, loading: bool) -> None:
+        """Whether another prober loads the server now. Meanwhile users are not told from it, as while we do."""
+        if loading == self._loaded_by_others:
+            return
+        self._loaded_by_others = loading
+        self._reads.others(loading=loading)
+        _log.info(
+            "another prober loads the server" if loading else "another prober's load is over", target=self.config.name
+        )
+        if not loading:
+            self.load_ended()
+
     @property
     def last_result(self) -> CapacityResult | None:
         return self._last_result
@@ -150,9 +163,10 @@ class TargetWatch:
         Raises KeyError for a workload that is not configured.
         """
         name = self.config.canary.workload if name is None else name
-        if name not in self._others:
-            load = workload(name, self._workloads[name])
-            self._others[name] = Canary(
+        load = workload(name, self._workloads[name])
+        canary = self._others.get(name)
+        if canary is None:
+            canary = self._others[name] = Canary(
                 self.config.name,
                 self.config.model,
                 self._client,
@@ -162,9 +176,19 @@ class TargetWatch:
                 traffic=Traffic.ONDEMAND,
             )
         async with self._reads.ours():
-            record = await self._others[name].run_once()
+            record = await canary.run_once()
             self._record(record)
         return record
+
+    def offer(self, config: Config) -> None:
+        """Takes the workloads for requests on demand from a configuration; all else that the watch needs of it is as
+        it was.
+        """
+        workloads = _workloads(config)
+        self._others = {
+            name: canary for name, canary in self._others.items() if workloads.get(name) == self._workloads[name]
+        }
+        self._workloads = workloads
 
     def hold_load(self, why: str | None) -> None:
         """Lets no step-up load begin, and ends what runs; None: it may begin again."""
@@ -209,6 +233,7 @@ class TargetWatch:
                 except LockError as error:
                     self._refused(error.reason, str(error))
                     return None
+                self.others_load(loading=False)  # nobody else has the lock
                 known = self._measured.capacity if self._measured is not None else None
                 permit = await self._permission.ask(self._reads.read, known)
                 if (why := self.held()) is not None:  # while we waited for the lock, or asked
@@ -319,11 +344,16 @@ class TargetWatch:
         if self._hold is not None:
             ramp.stop("interrupt", self._hold)
         try:
-            async with workers, self._reads.ours(load=True):
+            async with AsyncExitStack() as held:
+                if not await ramp.before_stop(held.enter_async_context(workers)):
+                    return await ramp.result()
+                await held.enter_async_context(self._reads.ours(load=True))
                 return await ramp.run()
         except (Exception, asyncio.CancelledError) as error:
             cancelled = isinstance(error, asyncio.CancelledError)
-            ramp.stop("interrupt" if cancelled else "error", "cancelled" if cancelled else type(error).__name__)
+            # A lock that is lost says so.
+            why = str(error) or "cancelled" if cancelled else type(error).__name__
+            ramp.stop("interrupt" if cancelled else "error", why)
             # Load that ran is accounted for, whatever broke.
             self._loaded()
             self._sink.result(replace(await ramp.result(), confirms=confirms))
@@ -369,6 +399,7 @@ class TargetWatch:
 
     async def close(self) -> None:
         """Closes the connections."""
+        self.others_load(loading=False)
         await self._client.close()
         await self._reads.close()
 
@@ -377,6 +408,10 @@ class TargetWatch:
         if record.outcome in UP:
             self._grace_ends_ns = 0
         return self._clock.monotonic_ns() < self._grace_ends_ns
+
+
+def _workloads(config: Config) -> dict[str, WorkloadConfig]:
+    return {name: config.workload(name) for name in ("default", *config.workloads)}
 
 
 @asynccontextmanager

@@ -77,6 +77,9 @@ class VirtualLoad:
         now = asyncio.get_running_loop().time()
         return [self._record(visit, now) for visit in self._open.values()]
 
+    def told_ns(self) -> int:
+        return round(asyncio.get_running_loop().time() * 1e9)
+
     def _submit(self, at_s: float) -> None:
         prompt, output = next(self._lengths)
         visit = self._server.submit(max(at_s, self._server.now_s), prompt, output, self._workload.shared_tokens)

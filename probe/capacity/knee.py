@@ -25,10 +25,11 @@ _ENDED = {
     "error": "an error ended the run; measure again",
     "guard": "the guard ended the run before a higher step",
 }
-# Budgets that are not the run's own.
-_SPENT = {
+# Ends whose reason says more than who ended it: budgets that are not the run's own, and a guard that hears too late.
+_BY_REASON = {
     "window": "the window of the schedule closed; let the run begin earlier, or make it shorter",
     "tokens_per_day": "the tokens of the day were spent; raise tokens_per_day, or measure less often",
+    "client_late": "the load's reports came too late to guard it; use a quieter machine or, with Ray, nodes of its own",
 }
 
 
@@ -157,7 +158,7 @@ def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
 
 def _ended(stopped: Stopped) -> str:
     why = f" ({stopped.reason})" if stopped.reason else ""
-    words = _SPENT.get(stopped.reason or "") or _ENDED.get(stopped.by, "no step was complete")
+    words = _BY_REASON.get(stopped.reason or "") or _ENDED.get(stopped.by, "no step was complete")
     return f"{words}{why}"
 
 

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from probe.load.messages import Begin, Command, Ended, Report
+from probe.load.messages import Alive, Begin, Command, Ended, Report
 from probe.load.step import FIGURES
 from probe.records import RequestRecord
 
@@ -48,6 +48,8 @@ def as_theirs(message: Command, offset: Offset) -> Command:
     """What we tell a worker, with its times as its clock has them."""
     if isinstance(message, Begin):
         return Begin(message.start_ns + offset.ns)
+    if isinstance(message, Alive) and message.sent_ns is not None:
+        return replace(message, sent_ns=message.sent_ns + offset.ns)
     return message
 
 
@@ -57,7 +59,8 @@ def as_ours(message: object, offset: Offset) -> object:
         return message
     if isinstance(message, Report):
         records = tuple(_record(record, offset.ns) for record in message.records)
-        return replace(message, records=records, in_flight=_figures(message.in_flight, offset.ns))
+        in_flight, at_ns = _figures(message.in_flight, offset.ns), message.at_ns - offset.ns
+        return replace(message, records=records, in_flight=in_flight, at_ns=at_ns)
     if isinstance(message, Ended):
         opened, closed = message.window_ns
         return replace(message, window_ns=(opened - offset.ns, closed - offset.ns))

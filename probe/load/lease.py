@@ -10,6 +10,8 @@ Who wants a Lease that somebody has looks at it for as long as it lasts, 10 s: i
 (LockError, `locked`); if not, it is taken over. As in client-go's leader election only what is seen to change counts,
 on our own monotonic clock: no other machine's time is read. Every write names the version that it replaces, so of two
 that take a Lease one is refused. Whoever deletes the Lease ends the load.
+
+Its holder deletes it at the end, the version that it knows and no other: a server that has gone leaves nothing behind.
 """
 
 import asyncio
@@ -26,7 +28,7 @@ import msgspec
 from probe.clock import Clock
 from probe.errors import LockError
 from probe.load.lease_record import ConflictError, Lease, Record, Spec
-from probe.load.lock import LOCKED, NO_LOCK
+from probe.load.lock import LOCKED, LOST_LEASE, NO_LOCK
 from probe.targets.cluster import FORBIDDEN, NOT_FOUND, Cluster, ClusterError, open_cluster
 from probe.words import one_line
 
@@ -37,8 +39,10 @@ LASTS_S = 10  # more than LOST_S, and than a load worker needs to see that its c
 _TRY_S = 0.7  # for an answer to a renewal
 _AGAIN_S = 0.1
 _LOOK_S = 0.5
-_LONGEST_S = 60.0  # whatever a Lease says of itself
+LONGEST_S = 60.0  # whatever a Lease says of itself
 _TRIES = 5
+# Begins the identities of this process. Two of its Leases are not the same all the same.
+_PROCESS = f"{socket.gethostname()}_{secrets.token_hex(4)}"
 
 
 class _LostError(Exception):
@@ -66,7 +70,7 @@ class KubernetesLease:
         self._namespace = namespace
         self._clock = clock
         self._connect = connect
-        self._identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"  # two of one process are not the same
+        self._identity = f"{_PROCESS}{secrets.token_hex(2)}"
         self._open = AsyncExitStack()
         self._acquired = ""
         self._renewed_ns = 0
@@ -120,7 +124,7 @@ class KubernetesLease:
                     seen, since_ns = lease.spec, self._clock.monotonic_ns()
                 elif lease.spec != seen:
                     raise LockError(self._held(lease.spec), LOCKED)
-                if (asked_ns - since_ns) * 1e-9 < _lasts_s(lease.spec):
+                if (asked_ns - since_ns) * 1e-9 < lasts_s(lease.spec):
                     await asyncio.sleep(_LOOK_S)
                     continue
             if await self._take(lease):
@@ -155,7 +159,7 @@ class KubernetesLease:
             self._lost = str(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody renews any more
             self._lost = one_line(repr(error))
-        self._body.cancel()
+        self._body.cancel(LOST_LEASE)
 
     async def _renew(self) -> None:
         """Until the API server has taken one. Raises _LostError."""
@@ -189,20 +193,29 @@ class KubernetesLease:
             self._lease = lease
 
     async def _release(self) -> None:
-        """So that the next one need not wait. Where that fails, they wait."""
-        free = Spec(
-            holder_identity="",
-            lease_duration_seconds=1,
-            acquire_time=self._acquired,
-            renew_time=self._now(),
-            lease_transitions=self._lease.spec.lease_transitions,
-        )
+        """So that the next one need not wait, and nothing stays. Where that fails, they wait."""
         with suppress(ClusterError, ConflictError, _LostError, msgspec.DecodeError):
             try:
-                await self._record.replace(self._lease, free)
+                await self._delete()
             except ConflictError:  # a renewal that was under way has arrived after all
                 await self._look_again()
-                await self._record.replace(self._lease, free)
+                await self._delete()
+
+    async def _delete(self) -> None:
+        """Deletes it; without the right to do so it is left to the next one."""
+        try:
+            await self._record.delete(self._lease)
+        except ClusterError as error:
+            if error.status != FORBIDDEN:
+                raise
+            free = Spec(
+                holder_identity="",
+                lease_duration_seconds=1,
+                acquire_time=self._acquired,
+                renew_time=self._now(),
+                lease_transitions=self._lease.spec.lease_transitions,
+            )
+            await self._record.replace(self._lease, free)
 
     def _spec(self, transitions: int) -> Spec:
         return Spec(
@@ -228,10 +241,21 @@ class KubernetesLease:
     def _words(self, error: Exception) -> str:
         mend = ""
         if isinstance(error, ClusterError) and error.status == FORBIDDEN:
-            mend = f"; it needs a Role in {self._namespace} with get, create and update of leases (docs/discovery.md)"
+            mend = f"; {role_words(self._namespace)}"
         return f"{one_line(str(error), 400)}{mend}"
 
 
-def _lasts_s(spec: Spec) -> float:
+def role_words(namespace: str | None) -> str:
+    """What is lacking where the API server refuses."""
+    verbs = "get, list, create, update and delete"
+    return f"it needs a Role in {namespace} with {verbs} of leases (docs/discovery.md)"
+
+
+def is_ours(spec: Spec) -> bool:
+    """Whether this process has it."""
+    return (spec.holder_identity or "").startswith(_PROCESS)
+
+
+def lasts_s(spec: Spec) -> float:
     """How long it has to stay as it is before it may be taken over."""
-    return min(max(LASTS_S, spec.lease_duration_seconds or 0), _LONGEST_S)
+    return min(max(LASTS_S, spec.lease_duration_seconds or 0), LONGEST_S)

@@ -1,12 +1,17 @@
-"""A Lease of coordination.k8s.io/v1 as it is read and written: every write names the version that it replaces."""
+"""A Lease of coordination.k8s.io/v1 as it is read, written and deleted: always the version that was read, no other."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from probe.targets.cluster import CONFLICT, NOT_FOUND, Cluster, ClusterError
 
+SERVER = "kneewatch/server"  # the annotation that says what a Lease is for
+_MANAGED = ("app.kubernetes.io/managed-by", "kneewatch")
 _ASK_S = 3.0
+_PAGE = 500
 
 
 class Spec(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -32,6 +37,33 @@ class ConflictError(Exception):
     """Somebody else was faster: it is not, or no longer, what a write was to replace."""
 
 
+class Listed(msgspec.Struct):
+    items: list[Lease]
+
+
+class Leases:
+    """Those of a namespace. Methods raise as Record's do."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.where = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._cluster = cluster
+
+    async def listed(self) -> list[Lease]:
+        """Kneewatch's, of all probers; of very many some."""
+        params = {"labelSelector": "=".join(_MANAGED), "limit": str(_PAGE)}
+        found = await self._cluster.ask("GET", self.where, params=params, timeout_s=_ASK_S)
+        return msgspec.json.decode(found, type=Listed).items
+
+    async def delete(self, before: Lease) -> None:
+        """Raises ConflictError where it is not `before` any more; where it is gone, ClusterError (404)."""
+        only = {name: before.metadata.get(name) for name in ("uid", "resourceVersion")}
+        if not all(only.values()):
+            raise ConflictError("it does not say which version it is")
+        body = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": only})
+        with _conflicts():
+            await self._cluster.ask("DELETE", f"{self.where}/{before.metadata['name']}", body=body, timeout_s=_ASK_S)
+
+
 class Record:
     """One Lease by its name. Methods raise ClusterError, and msgspec.DecodeError for what is no Lease."""
 
@@ -41,7 +73,8 @@ class Record:
         self.namespace = namespace
         self.name = name
         self._server = server
-        self._where = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._all = Leases(cluster, namespace)
+        self._where = self._all.where
 
     async def read(self, timeout_s: float = _ASK_S) -> Lease | None:
         """As it is now; None where there is none."""
@@ -58,8 +91,8 @@ class Record:
         metadata = {
             "name": self.name,
             "namespace": self.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "kneewatch"},
-            "annotations": {"kneewatch/server": self._server},
+            "labels": dict([_MANAGED]),
+            "annotations": {SERVER: self._server},
         }
         return await self._write("POST", self._where, Lease(metadata, spec), _ASK_S)
 
@@ -67,11 +100,21 @@ class Record:
         """Raises ConflictError where it is not `before` any more; where it is gone, ClusterError (404)."""
         return await self._write("PUT", f"{self._where}/{self.name}", Lease(before.metadata, spec), timeout_s)
 
+    async def delete(self, before: Lease) -> None:
+        """Raises ConflictError where it is not `before` any more; where it is gone, ClusterError (404)."""
+        await self._all.delete(before)
+
     async def _write(self, method: str, path: str, lease: Lease, timeout_s: float) -> Lease:
-        try:
+        with _conflicts():
             answer = await self._cluster.ask(method, path, body=msgspec.json.encode(lease), timeout_s=timeout_s)
-        except ClusterError as error:
-            if error.status == CONFLICT:
-                raise ConflictError(str(error)) from None
-            raise
         return msgspec.json.decode(answer, type=Lease)
+
+
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    try:
+        yield
+    except ClusterError as error:
+        if error.status == CONFLICT:
+            raise ConflictError(str(error)) from None
+        raise

@@ -10,6 +10,7 @@ inherit it. Files lie straight in a folder like /tmp, whose sticky bit keeps use
 can read a file can lock it, so one user's run keeps out another's. What the file says is for people alone.
 """
 
+import asyncio
 import fcntl
 import hashlib
 import ipaddress
@@ -31,10 +32,14 @@ from probe.words import one_line
 Lock = AbstractAsyncContextManager[None]
 
 LOCKED, NO_LOCK = "locked", "no_lock"
+LOST_LEASE = "lost the Lease"  # why a run has ended, in words
 _PORTS = {"http": 80, "https": 443}
 _MAX_HOLDER = 1024
 # A file that was removed between our opening and our locking it keeps nobody out who comes after us.
 _TRIES = 5
+# Who looks whether a file is locked has it for some microseconds (`locked_by_others`).
+_LOOKS, _LOOK_S = 3, 0.02
+_ours: set[Path] = set()  # the files that this process has locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +56,7 @@ class FileLock:
 
     def __init__(self, server: str, directory: Path | None, clock: Clock) -> None:
         """`server`: its address, as `server_key` writes it. `directory`: None for one that all users share."""
-        name = f"kneewatch-{hashlib.sha256(server.encode()).hexdigest()[:16]}.lock"
-        self._path = (directory or shared_directory()) / name
+        self._path = _path(server, directory)
         self._server = server
         self._clock = clock
         self._file: int | None = None
@@ -61,6 +65,10 @@ class FileLock:
         """Raises LockError."""
         try:
             self._file = _lock(self._path)
+            for _ in range(_LOOKS):
+                if self._file is None:
+                    await asyncio.sleep(_LOOK_S)
+                    self._file = _lock(self._path)
         except OSError as error:
             raise LockError(
                 f"no lock can be had for {self._server} ({self._path}: {error.strerror}); set lock_dir to a folder of"
@@ -69,6 +77,7 @@ class FileLock:
             ) from None
         if self._file is None:
             raise LockError(f"another prober loads {self._server}{_by(_holder(self._path))}; wait for its end", LOCKED)
+        _ours.add(self._path)
         _say(self._file, self._holder())
 
     async def __aexit__(
@@ -80,10 +89,31 @@ class FileLock:
                     self._path.unlink()  # while it is locked: whoever opened it meanwhile looks again
             os.close(self._file)
             self._file = None
+            _ours.discard(self._path)
 
     def _holder(self) -> Holder:
         since = datetime.fromtimestamp(self._clock.wall_s(), UTC)
         return Holder(os.getpid(), socket.gethostname(), since.isoformat(timespec="seconds"))
+
+
+def locked_by_others(server: str, directory: Path | None) -> bool:
+    """Whether another process of this machine has the lock now. What cannot be read is not locked."""
+    path = _path(server, directory)
+    if path in _ours:
+        return False
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # none, above all
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False
 
 
 def server_key(base_url: str, unix_socket: str | None = None) -> str:
@@ -105,6 +135,11 @@ def shared_directory() -> Path:
     """Where every user of this machine may lock: /tmp. TMPDIR, which may be a user's own, only without one."""
     common = Path("/tmp")  # noqa: S108 - the files are opened so that nobody can put another one in their place
     return common if os.access(common, os.W_OK | os.X_OK) else Path(os.environ.get("TMPDIR") or common)
+
+
+def _path(server: str, directory: Path | None) -> Path:
+    name = f"kneewatch-{hashlib.sha256(server.encode()).hexdigest()[:16]}.lock"
+    return (directory or shared_directory()) / name
 
 
 def _lock(path: Path) -> int | None:

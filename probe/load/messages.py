@@ -6,6 +6,7 @@ few megabytes.
 
 import asyncio
 import pickle
+import socket
 import struct
 from array import array
 from dataclasses import dataclass
@@ -62,9 +63,13 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The controller is there; `key` is the API key as it is now."""
+    """The controller is there; `key` is the API key as it is now.
+
+    `sent_ns`: when it said so, by the worker's clock; None while the controller does not know that clock.
+    """
 
     key: str | None
+    sent_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +97,13 @@ class Report:
     """Requests that have ended since the last report, and those that have not, as Step.in_flight_figures.
 
     `sending`: how many of the latter are with the server, and not only yet to be read. Without `in_flight` more
-    records follow at once.
+    records follow at once. `at_ns`: when all that was so.
     """
 
     records: tuple[RequestRecord, ...]
     in_flight: "array[int] | None"
     sending: int
+    at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,22 @@ class Time:
 
 
 Command = Setup | RunStep | Begin | Alive | Stop | WhatTime
+
+
+class _Reader(asyncio.StreamReader):
+    """Of a side that has gone it gives what that said last, also where we have failed to tell it something since."""
+
+    def set_exception(self, exc: Exception) -> None:  # noqa: ARG002 - whatever it is, that was all
+        self.feed_eof()
+
+
+async def connect(end: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Our end of a socket, to `receive` from and to `send` to. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    reader = _Reader(loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport, _ = await loop.create_connection(lambda: protocol, sock=end)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 async def receive(reader: asyncio.StreamReader) -> object:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from probe.errors import LoadError
+from probe.load.messages import connect
 
 
 class Running(Protocol):
@@ -67,7 +68,7 @@ class ThisMachine:
         try:
             with theirs:
                 process = await start_module("probe.load.worker", theirs)
-            reader, writer = await asyncio.open_connection(sock=ours)
+            reader, writer = await connect(ours)
         except BaseException as error:
             ours.close()
             if process is not None:

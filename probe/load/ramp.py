@@ -8,12 +8,12 @@ nothing is in flight afterwards.
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from probe import slo, summary
 from probe.capacity.knee import MODE, OVER_OBJECTIVE, load_words
@@ -21,6 +21,7 @@ from probe.clock import Clock
 from probe.errors import TargetError
 from probe.guard import IN_FLIGHT_CAP, OBJECTIVE_BROKEN, OVERLOAD, GuardLimits, broken_for_certain, decide
 from probe.live import mean, users_beside
+from probe.load.messages import WORKER_LOST_S
 from probe.load.source import Load
 from probe.records import (
     Capacity,
@@ -48,6 +49,11 @@ POLL_S = 0.5
 _POLL_TIMEOUT_S = 1.0
 _GPU_POLL_S = 1.0
 _GUARD_S = 0.25
+# What the load tells of requests without an answer is judged by while it is no older than this. What stays older ends
+# the run: it is ours to mend, and no fault of the server. A worker that says nothing at all is given up before.
+_OLD_S = 0.5
+_TOO_LONG_OLD_S = WORKER_LOST_S - _OLD_S + _GUARD_S
+CLIENT_LATE = "client_late"
 # After a trip: how long the server may take to be calm again, before load goes on.
 _CALM_S = 30.0
 
@@ -185,11 +191,29 @@ class Ramp:
         self._judged_from_ns = 0  # those due later count in it
         self._missed: Counter[str] = Counter()  # an objective, by its name
         self._watch = _Watch()
+        self._old_since_ns: int | None = None  # what the load tells, as far as it is old
 
     def stop(self, by: str, reason: str | None = None) -> None:
         """Cancels the load now. The first reason given is the one reported."""
         self._watch.stopped = self._watch.stopped or Stopped(by, reason)
         self._halt_all()
+
+    async def before_stop(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Does what has to be done before `run`; False where `stop` came first, and the work was cancelled.
+
+        Raises what the work raises.
+        """
+        working, stopped = asyncio.create_task(work), asyncio.create_task(self._halt.wait())
+        try:
+            await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            in_time = working.done()
+            for task in (working, stopped):
+                task.cancel()
+            await asyncio.gather(working, stopped, return_exceptions=True)
+        if in_time:
+            working.result()
+        return in_time
 
     async def run(self) -> CapacityResult:
         """Runs the steps and returns the result, also when it was stopped on the way.
@@ -379,6 +403,7 @@ class Ramp:
         while True:
             self._ask_guard()
             self._spend()
+            self._mind_lateness()
             await asyncio.sleep(_GUARD_S)
 
     def _ask_guard(self) -> None:
@@ -396,11 +421,27 @@ class Ramp:
             self.stop("guard", reason)
 
     def _unanswered_s(self) -> list[float]:
-        """For how long requests of ours wait for the first byte of their answers. A cold server's first one may."""
-        if not self._warm:
+        """For how long requests of ours waited for the first byte of their answers when that was told. A cold server's
+        first one may. What was told too long ago says nothing: the answers may be there.
+        """
+        if not self._warm or self._told_ago_s() > _OLD_S:
             return []
+        waiting = [record for record in self._load.in_flight() if record.reads == 0]
+        return [(record.done_ns - record.scheduled_ns) * 1e-9 for record in waiting]
+
+    def _told_ago_s(self) -> float:
+        told_ns = self._load.told_ns()
+        return 0.0 if told_ns is None else (self._clock.monotonic_ns() - told_ns) * 1e-9
+
+    def _mind_lateness(self) -> None:
+        """Ends a run whose guard hears of its requests too late, and goes on hearing of them too late."""
         now_ns = self._clock.monotonic_ns()
-        return [(now_ns - record.scheduled_ns) * 1e-9 for record in self._load.in_flight() if record.reads == 0]
+        if self._told_ago_s() <= _OLD_S:
+            self._old_since_ns = None
+        elif self._old_since_ns is None:
+            self._old_since_ns = now_ns
+        elif self._job.guarded and now_ns - self._old_since_ns > int(_TOO_LONG_OLD_S * 1e9):
+            self.stop("error", CLIENT_LATE)
 
     async def _poll(self) -> ServerSnapshot | None:
         try:

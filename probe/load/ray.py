@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from probe.errors import LoadError
-from probe.load.messages import Failed, receive, send
+from probe.load.messages import Failed, connect, receive, send
 from probe.load.place import Link, start_module
 
 _REACH_S = 5.0
@@ -65,7 +65,7 @@ class OnRay:
         self._ends = {i: here for i, (here, _) in enumerate(workers)}
         try:
             self._driver = await start_module("probe.load.ray_driver", *theirs, env=_environment())
-            reader, self._control = await asyncio.open_connection(sock=ours)
+            reader, self._control = await connect(ours)
         except OSError as error:
             ours.close()
             raise LoadError(f"load.ray: Ray's driver did not start: {error}") from None
@@ -108,7 +108,7 @@ class OnRay:
 
     async def spawn(self, index: int) -> Link:
         """See Place."""
-        reader, writer = await asyncio.open_connection(sock=self._ends.pop(index))
+        reader, writer = await connect(self._ends.pop(index))
         node = self._nodes[index]
         mend = f"`python -m probe.load.worker` has to work on the Ray node {node}"
         return Link(_Ended(writer), reader, writer, mend, node)

@@ -57,6 +57,8 @@ class Worker:
         self._records: list[RequestRecord] = []
         self._step: Step | None = None
         self._running: asyncio.Task[None] | None = None
+        self._alive_ns = 0  # when the controller last was, as far as is known
+        self._dated = False  # whether it says when it was
 
     async def serve(self) -> None:
         """Until the controller has gone."""
@@ -67,11 +69,14 @@ class Worker:
         endpoint = replace(setup.endpoint, secret=lambda: self._key)
         async with Client(endpoint, self._clock, setup.timeout_s) as client:
             ready = _ready(client, setup)
+            self._alive_ns = self._clock.monotonic_ns()
             send(self._writer, Standing())
             try:
                 while True:
-                    async with asyncio.timeout(CONTROLLER_LOST_S):
+                    silent_s = (self._clock.monotonic_ns() - self._alive_ns) * 1e-9
+                    async with asyncio.timeout(CONTROLLER_LOST_S - silent_s):
                         message = await receive(self._reader)
+                    self._heard(message)
                     self._obey(message, client, ready)
             except EOFError:
                 pass
@@ -83,6 +88,14 @@ class Worker:
                 if self._running is not None:
                     self._running.cancel()
                     await asyncio.gather(self._running, return_exceptions=True)
+
+    def _heard(self, message: object) -> None:
+        """Notes that the controller was there: when it said so, and not when that arrived, where it tells."""
+        now_ns = self._clock.monotonic_ns()
+        if isinstance(message, Alive) and message.sent_ns is not None:
+            self._alive_ns, self._dated = max(self._alive_ns, min(message.sent_ns, now_ns)), True
+        elif not self._dated:
+            self._alive_ns = now_ns
 
     def _obey(self, message: object, client: Client, ready: Iterator[Prepared]) -> None:
         if isinstance(message, Alive):
@@ -152,11 +165,11 @@ class Worker:
     async def _send_reports(self) -> None:
         """A few records at a time, so that what arrives meanwhile is stamped; the last one says what is in flight."""
         while len(self._records) > RECORDS_A_REPORT:
-            send(self._writer, Report(self._take(), None, 0))
+            send(self._writer, Report(self._take(), None, 0, self._clock.monotonic_ns()))
             await asyncio.sleep(0)
         step = self._step
         figures, sending = (step.in_flight_figures(), step.sending) if step else (array("q"), 0)
-        send(self._writer, Report(self._take(), figures, sending))
+        send(self._writer, Report(self._take(), figures, sending, self._clock.monotonic_ns()))
 
     def _take(self) -> tuple[RequestRecord, ...]:
         taken = tuple(self._records[:RECORDS_A_REPORT])

@@ -52,6 +52,8 @@ _START_S = 20.0
 # Between saying so and beginning: all workers have heard of it by then, and begin together.
 _LEAD_S = 0.02
 _STOP_S = 2.0
+# How little may be known of a worker's clock. A controller that is lost is noticed by as much later.
+_CLOCK_ERROR_S = 0.25
 # How often a worker with a clock of its own is asked for the time: the quickest answer counts.
 _ROUNDS = 8
 
@@ -83,10 +85,11 @@ class _Worker:
     """One worker as the controller sees it."""
 
     link: Link
-    clock: Offset = SAME_CLOCK
+    clock: Offset | None  # by how much it is ahead of ours; None: not known yet
     records: list[RequestRecord] = field(default_factory=list)
     in_flight: "array[int]" = field(default_factory=lambda: array("q"))
     sending: int = 0
+    told_ns: int | None = None  # when that was so; None where it has no share of a step any more
     standing: bool = False
 
     @property
@@ -95,12 +98,12 @@ class _Worker:
 
     def tell(self, message: Command) -> None:
         """Sends it a message."""
-        send(self.link.writer, as_theirs(message, self.clock))
+        send(self.link.writer, as_theirs(message, self.clock or SAME_CLOCK))
 
     async def hear(self) -> object:
         """Its next message. Raises EOFError where it has gone, TimeoutError where it is silent."""
         async with asyncio.timeout(WORKER_LOST_S):
-            return as_ours(await receive(self.link.reader), self.clock)
+            return as_ours(await receive(self.link.reader), self.clock or SAME_CLOCK)
 
     async def compare_clocks(self, ours: Clock) -> None:
         """Asks it for the time, where its clock is another than ours. Raises as `hear` does."""
@@ -113,11 +116,24 @@ class _Worker:
         if rounds:
             self.clock = offset_of(rounds)
 
+    def check_clock(self) -> None:
+        """Raises LoadError where too little is known of its clock."""
+        error_s = self.clock.error_ns * 1e-9 if self.clock is not None else 0.0
+        if error_s > _CLOCK_ERROR_S:
+            raise LoadError(
+                f"load.ray: the Ray node {self.link.node} answers after {2 * error_s:.2f} s, too late to watch over"
+                " load there; give Ray nodes of its own, and a network of its own where that is full"
+            )
+
+    def alive(self, key: str | None, ours: Clock) -> None:
+        """Tells it that the controller is there, and since when, as far as its clock is known."""
+        self.tell(Alive(key, ours.monotonic_ns() if self.clock is not None else None))
+
     def note(self, report: Report) -> None:
         """Keeps what it says."""
         self.records += report.records
         if report.in_flight is not None:
-            self.in_flight, self.sending = report.in_flight, report.sending
+            self.in_flight, self.sending, self.told_ns = report.in_flight, report.sending, report.at_ns
 
 
 class Workers:
@@ -139,18 +155,17 @@ class Workers:
     async def __aenter__(self) -> Self:
         """Starts them. Raises LoadError where that is not possible."""
         starting: list[asyncio.Task[_Worker]] = []
+        self._heart = asyncio.create_task(self._beat())  # one that has started hears of us while the others start
         try:
             await self._place.open(self._count)
             starting += [asyncio.create_task(self._start(i)) for i in range(self._count)]
-            self._workers = list(await asyncio.gather(*starting))
+            self._workers = list(await asyncio.gather(*starting))  # in their order
         except BaseException:
             for task in starting:
                 task.cancel()
             await asyncio.gather(*starting, return_exceptions=True)
-            self._workers = [task.result() for task in starting if not task.cancelled() and task.exception() is None]
             await self._end()
             raise
-        self._heart = asyncio.create_task(self._beat())
         return self
 
     async def __aexit__(
@@ -160,10 +175,19 @@ class Workers:
 
     def in_flight(self) -> list[RequestRecord]:
         """As the workers last reported it."""
-        return [record for worker in self._busy for record in self._cancelled(worker)]
+        now_ns = self._clock.monotonic_ns()
+        return [
+            replace(record, done_ns=now_ns if worker.told_ns is None else worker.told_ns)
+            for worker in self._busy
+            for record in self._cancelled(worker)
+        ]
+
+    def told_ns(self) -> int | None:
+        """See source.Load."""
+        return min((worker.told_ns for worker in self._busy if worker.told_ns is not None), default=None)
 
     def _cancelled(self, worker: _Worker) -> list[RequestRecord]:
-        """What a worker had in flight, as it is recorded if it is cancelled."""
+        """What a worker had in flight, as it is recorded if it is cancelled now."""
         source, figures = self._source, worker.in_flight
         load = source.workload
         return [
@@ -180,9 +204,14 @@ class Workers:
         ]
 
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
-        """One step by as many workers as it has requests in flight, at most. See source.Load."""
+        """One step by as many workers as it has requests in flight, at most. See source.Load.
+
+        Raises LoadError where too little is known of a worker's clock.
+        """
         busy = self._workers[: min(len(self._workers), plan.concurrency, plan.requests or plan.concurrency)]
         await asyncio.gather(*(self._compare_clocks(worker) for worker in busy))
+        for worker in busy:
+            worker.check_clock()
         self._busy = busy
         if stop.is_set() or not self._busy:
             now = self._clock.monotonic_ns()
@@ -190,7 +219,7 @@ class Workers:
         seed = self._seed()
         for index, worker in enumerate(self._busy):
             worker.records, worker.in_flight = [], array("q")
-            worker.sending, worker.standing = 0, False
+            worker.sending, worker.standing, worker.told_ns = 0, False, self._clock.monotonic_ns()
             worker.tell(RunStep(plan, Shard(index, len(self._busy)), seed))
         following = [asyncio.create_task(self._follow(worker, on_record)) for worker in self._busy]
         stopping = asyncio.create_task(self._stop_when(stop, following))
@@ -251,6 +280,12 @@ class Workers:
 
     async def _follow(self, worker: _Worker, on_record: Callable[[RequestRecord], None]) -> Ended | None:
         """Until the worker has ended its share; None where it died, failed or fell silent."""
+        try:
+            return await self._heard_out(worker, on_record)
+        finally:
+            worker.told_ns = None
+
+    async def _heard_out(self, worker: _Worker, on_record: Callable[[RequestRecord], None]) -> Ended | None:
         while True:
             try:
                 message = await worker.hear()
@@ -267,7 +302,7 @@ class Workers:
                 worker.standing = True
                 if all(one.standing for one in self._busy):
                     # What is far away hears of it later: a round trip is twice what its clock's offset may be wrong by.
-                    lead_ns = int(_LEAD_S * 1e9) + 4 * max(one.clock.error_ns for one in self._busy)
+                    lead_ns = int(_LEAD_S * 1e9) + 4 * max(one.clock.error_ns if one.clock else 0 for one in self._busy)
                     begin = Begin(self._clock.monotonic_ns() + lead_ns)
                     for one in self._busy:
                         one.tell(begin)
@@ -308,7 +343,7 @@ class Workers:
 
     async def _start(self, index: int) -> _Worker:
         link = await self._place.spawn(index)
-        worker = _Worker(link)
+        worker = _Worker(link, None if link.node is not None else SAME_CLOCK)
         source = self._source
         setup = Setup(
             endpoint=replace(source.endpoint, secret=no_secret),
@@ -323,6 +358,7 @@ class Workers:
         started = False
         try:
             worker.tell(setup)
+            self._workers.append(worker)
             with suppress(EOFError, TimeoutError):
                 async with asyncio.timeout(_START_S):
                     answer = await receive(link.reader)
@@ -333,7 +369,8 @@ class Workers:
                 self._give_up(worker)
         if not started:
             raise LoadError(f"a load worker did not start: {link.mend}")
-        if link.node is not None:
+        worker.check_clock()
+        if worker.clock is not None and link.node is not None:
             offset_s, error_s = worker.clock.ns * 1e-9, worker.clock.error_ns * 1e-9
             _log.info("a load worker has started", node=link.node, clock_ahead_s=offset_s, clock_error_s=error_s)
         return worker
@@ -343,7 +380,7 @@ class Workers:
         while True:
             self._key = _key(self._source.endpoint, self._key)
             for worker in self._workers:
-                worker.tell(Alive(self._key))
+                worker.alive(self._key, self._clock)
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _end(self) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +32,15 @@ def test_what_it_keeps_can_be_asked_again_and_again(other: Aside) -> None:
     other.keep("collections:Counter", "aab")
     other.ask("update", "b")
     assert dict(other.ask("most_common")) == {"a": 2, "b": 2}
+
+
+def test_two_who_ask_at_once_have_each_their_own_answer(other: Aside) -> None:
+    """Who is cancelled while he waits for one asks for what there is so far."""
+    with ThreadPoolExecutor() as threads:
+        slow = threads.submit(other.call, "subprocess:getoutput", "sleep 0.5; seq 200000")
+        time.sleep(0.2)
+        assert [other.call("math:sqrt", float(n * n)) for n in range(20)] == list(range(20))
+        assert slow.result().splitlines()[-1] == "200000"
 
 
 def test_an_error_comes_back_as_one_line_and_ends_nothing(other: Aside) -> None:

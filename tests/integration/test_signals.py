@@ -39,6 +39,28 @@ asyncio.run(main())
 """
 
 
+# The same, with a machine on which nothing comes of making room for load, or whose workers never answer.
+_NO_ROOM = """
+import asyncio
+from probe.load import place
+
+async def never(self, count):
+    await asyncio.sleep(60)
+
+place.ThisMachine.open = never
+"""
+_NO_ANSWER = """
+import asyncio
+from probe.load import place
+
+async def deaf(module, *sockets, env=None):
+    held = [one.fileno() for one in sockets]
+    return await asyncio.create_subprocess_exec("sleep", "60", pass_fds=held, start_new_session=True)
+
+place.start_module = deaf
+"""
+
+
 def _written(tmp_path: Path, url: str) -> Path:
     file = tmp_path / "kneewatch.yml"
     file.write_text(
@@ -92,6 +114,44 @@ def test_a_signal_during_a_capacity_run_ends_load_and_process(tmp_path: Path) ->
     store = Store(tmp_path / "kneewatch.db")
     assert [kept.stopped.by for kept in store.latest()] == ["interrupt"]
     store.close()
+
+
+@pytest.mark.parametrize("machine", [_NO_ROOM, _NO_ANSWER])
+def test_a_signal_while_the_load_is_still_being_started_is_not_kept_waiting(tmp_path: Path, machine: str) -> None:
+    async def run() -> None:
+        async with standin() as server:
+            command = [sys.executable, "-c", machine + _MONITOR, str(_written(tmp_path, server.url))]
+            process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            try:
+                assert process.stdout is not None
+                async with asyncio.timeout(15):
+                    assert await process.stdout.readline() == b"loaded\n"
+                await asyncio.sleep(1)
+                deaf = _deaf(process.pid)
+                assert bool(deaf) == (machine == _NO_ANSWER)
+                await _ends(process, signal.SIGTERM)
+                assert not any(_is_there(one) for one in deaf)
+                assert server.driver.engine.running == 0
+            finally:
+                if process.returncode is None:
+                    process.kill()
+
+    asyncio.run(run())
+    store = Store(tmp_path / "kneewatch.db")
+    assert [(kept.stopped.by, kept.stopped.reason, kept.steps) for kept in store.latest()] == [
+        ("interrupt", "shutting down", ())
+    ]
+    store.close()
+
+
+def _deaf(monitor: int) -> list[str]:
+    """The workers that a monitor has started."""
+    children = Path(f"/proc/{monitor}/task/{monitor}/children").read_text().split()
+    return [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+
+
+def _is_there(pid: str) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 async def _ends(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

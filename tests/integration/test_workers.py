@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,30 @@ from standin import Standin, standin
 from starlette.types import Message, Receive, Scope
 from starlette.types import Send as AsgiSend
 
+from probe.capacity.fixed import FixedSteps
 from probe.client.endpoint import Endpoint
 from probe.clock import SystemClock
 from probe.errors import LoadError
 from probe.load import workers as module
+from probe.load.messages import CONTROLLER_LOST_S, Alive, Failed, Setup, Standing, connect, receive, send
+from probe.load.place import Link, ThisMachine
+from probe.load.ramp import CLIENT_LATE, Budget, Ramp, RampJob
 from probe.load.workers import WORKER_LOST, Source, Workers, workers_for
-from probe.records import Api, Arrivals, Objectives, Outcome, Pattern, RequestRecord, StepPlan, StepRun
+from probe.records import (
+    Api,
+    Arrivals,
+    CapacityResult,
+    Objective,
+    Objectives,
+    Outcome,
+    Pattern,
+    RequestRecord,
+    RunContext,
+    StepPlan,
+    StepRun,
+    Stopped,
+)
+from probe.server.scrape import Scraper
 from probe.sim.driver import Faults
 from probe.summary import summarize
 from probe.workload import Workload
@@ -340,6 +358,176 @@ def test_workers_that_cannot_start_are_one_line(monkeypatch: pytest.MonkeyPatch)
         assert "\n" not in str(caught.value)
 
     asyncio.run(main())
+
+
+# That slow ways between them are no fault of anybody else.
+
+
+@dataclass
+class Slowly(ThisMachine):
+    """Workers of which the second starts late, and whose words arrive late. With a `node` they are elsewhere."""
+
+    second_s: float = 0.0
+    words_s: float = 0.0
+    node: str | None = None
+    carrying: list["asyncio.Task[None]"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    async def spawn(self, index: int) -> Link:
+        await asyncio.sleep(self.second_s * index)
+        link = await super().spawn(index)
+        reader = asyncio.StreamReader()
+        self.carrying.append(asyncio.create_task(self._carry(link.reader, reader)))
+        return replace(link, reader=reader, node=self.node)
+
+    async def _carry(self, there: asyncio.StreamReader, here: asyncio.StreamReader) -> None:
+        loop = asyncio.get_running_loop()
+        while data := await there.read(65536):
+            loop.call_later(self.words_s, here.feed_data, data)
+        loop.call_later(self.words_s, here.feed_eof)
+
+
+def test_a_worker_that_has_started_waits_for_one_that_starts_late() -> None:
+    """Three seconds, in which the first one would end by itself if it heard of nobody."""
+
+    async def main() -> None:
+        async with (
+            standin() as server,
+            Workers(_source(server), 2, CLOCK, Slowly(second_s=CONTROLLER_LOST_S + 1.3)) as workers,
+        ):
+            run = await _run(workers, StepPlan(4, 30.0, requests=20))
+            assert (run.problem, len(run.records)) == (None, 20)
+            assert {r.outcome for r in run.records} == {Outcome.OK}
+
+    asyncio.run(main())
+
+
+def test_a_server_is_not_blamed_for_reports_that_come_late() -> None:
+    """Each answer begins at once, and would seem to take 0.8 s: four times what the objective lets a hang last."""
+
+    async def main() -> None:
+        async with standin() as server:
+            async with Workers(_source(server), 1, CLOCK, Slowly(words_s=0.8)) as workers:
+                result = await _guarded(server, workers)
+            assert result.stopped == Stopped("error", CLIENT_LATE)
+            assert 2 < result.cost.seconds < 10
+            assert not _loaded(server)
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_says_nothing_is_lost_and_not_late() -> None:
+    async def main() -> None:
+        async with standin() as server, Workers(_source(server), 2, CLOCK) as workers:
+            running = asyncio.create_task(_guarded(server, workers))
+            await _until(lambda: len(workers.in_flight()) == 4, 10)
+            os.kill(workers._workers[0].process.pid, signal.SIGSTOP)
+            assert (await running).stopped == Stopped("error", WORKER_LOST)
+
+    asyncio.run(main())
+
+
+async def _guarded(server: Standin, workers: Workers) -> CapacityResult:
+    """A run of one long step, by a guard that counts 0.2 s without a first token."""
+    promised = Objectives("o", ttft=Objective(0.1, 0.9), tpot=Objective(1.0, 0.9))
+    job = RampJob("a", "tiny", promised, Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}))
+    scraper = Scraper(Endpoint("a", server.url), CLOCK, timeout_s=1.0)
+    try:
+        plans = FixedSteps([StepPlan(concurrency=4, seconds=40.0)])
+        return await Ramp(job, plans, workers, scraper.read, CLOCK).run()
+    finally:
+        await scraper.close()
+
+
+def test_what_is_in_flight_is_told_of_as_it_was_when_it_was_told() -> None:
+    async def main() -> None:
+        async with standin(faults=SLOW) as server:
+            source = replace(_source(server), workload=LONG)
+            async with Workers(source, 1, CLOCK, Slowly(words_s=0.5)) as workers:
+                assert workers.told_ns() is None
+                stop = asyncio.Event()
+                running = asyncio.create_task(workers.run(StepPlan(2, 60.0), stop, lambda _: None))
+                await _until(lambda: len(workers.in_flight()) == 2, 10)
+                told_ns = workers.told_ns()
+                assert told_ns is not None
+                assert CLOCK.monotonic_ns() - told_ns > 0.45e9
+                assert {record.done_ns for record in workers.in_flight()} == {told_ns}
+                stop.set()
+                await running
+                assert workers.told_ns() is None
+
+    asyncio.run(main())
+
+
+def test_a_worker_whose_clock_cannot_be_known_gets_no_load() -> None:
+    async def main() -> None:
+        async with standin() as server:
+            with pytest.raises(LoadError, match=r"the Ray node n7 answers after 0\.[6-9]\d s") as caught:
+                async with Workers(_source(server), 1, CLOCK, Slowly(words_s=0.6, node="n7")):
+                    pass
+            assert "\n" not in str(caught.value)
+            assert server.generated == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_a_worker_goes_by_when_its_controller_was_there_and_not_by_when_it_heard_so(*, dated: bool) -> None:
+    """Words that were on their way for long say nothing of now; without a date they have to."""
+
+    async def main() -> None:
+        link = await ThisMachine().spawn(0)
+        setup = Setup(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0, 0, 0, 1, None)
+        send(link.writer, setup)
+        async with asyncio.timeout(20):
+            assert await receive(link.reader) == Standing()
+        at_ns = CLOCK.monotonic_ns()
+        heard = asyncio.create_task(receive(link.reader))
+        while not heard.done() and CLOCK.monotonic_ns() - at_ns < 3e9:
+            send(link.writer, Alive(None, at_ns if dated else None))
+            await asyncio.sleep(0.1)
+        took_s = (CLOCK.monotonic_ns() - at_ns) * 1e-9
+        if dated:
+            assert isinstance(await heard, Failed)
+            assert CONTROLLER_LOST_S - 0.1 < took_s < 3
+        else:
+            assert not heard.done()
+            heard.cancel()
+        link.writer.close()
+        await link.process.wait()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ways", ["told", "unread"])
+def test_what_a_worker_said_last_is_heard_after_it_has_gone(ways: str) -> None:
+    """Also where we have told it something since, or it left something unread."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        (reader, writer), (_, there) = await connect(ours), await connect(theirs)
+        if ways == "unread":
+            assert isinstance(there.transport, asyncio.Transport)
+            there.transport.pause_reading()
+            send(writer, Alive(None))
+        send(there, Failed("why"))
+        there.transport.abort()
+        await asyncio.sleep(0.05)
+        for _ in range(3):
+            send(writer, Alive(None))
+            await asyncio.sleep(0.01)
+        assert await receive(reader) == Failed("why")
+        with pytest.raises(EOFError):
+            await receive(reader)
+        writer.close()
+
+    asyncio.run(main())
+
+
+def _source(server: Standin) -> Source:
+    return Source(Endpoint("a", server.url), "tiny", SHORT, timeout_s=60.0)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from exporters.server import ServerExporter
 from probe.clock import Clock, SystemClock
 from probe.config import config_from
 from probe.errors import LockError, TargetError
-from probe.load.lock import FileLock, server_key
+from probe.load.lock import LOST_LEASE, FileLock, server_key
 from probe.records import (
     Capacity,
     CapacityResult,
@@ -807,6 +807,64 @@ def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host:
         assert watch.status().capacity_state == "the lease is lost: somebody has deleted it"
 
     _against(host, work, capacity={"mode": "verify", "concurrency": [4], "step": "30s"})
+
+
+def test_a_lease_that_is_lost_is_the_reason_that_is_told(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        await watch.canary()
+        run = asyncio.create_task(watch.capacity())
+        async with asyncio.timeout(10):
+            while server.driver.engine.running < 3:  # noqa: ASYNC110 - it is lost under load
+                await asyncio.sleep(0.01)
+        run.cancel(LOST_LEASE)  # as probe/load/lease.py does
+        await asyncio.gather(run, return_exceptions=True)
+        (result,) = sink.results
+        assert (result.stopped.by, result.stopped.reason) == ("interrupt", LOST_LEASE)
+
+    _against(host, work, capacity={"mode": "verify", "concurrency": [4], "step": "30s"})
+
+
+def test_what_a_server_counts_under_anothers_load_is_nobodys(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+        body = {"model": "tiny", "prompt": "hello", "max_tokens": 3}
+
+        async def asked(times: int) -> None:
+            async with httpx.AsyncClient(trust_env=False) as client:
+                for _ in range(times):
+                    (await client.post(f"{server.url}/v1/completions", json=body, timeout=10)).raise_for_status()
+
+        async def users() -> float | None:
+            await asyncio.sleep(1.1)  # of what was under way nothing is any more
+            await watch.scrape()
+            return sink.totals.requests if sink.totals is not None else None
+
+        assert await users() == 0
+        await asked(2)
+        assert await users() == 2
+        for loading in (True, True):  # told again and again
+            watch.others_load(loading=loading)
+        await asked(5)
+        assert await users() == 2
+        assert watch.users is None
+        watch.others_load(loading=False)
+        assert await users() == 2
+        await asked(3)
+        assert await users() == 5
+
+    _against(host, work)
+
+
+def test_who_has_the_lock_knows_that_nobody_else_loads_the_server(host: Host) -> None:
+    async def work(watch: TargetWatch, sink: FakeSink, _: Standin) -> None:
+        await watch.canary()
+        watch.others_load(loading=True)  # an old answer
+        await watch.capacity()
+        assert len(sink.results) == 1
+        await asyncio.sleep(1.1)
+        await watch.scrape()
+        assert not watch._reads._ledger.loading
+
+    _against(host, work)
 
 
 def test_a_folder_that_takes_no_lock_is_a_refusal(host: Host, tmp_path: Path) -> None:

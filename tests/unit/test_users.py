@@ -104,6 +104,63 @@ def test_users_show_though_a_canary_is_always_under_way() -> None:
     assert ledger.totals.requests == 6
 
 
+def test_what_is_counted_while_another_prober_loads_is_nobodys() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    server.serve(0.04)
+    ledger.reading(server.read(5))
+    ledger.others_began()
+    assert ledger.loading
+    for second in range(10, 200, 10):
+        server.serve(3.0)
+        canary(ledger, server, at_s=second)
+        assert ledger.reading(server.read(second + 5)) is None
+    ledger.others_ended(200 * S)
+    assert not ledger.loading
+    server.serve(3.0)  # the last of it is counted late
+    assert ledger.reading(server.read(200.5)) is None
+    ledger.reading(server.read(202))
+    assert ledger.totals.requests == 1
+    server.serve(0.7)
+    canary(ledger, server, at_s=203)
+    ledger.reading(server.read(208))
+    totals = ledger.totals
+    assert (totals.requests, totals.output_tokens) == (2, 6)
+    assert totals.histograms["ttft"].buckets == histogram([0.04, 0.7]).buckets
+
+
+def test_others_load_is_nobodys_though_a_canary_is_always_under_way() -> None:
+    ledger, server = UsersLedger(), Server()
+    ledger.reading(server.read(0))
+    ledger.others_began()
+    ledger.begun()
+    for second in range(10, 100, 10):
+        server.serve(3.0)
+        ledger.reading(server.read(second))
+    ledger.others_ended(100 * S)
+    server.serve(3.0)
+    for second in range(101, 162, 10):  # only then has waiting for quiet been enough
+        ledger.reading(server.read(second))
+    for second in range(170, 240, 10):
+        server.serve(0.1)
+        ledger.reading(server.read(second))
+    assert ledger.totals.requests == 7
+
+
+def test_a_server_that_restarts_under_others_load_has_no_users_of_it() -> None:
+    ledger, server = UsersLedger(), Server()
+    server.serve(0.1)
+    ledger.reading(server.read(0))
+    ledger.others_began()
+    server = Server()
+    ledger.reading(server.read(10))
+    for _ in range(5):
+        server.serve(3.0)
+    ledger.others_ended(20 * S)
+    ledger.reading(server.read(22))
+    assert ledger.totals.requests == 0
+
+
 def test_while_load_of_ours_runs_users_stand_still_and_are_made_up_for_afterwards() -> None:
     ledger, server = UsersLedger(), Server()
     ledger.reading(server.read(0))

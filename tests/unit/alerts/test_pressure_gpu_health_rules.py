@@ -167,7 +167,7 @@ def test_the_arithmetic_finds_the_bits_that_a_computer_finds() -> None:
     )
 
     def value(promql: str, reasons: int) -> float:
-        python = promql.replace("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", str(reasons)).replace("> bool", ">")
+        python = promql.replace('DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{target!=""}', str(reasons)).replace("> bool", ">")
         return float(eval(python, {"floor": int}))  # noqa: S307 - the rule's own text
 
     for reasons in range(1024):

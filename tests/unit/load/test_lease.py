@@ -13,6 +13,7 @@ from api_server import ApiServer
 from virtual_time import VirtualClock, virtually
 
 from probe.errors import LockError
+from probe.load import lease_record as module
 from probe.load.lease import LASTS_S, LOST, LOST_S, KubernetesLease
 from probe.load.lock import LOCKED, NO_LOCK
 from probe.targets.cluster import ClusterError
@@ -45,7 +46,14 @@ class Line:
     async def connect(self) -> AsyncIterator[Any]:
         yield self
 
-    async def ask(self, method: str, path: str, *, body: bytes | None = None, timeout_s: float = 10.0) -> bytes:
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        timeout_s: float = 10.0,
+    ) -> bytes:
         self.asked.append(method)
         name = path.partition("/leases")[2].lstrip("/")
         try:
@@ -53,7 +61,9 @@ class Line:
                 await asyncio.sleep(self.takes_s / 2)
                 if not self.up:
                     raise ClusterError("the API server cannot be reached: refused")
-                verb = {"GET": "get", "POST": "create", "PUT": "update"}[method]
+                verb = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}[method]
+                if (refused := self.api._refusal(verb, "leases", self.namespace)) is not None:
+                    raise ClusterError(refused["message"], 403)
                 status, found = self.api._lease(verb, name, body or b"")
                 await asyncio.sleep(self.takes_s / 2)
                 while not self.answers:  # noqa: ASYNC110 - it has arrived, and nobody hears of it
@@ -67,6 +77,16 @@ class Line:
 
 def lease(line: Line, clock: VirtualClock | None = None) -> KubernetesLease:
     return KubernetesLease(SERVER, None, clock or VirtualClock(), connect=line.connect)
+
+
+async def held_by(line: Line, holder: str, server: str = SERVER) -> str:
+    """The name of a Lease that somebody else has."""
+    async with KubernetesLease(server, None, VirtualClock(), connect=line.connect):
+        (name,) = (n for n, one in line.api.leases.items() if one["metadata"]["annotations"][module.SERVER] == server)
+        found = json.loads(json.dumps(line.api.leases[name]))
+    found["spec"]["holderIdentity"] = holder
+    line.api.leases[name] = found
+    return name
 
 
 def now_s() -> float:
@@ -185,10 +205,9 @@ def test_a_lease_that_claims_to_last_for_ever_is_taken_after_a_minute() -> None:
     async def story() -> float:
         api = ApiServer()
         line = Line(api)
-        async with lease(line):
-            pass
+        await held_by(line, "dead")
         (found,) = api.leases.values()
-        found["spec"] |= {"holderIdentity": "dead", "leaseDurationSeconds": 10**9}
+        found["spec"]["leaseDurationSeconds"] = 10**9
         begun_s = now_s()
         async with lease(line):
             return now_s() - begun_s
@@ -230,6 +249,60 @@ def test_somebody_who_cancels_the_body_too_is_not_told_of_a_lease() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+    virtually(story())
+
+
+def test_what_is_held_no_more_is_deleted() -> None:
+    async def story() -> None:
+        api = ApiServer()
+        line = Line(api)
+        for _ in range(3):
+            async with lease(line):
+                assert len(api.leases) == 1
+                await asyncio.sleep(2.5)
+            assert api.leases == {}
+
+    virtually(story())
+
+
+def test_a_holder_without_the_right_to_delete_leaves_it_free() -> None:
+    async def story() -> None:
+        api = ApiServer()
+        api.forbidden.add("delete leases")
+        line = Line(api)
+        for transitions in (0, 1):
+            async with lease(line):
+                pass
+            (found,) = api.leases.values()
+            assert found["spec"]["holderIdentity"] == ""
+            assert found["spec"].get("leaseTransitions") == transitions
+
+    virtually(story())
+
+
+@pytest.mark.parametrize("verb", ["update", "create"])
+def test_a_holder_that_was_followed_deletes_nothing_of_its_successor(verb: str) -> None:
+    """Its last word was under way for so long, and arrives when the Lease is another's."""
+
+    async def story() -> None:
+        api = ApiServer()
+        late = Line(api)
+        async with lease(late):
+            (name,) = api.leases
+            late.takes_s = 5.0  # half of it until it arrives
+            successor = asyncio.create_task(succeed(api, name))
+        await successor
+        assert late.asked[-1] == "DELETE"
+        assert api.leases[name]["spec"]["holderIdentity"] == "successor"
+
+    async def succeed(api: ApiServer, name: str) -> None:
+        await asyncio.sleep(1.0)
+        new = {"metadata": dict(api.leases[name]["metadata"]), "spec": {"holderIdentity": "successor"}}
+        if verb == "create":  # somebody has deleted it meanwhile
+            del api.leases[name]
+        status, _ = api._lease(verb, name, json.dumps(new).encode())
+        assert status < 400
 
     virtually(story())
 

@@ -1,7 +1,7 @@
 """What may go wrong while we load: the server, its metrics, the clock. The load ends, and no wrong figure is told."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -11,13 +11,17 @@ from fake_request import LocalLoad
 from fake_server import Asked, FakeMetrics, FakeServer, ready
 from virtual_time import VirtualClock, virtually
 
-from probe.load.ramp import Budget, RampJob
+from probe.clock import Clock
+from probe.load.ramp import CLIENT_LATE, Budget, RampJob
+from probe.load.source import Load
+from probe.load.step import Ready
 from probe.records import (
     Arrivals,
     CapacityResult,
     Histogram,
     Outcome,
     Pattern,
+    RequestRecord,
     RunContext,
     StepPlan,
     Stopped,
@@ -51,6 +55,7 @@ def _run(
     server: FakeServer | None = None,
     values: Callable[[float], dict[str, Any] | None] = lambda _: {},
     clock: VirtualClock | None = None,
+    load: Callable[[Iterator[Ready], Clock], Load] = LocalLoad,
 ) -> tuple[CapacityResult, float]:
     """The result, and how long it took; nothing is in flight afterwards."""
     server, clock = server or FakeServer(), clock or VirtualClock()
@@ -58,7 +63,7 @@ def _run(
     async def run() -> tuple[CapacityResult, float]:
         loop = asyncio.get_running_loop()
         before = loop.time()
-        result = await asked.ramp(LocalLoad(ready(server), clock), FakeMetrics(values), clock).run()
+        result = await asked.ramp(load(ready(server), clock), FakeMetrics(values), clock).run()
         assert server.in_flight == 0
         return result, loop.time() - before
 
@@ -102,6 +107,72 @@ def test_a_server_that_accepts_and_never_answers_is_left_alone_after_twice_the_o
     assert took_s < 0.6 + 1.0 + 0.5  # the answers, twice the TTFT objective, a look of the guard
     assert len(server.sent_s) <= 24
     assert result.capacity.requests_per_second is None
+
+
+class LateLoad(LocalLoad):
+    """Tells of what is in flight as it was when it last looked, which it does when it is allowed to."""
+
+    def __init__(self, requests: Iterator[Ready], clock: Clock, looks: Callable[[float], bool]) -> None:
+        super().__init__(requests, clock)
+        self._looks, self._at = looks, clock
+        self._seen: list[RequestRecord] = []
+        self._seen_ns = 0
+
+    def _look(self) -> None:
+        if self._looks(self._at.monotonic_ns() * 1e-9):
+            self._seen, self._seen_ns = super().in_flight(), self._at.monotonic_ns()
+
+    def in_flight(self) -> list[RequestRecord]:
+        self._look()
+        return self._seen
+
+    def told_ns(self) -> int | None:
+        self._look()
+        return self._seen_ns if self._step else None
+
+
+def _told(looks: Callable[[float], bool]) -> Callable[[Iterator[Ready], Clock], Load]:
+    return lambda requests, clock: LateLoad(requests, clock, looks)
+
+
+def test_a_server_is_not_blamed_for_what_we_heard_of_it_late() -> None:
+    """Its answers take 0.1 s; for 2.4 s of every three nobody here tells of them."""
+    began = _began()
+    result, _ = _run(_job(*_closed(4, step_s=30.0)), load=_told(lambda now_s: (now_s - began()) % 3 < 0.6))
+    assert result.stopped == Stopped("done")
+    assert [step.valid for step in result.steps] == [True]
+
+
+def test_a_load_that_is_never_told_of_in_time_ends_the_run_and_says_whose_fault_that_is() -> None:
+    began = _began()
+    result, took_s = _run(_job(*_closed(4, step_s=60.0)), load=_told(lambda now_s: now_s - began() < 5))
+    assert result.stopped == Stopped("error", CLIENT_LATE)
+    assert 5 + 2.5 < took_s < 5 + 3.5
+    assert "nodes of its own (client_late)" in str(result.capacity.reason)
+    assert result.capacity.requests_per_second is None
+    assert result.capacity.limiting is None
+
+
+def test_a_server_that_hangs_is_seen_through_reports_that_are_a_little_late() -> None:
+    server = FakeServer()
+    server.seconds = lambda _: 0.1 if len(server.sent_s) <= 20 else 10_000.0
+    began = _began()
+    result, took_s = _run(
+        _job(*_closed(4, step_s=60.0)), server, load=_told(lambda now_s: (now_s - began()) % 0.4 < 0.26)
+    )
+    assert result.stopped == Stopped("guard", "no_first_token")
+    assert took_s < 0.6 + 1.0 + 0.5 + 0.4
+
+
+def _began() -> Callable[[], float]:
+    """When it was first asked."""
+    times: list[float] = []
+
+    def began() -> float:
+        times.append(asyncio.get_running_loop().time())
+        return times[0]
+
+    return began
 
 
 def test_the_first_answer_of_a_cold_server_may_take_its_time() -> None:

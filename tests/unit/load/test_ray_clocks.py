@@ -46,21 +46,22 @@ RECORDS = st.lists(NS, min_size=5, max_size=30).map(_record)
 @given(record=RECORDS, ahead=AHEAD)
 def test_a_record_changes_its_moment_and_no_latency(record: RequestRecord, ahead: int) -> None:
     offset = Offset(ahead, 1)
-    heard = as_ours(Report((record,), None, 3), offset)
+    heard = as_ours(Report((record,), None, 3, at_ns=record.done_ns), offset)
     assert isinstance(heard, Report)
     (moved,) = heard.records
     assert (heard.in_flight, heard.sending) == (None, 3)
+    assert heard.at_ns == moved.done_ns
     assert moved.done_ns == record.done_ns - ahead
     assert [at + ahead for at in moved.events.at_ns] == list(record.events.at_ns)
     assert (ttft_s(moved), e2e_s(moved)) == (ttft_s(record), e2e_s(record))
     assert list(itl_s(moved)) == list(itl_s(record))
     back = as_ours(heard, Offset(-ahead))
-    assert back == Report((record,), None, 3)
+    assert back == Report((record,), None, 3, at_ns=record.done_ns)
 
 
 @given(figures=st.lists(st.tuples(NS, NS, NS, NS), max_size=9), ahead=AHEAD)
 def test_of_what_is_in_flight_only_the_due_time_is_one(figures: list[tuple[int, ...]], ahead: int) -> None:
-    told = Report((), array("q", [number for one in figures for number in one]), len(figures))
+    told = Report((), array("q", [number for one in figures for number in one]), len(figures), at_ns=5)
     heard = as_ours(told, Offset(ahead))
     assert isinstance(heard, Report)
     assert heard.in_flight is not None
@@ -79,8 +80,9 @@ def test_windows_and_beginnings_are_translated_and_the_rest_is_left(
     assert as_theirs(Begin(start), offset) == Begin(start + ahead)
     assert as_ours(Standing(), offset) == Standing()
     assert as_theirs(Alive("k"), offset) == Alive("k")
+    assert as_theirs(Alive("k", sent_ns=start), offset) == Alive("k", sent_ns=start + ahead)
 
 
 def test_on_one_clock_nothing_is_made_anew() -> None:
-    report = Report((_record([1, 2, 3, 4, 5]),), array("q", [1, 2, 3, 4]), 1)
+    report = Report((_record([1, 2, 3, 4, 5]),), array("q", [1, 2, 3, 4]), 1, at_ns=4)
     assert as_ours(report, SAME_CLOCK) is report
