@@ -64,7 +64,7 @@ test: .venv/.installed ## every test; those whose programs are absent are named
 	$(BIN)/python -m pytest --durations 25 tests $(addprefix --ignore ,$(COMPUTING)) || status=$$?; \
 	exit $$status
 
-check: lint ## style, types, import rules and unit tests; a minute or two
+check: lint ## style, types, import rules and unit tests; some minutes on two cores
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --hypothesis-profile check tests/unit
 
 lint: .venv/.installed ## style, types and import rules

@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Self
 
 _EVERY_S = 0.005
-# Of the wakings 99 % are earlier on a quiet machine with two cores, a stand-in and a run beside it: 1 to 3 ms.
-_LATE_S = 0.005
+# A step is void where TTFT may be wrong by more than 50 ms. In six runs that judged theirs, on two virtual cores whose
+# neighbours took 5 %, the latest waking was 11 to 35 ms late.
+_LATE_S = 0.04
 
 
 class Stalls:
@@ -33,14 +34,14 @@ class Stalls:
         self._thread.join()
 
     @property
-    def p99_s(self) -> float:
-        """Seconds by which one waking in a hundred was late, or more."""
-        return sorted(self._late_s)[int(0.99 * len(self._late_s))]
+    def longest_s(self) -> float:
+        """Seconds by which the latest waking was late."""
+        return max(self._late_s)
 
     @property
-    def too_many(self) -> bool:
+    def too_long(self) -> bool:
         """Whether a client on this machine could not send or stamp in time."""
-        return self.p99_s > _LATE_S
+        return self.longest_s > _LATE_S
 
     def _watch(self) -> None:
         while not self._over.is_set():

@@ -1,15 +1,14 @@
 """What is watched changes while the monitor runs: fleets that come and go, and workloads of a new configuration."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 import yaml
+from called import counted
 from standin import standin
 
 from probe.app import App
@@ -64,31 +63,17 @@ async def _turns(each: Callable[[], None] = lambda: None) -> AsyncIterator[list[
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _calls(app: App, servers: tuple[Found, ...]) -> int:
-    """How many functions are called until these are what is watched."""
-    count = 0
-
-    def called(_: FrameType, event: str, __: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(called)
-    try:
-        await app._discovered("pods", servers)
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def test_four_times_as_many_targets_come_and_go_in_about_four_times_the_time() -> None:
     async def run(count: int) -> tuple[int, int]:
         app = _app()
-        came = await _calls(app, _found(count))
+        with counted() as came:
+            await app._discovered("pods", _found(count))
         assert len(app.watches) == count
-        went = await _calls(app, ())
+        with counted() as went:
+            await app._discovered("pods", ())
         assert not app.watches
         assert 'target="pods/' not in app.page.render()[0].decode()
-        return came, went
+        return came.count, went.count
 
     few, many = asyncio.run(run(25)), asyncio.run(run(100))
     assert many[0] < 5 * few[0]

@@ -1,10 +1,7 @@
 """Series become metrics: every kind under the name a query says."""
 
-import sys
-from collections.abc import Callable
-from types import FrameType
-
 import pytest
+from called import counted
 from example_records import result
 from exposition import samples, value
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -58,22 +55,6 @@ def test_what_is_told_of_one_target_goes_and_no_other_notices() -> None:
     assert value(registry, names.TASK_INTERVAL.name, task="canary", target="a") == 2
 
 
-def _calls(work: Callable[[], None]) -> int:
-    """How many functions it calls."""
-    count = 0
-
-    def called(_: FrameType, event: str, __: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(called)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def test_forgetting_four_times_as_many_targets_takes_about_four_times_as_long() -> None:
     def forgetting(targets: int) -> int:
         registry = CollectorRegistry()
@@ -84,13 +65,11 @@ def test_forgetting_four_times_as_many_targets_takes_about_four_times_as_long() 
             capacity.restore(result(target=target))
             health.expect("canary", target, 15.0, 0.0)
 
-        def forget() -> None:
+        with counted() as calls:
             for target in fleet:
                 capacity.forget(target)
                 health.forget(target)
-
-        calls = _calls(forget)
         assert not [1 for _, labels in samples(registry) if "target" in dict(labels)]
-        return calls
+        return calls.count
 
     assert forgetting(100) < 5 * forgetting(25)
