@@ -5,7 +5,7 @@ from alerts.rules import Alert
 from alerts.templates import asked
 from alerts.windows import HOUR_S, duration
 from exporters import names
-from probe.summary import MAX_ERROR_SHARE
+from probe.load.step_summary import MAX_ERROR_SHARE
 
 _CANARIES_S = HOUR_S
 # One canary in ten that judges no latency: a fault that hits fewer than that is hidden from its objective.

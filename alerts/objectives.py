@@ -19,11 +19,11 @@ from alerts.sli import Sli
 from alerts.templates import asked
 from alerts.windows import MIN_BAD_EVENTS, Choice, Window, choose, duration
 from exporters import names
-from probe import slo
-from probe.config import Config, WatchConfig
-from probe.errors import ConfigError
-from probe.records import Objectives
-from probe.units import format_duration
+from probe.config.models import Config, WatchConfig
+from probe.core import objectives as slo
+from probe.core.durations import format_duration
+from probe.core.errors import ConfigError
+from probe.core.objectives import Objectives
 
 # increase() extrapolates: between two and three events lies the threshold, not on three.
 _BAD_EVENTS = MIN_BAD_EVENTS - 0.5

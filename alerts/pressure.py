@@ -9,7 +9,7 @@ from alerts.templates import asked
 from alerts.windows import DAY_S, duration
 from exporters import names
 from exporters.names import PREFIX
-from probe.joined import FULL
+from probe.observe.cross_checks import FULL
 
 # A pressure that passes within ten minutes is a burst: this, and as long again as it has to last.
 _WINDOW_S = 300.0

@@ -1,9 +1,9 @@
 """Objectives that no alert could ever tell to be broken, in one line: what, where, what is expected, the mend. Pure."""
 
 from alerts.windows import DAY_S, HOUR_S, MIN_BAD_EVENTS, choose, duration
-from probe import slo
-from probe.records import Objectives
-from probe.units import format_duration
+from probe.core import objectives as slo
+from probe.core.durations import format_duration
+from probe.core.objectives import Objectives
 
 
 def never_fires(objectives: Objectives, objective: str, every_s: float, where: str) -> str | None:

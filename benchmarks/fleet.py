@@ -27,8 +27,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from probe import __version__
-from probe.sim.profiles import PROFILES
-from probe.sim.server import build_app
+from probe.mock_server.profiles import PROFILES
+from probe.mock_server.server import build_app
 
 CORES, MEMORY_MIB, LATE_S, PAGE_S = 0.5, 300.0, 1.0, 0.5
 SCRAPE_S = 15.0

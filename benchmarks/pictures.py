@@ -34,8 +34,8 @@ from monitor import Monitor, Sim
 from real_prometheus import RealPrometheus
 from stub_server import stub_server
 
+from probe.monitor.store import Store
 from probe.report.result_json import loads
-from probe.store import Store
 
 _ROOT = Path(__file__).parents[1]
 _WIDTH = 1400

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from probe import __version__
-from probe.capacity.shift import MAX_BASELINE, MIN_BASELINE, RISE, Judge
-from probe.records import Figure
+from probe.capacity.trend.change_detection import MAX_BASELINE, MIN_BASELINE, RISE, Judge
+from probe.core.shift import Figure
 
 MOST_FALSE_A_YEAR = 1.0
 FOUND_WITHIN, FOUND_SHARE = 4, 0.95

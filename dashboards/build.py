@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from alerts.links import CAPACITY, FLEET, PROBE, RUNBOOKS, TARGET, Links
+from alerts.output_options import check_config_map, check_uid_prefix
 from dashboards.capacity import capacity_dashboard
 from dashboards.configmap import configmap as manifest
 from dashboards.fleet import fleet_dashboard
 from dashboards.probe import probe_dashboard
 from dashboards.target import target_dashboard
-from probe.config import Config
-from probe.options_out import check_config_map, check_uid_prefix
+from probe.config.models import Config
 from probe.report.files import write_files
 
 

@@ -12,8 +12,8 @@ from dashboards.pieces import GREEN, GREY, RED, YELLOW, Column, Placed, Query, R
 from dashboards.queries import burn, named, quantile
 from exporters import names
 from exporters.names import Series
-from probe.capacity.shift import DROP_RATIO
-from probe.joined import FULL
+from probe.capacity.trend.change_detection import DROP_RATIO
+from probe.observe.cross_checks import FULL
 
 TITLE = "Kneewatch / Fleet"
 

@@ -4,13 +4,16 @@ from prometheus_client import CollectorRegistry
 
 from exporters import names
 from exporters.registry import ByTarget, counter_by_target, gauge_by_target
-from probe import guard
-from probe.capacity.bottleneck import BOTTLENECKS
-from probe.capacity.fingerprint import alike, as_number, fingerprint
-from probe.capacity.headroom import headroom
-from probe.capacity.shift import METHODS
-from probe.records import Capacity, CapacityResult, Shift, StepSummary, Users
-from probe.summary import CUT_SHORT, TOO_FEW
+from probe.capacity.model.bottleneck import BOTTLENECKS
+from probe.capacity.trend.change_detection import METHODS
+from probe.capacity.trend.fingerprint import alike, as_number, fingerprint
+from probe.capacity.trend.headroom import headroom
+from probe.core.result import Capacity, CapacityResult
+from probe.core.shift import Shift
+from probe.core.snapshot import Users
+from probe.core.step import StepSummary
+from probe.load.step_summary import CUT_SHORT, TOO_FEW
+from probe.observe import guard
 
 # What `capacity_runs_total` may say beside Stopped.by: a run that a pre-flight check did not let start.
 REFUSED = "refused"

@@ -2,8 +2,8 @@
 
 from exporters import names
 from exporters.relay import Lines, Relay
+from probe.core.snapshot import GpuSnapshot
 from probe.gpu.fields import LABELS
-from probe.records import GpuSnapshot
 
 _BY_NAME = {series.name: series for series in names.GPU}
 

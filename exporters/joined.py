@@ -2,7 +2,7 @@
 
 from exporters import names
 from exporters.relay import Lines, Relay
-from probe.records import CrossChecks
+from probe.core.snapshot import CrossChecks
 
 
 class JoinedExporter:

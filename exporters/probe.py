@@ -11,9 +11,11 @@ from exporters.names import Series
 from exporters.registry import counter, gauge, histogram
 from exporters.relay import Relay
 from exporters.text import family_name, samples
-from probe import latency, slo
-from probe.records import UP, Objectives, Outcome, RequestRecord, Traffic
-from probe.summary import tokens_spent
+from probe.core import latency
+from probe.core import objectives as slo
+from probe.core.objectives import Objectives
+from probe.core.request import UP, Outcome, RequestRecord, Traffic
+from probe.core.request_cost import tokens_spent
 
 _SERIES = (
     names.REQUESTS,

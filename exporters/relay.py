@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from exporters.names import Series
 from exporters.text import head, line, number, pairs
-from probe.records import Histogram
+from probe.core.snapshot import Histogram
 
 
 class Lines:

@@ -6,7 +6,8 @@ from math import inf
 from exporters import names
 from exporters.names import Series
 from exporters.relay import Lines, Relay
-from probe.records import Histogram, Objectives, ServerSnapshot, UsersTotals
+from probe.core.objectives import Objectives
+from probe.core.snapshot import Histogram, ServerSnapshot, UsersTotals
 
 _PLAIN: tuple[tuple[Series, str], ...] = (
     (names.SERVER_RUNNING, "running"),

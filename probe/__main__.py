@@ -1,5 +1,5 @@
 """`python -m probe` is `kneewatch`."""
 
-from probe.cli import main
+from probe.cli.main import main
 
 main()

@@ -6,31 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from probe.records import (
-    Api,
-    Capacity,
-    CapacityResult,
-    Cost,
-    Distribution,
-    EngineReading,
-    ErrorBound,
-    Histogram,
-    Objective,
-    Objectives,
-    Outcome,
-    RequestCounts,
-    RequestRecord,
-    RequestSpec,
-    RunContext,
-    ServerPeaks,
-    ServerSnapshot,
-    StepPlan,
-    StepSummary,
-    Stopped,
-    TargetStatus,
-    TokenEvents,
-    Traffic,
-)
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
+from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
+from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
+from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepPlan, StepSummary
+from probe.core.target_status import TargetStatus
 
 WALL_S = 1_790_000_000.0
 CHAT = Objectives(name="chat", availability=0.999, ttft=Objective(0.95, 0.5), tpot=Objective(0.95, 0.05))

@@ -7,7 +7,9 @@ from example_records import record, status
 from prometheus_client import CollectorRegistry
 
 from exporters.page import Page
-from probe.records import CapacityResult, RequestRecord, TargetStatus, Traffic
+from probe.core.request import RequestRecord, Traffic
+from probe.core.result import CapacityResult
+from probe.core.target_status import TargetStatus
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Requests that only have to be sent, to whatever a test gives: what probe.load.step asks of them, and no more."""
+"""Requests that only have to be sent, to whatever a test gives: what step_executor.py asks of them, and no more."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -7,9 +7,10 @@ from typing import Any
 
 from example_records import record
 
-from probe.clock import Clock
-from probe.load.step import Ready, Step
-from probe.records import Outcome, RequestRecord, RequestSpec, StepPlan, StepRun, Traffic
+from probe.core.clock import Clock
+from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.step import StepPlan, StepRun
+from probe.load.step_executor import Ready, Step
 
 Send = Callable[[RequestSpec, int], Awaitable[RequestRecord]]
 
@@ -48,7 +49,7 @@ class FakeRequest:
 
 
 class LocalLoad:
-    """probe.load.source.Load without processes: steps on the test's own loop, and so on its own time."""
+    """probe.load.load_protocol.Load without processes: steps on the test's own loop, and so on its own time."""
 
     def __init__(self, requests: Iterator[Ready], clock: Clock) -> None:
         self._requests = requests

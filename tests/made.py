@@ -5,22 +5,10 @@ from typing import Any
 
 from example_records import token_events
 
-from probe.records import (
-    Api,
-    Distribution,
-    ErrorBound,
-    Objective,
-    Objectives,
-    Outcome,
-    RequestCounts,
-    RequestRecord,
-    RequestSpec,
-    ServerPeaks,
-    ServerSnapshot,
-    StepPlan,
-    StepSummary,
-    Traffic,
-)
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.snapshot import ServerSnapshot
+from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepPlan, StepSummary
 
 MS = 1_000_000
 PROMISED = Objectives(name="chat", availability=0.99, ttft=Objective(0.95, 0.5), tpot=Objective(0.9, 0.05))

@@ -7,21 +7,11 @@ from random import Random
 
 from example_records import record, result, spec, status, step, whole_snapshot
 
-from probe.records import (
-    Capacity,
-    CapacityResult,
-    CrossChecks,
-    Distribution,
-    Gpu,
-    GpuSnapshot,
-    Outcome,
-    RequestRecord,
-    RunContext,
-    ServerPeaks,
-    StepSummary,
-    TargetStatus,
-    Users,
-)
+from probe.core.request import Outcome, RequestRecord
+from probe.core.result import Capacity, CapacityResult, RunContext
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, Users
+from probe.core.step import Distribution, ServerPeaks, StepSummary
+from probe.core.target_status import TargetStatus
 
 OBJECTIVES = {
     "name": "chat",

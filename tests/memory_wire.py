@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 
 from probe.client.connection import Connection
-from probe.client.received import Received
+from probe.client.loop_lateness import Turns
+from probe.client.response_buffer import Received
 from probe.client.transport import _Body
-from probe.client.turns import Turns
 
 GOLDEN = Path(__file__).parent / "golden" / "vllm-0.32"
 NEVER = (float("inf"), float("inf"))

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from probe.capacity.twin import Twin
-from probe.records import Api, Histogram, Objective, Objectives, ServerSnapshot
-from probe.sim.cost import FrontEnd, Profile, StepCost, Unrest
-from probe.sim.virtual import Users, VirtualServer
-from probe.workload import Lognormal, Workload
+from probe.capacity.model.twin import Twin
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Api
+from probe.core.snapshot import Histogram, ServerSnapshot
+from probe.core.workload import Lognormal, Workload
+from probe.simulator.cost import FrontEnd, Profile, StepCost, Unrest
+from probe.simulator.virtual_server import Users, VirtualServer
 
 # About an 8B model on a large GPU, one on a small GPU, and one whose prompts are what takes the time.
 FAST = StepCost(0.003, 3e-5, 4e-5, 0.006, 5e-8)

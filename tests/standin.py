@@ -10,9 +10,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.sim.driver import HEALTHY, Driver, Faults
-from probe.sim.profiles import PROFILES
-from probe.sim.server import build_app, serve_app
+from probe.mock_server.driver import HEALTHY, Driver, Faults
+from probe.mock_server.profiles import PROFILES
+from probe.mock_server.server import build_app, serve_app
 
 
 @dataclass(slots=True)

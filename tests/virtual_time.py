@@ -35,7 +35,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """probe.clock.Clock on the running loop's time."""
+    """probe.core.clock.Clock on the running loop's time."""
 
     def monotonic_ns(self) -> int:
         return round(asyncio.get_running_loop().time() * 1e9)

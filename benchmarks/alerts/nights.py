@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from probe.capacity.shift import shift, wants_confirmation
-from probe.config import CapacityConfig
-from probe.records import Figure, Shift
-from probe.schedule import cron_trigger
+from probe.capacity.trend.change_detection import shift, wants_confirmation
+from probe.config.models import CapacityConfig
+from probe.core.shift import Figure, Shift
+from probe.runtime.scheduler import cron_trigger
 
 NOISE = 0.03  # standard deviation of a run's logarithm
 _BAD_NIGHT = 0.02  # share of runs that met something else on the machine: 10 to 30 % less

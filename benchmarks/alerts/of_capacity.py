@@ -11,9 +11,10 @@ from benchmarks.alerts.world import OUTPUT_TOKENS, TICK_S, noise
 from benchmarks.backfill import Bools, Floats, Line
 from exporters import names
 from exporters.capacity import REFUSED
-from probe import guard
-from probe.capacity.shift import METHODS
-from probe.records import Figure, Outcome, Shift
+from probe.capacity.trend.change_detection import METHODS
+from probe.core.request import Outcome
+from probe.core.shift import Figure, Shift
+from probe.observe import guard
 
 # Steps of a run, by what became of them: how many of each, on average.
 _STEPS = {"valid": 9.0, "client_bound": 0.02, "too_few": 0.1, "cut_short": 0.5, "lost": 0.05}

@@ -11,7 +11,8 @@ from benchmarks.alerts.scene import Scene
 from benchmarks.alerts.world import TICK_S
 from benchmarks.backfill import Bools, Line
 from exporters import names
-from probe.records import Objectives, Outcome
+from probe.core.objectives import Objectives
+from probe.core.request import Outcome
 
 _TIMEOUT_TICKS, _TIMEOUT_EVERY = 2, 3  # a canary that waits 30 s for its answer; the next one in 45
 

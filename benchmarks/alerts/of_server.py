@@ -10,7 +10,7 @@ from benchmarks.backfill import Bools, Floats, Line, Values
 from exporters import names
 from exporters.capacity import REFUSED
 from exporters.names import Series
-from probe.joined import FULL
+from probe.observe.cross_checks import FULL
 
 _GPUS = 2
 # NVML's bits: idle, the power cap (common under load), slowed by software for heat, by hardware for heat.

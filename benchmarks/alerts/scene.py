@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.alerts.nights import Run
 from benchmarks.alerts.page import Page, Watch
 from benchmarks.alerts.world import World
-from probe.records import Objectives
+from probe.core.objectives import Objectives
 
 
 @dataclass(frozen=True, slots=True)

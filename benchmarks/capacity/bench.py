@@ -14,8 +14,8 @@ from benchmarks.capacity.peer_load import LEVEL_S, PeerLoad, Spent, alone
 from benchmarks.capacity.peers import PEERS, answer
 from benchmarks.capacity.play import play
 from benchmarks.capacity.truth_file import kind, named
-from probe.capacity.forecast import forecast
-from probe.capacity.search import Search
+from probe.capacity.model.forecast import forecast
+from probe.capacity.search.search import Search
 
 KNEEWATCH, FORECAST = "kneewatch", "kneewatch forecast"
 OURS = (KNEEWATCH, FORECAST)

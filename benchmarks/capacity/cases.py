@@ -9,11 +9,12 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from probe.records import Api, Objective, Objectives
-from probe.sim.cost import FrontEnd, Profile, StepCost, Unrest
-from probe.sim.profiles import PROFILES
-from probe.sim.virtual import Users, VirtualServer
-from probe.workload import Lognormal, Workload
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Api
+from probe.core.workload import Lognormal, Workload
+from probe.mock_server.profiles import PROFILES
+from probe.simulator.cost import FrontEnd, Profile, StepCost, Unrest
+from probe.simulator.virtual_server import Users, VirtualServer
 
 
 @dataclass(frozen=True, slots=True)

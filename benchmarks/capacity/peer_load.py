@@ -11,11 +11,11 @@ from itertools import takewhile
 from statistics import fmean
 
 from benchmarks.capacity.cases import Case
-from probe.distribution import percentile
-from probe.records import Objective, Objectives
-from probe.sim.virtual import Visit
-from probe.summary import covered_seconds
-from probe.workload import lengths
+from probe.core.objectives import Objective, Objectives
+from probe.core.percentiles import percentile
+from probe.core.workload import lengths
+from probe.load.step_summary import covered_seconds
+from probe.simulator.virtual_server import Visit
 
 # Live users have been there for this long when a run begins, and are followed for this long when it has ended;
 # the same as in play.py, where the loop's time begins at 100 s.
@@ -169,7 +169,7 @@ def spoilt(visit: Visit, objectives: Objectives) -> bool:
 
 
 def over_objective(visit: Visit, objectives: Objectives, now_s: float) -> list[tuple[int, int]]:
-    """The spans (nanoseconds) in which it was late or slow: as probe.summary.over_objective has it of a record."""
+    """The spans (nanoseconds) in which it was late or slow, as step_summary.over_objective has it of a record."""
     ttft, tpot = objectives.ttft, objectives.tpot
     if math.isnan(visit.last_s):  # cancelled
         if ttft is None or tpot is None:

@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from benchmarks.capacity.cases import Case
 from benchmarks.capacity.virtual_load import VirtualLoad
-from probe.clock import Clock
-from probe.load.ramp import Budget, Course, Ramp, RampJob
-from probe.records import CapacityResult, RunContext, ServerSnapshot
-from probe.sim.virtual import Visit
+from probe.capacity.run.runner import Budget, Course, Ramp, RampJob
+from probe.core.clock import Clock
+from probe.core.result import CapacityResult, RunContext
+from probe.core.snapshot import ServerSnapshot
+from probe.simulator.virtual_server import Visit
 from tests.virtual_time import VirtualClock, virtually
 
 _T = TypeVar("_T")

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.capacity.bench import FORECAST, KNEEWATCH, METHODS, OURS, Row
-from probe.distribution import percentile
+from probe.core.percentiles import percentile
 
 BASELINE = "guidellm sweep"  # the ten-step sweep, whose tokens are 100 %
 VERIFIED = "verified"

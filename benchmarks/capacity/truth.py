@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from benchmarks.capacity.cases import Case
-from probe.distribution import percentile
+from probe.core.percentiles import percentile
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ import asyncio
 from array import array
 from collections.abc import Callable, Iterator
 
-from probe.arrivals import due_ns
-from probe.records import Api, Outcome, RequestRecord, RequestSpec, StepPlan, StepRun, TokenEvents, Traffic
-from probe.sim.virtual import VirtualServer, Visit
-from probe.summary import MIN_REQUESTS
-from probe.workload import Workload, lengths
+from probe.core.arrivals import due_ns
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
+from probe.core.step import StepPlan, StepRun
+from probe.core.workload import Workload, lengths
+from probe.load.step_summary import MIN_REQUESTS
+from probe.simulator.virtual_server import VirtualServer, Visit
 
 _SLICE_S = 0.05  # how often the outside is listened to
 _STRETCH = 2

@@ -36,7 +36,7 @@ from benchmarks.dashboards.fill import END_S, Stored, fill
 from benchmarks.dashboards.pages import GPUS
 from dashboards.build import render
 from probe import __version__
-from probe.config import Config, config_from
+from probe.config.models import Config, config_from
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST_S = 1.0

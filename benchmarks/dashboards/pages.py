@@ -18,13 +18,13 @@ from benchmarks.alerts.rules import rules_of
 from benchmarks.backfill import Floats
 from exporters import names
 from exporters.names import Series
-from probe import guard
-from probe.capacity.bottleneck import BOTTLENECKS
-from probe.capacity.shift import METHODS
-from probe.config import Config
-from probe.records import Outcome
-from probe.server.scrape import REASONS
-from probe.sim import buckets
+from probe.capacity.model.bottleneck import BOTTLENECKS
+from probe.capacity.trend.change_detection import METHODS
+from probe.config.models import Config
+from probe.core.request import Outcome
+from probe.observe import guard
+from probe.scrape.scraper import REASONS
+from probe.simulator import buckets
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 GPUS = 4  # of a target

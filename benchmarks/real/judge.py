@@ -9,10 +9,10 @@ from pathlib import Path
 
 from benchmarks.real.recording import Recording, Taken, read, stitched
 from benchmarks.real.truth import Truth, light, scored, truth
-from probe.capacity.forecast import forecast
-from probe.capacity.hints import NO_HINTS, Hints
-from probe.capacity.search import Search
-from probe.records import Capacity, Stopped
+from probe.capacity.model.forecast import forecast
+from probe.capacity.model.hints import NO_HINTS, Hints
+from probe.capacity.search.search import Search
+from probe.core.result import Capacity, Stopped
 
 
 @dataclass(frozen=True, slots=True)

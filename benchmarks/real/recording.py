@@ -1,6 +1,6 @@
 """What was recorded of a real server: each course that ran on it, as the course saw it. To a file and back.
 
-A course is told of readings, a lone request, and steps (probe.load.ramp.Course); that is what a Taken holds, so that
+A course is told of readings, a lone request, and steps (runner.Course); that is what a Taken holds, so that
 any search or fit can be given the same again. Of the server's histograms the sums and counts are kept; of a request's
 tokens the times of the first, the last, and those around the longest gap (the others are read back evenly spaced):
 what a fit and a judgement need.
@@ -18,26 +18,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from probe import summary
-from probe.load.ramp import Course
-from probe.records import (
-    Api,
-    Capacity,
-    CapacityResult,
-    Histogram,
-    Objectives,
-    Outcome,
-    RequestRecord,
-    RequestSpec,
-    ServerSnapshot,
-    StepPlan,
-    StepRun,
-    StepSummary,
-    Stopped,
-    TokenEvents,
-    Traffic,
-)
-from probe.workload import Workload
+from probe.capacity.run.runner import Course
+from probe.core.objectives import Objectives
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
+from probe.core.result import Capacity, CapacityResult, Stopped
+from probe.core.snapshot import Histogram, ServerSnapshot
+from probe.core.step import StepPlan, StepRun, StepSummary
+from probe.core.workload import Workload
+from probe.load import step_summary as summary
 
 _PLAN: TypeAdapter[StepPlan] = TypeAdapter(StepPlan)
 _SUMMARY: TypeAdapter[StepSummary] = TypeAdapter(StepSummary)
@@ -88,7 +76,7 @@ class Recording:
 
 
 class Recorder:
-    """A course that notes what another one is told. Implements probe.load.ramp.Course."""
+    """A course that notes what another one is told. Implements probe.capacity.run.runner.Course."""
 
     def __init__(self, course: Course, taken: Taken) -> None:
         self._course, self._taken = course, taken

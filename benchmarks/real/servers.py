@@ -6,8 +6,9 @@ The objectives were chosen once, from what a server of that kind answers unloade
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from probe.records import Api, Objective, Objectives
-from probe.workload import Lognormal, Workload
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Api
+from probe.core.workload import Lognormal, Workload
 
 # A decode step of some 4 ms on one core, about as long as the API server needs for a request; and one of some 15 ms.
 _TINY: Mapping[str, int] = {}

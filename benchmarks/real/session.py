@@ -14,15 +14,16 @@ from dataclasses import replace
 
 from benchmarks.real.recording import Recorder, Taken
 from benchmarks.real.servers import Spec
-from probe.capacity.fixed import FixedSteps
-from probe.capacity.hints import Hints
-from probe.capacity.search import Search
+from probe.capacity.model.hints import Hints
+from probe.capacity.run.runner import Budget, Course, Ramp, RampJob
+from probe.capacity.search.fixed_steps import FixedSteps
+from probe.capacity.search.search import Search
 from probe.client.endpoint import Endpoint
-from probe.clock import SystemClock
-from probe.load.ramp import Budget, Course, Ramp, RampJob
-from probe.load.workers import Source, Workers
-from probe.records import Arrivals, RunContext, StepPlan
-from probe.server.scrape import Scraper
+from probe.core.clock import SystemClock
+from probe.core.result import RunContext
+from probe.core.step import Arrivals, StepPlan
+from probe.load.worker_pool import Source, Workers
+from probe.scrape.scraper import Scraper
 
 MODEL = "tiny"
 # Shares of the estimate, round by round. The low ones follow heavy ones and the other way round.

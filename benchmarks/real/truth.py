@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from benchmarks.real.recording import Recording, Step
-from probe import latency
-from probe.distribution import percentile
-from probe.records import Objectives, Outcome
+from probe.core import latency
+from probe.core.objectives import Objectives
+from probe.core.percentiles import percentile
+from probe.core.request import Outcome
 
 _NEAR = 0.7  # of the highest rate of its round: a step that may tell where the knee is
 _MOST = 3.0  # a score: a queue without an end is no further from the knee for it

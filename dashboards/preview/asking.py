@@ -15,7 +15,7 @@ import httpx
 
 from dashboards.preview.intervals import DEFAULT_SCRAPE_S, Grid
 from exporters import names
-from probe.words import one_line
+from probe.core.text import one_line
 
 _TIMEOUT_S = 30.0
 # Prometheus works on twenty at once unless told otherwise; others want answers too.

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from probe.config import Config, PrometheusConfig
-from probe.errors import ConfigError
-from probe.options import workload_name
-from probe.words import one_line
+from probe.config.models import Config, PrometheusConfig
+from probe.core.errors import ConfigError
+from probe.core.text import one_line
 
 _LONGEST_H = 24 * 366.0
 
@@ -37,7 +36,7 @@ def chosen(
     if hours is not None and not 0 < hours <= _LONGEST_H:
         raise ConfigError(f"--hours {hours:g}: expected a number above 0 and at most {_LONGEST_H:g}, such as 3")
     one = config.targets[0] if target is None else config.target(target)
-    return Chosen(_address(url), one.name, workload_name(workload, config), hours)
+    return Chosen(_address(url), one.name, config.workload_name(workload), hours)
 
 
 def _address(url: str) -> str:

@@ -15,7 +15,7 @@ from dashboards.preview.answers import Asked, Json, drawn, legend
 from dashboards.preview.asking import Asker, QueryError, on_grid
 from dashboards.preview.intervals import MOST_POINTS, Window, grid_of, rate_interval, step_of
 from dashboards.preview.places import Shown, View, placed, without_paper
-from probe.units import format_duration, parse_duration
+from probe.core.durations import format_duration, parse_duration
 
 _DEFAULT_S = 3 * 3600.0
 

@@ -20,7 +20,7 @@ from dashboards.preview.chosen import Chosen
 from dashboards.preview.gather import Sitting, count, gather
 from dashboards.preview.page import page
 from dashboards.preview.places import View
-from probe.errors import ConfigError
+from probe.core.errors import ConfigError
 from probe.report.files import write_files
 
 _QUIET_S = 2.0

@@ -16,8 +16,8 @@ from typing import cast
 import httptools
 import httpx
 
-from probe.client.received import Received
-from probe.client.turns import Turns
+from probe.client.loop_lateness import Turns
+from probe.client.response_buffer import Received
 
 # Bytes in a row that are no content: a head (1xx answers before it included), chunk framing, trailers. Servers and
 # gateways allow heads of 8 to 64 KiB.

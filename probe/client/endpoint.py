@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from probe.client.standard import Standard
+from probe.client.httpx_transport import Standard
 from probe.client.transport import Transport
 
 # uvicorn, and so vLLM, closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE): we let go first,

@@ -21,8 +21,8 @@ from typing import Any, Self
 import httpx
 
 from probe.client.connection import Connection, Stale
-from probe.client.received import Received
-from probe.client.turns import Turns
+from probe.client.loop_lateness import Turns
+from probe.client.response_buffer import Received
 
 _PORTS = {"http": 80, "https": 443}
 _MAX_PORT = 65535

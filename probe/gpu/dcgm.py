@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client.samples import Sample
 
+from probe.core.snapshot import Gpu, GpuSnapshot
 from probe.gpu.fields import LABELS, NAMES
-from probe.records import Gpu, GpuSnapshot
-from probe.server.page import Samples, samples
+from probe.scrape.metrics_parser import Samples, samples
 
 MAX_GPUS = 32  # of one target: each is a series of ours for every field
 _MAX_LABEL = 253  # the longest name of a pod or a host

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 
-from probe.clock import Clock
+from probe.core.clock import Clock
+from probe.core.snapshot import Gpu
 from probe.gpu.nvml_values import Activity, ask, board, driver_is_gone, memory
-from probe.records import Gpu
 
 _WAIT_MS = 1000  # for an XID error; closing takes as long
 

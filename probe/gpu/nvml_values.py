@@ -10,7 +10,7 @@ from functools import partial
 from types import ModuleType
 from typing import TypeVar
 
-from probe.clock import Clock
+from probe.core.clock import Clock
 
 _T = TypeVar("_T")
 _MIB = 1024 * 1024

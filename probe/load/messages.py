@@ -12,9 +12,10 @@ from array import array
 from dataclasses import dataclass
 
 from probe.client.endpoint import Endpoint
-from probe.load.step import Shard
-from probe.records import RequestRecord, StepPlan
-from probe.workload import Workload
+from probe.core.request import RequestRecord
+from probe.core.step import StepPlan
+from probe.core.workload import Workload
+from probe.load.step_executor import Shard
 
 # The controller is heard of so often; a worker that has not heard of it for the longer time stops all load. Two
 # seconds after the controller was lost nothing is sent any more, whatever happened to it.

@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from probe import __version__
+from probe.core.text import one_line
 from probe.load.messages import Failed, receive, send
-from probe.load.ray import Placed, Wanted
+from probe.load.ray_backend import Placed, Wanted
 from probe.load.ray_relay import CHUNK, Relay, Started
-from probe.words import one_line
 
 # Leaving a cluster is a matter of tenths of a second.
 _LEAVE_S = 1.5

@@ -17,9 +17,12 @@ from typing import Any
 
 import uvloop
 
-from probe.client.answer import Prepared
-from probe.client.send import Client
-from probe.clock import SystemClock
+from probe.client.client import Client
+from probe.client.exchange import Prepared
+from probe.core.clock import SystemClock
+from probe.core.request import RequestRecord, Traffic
+from probe.core.text import one_line
+from probe.core.workload import requests
 from probe.load.messages import (
     CONTROLLER_LOST_S,
     RECORDS_A_REPORT,
@@ -38,10 +41,7 @@ from probe.load.messages import (
     receive,
     send,
 )
-from probe.load.step import Step
-from probe.records import RequestRecord, Traffic
-from probe.words import one_line
-from probe.workload import requests
+from probe.load.step_executor import Step
 
 
 class Worker:

@@ -7,9 +7,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from probe.capacity.compare import SECONDS, SHARE, Comparison, Measured, Row, Value
+from probe.capacity.trend.compare import SECONDS, SHARE, Comparison, Measured, Row, Value
+from probe.core.text import one_line
 from probe.report.words import MISSING, number, percent
-from probe.words import one_line
 
 _COLOURS = {"worse": "red", "better": "green"}
 

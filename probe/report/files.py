@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from probe.errors import ConfigError
+from probe.core.errors import ConfigError
 
 
 def write_files(files: Mapping[str, str], out: Path) -> list[Path]:

@@ -14,9 +14,14 @@ import jinja2
 from markupsafe import Markup
 from pydantic import TypeAdapter, ValidationError
 
-from probe import __version__, latency, slo
+from probe import __version__
 from probe.charts import ECHARTS, data_text, digest, echarts, notice, values_script
-from probe.records import UP, CapacityResult, Distribution, Objectives, RequestRecord
+from probe.core import latency
+from probe.core import objectives as slo
+from probe.core.objectives import Objectives
+from probe.core.request import UP, RequestRecord
+from probe.core.result import CapacityResult
+from probe.core.step import Distribution
 from probe.report import words
 from probe.report.result_words import capacity_words, knee_words, result_lines
 from probe.report.run_charts import charts, loads

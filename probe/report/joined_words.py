@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from probe.gpu.use import memory, utilization
-from probe.records import CrossChecks, Gpu, GpuSnapshot, TargetStatus
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
+from probe.core.target_status import TargetStatus
+from probe.gpu.utilization import memory, utilization
 from probe.report.words import milliseconds, percent
 
 # From where on a person should know. A long prompt's prefill may take some seconds of "nothing generated".

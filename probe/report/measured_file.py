@@ -13,11 +13,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from probe.capacity.compare import HIGHER, LOWER, RATE, SECONDS, SHARE, TOKENS, Measured, Section, Value, of_result
-from probe.errors import ConfigError
-from probe.records import Api
+from probe.capacity.trend.compare import (
+    HIGHER,
+    LOWER,
+    RATE,
+    SECONDS,
+    SHARE,
+    TOKENS,
+    Measured,
+    Section,
+    Value,
+    of_result,
+)
+from probe.core.errors import ConfigError
+from probe.core.request import Api
+from probe.core.text import one_line
 from probe.report.result_json import loads
-from probe.words import one_line
 
 _SCHEMA = "kneewatch.result/1"
 _EXPECTED = "expected the file of `kneewatch ramp --json` or of `vllm bench serve --save-result`"

@@ -14,7 +14,8 @@ from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from probe.records import Doing, StepSummary
+from probe.core.result import Doing
+from probe.core.step import StepSummary
 from probe.report.steps import PIPED_WIDTH, StepRows
 
 _BAR_WIDTH = 24

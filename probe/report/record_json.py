@@ -2,9 +2,9 @@
 
 from typing_extensions import TypedDict
 
-from probe import latency
-from probe.errors import TargetError
-from probe.records import RequestRecord
+from probe.core import latency
+from probe.core.errors import TargetError
+from probe.core.request import RequestRecord
 from probe.report.words import iso
 
 

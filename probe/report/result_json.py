@@ -2,7 +2,7 @@
 
 from pydantic import TypeAdapter
 
-from probe.records import CapacityResult
+from probe.core.result import CapacityResult
 
 _ADAPTER: TypeAdapter[CapacityResult] = TypeAdapter(CapacityResult)
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from probe.capacity.fingerprint import alike
-from probe.capacity.headroom import headroom as left_of
-from probe.capacity.headroom import share
-from probe.records import Capacity, CapacityResult, Roofline
+from probe.capacity.trend.fingerprint import alike
+from probe.capacity.trend.headroom import headroom as left_of
+from probe.capacity.trend.headroom import share
+from probe.core.result import Capacity, CapacityResult, Roofline
+from probe.core.text import one_line
 from probe.report.words import ago, milliseconds, number, percent
-from probe.words import one_line
 
 _LINE = 500
 _EMPIRICAL, _FORECAST = "empirical", "forecast"

@@ -7,8 +7,9 @@ limit where something was promised, and the knee.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from probe import slo
-from probe.records import CapacityResult, Distribution, StepSummary
+from probe.core import objectives as slo
+from probe.core.result import CapacityResult
+from probe.core.step import Distribution, StepSummary
 from probe.report.words import number
 
 Json = dict[str, Any]

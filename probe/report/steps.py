@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from probe.records import Distribution, StepPlan, StepSummary
+from probe.core.step import Distribution, StepPlan, StepSummary
 from probe.report.words import MISSING, number
 
 # Of a page or file; a terminal has its own.

@@ -6,11 +6,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from probe import latency, slo
-from probe.records import Objectives, Outcome, RequestRecord, TargetStatus
+from probe.core import latency
+from probe.core import objectives as slo
+from probe.core.objectives import Objectives
+from probe.core.request import Outcome, RequestRecord
+from probe.core.target_status import TargetStatus
+from probe.core.text import one_line
 from probe.report.result_words import knee_words
 from probe.report.words import MISSING, ago, milliseconds, number, percent, promises
-from probe.words import one_line
 
 
 def canary_words(record: RequestRecord, objectives: Objectives) -> str:

@@ -3,7 +3,7 @@
 import math
 import time
 
-from probe.records import Objectives
+from probe.core.objectives import Objectives
 
 MISSING = "-"
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing_extensions import TypedDict
 
 from exporters.discovery import told
-from probe.records import CapacityResult, CrossChecks, Gpu, Roofline, ServerSnapshot, Users
+from probe.core.result import CapacityResult, Roofline
+from probe.core.snapshot import CrossChecks, Gpu, ServerSnapshot, Users
 from probe.report.joined_words import Finding
 from probe.report.record_json import RecordJson, record_json
 from probe.report.words import iso

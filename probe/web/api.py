@@ -11,7 +11,8 @@ from pydantic_core import PydanticSerializationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from probe.records import CapacityResult, TargetStatus
+from probe.core.result import CapacityResult
+from probe.core.target_status import TargetStatus
 from probe.report.result_json import dumps
 from probe.web import overview
 from probe.web.answers import TargetJson, target_json

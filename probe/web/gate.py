@@ -16,9 +16,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from probe.errors import ConfigError
+from probe.config.web_file import RateLimit, WebConfig, load_web_config
+from probe.core.errors import ConfigError
 from probe.web.auth import BasicAuth, BusyError
-from probe.web.config import RateLimit, WebConfig, load_web_config
 from probe.web.tls import allowed, server_context
 
 _log = structlog.get_logger()

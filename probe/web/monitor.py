@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from exporters.page import Page
-from probe.records import CapacityResult, RequestRecord, TargetStatus
+from probe.core.request import RequestRecord
+from probe.core.result import CapacityResult
+from probe.core.target_status import TargetStatus
 
 
 class Monitor(Protocol):

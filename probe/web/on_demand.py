@@ -16,10 +16,13 @@ from starlette.responses import PlainTextResponse, Response
 
 from exporters.page import Page
 from exporters.text import wants_openmetrics
-from probe import latency, slo
-from probe.records import UP, Objectives, RequestRecord, TargetStatus
+from probe.core import latency
+from probe.core import objectives as slo
+from probe.core.objectives import Objectives
+from probe.core.request import UP, RequestRecord
+from probe.core.target_status import TargetStatus
+from probe.core.text import one_line
 from probe.web.monitor import Monitor
-from probe.words import one_line
 
 # Of each target: so many at once, then one in so many seconds. A Prometheus that asks four times a minute is answered.
 BURST, EVERY_S = 6, 5.0

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from probe import __version__
-from probe.records import CapacityResult
+from probe.core.result import CapacityResult
 from probe.web.answers import ErrorJson, TargetJson
 from probe.web.hosts import OPEN
 

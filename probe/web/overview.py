@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from probe import latency, slo
-from probe.capacity.headroom import headroom
-from probe.records import UP, Objectives, Outcome, RequestRecord, TargetStatus
+from probe.capacity.trend.headroom import headroom
+from probe.core import latency
+from probe.core import objectives as slo
+from probe.core.objectives import Objectives
+from probe.core.request import UP, Outcome, RequestRecord
+from probe.core.target_status import TargetStatus
 from probe.report.joined_words import Finding, findings
 from probe.report.words import milliseconds, percent, when
 

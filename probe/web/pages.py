@@ -17,8 +17,10 @@ from starlette.types import ASGIApp
 from exporters.discovery import told
 from probe import __version__
 from probe.charts import ECHARTS, notice
-from probe.gpu.use import memory, utilization
-from probe.records import CapacityResult, TargetStatus
+from probe.core.result import CapacityResult
+from probe.core.target_status import TargetStatus
+from probe.core.text import one_line
+from probe.gpu.utilization import memory, utilization
 from probe.report.html import embedded, environment, report, run_data
 from probe.report.result_words import beside_measured
 from probe.web import overview
@@ -29,7 +31,6 @@ from probe.web.hosts import by_our_names
 from probe.web.monitor import Monitor
 from probe.web.on_demand import OnDemand, from_elsewhere
 from probe.web.waterfall import waterfall
-from probe.words import one_line
 
 __all__ = ["Monitor", "build_pages"]
 

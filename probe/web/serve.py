@@ -10,7 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from probe.errors import ConfigError
+from probe.core.errors import ConfigError
 from probe.web.gate import LOOK_S, Gate
 from probe.web.headers import with_headers
 

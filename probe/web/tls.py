@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from probe.errors import ConfigError
-from probe.web.config import TlsServer
+from probe.config.web_file import TlsServer
+from probe.core.errors import ConfigError
 
 _VERSIONS = {
     "TLS10": ssl.TLSVersion.TLSv1,

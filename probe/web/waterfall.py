@@ -7,8 +7,9 @@ from when it was due, and a tick for each event that carried tokens.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from probe import latency
-from probe.records import UP, Objectives, RequestRecord
+from probe.core import latency
+from probe.core.objectives import Objectives
+from probe.core.request import UP, RequestRecord
 from probe.report.words import milliseconds, when
 
 _ROWS = 20

@@ -31,9 +31,9 @@ from hostile_server import GOOD, STREAM_HEAD, chunked, event, head, whole  # noq
 from made import spec  # noqa: E402
 from memory_wire import EOF, GOLDEN, OPEN, RESET, Outcome, cut_at, exchange, recorded, streamed  # noqa: E402
 
-from probe.client.received import Received  # noqa: E402
-from probe.client.stream import Transcript, error_message, judge, read_stream  # noqa: E402
-from probe.records import Api  # noqa: E402
+from probe.client.response_buffer import Received  # noqa: E402
+from probe.client.stream_parser import Transcript, error_message, judge, read_stream  # noqa: E402
+from probe.core.request import Api  # noqa: E402
 
 MAX_BYTES = 20_000
 MAX_GROWTH_MIB = 200

@@ -4,10 +4,11 @@ import asyncio
 import sys
 
 from probe.client.endpoint import Endpoint
-from probe.clock import SystemClock
-from probe.load.workers import Source, Workers
-from probe.records import Api, StepPlan
-from probe.workload import Workload
+from probe.core.clock import SystemClock
+from probe.core.request import Api
+from probe.core.step import StepPlan
+from probe.core.workload import Workload
+from probe.load.worker_pool import Source, Workers
 
 
 async def main(base_url: str, concurrency: int) -> None:

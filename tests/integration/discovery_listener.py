@@ -10,9 +10,9 @@ from typing import Any
 
 from api_server import ApiServer
 
-from probe.config_discover import DiscoverConfig
-from probe.targets.discover import source
-from probe.targets.found import State
+from probe.config.discovery import DiscoverConfig
+from probe.discovery.factory import source
+from probe.discovery.types import State
 
 SEEN_S = 2.0
 PATIENCE_S = 6.0  # where a wait before another try is part of it

@@ -3,7 +3,7 @@
     python faulty_sim.py PORT PROFILE
 
 Its steps take four times as long as the profile says: its time is then spent asleep, and a busy machine changes little.
-POST /fault takes the fields of probe.sim.driver.Faults as JSON; those left out are healthy.
+POST /fault takes the fields of probe.mock_server.driver.Faults as JSON; those left out are healthy.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from probe.sim.cost import scaled
-from probe.sim.driver import Faults
-from probe.sim.profiles import PROFILES
-from probe.sim.server import build_app, serve_app
+from probe.mock_server.driver import Faults
+from probe.mock_server.profiles import PROFILES
+from probe.mock_server.server import build_app, serve_app
+from probe.simulator.cost import scaled
 
 _SLOWER = 4
 

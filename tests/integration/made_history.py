@@ -4,8 +4,8 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from probe.records import ServerSnapshot
-from probe.server import vllm
+from probe.core.snapshot import ServerSnapshot
+from probe.scrape import vllm
 
 _COUNTED = ("ttft", "itl", "prefill", "prompt_length", "iteration_tokens")
 

@@ -23,8 +23,8 @@ from real_alertmanager import Notice, RealAlertmanager, Receiver
 from real_prometheus import RealPrometheus
 from users import Users
 
+from probe.monitor.store import Store
 from probe.report.result_json import loads
-from probe.store import Store
 
 pytestmark = pytest.mark.prometheus
 

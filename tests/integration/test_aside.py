@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from process import eventually
 
-from probe.aside import Aside, AsideError, aside
+from probe.runtime.helper_process import Aside, AsideError, aside
 
 
 @pytest.fixture
@@ -74,7 +74,10 @@ def test_cancelling_a_call_ends_its_process() -> None:
 
 
 def test_it_ends_when_the_process_that_started_it_is_killed() -> None:
-    code = "from probe.aside import Aside; import time; print(Aside().call('os:getpid'), flush=True); time.sleep(60)"
+    code = (
+        "from probe.runtime.helper_process import Aside; import time; print(Aside().call('os:getpid'), flush=True);"
+        " time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())

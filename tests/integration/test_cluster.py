@@ -14,7 +14,7 @@ import trustme
 from api_server import ApiServer, api_server, pod
 from both_loops import Run
 
-from probe.targets.cluster import ClusterError, open_cluster
+from probe.kubernetes.client import ClusterError, open_cluster
 
 PODS = "/api/v1/namespaces/serving/pods"
 NOWHERE = Path("/nowhere")

@@ -26,11 +26,11 @@ from stub_server import stub_server
 
 from dashboards.build import annotations, queries, substitute
 from exporters import names
-from probe.capacity.fingerprint import figure
-from probe.prometheus import Prometheus
-from probe.records import CapacityResult
+from probe.capacity.trend.fingerprint import figure
+from probe.core.result import CapacityResult
+from probe.monitor.store import Store
+from probe.prometheus.queries import Prometheus
 from probe.report.result_json import loads
-from probe.store import Store
 
 pytestmark = pytest.mark.prometheus
 

@@ -23,13 +23,13 @@ import pytest
 import trustme
 from both_loops import Run
 
-from probe.config_discover import DnsDiscovery, FileDiscovery, HttpDiscovery
-from probe.targets import groups
-from probe.targets.dns import DnsSource
-from probe.targets.file_sd import FileSource
-from probe.targets.following import Told
-from probe.targets.found import Found, Source, State
-from probe.targets.http_sd import HttpSource
+from probe.config.discovery import DnsDiscovery, FileDiscovery, HttpDiscovery
+from probe.discovery import target_groups as groups
+from probe.discovery.dns_sd import DnsSource
+from probe.discovery.file_sd import FileSource
+from probe.discovery.http_sd import HttpSource
+from probe.discovery.polling import Told
+from probe.discovery.types import Found, Source, State
 
 EVERY_S = 0.05
 
@@ -196,7 +196,7 @@ def test_a_file_that_is_another_one_at_each_look_is_told_and_believed_when_it_re
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
-        monkeypatch.setattr("probe.targets.file_sd._SETTLED_S", 0.3)
+        monkeypatch.setattr("probe.discovery.file_sd._SETTLED_S", 0.3)
         path = tmp_path / "a.yml"
         path.write_text(FULL)
         seen = Listener()
@@ -332,7 +332,7 @@ def test_what_a_registry_says_is_read_in_a_thread_and_too_much_is_refused_at_onc
                 assert seen.said == [f"{its.url}: more than 10000 targets; what it listed before holds"]
                 assert seen.ids == ["10.0.0.1:8000"]
 
-    monkeypatch.setattr("probe.targets.http_sd.groups", SimpleNamespace(read=read))
+    monkeypatch.setattr("probe.discovery.http_sd.groups", SimpleNamespace(read=read))
     run(story())
     assert threading.main_thread() not in threads
     assert max(seconds) < 0.5
@@ -459,7 +459,7 @@ def test_addresses_that_go_are_gone_and_failures_leave_them(run: Run) -> None:
 
 def test_a_dns_server_that_is_silent_leaves_what_was_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        monkeypatch.setattr("probe.targets.dns._LIFETIME_S", 0.5)
+        monkeypatch.setattr("probe.discovery.dns_sd._LIFETIME_S", 0.5)
         async with name_server() as (server, resolver):
             server.records = {("qwen.", "A"): ["10.0.0.1"]}
             seen = Listener()

@@ -14,7 +14,7 @@ from api_server import NAMESPACE, ApiServer, api_server, pod
 from both_loops import Run
 from discovery_listener import PATIENCE_S, SEEN_S, TROUBLES, Listener
 
-from probe.targets.found import Found
+from probe.discovery.types import Found
 
 PODS = {"selector": "app=qwen", "port": "http"}
 
@@ -160,7 +160,7 @@ def test_an_error_in_a_watch_means_a_new_list(run: Run, tmp_path: Path) -> None:
 
 def test_pages_are_of_one_version_or_begun_anew(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        monkeypatch.setattr("probe.targets.watching._PAGE", "2")
+        monkeypatch.setattr("probe.discovery.kubernetes_watch._PAGE", "2")
         async with api_server() as api:
             for i in range(5):
                 api.put(pod(f"qwen-{i}"))

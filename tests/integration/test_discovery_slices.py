@@ -18,7 +18,7 @@ from api_server import NAMESPACE, ApiServer, Object, api_server, endpoint, endpo
 from both_loops import Run
 from discovery_listener import PATIENCE_S, SEEN_S, TROUBLES, Listener
 
-from probe.targets.found import Found
+from probe.discovery.types import Found
 
 SLICES = {"endpoints": "qwen", "port": "http"}
 LOADING: dict[str, Any] = {"ready": False, "serving": False, "terminating": False}

@@ -23,19 +23,20 @@ from hostile_server import GOOD, HANG, STREAM_HEAD, THREE_TOKENS, Script, chunke
 from http2_server import http2_server
 from made import spec
 
+from probe.client.client import Client
 from probe.client.endpoint import Endpoint
-from probe.client.send import Client
-from probe.client.standard import Standard
+from probe.client.httpx_transport import Standard
 from probe.client.transport import Transport
-from probe.clock import SystemClock
-from probe.config import config_from
-from probe.errors import TargetError
-from probe.records import Outcome, RequestRecord, ServerSnapshot, Traffic
-from probe.server.scrape import Scraper
-from probe.sim.driver import HEALTHY
-from probe.sim.profiles import PROFILES
-from probe.sim.server import build_app
-from probe.targets.static import endpoint
+from probe.config.models import config_from
+from probe.core.clock import SystemClock
+from probe.core.errors import TargetError
+from probe.core.request import Outcome, RequestRecord, Traffic
+from probe.core.snapshot import ServerSnapshot
+from probe.mock_server.driver import HEALTHY
+from probe.mock_server.profiles import PROFILES
+from probe.mock_server.server import build_app
+from probe.monitor.wiring import endpoint
+from probe.scrape.scraper import Scraper
 
 RECORDED = (Path(__file__).parents[1] / "golden/vllm-0.32/metrics.txt").read_bytes()
 CLOCK = SystemClock()

@@ -11,13 +11,13 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.clock import SystemClock
-from probe.commands import RampRequest, ramp_target
-from probe.config import Config, config_from
-from probe.load.plan import Steps
-from probe.load.ramp import Budget
-from probe.records import CapacityResult, Stopped
-from probe.sim.driver import Faults
+from probe.capacity.run.plan import Steps
+from probe.capacity.run.runner import Budget
+from probe.cli.commands import RampRequest, ramp_target
+from probe.config.models import Config, config_from
+from probe.core.clock import SystemClock
+from probe.core.result import CapacityResult, Stopped
+from probe.mock_server.driver import Faults
 
 CLOCK = SystemClock()
 SLOW = Faults(extra_step_s=0.02)

@@ -18,7 +18,7 @@ from real_prometheus import RealPrometheus
 
 from benchmarks.capacity.cases import CASES
 from benchmarks.capacity.truth_file import read
-from probe.records import ServerSnapshot
+from probe.core.snapshot import ServerSnapshot
 
 pytestmark = pytest.mark.prometheus
 

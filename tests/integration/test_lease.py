@@ -11,19 +11,22 @@ import uvloop
 from api_server import NAMESPACE, ApiServer, api_server
 from standin import Standin, standin
 
-from probe.capacity.fixed import FixedSteps
+from probe.capacity.run import lease_lock as module
+from probe.capacity.run.lease_lock import LOST, KubernetesLease
+from probe.capacity.run.locks import LOCKED, NO_LOCK
+from probe.capacity.run.runner import Budget, Ramp, RampJob
+from probe.capacity.search.fixed_steps import FixedSteps
 from probe.client.endpoint import Endpoint
-from probe.clock import SystemClock
-from probe.errors import LockError
-from probe.load import lease as module
-from probe.load.lease import LOST, KubernetesLease
-from probe.load.lock import LOCKED, NO_LOCK
-from probe.load.ramp import Budget, Ramp, RampJob
-from probe.load.workers import Source, Workers
-from probe.records import Api, Objectives, RunContext, StepPlan
-from probe.server.scrape import Scraper
-from probe.sim.driver import Faults
-from probe.workload import Workload
+from probe.core.clock import SystemClock
+from probe.core.errors import LockError
+from probe.core.objectives import Objectives
+from probe.core.request import Api
+from probe.core.result import RunContext
+from probe.core.step import StepPlan
+from probe.core.workload import Workload
+from probe.load.worker_pool import Source, Workers
+from probe.mock_server.driver import Faults
+from probe.scrape.scraper import Scraper
 
 SERVER = "qwen.serving.svc:8000"
 GONE_S = 3.0

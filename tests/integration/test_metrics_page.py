@@ -22,26 +22,18 @@ from exporters.joined import JoinedExporter
 from exporters.page import Page
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter, UsersExporter
-from probe.app import App
-from probe.capacity.shift import METHODS as SHIFT_METHODS
-from probe.clock import SystemClock
-from probe.config import config_from
+from probe.capacity.trend.change_detection import METHODS as SHIFT_METHODS
+from probe.config.models import config_from
+from probe.core.clock import SystemClock
+from probe.core.request import Outcome, Traffic
+from probe.core.result import Stopped
+from probe.core.shift import Baseline, Shift
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, Users, UsersTotals
 from probe.gpu.fields import FIELDS, LABELS
-from probe.joined import METHODS, SIGNS
-from probe.records import (
-    Baseline,
-    CrossChecks,
-    Gpu,
-    GpuSnapshot,
-    Outcome,
-    Shift,
-    Stopped,
-    Traffic,
-    Users,
-    UsersTotals,
-)
-from probe.server import engines
-from probe.server.scrape import REASONS
+from probe.monitor.app import App
+from probe.observe.cross_checks import METHODS, SIGNS
+from probe.scrape import engines
+from probe.scrape.scraper import REASONS
 
 GOLDEN = Path(__file__).parent.parent / "golden/metrics/page.txt"
 VLLM_PAGE = Path(__file__).parent.parent / "golden/vllm-0.32/metrics.txt"

@@ -13,15 +13,17 @@ from ray_cluster import AHEAD_S, HEAD, OTHER, RayCluster, ray_cluster, shifts_cl
 from standin import Standin, standin
 
 from probe.client.endpoint import Endpoint
-from probe.clock import SystemClock
-from probe.errors import LoadError
-from probe.load.place import Place
-from probe.load.ray import OnRay
-from probe.load.workers import WORKER_LOST, Source, Workers
-from probe.records import Api, Arrivals, Objectives, Outcome, Pattern, RequestRecord, StepPlan, StepRun, StepSummary
-from probe.sim.driver import Faults
-from probe.summary import summarize
-from probe.workload import Workload
+from probe.core.clock import SystemClock
+from probe.core.errors import LoadError
+from probe.core.objectives import Objectives
+from probe.core.request import Api, Outcome, RequestRecord
+from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary
+from probe.core.workload import Workload
+from probe.load.local_backend import Place
+from probe.load.ray_backend import OnRay
+from probe.load.step_summary import summarize
+from probe.load.worker_pool import WORKER_LOST, Source, Workers
+from probe.mock_server.driver import Faults
 
 CLOCK = SystemClock()
 SHORT = Workload("short", Api.COMPLETIONS, 16, 8)

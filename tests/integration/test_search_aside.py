@@ -6,12 +6,13 @@ from example_records import CHAT, record, spec, step
 from seen_servers import CHAT as LENGTHS
 from seen_servers import FAST, profile, watched
 
-from probe.aside import Aside
-from probe.capacity.hints import Hints
-from probe.capacity.search import Search
-from probe.load.ramp import Course
-from probe.load.search_aside import SearchAside
-from probe.records import Capacity, StepPlan, StepRun, Stopped
+from probe.capacity.model.hints import Hints
+from probe.capacity.run.runner import Course
+from probe.capacity.run.search_process import SearchAside
+from probe.capacity.search.search import Search
+from probe.core.result import Capacity, Stopped
+from probe.core.step import StepPlan, StepRun
+from probe.runtime.helper_process import Aside
 
 RATE_RPS = 8.0
 READINGS = watched(profile(FAST), LENGTHS, RATE_RPS, 90.0)

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from standin import standin
 
-from probe.store import Store
+from probe.monitor.store import Store
 
 _MONITOR = """
 import asyncio, sys
-from probe.app import App
-from probe.clock import SystemClock
-from probe.config import load_config
-from probe.logs import configure_logs
+from probe.monitor.app import App
+from probe.core.clock import SystemClock
+from probe.config.models import load_config
+from probe.runtime.logs import configure_logs
 from pathlib import Path
 
 configure_logs()

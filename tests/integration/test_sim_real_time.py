@@ -10,11 +10,11 @@ from statistics import median
 
 import pytest
 
-from probe.sim.cost import FrontEnd, Profile
-from probe.sim.driver import Driver
-from probe.sim.metrics import Metrics
-from probe.sim.profiles import PROFILES
-from probe.sim.virtual import VirtualServer
+from probe.mock_server.driver import Driver
+from probe.mock_server.metrics import Metrics
+from probe.mock_server.profiles import PROFILES
+from probe.simulator.cost import FrontEnd, Profile
+from probe.simulator.virtual_server import VirtualServer
 
 USERS, PROMPT, OUTPUT, SECONDS = 6, 128, 32, 2.5
 Latencies = tuple[list[float], list[float]]

@@ -17,7 +17,9 @@ from monitor import Monitor, Sim
 from process import eventually
 from served import Served
 
-from probe.records import CapacityResult, Outcome, Stopped, TargetStatus
+from probe.core.request import Outcome
+from probe.core.result import CapacityResult, Stopped
+from probe.core.target_status import TargetStatus
 
 pytestmark = pytest.mark.chromium
 

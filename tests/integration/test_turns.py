@@ -22,7 +22,7 @@ import httpx
 import pytest
 from both_loops import Run
 
-from probe.client.received import Received
+from probe.client.response_buffer import Received
 from probe.client.transport import Transport
 
 MS = 1_000_000

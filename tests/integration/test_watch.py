@@ -12,7 +12,7 @@ from real_prometheus import RealPrometheus
 from real_vllm import RealVllm
 
 from alerts.build import write
-from probe.config import load_config
+from probe.config.models import load_config
 
 pytestmark = pytest.mark.prometheus
 

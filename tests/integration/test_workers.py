@@ -17,33 +17,23 @@ from standin import Standin, standin
 from starlette.types import Message, Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.capacity.fixed import FixedSteps
+from probe.capacity.run.runner import CLIENT_LATE, Budget, Ramp, RampJob
+from probe.capacity.search.fixed_steps import FixedSteps
 from probe.client.endpoint import Endpoint
-from probe.clock import SystemClock
-from probe.errors import LoadError
-from probe.load import workers as module
+from probe.core.clock import SystemClock
+from probe.core.errors import LoadError
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Api, Outcome, RequestRecord
+from probe.core.result import CapacityResult, RunContext, Stopped
+from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
+from probe.core.workload import Workload
+from probe.load import worker_pool as module
+from probe.load.local_backend import Link, ThisMachine
 from probe.load.messages import CONTROLLER_LOST_S, Alive, Failed, Setup, Standing, connect, receive, send
-from probe.load.place import Link, ThisMachine
-from probe.load.ramp import CLIENT_LATE, Budget, Ramp, RampJob
-from probe.load.workers import WORKER_LOST, Source, Workers, workers_for
-from probe.records import (
-    Api,
-    Arrivals,
-    CapacityResult,
-    Objective,
-    Objectives,
-    Outcome,
-    Pattern,
-    RequestRecord,
-    RunContext,
-    StepPlan,
-    StepRun,
-    Stopped,
-)
-from probe.server.scrape import Scraper
-from probe.sim.driver import Faults
-from probe.summary import summarize
-from probe.workload import Workload
+from probe.load.step_summary import summarize
+from probe.load.worker_pool import WORKER_LOST, Source, Workers, workers_for
+from probe.mock_server.driver import Faults
+from probe.scrape.scraper import Scraper
 
 CLOCK = SystemClock()
 SHORT = Workload("short", Api.COMPLETIONS, 16, 8)

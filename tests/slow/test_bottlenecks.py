@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from seen_servers import CHAT, FAST, SLOW, WORDY, profile, promise, twin_of, workload
 
-from probe.capacity.bottleneck import BOTTLENECKS, CLIENT, bottleneck
-from probe.capacity.twin import Twin, capacity
-from probe.records import Objectives
-from probe.sim.cost import FrontEnd, StepCost
+from probe.capacity.model.bottleneck import BOTTLENECKS, CLIENT, bottleneck
+from probe.capacity.model.twin import Twin, capacity
+from probe.core.objectives import Objectives
+from probe.simulator.cost import FrontEnd, StepCost
 
 HOSTLY = StepCost(0.015, 2e-4, 1e-6, 0.001, 1e-9)
 

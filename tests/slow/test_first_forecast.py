@@ -12,15 +12,16 @@ import apscheduler.triggers.interval
 import pytest
 from virtual_time import VirtualClock, virtually
 
-import probe.forecaster
-import probe.schedule
-from probe.app import App
-from probe.capacity.forecast import forecast
-from probe.config import config_from
-from probe.records import Api, Capacity, CapacityResult
-from probe.sim.profiles import PROFILES
-from probe.sim.virtual import Users, VirtualServer
-from probe.workload import Workload
+import probe.monitor.forecast_buffer
+import probe.runtime.scheduler
+from probe.capacity.model.forecast import forecast
+from probe.config.models import config_from
+from probe.core.request import Api
+from probe.core.result import Capacity, CapacityResult
+from probe.core.workload import Workload
+from probe.mock_server.profiles import PROFILES
+from probe.monitor.app import App
+from probe.simulator.virtual_server import Users, VirtualServer
 
 MINUTE_S = 60.0
 PROMISED = {"ttft": {"ratio": 0.95, "within": "500ms"}, "tpot": {"ratio": 0.95, "within": "50ms"}}
@@ -52,7 +53,7 @@ class _VirtualDatetime(datetime):
 
 async def _here(_: str, kept: Sequence[bytes], *args: Any) -> Capacity:
     """Instead of in a process of its own, which would take real time."""
-    return forecast(probe.forecaster.unpacked(kept), *args, requests=300)
+    return forecast(probe.monitor.forecast_buffer.unpacked(kept), *args, requests=300)
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +62,10 @@ def _virtual(monkeypatch: pytest.MonkeyPatch) -> None:
         apscheduler.schedulers.base,
         apscheduler.executors.base,
         apscheduler.triggers.interval,
-        probe.schedule,
+        probe.runtime.scheduler,
     ):
         monkeypatch.setattr(module, "datetime", _VirtualDatetime)
-    monkeypatch.setattr(probe.forecaster, "aside", _here)
+    monkeypatch.setattr(probe.monitor.forecast_buffer, "aside", _here)
 
 
 class _Told(App):

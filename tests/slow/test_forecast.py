@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 from seen_servers import CHAT, FAST, profile, promise, restarted, twin_of, watched, without, workload
 
-from probe.capacity.forecast import forecast
-from probe.capacity.model import Hints
-from probe.capacity.twin import capacity
-from probe.records import Capacity, Objectives, ServerSnapshot
-from probe.workload import Workload
+from probe.capacity.model.forecast import forecast
+from probe.capacity.model.server_model import Hints
+from probe.capacity.model.twin import capacity
+from probe.core.objectives import Objectives
+from probe.core.result import Capacity
+from probe.core.snapshot import ServerSnapshot
+from probe.core.workload import Workload
 
 USUAL = promise(0.5, 0.03)
 HINTS = Hints(max_num_seqs=512)

@@ -3,11 +3,11 @@
 import pytest
 from seen_servers import CHAT, FAST, WORDY, polled, profile, promise, twin_of, watched, workload
 
-from probe.capacity.forecast import forecast
-from probe.capacity.model import Hints
-from probe.capacity.twin import capacity
-from probe.sim.profiles import PROFILES
-from probe.sim.virtual import Users, VirtualServer
+from probe.capacity.model.forecast import forecast
+from probe.capacity.model.server_model import Hints
+from probe.capacity.model.twin import capacity
+from probe.mock_server.profiles import PROFILES
+from probe.simulator.virtual_server import Users, VirtualServer
 
 SERVERS = {
     "fast": (profile(FAST), CHAT, promise(0.5, 0.03)),

@@ -10,12 +10,15 @@ import pytest
 
 from benchmarks.capacity.cases import CASES, Case
 from benchmarks.capacity.play import Played, play
-from probe.capacity import understanding
-from probe.capacity.search import Search
-from probe.errors import TargetError
-from probe.load.ramp import Budget
-from probe.records import Histogram, Objective, Objectives, Outcome, ServerSnapshot, Stopped
-from probe.sim.cost import FrontEnd
+from probe.capacity.run.runner import Budget
+from probe.capacity.search import search_state as understanding
+from probe.capacity.search.search import Search
+from probe.core.errors import TargetError
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Outcome
+from probe.core.result import Stopped
+from probe.core.snapshot import Histogram, ServerSnapshot
+from probe.simulator.cost import FrontEnd
 from tests.virtual_time import VirtualClock
 
 TINY, TRUTH_RPS = CASES["tiny"], 14.43

@@ -4,9 +4,9 @@ import math
 
 from benchmarks.capacity.cases import CASES
 from benchmarks.capacity.play import play
-from probe.capacity.hints import Hints, ModelSize
-from probe.capacity.search import Search
-from probe.sim.cost import Batch
+from probe.capacity.model.hints import Hints, ModelSize
+from probe.capacity.search.search import Search
+from probe.simulator.cost import Batch
 
 
 def test_a_server_of_few_seats_is_found_and_nobody_is_hurt() -> None:

@@ -5,11 +5,11 @@ from statistics import fmean
 
 import pytest
 
-from probe.records import Api
-from probe.sim.cost import FrontEnd, Profile
-from probe.sim.profiles import PROFILES
-from probe.sim.virtual import Users, VirtualServer
-from probe.workload import Lognormal, Workload
+from probe.core.request import Api
+from probe.core.workload import Lognormal, Workload
+from probe.mock_server.profiles import PROFILES
+from probe.simulator.cost import FrontEnd, Profile
+from probe.simulator.virtual_server import Users, VirtualServer
 
 CHAT = Workload("t", Api.COMPLETIONS, Lognormal(200, 0.5, 1200), Lognormal(60, 0.5, 360))
 BUSY = PROFILES["8b-a100"]

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from seen_servers import CHAT, FAST, SLOW, WORDY, profile, promise, twin_of, workload
 
-from probe.capacity.twin import Twin, capacity
-from probe.sim.cost import FrontEnd, StepCost
-from probe.sim.virtual import Users
+from probe.capacity.model.twin import Twin, capacity
+from probe.simulator.cost import FrontEnd, StepCost
+from probe.simulator.virtual_server import Users
 
 USUAL = promise(0.5, 0.03)
 TWIN = twin_of(profile(FAST), CHAT)

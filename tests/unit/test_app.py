@@ -21,14 +21,15 @@ from fake_prometheus import prometheus
 from prometheus_client import REGISTRY, generate_latest
 from standin import Standin, free_port, standin
 
-from probe.app import App
-from probe.capacity.fingerprint import as_number, figure
-from probe.clock import SystemClock
-from probe.config import Config, TargetConfig, config_from, load_config
-from probe.errors import ConfigError
-from probe.records import Capacity, CapacityResult, Outcome
-from probe.store import Store
-from probe.watch import TargetWatch
+from probe.capacity.trend.fingerprint import as_number, figure
+from probe.config.models import Config, TargetConfig, config_from, load_config
+from probe.core.clock import SystemClock
+from probe.core.errors import ConfigError
+from probe.core.request import Outcome
+from probe.core.result import Capacity, CapacityResult
+from probe.monitor.app import App
+from probe.monitor.store import Store
+from probe.monitor.target_monitor import TargetWatch
 
 
 def _config(
@@ -640,7 +641,7 @@ def test_whatever_loading_a_configuration_raises_it_is_refused_and_the_next_is_t
             raise broken
 
         async def work(_: str) -> None:
-            monkeypatch.setattr("probe.app.load_config", load)
+            monkeypatch.setattr("probe.monitor.app.load_config", load)
             refused = await app.reload()
             assert refused is not None
             assert refused.startswith(f"{file}: it could not be read (")
@@ -661,7 +662,7 @@ def test_the_file_is_still_watched_after_a_folder_that_cannot_be_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        monkeypatch.setattr("probe.config_watch.changes.__defaults__", (0.05,))
+        monkeypatch.setattr("probe.config.file_watch.changes.__defaults__", (0.05,))
         file = _file(tmp_path / "kneewatch.yml", _target("http://127.0.0.1:9", "a"))
         app = App(load_config(file), SystemClock(), file)
 
@@ -680,7 +681,7 @@ def test_background_work_that_breaks_is_said_and_begun_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def run() -> None:
-        monkeypatch.setattr("probe.app._AGAIN_S", 0.05)
+        monkeypatch.setattr("probe.monitor.app._AGAIN_S", 0.05)
         app, begun = App(_config("http://127.0.0.1:9"), SystemClock()), 0
 
         async def breaks(*_: object) -> None:
@@ -691,7 +692,7 @@ def test_background_work_that_breaks_is_said_and_begun_again(
             if begun > 2:
                 await asyncio.Event().wait()
 
-        monkeypatch.setattr("probe.app.follow_others", breaks)
+        monkeypatch.setattr("probe.monitor.app.follow_others", breaks)
 
         async def work(_: str) -> None:
             await _until(lambda: begun == 3)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.arrivals import due_ns
-from probe.records import Arrivals, Pattern
+from probe.core.arrivals import due_ns
+from probe.core.step import Arrivals, Pattern
 
 RATES = st.floats(0.01, 5000)
 RANDOM = [

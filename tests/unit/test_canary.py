@@ -12,14 +12,15 @@ import pytest
 from fake_request import FakeRequest
 from made import MS, PROMISED, failure, record, spec
 
-from probe import slo
-from probe.canary import UNKNOWN_MODEL, Canary
+from probe.client.client import Client
 from probe.client.endpoint import Endpoint
-from probe.client.send import Client
-from probe.client.turns import Turns
-from probe.clock import SystemClock
-from probe.errors import TargetError
-from probe.records import Objectives, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.client.loop_lateness import Turns
+from probe.core import objectives as slo
+from probe.core.clock import SystemClock
+from probe.core.errors import TargetError
+from probe.core.objectives import Objectives
+from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.monitor.canary import UNKNOWN_MODEL, Canary
 
 
 class Answers:

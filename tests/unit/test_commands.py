@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from standin import Standin, free_port, standin
 
-from probe.clock import SystemClock
-from probe.commands import RampRequest, check_target, forecast_target, ramp_target
-from probe.config import Config, config_from
-from probe.errors import ConfigError, LockError, TargetError
-from probe.load.plan import Steps
-from probe.load.ramp import Budget
-from probe.records import CapacityResult, Outcome, StepSummary
-from probe.sim.driver import Faults
+from probe.capacity.run.plan import Steps
+from probe.capacity.run.runner import Budget
+from probe.cli.commands import RampRequest, check_target, forecast_target, ramp_target
+from probe.config.models import Config, config_from
+from probe.core.clock import SystemClock
+from probe.core.errors import ConfigError, LockError, TargetError
+from probe.core.request import Outcome
+from probe.core.result import CapacityResult
+from probe.core.step import StepSummary
+from probe.mock_server.driver import Faults
 
 
 @pytest.fixture(scope="module")

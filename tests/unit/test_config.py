@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.config import Config, config_from, config_hash, load_config, show
-from probe.config_file import MAX_CONFIG_BYTES
-from probe.config_files import folder_problem
-from probe.errors import ConfigError
-from probe.records import Objective
+from probe.config.models import Config, config_from, config_hash, load_config, show
+from probe.config.path_checks import folder_problem
+from probe.config.yaml_file import MAX_CONFIG_BYTES
+from probe.core.errors import ConfigError
+from probe.core.objectives import Objective
 
 ROOT = Path(__file__).parents[2]
 INVALID = sorted((ROOT / "tests/golden/config").glob("invalid-*.yaml"))

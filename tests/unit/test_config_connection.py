@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.config import TargetConfig, config_from, config_hash, show
-from probe.errors import ConfigError
+from probe.config.models import TargetConfig, config_from, config_hash, show
+from probe.core.errors import ConfigError
 
 SECRET = "sk-not-to-be-shown"
 AUTHORITY = trustme.CA()

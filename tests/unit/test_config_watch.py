@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from probe.config_watch import changes
+from probe.config.file_watch import changes
 
 INTERVAL_S = 0.01
 

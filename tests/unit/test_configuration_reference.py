@@ -15,8 +15,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from probe import config
-from probe.config import DEFAULT_OBJECTIVES, Config, ObjectivesConfig
+from probe.config import models as config
+from probe.config.models import DEFAULT_OBJECTIVES, Config, ObjectivesConfig
 
 TEXT = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
 # The steps that a list and a mapping by name add to a path.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from probe.distribution import distribution, percentile, quantile_ranks
+from probe.core.percentiles import distribution, percentile, quantile_ranks
 
 SAMPLES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 

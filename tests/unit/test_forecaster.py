@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from example_records import CHAT, snapshot, whole_snapshot
 
-from probe.capacity.hints import NO_HINTS
-from probe.forecaster import Forecaster, unpacked
-from probe.records import Api, ServerSnapshot
-from probe.workload import Workload
+from probe.capacity.model.hints import NO_HINTS
+from probe.core.request import Api
+from probe.core.snapshot import ServerSnapshot
+from probe.core.workload import Workload
+from probe.monitor.forecast_buffer import Forecaster, unpacked
 
 S = 10**9
 

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import poll
 
-from probe.guard import GO, REASONS, REFUSALS, GuardLimits, broken_for_certain, decide, may_start, preemptions
-from probe.records import Histogram, Objective, Objectives, Outcome, ServerSnapshot
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Outcome
+from probe.core.snapshot import Histogram, ServerSnapshot
+from probe.observe.guard import GO, REASONS, REFUSALS, GuardLimits, broken_for_certain, decide, may_start, preemptions
 
 LIMITS = GuardLimits()
 COUNTS = st.none() | st.floats(0, 50)

@@ -5,19 +5,19 @@ from typing import Any
 import pytest
 from made import poll, record
 
-from probe.joined import Joined, pressure
-from probe.records import (
+from probe.core.request import Outcome
+from probe.core.snapshot import (
     Counted,
     CrossChecks,
     EngineReading,
     Gpu,
     GpuSnapshot,
     Histogram,
-    Outcome,
     ServerSnapshot,
     Users,
     UsersTotals,
 )
+from probe.observe.cross_checks import Joined, pressure
 
 INF = float("inf")
 S = 10**9

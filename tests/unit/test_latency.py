@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import MS, failure, record
 
-from probe.latency import e2e_s, itl_s, schedule_lag_s, tpot_s, ttft_s
-from probe.records import Outcome, RequestRecord
+from probe.core.latency import e2e_s, itl_s, schedule_lag_s, tpot_s, ttft_s
+from probe.core.request import Outcome, RequestRecord
 
 
 @st.composite

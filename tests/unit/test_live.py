@@ -3,8 +3,9 @@
 import pytest
 from made import failure, poll, record
 
-from probe.live import mean, users_beside
-from probe.records import Histogram, Outcome, RequestRecord, ServerSnapshot, Users
+from probe.core.request import Outcome, RequestRecord
+from probe.core.snapshot import Histogram, ServerSnapshot, Users
+from probe.observe.user_load import mean, users_beside
 
 INF = float("inf")
 

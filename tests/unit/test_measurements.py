@@ -10,18 +10,12 @@ from pathlib import Path
 import pytest
 from example_records import WALL_S, record, result, snapshot
 
-from probe.clock import SystemClock
-from probe.config import config_from
-from probe.measurements import Measurements
-from probe.records import (
-    CrossChecks,
-    GpuSnapshot,
-    Objective,
-    Objectives,
-    Traffic,
-    Users,
-    UsersTotals,
-)
+from probe.config.models import config_from
+from probe.core.clock import SystemClock
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Traffic
+from probe.core.snapshot import CrossChecks, GpuSnapshot, Users, UsersTotals
+from probe.monitor.metrics_sink import Measurements
 
 TARGETS = ("a", "a/b", "ab")
 CHAT = Objectives("chat", ttft=Objective(0.95, 0.5), tpot=Objective(0.95, 0.05))

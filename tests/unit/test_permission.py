@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from example_records import CHAT, record, snapshot
 
-from probe.config import CapacityConfig
-from probe.guard import REFUSALS
-from probe.permission import Permission, Permit
-from probe.records import Capacity, Histogram, Outcome, RequestRecord, ServerSnapshot
+from probe.capacity.run.admission import Permission, Permit
+from probe.config.models import CapacityConfig
+from probe.core.request import Outcome, RequestRecord
+from probe.core.result import Capacity
+from probe.core.snapshot import Histogram, ServerSnapshot
+from probe.observe.guard import REFUSALS
 
 NIGHT_S = datetime(2026, 11, 23, 3, 0, tzinfo=UTC).timestamp()  # a Monday
 KNOWN = Capacity(mode="empirical", requests_per_second=10.0, upper=12.5, output_tokens_per_second=640.0)

@@ -10,10 +10,12 @@ from standin import free_port
 
 from alerts.capacity import capacity_group
 from alerts.rules import Alert
-from probe.config import config_from
-from probe.errors import TargetError
-from probe.prometheus import Prometheus
-from probe.records import Figure, Outcome, ServerSnapshot
+from probe.config.models import config_from
+from probe.core.errors import TargetError
+from probe.core.request import Outcome
+from probe.core.shift import Figure
+from probe.core.snapshot import ServerSnapshot
+from probe.prometheus.queries import Prometheus
 
 CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://x:1"}]}, "test")
 

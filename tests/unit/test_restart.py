@@ -3,8 +3,8 @@
 import pytest
 from made import poll
 
-from probe.records import ServerSnapshot
-from probe.restart import Replicas, restarted
+from probe.core.snapshot import ServerSnapshot
+from probe.observe.restarts import Replicas, restarted
 
 S = 10**9
 

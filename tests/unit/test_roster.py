@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.config import Config, config_from
-from probe.roster import Roster, Shard
-from probe.targets.found import Found
+from probe.config.models import Config, config_from
+from probe.discovery.types import Found
+from probe.monitor.target_set import Roster, Shard
 
 POD = Found("qwen-7d9-x", "http://10.0.0.1:8000", {"app": "qwen"}, "7d9")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from probe.schedule import Schedule, TaskId, cron_trigger
+from probe.runtime.scheduler import Schedule, TaskId, cron_trigger
 
 CANARY = TaskId("canary", "a")
 NEVER = "0 0 29 2 *"

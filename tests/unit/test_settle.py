@@ -11,10 +11,10 @@ import yaml
 from called import counted
 from standin import standin
 
-from probe.app import App
-from probe.clock import SystemClock
-from probe.config import config_from, load_config
-from probe.targets.found import Found
+from probe.config.models import config_from, load_config
+from probe.core.clock import SystemClock
+from probe.discovery.types import Found
+from probe.monitor.app import App
 
 NOTHING_DUE = {"canary": {"every": "600s", "workload": "short"}, "scrape": "600s"}
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import PROMISED, failure, record
 
-from probe.records import UP, Objective, Objectives, Outcome, RequestRecord
-from probe.slo import ALL, AVAILABILITY, broken, good_ratio, may_be_ours, met
+from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives, broken, good_ratio, may_be_ours, met
+from probe.core.request import UP, Outcome, RequestRecord
 
 RECORDS = st.lists(
     st.builds(

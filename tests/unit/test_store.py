@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from example_records import WALL_S, no_knee, result, step
 
-from probe.capacity.fingerprint import figure
-from probe.errors import ConfigError
-from probe.records import Capacity, Stopped
+from probe.capacity.trend.fingerprint import figure
+from probe.core.errors import ConfigError
+from probe.core.result import Capacity, Stopped
+from probe.monitor.store import Store
 from probe.report.result_json import dumps
-from probe.store import Store
 
 KEPT = 2200
 

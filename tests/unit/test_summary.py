@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from made import MS, PROMISED, failure, poll, record, spec
 from property_examples import examples
 
-from probe.records import Objective, Objectives, Outcome, RequestRecord, StepPlan, StepRun, StepSummary
-from probe.slo import ALL, AVAILABILITY
-from probe.summary import CUT_SHORT, MIN_REQUESTS, covered_seconds, over_objective, summarize, tokens_spent
+from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives
+from probe.core.request import Outcome, RequestRecord
+from probe.core.request_cost import tokens_spent
+from probe.core.step import StepPlan, StepRun, StepSummary
+from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS, covered_seconds, over_objective, summarize
 
 SAMPLES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 WINDOW = (0, 10_000 * MS)

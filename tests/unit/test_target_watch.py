@@ -23,28 +23,17 @@ from starlette.types import ASGIApp
 from exporters.page import Page
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter
-from probe.clock import Clock, SystemClock
-from probe.config import config_from
-from probe.errors import LockError, TargetError
-from probe.load.lock import LOST_LEASE, FileLock, server_key
-from probe.records import (
-    Capacity,
-    CapacityResult,
-    CrossChecks,
-    Gpu,
-    GpuSnapshot,
-    Outcome,
-    RequestRecord,
-    ServerSnapshot,
-    Stopped,
-    Traffic,
-    Users,
-    UsersTotals,
-)
-from probe.server.scrape import REASONS
-from probe.server_watch import GpuReader
-from probe.sim.driver import Faults
-from probe.watch import TargetWatch
+from probe.capacity.run.locks import LOST_LEASE, FileLock, server_key
+from probe.config.models import config_from
+from probe.core.clock import Clock, SystemClock
+from probe.core.errors import LockError, TargetError
+from probe.core.request import Outcome, RequestRecord, Traffic
+from probe.core.result import Capacity, CapacityResult, Stopped
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, ServerSnapshot, Users, UsersTotals
+from probe.mock_server.driver import Faults
+from probe.monitor.target_monitor import TargetWatch
+from probe.observe.server_observer import GpuReader
+from probe.scrape.scraper import REASONS
 
 
 @dataclass

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.timetable import Window, closes_at, parse_window
+from probe.core.load_windows import Window, closes_at, parse_window
 
 BERLIN = "Europe/Berlin"
 MONDAY = datetime(2026, 11, 23, tzinfo=UTC)

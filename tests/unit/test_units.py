@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.units import DURATION_PATTERN, format_duration, parse_duration
+from probe.core.durations import DURATION_PATTERN, format_duration, parse_duration
 
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 

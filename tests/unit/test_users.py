@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from made import failure, poll, record
 from property_examples import examples
 
-from probe.records import Counted, Histogram, Outcome, RequestRecord, ServerSnapshot
-from probe.users import UsersLedger, without
+from probe.core.request import Outcome, RequestRecord
+from probe.core.snapshot import Counted, Histogram, ServerSnapshot
+from probe.observe.user_traffic import UsersLedger, without
 
 INF = float("inf")
 BOUNDS = (0.05, 0.2, 1.0, INF)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.records import Api, RequestSpec
-from probe.workload import Lognormal, Workload, requests
+from probe.core.request import Api, RequestSpec
+from probe.core.workload import Lognormal, Workload, requests
 
 CACHE_BLOCK = 16  # the smallest block of tokens a server caches
 LENGTHS = st.integers(1, 300) | st.builds(

@@ -9,7 +9,7 @@ import yaml
 from alerts import build
 from alerts.links import RUNBOOKS, Links
 from exporters import names
-from probe.config import config_from, load_config
+from probe.config.models import config_from, load_config
 
 ROOT = Path(__file__).parents[3]
 CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from alerts import build
-from probe.config import Config, config_from
+from probe.config.models import Config, config_from
 
 
 def _config(**crons: str | None) -> Config:

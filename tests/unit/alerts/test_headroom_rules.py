@@ -9,7 +9,7 @@ import yaml
 
 from alerts import build
 from alerts.templates import asked
-from probe.config import config_from
+from probe.config.models import config_from
 
 CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://x:1"}]}, "test")
 

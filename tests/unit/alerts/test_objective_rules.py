@@ -8,8 +8,8 @@ import yaml
 from alerts import build
 from alerts.objectives import objective_rules
 from alerts.rules import Recording
-from probe.config import Config, config_from
-from probe.errors import ConfigError
+from probe.config.models import Config, config_from
+from probe.core.errors import ConfigError
 
 CHAT = {
     "window": "30d",

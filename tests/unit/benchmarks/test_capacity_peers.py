@@ -13,9 +13,10 @@ from benchmarks.capacity.cases import CASES
 from benchmarks.capacity.peer_load import Level, PeerLoad, alone, over_objective, score, spoilt
 from benchmarks.capacity.peers import PEERS, answer, concurrency_bisection, guidellm_sweep, rate_bisection
 from benchmarks.capacity.truth_file import read
-from probe.records import Objective, Objectives, Outcome
-from probe.sim.virtual import Visit
-from probe.summary import over_objective as over_objective_of_a_record
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Outcome
+from probe.load.step_summary import over_objective as over_objective_of_a_record
+from probe.simulator.virtual_server import Visit
 from tests.made import record, spec
 
 CASE = CASES["32b-h100"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.client.answers import HEAD, Ask, answer, read_ask
-from probe.client.stream import judge, read_stream
-from probe.records import Api, Outcome, RequestSpec
+from probe.client.stream_parser import judge, read_stream
+from probe.core.request import Api, Outcome, RequestSpec
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vllm-0.32"
 PLACES = (

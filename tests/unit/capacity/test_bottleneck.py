@@ -3,7 +3,7 @@
 import pytest
 from seen_servers import CHAT, FAST, profile, promise, twin_of
 
-from probe.capacity.bottleneck import bottleneck
+from probe.capacity.model.bottleneck import bottleneck
 
 
 def test_a_server_that_holds_no_rate_has_no_bottleneck() -> None:

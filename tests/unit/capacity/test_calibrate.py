@@ -8,10 +8,10 @@ from example_records import CHAT, record, spec, step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.capacity.calibrate import _pooled, correction, left_over, unexplained
-from probe.capacity.rung import Rung, tails
-from probe.capacity.twin import Predicted
-from probe.records import Arrivals, Distribution, StepPlan, StepRun
+from probe.capacity.model.twin import Predicted
+from probe.capacity.search.calibrate import _pooled, correction, left_over, unexplained
+from probe.capacity.search.trial import Rung, tails
+from probe.core.step import Arrivals, Distribution, StepPlan, StepRun
 
 RUN = StepRun(StepPlan(100, 10.0, loop="open", arrivals=Arrivals(rate_rps=10.0)), (), (0, 10**10), (), cut_short=False)
 AS_SEEN = Predicted(ttft_s=0.3, tpot_s=0.03, ttft_p50_s=0.1, tpot_p50_s=0.02, running=5.0, preemptions=0.0)

@@ -7,7 +7,7 @@ from example_records import no_knee, result, step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.capacity.compare import (
+from probe.capacity.trend.compare import (
     CAPACITY,
     HIGHER,
     LOWER,
@@ -21,7 +21,8 @@ from probe.capacity.compare import (
     compare,
     of_result,
 )
-from probe.records import Arrivals, Capacity, CapacityResult, Distribution, RequestCounts, StepPlan, Stopped
+from probe.core.result import Capacity, CapacityResult, Stopped
+from probe.core.step import Arrivals, Distribution, RequestCounts, StepPlan
 
 TOLERANCE = 0.05
 

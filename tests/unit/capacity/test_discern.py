@@ -7,18 +7,18 @@ import pytest
 from seen_servers import FAST, polled, profile, promise, workload
 
 from benchmarks.capacity.virtual_load import VirtualLoad
-from probe import summary
-from probe.capacity.discern import Replay, chunk_tokens, pair_s
-from probe.capacity.hints import Hints
-from probe.capacity.model import Model
-from probe.capacity.replay import replayed
-from probe.capacity.rung import Rung, sent
-from probe.capacity.twin import Twin
-from probe.records import Arrivals, StepPlan, StepRun
-from probe.sim.cost import Profile
-from probe.sim.virtual import Users, VirtualServer
-from probe.sim.visit import Visit
-from probe.workload import Workload
+from probe.capacity.model.hints import Hints
+from probe.capacity.model.replay import replayed
+from probe.capacity.model.server_model import Model
+from probe.capacity.model.twin import Twin
+from probe.capacity.search.infer_limits import Replay, chunk_tokens, pair_s
+from probe.capacity.search.trial import Rung, sent
+from probe.core.step import Arrivals, StepPlan, StepRun
+from probe.core.workload import Workload
+from probe.load import step_summary as summary
+from probe.simulator.cost import Profile
+from probe.simulator.simulated_request import Visit
+from probe.simulator.virtual_server import Users, VirtualServer
 from tests.virtual_time import virtually
 
 OBJECTIVES = promise(5.0, 0.5)

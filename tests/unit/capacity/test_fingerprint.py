@@ -7,10 +7,11 @@ from example_records import CHAT, no_knee, result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.capacity.fingerprint import as_number, figure, fingerprint, from_number, parts
-from probe.records import Api, RunContext, Stopped
+from probe.capacity.trend.fingerprint import as_number, figure, fingerprint, from_number, parts
+from probe.core.request import Api
+from probe.core.result import RunContext, Stopped
+from probe.core.workload import Lognormal, Workload
 from probe.report.result_json import dumps, loads
-from probe.workload import Lognormal, Workload
 
 CONTEXT = RunContext(
     workload=asdict(Workload("short", Api.COMPLETIONS, Lognormal(3000, 0.4, 8000), 128)),

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from property_examples import examples
 from seen_servers import CHAT, FAST, SLOW, WORDY, profile, watched, without, workload
 
-from probe.capacity.fit import MIN_WINDOWS, Law, _drift, fit
-from probe.capacity.model import prompt_lengths
-from probe.capacity.windows import Window, windows
-from probe.records import ServerSnapshot
-from probe.sim.cost import Batch, StepCost
-from probe.workload import Workload
+from probe.capacity.model.server_model import prompt_lengths
+from probe.capacity.model.step_cost_fit import MIN_WINDOWS, Law, _drift, fit
+from probe.capacity.model.windows import Window, windows
+from probe.core.snapshot import ServerSnapshot
+from probe.core.workload import Workload
+from probe.simulator.cost import Batch, StepCost
 
 KNOWN = {
     "fast": (FAST, CHAT, 12.0),

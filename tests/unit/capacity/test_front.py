@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.capacity.front import Delay, Front, fronts, likeliest
-from probe.sim.cost import FrontEnd
+from probe.capacity.model.front_end_delay import Delay, Front, fronts, likeliest
+from probe.simulator.cost import FrontEnd
 
 NOTHING = Front(FrontEnd(), 0.0)
 RATES = (10.0, 20.0, 30.0, 45.0, 60.0)

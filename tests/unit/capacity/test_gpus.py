@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.capacity.gpus import NAMES, gpu
+from probe.gpu.peak_specs import NAMES, gpu
 
 DOCUMENTED = Path(__file__).parents[3] / "docs/capacity.md"
 

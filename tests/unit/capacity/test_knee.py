@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from made import step
 from property_examples import examples
 
-from probe.capacity.knee import knee
-from probe.records import Arrivals, Capacity, StepPlan, StepSummary, Stopped, Users
-from probe.summary import CUT_SHORT
+from probe.capacity.search.knee import knee
+from probe.core.result import Capacity, Stopped
+from probe.core.snapshot import Users
+from probe.core.step import Arrivals, StepPlan, StepSummary
+from probe.load.step_summary import CUT_SHORT
 
 DONE = Stopped("done")
 GUARD = Stopped("guard", "queue")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from property_examples import examples
 from seen_servers import CHAT, FAST, profile, restarted, watched, without, workload
 
-from probe.capacity.windows import Window, total, windows
-from probe.records import Histogram, ServerSnapshot
+from probe.capacity.model.windows import Window, total, windows
+from probe.core.snapshot import Histogram, ServerSnapshot
 
 READINGS = watched(profile(FAST), CHAT, 6.0, 40.0)
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seen_servers import CHAT, FAST, polled, profile, restarted, watched, without, workload
 
-from probe.capacity.model import Hints, Model, engine_shares, mean_length, prompt_lengths
-from probe.capacity.twin import UNLIMITED_SEQS
-from probe.records import EngineReading, Histogram, ServerSnapshot
-from probe.sim.virtual import Users, VirtualServer
-from probe.workload import Lognormal, Workload, lengths
+from probe.capacity.model.server_model import Hints, Model, engine_shares, mean_length, prompt_lengths
+from probe.capacity.model.twin import UNLIMITED_SEQS
+from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
+from probe.core.workload import Lognormal, Workload, lengths
+from probe.simulator.virtual_server import Users, VirtualServer
 
 KNOWN = profile(FAST)
 BUSY = watched(KNOWN, CHAT, 12.0, 90.0)

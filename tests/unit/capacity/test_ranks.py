@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.capacity.ranks import largest_u, pairs_above
+from probe.capacity.trend.mann_whitney import largest_u, pairs_above
 
 SAMPLE = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=8)
 

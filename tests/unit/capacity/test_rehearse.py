@@ -7,14 +7,14 @@ from dataclasses import astuple, replace
 import pytest
 from seen_servers import CHAT, FAST, polled, profile, restarted, twin_of, watched
 
-from probe.capacity.fit import fit
-from probe.capacity.model import prompt_lengths
-from probe.capacity.rehearse import Segments, bias
-from probe.capacity.windows import Window, total, windows
-from probe.records import Histogram, ServerSnapshot
-from probe.sim.cost import StepCost
-from probe.sim.virtual import Users, VirtualServer
-from probe.workload import Workload
+from probe.capacity.model.fit_bias import Segments, bias
+from probe.capacity.model.server_model import prompt_lengths
+from probe.capacity.model.step_cost_fit import fit
+from probe.capacity.model.windows import Window, total, windows
+from probe.core.snapshot import Histogram, ServerSnapshot
+from probe.core.workload import Workload
+from probe.simulator.cost import StepCost
+from probe.simulator.virtual_server import Users, VirtualServer
 
 KNOWN = profile(FAST)
 TWIN = twin_of(KNOWN, CHAT)

@@ -8,13 +8,14 @@ import pytest
 from example_records import record, snapshot
 from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
 
-from probe.capacity.replay import Came, Sent, replay, replayed
-from probe.capacity.rung import came
-from probe.capacity.twin import Predicted, Twin
-from probe.distribution import percentile
-from probe.records import Histogram, StepPlan, StepRun
-from probe.sim.virtual import Users, VirtualServer
-from probe.workload import Workload
+from probe.capacity.model.replay import Came, Sent, replay, replayed
+from probe.capacity.model.twin import Predicted, Twin
+from probe.capacity.search.trial import came
+from probe.core.percentiles import percentile
+from probe.core.snapshot import Histogram
+from probe.core.step import StepPlan, StepRun
+from probe.core.workload import Workload
+from probe.simulator.virtual_server import Users, VirtualServer
 
 USUAL = promise(0.5, 0.03)
 NOBODY = Users(0.0, CHAT)

@@ -5,13 +5,13 @@ from dataclasses import astuple, replace
 import pytest
 from seen_servers import CHAT, FAST, profile, watched, workload
 
-from probe.capacity.fit import Law
-from probe.capacity.gpus import Gpu, gpu
-from probe.capacity.hints import Hints, ModelSize
-from probe.capacity.model import Model
-from probe.capacity.roofline import decode_floor_s, live_use, prefill_peak_tokens_s, roofline
-from probe.records import ServerSnapshot
-from probe.sim.cost import Batch, StepCost
+from probe.capacity.model.hints import Hints, ModelSize
+from probe.capacity.model.roofline import decode_floor_s, live_use, prefill_peak_tokens_s, roofline
+from probe.capacity.model.server_model import Model
+from probe.capacity.model.step_cost_fit import Law
+from probe.core.snapshot import ServerSnapshot
+from probe.gpu.peak_specs import Gpu, gpu
+from probe.simulator.cost import Batch, StepCost
 
 H100 = "NVIDIA H100 80GB HBM3"
 EIGHT_B = ModelSize(parameters=8e9)

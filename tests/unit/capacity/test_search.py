@@ -11,15 +11,16 @@ from example_records import CHAT, snapshot, step
 from made import record
 from seen_servers import CHAT as _LENGTHS
 
-from probe.capacity.bottleneck import Bottleneck
-from probe.capacity.hints import Hints
-from probe.capacity.rung import sent, steady
-from probe.capacity.search import Search
-from probe.capacity.understanding import Knee
-from probe.capacity.verdict import doubt, too_much
-from probe.capacity.windows import Window
-from probe.guard import SERVER_RESTARTED
-from probe.records import StepPlan, StepRun, StepSummary, Stopped
+from probe.capacity.model.bottleneck import Bottleneck
+from probe.capacity.model.hints import Hints
+from probe.capacity.model.windows import Window
+from probe.capacity.search.search import Search
+from probe.capacity.search.search_state import Knee
+from probe.capacity.search.trial import sent, steady
+from probe.capacity.search.verdict import doubt, too_much
+from probe.core.result import Stopped
+from probe.core.step import StepPlan, StepRun, StepSummary
+from probe.observe.guard import SERVER_RESTARTED
 
 DONE = Stopped("done")
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.capacity.shift import METHODS, shift, wants_confirmation
-from probe.records import Figure, Shift
+from probe.capacity.trend.change_detection import METHODS, shift, wants_confirmation
+from probe.core.shift import Figure, Shift
 
 NOISE = (1.01, 0.99, 1.02, 1.0, 0.98)  # a month's, over and over
 

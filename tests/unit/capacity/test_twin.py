@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from property_examples import examples
 from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
 
-from probe.capacity.twin import Predicted, _root, capacity, predict
-from probe.distribution import percentile
-from probe.sim.virtual import Users, VirtualServer
-from probe.workload import lengths
+from probe.capacity.model.twin import Predicted, _root, capacity, predict
+from probe.core.percentiles import percentile
+from probe.core.workload import lengths
+from probe.simulator.virtual_server import Users, VirtualServer
 
 USUAL = promise(0.5, 0.03)
 NOBODY = Users(0.0, CHAT)

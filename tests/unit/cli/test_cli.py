@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from alerts.build import FILE, MANIFEST_FILE
 from alerts.links import FLEET, RUNBOOKS
 from probe import __version__
-from probe.cli import app, main
+from probe.cli.main import app, main
+from probe.mock_server.profiles import PROFILES
 from probe.report.result_json import dumps
-from probe.sim.profiles import PROFILES
 
 COMMANDS = ["run", "check", "ramp", "compare", "dashboards", "alerts", "sim", "demo", "config"]
 
@@ -63,7 +63,7 @@ def test_the_command_alone_lists_every_command() -> None:
 
 def test_help_is_quick_because_it_imports_little() -> None:
     code = (
-        "import sys; from probe.cli import app; app(['--help'], standalone_mode=False);"
+        "import sys; from probe.cli.main import app; app(['--help'], standalone_mode=False);"
         "print(sorted({'apscheduler', 'grafanalib', 'uvicorn', 'httpx', 'numpy', 'pydantic', 'yaml'}"
         " & set(sys.modules)))"
     )

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from probe.config import CapacityConfig, Config, config_from, load_config
-from probe.errors import ConfigError
-from probe.load.plan import Steps
-from probe.options import (
+from probe.capacity.run.plan import Steps
+from probe.cli.options import (
     ServerOptions,
     StepOptions,
     check_writable,
@@ -20,10 +18,11 @@ from probe.options import (
     shard_of,
     share,
     steps,
-    workload_name,
 )
-from probe.records import Api
-from probe.roster import Shard
+from probe.config.models import CapacityConfig, Config, config_from, load_config
+from probe.core.errors import ConfigError
+from probe.core.request import Api
+from probe.monitor.target_set import Shard
 
 URL = "http://127.0.0.1:9"
 
@@ -204,9 +203,9 @@ def test_other_shares_are_refused(text: str) -> None:
 def test_a_workload_is_one_of_the_configuration() -> None:
     raw = {"targets": [{"name": "a", "base_url": URL}], "workloads": {"short": {}}}
     config = config_from(raw, "test")
-    assert [workload_name(name, config) for name in (None, "short", "default")] == [None, "short", "default"]
+    assert [config.workload_name(name) for name in (None, "short", "default")] == [None, "short", "default"]
     with pytest.raises(ConfigError, match=r"--workload shrt: .*did you mean 'short'.*expected one of short"):
-        workload_name("shrt", config)
+        config.workload_name("shrt")
 
 
 def test_a_result_that_could_not_be_kept_is_known_before_the_load(tmp_path: Path) -> None:

@@ -1,14 +1,14 @@
 import pytest
 
 from alerts.operator import Manifest
-from probe.errors import ConfigError
-from probe.options_out import (
+from alerts.output_options import (
     RulesFormat,
     check_address,
     check_uid_prefix,
     check_window_scale,
     prometheus_rule,
 )
+from probe.core.errors import ConfigError
 
 PLAIN, OPERATOR = RulesFormat.PROMETHEUS, RulesFormat.OPERATOR
 

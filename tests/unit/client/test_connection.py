@@ -13,7 +13,7 @@ from memory_wire import EOF, OPEN, RESET, Outcome, cut_at, exchange, outcome, re
 from property_examples import examples
 
 from probe.client.connection import Stale
-from probe.client.received import Received
+from probe.client.response_buffer import Received
 
 OK = whole(200, b"hello", "text/plain")
 CHUNKED = head(200, "text/plain", "transfer-encoding: chunked")
@@ -374,7 +374,7 @@ def test_what_follows_a_cut_is_not_kept() -> None:
 
 
 def test_a_body_sent_byte_by_byte_takes_no_more_memory_than_the_longest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.client.received._MAX_READS", 1000)
+    monkeypatch.setattr("probe.client.response_buffer._MAX_READS", 1000)
     received = Received(2**30, 2**30)
     got = after([CHUNKED] + [chunked(b"x", end=False) * 50] * 100, OPEN, received=received)
     assert (got.cut, got.complete, len(received.reads)) == (True, False, 1001)

@@ -35,11 +35,11 @@ from hypothesis import strategies as st
 from made import spec
 from property_examples import examples
 
+from probe.client.client import Client
 from probe.client.endpoint import Endpoint
-from probe.client.send import Client
-from probe.clock import SystemClock
-from probe.errors import TargetError
-from probe.records import Api, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.clock import SystemClock
+from probe.core.errors import TargetError
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
 
 SECRET = "sk-not-to-be-shown-0123456789"
 CLOCK = SystemClock()

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import spec
 
-from probe.client.received import Read
-from probe.client.stream import Transcript, error_message, judge, read_stream
-from probe.records import Api, Outcome, TokenEvents
+from probe.client.response_buffer import Read
+from probe.client.stream_parser import Transcript, error_message, judge, read_stream
+from probe.core.request import Api, Outcome, TokenEvents
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vllm-0.32"
 OK = (Outcome.OK, None)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from memory_wire import cut_at, recorded
 from property_examples import examples
 
-from probe.client.stream import StreamReader, Transcript
-from probe.records import Api
+from probe.client.stream_parser import StreamReader, Transcript
+from probe.core.request import Api
 
 STREAMS = {
     name: Api.CHAT if name.startswith("chat") else Api.COMPLETIONS
@@ -126,7 +126,7 @@ def both(events: list[bytes], api: Api, monkeypatch: pytest.MonkeyPatch) -> tupl
         raise RecursionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("probe.client.stream._decode", refuse)
+        patch.setattr("probe.client.stream_parser._decode", refuse)
         return quick, said(pieces, api)
 
 

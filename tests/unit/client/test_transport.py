@@ -17,7 +17,7 @@ from both_loops import Run
 from hostile_server import chunked, head, whole
 from wire_server import Peer, Server, always, serving
 
-from probe.client.received import Received
+from probe.client.response_buffer import Received
 from probe.client.transport import Transport
 
 OK = whole(200, b"hello", "text/plain")

@@ -15,11 +15,11 @@ from made import spec
 from test_transport import MODES, OK, all_closed, fetch, idle
 from wire_server import Peer, always, serving
 
+from probe.client.client import Client
 from probe.client.endpoint import Endpoint
-from probe.client.send import Client
 from probe.client.transport import Transport
-from probe.clock import SystemClock
-from probe.records import Outcome, Traffic
+from probe.core.clock import SystemClock
+from probe.core.request import Outcome, Traffic
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from our_dashboards import CONFIG, ROOT
 
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET
 from dashboards import build
-from probe.errors import ConfigError
+from probe.core.errors import ConfigError
 
 UIDS = (FLEET, TARGET, CAPACITY, PROBE)
 # kubectl keeps what it applied in an annotation, and all of an object's annotations may have so much.

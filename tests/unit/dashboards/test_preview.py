@@ -20,8 +20,8 @@ from dashboards.preview.gather import Sitting, gather
 from dashboards.preview.intervals import Grid, Window, grid_of, rate_interval, step_of
 from dashboards.preview.places import Shown, View
 from dashboards.preview.write import write_pages
-from probe.config import load_config
-from probe.errors import ConfigError
+from probe.config.models import load_config
+from probe.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")

@@ -9,8 +9,8 @@ import kubernetes_validate
 import yaml
 from typer.main import get_command
 
-from probe.cli import app
-from probe.config import Config, load_config
+from probe.cli.main import app
+from probe.config.models import Config, load_config
 
 Manifest = dict[str, Any]
 # The oldest that is promised, and a recent one.

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from alerts.build import render
-from probe.config import config_from
+from probe.config.models import config_from
 
 _LABELS = ["alertname", "severity"]
 # A target of each kind, so that every alert is there.

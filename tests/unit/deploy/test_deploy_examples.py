@@ -7,7 +7,7 @@ import deployed
 import pytest
 import yaml
 
-from probe.config import load_config
+from probe.config.models import load_config
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted(set((ROOT / "deploy/examples").glob("*")) - {ROOT / "deploy/examples/alertmanager.yml"})

@@ -8,8 +8,10 @@ from exposition import samples, value, values
 from prometheus_client import CollectorRegistry
 
 from exporters.capacity import CapacityExporter
-from probe.capacity.fingerprint import fingerprint, from_number
-from probe.records import Baseline, Capacity, Shift, Stopped, Users
+from probe.capacity.trend.fingerprint import fingerprint, from_number
+from probe.core.result import Capacity, Stopped
+from probe.core.shift import Baseline, Shift
+from probe.core.snapshot import Users
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
 GUARD_REASONS = (

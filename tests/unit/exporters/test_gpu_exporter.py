@@ -4,8 +4,8 @@ from exposition import samples, value, values
 
 from exporters import names
 from exporters.gpu import GpuExporter
+from probe.core.snapshot import Gpu, GpuSnapshot
 from probe.gpu.fields import FIELDS, LABELS
-from probe.records import Gpu, GpuSnapshot
 
 
 def snapshot(*gpus: Gpu) -> GpuSnapshot:

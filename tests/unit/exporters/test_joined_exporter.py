@@ -3,7 +3,7 @@
 from exposition import samples, value
 
 from exporters.joined import JoinedExporter
-from probe.records import CrossChecks
+from probe.core.snapshot import CrossChecks
 
 
 def test_every_check_has_its_series() -> None:

@@ -15,7 +15,7 @@ from exporters import names
 from exporters.names import Series
 from exporters.page import Page
 from exporters.relay import Lines, Relay
-from probe import records
+from probe.core import snapshot
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
 
@@ -87,7 +87,7 @@ def test_what_is_relayed_stands_beside_our_own() -> None:
 def test_each_format_names_kinds_in_its_own_way(series: Series, plain: str, openmetrics: str) -> None:
     relay, lines = Relay((series,)), Lines()
     if series.kind == "histogram":
-        lines.histogram(series, ["a"], records.Histogram(((math.inf, 1.0),), 1.0))
+        lines.histogram(series, ["a"], snapshot.Histogram(((math.inf, 1.0),), 1.0))
     else:
         lines.value(series, ["a", *("x" for _ in series.labels[1:])], 1)
     relay.put("a", lines)

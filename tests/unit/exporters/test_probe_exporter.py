@@ -8,7 +8,8 @@ from exposition import samples, value, values
 
 from exporters.probe import ProbeExporter
 from exporters.relay import Relay
-from probe.records import Objective, Objectives, Outcome, RequestRecord, Traffic
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Outcome, RequestRecord, Traffic
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "traffic": "canary"}
 

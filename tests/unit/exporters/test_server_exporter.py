@@ -9,7 +9,8 @@ from exposition import samples, value, values
 from exporters import names
 from exporters.relay import Relay
 from exporters.server import ServerExporter, UsersExporter
-from probe.records import EngineReading, Histogram, Objective, Objectives, ServerSnapshot, UsersTotals
+from probe.core.objectives import Objective, Objectives
+from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot, UsersTotals
 
 
 class Exporter(ServerExporter):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probe.core.snapshot import Gpu, GpuSnapshot
 from probe.gpu.dcgm import MAX_GPUS, choose, parse, read
 from probe.gpu.fields import LABELS, NAMES
-from probe.records import Gpu, GpuSnapshot
 
 PAGES = {path.stem: path.read_text() for path in sorted((Path(__file__).parents[2] / "pages/gpu").glob("dcgm-*.prom"))}
 AMD = 'gpu_edge_temperature{card_model="0x74a1",gpu_id="0",hostname="mi300x"} 41\n'

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hostile_server import CLOSE, HANG, Asked, Script, chunked, head, hostile, whole
 
-from probe.errors import TargetError
-from probe.gpu.dcgm_pages import DcgmPages
-from probe.records import GpuSnapshot
+from probe.core.errors import TargetError
+from probe.core.snapshot import GpuSnapshot
+from probe.gpu.dcgm_reader import DcgmPages
 
 RECORDED = (Path(__file__).parents[2] / "pages/gpu/dcgm-4.1-kubernetes.prom").read_text()
 PAGE = whole(200, RECORDED, "text/plain; version=0.0.4")

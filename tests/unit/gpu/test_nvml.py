@@ -12,11 +12,12 @@ from typing import Any
 import pynvml
 import pytest
 
-from probe.errors import TargetError
+from probe.core.errors import TargetError
+from probe.core.request import Outcome
+from probe.core.snapshot import Gpu, GpuSnapshot
 from probe.gpu.fields import LABELS, NAMES
-from probe.gpu.nvml import Nvml
-from probe.gpu.readers import _Fresh
-from probe.records import Gpu, GpuSnapshot, Outcome
+from probe.gpu.nvml_reader import Nvml
+from probe.monitor.gpu_readers import _Fresh
 
 LOST, DRIVER_NOT_LOADED, MISMATCH, NO_PERMISSION = 15, 9, 18, 4
 OLD_NAMES, NEW_NAMES = 1, 2

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from probe.gpu.use import memory, use, utilization
-from probe.records import Gpu, GpuSnapshot, GpuUse
+from probe.core.snapshot import Gpu, GpuSnapshot
+from probe.core.step import GpuUse
+from probe.gpu.utilization import memory, use, utilization
 
 S = 10**9
 

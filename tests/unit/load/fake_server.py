@@ -9,11 +9,13 @@ from example_records import record, snapshot
 from example_records import spec as one_spec
 from fake_request import FakeRequest, Send
 
-from probe.capacity.fixed import FixedSteps
-from probe.errors import TargetError
-from probe.load.ramp import Course, Ramp, RampJob
-from probe.load.source import Load
-from probe.records import Outcome, RequestRecord, RequestSpec, ServerSnapshot, StepPlan, Traffic
+from probe.capacity.run.runner import Course, Ramp, RampJob
+from probe.capacity.search.fixed_steps import FixedSteps
+from probe.core.errors import TargetError
+from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.snapshot import ServerSnapshot
+from probe.core.step import StepPlan
+from probe.load.load_protocol import Load
 
 _T = TypeVar("_T")
 

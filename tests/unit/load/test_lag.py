@@ -6,8 +6,8 @@ import time
 import pytest
 from virtual_time import VirtualClock, virtually
 
-from probe.clock import SystemClock
-from probe.load.lag import lags, watch_lag
+from probe.core.clock import SystemClock
+from probe.load.loop_lag import lags, watch_lag
 
 
 def test_a_loop_that_is_held_up_is_noticed() -> None:

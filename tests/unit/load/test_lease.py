@@ -12,11 +12,11 @@ import pytest
 from api_server import ApiServer
 from virtual_time import VirtualClock, virtually
 
-from probe.errors import LockError
-from probe.load import lease_record as module
-from probe.load.lease import LASTS_S, LOST, LOST_S, KubernetesLease
-from probe.load.lock import LOCKED, NO_LOCK
-from probe.targets.cluster import ClusterError
+from probe.capacity.run.lease_lock import LASTS_S, LOST, LOST_S, KubernetesLease
+from probe.capacity.run.locks import LOCKED, NO_LOCK
+from probe.core.errors import LockError
+from probe.kubernetes import lease as module
+from probe.kubernetes.client import ClusterError
 
 SERVER = "qwen:8000"
 

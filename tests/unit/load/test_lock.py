@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.clock import SystemClock
-from probe.errors import LockError
-from probe.load import lock as module
-from probe.load.lock import FileLock, server_key, shared_directory
+from probe.capacity.run import locks as module
+from probe.capacity.run.locks import FileLock, server_key, shared_directory
+from probe.core.clock import SystemClock
+from probe.core.errors import LockError
 
 SERVER = "llama:8000"
 
@@ -74,8 +74,8 @@ def test_it_is_free_again_after_an_error(tmp_path: Path) -> None:
 _HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from probe.clock import SystemClock
-from probe.load.lock import FileLock
+from probe.core.clock import SystemClock
+from probe.capacity.run.locks import FileLock
 
 async def main():
     async with FileLock(sys.argv[1], Path(sys.argv[2]), SystemClock()):

@@ -13,12 +13,12 @@ import pytest
 from api_server import ApiServer
 from virtual_time import VirtualClock, virtually
 
-from probe.clock import SystemClock
-from probe.config import Config, config_from
-from probe.load.lease import KubernetesLease
-from probe.load.lock import FileLock, locked_by_others
-from probe.load.others import EVERY_S, follow_others
-from probe.targets.cluster import ClusterError
+from probe.capacity.run.lease_lock import KubernetesLease
+from probe.capacity.run.locks import FileLock, locked_by_others
+from probe.capacity.run.other_probers import EVERY_S, follow_others
+from probe.config.models import Config, config_from
+from probe.core.clock import SystemClock
+from probe.kubernetes.client import ClusterError
 
 SERVER = "qwen:8000"
 _TARGETS = [{"name": "a", "base_url": "http://qwen:8000"}]
@@ -203,8 +203,8 @@ def test_a_lacking_role_is_told_once(capsys: pytest.CaptureFixture[str]) -> None
 _HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from probe.clock import SystemClock
-from probe.load.lock import FileLock
+from probe.core.clock import SystemClock
+from probe.capacity.run.locks import FileLock
 
 async def main():
     async with FileLock(sys.argv[1], Path(sys.argv[2]), SystemClock()):
@@ -252,7 +252,7 @@ def test_a_file_that_we_have_locked_ourselves_is_not_others(tmp_path: Path) -> N
 _LOOKER = """
 import sys, time
 from pathlib import Path
-from probe.load.lock import locked_by_others
+from probe.capacity.run.locks import locked_by_others
 
 print("looks", flush=True)
 while True:

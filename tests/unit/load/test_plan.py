@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 from example_records import CHAT, snapshot
 
-from probe.aside import Aside
-from probe.capacity.fixed import FixedSteps
-from probe.capacity.hints import Hints, ModelSize
-from probe.config import CapacityConfig
-from probe.errors import TargetError
-from probe.guard import GuardLimits
-from probe.load.plan import Steps, context_of, course, preflight, ramp_job, steps_of
-from probe.load.ramp import Budget
-from probe.records import Api, Arrivals, GuardVerdict, Outcome, ServerSnapshot, StepPlan
-from probe.workload import Lognormal, Workload
+from probe.capacity.model.hints import Hints, ModelSize
+from probe.capacity.run.plan import Steps, context_of, course, preflight, ramp_job, steps_of
+from probe.capacity.run.runner import Budget
+from probe.capacity.search.fixed_steps import FixedSteps
+from probe.config.models import CapacityConfig
+from probe.core.errors import TargetError
+from probe.core.request import Api, Outcome
+from probe.core.snapshot import ServerSnapshot
+from probe.core.step import Arrivals, StepPlan
+from probe.core.workload import Lognormal, Workload
+from probe.observe.guard import GuardLimits, GuardVerdict
+from probe.runtime.helper_process import Aside
 
 BUDGET = Budget(1000, 60.0, 5.0)
 
@@ -165,7 +167,7 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
         async with course(Steps(observe_s=7.0, hints=hints), WORKLOAD, CHAT, guarded=True) as way:
             assert way.observe_s == 7.0
             assert way.survives_overload
-            assert kept == [("probe.capacity.search:Search", WORKLOAD, CHAT, hints)]
+            assert kept == [("probe.capacity.search.search:Search", WORKLOAD, CHAT, hints)]
 
     asyncio.run(ask())
 

@@ -11,18 +11,11 @@ from fake_request import LocalLoad, Send
 from fake_server import Asked, FakeMetrics, FakeServer, ready, specs
 from virtual_time import VirtualClock, virtually
 
-from probe.load.ramp import Budget, Ramp, RampJob
-from probe.records import (
-    CapacityResult,
-    Outcome,
-    RequestRecord,
-    RequestSpec,
-    RunContext,
-    ServerSnapshot,
-    StepPlan,
-    StepSummary,
-    Stopped,
-)
+from probe.capacity.run.runner import Budget, Ramp, RampJob
+from probe.core.request import Outcome, RequestRecord, RequestSpec
+from probe.core.result import CapacityResult, RunContext, Stopped
+from probe.core.snapshot import ServerSnapshot
+from probe.core.step import StepPlan, StepSummary
 
 PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)
 CALM: dict[str, Any] = {}

@@ -12,23 +12,11 @@ from fake_request import LocalLoad
 from fake_server import Asked, FakeMetrics, FakeServer, at_once, ready
 from virtual_time import VirtualClock, virtually
 
-from probe.clock import SystemClock
-from probe.load.ramp import Budget, Ramp, RampJob, Think
-from probe.records import (
-    Arrivals,
-    Capacity,
-    CapacityResult,
-    Doing,
-    Histogram,
-    Pattern,
-    RunContext,
-    ServerSnapshot,
-    StepPlan,
-    StepRun,
-    StepSummary,
-    Stopped,
-    Users,
-)
+from probe.capacity.run.runner import Budget, Ramp, RampJob, Think
+from probe.core.clock import SystemClock
+from probe.core.result import Capacity, CapacityResult, Doing, RunContext, Stopped
+from probe.core.snapshot import Histogram, ServerSnapshot, Users
+from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary
 
 _T = TypeVar("_T")
 INF = float("inf")

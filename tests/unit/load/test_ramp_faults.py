@@ -11,21 +11,14 @@ from fake_request import LocalLoad
 from fake_server import Asked, FakeMetrics, FakeServer, ready
 from virtual_time import VirtualClock, virtually
 
-from probe.clock import Clock
-from probe.load.ramp import CLIENT_LATE, Budget, RampJob
-from probe.load.source import Load
-from probe.load.step import Ready
-from probe.records import (
-    Arrivals,
-    CapacityResult,
-    Histogram,
-    Outcome,
-    Pattern,
-    RequestRecord,
-    RunContext,
-    StepPlan,
-    Stopped,
-)
+from probe.capacity.run.runner import CLIENT_LATE, Budget, RampJob
+from probe.core.clock import Clock
+from probe.core.request import Outcome, RequestRecord
+from probe.core.result import CapacityResult, RunContext, Stopped
+from probe.core.snapshot import Histogram
+from probe.core.step import Arrivals, Pattern, StepPlan
+from probe.load.load_protocol import Load
+from probe.load.step_executor import Ready
 
 INF = float("inf")
 PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)

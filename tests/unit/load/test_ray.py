@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from probe.client.endpoint import Endpoint
-from probe.clock import SystemClock
-from probe.config import config_from
-from probe.errors import ConfigError, LoadError
-from probe.load import place, ray
-from probe.load.place import ThisMachine
-from probe.load.places import workers_of
-from probe.load.ray import OnRay
-from probe.load.workers import Source, Workers
-from probe.records import Api
-from probe.workload import Workload
+from probe.config.models import config_from
+from probe.core.clock import SystemClock
+from probe.core.errors import ConfigError, LoadError
+from probe.core.request import Api
+from probe.core.workload import Workload
+from probe.load import local_backend as place
+from probe.load import ray_backend as ray
+from probe.load.backends import workers_of
+from probe.load.local_backend import ThisMachine
+from probe.load.ray_backend import OnRay
+from probe.load.worker_pool import Source, Workers
 
 CLOCK = SystemClock()
 SOURCE = Source(Endpoint("a", "http://127.0.0.1:1"), "m", Workload("w", Api.COMPLETIONS, 16, 8), 1.0)
@@ -135,5 +136,5 @@ def test_its_driver_has_no_proxies_and_no_secrets_of_ours_in_its_environment(mon
 
 
 def test_nothing_of_the_monitor_imports_ray() -> None:
-    code = "import sys, probe.app, probe.commands, probe.load.worker; sys.exit('ray' in sys.modules)"
+    code = "import sys, probe.monitor.app, probe.cli.commands, probe.load.worker; sys.exit('ray' in sys.modules)"
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)

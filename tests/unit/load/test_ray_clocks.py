@@ -6,11 +6,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.latency import e2e_s, itl_s, ttft_s
-from probe.load.clocks import SAME_CLOCK, Offset, Round, as_ours, as_theirs, offset_of
+from probe.core.latency import e2e_s, itl_s, ttft_s
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
+from probe.load.clock_sync import SAME_CLOCK, Offset, Round, as_ours, as_theirs, offset_of
 from probe.load.messages import Alive, Begin, Ended, Report, Standing
-from probe.load.step import FIGURES
-from probe.records import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
+from probe.load.step_executor import FIGURES
 
 AHEAD = st.integers(-(10**18), 10**18)
 NS = st.integers(0, 10**18)

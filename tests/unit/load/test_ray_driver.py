@@ -13,7 +13,7 @@ import pytest
 from probe import __version__
 from probe.load import ray_driver
 from probe.load.messages import Failed, Standing, receive, send
-from probe.load.ray import Placed, Wanted
+from probe.load.ray_backend import Placed, Wanted
 from probe.load.ray_driver import PlacingError, carry, drive, place
 from probe.load.ray_relay import CHUNK, Relay, Started
 

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from property_examples import examples
 from virtual_time import VirtualClock, virtually
 
-from probe import summary
-from probe.latency import ttft_s
-from probe.load.step import FIGURES, Shard, Step
-from probe.records import Arrivals, Outcome, Pattern, RequestRecord, RequestSpec, StepPlan, StepRun, Traffic
-from probe.summary import MIN_REQUESTS
+from probe.core.latency import ttft_s
+from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
+from probe.load import step_summary as summary
+from probe.load.step_executor import FIGURES, Shard, Step
+from probe.load.step_summary import MIN_REQUESTS
 
 FAILURES = [outcome for outcome in Outcome if outcome is not Outcome.OK]
 

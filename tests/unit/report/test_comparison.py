@@ -6,8 +6,8 @@ from dataclasses import replace
 from example_records import no_knee, result, step
 from rich.console import Console
 
-from probe.capacity.compare import Comparison, Measured, compare, of_result
-from probe.records import CapacityResult
+from probe.capacity.trend.compare import Comparison, Measured, compare, of_result
+from probe.core.result import CapacityResult
 from probe.report.comparison import comparison_json, comparison_table, comparison_words
 
 

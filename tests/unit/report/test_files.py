@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.errors import ConfigError
+from probe.core.errors import ConfigError
 from probe.report.files import write_files
 
 

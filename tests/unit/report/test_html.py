@@ -12,7 +12,9 @@ import pytest
 from example_records import no_knee, result, step
 from made_fleet import run
 
-from probe.records import Arrivals, Capacity, CapacityResult, StepPlan, Stopped, Users
+from probe.core.result import Capacity, CapacityResult, Stopped
+from probe.core.snapshot import Users
+from probe.core.step import Arrivals, StepPlan
 from probe.report.html import report
 from probe.report.result_words import result_lines
 from probe.report.run_charts import charts, loads

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from example_records import status
 
-from probe.records import CrossChecks, Gpu, GpuSnapshot, TargetStatus
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
+from probe.core.target_status import TargetStatus
 from probe.report.joined_words import findings
 
 

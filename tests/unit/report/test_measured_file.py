@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from example_records import no_knee, result
 
-from probe.capacity.compare import HIGHER, LOWER, RATE, SECONDS, Value, of_result
-from probe.errors import ConfigError
+from probe.capacity.trend.compare import HIGHER, LOWER, RATE, SECONDS, Value, of_result
+from probe.core.errors import ConfigError
 from probe.report.measured_file import read_measured
 from probe.report.result_json import dumps
 

@@ -3,7 +3,7 @@
 import pytest
 from example_records import step
 
-from probe.records import Doing
+from probe.core.result import Doing
 from probe.report.progress import following
 
 

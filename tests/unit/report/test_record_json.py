@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from example_records import WALL_S, record, spec
 
-from probe.errors import TargetError
-from probe.records import Outcome
+from probe.core.errors import TargetError
+from probe.core.request import Outcome
 from probe.report.record_json import record_json, unmeasured_json
 
 

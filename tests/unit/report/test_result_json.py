@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from probe.records import Capacity, Cost, Distribution, Roofline, ServerPeaks, Stopped
+from probe.core.result import Capacity, Cost, Roofline, Stopped
+from probe.core.step import Distribution, ServerPeaks
 from probe.report.result_json import dumps, loads
 
 _NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from example_records import WALL_S, no_knee, result
 
-from probe.capacity.bottleneck import BOTTLENECKS
-from probe.records import Capacity, CapacityResult, Roofline, Stopped, Users
+from probe.capacity.model.bottleneck import BOTTLENECKS
+from probe.core.result import Capacity, CapacityResult, Roofline, Stopped
+from probe.core.snapshot import Users
 from probe.report.result_words import (
     advice,
     beside_measured,

@@ -8,7 +8,8 @@ import pytest
 from example_records import step
 from rich.console import Console
 
-from probe.records import Arrivals, Distribution, GpuUse, StepPlan, StepSummary, Users
+from probe.core.snapshot import Users
+from probe.core.step import Arrivals, Distribution, GpuUse, StepPlan, StepSummary
 from probe.report.steps import PIPED_WIDTH, StepRows, step_rows
 
 NARROW, USUAL, WIDE = 80, 120, 200

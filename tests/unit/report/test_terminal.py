@@ -6,7 +6,8 @@ import pytest
 from example_records import CHAT, WALL_S, record, result, snapshot, spec, status
 from rich.console import Console
 
-from probe.records import Capacity, Outcome
+from probe.core.request import Outcome
+from probe.core.result import Capacity
 from probe.report.terminal import canary_words, live_summary
 
 

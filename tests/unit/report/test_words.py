@@ -7,7 +7,7 @@ from example_records import CHAT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.records import Objectives
+from probe.core.objectives import Objectives
 from probe.report.words import iso, milliseconds, number, percent, promises, when
 
 

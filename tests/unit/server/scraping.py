@@ -10,10 +10,10 @@ import pytest
 from hostile_server import Asked, Hostile, Script, hostile, whole
 
 from probe.client.endpoint import Endpoint
-from probe.clock import SystemClock
-from probe.errors import TargetError
-from probe.records import ServerSnapshot
-from probe.server.scrape import Scraper
+from probe.core.clock import SystemClock
+from probe.core.errors import TargetError
+from probe.core.snapshot import ServerSnapshot
+from probe.scrape.scraper import Scraper
 
 PAGES = Path(__file__).parents[2] / "pages"
 RECORDED = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_bytes()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.records import EngineReading, ServerSnapshot
-from probe.server import engines
-from probe.server.engines import ENGINES, NotMetricsError, parse
+from probe.core.snapshot import EngineReading, ServerSnapshot
+from probe.scrape import engines
+from probe.scrape.engines import ENGINES, NotMetricsError, parse
 
 PAGES = Path(__file__).parents[2] / "pages"
 REAL = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text()

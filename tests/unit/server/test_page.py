@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from probe.server.page import by_label, histogram, largest, one_of_each, samples, total
+from probe.scrape.metrics_parser import by_label, histogram, largest, one_of_each, samples, total
 
 PAGES = [path.read_text() for path in sorted((Path(__file__).parents[2] / "pages").glob("*.prom"))]
 PAGES.append((Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text())

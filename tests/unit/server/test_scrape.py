@@ -10,9 +10,9 @@ import pytest
 from hostile_server import CLOSE, HANG, Asked, Script, chunked, head, hostile, whole
 from scraping import GZIP, PAGE, PAGES, PLAIN, RECORDED, SECRET, VERSION, by_path, in_turn, read, scraping
 
-from probe.errors import TargetError
-from probe.records import ServerSnapshot
-from probe.restart import restarted
+from probe.core.errors import TargetError
+from probe.core.snapshot import ServerSnapshot
+from probe.observe.restarts import restarted
 
 
 def test_a_page_is_a_snapshot() -> None:

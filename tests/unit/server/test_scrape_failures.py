@@ -10,9 +10,9 @@ from hostile_server import CLOSE, HANG, Script, chunked, head, whole
 from scraping import GZIP, PAGE, PLAIN, RECORDED, SECRET, by_path, read, refusal, refusal_elsewhere
 
 from probe.client.endpoint import Endpoint
-from probe.clock import SystemClock
-from probe.errors import TargetError
-from probe.server.scrape import REASONS, Scraper
+from probe.core.clock import SystemClock
+from probe.core.errors import TargetError
+from probe.scrape.scraper import REASONS, Scraper
 
 BOMB = gzip.compress(b"# " + bytes(64 * 2**20), 9)
 NINE_MB = RECORDED * (9 * 2**20 // len(RECORDED) + 1)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.records import EngineReading, Histogram, ServerSnapshot
-from probe.server import engines, vllm
+from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
+from probe.scrape import engines, vllm
 
 RECORDED = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text()
 

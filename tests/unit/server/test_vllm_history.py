@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from probe.records import EngineReading
-from probe.server import vllm
+from probe.core.snapshot import EngineReading
+from probe.scrape import vllm
 
 Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
 # Scraped every 20 s and asked for every 15 s: what was scraped at 100, 120 and 140.

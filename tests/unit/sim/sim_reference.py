@@ -6,8 +6,8 @@ of its results.
 
 from dataclasses import dataclass, field
 
-from probe.sim.cost import Batch, Profile
-from probe.sim.engine import StepOutcome, StepPlan
+from probe.simulator.cost import Batch, Profile
+from probe.simulator.engine import StepOutcome, StepPlan
 
 
 @dataclass(eq=False)

@@ -11,9 +11,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from probe.sim.cost import Profile
-from probe.sim.driver import Driver, Faults
-from probe.sim.server import build_app, serve_app
+from probe.mock_server.driver import Driver, Faults
+from probe.mock_server.server import build_app, serve_app
+from probe.simulator.cost import Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from probe.sim.cost import Profile
-from probe.sim.engine import Engine
+from probe.simulator.cost import Profile
+from probe.simulator.engine import Engine
 
 
 @dataclass(slots=True)

@@ -7,13 +7,13 @@ from random import Random
 import pytest
 from virtual_time import virtually
 
-from probe.records import Histogram
-from probe.server.engines import parse
-from probe.sim.cost import FrontEnd, Profile, Unrest
-from probe.sim.driver import Driver
-from probe.sim.metrics import Metrics
-from probe.sim.profiles import PROFILES
-from probe.sim.virtual import VirtualServer
+from probe.core.snapshot import Histogram
+from probe.mock_server.driver import Driver
+from probe.mock_server.metrics import Metrics
+from probe.mock_server.profiles import PROFILES
+from probe.scrape.engines import parse
+from probe.simulator.cost import FrontEnd, Profile, Unrest
+from probe.simulator.virtual_server import VirtualServer
 
 # Hiccups that never come, so that in virtual time no steps are taken at once, which would differ in the last digits.
 EXACT = Unrest(hiccup_every_s=1e12)

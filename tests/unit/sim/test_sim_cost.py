@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.sim.cost import Batch, Profile, StepCost, Unrest
-from probe.sim.profiles import PROFILES
+from probe.mock_server.profiles import PROFILES
+from probe.simulator.cost import Batch, Profile, StepCost, Unrest
 
 seconds = st.floats(0, 10)
 counts = st.integers(0, 10_000)

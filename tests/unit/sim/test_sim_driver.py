@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from probe.sim.cost import FrontEnd, Profile, StepCost, Unrest
-from probe.sim.driver import MAX_LAG_S, Driver, Faults, Generation
-from probe.sim.metrics import Metrics
-from probe.sim.profiles import PROFILES
+from probe.mock_server.driver import MAX_LAG_S, Driver, Faults, Generation
+from probe.mock_server.metrics import Metrics
+from probe.mock_server.profiles import PROFILES
+from probe.simulator.cost import FrontEnd, Profile, StepCost, Unrest
 
 OVERSHOOT_S = 0.0007
 STEADY = replace(PROFILES["tiny"], cost=StepCost(0.004, 0.0, 0.0), unrest=Unrest())

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from property_examples import examples
 from sim_virtual import closed_loop, percentile
 
-from probe.sim.cost import Profile, StepCost
-from probe.sim.engine import Engine, StepOutcome, StepPlan
-from probe.sim.profiles import PROFILES
+from probe.mock_server.profiles import PROFILES
+from probe.simulator.cost import Profile, StepCost
+from probe.simulator.engine import Engine, StepOutcome, StepPlan
 
 
 def _profile(*, seqs: int = 4, block: int = 4, blocks: int = 17, batched: int = 16, length: int = 64) -> Profile:

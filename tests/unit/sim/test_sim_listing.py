@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from probe.sim.cost import FrontEnd, StepCost
-from probe.sim.listing import most_together, mostly, table
-from probe.sim.profiles import PROFILES
+from probe.mock_server.listing import most_together, mostly, table
+from probe.mock_server.profiles import PROFILES
+from probe.simulator.cost import FrontEnd, StepCost
 
 BASE = PROFILES["8b-a100"]
 

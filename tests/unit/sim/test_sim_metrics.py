@@ -6,9 +6,9 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from probe.sim.engine import Engine
-from probe.sim.metrics import Metrics, RequestTimes
-from probe.sim.profiles import PROFILES
+from probe.mock_server.metrics import Metrics, RequestTimes
+from probe.mock_server.profiles import PROFILES
+from probe.simulator.engine import Engine
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vllm-0.32" / "metrics.txt"
 TINY = PROFILES["tiny"]  # recorded with the same max_model_len, which some bounds follow

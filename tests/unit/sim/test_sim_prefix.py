@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.sim.cost import Profile, StepCost
-from probe.sim.engine import Engine
-from probe.sim.prefix import CommonPrefix
+from probe.simulator.cost import Profile, StepCost
+from probe.simulator.engine import Engine
+from probe.simulator.prefix_cache import CommonPrefix
 
 ROOMY = Profile(
     name="t",

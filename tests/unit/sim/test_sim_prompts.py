@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.sim.asks import Ask, read_chat, read_completion
-from probe.sim.profiles import PROFILES
-from probe.sim.prompts import BYTES_PER_TOKEN, SeenPrompts
+from probe.mock_server.profiles import PROFILES
+from probe.mock_server.prompts import BYTES_PER_TOKEN, SeenPrompts
+from probe.mock_server.request_parser import Ask, read_chat, read_completion
 
 CACHING = replace(PROFILES["tiny"], prefix_caching=True)
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from property_examples import examples
 from sim_reference import Reference
 
-from probe.sim.cost import Batch, Profile, StepCost
-from probe.sim.engine import Engine
+from probe.simulator.cost import Batch, Profile, StepCost
+from probe.simulator.engine import Engine
 
 
 @st.composite

@@ -16,11 +16,11 @@ import pytest
 from sim_running import Standin, running
 from sim_transcripts import exchange
 
-from probe.sim.asks import text_tokens
-from probe.sim.cost import FrontEnd, Profile, StepCost, Unrest
-from probe.sim.driver import Faults
-from probe.sim.profiles import PROFILES
-from probe.sim.server import serve
+from probe.mock_server.driver import Faults
+from probe.mock_server.profiles import PROFILES
+from probe.mock_server.request_parser import text_tokens
+from probe.mock_server.server import serve
+from probe.simulator.cost import FrontEnd, Profile, StepCost, Unrest
 
 # A step lasts 20 ms: time enough to look at a request that runs, and 900 tokens would take 18 s.
 SLOW = replace(PROFILES["tiny"], cost=StepCost(0.02, 0, 0), max_num_seqs=2, unrest=Unrest())
@@ -230,8 +230,8 @@ def test_a_server_that_stops_ends_its_streams_with_an_error_event() -> None:
 
 _CHILD = """
 import asyncio
-from probe.sim.profiles import PROFILES
-from probe.sim.server import serve
+from probe.mock_server.profiles import PROFILES
+from probe.mock_server.server import serve
 say = lambda port: print(port, flush=True)
 asyncio.run(serve(PROFILES["tiny"], host="127.0.0.1", port=0, model="m", ready=say))
 print("stopped", flush=True)

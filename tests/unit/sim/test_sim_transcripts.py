@@ -7,7 +7,7 @@ import pytest
 from sim_running import Standin, running
 from sim_transcripts import exchange, normalised, read
 
-from probe.sim.profiles import PROFILES
+from probe.mock_server.profiles import PROFILES
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vllm-0.32"
 TRANSCRIPTS = sorted(path for path in GOLDEN.glob("*.txt") if path.name != "metrics.txt")

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.distribution import percentile
-from probe.records import Api, Histogram
-from probe.sim.cost import Batch, FrontEnd, Profile, StepCost, Unrest
-from probe.sim.front import Front
-from probe.sim.profiles import PROFILES
-from probe.sim.virtual import Users, VirtualServer, Visit
-from probe.workload import Lognormal, Workload
+from probe.core.percentiles import percentile
+from probe.core.request import Api
+from probe.core.snapshot import Histogram
+from probe.core.workload import Lognormal, Workload
+from probe.mock_server.profiles import PROFILES
+from probe.simulator.cost import Batch, FrontEnd, Profile, StepCost, Unrest
+from probe.simulator.front_end import Front
+from probe.simulator.virtual_server import Users, VirtualServer, Visit
 
 CHAT = Workload("t", Api.COMPLETIONS, Lognormal(200, 0.5, 1200), Lognormal(60, 0.5, 360))
 BUSY = PROFILES["8b-a100"]

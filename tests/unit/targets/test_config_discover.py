@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from probe.config import config_from
-from probe.config_discover import DiscoverConfig, discover_problems
-from probe.config_errors import describe
-from probe.targets.discover import source
-from probe.targets.dns import DnsSource
-from probe.targets.file_sd import FileSource
-from probe.targets.found import Source
-from probe.targets.http_sd import HttpSource
-from probe.targets.kubernetes import KubernetesSource
+from probe.config.discovery import DiscoverConfig, discover_problems
+from probe.config.messages import describe
+from probe.config.models import config_from
+from probe.discovery.dns_sd import DnsSource
+from probe.discovery.factory import source
+from probe.discovery.file_sd import FileSource
+from probe.discovery.http_sd import HttpSource
+from probe.discovery.kubernetes_sd import KubernetesSource
+from probe.discovery.types import Source
 
 PODS = {"selector": "app=qwen", "port": 8000}
 SLICES = {"endpoints": "qwen", "port": "http"}
@@ -179,7 +179,7 @@ def test_nothing_of_an_extra_is_imported_before_it_is_needed() -> None:
     import sys  # noqa: PLC0415
 
     code = (
-        "import sys, probe.targets.discover, probe.load.lease;"
+        "import sys, probe.discovery.factory, probe.capacity.run.lease_lock;"
         "print(sorted({'lightkube', 'httpx2', 'dns'} & {name.partition('.')[0] for name in sys.modules}))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from virtual_time import virtually
 
-from probe.targets.following import AskError, Backoff, Told, followed, polled
-from probe.targets.found import Found, State, state_of
+from probe.discovery.polling import AskError, Backoff, Told, followed, polled
+from probe.discovery.types import Found, State, state_of
 
 
 def state(*ids: str) -> State:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.targets.found import Found
-from probe.targets.groups import MAX_TARGETS, address, read
+from probe.discovery.target_groups import MAX_TARGETS, address, read
+from probe.discovery.types import Found
 
 
 def test_groups_become_servers_with_their_labels_but_for_those_of_the_reader() -> None:

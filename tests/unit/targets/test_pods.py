@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from api_server import pod as as_json
 
-from probe.targets.pods import Pod, Pods
+from probe.discovery.pods import Pod, Pods
 
 
 def pod(*args: Any, **changes: Any) -> Pod:

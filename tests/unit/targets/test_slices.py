@@ -9,9 +9,9 @@ from api_server import endpoint, endpoint_slice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.targets.found import Found
-from probe.targets.kubernetes import SLICES
-from probe.targets.slices import Slice, Slices
+from probe.discovery.endpointslices import Slice, Slices
+from probe.discovery.kubernetes_sd import SLICES
+from probe.discovery.types import Found
 
 LOADING: dict[str, Any] = {"ready": False, "serving": False, "terminating": False}
 READY: dict[str, Any] = {"ready": True, "serving": True, "terminating": False}

@@ -18,7 +18,7 @@ from both_loops import Run
 from fake_monitor import FakeMonitor
 from structlog.testing import capture_logs
 
-from probe.errors import ConfigError
+from probe.core.errors import ConfigError
 from probe.web.gate import Gate
 from probe.web.pages import build_pages
 from probe.web.serve import serve

@@ -10,7 +10,8 @@ from example_records import CHAT, record, status
 from fake_monitor import FakeMonitor
 from prometheus_client.parser import text_string_to_metric_families
 
-from probe.records import Outcome, RequestRecord, TargetStatus, Traffic
+from probe.core.request import Outcome, RequestRecord, Traffic
+from probe.core.target_status import TargetStatus
 from probe.web.on_demand import BURST, EVERY_S, Limiter, exposition
 from probe.web.pages import build_pages
 

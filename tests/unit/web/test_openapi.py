@@ -16,7 +16,9 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 from starlette.routing import Route
 
-from probe.records import CapacityResult, CrossChecks, Gpu, GpuSnapshot, Outcome, Roofline, Users
+from probe.core.request import Outcome
+from probe.core.result import CapacityResult, Roofline
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, Users
 from probe.web import pages
 from probe.web.openapi import document
 

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_fleet import fleet
 
-from probe import slo
-from probe.records import Objectives, Outcome, TargetStatus, Users
+from probe.core import objectives as slo
+from probe.core.objectives import Objectives
+from probe.core.request import Outcome
+from probe.core.snapshot import Users
+from probe.core.target_status import TargetStatus
 from probe.report.html import ago, good_share
 from probe.web.overview import Overview, Strip, failures, headroom_now, href, judged, row, strip
 

@@ -17,10 +17,13 @@ from fake_monitor import FakeMonitor
 from made_fleet import run
 from prometheus_client import Gauge
 
-from probe.config import config_from, show
-from probe.records import Capacity, CapacityResult, Outcome, Stopped, TargetStatus, Users
+from probe.config.models import config_from, show
+from probe.core.request import Outcome
+from probe.core.result import Capacity, CapacityResult, Stopped
+from probe.core.snapshot import Users
+from probe.core.target_status import TargetStatus
 from probe.report.words import iso
-from probe.server import engines
+from probe.scrape import engines
 from probe.web.pages import build_pages
 
 EVIL = "<script>alert(1)</script>\"'>&{{7*7}}"

@@ -9,7 +9,7 @@ import pytest
 from standin import free_port
 from starlette.responses import PlainTextResponse
 
-from probe.errors import ConfigError
+from probe.core.errors import ConfigError
 from probe.web.serve import serve
 
 HELLO = PlainTextResponse("hello")

@@ -7,8 +7,8 @@ import pytest
 import trustme
 import yaml
 
-from probe.errors import ConfigError
-from probe.web.config import WebConfig, load_web_config
+from probe.config.web_file import WebConfig, load_web_config
+from probe.core.errors import ConfigError
 from probe.web.tls import allowed, server_context
 
 HASH = "$2y$10$mDwo.lAisC94iLAyP81MCesa29IzH37oigHC/42V2pdJlUprsJPze"

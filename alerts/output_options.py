@@ -1,0 +1,104 @@
+"""Options of the commands that write files for other programs, `alerts` and `dashboards`, to what they stand for.
+
+In: options as they were written. Out: the same, checked. Every ConfigError names the option it is about.
+"""
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+
+from alerts.links import CAPACITY, FLEET, PROBE, TARGET
+from alerts.operator import Manifest
+from probe.core.errors import ConfigError
+from probe.core.text import one_line
+
+_UID_LENGTH = 40  # Grafana's limit
+# Kubernetes' own rules for names (RFC 1123) and labels.
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_DNS_NAME = re.compile(rf"(?=.{{1,253}}$){_DNS_LABEL.pattern}(\.{_DNS_LABEL.pattern})*", re.ASCII)
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
+
+
+class RulesFormat(StrEnum):
+    """Who reads the rules: Prometheus itself, or the Prometheus Operator."""
+
+    PROMETHEUS = "prometheus"
+    OPERATOR = "operator"
+
+
+def check_address(url: str, option: str, example: str) -> str:
+    """The address as written, if it can be one. Raises ConfigError."""
+    if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url:
+        raise ConfigError(f"{option} {one_line(url)}: expected an address such as {example}")
+    return url
+
+
+def check_uid_prefix(prefix: str) -> str:
+    """What the dashboards' identifiers in Grafana begin with. Raises ConfigError."""
+    longest = _UID_LENGTH - max(map(len, (FLEET, TARGET, CAPACITY, PROBE)))
+    if len(prefix) > longest or not re.fullmatch(r"[A-Za-z0-9_-]*", prefix, re.ASCII):
+        raise ConfigError(
+            f"--uid-prefix {one_line(prefix)}: expected at most {longest} of A-Z, a-z, 0-9, - and _, such as team-a-"
+        )
+    return prefix
+
+
+def check_config_map(uid_prefix: str, namespace: str | None, *, configmap: bool) -> None:
+    """Whether manifests with the dashboards may be called so, and lie there. Raises ConfigError."""
+    if not configmap:
+        if namespace is not None:
+            raise ConfigError("--namespace: goes with --configmap only; a file for Grafana has none")
+        return
+    if not _DNS_NAME.fullmatch(f"{uid_prefix}{FLEET}"):
+        raise ConfigError(
+            f"--uid-prefix {one_line(uid_prefix)}: names ConfigMaps too; expected a-z, 0-9 and - only, the first no -,"
+            " such as team-a-"
+        )
+    if namespace is not None:
+        _namespace(namespace)
+
+
+def check_window_scale(scale: float) -> float:
+    """What windows are multiplied by. Raises ConfigError."""
+    if not 0 < scale <= 1:
+        raise ConfigError(f"--window-scale {scale:g}: expected a number above 0 and at most 1, such as 0.01")
+    return scale
+
+
+def prometheus_rule(written: RulesFormat, namespace: str | None, labels: Sequence[str]) -> Manifest | None:
+    """What the operator's object says beside the rules; None for a plain file. Raises ConfigError."""
+    if written is RulesFormat.OPERATOR:
+        return Manifest(_namespace(namespace) if namespace is not None else "", _labels(labels))
+    for option, given in (("--namespace", namespace), ("--label", labels)):
+        if given:
+            raise ConfigError(f"{option}: goes with --format operator only; a plain rules file has none")
+    return None
+
+
+def _namespace(name: str) -> str:
+    if not _DNS_LABEL.fullmatch(name):
+        raise ConfigError(
+            f"--namespace {one_line(name)}: expected at most 63 of a-z, 0-9 and -, the first and the last no -,"
+            " such as monitoring"
+        )
+    return name
+
+
+def _labels(written: Sequence[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in written:
+        key, equals, value = text.partition("=")
+        if not (equals and _is_key(key) and (not value or _LABEL_NAME.fullmatch(value))):
+            raise ConfigError(
+                f"--label {one_line(text)}: expected key=value as Kubernetes allows them,"
+                " such as release=kube-prometheus-stack"
+            )
+        if key in labels:
+            raise ConfigError(f"--label {one_line(text)}: {key} is given twice; give each key once")
+        labels[key] = value
+    return labels
+
+
+def _is_key(key: str) -> bool:
+    domain, slash, name = key.rpartition("/")
+    return bool(_LABEL_NAME.fullmatch(name)) and (not slash or bool(_DNS_NAME.fullmatch(domain)))

@@ -1,0 +1,91 @@
+"""What limits a server: the twin again, with one limit after the other taken away. Pure; takes seconds.
+
+In: the Twin and its capacity. Out: by how much capacity would grow without each limit, the one that matters most, and
+what to do about it. A limit whose removal gains nothing limits nothing, however full it looks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from probe.capacity.model.twin import UNLIMITED_SEQS, Twin, capacity
+from probe.core.objectives import Objectives
+from probe.simulator.cost import FrontEnd
+
+# Limits, in the order in which they are named where two gain the same: first what a flag can move.
+MAX_NUM_SEQS, KV_CACHE, FRONT_END = "max_num_seqs", "kv_cache", "front_end"
+PREFILL, MEMORY_BANDWIDTH, HOST = "prefill", "memory_bandwidth", "host"
+CLIENT = "client"  # our own side: no run that it limited publishes a capacity
+BOTTLENECKS = (MAX_NUM_SEQS, KV_CACHE, FRONT_END, PREFILL, MEMORY_BANDWIDTH, HOST, CLIENT)
+_HALF = 0.5
+_QUICK = 1200
+_WORTH_NAMING = 0.03  # gain, below which nothing is a bottleneck
+
+_ADVICE: Mapping[str, str] = {
+    MAX_NUM_SEQS: "requests wait for a seat: raise --max-num-seqs, as far as TPOT allows",
+    KV_CACHE: "requests wait for KV-cache memory or lose it: raise --gpu-memory-utilization, store the cache in 8 bits"
+    " (--kv-cache-dtype fp8), or spread the model over more GPUs (--tensor-parallel-size)",
+    FRONT_END: "the API server is slower than the engine: raise --api-server-count, or give it a faster CPU",
+    PREFILL: "reading prompts takes the time: prefix caching where prompts have a beginning in common, a smaller"
+    " --max-num-batched-tokens if TPOT suffers and a larger one if TTFT does, or more FLOP/s",
+    MEMORY_BANDWIDTH: "a step lasts as long as reading weights and cache: quantise the model, decode speculatively, or"
+    " take a GPU with more bandwidth",
+    HOST: "the host takes a fixed time for each step: CUDA graphs (no --enforce-eager), asynchronous scheduling, or a"
+    " faster CPU",
+    CLIENT: "this machine was too late to judge: a quieter one, or more --workers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """`gains`: by how much capacity would grow without each limit, or with half of a cost; `name`: the largest."""
+
+    name: str | None
+    gains: Mapping[str, float]
+
+    @property
+    def advice(self) -> str | None:
+        """What to do about it, in one sentence."""
+        return _ADVICE[self.name] if self.name is not None else None
+
+    @property
+    def gain(self) -> float | None:
+        """By how much capacity would grow without it; 0.4 is 40 % more."""
+        return self.gains[self.name] if self.name is not None else None
+
+
+def bottleneck(
+    twin: Twin,
+    objectives: Objectives,
+    correction: Mapping[str, float],
+    near_rps: float,
+    *,
+    requests: int = _QUICK,
+) -> Bottleneck:
+    """What limits the twin at its capacity, which is near that rate; nothing where no rate holds.
+
+    `requests`: so many are simulated at a time. ValueError as capacity().
+    """
+
+    def found(changed: Twin) -> float:
+        return capacity(changed, objectives, near_rps, correction=correction, seeds=(0,), requests=requests)
+
+    base = found(twin)
+    gains = {name: found(relaxed) / base - 1 for name, relaxed in _relaxed(twin).items()} if base else {}
+    name = max(gains, key=lambda one: gains[one], default=None)
+    return Bottleneck(name if name is not None and gains[name] >= _WORTH_NAMING else None, gains)
+
+
+def _relaxed(twin: Twin) -> dict[str, Twin]:
+    """The twin without each limit it has, or with half of each cost."""
+    cost = twin.cost
+    found: dict[str, Twin] = {}
+    if twin.max_num_seqs < UNLIMITED_SEQS:
+        found[MAX_NUM_SEQS] = replace(twin, max_num_seqs=UNLIMITED_SEQS)
+    found[KV_CACHE] = replace(twin, kv_tokens=twin.kv_tokens / _HALF)
+    if twin.front_end != FrontEnd():
+        found[FRONT_END] = replace(twin, front_end=FrontEnd())
+    token = replace(cost, per_token_s=cost.per_token_s * _HALF, per_pair_s=cost.per_pair_s * _HALF)
+    memory = replace(cost, weights_s=cost.weights_s * _HALF, per_kv_token_s=cost.per_kv_token_s * _HALF)
+    host = replace(cost, host_s=cost.host_s * _HALF, per_sequence_s=cost.per_sequence_s * _HALF)
+    costs = {PREFILL: token, MEMORY_BANDWIDTH: memory, HOST: host}
+    return found | {name: replace(twin, cost=halved) for name, halved in costs.items()}

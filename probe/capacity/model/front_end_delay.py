@@ -1,0 +1,72 @@
+"""The front end before the engine: how long it takes for a request, from how much later than the engine alone our first
+tokens came. Pure.
+
+A constant delay (the network, a proxy) and a server of requests one after the other look the same at one rate; the
+second one grows with it, and has an end. Mean wait in an M/G/1 queue: Pollaczek and Khinchine.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probe.simulator.cost import FrontEnd
+
+_GRID = 200
+_MOST_BUSY = 0.97
+_CERTAIN = 3.0  # standard errors
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """At a rate of all requests, by how much first tokens came later than from the engine, on average, in seconds.
+
+    `error_s` is the standard error of that.
+    """
+
+    rate_rps: float
+    seconds: float
+    requests: int
+    error_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What the delays say: a front end, and a constant besides."""
+
+    front_end: FrontEnd
+    added_s: float
+
+
+NONE = Front(FrontEnd(), 0.0)
+
+
+def likeliest(fronts: Sequence[tuple[float, Front]]) -> Front:
+    """The one that explains the delays best; none where there are none."""
+    return min(fronts, key=lambda one: one[0], default=(0.0, NONE))[1]
+
+
+def fronts(delays: Sequence[Delay], negligible_s: float) -> list[tuple[float, Front]]:
+    """All front ends that there may be, from none to a busy one, each with the constant that suits it best, and how
+    badly both explain the delays: the sum of squares of what is left, in standard errors.
+
+    Empty where the delays are less than `negligible_s`, or no more than chance.
+    """
+    delays = [d for d in delays if d.rate_rps > 0 and all(map(math.isfinite, (d.rate_rps, d.seconds, d.error_s)))]
+    if not delays:
+        return []
+    certainty = [1 / max(delay.error_s, 1e-6) for delay in delays]
+    weights = [one * one for one in certainty]  # a product is never out of range, as a power is
+    mean_s = sum(d.seconds * w for d, w in zip(delays, weights, strict=True)) / sum(weights)
+    if mean_s < max(negligible_s, _CERTAIN / math.sqrt(sum(weights))):
+        return []
+    most = _MOST_BUSY / max(delay.rate_rps for delay in delays)
+    return [_explained(delays, weights, most * i / _GRID) for i in range(_GRID)]
+
+
+def _explained(delays: Sequence[Delay], weights: Sequence[float], service_s: float) -> tuple[float, Front]:
+    """How badly a service time explains the delays with the constant that suits it best, and both."""
+    by_queue = [service_s + d.rate_rps * service_s * service_s / (2 * (1 - d.rate_rps * service_s)) for d in delays]
+    left = [d.seconds - queued for d, queued in zip(delays, by_queue, strict=True)]
+    added_s = max(sum(w * x for w, x in zip(weights, left, strict=True)) / sum(weights), 0.0)
+    squares = sum(w * (x - added_s) * (x - added_s) for w, x in zip(weights, left, strict=True))
+    return squares, Front(FrontEnd(per_request_s=service_s), added_s)

@@ -1,0 +1,168 @@
+"""Whether a scheduled capacity run may begin now, and how much it may cost. Every "no" has a word and its numbers.
+
+In: what the monitor saw on the way (canaries, readings), what was spent, and the moment. Out: a Permit. The words are
+guard.REFUSALS.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from probe.capacity.run.plan import preflight
+from probe.capacity.trend.headroom import Share, share
+from probe.config.models import CapacityConfig
+from probe.core import objectives as slo
+from probe.core.burn_rate import Burn
+from probe.core.clock import Clock
+from probe.core.load_windows import closes_at, parse_window
+from probe.core.objectives import Objectives
+from probe.core.request import Outcome, RequestRecord
+from probe.core.result import Capacity
+from probe.core.snapshot import ServerSnapshot, Users
+from probe.observe.guard import GuardLimits, GuardVerdict
+from probe.observe.user_load import LiveLoad
+
+# The budget that ends a run with its window.
+WINDOW_CLOSED = "window"
+# Beyond this share of what it takes, users leave no room for steps that are to hold.
+MAX_LIVE_SHARE = 0.6
+# After a restart caches are cold and replicas may still follow.
+_ROLLOUT_S = 300.0
+# Less than this share of a run's tokens seldom takes it beyond its first steps.
+_USEFUL_SHARE = 0.25
+# A daily schedule has 23 hours between two runs in spring; the run of the day before is not held against it, nor is a
+# start within a minute of its time.
+_DAY_S = 23 * 3600.0 - 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """A verdict and, where it is "go", its conditions: so many tokens, so many seconds (None: as many as it needs).
+
+    `server`: as it was then. `unchecked`: what could not be judged, in words.
+    """
+
+    verdict: GuardVerdict
+    server: ServerSnapshot | None = None
+    tokens: int = 0
+    seconds: float | None = None
+    unchecked: tuple[str, ...] = ()
+
+
+class Permission:
+    """What is known of one target beside its last canary: remembers, and is asked before each run."""
+
+    def __init__(
+        self,
+        capacity: CapacityConfig,
+        objectives: Objectives,
+        clock: Clock,
+        *,
+        firing_pages: Callable[[], Awaitable[list[str]]] | None,
+        spent: Callable[[float], int],
+    ) -> None:
+        """`spent`: the tokens of the runs that began at this wall time or later."""
+        self._schedule, self._budget = capacity.schedule, capacity.budget
+        steps_are_given = capacity.concurrency is not None or capacity.rates is not None
+        self._least_s = capacity.step if steps_are_given else capacity.observe + capacity.step
+        self._windows = tuple(parse_window(text) for text in capacity.schedule.windows)
+        self._objectives = objectives
+        self._clock = clock
+        self._firing_pages = firing_pages
+        self._spent = spent
+        self._live = LiveLoad()
+        self._burn = Burn()
+        self._last: RequestRecord | None = None
+
+    def canary(self, record: RequestRecord) -> None:
+        """A canary ended."""
+        self._last = record
+        self._burn.add(slo.met(record, self._objectives), record.done_ns)
+        self._live.canary(record)
+
+    def reading(self, server: ServerSnapshot) -> None:
+        """The server was read."""
+        self._live.reading(server)
+
+    def run_ended(self) -> None:
+        """Step-up load of ours has ended: what the server counted until now is not the users' alone."""
+        self._live.forget()
+
+    async def ask(self, read_server: Callable[[], Awaitable[ServerSnapshot]], known: Capacity | None) -> Permit:
+        """Whether to begin now. `known`: the last known capacity. Raises nothing but what `spent` raises."""
+        wall_s = self._clock.wall_s()
+        seconds = self._seconds_left(wall_s)
+        tokens = self._tokens_left(wall_s)
+        refused = self._refused_unasked(seconds, tokens)
+        if refused is not None:
+            return Permit(refused)
+        verdict, server = await preflight(read_server, GuardLimits(), self._firing_pages)
+        if verdict.go and server is not None:
+            self._live.reading(server)
+            changed, users = self._live.changed(self._clock.monotonic_ns()), self._live.users()
+            burn = self._burn.rates(self._objectives, self._clock.monotonic_ns())
+            verdict = _replaced(changed) or _burning(burn) or _loaded(users, known) or verdict
+            return Permit(verdict, server, tokens, seconds, _unchecked(burn, users, known))
+        return Permit(verdict, server)
+
+    def _refused_unasked(self, seconds: float | None, tokens: int) -> GuardVerdict | None:
+        """By what needs no question to anybody."""
+        if seconds is not None and seconds <= 0:
+            windows = ", ".join(self._schedule.windows)
+            return _no("outside_window", f"no window is open ({windows}, {self._schedule.timezone})")
+        if seconds is not None and seconds < self._least_s:
+            return _no(
+                "outside_window", f"the window closes in {seconds:.0f} s, a first step takes {self._least_s:g} s"
+            )
+        if tokens < _USEFUL_SHARE * self._budget.tokens_per_run:
+            return _no("budget_spent", f"{tokens} of the day's {self._budget.daily_tokens} tokens are left")
+        if self._last is None or self._last.outcome is not Outcome.OK:
+            outcome = self._last.outcome.value if self._last else "none has ended yet"
+            return _no("canary_failed", f"the last canary did not succeed ({outcome})")
+        return None
+
+    def _seconds_left(self, wall_s: float) -> float | None:
+        now = datetime.fromtimestamp(wall_s, UTC)
+        closes = closes_at(self._windows, now, self._schedule.timezone)
+        return None if closes is None else (closes - now).total_seconds()
+
+    def _tokens_left(self, wall_s: float) -> int:
+        left = self._budget.daily_tokens - self._spent(wall_s - _DAY_S)
+        return max(min(left, self._budget.tokens_per_run), 0)
+
+
+def _no(reason: str, detail: str) -> GuardVerdict:
+    return GuardVerdict(go=False, reason=reason, detail=detail)
+
+
+def _replaced(changed: tuple[float, str] | None) -> GuardVerdict | None:
+    if changed is None or changed[0] > _ROLLOUT_S:
+        return None
+    return _no("rollout", f"the server restarted {changed[0]:.0f} s ago: {changed[1]}")
+
+
+def _burning(burn: Mapping[str, float]) -> GuardVerdict | None:
+    burning = [f"{name} {rate:.3g}" for name, rate in burn.items() if rate >= 1]
+    return _no("burn_rate", f"burn rate of the last hour's canaries: {', '.join(burning)}") if burning else None
+
+
+def _loaded(users: Users | None, known: Capacity | None) -> GuardVerdict | None:
+    """By requests and by output tokens: users' requests may be longer than ours."""
+    used = _share(users, known)
+    if used is None or used.ratio <= MAX_LIVE_SHARE:
+        return None
+    words = f"{used.live:.3g} of {used.most:.3g} {used.unit}"
+    return _no("live_load", f"users take {used.ratio:.0%} of the capacity ({words}), more than {MAX_LIVE_SHARE:.0%}")
+
+
+def _share(users: Users | None, known: Capacity | None) -> Share | None:
+    # A lower bound says nothing of what is too much.
+    return share(users, known) if known is not None and known.upper is not None else None
+
+
+def _unchecked(burn: Mapping[str, float], users: Users | None, known: Capacity | None) -> tuple[str, ...]:
+    words = [] if burn else ["burn rate: no canary judged an objective within the last hour"]
+    if _share(users, known) is None:
+        why = "the server has been watched for too short a time" if users is None else "no capacity with an upper bound"
+        words.append(f"live load: {why}")
+    return tuple(words)

@@ -1,0 +1,261 @@
+"""One prober a server in a cluster: the holder of a Kubernetes Lease (coordination.k8s.io/v1) may load it.
+
+    async with KubernetesLease(server, namespace, clock): ...   raises LockError, and cancels its body when it is lost
+
+The Lease is named after the server. Its holder renews it every second. After 2.4 s without a renewal that the API
+server has taken, or as soon as somebody else is seen to have it, it is lost: the body is cancelled, as by
+asyncio.timeout, and LockError raised (`lost_lock`), so that load is gone within 3 s.
+
+Who wants a Lease that somebody has looks at it for as long as it lasts, 10 s: if it changes meanwhile, its holder lives
+(LockError, `locked`); if not, it is taken over. As in client-go's leader election only what is seen to change counts,
+on our own monotonic clock: no other machine's time is read. Every write names the version that it replaces, so of two
+that take a Lease one is refused. Whoever deletes the Lease ends the load.
+
+Its holder deletes it at the end, the version that it knows and no other: a server that has gone leaves nothing behind.
+"""
+
+import asyncio
+import hashlib
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from datetime import UTC, datetime
+from types import TracebackType
+
+import msgspec
+
+from probe.capacity.run.locks import LOCKED, LOST_LEASE, NO_LOCK
+from probe.core.clock import Clock
+from probe.core.errors import LockError
+from probe.core.text import one_line
+from probe.kubernetes.client import FORBIDDEN, NOT_FOUND, Cluster, ClusterError, open_cluster
+from probe.kubernetes.lease import ConflictError, Lease, Record, Spec
+
+LOST = "lost_lock"
+RENEW_S = 1.0
+LOST_S = 2.4  # the rest of 3 s is for ending the load
+LASTS_S = 10  # more than LOST_S, and than a load worker needs to see that its controller has died
+_TRY_S = 0.7  # for an answer to a renewal
+_AGAIN_S = 0.1
+_LOOK_S = 0.5
+LONGEST_S = 60.0  # whatever a Lease says of itself
+_TRIES = 5
+# Begins the identities of this process. Two of its Leases are not the same all the same.
+_PROCESS = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+
+
+class _LostError(Exception):
+    """Why it is lost."""
+
+
+class KubernetesLease:
+    """The Lease of a server. Used once; a probe.capacity.run.locks.Lock."""
+
+    _record: Record
+    _lease: Lease  # as it is while we hold it
+    _body: asyncio.Task[object]
+    _keeper: asyncio.Task[None]
+
+    def __init__(
+        self,
+        server: str,
+        namespace: str | None,
+        clock: Clock,
+        *,
+        connect: Callable[[], AbstractAsyncContextManager[Cluster]] = open_cluster,
+    ) -> None:
+        """`server`: its address, as `lock.server_key` writes it. `namespace`: of the Lease; None: our own."""
+        self._server = server
+        self._namespace = namespace
+        self._clock = clock
+        self._connect = connect
+        self._identity = f"{_PROCESS}{secrets.token_hex(2)}"
+        self._open = AsyncExitStack()
+        self._acquired = ""
+        self._renewed_ns = 0
+        self._cancelling = 0
+        self._lost: str | None = None
+
+    async def __aenter__(self) -> None:
+        """Raises LockError."""
+        name = f"kneewatch-{hashlib.sha256(self._server.encode()).hexdigest()[:16]}"
+        try:
+            cluster = await self._open.enter_async_context(self._connect())
+            self._namespace = self._namespace or cluster.namespace
+            self._record = Record(cluster, self._namespace, name, self._server)
+            await self._acquire()
+        except (ClusterError, msgspec.DecodeError) as error:
+            await self._open.aclose()
+            raise LockError(f"no lease can be had for {self._server}: {self._words(error)}", NO_LOCK) from None
+        except BaseException:
+            await self._open.aclose()
+            raise
+        body = asyncio.current_task()
+        assert body is not None  # noqa: S101 - somebody awaits us
+        self._body, self._cancelling = body, body.cancelling()
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raises LockError where the body was cancelled because the Lease was lost."""
+        self._keeper.cancel()  # from here on it cancels nobody
+        # Our cancelling of the body is taken back; somebody else may have cancelled it too.
+        by_us = self._lost is not None and self._body.uncancel() <= self._cancelling
+        try:
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            if self._lost is None:
+                await self._release()
+        finally:
+            await self._open.aclose()
+        if by_us and kind is asyncio.CancelledError:
+            raise LockError(f"the lease of {self._server} is lost: {self._lost}; load was ended", LOST) from error
+
+    async def _acquire(self) -> None:
+        """Raises LockError where somebody else has it, and ClusterError."""
+        seen: Spec | None = None
+        since_ns, tries = 0, 0
+        while tries < _TRIES:
+            asked_ns = self._clock.monotonic_ns()
+            lease = await self._record.read()
+            if lease is not None and lease.spec.holder_identity:
+                if seen is None:
+                    seen, since_ns = lease.spec, self._clock.monotonic_ns()
+                elif lease.spec != seen:
+                    raise LockError(self._held(lease.spec), LOCKED)
+                if (asked_ns - since_ns) * 1e-9 < lasts_s(lease.spec):
+                    await asyncio.sleep(_LOOK_S)
+                    continue
+            if await self._take(lease):
+                return
+            tries += 1
+        raise LockError(f"others take the lease of {self._server} again and again; try later", LOCKED)
+
+    async def _take(self, before: Lease | None) -> bool:
+        """Whether it is ours now; not where somebody was faster. `before` None: there is none."""
+        self._acquired, asked_ns = self._now(), self._clock.monotonic_ns()
+        try:
+            if before is None:
+                self._lease = await self._record.create(self._spec(0))
+            else:
+                self._lease = await self._record.replace(before, self._spec((before.spec.lease_transitions or 0) + 1))
+        except ConflictError:
+            return False
+        except ClusterError as error:
+            if before is not None and error.status == NOT_FOUND:
+                return False
+            raise
+        self._renewed_ns = asked_ns
+        return True
+
+    async def _keep(self) -> None:
+        """Renews until cancelled; ends the body where that is not possible in time."""
+        try:
+            while True:
+                await asyncio.sleep(max(RENEW_S - self._age_s(), 0.0))
+                await self._renew()
+        except _LostError as error:
+            self._lost = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody renews any more
+            self._lost = one_line(repr(error))
+        self._body.cancel(LOST_LEASE)
+
+    async def _renew(self) -> None:
+        """Until the API server has taken one. Raises _LostError."""
+        why = "none was tried"
+        while (left_s := LOST_S - self._age_s()) > 0:
+            asked_ns = self._clock.monotonic_ns()
+            try:
+                spec = self._spec(self._lease.spec.lease_transitions or 0)
+                self._lease = await self._record.replace(self._lease, spec, min(_TRY_S, left_s))
+            except ConflictError as error:
+                why = str(error)
+                await self._look_again()
+            except ClusterError as error:
+                if error.status == NOT_FOUND:
+                    raise _LostError("somebody has deleted it") from None
+                why = str(error)
+            else:
+                self._renewed_ns = asked_ns
+                return
+            await asyncio.sleep(_AGAIN_S)
+        raise _LostError(f"the API server has taken no renewal for {LOST_S:g} s ({why})")
+
+    async def _look_again(self) -> None:
+        """After somebody else has written: goes on from there where it is still ours. Raises _LostError."""
+        with suppress(ClusterError):
+            lease = await self._record.read(min(_TRY_S, max(LOST_S - self._age_s(), 0.0)))
+            if lease is None:
+                raise _LostError("somebody has deleted it")
+            if lease.spec.holder_identity != self._identity:
+                raise _LostError(self._held(lease.spec))
+            self._lease = lease
+
+    async def _release(self) -> None:
+        """So that the next one need not wait, and nothing stays. Where that fails, they wait."""
+        with suppress(ClusterError, ConflictError, _LostError, msgspec.DecodeError):
+            try:
+                await self._delete()
+            except ConflictError:  # a renewal that was under way has arrived after all
+                await self._look_again()
+                await self._delete()
+
+    async def _delete(self) -> None:
+        """Deletes it; without the right to do so it is left to the next one."""
+        try:
+            await self._record.delete(self._lease)
+        except ClusterError as error:
+            if error.status != FORBIDDEN:
+                raise
+            free = Spec(
+                holder_identity="",
+                lease_duration_seconds=1,
+                acquire_time=self._acquired,
+                renew_time=self._now(),
+                lease_transitions=self._lease.spec.lease_transitions,
+            )
+            await self._record.replace(self._lease, free)
+
+    def _spec(self, transitions: int) -> Spec:
+        return Spec(
+            holder_identity=self._identity,
+            lease_duration_seconds=LASTS_S,
+            acquire_time=self._acquired,
+            renew_time=self._now(),
+            lease_transitions=transitions,
+        )
+
+    def _age_s(self) -> float:
+        """Since the last renewal that was taken, by when it was sent."""
+        return (self._clock.monotonic_ns() - self._renewed_ns) * 1e-9
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self._clock.wall_s(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def _held(self, spec: Spec) -> str:
+        who = one_line(f"{spec.holder_identity}, since {spec.acquire_time}")
+        where = f"{self._namespace}/{self._record.name}"
+        return f"another prober loads {self._server} ({who}; lease {where}); wait for its end"
+
+    def _words(self, error: Exception) -> str:
+        mend = ""
+        if isinstance(error, ClusterError) and error.status == FORBIDDEN:
+            mend = f"; {role_words(self._namespace)}"
+        return f"{one_line(str(error), 400)}{mend}"
+
+
+def role_words(namespace: str | None) -> str:
+    """What is lacking where the API server refuses."""
+    verbs = "get, list, create, update and delete"
+    return f"it needs a Role in {namespace} with {verbs} of leases (docs/discovery.md)"
+
+
+def is_ours(spec: Spec) -> bool:
+    """Whether this process has it."""
+    return (spec.holder_identity or "").startswith(_PROCESS)
+
+
+def lasts_s(spec: Spec) -> float:
+    """How long it has to stay as it is before it may be taken over."""
+    return min(max(LASTS_S, spec.lease_duration_seconds or 0), LONGEST_S)

@@ -1,0 +1,110 @@
+"""Which servers other probers load now, as their locks say: what such a server counts is not its users' alone.
+
+In a cluster that are the Leases of the namespace, listed every two seconds. As for who wants one (lease.py), only what
+is seen to change is held. What nobody holds is deleted on the way: a Lease stays where its holder was killed.
+
+On one machine it is the files of lock.py that another process has locked.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, suppress
+
+import msgspec
+import structlog
+
+from probe.capacity.run.lease_lock import LONGEST_S, is_ours, lasts_s, role_words
+from probe.capacity.run.locks import locked_by_others
+from probe.config.models import Config, LeaseConfig
+from probe.core.clock import Clock
+from probe.core.text import one_line
+from probe.kubernetes.client import FORBIDDEN, Cluster, ClusterError, open_cluster
+from probe.kubernetes.lease import SERVER, ConflictError, Lease, Leases, Spec
+
+_log = structlog.get_logger()
+EVERY_S = 2.0
+_AGAIN_S = 10.0
+# A Lease that was taken away is gone before its load is.
+_ENDS_S = 3.0 + EVERY_S
+_SWEEP = 20  # at a time
+
+
+class Others:
+    """What was seen of other probers."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[Spec, int]] = {}  # by name of the Lease, and since when it is so
+        self._loaded: dict[str, int] = {}  # by server: when that was seen last
+
+    def files(self, servers: Collection[str], config: Config) -> Collection[str]:
+        """Those of `servers` that are loaded, by the locks of this machine."""
+        return self._told({server for server in servers if locked_by_others(server, config.lock_dir)})
+
+    def leases(self, found: Collection[Lease], asked_ns: int) -> tuple[Collection[str], list[Lease]]:
+        """The servers that are loaded, by all Leases that there are; and those Leases that nobody holds."""
+        held, free = set(), []
+        before, self._seen = self._seen, {}
+        for lease in found:
+            name, spec = str(lease.metadata.get("name")), lease.spec
+            was = before.get(name)
+            same = was is not None and was[0] == spec
+            since_ns = was[1] if was is not None and same else self._clock.monotonic_ns()
+            self._seen[name] = spec, since_ns
+            unchanged_s = (asked_ns - since_ns) * 1e-9
+            if not spec.holder_identity or unchanged_s > LONGEST_S:
+                free.append(lease)
+            elif not is_ours(spec) and unchanged_s < lasts_s(spec):
+                held.add(str((lease.metadata.get("annotations") or {}).get(SERVER)))
+        return self._told(held), free
+
+    def _told(self, held: Collection[str]) -> Collection[str]:
+        now_ns = self._clock.monotonic_ns()
+        self._loaded |= dict.fromkeys(held, now_ns)
+        self._loaded = {server: ns for server, ns in self._loaded.items() if now_ns - ns < _ENDS_S * 1e9}
+        return self._loaded.keys()
+
+
+async def follow_others(
+    config: Callable[[], Config],
+    servers: Callable[[], Collection[str]],
+    clock: Clock,
+    tell: Callable[[Collection[str]], None],
+    *,
+    connect: Callable[[], AbstractAsyncContextManager[Cluster]] = open_cluster,
+) -> None:
+    """Tells which servers others load, until cancelled. What was told last stands while the API cannot be asked."""
+    others, problem = Others(clock), ""
+    while True:
+        lease = config().lease
+        if lease is None:
+            tell(others.files(servers(), config()))
+            await asyncio.sleep(EVERY_S)
+            continue
+        try:
+            async with connect() as cluster:
+                while config().lease == lease:
+                    await _look(cluster, lease, others, clock, tell)
+                    problem = ""
+                    await asyncio.sleep(EVERY_S)
+        except (ClusterError, msgspec.MsgspecError) as error:
+            if problem != (problem := one_line(str(error), 400)):
+                forbidden = isinstance(error, ClusterError) and error.status == FORBIDDEN
+                mend = role_words(lease.namespace or "its own namespace") if forbidden else "it is asked again"
+                _log.warning("what other probers load is not known", detail=problem, mend=mend)
+            await asyncio.sleep(_AGAIN_S)
+
+
+async def _look(
+    cluster: Cluster, lease: LeaseConfig, others: Others, clock: Clock, tell: Callable[[Collection[str]], None]
+) -> None:
+    leases = Leases(cluster, lease.namespace or cluster.namespace)
+    asked_ns = clock.monotonic_ns()
+    loaded, free = others.leases(await leases.listed(), asked_ns)
+    tell(loaded)
+    for one in free[:_SWEEP]:
+        try:
+            with suppress(ConflictError):  # somebody has taken it
+                await leases.delete(one)
+        except ClusterError:  # the right to do so may be lacking; or somebody was faster
+            return

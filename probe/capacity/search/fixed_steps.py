@@ -1,0 +1,42 @@
+"""The course of a run whose steps are given: one after the other, until one breaks an objective. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from probe.capacity.search.knee import knee, load_words
+from probe.core.result import Capacity, Stopped
+from probe.core.snapshot import ServerSnapshot
+from probe.core.step import StepPlan, StepRun, StepSummary
+
+
+class FixedSteps:
+    """The steps in their order. `to_the_end`: also those above one that broke an objective."""
+
+    observe_s = 0.0
+    survives_overload = False
+
+    def __init__(self, plans: Sequence[StepPlan], *, to_the_end: bool = False) -> None:
+        self._plans: Iterator[StepPlan] = iter(plans)
+        self._to_the_end = to_the_end
+        self._ended: str | None = None
+
+    def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+        """Nothing follows from it."""
+
+    def next(self) -> StepPlan | None:
+        return None if self._ended else next(self._plans, None)
+
+    def took(
+        self,
+        step: StepSummary,
+        run: StepRun,  # noqa: ARG002
+        readings: Sequence[ServerSnapshot],  # noqa: ARG002
+        tripped: str | None,  # noqa: ARG002
+    ) -> None:
+        if step.valid and step.broken and not self._to_the_end:
+            self._ended = f"{load_words(step.plan)} broke {', '.join(step.broken)}"
+
+    def ended(self) -> str | None:
+        return self._ended
+
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+        return knee(steps, stopped)

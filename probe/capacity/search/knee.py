@@ -1,0 +1,179 @@
+"""The knee of a series of fixed steps, all of a closed loop or all of an open one. Pure."""
+
+from collections.abc import Sequence
+
+from probe.core.result import Capacity, Stopped
+from probe.core.step import StepPlan, StepSummary
+from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS
+from probe.observe.guard import OVERLOAD, SERVER_RESTARTED
+
+MODE = "empirical"  # measured, with no model behind it
+
+
+# The budget's reason that says that the server was too slow, and not that the run was too long.
+OVER_OBJECTIVE = "over_objective_seconds"
+# Why a step judged nothing, and what to do about it.
+VOID = {
+    "too_few_requests": f"fewer than {MIN_REQUESTS} requests were answered in a step; give it more time or requests",
+    "client_bound": "this machine was too late to judge a step; use a quieter machine, more --workers or a looser"
+    " objective",
+    "worker_lost": "a load worker died or hung in a step; look for a kill for memory in this machine's log",
+}
+# What ended a run before a step was complete, and what to do about it.
+_ENDED = {
+    "budget": "the budget ended the run; raise it: budget in the configuration, --max-seconds or --max-tokens",
+    "interrupt": "the run was interrupted; let it end by itself",
+    "error": "an error ended the run; measure again",
+    "guard": "the guard ended the run before a higher step",
+}
+# Ends whose reason says more than who ended it: budgets that are not the run's own, and a guard that hears too late.
+_BY_REASON = {
+    "window": "the window of the schedule closed; let the run begin earlier, or make it shorter",
+    "tokens_per_day": "the tokens of the day were spent; raise tokens_per_day, or measure less often",
+    "client_late": "the load's reports came too late to guard it; use a quieter machine or, with Ray, nodes of its own",
+}
+
+
+def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+    """The highest valid step that held every objective, as a capacity.
+
+    The true knee lies between that step and the next one up that did not hold: one that broke an objective, or one
+    that had to be stopped, by the guard or because it was over an objective for as long as the budget allows.
+    `lower` is the throughput held. `upper`, in a closed loop, is what the broken step reached or, where throughput had
+    already collapsed there, what it could have reached at most (throughput grows no faster than concurrency); in an
+    open loop it is what was offered in the broken step, whatever came of it. None where nothing broke.
+    Steps that are invalid for another reason judge nothing. Users' requests count in all of these, where the server
+    told them: a capacity does not depend on how many they were when it was measured.
+    """
+    if stopped.reason == SERVER_RESTARTED:  # of which of the two servers would it be?
+        return Capacity(mode=MODE, reason=f"the server restarted during the run ({SERVER_RESTARTED}); measure again")
+    held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
+    best = max(held, key=_load, default=None)
+    halted = [step for step in steps if _had_to_stop(stopped) and step.reason == CUT_SHORT]
+    broke = [step for step in steps if step.valid and step.broken] + halted
+    above = min((s for s in broke if best is None or _load(s) > _load(best)), key=_load, default=None)
+    limiting = _limiting(above, stopped)
+    if best is None:
+        return Capacity(mode=MODE, limiting=limiting, reason=_why_none(steps, stopped))
+    return Capacity(
+        mode=MODE,
+        requests_per_second=_rate(best),
+        lower=_rate(best),
+        upper=_upper(best, above) if above else None,
+        output_tokens_per_second=best.output_tokens_per_second + (best.users.output_tokens_per_second or 0.0),
+        knee_concurrency=best.plan.concurrency if best.plan.arrivals is None else None,
+        limiting=limiting,
+        reason=_caveat(steps, broke, best, stopped),
+    )
+
+
+def load_words(plan: StepPlan) -> str:
+    """How much load a step is: "concurrency 8", or "12.5 requests/s"."""
+    return f"concurrency {plan.concurrency}" if plan.arrivals is None else f"{plan.arrivals.rate_rps:.4g} requests/s"
+
+
+def _had_to_stop(stopped: Stopped) -> bool:
+    return stopped.by == "guard" or stopped == Stopped("budget", OVER_OBJECTIVE)
+
+
+def _load(step: StepSummary) -> float:
+    """What rises from step to step."""
+    return step.plan.concurrency if step.plan.arrivals is None else step.plan.arrivals.rate_rps
+
+
+def _rate(step: StepSummary) -> float:
+    return step.throughput_rps + _users_rps(step)
+
+
+def _users_rps(step: StepSummary) -> float:
+    return step.users.requests_per_second or 0.0
+
+
+def _limiting(above: StepSummary | None, stopped: Stopped) -> str | None:
+    if above is not None and above.broken:
+        return above.broken[0]
+    if above is not None and stopped.reason == OVER_OBJECTIVE:
+        # Not judged, because it was cut short: the objective that fewest of its requests met.
+        latencies = {name: ratio for name, ratio in above.good_ratio.items() if name in ("ttft", "tpot")}
+        return min(latencies, key=lambda name: latencies[name], default="availability")
+    return stopped.reason if stopped.by == "guard" else None
+
+
+def _upper(best: StepSummary, above: StepSummary) -> float:
+    if above.plan.arrivals is not None:
+        # By chance fewer or more may have been sent than planned; of a step that was cut short that says little.
+        offered = max(above.offered_rps, _load(above)) if above.valid else _load(above)
+        return max(offered + (_users_rps(above) or _users_rps(best)), _rate(best))
+    if above.valid and _rate(above) >= _rate(best):
+        return _rate(above)
+    return best.throughput_rps * above.plan.concurrency / best.plan.concurrency + _users_rps(best)
+
+
+def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
+    """Why there is no knee, and what to do about it, in words."""
+    judged = min((step for step in steps if step.valid), key=_load, default=None)
+    if judged is not None and judged.broken:
+        which, broke = load_words(judged.plan), ", ".join(judged.broken)
+        lower = _voided([step for step in steps if _load(step) < _load(judged)], stopped)
+        return "; ".join([f"the lowest step judged, {which}, already broke {broke}: {_below(judged.plan)}", *lower])
+    if judged is not None:
+        return f"no request was answered at {load_words(judged.plan)}; `kneewatch check` says why"
+    if stopped.by == "guard":
+        return _guarded(steps, stopped.reason)
+    if _had_to_stop(stopped) and steps:
+        first = min(steps, key=_load)
+        return f"the first step was over an objective for as long as the budget allows: {_below(first.plan)}"
+    return "; ".join(_voided(steps, stopped)) or _ended(stopped)
+
+
+def _guarded(steps: Sequence[StepSummary], reason: str | None) -> str:
+    cut = min((step for step in steps if step.reason == CUT_SHORT), key=_load, default=None)
+    if cut is None:
+        cause = "try again when the server is calm" if reason in OVERLOAD else "`kneewatch check` says what fails"
+        when = "before a step could be judged" if steps else "before its first step"
+        return f"the guard stopped the run {when} ({reason}); {cause}"
+    where = "the first step" if len(steps) == 1 else f"the step at {load_words(cut.plan)}"
+    advice = _below(cut.plan) if reason in OVERLOAD else "that is no knee; look at the server's log, then measure again"
+    return f"the guard stopped {where} ({reason}): {advice}"
+
+
+def _below(plan: StepPlan) -> str:
+    if plan.arrivals is not None:
+        rates = ",".join(f"{plan.arrivals.rate_rps / by:.3g}" for by in (8, 4, 2))
+        return f"the knee is below {load_words(plan)}; begin lower, e.g. --rates {rates}"
+    concurrency = plan.concurrency
+    lower = [str(2**i) for i in range(concurrency.bit_length()) if 2**i < concurrency]
+    if not lower:
+        return "one request in flight is too much already; try again when the server is calm, or loosen the objective"
+    return f"the knee is below {concurrency} requests in flight; begin lower, e.g. --concurrency {','.join(lower)}"
+
+
+def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
+    """A sentence for each reason why some of these steps judged nothing."""
+    reasons = sorted({step.reason for step in steps if step.reason})
+    return [
+        _ended(stopped) if reason == CUT_SHORT else f"{VOID.get(reason, 'a step judged nothing')} ({reason})"
+        for reason in reasons
+    ]
+
+
+def _ended(stopped: Stopped) -> str:
+    why = f" ({stopped.reason})" if stopped.reason else ""
+    words = _BY_REASON.get(stopped.reason or "") or _ENDED.get(stopped.by, "no step was complete")
+    return f"{words}{why}"
+
+
+def _caveat(
+    steps: Sequence[StepSummary], broke: Sequence[StepSummary], best: StepSummary, stopped: Stopped
+) -> str | None:
+    """What a reader has to know about the figure, or None."""
+    below = [load_words(step.plan) for step in broke if _load(step) <= _load(best)]
+    if below:
+        return f"not monotone: {below[0]} broke an objective at or below the knee; measure again"
+    if broke:
+        return None
+    higher = [step for step in steps if _load(step) > _load(best)]
+    option = "--concurrency" if best.plan.arrivals is None else "--rates"
+    ended = [] if stopped.by == "done" else [_ended(stopped)]
+    advice = "; ".join(dict.fromkeys([*_voided(higher, stopped), *ended])) or f"raise {option} to find the knee"
+    return f"no step broke an objective: the capacity is at least this; {advice}"

@@ -1,0 +1,86 @@
+"""What a capacity holds for, as parts that can be compared and as one short digest. Pure.
+
+In: a model's name and a RunContext. Two figures with the same fingerprint may be compared; with another one a new
+baseline starts. Left out is what names a thing without changing it (the names of workload and objectives), and the
+window of the objectives, over which no capacity is judged.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+
+from probe.core.result import CapacityResult, RunContext
+from probe.core.shift import Figure
+
+_DIGITS = 12  # 48 bits: a number that fits into a sample of Prometheus without loss
+_NO_END = ("interrupt", "error")
+_LEFT_OUT = ("workload.name", "objectives.name", "objectives.window_s")
+
+
+def parts(model: str, context: RunContext) -> dict[str, str]:
+    """Each part by its name, such as "version" or "workload.prompt_tokens"; what is not set or not seen is absent."""
+    whole = {
+        "model": model,
+        "engine": context.engine,
+        "version": context.version,
+        "gpu": context.gpu,
+        "flags": context.flags,
+        "workload": context.workload,
+        "objectives": context.objectives,
+    }
+    return {name: text for name, text in _flat("", whole) if name not in _LEFT_OUT}
+
+
+def fingerprint(model: str, context: RunContext) -> str:
+    """Twelve hexadecimal digits, the same for the same parts in every process and version."""
+    text = json.dumps(parts(model, context), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def alike(one: CapacityResult, other: CapacityResult) -> bool:
+    """Whether both are about the same, so that their capacities may be compared."""
+    return fingerprint(one.model, one.context) == fingerprint(other.model, other.context)
+
+
+def as_number(digest: str) -> float:
+    """The fingerprint as the value of a series."""
+    return float(int(digest, 16))
+
+
+def from_number(value: float) -> str:
+    """The fingerprint that a series has the value of. Raises ValueError where it can be none."""
+    if not (0 <= value < 16**_DIGITS and value == int(value)):
+        raise ValueError(f"{value} is no fingerprint")
+    return f"{int(value):0{_DIGITS}x}"
+
+
+def figure(result: CapacityResult) -> Figure | None:
+    """The capacity of a result as one figure of its target's history.
+
+    None where the run found none, or where it was interrupted or broke: how far it had come says nothing of the server.
+    """
+    capacity = result.capacity
+    if capacity.requests_per_second is None or result.stopped.by in _NO_END:
+        return None
+    return Figure(
+        at_s=result.started.timestamp(),
+        requests_per_second=capacity.requests_per_second,
+        lower=capacity.lower,
+        upper=capacity.upper,
+        mode=capacity.mode,
+        fingerprint=fingerprint(result.model, result.context),
+        confirms=result.confirms is not None,
+    )
+
+
+def _flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
+    """Leaves as text that does not depend on whether they have been through JSON."""
+    if value is None:
+        return
+    if isinstance(value, Mapping):
+        for key in value:
+            yield from _flat(f"{prefix}.{key}" if prefix else str(key), value[key])
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield prefix, f"{value:.12g}"
+    else:
+        yield prefix, str(value)

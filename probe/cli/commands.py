@@ -1,0 +1,224 @@
+"""What the commands do with a server: one canary round, one ramp. No parsing and no printing."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import urlsplit
+
+from probe.capacity.run.locks import LOST_LEASE
+from probe.capacity.run.plan import Steps, context_of, course, firing_pages, hints_of, preflight, ramp_job
+from probe.capacity.run.runner import Budget, Ramp
+from probe.client.client import Client
+from probe.client.endpoint import Endpoint
+from probe.config.models import Config, TargetConfig
+from probe.core.clock import Clock
+from probe.core.errors import ConfigError, LockError, TargetError
+from probe.core.request import Outcome, RequestRecord
+from probe.core.result import CapacityResult, Doing
+from probe.core.snapshot import ServerSnapshot
+from probe.core.step import StepSummary
+from probe.core.workload import requests
+from probe.load.backends import workers_of
+from probe.load.worker_pool import Source, Workers
+from probe.monitor.canary import Canary
+from probe.monitor.forecast_buffer import Forecaster, forecast_result
+from probe.monitor.gpu_readers import GpuReaders
+from probe.monitor.wiring import endpoint, engine_of, lock, workload
+from probe.observe.guard import GuardLimits
+from probe.scrape.scraper import Scraper
+
+# How often the server is read for a forecast.
+_WATCH_EVERY_S = 1.0
+# Of a longer history Prometheus would be asked in steps of more than a minute, over which a load is no load any more.
+_LONGEST_HISTORY_S = 86_400.0
+# Outcomes that mean the question was wrong, not the server slow: the command could not measure.
+_COULD_NOT_ASK = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST)
+
+
+@dataclass(frozen=True, slots=True)
+class RampRequest:
+    """A ramp as asked for on the command line."""
+
+    steps: Steps
+    workload: str
+    budget: Budget
+    guarded: bool
+    seed: int
+    workers: int | None = None  # None: as the cores allow
+
+
+async def check_target(config: Config, target: TargetConfig, clock: Clock) -> RequestRecord:
+    """One canary round. Raises TargetError where the target cannot be asked at all, ConfigError where it may not be."""
+    _may_ask(target)
+    async with Client(endpoint(target), clock, target.canary.timeout) as client:
+        model = await client.resolve_model(target.model)
+        load = workload(target.canary.workload, config.workload(target.canary.workload))
+        objectives = config.objectives_of(target)
+        record = await Canary(target.name, model, client, requests(load), objectives=objectives, clock=clock).run_once()
+    if record.outcome is Outcome.CLIENT_BOUND:
+        raise TargetError(f"{target.base_url}: {record.detail}; run it on a quieter machine", record.outcome)
+    if record.outcome in _COULD_NOT_ASK:
+        raise TargetError(f"{target.base_url}: {record.detail}; mend base_url, model, key or workload", record.outcome)
+    return record
+
+
+async def ramp_target(
+    config: Config,
+    target: TargetConfig,
+    asked: RampRequest,
+    clock: Clock,
+    on_step: Callable[[StepSummary], None],
+    *,
+    on_doing: Callable[[Doing], None] = lambda _: None,
+    on_lost: Callable[[LockError], None] = lambda _: None,
+) -> CapacityResult:
+    """A capacity run, now. Ctrl-C, and the loss of the server's Lease, stop the load at once and still give the result;
+    `on_lost` is then told how it was lost.
+
+    Raises TargetError where the target cannot be asked, or where the guard forbids the start; LockError where
+    somebody else loads it, or where the Lease was lost before there was a run; ConfigError where it may not be asked.
+    """
+    _may_ask(target)
+    where = endpoint(target)
+    scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
+    async with AsyncExitStack() as held:
+        held.push_async_callback(scraper.close)
+        readers = GpuReaders(clock)
+        held.push_async_callback(readers.close)
+        async with Client(where, clock, target.canary.timeout) as client:
+            model = await client.resolve_model(target.model)
+        measured: list[CapacityResult] = []  # until the lock was lost
+        try:
+            async with AsyncExitStack() as locked:
+                await locked.enter_async_context(lock(config, target, clock))
+                server = await _may_load(config, target, scraper, guarded=asked.guarded)
+                load = workload(asked.workload, config.workload(asked.workload))
+                job = ramp_job(
+                    target=target.name,
+                    model=model,
+                    server=server,
+                    workload=load,
+                    objectives=config.objectives_of(target),
+                    budget=asked.budget,
+                    guarded=asked.guarded,
+                    gpu=target.capacity.server.gpu,
+                )
+                source = Source(where, model, load, target.canary.timeout, asked.seed)
+                way = await locked.enter_async_context(course(asked.steps, load, job.objectives, guarded=asked.guarded))
+                workers = workers_of(config.load, source, asked.steps.streams, clock, asked.workers)
+                run = Ramp(
+                    job,
+                    way,
+                    workers,
+                    scraper.read,
+                    clock,
+                    on_step=on_step,
+                    on_doing=on_doing,
+                    read_gpus=readers.reader(target.gpu),
+                )
+                return await _run(run, workers, measured.append)
+        except LockError as error:
+            if not measured:
+                raise
+            on_lost(error)
+            return measured[0]
+
+
+async def _run(run: Ramp, workers: Workers, cut: Callable[[CapacityResult], None]) -> CapacityResult:
+    """Its result; where we are cancelled, `cut` is told what was measured until then, when its load is gone."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))
+    try:
+        async with AsyncExitStack() as held:
+            if not await run.before_stop(held.enter_async_context(workers)):
+                return await run.result()
+            return await run.run()
+    except asyncio.CancelledError:
+        run.stop("interrupt", LOST_LEASE)  # a signal only stops the run: what cancels us is the lock
+        cut(await run.result())
+        raise
+
+
+async def forecast_target(
+    config: Config,
+    target: TargetConfig,
+    clock: Clock,
+    *,
+    watch_s: float,
+    history_s: float | None = None,
+    on_doing: Callable[[Doing], None] = lambda _: None,
+) -> CapacityResult:
+    """A forecast, now: from `watch_s` of live metrics, or from the last `history_s` that Prometheus remembers.
+
+    Raises TargetError where the target or Prometheus cannot be asked, ConfigError where there is no Prometheus.
+    """
+    where, name = endpoint(target), target.capacity.workload or target.canary.workload
+    load, objectives = workload(name, config.workload(name)), config.objectives_of(target)
+    forecaster = Forecaster(load, objectives, hints_of(target.capacity))
+    async with AsyncExitStack() as held:
+        scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
+        held.push_async_callback(scraper.close)
+        server = await scraper.read()
+        model = await _model(target, where, clock, server)
+        if history_s is not None:
+            on_doing(Doing("asking Prometheus"))
+            for reading in await _history(config, target, clock, history_s):
+                forecaster.read(reading)
+        ends = clock.monotonic_ns() + int(watch_s * 1e9)
+        if history_s is None:
+            on_doing(Doing("watching live traffic", watch_s))
+        while history_s is None and clock.monotonic_ns() < ends:
+            with suppress(TargetError):
+                forecaster.read(await scraper.read())
+            await asyncio.sleep(_WATCH_EVERY_S)
+        on_doing(Doing("thinking"))
+        found = await forecaster.forecast()
+    context = context_of(server, load, objectives, target.capacity.server.gpu)
+    return forecast_result(target.name, model, context, found, clock.wall_s())
+
+
+def _may_ask(target: TargetConfig) -> None:
+    if target.passive:
+        raise ConfigError(
+            f"{target.name}: passive is true, and no request is sent to it; take that out, or ask another"
+        )
+
+
+async def _model(target: TargetConfig, where: Endpoint, clock: Clock, server: ServerSnapshot) -> str:
+    """Which one is served. A passive target is not asked: its metrics may say it."""
+    if target.passive:
+        return next(iter(server.models), target.model)
+    async with Client(where, clock, target.canary.timeout) as client:
+        return await client.resolve_model(target.model)
+
+
+async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: float) -> list[ServerSnapshot]:
+    if seconds > _LONGEST_HISTORY_S:
+        raise ConfigError("--history: expected at most 24h; leave out what is longer ago")
+    if config.prometheus is None:
+        raise ConfigError("--history: needs prometheus.url in the configuration; add it, or leave --history out")
+    from probe.prometheus.queries import Prometheus
+
+    matchers = target.capacity.history or f'instance="{urlsplit(target.metrics_url or target.base_url).netloc}"'
+    found = await Prometheus(config.prometheus.url).server_history(matchers, clock.wall_s(), seconds)
+    if not found:
+        raise TargetError(
+            f"{config.prometheus.url}: no vLLM series with {matchers}; name their labels in capacity.history",
+            Outcome.NOT_FOUND,
+        )
+    return found
+
+
+async def _may_load(config: Config, target: TargetConfig, scraper: Scraper, *, guarded: bool) -> ServerSnapshot | None:
+    verdict, server = await preflight(scraper.read, GuardLimits(), firing_pages(config, target.name))
+    if guarded and not verdict.go:
+        raise TargetError(
+            f"{target.base_url}: no load was sent, {verdict.reason}: {verdict.detail}; try again when the server is"
+            " calm, or pass --no-guard if nobody else uses it",
+            Outcome.REJECTED,
+        )
+    return server

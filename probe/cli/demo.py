@@ -1,0 +1,147 @@
+"""Everything at once, without a GPU: the stand-in server in a process of its own, and the monitor watching it."""
+
+import asyncio
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from probe.config.models import Config, config_from
+from probe.core import objectives as slo
+from probe.core.clock import SystemClock
+from probe.core.errors import TargetError
+from probe.core.request import Outcome
+from probe.monitor.app import App
+from probe.report.result_words import result_words
+from probe.report.steps import PIPED_WIDTH, step_rows
+from probe.report.terminal import live_summary
+from probe.report.words import number, percent
+from probe.runtime.logs import configure_logs
+
+_TARGET = "demo"
+_MODEL = "stand-in-8b"
+_START_S = 15.0
+# Early enough for a run to end within the shortest demo, late enough for a few canaries to be seen before.
+_FIRST_RUN_S = 6.0
+_LINE_S = 5.0
+
+
+async def run_demo(seconds: float, port: int) -> None:
+    """Runs for `seconds`, prints a live summary, then what was found. Raises KneewatchError."""
+    configure_logs(quiet=True)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "probe", "sim", "--port", "0", "--profile", "llama-8b", "--model", _MODEL,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        url = await _address(server)
+        console.print(f"A stand-in for a vLLM server (made-up timings, no GPU) runs on {url}")
+        with tempfile.TemporaryDirectory(prefix="kneewatch-demo-") as directory:
+            app = App(_config(url, port, Path(directory), seconds), SystemClock())
+            await _watch(app, seconds, console)
+    finally:
+        with suppress(ProcessLookupError):
+            server.terminate()
+        await server.wait()
+
+
+async def _address(server: asyncio.subprocess.Process) -> str:
+    """The address in the first line the server prints."""
+    assert server.stdout is not None  # noqa: S101 - it was asked for above
+    try:
+        line = await asyncio.wait_for(server.stdout.readline(), _START_S)
+    except TimeoutError:
+        line = b""
+    if b"http://" not in line:
+        raise TargetError("the stand-in server did not start; run `kneewatch sim` to see why", Outcome.UNREACHABLE)
+    return line.decode().split()[-1]
+
+
+def _config(url: str, port: int, directory: Path, seconds: float) -> Config:
+    step_s = min(max((seconds - _FIRST_RUN_S) / 10, 2.0), 6.0)
+    raw = {
+        "listen": f"127.0.0.1:{port}",
+        "store": {"path": str(directory / "kneewatch.db")},
+        "objectives": {
+            "chat": {
+                "availability": 0.999,
+                "ttft": {"ratio": 0.95, "within": "500ms"},
+                "tpot": {"ratio": 0.95, "within": "50ms"},
+            }
+        },
+        "workloads": {
+            "short-chat": {"prompt_tokens": 256, "output_tokens": 64},
+            "canary": {"prompt_tokens": 128, "output_tokens": 32},
+        },
+        "targets": [
+            {
+                "name": _TARGET,
+                "base_url": url,
+                "scrape": "1s",
+                "objectives": "chat",
+                "canary": {"every": "3s", "workload": "canary"},
+                "capacity": {
+                    "mode": "verify",
+                    "schedule": {"cron": "0 4 * * *"},
+                    "workload": "short-chat",
+                    "concurrency": [4, 8, 16, 32],
+                    "step": f"{step_s:.0f}s",
+                },
+            }
+        ],
+    }
+    return config_from(raw, "the demo's configuration")
+
+
+async def _watch(app: App, seconds: float, console: Console) -> None:
+    stop = asyncio.Event()
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    monitor = asyncio.create_task(app.run(stop, address.set_result))
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not address.done():
+            address.set_exception(task.exception() or RuntimeError("the monitor ended before it listened"))
+
+    monitor.add_done_callback(ended)
+    url = await address
+    try:
+        console.print(f"status page  {url}/\nmetrics      {url}/metrics")
+        console.print(f"The nightly capacity run is brought forward; the demo ends by itself after {seconds:g} s.\n")
+        app.measure_capacity_in(_TARGET, _FIRST_RUN_S)
+        await _show(app, seconds, console, monitor)
+    finally:
+        stop.set()
+        await monitor
+    console.print(live_summary(app.statuses(), time.time()))
+    result = app.watches[_TARGET].last_result
+    if result is not None:
+        console.print("The capacity run, closed loop, 256 prompt and 64 output tokens:")
+        console.print(step_rows(result.steps, console.width))
+        console.print(result_words(result), markup=False)
+
+
+async def _show(app: App, seconds: float, console: Console, monitor: asyncio.Task[None]) -> None:
+    """Redraws the summary on a terminal; elsewhere prints a line now and then."""
+    loop = asyncio.get_running_loop()
+    end, line_due = loop.time() + seconds, 0.0
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while loop.time() < end and not monitor.done():
+            if console.is_terminal:
+                live.update(live_summary(app.statuses(), time.time()), refresh=True)
+            elif loop.time() >= line_due:
+                line_due = loop.time() + _LINE_S
+                console.print(_line(app, end - loop.time()))
+            await asyncio.sleep(0.5)
+
+
+def _line(app: App, left_s: float) -> str:
+    status = app.statuses()[0]
+    good = percent(slo.good_ratio(status.recent, status.objectives).get(slo.ALL))
+    capacity = status.capacity.capacity.requests_per_second if status.capacity else None
+    found = f", capacity {number(capacity)} req/s" if capacity else f", capacity run: {status.capacity_state or 'due'}"
+    return f"{left_s:3.0f} s left: {len(status.recent)} canaries, {good} within every objective{found}"

@@ -1,0 +1,258 @@
+"""Command-line options to what they stand for. Every ConfigError names the option it is about.
+
+In: options as they were written, None where they were left out. Out: a checked configuration, target, list of
+steps, workload or file.
+"""
+
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from probe.config.models import DEFAULT_OBJECTIVES, CapacityConfig, Config, TargetConfig, load_config, only_located
+from probe.core.durations import parse_duration
+from probe.core.errors import ConfigError
+from probe.core.text import one_line
+from probe.monitor.target_set import Shard
+
+if TYPE_CHECKING:
+    from probe.capacity.run.plan import Steps
+
+_MAX_CONCURRENCY = 1024
+_MAX_RATE = 10_000.0
+# Where an option's value lies in the configuration that is made of it, and what is expected where the
+# configuration's own words would not fit.
+_OPTION_AT: Mapping[tuple[str | int, ...], str] = {
+    ("targets", 0, "target", "base_url"): "--base-url",
+    ("targets", 0, "target", "model"): "--model",
+    ("workloads", "default", "api"): "--api",
+    ("workloads", "default", "prompt_tokens", "plain"): "--prompt-tokens",
+    ("workloads", "default", "output_tokens", "plain"): "--output-tokens",
+    ("objectives", "default", "ttft", "within"): "--ttft",
+    ("objectives", "default", "tpot", "within"): "--tpot",
+    ("objectives", "default", "ttft", "ratio"): "--ratio",
+    ("objectives", "default", "tpot", "ratio"): "--ratio",
+}
+_EXPECTED = {
+    "--model": "expected a model's name of at most 256 characters",
+    "--api": "expected completions or chat",
+    "--prompt-tokens": "expected a whole number from 1 to 1000000",
+    "--output-tokens": "expected a whole number from 1 to 1000000",
+    "--ratio": "expected a number between 0 and 1, such as 0.95",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What describes a server given by --base-url. A configuration says all of this itself."""
+
+    model: str | None = None
+    api_key_file: Path | None = None
+    api: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    ttft: str | None = None
+    tpot: str | None = None
+    ratio: str | None = None
+
+    def given(self) -> list[str]:
+        """The options that were given, by their names."""
+        return [f"--{name.replace('_', '-')}" for name, value in asdict(self).items() if value is not None]
+
+
+def configuration(file: Path | None, base_url: str | None, server: ServerOptions) -> Config:
+    """The configuration file's, or one made of --base-url and its companions. Raises ConfigError."""
+    if file is not None and base_url is None:
+        if given := server.given():
+            raise ConfigError(
+                "\n".join(f"{name}: goes with --base-url only; with -c set it in the configuration" for name in given)
+            )
+        return load_config(file)
+    if file is None and base_url is not None:
+        return _one_server(base_url, server)
+    raise ConfigError("expected either -c FILE or --base-url URL; give one of them")
+
+
+def located(config: Config) -> list[TargetConfig]:
+    """The targets that a command can ask: those with an address that are not passive. Raises ConfigError for none."""
+    found = [target for target in config.servers if not target.passive]
+    if not found:
+        raise ConfigError("the configuration has no target with an address that may be asked; name one with --base-url")
+    return found
+
+
+def shard_of(index: int | None, total: int) -> Shard | None:
+    """Which share of the targets is ours; None: all of them. Raises ConfigError."""
+    if total == 1:
+        if index:
+            raise ConfigError(f"--shard {index}: there is one shard, 0; give --total-shards, or leave it out")
+        return None
+    if index is None:
+        # A StatefulSet's pods are called kneewatch-0, kneewatch-1, ...
+        host = socket.gethostname()
+        ordinal = re.search(r"-([0-9]{1,4})$", host)
+        if ordinal is None:
+            raise ConfigError(f"--total-shards {total}: the host's name, {host}, ends in no number; add --shard")
+        index = int(ordinal[1])
+    if index >= total:
+        raise ConfigError(f"--shard {index}: of {total} shards the last one is {total - 1}; make --total-shards larger")
+    return Shard(index, total)
+
+
+def one_target(config: Config, name: str | None) -> TargetConfig:
+    """The target of that name; without a name the only one. Raises ConfigError."""
+    if name is not None:
+        return config.target(name)
+    if len(config.targets) > 1:
+        names = ", ".join(target.name for target in config.targets)
+        raise ConfigError(f"--target: the configuration has several targets; expected one of {names}")
+    return only_located(config.targets[0])
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """Which steps a ramp takes, as far as that was written."""
+
+    concurrency: str | None = None
+    rates: str | None = None
+    step_seconds: float | None = None
+    requests_per_step: int | None = None
+    observe: float | None = None
+
+
+def steps(options: StepOptions, capacity: CapacityConfig) -> "Steps":
+    """What the options say, and else the configuration; an option that would change nothing is an error.
+
+    Raises ConfigError.
+    """
+    from probe.capacity.run.plan import steps_of
+
+    if options.concurrency is not None and options.rates is not None:
+        raise ConfigError("--concurrency, --rates: steps are of one kind or of the other; leave one of them out")
+    said = steps_of(capacity)
+    if options.concurrency is not None:
+        said = replace(said, concurrency=concurrency_steps(options.concurrency), rates=None)
+    if options.rates is not None:
+        said = replace(said, concurrency=None, rates=rate_steps(options.rates))
+    searched = said.concurrency is None and said.rates is None
+    for name, value in (("--step-seconds", options.step_seconds), ("--requests-per-step", options.requests_per_step)):
+        if searched and value is not None:
+            raise ConfigError(
+                f"{name}: goes with --concurrency or --rates; the search decides by itself how long a step lasts"
+            )
+    if not searched and options.observe is not None:
+        raise ConfigError("--observe: goes with the search only, and not with steps that are given; leave it out")
+    return replace(
+        said,
+        seconds=said.seconds if options.step_seconds is None else options.step_seconds,
+        requests=options.requests_per_step,
+        observe_s=said.observe_s if options.observe is None else options.observe,
+    )
+
+
+def concurrency_steps(text: str) -> tuple[int, ...]:
+    """The steps of a ramp. Raises ConfigError."""
+    try:
+        steps = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        steps = ()
+    if not steps or min(steps) < 1 or max(steps) > _MAX_CONCURRENCY or list(steps) != sorted(set(steps)):
+        raise ConfigError(f"--concurrency {text}: expected rising whole numbers from 1 to 1024, such as 1,2,4,8,16")
+    return steps
+
+
+def rate_steps(text: str) -> tuple[float, ...]:
+    """The rates of a ramp, in requests/s. Raises ConfigError."""
+    try:
+        rates = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        rates = ()
+    if not rates or not all(0 < rate <= _MAX_RATE for rate in rates) or list(rates) != sorted(set(rates)):
+        raise ConfigError(
+            f"--rates {one_line(text)}: expected rising numbers above 0 and at most 10000, such as 0.5,1,2"
+        )
+    return rates
+
+
+def share(text: str, option: str) -> float:
+    """A part of the whole, from 5% or 0.05. Raises ConfigError."""
+    try:
+        value = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise ConfigError(f"{option} {one_line(text)}: expected a share from 0% to below 100%, such as 5%")
+    return value
+
+
+def duration_of(text: str, option: str) -> float:
+    """Seconds, from 6h or 30m. Raises ConfigError."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {one_line(text)}: {error}") from None
+
+
+def check_writable(file: Path | None, option: str = "--json") -> None:
+    """Before minutes of load, whether the result can be kept. Raises ConfigError."""
+    if file is None:
+        return
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {file}: cannot be written ({error.strerror}); give a file in a directory that exists"
+        ) from None
+
+
+def _one_server(base_url: str, server: ServerOptions) -> Config:
+    default = DEFAULT_OBJECTIVES.model_dump(mode="json")
+    target = {"name": "target", "base_url": base_url, "model": server.model, "api_key_file": server.api_key_file}
+    workload = {
+        "api": server.api,
+        "prompt_tokens": server.prompt_tokens,
+        "output_tokens": server.output_tokens,
+    }
+    objectives = {
+        name: _set({"within": within, "ratio": server.ratio}, default[name])
+        for name, within in (("ttft", server.ttft), ("tpot", server.tpot))
+    }
+    if server.api_key_file is not None:
+        _check_readable("--api-key-file", server.api_key_file)
+    try:
+        return Config.model_validate(
+            {"targets": [_set(target)], "workloads": {"default": _set(workload)}, "objectives": {"default": objectives}}
+        )
+    except ValidationError as error:
+        raise ConfigError("\n".join(dict.fromkeys(_problems(error)))) from None
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    """A line for each problem; --ratio stands in two places, so the same line may come twice."""
+    for item in error.errors(include_url=False):
+        if item["type"] == "too_short":
+            continue  # pydantic's echo of a problem in the only target
+        option = _OPTION_AT.get(item["loc"])
+        said = str(item.get("ctx", {}).get("error", item["msg"])).partition(", got ")[0]
+        if option is None:
+            yield f"--base-url and the other options: {said}"
+            continue
+        # An address may hold a password.
+        written = "(hidden)" if "@" in str(item["input"]) else one_line(str(item["input"]))
+        yield f"{option} {written}: {_EXPECTED.get(option, said)}"
+
+
+def _set(values: Mapping[str, object], defaults: Mapping[str, object] | None = None) -> dict[str, object]:
+    """The values that were given, over the defaults."""
+    return {**(defaults or {}), **{key: value for key, value in values.items() if value is not None}}
+
+
+def _check_readable(option: str, file: Path) -> None:
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"{option} {file}: cannot be read ({error.strerror}); create it, or mend the path") from None

@@ -1,0 +1,249 @@
+"""The client of one OpenAI-compatible server: prepares requests, carries exchanges out, asks for the models.
+
+While a stream arrives, bytes are stamped and kept; answer.py and stream.py read them afterwards. Whatever the
+server does becomes an Outcome: nothing is raised but cancellation, which closes the connection at once (vLLM then
+drops the request).
+"""
+
+import asyncio
+import json
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import msgspec
+
+from probe import __version__
+from probe.client.endpoint import Endpoint
+from probe.client.exchange import Ended, Exchange, Prepared
+from probe.client.loop_lateness import Turns
+from probe.client.response_buffer import Received
+from probe.client.transport import Transport, wire
+from probe.core.clock import Clock
+from probe.core.errors import TargetError
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.text import one_line
+
+_MAX_STREAM_BYTES = 64 * 1024 * 1024
+_MAX_ERROR_BYTES = 64 * 1024
+_MAX_NAME = 256
+_MODELS_S = 10.0
+# A mounted key that has been rotated is used after so long at most; reading the file for every request costs more
+# than sending it.
+_KEY_NS = 1_000_000_000
+_PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
+# What an exchange may raise: httpx's own errors, and those it lets through from sockets, TLS, text
+# decoding and the event loop.
+NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
+_OK = 200
+
+
+class Client:
+    """The connections to one target."""
+
+    def __init__(
+        self, endpoint: Endpoint, clock: Clock, timeout_s: float, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._transport = transport or endpoint.transport()
+        self._urls: dict[str, httpx.URL] = {}
+        self._headers: tuple[int, dict[str, str]] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes every connection; what is in flight fails."""
+        await self._transport.aclose()
+
+    @property
+    def turns(self) -> Turns:
+        """How late the event loop is in serving what arrives."""
+        return self._transport.turns if isinstance(self._transport, Transport) else Turns()
+
+    async def connect_ahead(self, count: int) -> None:
+        """Opens connections, so that the first requests of a step do not have to."""
+        if isinstance(self._transport, Transport):
+            await self._transport.connect_ahead(httpx.URL(self._endpoint.base_url), count, self._endpoint.connect_s)
+
+    async def models(self) -> list[str]:
+        """The names the server answers to, its own order. Raises TargetError, one line with the mend."""
+        url = f"{self._endpoint.base_url}/v1/models"
+        asked = self._exchange("GET", "/v1/models", b"")
+        if not isinstance(asked, Exchange):
+            outcome, detail = asked
+            raise TargetError(f"{url}: {one_line(detail or '')}; {_MENDS.get(outcome, _CHECK_URL)}", outcome)
+        ended = await self._carry_out(asked, min(self._timeout_s, _MODELS_S))
+        if asked.received.status != _OK or ended is not None:
+            outcome, detail = ended or asked.refusal()
+            raise TargetError(
+                f"{url}: {asked.safe(detail or outcome.value)}; {_MENDS.get(outcome, _CHECK_URL)}", outcome
+            )
+        try:
+            served = [model["id"] for model in json.loads(asked.hide(asked.received.body))["data"]]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise TargetError(
+                f"{url}: the answer is not a list of models; expected an OpenAI-compatible server, check base_url",
+                Outcome.NOT_FOUND,
+            ) from None
+        usable = [name for name in served if _is_name(name)]
+        if served and not usable:
+            raise TargetError(
+                f"{url}: none of the models listed has a name to ask for; check base_url", Outcome.NOT_FOUND
+            )
+        return usable
+
+    async def resolve_model(self, wanted: str) -> str:
+        """The model to ask for: `wanted`, or the first one served for "auto". Raises TargetError."""
+        served = await self.models()
+        if wanted == "auto" and served:
+            return served[0]
+        if wanted in served:
+            return wanted
+        names = one_line(", ".join(served[:8])) or "no model"
+        raise TargetError(
+            f"{self._endpoint.base_url}: the model {wanted!r} is not served; expected one of: {names}; mend `model`",
+            Outcome.NOT_FOUND,
+        )
+
+    def prepare(self, spec: RequestSpec, model: str, traffic: Traffic) -> Prepared:
+        """Makes a request ready, so that when it is due it only has to be sent."""
+        made = self._exchange("POST", _PATHS[spec.api], msgspec.json.encode(_body(spec, model)))
+        return Prepared(
+            target=self._endpoint.target,
+            model=model,
+            traffic=traffic,
+            spec=spec.without_prompt(),
+            clock=self._clock,
+            exchange=made if isinstance(made, Exchange) else None,
+            refused=None if isinstance(made, Exchange) else made,
+            carry_out=self._carry_out,
+        )
+
+    async def send(self, spec: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
+        """Sends one request and records what happened. Raises nothing but CancelledError."""
+        answer = await self.prepare(spec, model, traffic).send(scheduled_ns)
+        return answer.record()
+
+    def _exchange(self, method: str, path: str, body: bytes) -> Exchange | Ended:
+        """A request with its headers; or why it cannot be made."""
+        try:
+            headers = self._request_headers(path)
+            secret = headers.get("authorization", "").removeprefix("Bearer ").encode()
+        except (OSError, ValueError) as error:
+            return Outcome.UNAUTHORIZED, str(error)
+        received = Received(_MAX_STREAM_BYTES, _MAX_ERROR_BYTES)
+        try:
+            if path not in self._urls:
+                self._urls[path] = httpx.URL(f"{self._endpoint.base_url}{path}")
+            request = httpx.Request(
+                method,
+                self._urls[path],
+                headers=headers,
+                content=body,
+                extensions={"received": received, "timeout": self._endpoint.timeouts(self._timeout_s)},
+            )
+            if isinstance(self._transport, Transport):
+                request.extensions["wire"] = wire(request)
+        except NETWORK_ERRORS as error:
+            return Outcome.UNREACHABLE, f"cannot be reached ({one_line(str(error))})"
+        return Exchange(request, received, secret)
+
+    def _request_headers(self, path: str) -> dict[str, str]:
+        now = self._clock.monotonic_ns()
+        if self._headers is None or now - self._headers[0] > _KEY_NS:
+            self._headers = None
+            key = self._endpoint.headers(f"{self._endpoint.base_url}{path}")
+            # Compression would hold events back to pack them together.
+            self._headers = now, {**_HEADERS, **key}
+        return self._headers[1]
+
+    async def _carry_out(self, exchange: Exchange, timeout_s: float | None = None) -> Ended | None:
+        """Sends and receives; None, or how it failed. A refusal that breaks off is still a refusal."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                response = await self._transport.handle_async_request(exchange.request)
+                if exchange.received.status is None:
+                    await _receive(response, exchange.received, self._clock)
+            if exchange.received.cut and exchange.received.status == _OK:
+                return Outcome.BROKEN_STREAM, f"the answer broke off: more than {_MAX_STREAM_BYTES} bytes of answer"
+        except NETWORK_ERRORS as error:
+            if exchange.received.status in (None, _OK):
+                return _failure(error, exchange, limit_s)
+        return None
+
+
+async def _receive(response: httpx.Response, received: Received, clock: Clock) -> None:
+    """Fills `received` from a transport that is not ours: it stamps when it is told, and knows no bound."""
+    try:
+        received.status = response.status_code
+        received.headers = [(name.lower(), value) for name, value in response.headers.raw]
+        async for data in response.aiter_raw():
+            now_ns = clock.monotonic_ns()
+            if not received.add(now_ns, now_ns, data):
+                return
+        received.complete = True
+    finally:
+        await response.aclose()
+
+
+def _failure(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
+    """The outcome of an exchange that did not come to its end."""
+    received, words = exchange.received, str(error) or type(error).__name__
+    if isinstance(error, TimeoutError | httpx.TimeoutException):
+        if isinstance(error, httpx.ConnectTimeout):
+            return Outcome.TIMEOUT, "no connection in time"
+        if isinstance(error, httpx.ReadTimeout) and str(error):
+            return Outcome.TIMEOUT, exchange.safe(str(error))
+        got = f"{len(received.reads)} reads of an answer" if received.reads else "no answer"
+        return Outcome.TIMEOUT, f"{got} within {timeout_s:g} s"
+    if received.status is not None:
+        return Outcome.BROKEN_STREAM, f"the answer broke off: {words}"
+    return Outcome.UNREACHABLE, f"cannot be reached ({exchange.safe(words)})"
+
+
+def _is_name(name: object) -> bool:
+    """Whether a served model's name can be a label, a line and a request."""
+    return isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable()
+
+
+_CHECK_URL = "check base_url and that the server is up"
+_MENDS = {
+    Outcome.UNAUTHORIZED: "set api_key_file to a file with a valid key",
+    Outcome.NOT_FOUND: "expected an OpenAI-compatible server, check base_url",
+    Outcome.REJECTED: "the server refuses load, try later",
+    Outcome.SERVER_ERROR: "look at the server's log",
+}
+
+
+_HEADERS = {
+    "accept": "*/*",
+    "accept-encoding": "identity",
+    "content-type": "application/json",
+    "user-agent": f"kneewatch/{__version__}",
+}
+
+
+def _body(spec: RequestSpec, model: str) -> dict[str, Any]:
+    """The request as vLLM's API takes it. `ignore_eos` makes the output length exact; the running usage
+    count tells how many tokens each event carries.
+    """
+    body: dict[str, Any] = {
+        "model": model,
+        "max_tokens": spec.output_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+    if spec.api is Api.COMPLETIONS:
+        return {**body, "prompt": spec.prompt}
+    return {**body, "messages": [{"role": "user", "content": spec.prompt}]}

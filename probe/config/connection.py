@@ -1,0 +1,90 @@
+"""How a target is reached: its `tls` and `connection` sections, and what is wrong with them together.
+
+A value that is wrong by itself is refused by config_values.py; here are files, contradictions, and what is not
+installed.
+"""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from probe.config.path_checks import (
+    authorities_problem,
+    client_certificate_problem,
+    credentials_problem,
+    socket_problem,
+)
+from probe.config.types import Duration, Proxy, Section, SocketPath, default_duration
+from probe.core.durations import format_duration
+
+
+class TlsConfig(Section):
+    """How the target's certificate is checked, and which one of ours it is shown."""
+
+    ca_file: Path | None = None
+    verify: bool = True
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+
+class ConnectionConfig(Section):
+    """Which way requests take, and how long each part of it may last."""
+
+    unix_socket: SocketPath | None = None
+    proxy: Proxy | None = None
+    proxy_auth_file: Path | None = None
+    http2: bool = False
+    connect_timeout: Duration = default_duration("5s")
+    first_byte_timeout: Duration | None = None
+    between_bytes_timeout: Duration | None = None
+
+    def limits(self) -> dict[str, float]:
+        """The limits that are set within a request, in seconds."""
+        limits = {"first_byte_timeout": self.first_byte_timeout, "between_bytes_timeout": self.between_bytes_timeout}
+        return {key: limit_s for key, limit_s in limits.items() if limit_s is not None}
+
+
+def connection_problems(
+    tls: TlsConfig,
+    connection: ConnectionConfig,
+    *,
+    base_url: str,
+    metrics_url: str | None,
+    timeout_s: float,
+    written: Callable[[str], str],
+) -> Iterator[str]:
+    """Lines that begin with the key's path below the target. `written` gives a key's value as the file has it."""
+    for key, words in (*_unusable_tls(tls), *_unusable_ways(connection)):
+        yield f"{key}: {written(key)} {words}"
+    if tls.key_file and not tls.cert_file:
+        yield "tls.key_file: there is no certificate that it belongs to; add cert_file"
+    if tls.cert_file and not any(url.startswith("https:") for url in (base_url, metrics_url or "")):
+        yield "tls.cert_file: it is shown in https alone, and base_url is http; write https, or leave it out"
+    if connection.unix_socket and connection.proxy:
+        yield "connection: unix_socket and proxy are both set; keep one"
+    if connection.proxy_auth_file and not connection.proxy:
+        yield "connection.proxy_auth_file: there is no proxy to send it to; add proxy"
+    if connection.http2 and not base_url.startswith("https:"):
+        yield "connection.http2: it is agreed on in TLS, and base_url is http; write https, or leave it out"
+    elif connection.http2 and importlib.util.find_spec("h2") is None:
+        yield "connection.http2: the package h2 is not installed; pip install 'kneewatch[http2]'"
+    for key, limit_s in connection.limits().items():
+        if limit_s > timeout_s:
+            yield (
+                f"connection.{key}: {written(f'connection.{key}')} is longer than canary.timeout,"
+                f" {format_duration(timeout_s)}, which ends a request anyway; make it shorter, or that one longer"
+            )
+
+
+def _unusable_tls(tls: TlsConfig) -> Iterator[tuple[str, str]]:
+    if tls.ca_file and (words := authorities_problem(tls.ca_file)):
+        yield "tls.ca_file", words
+    if tls.cert_file and (problem := client_certificate_problem(tls.cert_file, tls.key_file)):
+        yield f"tls.{problem[0]}", problem[1]
+
+
+def _unusable_ways(connection: ConnectionConfig) -> Iterator[tuple[str, str]]:
+    if connection.unix_socket and (words := socket_problem(connection.unix_socket)):
+        yield "connection.unix_socket", words
+    if connection.proxy_auth_file and (words := credentials_problem(connection.proxy_auth_file)):
+        yield "connection.proxy_auth_file", words

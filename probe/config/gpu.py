@@ -1,0 +1,35 @@
+"""How the GPUs under a target are read: its `gpu` section, and what is wrong with it."""
+
+import importlib.util
+from collections.abc import Iterator
+
+from probe.config.messages import did_you_mean
+from probe.config.types import Duration, Section, Url, default_duration
+from probe.gpu.fields import LABELS
+
+
+class GpuConfig(Section):
+    """dcgm-exporter's pages of the nodes that the target runs on, or the driver of this machine (NVML)."""
+
+    dcgm_urls: tuple[Url, ...] = ()
+    nvml: bool = False
+    labels: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
+    every: Duration = default_duration("15s")
+
+    @property
+    def is_read(self) -> bool:
+        return self.nvml or bool(self.dcgm_urls)
+
+
+def gpu_problems(gpu: GpuConfig) -> Iterator[str]:
+    """Lines that begin with the key's path below the target."""
+    if gpu.nvml and gpu.dcgm_urls:
+        yield "gpu: nvml and dcgm_urls are both set; keep one"
+    elif gpu.nvml and importlib.util.find_spec("pynvml") is None:
+        yield "gpu.nvml: the package nvidia-ml-py is not installed; pip install 'kneewatch[nvml]'"
+    elif not gpu.is_read and (gpu.labels or gpu.every != GpuConfig().every):
+        yield "gpu: nothing says where to read GPUs; add dcgm_urls, or nvml: true in a sidecar"
+    for name in gpu.labels:
+        if name not in LABELS:
+            hint = did_you_mean(name, LABELS)
+            yield f"gpu.labels: {name!r} is no label of a GPU{hint}; expected one of {', '.join(LABELS)}"

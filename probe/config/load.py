@@ -1,0 +1,46 @@
+"""Where step-up load is made: the `load` section, and what is wrong with it. Left out, it is this machine."""
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from probe.config.types import Duration, NotASwitch, Section, default_duration
+
+_AUTO = "auto"
+_ADDRESS = re.compile(r"(ray://)?([A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})")
+_MAX_PORT = 65535
+
+
+def _address(text: str) -> str:
+    found = _ADDRESS.fullmatch(text)
+    if text != _AUTO and (found is None or not 0 < int(found[4]) <= _MAX_PORT):
+        raise ValueError("expected HOST:PORT of a Ray cluster, ray://HOST:PORT, or auto for that of this machine")
+    return text
+
+
+RayAddress = Annotated[str, AfterValidator(_address)]
+# More than that no ramp keeps busy.
+WorkerCount = Annotated[int, NotASwitch, Field(ge=1, le=256)]
+
+
+class RayConfig(Section):
+    """A Ray cluster whose nodes make the load."""
+
+    address: RayAddress
+    workers: WorkerCount | None = None
+    start_timeout: Duration = default_duration("60s")
+
+
+class LoadConfig(Section):
+    """Where load workers run."""
+
+    ray: RayConfig | None = None
+
+
+def load_problems(load: LoadConfig | None) -> Iterator[str]:
+    """Lines that begin with the key's path."""
+    if load is not None and load.ray is not None and importlib.util.find_spec("ray") is None:
+        yield "load.ray: the package ray is not installed; pip install 'kneewatch[ray]'"

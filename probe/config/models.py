@@ -1,0 +1,498 @@
+"""The configuration: YAML in, frozen models out.
+
+`load_config(path)` is the way in. Unknown keys, wrong units, missing files and dangling names are
+one line each, with file, key path, what was expected and the mend. `${NAME}` in a value is replaced
+from the environment after the YAML is parsed, so a value can never change the structure, and
+messages show the text as written, so a value can never leak.
+"""
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urljoin
+
+import yaml
+from pydantic import Discriminator, Field, SecretStr, Tag, TypeAdapter, ValidationError, model_validator
+
+from probe.config.connection import ConnectionConfig, TlsConfig, connection_problems
+from probe.config.discovery import DiscoverConfig, ObjectName, discover_problems
+from probe.config.gpu import GpuConfig, gpu_problems
+from probe.config.load import LoadConfig, load_problems
+from probe.config.messages import describe, did_you_mean, shown
+from probe.config.path_checks import file_problem, folder_problem
+from probe.config.types import (
+    BaseUrl,
+    CanaryInterval,
+    Count,
+    Cron,
+    Duration,
+    EngineName,
+    ForecastInterval,
+    GpuName,
+    Listen,
+    MatcherText,
+    Name,
+    NotASwitch,
+    Parameters,
+    Positive,
+    Rates,
+    Ratio,
+    Section,
+    Steps,
+    SwitchedOff,
+    Timezone,
+    Tokens,
+    Url,
+    WindowText,
+    arm,
+    default_duration,
+)
+from probe.config.web import HostName, web_problems
+from probe.config.yaml_file import expand, read_yaml
+from probe.core.errors import ConfigError
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Api
+from probe.core.text import one_line
+
+
+def _kind(value: object) -> str:
+    """Whether an entry of `targets` says where a server is, or what finds some: errors then speak of that alone."""
+    finds = "discover" in value if isinstance(value, dict) else isinstance(value, TemplateConfig)
+    return "template" if finds else "target"
+
+
+class LatencyObjective(Section):
+    """`ratio` of requests within `within`."""
+
+    ratio: Ratio
+    within: Duration
+
+    def objective(self) -> Objective:
+        return Objective(ratio=self.ratio, within_s=self.within)
+
+
+class ObjectivesConfig(Section):
+    """What users were promised."""
+
+    window: Duration = default_duration("30d")
+    availability: Ratio | None = 0.999
+    ttft: LatencyObjective | None = None
+    tpot: LatencyObjective | None = None
+
+
+class Lognormal(Section):
+    """Lengths drawn from a log-normal distribution, cut at `max`."""
+
+    median: Tokens
+    sigma: Annotated[float, NotASwitch, Field(gt=0, le=3)]
+    max: Tokens
+
+    @model_validator(mode="after")
+    def _median_below_max(self) -> "Lognormal":
+        if self.median > self.max:
+            raise ValueError("expected a median of at most max")
+        return self
+
+
+class LognormalTokens(Section):
+    """The long form of a token count."""
+
+    lognormal: Lognormal
+
+
+class SharedPrefix(Section):
+    """The first tokens are the same in every prompt, so the server's prefix cache hits."""
+
+    shared_tokens: Tokens
+
+
+TokenCount = Annotated[Annotated[Tokens, Tag("plain")] | Annotated[LognormalTokens, Tag("mapping")], Discriminator(arm)]
+Prefix = Annotated[
+    Annotated[Literal["unique"], Tag("plain")] | Annotated[SharedPrefix, Tag("mapping")], Discriminator(arm)
+]
+
+
+class WorkloadConfig(Section):
+    """What one request looks like."""
+
+    api: Api = Api.COMPLETIONS
+    prompt_tokens: TokenCount = 256
+    output_tokens: TokenCount = 128
+    prefix: Prefix = "unique"
+
+
+class CanaryConfig(Section):
+    """A low-rate synthetic request.
+
+    `startup_grace`: for so long after our own start, failures before the first success are not counted. For a
+    sidecar, which starts minutes before its server has loaded its weights.
+    """
+
+    every: CanaryInterval = default_duration("15s")
+    workload: Name = "default"
+    timeout: Duration = default_duration("30s")
+    startup_grace: Duration | None = None
+
+
+class ScheduleConfig(Section):
+    """When scheduled load may start."""
+
+    cron: Cron = "0 4 * * *"
+    timezone: Timezone = "UTC"
+    windows: tuple[WindowText, ...] = ()
+
+
+class BudgetConfig(Section):
+    """What one capacity run may cost at most, and those of a day together."""
+
+    tokens_per_run: Count = 500_000
+    tokens_per_day: Count | None = None
+    seconds: Positive = 300.0
+    over_objective_seconds: Positive = 20.0
+
+    @property
+    def daily_tokens(self) -> int:
+        """As much as is written; else the night's run, and three more: to confirm it, or after it failed."""
+        return 4 * self.tokens_per_run if self.tokens_per_day is None else self.tokens_per_day
+
+
+class ServerLimitsConfig(Section):
+    """What the server was started with and runs on, as far as vLLM's metrics do not say it."""
+
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    gpu: GpuName | None = None
+    parameters: Parameters | None = None
+    weight_bits: Literal[4, 8, 16] = 16
+    gpus: Count = 1
+
+    @property
+    def lacking(self) -> str | None:
+        """What is said in vain, for want of another key."""
+        if self.parameters is None and (self.weight_bits, self.gpus) != (16, 1):
+            return "weight_bits and gpus say nothing without parameters; add them"
+        if self.parameters is not None and self.gpu is None:
+            return "parameters says nothing without gpu; add it"
+        return None
+
+
+class CapacityConfig(Section):
+    """How capacity is known. By default it is forecast from live traffic, with no load of ours.
+
+    Step-up load ("verify") has to be asked for: it runs against servers that users are on. With neither `concurrency`
+    nor `rates` its steps are searched.
+    """
+
+    mode: Annotated[Literal["off", "forecast", "verify"], SwitchedOff] = "forecast"
+    forecast_every: ForecastInterval = default_duration("30m")
+    history: MatcherText | None = None
+    schedule: ScheduleConfig = ScheduleConfig()
+    workload: Name | None = None
+    concurrency: Steps | None = None
+    rates: Rates | None = None
+    step: Duration = default_duration("15s")
+    observe: Duration = default_duration("30s")
+    server: ServerLimitsConfig = ServerLimitsConfig()
+    budget: BudgetConfig = BudgetConfig()
+
+
+class Named(Section):
+    """A target, or what finds targets."""
+
+    name: Name
+
+
+class Located(Named):
+    """Where a server is."""
+
+    base_url: BaseUrl
+
+
+class Discovered(Named):
+    """Where to ask for servers that come and go."""
+
+    discover: DiscoverConfig
+
+
+class WatchConfig(Named):
+    """How a target is watched.
+
+    `passive`: it gets no traffic, but for questions for its metrics, its version and its GPUs'.
+    """
+
+    model: Annotated[str, Field(min_length=1, max_length=256)] = "auto"
+    api_key: SecretStr | None = None
+    api_key_file: Path | None = None
+    tls: TlsConfig = TlsConfig()
+    connection: ConnectionConfig = ConnectionConfig()
+    passive: bool = False
+    metrics_url: Url | None = None
+    engine: EngineName = "auto"
+    gpu: GpuConfig = GpuConfig()
+    scrape: Duration = default_duration("5s")
+    objectives: Name = "default"
+    canary: CanaryConfig = CanaryConfig()
+    capacity: CapacityConfig = CapacityConfig()
+
+    @property
+    def known_as(self) -> str:
+        """What its series are labelled with; where it stands for many, their names have a star."""
+        return self.name
+
+    def secret(self) -> str | None:
+        """The API key, read anew from `api_key_file` so that a rotated secret is used.
+
+        Raises OSError where the file went away since the configuration was loaded.
+        """
+        if self.api_key_file is not None:
+            return self.api_key_file.read_text().strip()
+        return self.api_key.get_secret_value() if self.api_key else None
+
+
+class TargetConfig(WatchConfig, Located):
+    """One server to watch. Only servers named here, or found by what is named here, get traffic."""
+
+
+class TemplateConfig(WatchConfig, Discovered):
+    """Servers that are found, each watched as it says. Their targets are named `name/id`."""
+
+    @property
+    def known_as(self) -> str:
+        return f"{self.name}/*"
+
+    def target(self, found_id: str, base_url: str) -> TargetConfig:
+        """One that was found. Raises ValueError where it has no address that can be watched."""
+        fields = {name: getattr(self, name) for name in WatchConfig.model_fields}
+        address = _ADDRESS.validate_python(base_url)
+        if self.discover.metrics_path is not None:
+            fields["metrics_url"] = urljoin(address, self.discover.metrics_path)
+        # Not validated again: the files of its secrets are named once, and its name has a slash that no file can give.
+        return TargetConfig.model_construct(**{**fields, "name": f"{self.name}/{found_id}", "base_url": address})
+
+
+_ADDRESS: TypeAdapter[str] = TypeAdapter(BaseUrl)
+AnyTarget = Annotated[
+    Annotated[TargetConfig, Tag("target")] | Annotated[TemplateConfig, Tag("template")], Discriminator(_kind)
+]
+
+
+class LeaseConfig(Section):
+    """Step-up load only for the holder of a Kubernetes Lease, one a server, in this namespace.
+
+    Without `namespace`, that of the pod that Kneewatch runs in.
+    """
+
+    namespace: ObjectName | None = None
+
+
+class PrometheusConfig(Section):
+    """Prometheus, asked before load is added whether an alert fires for the target."""
+
+    url: Url
+
+
+class StoreConfig(Section):
+    """Where results are kept. Without a path they live as long as the process."""
+
+    path: Path | None = None
+
+
+class Config(Section):
+    """The whole configuration."""
+
+    listen: Listen = "127.0.0.1:9876"
+    web_config_file: Path | None = None
+    web_allowed_hosts: tuple[HostName, ...] = ()
+    prometheus: PrometheusConfig | None = None
+    store: StoreConfig = StoreConfig()
+    lock_dir: Path | None = None
+    lease: LeaseConfig | None = None
+    load: LoadConfig | None = None
+    objectives: dict[Name, ObjectivesConfig] = Field(default_factory=dict)
+    workloads: dict[Name, WorkloadConfig] = Field(default_factory=dict)
+    targets: Annotated[tuple[AnyTarget, ...], Field(min_length=1)]
+
+    @property
+    def servers(self) -> tuple[TargetConfig, ...]:
+        """The targets that the file gives an address."""
+        return tuple(target for target in self.targets if isinstance(target, TargetConfig))
+
+    @property
+    def templates(self) -> tuple[TemplateConfig, ...]:
+        """Those that are found."""
+        return tuple(target for target in self.targets if isinstance(target, TemplateConfig))
+
+    def objectives_of(self, target: WatchConfig) -> Objectives:
+        """The target's objectives, as the rest of the program uses them."""
+        o = self.objectives.get(target.objectives, DEFAULT_OBJECTIVES)
+        return Objectives(
+            name=target.objectives,
+            window_s=o.window,
+            availability=o.availability,
+            ttft=o.ttft.objective() if o.ttft else None,
+            tpot=o.tpot.objective() if o.tpot else None,
+        )
+
+    def workload(self, name: str) -> WorkloadConfig:
+        """The workload of that name; "default" exists without being written."""
+        return self.workloads.get(name, DEFAULT_WORKLOAD)
+
+    def target(self, name: str) -> TargetConfig:
+        """The target of that name that has an address. Raises ConfigError."""
+        for target in self.targets:
+            if target.name == name:
+                return only_located(target)
+        known = [t.name for t in self.targets]
+        hint = did_you_mean(name, known)
+        raise ConfigError(f"--target {name}: not in the configuration{hint}; expected one of {', '.join(known)}")
+
+    def workload_name(self, name: str | None) -> str | None:
+        """Return `name` if it is None or the name of a workload. Raise ConfigError otherwise."""
+        if name is None or name in self.workloads or name == "default":
+            return name
+        known = ", ".join(self.workloads) or "(none is defined)"
+        hint = did_you_mean(name, list(self.workloads))
+        raise ConfigError(f"--workload {name}: not in the configuration{hint}; expected one of {known}")
+
+    @property
+    def listen_address(self) -> tuple[str, int]:
+        """Host and port to listen on."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+def only_located(target: WatchConfig) -> TargetConfig:
+    """For a command that asks a single server. Raises ConfigError for targets that are found."""
+    if isinstance(target, TargetConfig):
+        return target
+    raise ConfigError(f"--target {target.name}: its servers are found while Kneewatch runs; name one with --base-url")
+
+
+# What `--base-url` alone, or a target that names nothing, is held to: an interactive chat.
+DEFAULT_OBJECTIVES = ObjectivesConfig(
+    ttft=LatencyObjective.model_validate({"ratio": 0.95, "within": "500ms"}),
+    tpot=LatencyObjective.model_validate({"ratio": 0.95, "within": "50ms"}),
+)
+DEFAULT_WORKLOAD = WorkloadConfig()
+
+
+def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration in `path`. Raises ConfigError, one line a problem."""
+    return config_from(read_yaml(path), str(path), environ)
+
+
+def config_from(raw: object, source: str, environ: Mapping[str, str] = os.environ) -> Config:
+    """A checked configuration from parsed YAML; `source` names it in messages. Raises ConfigError."""
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{source}: expected a mapping with the key 'targets', got {type(raw).__name__}")
+    try:
+        expanded, problems = expand(raw, environ)
+        if not problems:
+            config = Config.model_validate(expanded)
+            problems = _dangling(config, raw)
+    except ValidationError as error:
+        problems = describe(error, raw, Config)
+    except (RecursionError, ValueError) as error:
+        why = "it refers to itself" if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(f"{source}: not a configuration, {why}; write the values out") from None
+    if problems:
+        raise ConfigError("\n".join(f"{source}: {one_line(problem, 400)}" for problem in problems))
+    return config
+
+
+def show(config: Config) -> str:
+    """The effective configuration as YAML, defaults included and secrets hidden."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def config_hash(config: Config) -> str:
+    """A short digest of the effective configuration; it does not depend on secrets."""
+    return hashlib.sha256(show(config).encode()).hexdigest()[:12]
+
+
+def _dangling(config: Config, raw: object) -> list[str]:
+    """Names that point nowhere, names given twice, and files that are not there."""
+    problems = [problem for i, t in enumerate(config.targets) for problem in _target_problems(i, t, config, raw)]
+    problems += web_problems(config.web_config_file, raw)
+    if config.lease is not None and importlib.util.find_spec("lightkube") is None:
+        problems.append("lease: the package lightkube is not installed; pip install 'kneewatch[k8s]'")
+    if config.lock_dir is not None and (words := folder_problem(config.lock_dir)):
+        problems.append(f"lock_dir: {shown(['lock_dir'], raw)} {words}")
+    problems.extend(load_problems(config.load))
+    names = [target.name for target in config.targets]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            written = shown(["targets", i, "name"], raw)
+            first = names.index(name)
+            problems.append(f"targets[{i}].name: {written} is already targets[{first}]; give each target its own name")
+    for name, workload in config.workloads.items():
+        shared = workload.prefix.shared_tokens if isinstance(workload.prefix, SharedPrefix) else 0
+        if isinstance(workload.prompt_tokens, int) and shared > workload.prompt_tokens:
+            problems.append(
+                f"workloads.{name}.prefix.shared_tokens: {shared} is more than the prompt's"
+                f" {workload.prompt_tokens} tokens; make it smaller"
+            )
+    return problems
+
+
+def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> list[str]:
+    problems: list[str] = []
+
+    def refer(keys: tuple[str, ...], name: str | None, known: Mapping[str, object], section: str) -> None:
+        if name is not None and name not in known and name != "default":
+            names = ", ".join(known) or "(none is defined)"
+            hint = did_you_mean(name, list(known))
+            written = shown(["targets", i, *keys], raw)
+            problems.append(f"{at}.{'.'.join(keys)}: {written} is not in {section}{hint}; expected one of {names}")
+
+    at = f"targets[{i}]"
+    refer(("objectives",), target.objectives, config.objectives, "objectives")
+    refer(("canary", "workload"), target.canary.workload, config.workloads, "workloads")
+    refer(("capacity", "workload"), target.capacity.workload, config.workloads, "workloads")
+    if target.api_key and target.api_key_file:
+        problems.append(f"{at}: api_key and api_key_file are both set; keep api_key_file")
+    if target.api_key_file and (words := file_problem(target.api_key_file)):
+        problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
+    if target.capacity.concurrency is not None and target.capacity.rates is not None:
+        problems.append(f"{at}.capacity: concurrency and rates are both set; keep one of them")
+    if target.passive and target.capacity.mode == "verify":
+        problems.append(f"{at}: passive allows no load, and capacity.mode is verify; use forecast, or take passive out")
+    if (lacking := target.capacity.server.lacking) is not None:
+        problems.append(f"{at}.capacity.server: {lacking}")
+    budget = target.capacity.budget
+    if budget.daily_tokens < budget.tokens_per_run:
+        problems.append(
+            f"{at}.capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
+            f" {budget.tokens_per_run}; make it larger"
+        )
+    return problems + [f"{at}.{line}" for line in _reaching_problems(i, target, raw)]
+
+
+def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
+    def written(keys: str) -> str:
+        return shown(["targets", i, *keys.split(".")], raw)
+
+    if isinstance(target, TemplateConfig):
+        base_url = f"{target.discover.scheme}://{target.name}"
+        for key, is_set in (
+            ("metrics_url", target.metrics_url is not None),
+            ("connection.unix_socket", target.connection.unix_socket is not None),
+            ("gpu", target.gpu.is_read),
+        ):
+            if is_set:
+                yield f"{key}: every server that is found would be given the same one; leave it out"
+        yield from discover_problems(target.discover, written)
+    else:
+        base_url = target.base_url
+    yield from connection_problems(
+        target.tls,
+        target.connection,
+        base_url=base_url,
+        metrics_url=target.metrics_url,
+        timeout_s=target.canary.timeout,
+        written=written,
+    )
+    yield from gpu_problems(target.gpu)

@@ -1,0 +1,267 @@
+"""The values a configuration is made of: durations, names, addresses, schedules. Each says what it expects.
+
+A validator raises ValueError("expected ..."); config_errors.py adds where, and the value as it was written.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote, urlsplit
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from probe.config.messages import did_you_mean
+from probe.core.durations import DURATION_PATTERN, format_duration, parse_duration
+from probe.core.load_windows import parse_window
+from probe.gpu.peak_specs import NAMES, gpu
+
+_Step = TypeVar("_Step", int, float)
+_MAX_PORT = 65535
+_MAX_LABEL = 63
+_MAX_SOCKET_PATH = 107  # unix(7): sun_path, less the zero byte at its end
+_SIZES = {"M": 1e6, "B": 1e9, "T": 1e12}
+_MOST_PARAMETERS = 1e15
+_MAKERS = re.compile(r"^((NVIDIA|AMD|Tesla|GeForce|Instinct)[ -])+", re.IGNORECASE)
+
+
+class Section(BaseModel):
+    """A mapping of the file. A key that it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+# One or more of name="value", with any of PromQL's four operators, between commas.
+_MATCHER = r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"(?:[^"\\\n]|\\.)*"\s*'
+_MATCHERS = re.compile(f"{_MATCHER}(,{_MATCHER})*")
+
+
+def _positive(seconds: float) -> float:
+    if seconds <= 0:
+        raise ValueError("expected a duration above zero")
+    return seconds
+
+
+def _a_second_at_least(seconds: float) -> float:
+    if seconds < 1:
+        raise ValueError("expected at least 1s: more is load, which belongs under capacity")
+    return seconds
+
+
+def _a_minute_at_least(seconds: float) -> float:
+    if seconds < 60:  # noqa: PLR2004
+        raise ValueError("expected at least 1m: a forecast is some seconds of arithmetic")
+    return seconds
+
+
+def _matchers(text: str) -> str:
+    if not _MATCHERS.fullmatch(text):
+        raise ValueError('expected label matchers of PromQL, such as \'job="vllm",pod="llama-0"\'')
+    return text
+
+
+def _rising(steps: tuple[_Step, ...]) -> tuple[_Step, ...]:
+    if list(steps) != sorted(set(steps)):
+        raise ValueError("expected rising numbers")
+    return steps
+
+
+def _not_a_switch(value: object) -> object:
+    """YAML's yes and true would pass as the number 1."""
+    if isinstance(value, bool):
+        raise ValueError("expected a number")  # noqa: TRY004 - pydantic turns ValueError into a message
+    return value
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", text):
+        raise ValueError("expected a name of at most 63 letters, digits, '-', '_' or '.'")
+    return text
+
+
+def _host_is_possible(host: str | None) -> bool:
+    if not host or not host.isprintable() or " " in host:
+        return False
+    if ":" in host:  # urlsplit has checked the address between the brackets
+        return True
+    return all(0 < len(label) <= _MAX_LABEL for label in host.removesuffix(".").split("."))
+
+
+def _url(text: str) -> str:
+    if "@" in text:
+        raise ValueError("expected an address without credentials, which belong into api_key_file")
+    expected = ValueError("expected an address such as http://llama-8b:8000")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise expected from None
+    written = parts.netloc.rpartition("]")[2].partition(":")[2]
+    if (
+        parts.scheme not in ("http", "https")
+        or parts.query
+        or parts.fragment
+        or not text.isprintable()
+        or not _host_is_possible(parts.hostname)
+        or (bool(written) and port is None)
+        or port == 0
+    ):
+        raise expected
+    return text.rstrip("/")
+
+
+def _base_url(text: str) -> str:
+    url = _url(text)
+    return url.removesuffix("/v1") if urlsplit(url).path.endswith("/v1") else url
+
+
+def _proxy(text: str) -> str:
+    if "@" in unquote(text):
+        raise ValueError("expected a proxy's address without credentials, which belong into proxy_auth_file")
+    expected = ValueError("expected an HTTP proxy such as http://proxy:3128")
+    try:
+        url = _url(text)
+    except ValueError:
+        raise expected from None
+    if urlsplit(url).path:
+        raise expected
+    return url
+
+
+def _socket_path(path: Path) -> Path:
+    if str(path) == "." or str(path).startswith("unix:") or "\0" in str(path):
+        raise ValueError("expected the path of a socket such as /run/vllm.sock")
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+        raise ValueError(f"expected the path of a socket, of at most {_MAX_SOCKET_PATH} bytes")
+    return path
+
+
+def _listen(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
+        raise ValueError("expected HOST:PORT such as 127.0.0.1:9876")
+    return text
+
+
+def _cron(text: str) -> str:
+    from probe.runtime.scheduler import cron_trigger  # noqa: PLC0415 - slow to import, and needed for a written schedule only
+
+    try:
+        cron_trigger(text)
+    except ValueError:
+        raise ValueError(
+            "expected five cron fields (minute, hour, day, month, weekday; not both days) such as '0 4 * * *'"
+        ) from None
+    return text
+
+
+def _timezone(text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (KeyError, ValueError, OSError):
+        raise ValueError("expected a time zone such as UTC or Europe/Berlin") from None
+    return text
+
+
+def _window(text: str) -> str:
+    try:
+        parse_window(text)
+    except ValueError:
+        raise ValueError("expected a window such as '01:00-05:00' or 'Sat,Sun 00:00-24:00'") from None
+    return text
+
+
+def _gpu(text: str) -> str:
+    if gpu(text) is None:
+        plain = _MAKERS.sub("", text)
+        several = [name for name in NAMES if plain and name.lower().startswith(plain.lower())]
+        hint = f" (which of {', '.join(several)}?)" if several else did_you_mean(plain, NAMES)
+        raise ValueError(f"expected one of the GPUs in docs/capacity.md{hint}, or no such key")
+    return text
+
+
+def _engine(text: str) -> str:
+    if text == "auto":
+        return text
+    from probe.scrape import engines  # noqa: PLC0415 - a fifth of a second of --help, for what few write
+
+    if text not in engines.NAMES:
+        hint = did_you_mean(text, engines.NAMES)
+        raise ValueError(f"expected auto or one of {', '.join(engines.NAMES)}{hint}")
+    return text
+
+
+def _parameters(value: object) -> float:
+    """YAML reads 8e9 as text; 8B is how people write it."""
+    text = value.strip() if isinstance(value, str) else repr(value)
+    size = _SIZES.get(text[-1:].upper())
+    try:
+        count = float(text[:-1] if size else text) * (size or 1.0)
+    except ValueError:
+        count = 0.0
+    if not min(_SIZES.values()) <= count <= _MOST_PARAMETERS:
+        raise ValueError("expected how many parameters, such as 8B or 8e9")
+    return count
+
+
+def _switched_off(value: object) -> object:
+    """YAML reads an unquoted `off` as false."""
+    return "off" if value is False else value
+
+
+def arm(value: object) -> str:
+    """Which arm of "a plain value or a mapping" is meant: errors then speak of that one alone."""
+    return "mapping" if isinstance(value, dict | BaseModel) else "plain"
+
+
+def default_duration(text: str) -> Any:  # noqa: ANN401 - what pydantic's Field gives
+    """A default as people write it, so that the schema shows it so."""
+    return Field(text, validate_default=True)
+
+
+NotASwitch = BeforeValidator(_not_a_switch)
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    AfterValidator(_positive),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["500ms", "15s", "1h"]}),
+]
+CanaryInterval = Annotated[Duration, AfterValidator(_a_second_at_least)]
+ForecastInterval = Annotated[Duration, AfterValidator(_a_minute_at_least)]
+MatcherText = Annotated[str, AfterValidator(_matchers)]
+Steps = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=1024), NotASwitch], ...], Field(min_length=1), AfterValidator(_rising)
+]
+Rates = Annotated[
+    tuple[Annotated[float, Field(gt=0, le=10_000), NotASwitch], ...], Field(min_length=1), AfterValidator(_rising)
+]
+Name = Annotated[str, AfterValidator(_name)]
+Url = Annotated[str, AfterValidator(_url)]
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+Proxy = Annotated[str, AfterValidator(_proxy)]
+SocketPath = Annotated[Path, AfterValidator(_socket_path)]
+Listen = Annotated[str, AfterValidator(_listen)]
+Cron = Annotated[str, AfterValidator(_cron)]
+WindowText = Annotated[str, AfterValidator(_window)]
+Timezone = Annotated[str, AfterValidator(_timezone)]
+SwitchedOff = BeforeValidator(_switched_off)
+Ratio = Annotated[float, Field(gt=0, lt=1), NotASwitch]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NotASwitch]
+EngineName = Annotated[str, AfterValidator(_engine)]
+GpuName = Annotated[str, AfterValidator(_gpu)]
+Parameters = Annotated[
+    float,
+    BeforeValidator(_parameters),
+    WithJsonSchema(
+        {
+            "type": ["number", "string"],
+            "minimum": min(_SIZES.values()),
+            "pattern": r"^[0-9.]+(e[0-9]+|[MBTmbt])$",
+            "examples": ["8B", "70B"],
+        }
+    ),
+]
+Count = Annotated[int, Field(ge=1), NotASwitch]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000), NotASwitch]

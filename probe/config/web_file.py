@@ -1,0 +1,175 @@
+"""The web configuration file, in the format that Prometheus and its exporters share: TLS, passwords, headers.
+
+In: a file. Out: a checked WebConfig. What the format allows and cannot be had here is refused with the mend, and never
+passed over: it is about who may come in. Messages hold no value of the file.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+
+from probe.config.types import Section
+from probe.config.yaml_file import read_yaml
+from probe.core.durations import parse_duration
+from probe.core.errors import ConfigError
+from probe.core.text import one_line
+
+_BCRYPT = re.compile(r"\$2[aby]\$[0-9]{2}\$[./A-Za-z0-9]{53}")
+_VERIFIED = "RequireAndVerifyClientCert"
+_UNVERIFIED = ("RequestClientCert", "RequireAnyClientCert")
+_INLINE = {"cert": "cert_file", "key": "key_file", "client_ca": "client_ca_file"}
+_LONGEST_S = 3600.0
+
+
+def _hash(value: SecretStr) -> SecretStr:
+    if not _BCRYPT.fullmatch(value.get_secret_value()):
+        raise ValueError("expected a bcrypt hash, as `htpasswd -nBC 10 USER` prints it after the colon")
+    return value
+
+
+def _interval(value: object) -> float:
+    if value in (0, "0"):
+        return 0.0
+    seconds = parse_duration(value)
+    if seconds > _LONGEST_S:
+        raise ValueError("expected an interval of an hour at most")
+    return seconds
+
+
+Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
+
+
+class TlsServer(Section):
+    """`tls_server_config`."""
+
+    cert: str | None = None
+    key: SecretStr | None = None
+    client_ca: str | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    client_ca_file: Path | None = None
+    client_auth_type: Literal[
+        "", "NoClientCert", "RequestClientCert", "RequireAnyClientCert", "VerifyClientCertIfGiven",
+        "RequireAndVerifyClientCert",
+    ] = ""  # fmt: skip
+    client_allowed_sans: tuple[str, ...] = ()
+    min_version: Version = "TLS12"
+    max_version: Version = "TLS13"
+    cipher_suites: tuple[str, ...] = ()
+    prefer_server_cipher_suites: bool = True
+    curve_preferences: tuple[str, ...] = ()
+
+
+class Headers(Section):
+    """`http_server_config.headers`; what is blank is left to us."""
+
+    content_security_policy: Annotated[str, Field(alias="Content-Security-Policy")] = ""
+    frame_options: Annotated[Literal["", "deny", "sameorigin"], Field(alias="X-Frame-Options")] = ""
+    content_type_options: Annotated[Literal["", "nosniff"], Field(alias="X-Content-Type-Options")] = ""
+    xss_protection: Annotated[str, Field(alias="X-XSS-Protection")] = ""
+    transport_security: Annotated[str, Field(alias="Strict-Transport-Security")] = ""
+
+    def set(self) -> dict[str, str]:
+        """Those that are set, by their names on the wire."""
+        return {name: value for name, value in self.model_dump(by_alias=True).items() if value}
+
+
+class HttpServer(Section):
+    """`http_server_config`. We speak HTTP/1.1 whatever `http2` allows."""
+
+    http2: bool = True
+    headers: Headers = Headers()
+
+
+class RateLimit(Section):
+    """`rate_limit`: one request in each interval, and so many at once. 0: no limit."""
+
+    interval: Annotated[float, Field(validate_default=True)] = 0.0
+    burst: Annotated[int, Field(ge=0)] = 0
+
+
+class WebConfig(Section):
+    """The whole file."""
+
+    tls_server_config: TlsServer | None = None
+    http_server_config: HttpServer = HttpServer()
+    basic_auth_users: dict[str, Annotated[SecretStr, AfterValidator(_hash)]] = Field(default_factory=dict)
+    rate_limit: RateLimit = RateLimit()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What it refers to."""
+        tls = self.tls_server_config
+        named = (tls.cert_file, tls.key_file, tls.client_ca_file) if tls is not None else ()
+        return tuple(file for file in named if file is not None)
+
+
+def load_web_config(file: Path) -> WebConfig:
+    """What the file says, its paths made absolute. Raises ConfigError, one line a problem, without a value of it."""
+    raw = read_yaml(file)
+    if raw is None:  # as while it is being written: nobody wants to open the pages so
+        raise ConfigError(f"{file}: is empty; write {{}} for pages without TLS and passwords")
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{file}: expected a mapping of the web configuration format, got {type(raw).__name__}")
+    try:
+        if isinstance(limit := raw.get("rate_limit"), dict) and "interval" in limit:
+            raw = {**raw, "rate_limit": {**limit, "interval": _interval(limit["interval"])}}
+    except ValueError as error:
+        raise ConfigError(f"{file}: rate_limit.interval: {one_line(str(error))}") from None
+    if empty := [key for key in ("tls_server_config", "basic_auth_users") if key in raw and raw[key] is None]:
+        raise ConfigError(f"{file}: {empty[0]}: is empty; take it out, and the pages are without it")
+    # Another section that is written and left empty is one that is not written.
+    raw = {key: value for key, value in raw.items() if value is not None}
+    try:
+        config = WebConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{file}: {line}" for line in _problems(error))) from None
+    if config.tls_server_config is not None:
+        config = config.model_copy(update={"tls_server_config": _beside(config.tls_server_config, file.parent)})
+        if problems := list(_tls_problems(config.tls_server_config or TlsServer())):
+            raise ConfigError("\n".join(f"{file}: tls_server_config.{line}" for line in problems))
+    return config
+
+
+def _beside(tls: TlsServer, folder: Path) -> TlsServer:
+    """With its paths as they are from anywhere: they are relative to the file."""
+    paths = {key: getattr(tls, key) for key in _INLINE.values()}
+    return tls.model_copy(update={key: folder / path for key, path in paths.items() if path is not None})
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    for found in error.errors(include_url=False, include_input=False, include_context=False):
+        where = ".".join(map(str, found["loc"])) or "the whole"
+        words = "unknown key" if found["type"] == "extra_forbidden" else found["msg"].removeprefix("Value error, ")
+        yield one_line(f"{where}: {words}", 300)
+
+
+def _tls_problems(tls: TlsServer) -> Iterator[str]:
+    for inline, file in _INLINE.items():
+        if getattr(tls, inline) is not None and getattr(tls, file) is not None:
+            yield f"{inline}: {file} is set too; keep one of them"
+    if tls.cert is None and tls.cert_file is None:
+        yield "cert_file: missing; give a PEM file with the server's certificate"
+    if tls.key is None and tls.key_file is None:
+        yield "key_file: missing; give a PEM file with the certificate's key"
+    if tls.min_version > tls.max_version:
+        yield "min_version: above max_version; swap them"
+    if len(tls.curve_preferences) > 1:
+        yield "curve_preferences: one at most can be chosen here; keep the first, or none"
+    yield from _client_problems(tls)
+
+
+def _client_problems(tls: TlsServer) -> Iterator[str]:
+    """Of who may connect."""
+    authority = tls.client_ca is not None or tls.client_ca_file is not None
+    if tls.client_auth_type in _UNVERIFIED:
+        yield f"client_auth_type: a certificate that nobody checks proves nothing; use {_VERIFIED}"
+    if tls.client_auth_type in ("VerifyClientCertIfGiven", _VERIFIED) and not authority:
+        yield "client_ca_file: missing; give a PEM file with who signs the clients' certificates"
+    if authority and tls.client_auth_type in ("", "NoClientCert"):
+        yield f"client_auth_type: missing, though there is a client_ca_file; use {_VERIFIED}"
+    if tls.client_allowed_sans and tls.client_auth_type != _VERIFIED:
+        yield f"client_allowed_sans: only goes with client_auth_type {_VERIFIED}"

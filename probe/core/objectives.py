@@ -1,0 +1,103 @@
+"""Objectives applied to requests. Pure.
+
+Availability judges every request that was ours to finish; a latency objective judges those that were
+answered, so that an outage spends the availability budget alone. Requests that we cancelled ourselves
+judge nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from probe.core import latency
+from probe.core.request import Outcome, RequestRecord
+
+AVAILABILITY = "availability"
+ALL = "all"  # every objective at once: what goodput counts
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """At least `ratio` of requests have this latency within `within_s`."""
+
+    ratio: float
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """What users were promised over `window_s`. `None` means nothing was promised."""
+
+    name: str
+    window_s: float = 30 * 86400.0
+    availability: float | None = None
+    ttft: Objective | None = None
+    tpot: Objective | None = None
+
+    def latencies(self) -> Mapping[str, Objective]:
+        """The latency objectives that are set, by name, in the order ttft, tpot."""
+        return {k: o for k, o in (("ttft", self.ttft), ("tpot", self.tpot)) if o is not None}
+
+
+def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
+    """Per objective that judges this request, whether it was met; empty for an aborted one.
+
+    One whose latency we were too late to know is judged by its availability alone.
+
+    A TPOT that is undefined (one output token) meets its objective: there is nothing to be slow.
+    """
+    if record.outcome is Outcome.ABORTED:
+        return {}
+    if record.outcome is Outcome.CLIENT_BOUND:
+        return {AVAILABILITY: True}
+    verdict = {AVAILABILITY: record.outcome is Outcome.OK}
+    if record.outcome is Outcome.OK:
+        for name, objective in objectives.latencies().items():
+            value = latency.PROMISED[name](record)
+            verdict[name] = value <= objective.within_s if value is not None else name == "tpot"
+    return {**verdict, ALL: all(verdict.values())}
+
+
+def may_be_ours(record: RequestRecord, objectives: Objectives, waking_s: float) -> bool:
+    """Whether a latency objective was missed by no more than what the client itself may have added.
+
+    Being late only ever makes a latency longer: so a request that met its objectives did, and one that missed them
+    by more than we were late did too. `waking_s`: how late the process was given a processor.
+    """
+    if record.outcome is not Outcome.OK:
+        return False
+    good, tokens = met(record, objectives), record.output_tokens
+    late_ns = record.events.late_ns
+    errors = {
+        "ttft": (latency.ttft_error_s(record) or 0.0) + waking_s,
+        "tpot": ((late_ns[-1] * 1e-9 if len(late_ns) else 0.0) + waking_s) / max(tokens - 1, 1),
+    }
+    values = {"ttft": latency.ttft_s(record) or 0.0, "tpot": latency.tpot_s(record) or 0.0}
+    missed = [name for name in objectives.latencies() if not good[name]]
+    limits = objectives.latencies()
+    return bool(missed) and all(values[name] - errors[name] <= limits[name].within_s for name in missed)
+
+
+def good_ratio(records: Sequence[RequestRecord], objectives: Objectives) -> dict[str, float]:
+    """Per objective, the share of the requests it judges that met it; no entry without a request."""
+    return shares([met(record, objectives) for record in records], objectives)
+
+
+def shares(verdicts: Sequence[Mapping[str, bool]], objectives: Objectives) -> dict[str, float]:
+    """The same, of requests that have been judged."""
+    ratios = {}
+    for name in (AVAILABILITY, *objectives.latencies(), ALL):
+        judged = [verdict[name] for verdict in verdicts if name in verdict]
+        if judged:
+            ratios[name] = sum(judged) / len(judged)
+    return ratios
+
+
+def broken(ratios: Mapping[str, float], objectives: Objectives) -> tuple[str, ...]:
+    """The objectives whose share is below what was promised, worst kind first: availability, ttft, tpot."""
+    return tuple(name for name, ratio in promised(objectives).items() if ratios.get(name, 1.0) < ratio)
+
+
+def promised(objectives: Objectives) -> dict[str, float]:
+    """Per objective that is set, the share of requests that has to meet it: availability, ttft, tpot."""
+    first = {AVAILABILITY: objectives.availability} if objectives.availability is not None else {}
+    return {**first, **{name: objective.ratio for name, objective in objectives.latencies().items()}}

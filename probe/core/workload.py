@@ -1,0 +1,104 @@
+"""What requests look like: an endless, seeded stream of RequestSpec. Pure.
+
+Prompts are token ids wherever the API takes them, so their lengths are exact. They are unique by
+default: a prompt the server has seen before hits its prefix cache and fakes a good TTFT. The seed
+decides lengths alone; the tokens also depend on a salt, fresh for every process, so that repeating a
+run with its seed repeats the load and not the cached prompts.
+"""
+
+import math
+import random
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from probe.core.request import Api, RequestSpec
+
+# Ids that are ordinary text in every tokenizer we know of: above the control tokens at the start
+# (1000 in Mistral's, 256 in Gemma's) and inside the smallest vocabularies in use. 3000 ids make the
+# first cache block of 16 tokens unique beyond doubt.
+_FIRST_TOKEN_ID = 1000
+_LAST_TOKEN_ID = 3999
+
+# For chat, where only text can be sent: short words that common tokenizers know whole, so that a word
+# is about one token. The server's count is what is recorded.
+_WORDS = (  # noqa: SIM905 - a list of 80 quoted words would fill a page
+    "time year people way day man thing woman life child world school state family student group country problem "
+    "hand part place case week company system program question work government number night point home water room "
+    "mother area money story fact month lot right study book eye job word business issue side kind head house "
+    "service friend father power hour game line end member law car city community name president team minute idea "
+    "body "
+).split()
+# What a chat template adds around one user message; a guess that only the requested length depends on.
+_TEMPLATE_TOKENS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """Lengths with this median (tokens) and log-scale sigma, between 1 and `maximum`."""
+
+    median: int
+    sigma: float
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Lengths in tokens, fixed or distributed; the first `shared_tokens` of each prompt are the same."""
+
+    name: str
+    api: Api
+    prompt_tokens: int | Lognormal
+    output_tokens: int | Lognormal
+    shared_tokens: int = 0
+
+
+def lengths(workload: Workload, seed: int = 0) -> Iterator[tuple[int, int]]:
+    """Endless pairs of prompt and output tokens; the same seed gives the same ones."""
+    source = random.Random(seed)
+    while True:
+        yield _length(workload.prompt_tokens, source), _length(workload.output_tokens, source)
+
+
+def requests(
+    workload: Workload, seed: int = 0, salt: str | None = None, shard: tuple[int, int] = (0, 1)
+) -> Iterator[RequestSpec]:
+    """Endless requests. The same seed gives the same lengths; the same seed and salt, the same prompts.
+
+    `shard` (index, count) gives every count-th of them: the shards together are the same lengths as the whole.
+    """
+    index, count = shard
+    unique = random.Random(f"{seed}/{salt if salt is not None else secrets.token_hex(16)}")
+    shared = random.Random(f"{workload.name}/shared")
+    # Chat: the template adds tokens in front, which count as shared before they count as the prompt's own.
+    template = _TEMPLATE_TOKENS if workload.api is Api.CHAT else 0
+    prefix = _content(workload.api, shared, max(workload.shared_tokens - template, 0))
+    for number, (prompt_tokens, output_tokens) in enumerate(lengths(workload, seed)):
+        if number % count != index:
+            continue
+        own = max(prompt_tokens - max(workload.shared_tokens, template), 1 if template else 0)
+        prompt = prefix[:prompt_tokens] + _content(workload.api, unique, own)
+        yield RequestSpec(
+            workload=workload.name,
+            api=workload.api,
+            prompt=tuple(prompt) if workload.api is Api.COMPLETIONS else _text(prompt),
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+        )
+
+
+def _length(tokens: int | Lognormal, source: random.Random) -> int:
+    if isinstance(tokens, int):
+        return tokens
+    drawn = source.lognormvariate(math.log(tokens.median), tokens.sigma)
+    return min(max(round(drawn), 1), tokens.maximum)
+
+
+def _content(api: Api, source: random.Random, count: int) -> list[int]:
+    """Token ids, or, for chat, indexes of words."""
+    low, high = (_FIRST_TOKEN_ID, _LAST_TOKEN_ID) if api is Api.COMPLETIONS else (0, len(_WORDS) - 1)
+    return source.choices(range(low, high + 1), k=count)
+
+
+def _text(indexes: list[int]) -> str:
+    return " ".join(_WORDS[index] for index in indexes)

@@ -1,0 +1,77 @@
+"""The servers behind a name in the DNS, asked for again and again: its addresses, or what its SRV records name.
+
+The DNS servers and search domains are those of /etc/resolv.conf. A name that does not exist has no servers: that is how
+a headless Service without ready pods may look. While no DNS server answers, what was found last holds.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from probe.config.discovery import DnsDiscovery
+from probe.discovery.polling import AskError, Told, polled
+from probe.discovery.types import Found, State, authority, state_of
+
+if TYPE_CHECKING:
+    from dns.asyncresolver import Resolver
+    from dns.rdata import Rdata
+
+_LIFETIME_S = 5.0
+_NONE_TIMES = 5  # some three seconds
+
+
+class DnsSource:
+    """One server an address, or an SRV record."""
+
+    def __init__(
+        self, config: DnsDiscovery, scheme: str, path: str, told: Told, *, resolver: "Resolver | None" = None
+    ) -> None:
+        """`resolver` None: the system's."""
+        self._name, self._kind, self._port = config.name, config.type, config.port
+        self._every_s = config.every
+        self._scheme, self._path = scheme, path
+        self._told = told
+        self._resolver = resolver
+        self._none = 0  # so many times in a row
+
+    def states(self) -> AsyncGenerator[State, None]:
+        return polled(self._ask, self._every_s, self._told)
+
+    async def _ask(self) -> State:
+        # Slow to import, and for who needs it only.
+        import dns.asyncresolver  # noqa: PLC0415
+        import dns.exception  # noqa: PLC0415
+        import dns.resolver  # noqa: PLC0415
+
+        try:
+            if self._resolver is None:
+                self._resolver = dns.asyncresolver.Resolver()
+            answer = await self._resolver.resolve(self._name, self._kind, lifetime=_LIFETIME_S, search=True)
+        except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
+            # Once may be a resolver that restarts, and would end every watch.
+            self._none += 1
+            if self._none < _NONE_TIMES:
+                raise AskError(
+                    f"{self._name}: the DNS has no {self._kind} records of this name; it is asked again"
+                ) from None
+            self._told.well()
+            return ()
+        except (dns.exception.DNSException, OSError) as error:
+            raise AskError(f"{self._name}: {_words(error)}; what was found before holds") from None
+        self._told.well()
+        self._none = 0
+        return state_of(found for record in answer if (found := self._found(record)) is not None)
+
+    def _found(self, record: "Rdata") -> Found | None:
+        """None for an SRV record that says that there is no such service: its target is the root."""
+        if self._kind == "SRV":
+            host, port = str(record.target).removesuffix(".").lower(), record.port  # type: ignore[attr-defined]
+        else:
+            host, port = str(record.address), self._port  # type: ignore[attr-defined]
+        if not host:
+            return None
+        where = authority(host, port)
+        return Found(id=where, base_url=f"{self._scheme}://{where}{self._path}")
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,84 @@
+"""Servers listed at an address, in the format of Prometheus' http_sd: JSON, asked for again every so often.
+
+Only HTTP 200 with a list of target groups counts; after anything else what was listed last holds.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncGenerator
+
+import httpx
+
+from probe.config.discovery import HttpDiscovery
+from probe.discovery import target_groups as groups
+from probe.discovery.polling import AskError, Told, polled
+from probe.discovery.types import State
+
+_TIMEOUT_S = 10.0
+_MAX_BYTES = 16 * 1024 * 1024
+
+
+class HttpSource:
+    """The servers that a registry lists."""
+
+    def __init__(self, config: HttpDiscovery, scheme: str, path: str, told: Told) -> None:
+        self._url = config.url
+        self._shown = config.url.partition("?")[0]  # a query may hold a secret
+        self._every_s = config.every
+        self._scheme, self._path = scheme, path
+        self._told = told
+        self._token_file = config.token_file  # read anew each time
+        self._ca_file = config.ca_file
+        self._client: httpx.AsyncClient | None = None
+
+    async def states(self) -> AsyncGenerator[State, None]:
+        states = polled(self._ask, self._every_s, self._told)
+        try:
+            async for state in states:
+                yield state
+        finally:
+            await states.aclose()
+            if self._client is not None:
+                await self._client.aclose()
+                self._client = None
+
+    async def _ask(self) -> State:
+        try:
+            if self._client is None:
+                verify = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else True
+                self._client = httpx.AsyncClient(timeout=_TIMEOUT_S, verify=verify, trust_env=False)
+            async with asyncio.timeout(_TIMEOUT_S):
+                body = await self._body(self._client)
+            found, left_out = await asyncio.to_thread(self._read, body)
+        except TimeoutError:
+            raise self._failure(f"it has not answered within {_TIMEOUT_S:g} s") from None
+        except httpx.HTTPError as error:
+            raise self._failure(str(error) or type(error).__name__) from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._failure(str(error)) from None
+        if left_out:
+            self._told.problem(f"{self._shown}: {'; '.join(left_out)}")
+        else:
+            self._told.well()
+        return found
+
+    def _read(self, body: bytes) -> tuple[State, list[str]]:
+        return groups.read(json.loads(body), self._scheme, self._path)
+
+    def _failure(self, words: str) -> AskError:
+        return AskError(f"{self._shown}: {words}; what it listed before holds")
+
+    async def _body(self, client: httpx.AsyncClient) -> bytes:
+        headers = {"accept": "application/json", "x-prometheus-refresh-interval-seconds": f"{self._every_s:.0f}"}
+        if self._token_file is not None:
+            headers["authorization"] = f"Bearer {self._token_file.read_text().strip()}"
+        async with client.stream("GET", self._url, headers=headers) as answer:
+            if answer.status_code != httpx.codes.OK:
+                raise ValueError(f"HTTP {answer.status_code}")
+            body = bytearray()
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > _MAX_BYTES:
+                    raise ValueError(f"it answers more than {_MAX_BYTES >> 20} MiB")
+            return bytes(body)

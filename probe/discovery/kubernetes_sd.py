@@ -1,0 +1,57 @@
+"""Servers that the Kubernetes API knows: pods by their labels, or the endpoints of a Service.
+
+In: the `discover.kubernetes` section. Out: states (found.py), each change within a second. What is asked for is one
+resource; how it is listed and watched is in watching.py, what is found in it in pods.py and slices.py.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+
+from probe.config.discovery import KubernetesDiscovery
+from probe.discovery.endpointslices import SERVICE_NAME, Slice, Slices
+from probe.discovery.kubernetes_watch import Resource, Watched
+from probe.discovery.pods import Pod, Pods
+from probe.discovery.polling import Told, followed
+from probe.discovery.types import Found, State, state_of
+from probe.kubernetes.client import Cluster, open_cluster
+
+PODS = Resource("pods", "api/v1", Pod)
+SLICES = Resource("endpointslices", "apis/discovery.k8s.io/v1", Slice)
+
+
+class KubernetesSource:
+    """The pods or endpoints, and the Service before them where one is named."""
+
+    def __init__(
+        self,
+        config: KubernetesDiscovery,
+        scheme: str,
+        path: str,
+        told: Told,
+        *,
+        connect: Callable[[], AbstractAsyncContextManager[Cluster]] = open_cluster,
+    ) -> None:
+        self._scheme, self._path = scheme, path
+        self._port, self._service = config.port, config.service
+        self._watched: Watched[Pod] | Watched[Slice]
+        if config.selector is not None:
+            pods = Pods(config.port, scheme, path)
+            self._watched = Watched(PODS, config.selector, pods, namespace=config.namespace, told=told, connect=connect)
+        else:
+            slices, selector = Slices(config.port, scheme, path), f"{SERVICE_NAME}={config.endpoints}"
+            self._watched = Watched(SLICES, selector, slices, namespace=config.namespace, told=told, connect=connect)
+
+    def states(self) -> AsyncGenerator[State, None]:
+        return followed(self._watched.follow, self._state)
+
+    def _state(self) -> State | None:
+        found = self._watched.state
+        return None if found is None else state_of((*found, *self._gateway()))
+
+    def _gateway(self) -> tuple[Found, ...]:
+        """By its name in the cluster's DNS, which needs no permission. It is always there: its users think so too."""
+        if self._service is None:
+            return ()
+        name, _, port = self._service.partition(":")
+        authority = f"{name}.{self._watched.namespace}.svc:{port or self._port}"
+        return (Found(id=name, base_url=f"{self._scheme}://{authority}{self._path}"),)

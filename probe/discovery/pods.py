@@ -1,0 +1,146 @@
+"""Pods as the API tells them, to what was found. Pure.
+
+A pod is found from when it is ready for the first time until it ends or begins to end. Before, it loads its model, and
+that it cannot answer is no news. Once it has been ready, that it is not any more is what users may feel, or what takes
+capacity away from them: it stays, with ready=False, through restarts of its container too.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+
+from probe.discovery.types import Found, State, authority, state_of
+from probe.kubernetes.objects import Object
+
+REVISIONS = ("pod-template-hash", "controller-revision-hash")
+
+
+class Port(msgspec.Struct, rename="camel"):
+    name: str = ""
+    container_port: int = 0
+
+
+class Container(msgspec.Struct):
+    ports: list[Port] | None = None
+
+
+class Spec(msgspec.Struct, rename="camel"):
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+
+
+class Condition(msgspec.Struct):
+    type: str = ""
+    status: str = ""
+
+
+class PodStatus(msgspec.Struct):
+    phase: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    conditions: list[Condition] | None = None
+
+
+class Pod(Object, kw_only=True):
+    """What we read of one."""
+
+    spec: Spec = msgspec.field(default_factory=Spec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def ended(self) -> bool:
+        return self.metadata.deletion_timestamp is not None or self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def ready(self) -> bool:
+        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions or ())
+
+    @property
+    def revision(self) -> str | None:
+        labels = self.metadata.labels or {}
+        return next((labels[label] for label in REVISIONS if label in labels), None)
+
+    @property
+    def workload(self) -> str | None:
+        """Whose it is, the same for all revisions: of a Deployment each has a ReplicaSet, named after its hash."""
+        owner = next(iter(self.metadata.owner_references or ()), None)
+        return f"{owner.kind}/{owner.name.removesuffix(f'-{self.revision}')}" if owner is not None else None
+
+    def port(self, port: int | str) -> int | None:
+        """The number of the port; None where no container has one of that name."""
+        if isinstance(port, int):
+            return port
+        containers = [*(self.spec.containers or ()), *(self.spec.init_containers or ())]  # the latter may be sidecars
+        return next((p.container_port for c in containers for p in c.ports or () if p.name == port), None)
+
+
+class Pods:
+    """The pods of one selector, as lists and watches tell them."""
+
+    def __init__(self, port: int | str, scheme: str, path: str) -> None:
+        self._port, self._scheme, self._path = port, scheme, path
+        self._found: dict[str, Found | None] = {}  # None: there, and not to be watched
+        self._have_been_ready: dict[str, str] = {}  # the pod's uid, by its name
+        self._no_port: set[str] = set()
+        self._revisions: dict[str, tuple[str | None, str]] = {}  # workload and revision of each that has not ended
+
+    def replace(self, pods: Iterable[Pod]) -> None:
+        """A list: there are no others."""
+        pods = tuple(pods)
+        for name in self._found.keys() - {pod.metadata.name for pod in pods}:
+            self.remove(name)
+        for pod in pods:
+            self.put(pod)
+
+    def put(self, pod: Pod) -> None:
+        """One that is new or has changed."""
+        name = pod.metadata.name
+        self._found[name] = self._seen(pod)
+        self._revisions.pop(name, None)
+        if pod.revision is not None and not pod.ended:  # also one that loads its model still
+            self._revisions[name] = pod.workload, pod.revision
+
+    def remove(self, name: str) -> None:
+        self._found.pop(name, None)
+        self._have_been_ready.pop(name, None)
+        self._revisions.pop(name, None)
+        self._no_port.discard(name)
+
+    @property
+    def state(self) -> State:
+        revisions = Counter(workload for workload, _ in set(self._revisions.values()))
+        rolling = {workload for workload, count in revisions.items() if count > 1}
+        return state_of(
+            replace(found, rolling=name in self._revisions and self._revisions[name][0] in rolling)
+            for name, found in self._found.items()
+            if found is not None
+        )
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps pods from being found, but for their not being ready."""
+        if not self._found:
+            return "no pod has these labels"
+        if self._no_port:
+            return f"pods without a port called {self._port!r} are left out, such as {min(self._no_port)}"
+        return None
+
+    def _seen(self, pod: Pod) -> Found | None:
+        name, status, labels = pod.metadata.name, pod.status, pod.metadata.labels or {}
+        self._no_port.discard(name)
+        if pod.ready:
+            self._have_been_ready[name] = pod.metadata.uid
+        # A pod of a StatefulSet comes back under its name, as another.
+        if pod.ended or not status.pod_ip or self._have_been_ready.get(name) != pod.metadata.uid:
+            return None
+        if (port := pod.port(self._port)) is None:
+            self._no_port.add(name)
+            return None
+        return Found(
+            id=name,
+            base_url=f"{self._scheme}://{authority(status.pod_ip, port)}{self._path}",
+            labels=labels,
+            revision=pod.revision,
+            ready=pod.ready,
+        )

@@ -1,0 +1,42 @@
+"""How GPUs were used over a time, from readings of them. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from statistics import fmean
+
+from probe.core.snapshot import Gpu, GpuSnapshot
+from probe.core.step import GpuUse
+
+
+def use(snapshots: Sequence[GpuSnapshot], window_ns: tuple[int, int]) -> GpuUse:
+    """Between two moments. Only readings that differ from the one before count: dcgm-exporter takes its own every 30 s
+    unless told otherwise, and what it repeats meanwhile is of another time.
+    """
+    began_ns, ended_ns = window_ns
+    ordered = sorted(snapshots, key=lambda snapshot: snapshot.at_ns)
+    fresh = [after for before, after in pairwise(ordered) if after.gpus != before.gpus]
+    within = [gpu for one in fresh if began_ns <= one.at_ns <= ended_ns for gpu in one.gpus]
+    return GpuUse(
+        utilization=_mean(within, utilization),
+        dram_active=_mean(within, lambda gpu: gpu.values.get("DCGM_FI_PROF_DRAM_ACTIVE")),
+        tensor_active=_mean(within, lambda gpu: gpu.values.get("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")),
+        power_w=_mean(within, lambda gpu: gpu.values.get("DCGM_FI_DEV_POWER_USAGE")),
+        memory=_mean(within, memory),
+    )
+
+
+def utilization(gpu: Gpu) -> float | None:
+    """The share of time in which the GPU did something, 0..1; of an instance of a divided one, its engine's."""
+    percent = gpu.values.get("DCGM_FI_DEV_GPU_UTIL")
+    return percent / 100 if percent is not None else gpu.values.get("DCGM_FI_PROF_GR_ENGINE_ACTIVE")
+
+
+def memory(gpu: Gpu) -> float | None:
+    """The share of its memory that is in use, 0..1."""
+    used, free = (gpu.values.get(f"DCGM_FI_DEV_FB_{name}") for name in ("USED", "FREE"))
+    return used / (used + free) if used is not None and free is not None and used + free > 0 else None
+
+
+def _mean(gpus: Iterable[Gpu], value: Callable[[Gpu], float | None]) -> float | None:
+    known = [found for gpu in gpus if (found := value(gpu)) is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,184 @@
+"""The API of the Kubernetes cluster that we run in, or that a kubeconfig names. The only module that imports lightkube.
+
+    async with open_cluster() as cluster: ...
+
+lightkube finds out where the API is and how to get in: the service account's token (read again when the kubelet has
+rotated it), a kubeconfig's certificates or its exec plugin. Requests go straight to its HTTP client: bytes in and out,
+and a watch as lines, since a watch has to be taken up again where it was lost. Proxies of the environment are not used.
+
+A connection whose other end has gone without a word is found dead by TCP within a dozen seconds.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import yaml
+
+from probe.core.text import one_line
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient, Response
+    from lightkube.config.kubeconfig import SingleConfig
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+GONE, CONFLICT, NOT_FOUND, FORBIDDEN = 410, 409, 404, 403
+_TIMEOUT_S = 10.0
+_MAX_LINE = 16 * 1024 * 1024
+_KEEP_ALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000),
+]
+
+
+class ClusterError(Exception):
+    """The API cannot be asked, or has refused; `status`: its HTTP status, where it answered."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Status(msgspec.Struct):
+    """What the API says of a failure."""
+
+    message: str = ""
+    code: int = 0
+
+
+class Cluster:
+    """Questions to the API. All methods raise ClusterError."""
+
+    def __init__(self, client: "AsyncClient", namespace: str) -> None:
+        """`namespace`: our own, or that of the kubeconfig's context."""
+        self.namespace = namespace
+        self._client = client
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> bytes:
+        """What the API answers."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._client.request(
+                    method, path, content=body, params=params, headers={"content-type": "application/json"}
+                )
+        except TimeoutError:
+            raise ClusterError(f"the API server has not answered within {timeout_s:g} s") from None
+        except Exception as error:
+            raise _failure(error) from error
+        if not answer.is_success:
+            raise _refusal(answer)
+        return answer.content
+
+    @asynccontextmanager
+    async def watch(
+        self, path: str, silent_s: float, params: Mapping[str, str]
+    ) -> AsyncIterator[AsyncGenerator[bytes]]:
+        """The lines of an answer that goes on, once it has begun. Silent for so long, it counts as lost."""
+        import httpx2  # noqa: PLC0415 - as in _open
+        from lightkube import ConfigError  # noqa: PLC0415
+
+        try:
+            request = self._client.stream(
+                "GET", path, params=dict(params), timeout=httpx2.Timeout(_TIMEOUT_S, read=silent_s)
+            )
+            async with request as answer:
+                if not answer.is_success:
+                    await answer.aread()
+                    raise _refusal(answer)
+                async with aclosing(_lines(answer)) as lines:
+                    yield lines
+        except (httpx2.HTTPError, httpx2.StreamError, ConfigError, OSError) as error:
+            raise _failure(error) from error
+
+
+@asynccontextmanager
+async def open_cluster(account: Path = ACCOUNT) -> AsyncIterator[Cluster]:
+    """The cluster; closed with its context. Raises ClusterError. `account`: where a pod has its service account."""
+    client, namespace = await asyncio.to_thread(_open, account)  # imports, and reads files
+    try:
+        yield Cluster(client, namespace)
+    finally:
+        await client.aclose()
+
+
+def _open(account: Path) -> tuple["AsyncClient", str]:
+    try:
+        import httpx2  # noqa: PLC0415 - of an extra, and slow to import
+        from lightkube.config.client_adapter import ConnectionParams  # noqa: PLC0415
+    except ImportError:
+        raise ClusterError("the package lightkube is not installed; pip install 'kneewatch[k8s]'") from None
+    config = _config(account)
+    try:
+        params = ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT_S), trust_env=False).httpx_params(config)
+        transport = httpx2.AsyncHTTPTransport(verify=params["verify"], socket_options=_KEEP_ALIVE)
+        return httpx2.AsyncClient(**params | {"transport": transport}), config.namespace.strip()
+    except Exception as error:
+        raise ClusterError(f"the cluster's certificates cannot be used: {one_line(str(error))}") from error
+
+
+def _config(account: Path) -> "SingleConfig":
+    from lightkube import KubeConfig  # noqa: PLC0415
+
+    file = os.environ.get("KUBECONFIG") or "~/.kube/config"
+    inside = (account / "token").exists()
+    try:
+        config = (KubeConfig.from_service_account(account) if inside else KubeConfig.from_file(file)).get()
+    except Exception as error:
+        if inside:
+            raise ClusterError(f"the service account in {account} cannot be used: {one_line(repr(error))}") from error
+        if Path(file).expanduser().is_file():
+            # What a parser quotes of the file may be a secret.
+            why = "it is no YAML" if isinstance(error, yaml.YAMLError) else one_line(repr(error))
+            raise ClusterError(f"the kubeconfig {file} cannot be used: {why}") from error
+        raise ClusterError(
+            f"no service account is mounted (automountServiceAccountToken), and the kubeconfig {file} is not there"
+        ) from None
+    if config is None or config.user is None:
+        raise ClusterError(f"the kubeconfig {file} names no context with a user; set current-context")
+    return config
+
+
+async def _lines(answer: "Response") -> AsyncGenerator[bytes]:
+    """Split at line feeds alone: what else Unicode takes for the end of a line may stand in an annotation."""
+    rest = bytearray()
+    async for piece in answer.aiter_bytes():
+        if b"\n" not in piece:
+            rest += piece
+            if len(rest) > _MAX_LINE:
+                raise ClusterError(f"the API server sends a line of more than {_MAX_LINE >> 20} MiB")
+            continue
+        *whole, last = (bytes(rest) + piece).split(b"\n")
+        rest = bytearray(last)
+        for line in filter(None, whole):
+            yield line
+
+
+def _refusal(answer: "Response") -> ClusterError:
+    """In the API's words, which name the account, the verb and the resource."""
+    try:
+        said = msgspec.json.decode(answer.content, type=Status).message
+    except msgspec.DecodeError:
+        said = one_line(answer.content)
+    return ClusterError(f"{said or answer.reason_phrase} (HTTP {answer.status_code})", answer.status_code)
+
+
+def _failure(error: Exception) -> ClusterError:
+    """Whatever the HTTP client or a plugin for credentials raised."""
+    words = one_line(str(error)) or type(error).__name__
+    return ClusterError(f"the API server cannot be reached: {words}")

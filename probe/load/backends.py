@@ -1,0 +1,16 @@
+"""The workers of a run, where the configuration wants them: on this machine, or on a Ray cluster."""
+
+from probe.config.load import LoadConfig
+from probe.core.clock import Clock
+from probe.load.ray_backend import OnRay
+from probe.load.worker_pool import STREAMS_PER_WORKER, Source, Workers, workers_for
+
+
+def workers_of(
+    load: LoadConfig | None, source: Source, streams: int, clock: Clock, asked: int | None = None
+) -> Workers:
+    """Enough for so many streams, or as many as `asked` on the command line."""
+    if load is None or load.ray is None:
+        return Workers(source, workers_for(streams, asked), clock)
+    count = asked or load.ray.workers or max(-(-streams // STREAMS_PER_WORKER), 1)
+    return Workers(source, count, clock, OnRay(load.ray.address, load.ray.start_timeout))

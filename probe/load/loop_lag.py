@@ -1,0 +1,45 @@
+"""How late the event loop wakes: the client's own share of any latency it reports.
+
+A timestamp is taken when the loop gets round to a socket. While the loop is busy, or the process waits for
+a core, every stamp is late; this watcher sleeps a little and notes by how much it was woken late.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from probe.client.loop_lateness import Turns
+from probe.core.clock import Clock
+
+_INTERVAL_S = 0.01
+
+
+async def lags(clock: Clock, interval_s: float = _INTERVAL_S) -> AsyncIterator[float]:
+    """Endless lag samples in seconds, one an interval."""
+    while True:
+        before = clock.monotonic_ns()
+        await asyncio.sleep(interval_s)
+        yield max((clock.monotonic_ns() - before) * 1e-9 - interval_s, 0.0)
+
+
+@asynccontextmanager
+async def watch_lag(clock: Clock, turns: Turns | None = None) -> AsyncIterator[list[float]]:
+    """Gathers lag samples in seconds, about a hundred a second, into the list it gives.
+
+    By how much the loop's own work makes stamps late, `turns` knows for each of them; so where it was at work when
+    it should have woken, the lag counts from its last mark. What is left is the system's, above all the wait for a
+    processor.
+    """
+    samples: list[float] = []
+    task = asyncio.create_task(_sample(clock, samples, turns))
+    try:
+        yield samples
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _sample(clock: Clock, samples: list[float], turns: Turns | None) -> None:
+    async for lag in lags(clock):
+        at_work = turns.marked_ns if turns is not None else 0
+        samples.append(min(lag, (clock.monotonic_ns() - at_work) * 1e-9))

@@ -1,0 +1,151 @@
+"""Load workers on the nodes of a Ray cluster.
+
+    controller --socket-- driver (ray_driver.py) --Ray-- actor (ray_relay.py) --socket-- worker
+
+What controller and worker say to each other is the same as on one machine, and so is what ends load: a worker that
+does not hear of its controller, and a controller that does not hear of a worker. Ray only carries bytes, the API key
+among them, and says where there is room.
+"""
+
+import asyncio
+import importlib.util
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from probe.core.errors import LoadError
+from probe.load.local_backend import Link, start_module
+from probe.load.messages import Failed, connect, receive, send
+
+_REACH_S = 5.0
+# Ray has to be imported, joined and left, beside what the workers take to be placed.
+_JOIN_S = 45.0
+_LEAVE_S = 2.0
+# What a driver needs to find Python and its cluster. Not what other variables may hold: proxies, and our own secrets.
+_VARIABLES = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "TMPDIR", "USER", "VIRTUAL_ENV")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The controller asks its driver for workers on the cluster at this address, placed within so many seconds."""
+
+    address: str
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """They are there, on these nodes, one each."""
+
+    nodes: tuple[str, ...]
+
+
+class OnRay:
+    """Workers on a cluster, of one run. Implements place.Place."""
+
+    def __init__(self, address: str, within_s: float) -> None:
+        """`address` as Ray has it: HOST:PORT or "auto" on one of its nodes, ray://HOST:PORT elsewhere."""
+        self._address = address
+        self._within_s = within_s
+        self._driver: asyncio.subprocess.Process | None = None
+        self._control: asyncio.StreamWriter | None = None
+        self._ends: dict[int, socket.socket] = {}
+        self._nodes: tuple[str, ...] = ()
+
+    async def open(self, count: int) -> None:
+        """See Place."""
+        if importlib.util.find_spec("ray") is None:
+            raise LoadError("load.ray: the package ray is not installed; pip install 'kneewatch[ray]'")
+        await self._reach()
+        pairs = [socket.socketpair() for _ in range(count + 1)]
+        (ours, _), *workers = pairs
+        theirs = [there for _, there in pairs]
+        self._ends = {i: here for i, (here, _) in enumerate(workers)}
+        try:
+            self._driver = await start_module("probe.load.ray_driver", *theirs, env=_environment())
+            reader, self._control = await connect(ours)
+        except OSError as error:
+            ours.close()
+            raise LoadError(f"load.ray: Ray's driver did not start: {error}") from None
+        finally:
+            for there in theirs:
+                there.close()
+        send(self._control, Wanted(self._address, self._within_s))
+        self._nodes = await self._placed(reader)
+
+    async def _reach(self) -> None:
+        """Whether somebody listens there: Ray itself would go on asking for a minute. Raises LoadError."""
+        if ":" not in self._address:  # "auto"
+            return
+        parts = urlsplit(self._address if "://" in self._address else f"//{self._address}")
+        try:
+            async with asyncio.timeout(_REACH_S):
+                _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        except (OSError, TimeoutError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            raise LoadError(
+                f"load.ray: no Ray cluster at {self._address} ({why}); mend load.ray.address, or start the cluster"
+            ) from None
+        writer.close()
+
+    async def _placed(self, reader: asyncio.StreamReader) -> tuple[str, ...]:
+        try:
+            async with asyncio.timeout(self._within_s + _JOIN_S):
+                answer = await receive(reader)
+        except TimeoutError:
+            raise LoadError(
+                f"load.ray: the Ray cluster at {self._address} did not let us join; look at it with `ray status`"
+            ) from None
+        except EOFError:
+            raise LoadError(
+                f"load.ray: Ray ended its driver while it joined {self._address}; look at the cluster with `ray status`"
+            ) from None
+        if isinstance(answer, Placed):
+            return answer.nodes
+        raise LoadError(f"load.ray: {answer.why}" if isinstance(answer, Failed) else "load.ray: no answer")
+
+    async def spawn(self, index: int) -> Link:
+        """See Place."""
+        reader, writer = await connect(self._ends.pop(index))
+        node = self._nodes[index]
+        mend = f"`python -m probe.load.worker` has to work on the Ray node {node}"
+        return Link(_Ended(writer), reader, writer, mend, node)
+
+    async def close(self) -> None:
+        """See Place. The driver ends by itself when it hears no more of us."""
+        for end in self._ends.values():
+            end.close()
+        if self._control is not None:
+            self._control.close()
+        if self._driver is None:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._driver.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._driver.kill()
+            await self._driver.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A worker that is elsewhere: the driver ends it when our socket to it closes. Implements place.Running."""
+
+    writer: asyncio.StreamWriter
+
+    def kill(self) -> None:
+        self.writer.transport.abort()
+
+    async def wait(self) -> int:
+        """Nobody here can tell; OnRay.close waits for the driver, and with it for all of them."""
+        return 0
+
+
+def _environment() -> dict[str, str]:
+    """For the driver: Ray's own variables and the few that any program needs."""
+    kept = {name: value for name, value in os.environ.items() if name in _VARIABLES or name.startswith("RAY_")}
+    kept.pop("RAY_ADDRESS", None)  # it joins nobody but the address that was configured
+    return kept | {"RAY_USAGE_STATS_ENABLED": "0", "GRPC_ENABLE_FORK_SUPPORT": "0"}

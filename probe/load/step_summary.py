@@ -1,0 +1,172 @@
+"""A step's records to its StepSummary. Pure.
+
+Percentiles are exact, of every request that was due in the step's window; rates are taken over it. It reaches from the
+end of the warm-up to when sending stopped (or, for a step of a fixed number of requests, to the last completion), so
+that the drain at the end dilutes nothing. Throughput counts a request that the window cuts by the share of its time
+that lies inside: whole requests only would, with long answers and short windows, be off by a wave.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+
+from probe.core import latency
+from probe.core import objectives as slo
+from probe.core.objectives import Objectives
+from probe.core.percentiles import distribution, percentile
+from probe.core.request import Outcome, RequestRecord
+from probe.core.snapshot import GpuSnapshot, ServerSnapshot
+from probe.core.step import ErrorBound, RequestCounts, ServerPeaks, StepRun, StepSummary
+from probe.gpu.utilization import use
+from probe.observe import guard
+from probe.observe.user_load import users_beside
+
+# Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
+MIN_REQUESTS = 20
+TOO_FEW = "too_few_requests"
+CUT_SHORT = "cut_short"  # the reason of a step that guard, budget or caller stopped on the way
+# The client may be wrong by at most this share of an objective it judges.
+MAX_ERROR_SHARE = 0.1
+
+
+def summarize(
+    run: StepRun,
+    objectives: Objectives,
+    *,
+    polls: Sequence[ServerSnapshot] = (),
+    gpus: Sequence[GpuSnapshot] = (),
+) -> StepSummary:
+    """One step, measured and judged.
+
+    Requests that were due in the warm-up are not judged, nor those that one worker sent when another had ended. A
+    step that was cut short (guard, budget, interrupt) is shown with what it saw, and judges nothing.
+    """
+    start, end = run.window_ns
+    seconds = max((end - start) * 1e-9, 1e-9)
+    records = [r for r in run.records if start <= r.scheduled_ns <= end]
+    ok = [r for r in records if r.outcome is Outcome.OK]
+    aborted = sum(r.outcome is Outcome.ABORTED for r in records)
+    ratios = slo.good_ratio(records, objectives)
+    bound = _error_bound(ok, run.loop_lag_s, seconds)
+    reason = run.problem or (CUT_SHORT if run.cut_short else _void(records, bound, objectives))
+    throughput = sum(_share_inside(r, start, end) for r in run.records if r.outcome is Outcome.OK) / seconds
+    events = sum(len(r.events) for r in ok)
+    return StepSummary(
+        plan=run.plan,
+        valid=reason is None,
+        reason=reason,
+        seconds=seconds,
+        requests=RequestCounts(ok=len(ok), failed=len(records) - len(ok) - aborted, aborted=aborted),
+        offered_rps=sum(start <= r.sent_ns <= end for r in run.records) / seconds,
+        throughput_rps=throughput,
+        goodput_rps=throughput * ratios.get(slo.ALL, 0.0),
+        output_tokens_per_second=_tokens_inside(run.records, start, end) / seconds,
+        prompt_tokens_per_second=_prompts_inside(run.records, start, end) / seconds,
+        ttft_s=distribution(latency.ttft_s(r) for r in ok),
+        itl_s=distribution((gap for r in ok for gap in latency.itl_ns(r)), unit=1e-9, independent=False),
+        tpot_s=distribution(latency.tpot_s(r) for r in ok),
+        e2e_s=distribution(latency.e2e_s(r) for r in ok),
+        stall_s=distribution(latency.stall_s(r) for r in ok),
+        schedule_lag_s=distribution(latency.schedule_lag_s(r) for r in records),
+        loop_lag_s=distribution(run.loop_lag_s, independent=False),
+        coalesced_ratio=sum(latency.coalesced(r) for r in ok) / events if events else None,
+        tokens_per_event=sum(sum(r.events.tokens) for r in ok) / events if events else None,
+        error_bound_s=bound,
+        good_ratio=ratios,
+        goodput_by_objective_rps={name: throughput * ratio for name, ratio in ratios.items()},
+        broken=slo.broken(ratios, objectives) if reason is None else (),
+        server=_peaks(polls),
+        users=users_beside(run.records, polls),
+        gpu=use(gpus, run.window_ns),
+    )
+
+
+def covered_seconds(spans: Iterable[tuple[int, int]]) -> float:
+    """The time that at least one of the spans (begin, end; nanoseconds) covers."""
+    total, reached = 0, 0
+    for begin, end in sorted(spans):
+        total += max(end - max(begin, reached), 0)
+        reached = max(reached, end)
+    return total * 1e-9
+
+
+def over_objective(record: RequestRecord, objectives: Objectives) -> list[tuple[int, int]]:
+    """The spans (begin, end) in which a request was late in beginning, slow, or failing; nanoseconds.
+
+    Of one that we cancelled nothing is known but that it had not ended: it was over once TTFT and TPOT at their
+    limits would have brought it to its end.
+    """
+    ttft, tpot = objectives.ttft, objectives.tpot
+    if record.outcome is Outcome.ABORTED:
+        if ttft is None or tpot is None:
+            return []
+        allowed_s = ttft.within_s + tpot.within_s * (record.spec.output_tokens - 1)
+        over = [(record.scheduled_ns + int(allowed_s * 1e9), record.done_ns)]
+    elif record.outcome is not Outcome.OK:
+        over = [(record.scheduled_ns, record.done_ns)]
+    else:
+        good = slo.met(record, objectives)
+        first = record.scheduled_ns + int((latency.ttft_s(record) or 0.0) * 1e9)
+        over = [(record.scheduled_ns + int(ttft.within_s * 1e9), first)] if ttft and not good["ttft"] else []
+        over += [(first, record.done_ns)] if tpot and not good["tpot"] else []
+    return [(begin, end) for begin, end in over if begin < end]
+
+
+def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], seconds: float) -> ErrorBound:
+    """The 99th percentile of what the client knows to have been late, and that of what the system made late."""
+    if not loop_lag_s:
+        return ErrorBound(ttft=seconds, itl=seconds)  # the loop never woke: nothing is known of the stamps
+    waking = percentile(sorted(loop_lag_s), 0.99)
+    ttft = distribution(map(latency.ttft_error_s, ok), independent=False).p99
+    itl = distribution((e for r in ok for e in latency.itl_error_ns(r)), unit=1e-9, independent=False).p99
+    return ErrorBound(ttft=waking + (ttft or 0.0), itl=waking + (itl or 0.0))
+
+
+def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objectives) -> str | None:
+    """Why a step judges nothing, or None. Late stamps move TTFT by themselves, TPOT by their share of a token."""
+    judged = [record for record in records if record.outcome is not Outcome.ABORTED]
+    if len(judged) < MIN_REQUESTS:
+        return TOO_FEW
+    answered = sorted(record.output_tokens for record in judged if record.outcome is Outcome.OK)
+    if not answered:
+        return None  # nothing has a latency; what remains to be judged needs no stamp
+    gaps = max(percentile(answered, 0.5) - 1, 1)
+    errors = {"ttft": bound.ttft, "tpot": (bound.ttft + bound.itl) / gaps}
+    latencies = objectives.latencies().items()
+    bad = any(errors[name] > MAX_ERROR_SHARE * objective.within_s for name, objective in latencies)
+    return "client_bound" if bad else None
+
+
+def _share_inside(record: RequestRecord, start_ns: int, end_ns: int) -> float:
+    """The share of its time that a request spent inside the window.
+
+    With N in flight and answers of L seconds these add up to N/L a second (Little's law), however long an answer
+    is beside the window; counting whole answers would lose those that end after it.
+    """
+    inside = min(record.done_ns, end_ns) - max(record.sent_ns, start_ns)
+    took = record.done_ns - record.sent_ns
+    if took <= 0:
+        return float(start_ns <= record.sent_ns < end_ns)
+    return max(inside, 0) / took
+
+
+def _tokens_inside(records: Iterable[RequestRecord], start_ns: int, end_ns: int) -> int:
+    return sum(
+        sum(r.events.tokens[bisect_left(r.events.at_ns, start_ns) : bisect_right(r.events.at_ns, end_ns)])
+        for r in records
+    )
+
+
+def _prompts_inside(records: Iterable[RequestRecord], start_ns: int, end_ns: int) -> int:
+    return sum(r.prompt_tokens for r in records if len(r.events) and start_ns <= r.events.at_ns[0] <= end_ns)
+
+
+def _peaks(polls: Sequence[ServerSnapshot]) -> ServerPeaks:
+    def peak(values: Iterable[float | None]) -> float | None:
+        return max((value for value in values if value is not None), default=None)
+
+    return ServerPeaks(
+        kv_cache_usage_peak=peak(poll.kv_cache_usage for poll in polls),
+        running_peak=peak(poll.running for poll in polls),
+        waiting_peak=peak(poll.waiting for poll in polls),
+        preemptions=guard.preemptions(polls),
+    )

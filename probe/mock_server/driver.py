@@ -1,0 +1,225 @@
+"""The stand-in's clock: runs engine steps for as long as their cost says, and hands out tokens.
+
+Input: requests and aborts from the HTTP side. Output: each request's tokens, on a queue of its
+own, and the metrics. Requests come to the engine, and tokens to the clients, through the front end
+(front.py). One task steps the engine; it is started by the first request and ends with the last, so
+an idle server does nothing at all.
+
+A step is due a cost after the step before was due, not after it was handed out: the overshoot
+of a sleep does not add up, and a thousand steps take what their costs say.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from random import Random
+
+from probe.mock_server.metrics import Metrics, RequestTimes
+from probe.simulator.cost import Profile
+from probe.simulator.engine import Engine, StepOutcome, StepPlan
+from probe.simulator.front_end import Front
+
+# How late the schedule may be and still catch up. After a longer hold-up (a suspended process, a
+# lifted stall) it starts afresh, rather than pour out tokens faster than any server would.
+MAX_LAG_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Ways to be broken, for tests. `stalled` is the one that /health cannot see."""
+
+    extra_step_s: float = 0.0
+    stalled: bool = False
+    error_ratio: float = 0.0  # share of requests answered with 500
+
+
+HEALTHY = Faults()
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One request on its way. Times are seconds on the event loop's clock, those of tokens the engine's own."""
+
+    prompt_tokens: int
+    output_tokens: int
+    shared_tokens: int = 0
+    number: int = -1  # the engine's, once it has it
+    entered_s: float = 0.0  # the front end has passed it on
+    scheduled_s: float = 0.0
+    first_token_s: float = 0.0
+    last_token_s: float = 0.0
+    made: int = 0  # tokens, by the engine
+    given: int = 0  # tokens, to the client
+    found_tokens: int = 0  # in the prefix cache
+    preemptions: int = 0
+    _ready: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)
+
+    async def next_token(self) -> int | None:
+        """The number of the next token, from 1; None when the request was cut short."""
+        return await self._ready.get()
+
+    def give_token(self) -> None:
+        self.given += 1
+        self._ready.put_nowait(self.given)
+
+    def cut(self) -> None:
+        self._ready.put_nowait(None)
+
+
+class Driver:
+    """Runs one engine in real time. Used from one event loop; not thread-safe."""
+
+    def __init__(self, profile: Profile, metrics: Metrics, *, seed: int = 0, faults: Faults = HEALTHY) -> None:
+        self.engine = Engine(profile)
+        self.worst_lag_s = 0.0  # how far behind its schedule it has been: was the stand-in the bottleneck?
+        self._profile = profile
+        self._metrics = metrics
+        self._random = Random(seed)
+        self._front = Front(profile.front_end)
+        self._entering: dict[Generation, asyncio.TimerHandle] = {}
+        self._open: dict[int, Generation] = {}  # until their last token has left
+        self._loop_task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._flowing = asyncio.Event()
+        self._faults = faults
+        self.faults = faults
+
+    @property
+    def faults(self) -> Faults:
+        return self._faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        """Change what is broken, from the next step on."""
+        self._faults = faults
+        if faults.stalled:
+            self._flowing.clear()
+        else:
+            self._flowing.set()
+
+    def submit(self, *, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> Generation:
+        """Take a request. ValueError as Engine.submit; after close() it is cut short at once."""
+        self._profile.check_lengths(prompt_tokens, output_tokens)
+        generation = Generation(prompt_tokens, output_tokens, shared_tokens)
+        if self._closed:
+            generation.cut()
+            return generation
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        passed_on_s = self._front.pass_on(now_s, prompt_tokens)
+        if passed_on_s <= now_s:
+            self._enter(generation)
+        else:
+            self._entering[generation] = loop.call_at(passed_on_s, self._enter, generation)
+        return generation
+
+    def abort(self, generation: Generation) -> None:
+        """Drop a request whose client has gone, freeing its blocks at once; nothing if it has ended.
+
+        It appears in no counter: vLLM 0.32 drops such a request before its statistics see it (measured).
+        """
+        entry = self._entering.pop(generation, None)
+        if entry is not None:
+            entry.cancel()
+            generation.cut()
+        elif self._open.pop(generation.number, None) is not None:
+            self.engine.abort(generation.number)  # which may be through with it, and the front end not yet
+            generation.cut()
+
+    def close(self) -> None:
+        """Stop stepping and cut every request short."""
+        self._closed = True
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+        for generation in (*self._entering, *self._open.values()):
+            self.abort(generation)
+
+    def _enter(self, generation: Generation) -> None:
+        """The front end is through with it."""
+        self._entering.pop(generation, None)
+        loop = asyncio.get_running_loop()
+        generation.entered_s = loop.time()
+        generation.number = self.engine.submit(
+            prompt_tokens=generation.prompt_tokens,
+            output_tokens=generation.output_tokens,
+            shared_tokens=generation.shared_tokens,
+        )
+        self._open[generation.number] = generation
+        if self._loop_task is None or self._loop_task.done():
+            self._loop_task = loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while (plan := self.engine.plan_step()) is not None:
+            now_s = loop.time()
+            self._note_start(plan, now_s)
+            due_s = max(due_s, now_s - MAX_LAG_S) + self._step_seconds(plan, now_s)
+            await asyncio.sleep(max(0.0, due_s - now_s))
+            await self._flowing.wait()
+            now_s = loop.time()
+            self.worst_lag_s = max(self.worst_lag_s, now_s - due_s)
+            self._hand_out(self.engine.complete_step(), len(plan.preempted), now_s)
+
+    def _step_seconds(self, plan: StepPlan, now_s: float) -> float:
+        seconds = self._profile.cost.step_seconds(plan.batch)
+        return self._profile.unrest.seconds(seconds, now_s, self._random) + self._faults.extra_step_s
+
+    def _note_start(self, plan: StepPlan, now_s: float) -> None:
+        for number in plan.admitted:
+            generation = self._open[number]
+            generation.scheduled_s = now_s
+            if self._profile.prefix_caching:
+                found = self.engine.cached_tokens(generation.prompt_tokens, generation.shared_tokens)
+                generation.found_tokens = found
+                self._metrics.looked_up(generation.prompt_tokens, found)
+        for number in plan.preempted:
+            self._open[number].preemptions += 1
+
+    def _hand_out(self, outcome: StepOutcome, preempted: int, now_s: float) -> None:
+        turned_s, out_s = self._front.hand_out(now_s, len(outcome.emitted))
+        waits_s: list[float] = []
+        gaps_s: list[float] = []
+        prompt_tokens = found_tokens = 0
+        emitted = [self._open[number] for number in outcome.emitted]
+        for generation in emitted:
+            if generation.made == 0:
+                generation.first_token_s = now_s
+                waits_s.append(turned_s - generation.entered_s)
+                prompt_tokens += generation.prompt_tokens
+                found_tokens += generation.found_tokens
+            else:
+                gaps_s.append(now_s - generation.last_token_s)
+            generation.made += 1
+            generation.last_token_s = now_s
+        self._metrics.step(
+            prompt_tokens=prompt_tokens, found_tokens=found_tokens, emitted=len(emitted), preempted=preempted
+        )
+        self._metrics.first_tokens(waits_s)
+        self._metrics.later_tokens(gaps_s)
+        for number in outcome.finished:
+            self._metrics.completed(_times(self._open[number], turned_s))
+        if out_s > now_s:
+            asyncio.get_running_loop().call_at(out_s, self._give, emitted)
+        else:
+            self._give(emitted)
+
+    def _give(self, emitted: list[Generation]) -> None:
+        """The front end has sent a token of each."""
+        for generation in emitted:
+            if generation.number in self._open:  # its client may have gone meanwhile
+                generation.give_token()
+                if generation.given == generation.output_tokens:
+                    del self._open[generation.number]
+
+
+def _times(generation: Generation, answered_s: float) -> RequestTimes:
+    return RequestTimes(
+        prompt_tokens=generation.prompt_tokens,
+        output_tokens=generation.output_tokens,
+        preemptions=generation.preemptions,
+        arrival_s=generation.entered_s,
+        scheduled_s=generation.scheduled_s,
+        first_token_s=generation.first_token_s,
+        last_token_s=generation.last_token_s,
+        answered_s=answered_s,
+    )

@@ -1,0 +1,192 @@
+"""The stand-in's /metrics page: vLLM 0.32's names, types, labels and bucket bounds.
+
+Input: what the driver reports (tokens, steps, finished requests) and the engine's state at the
+scrape. Output: the page. Only families that a stand-in can fill truthfully are here; a test
+compares each with a page recorded from the real server. When vLLM observes what, too, is as
+measured there: prompt tokens when the prefill ends, `iteration_tokens_total` (a histogram,
+despite its name) only in steps that gave a token and without what the prefix cache had, a
+request's times when it finishes. TTFT and E2E begin when the front end has passed a request on and
+end when it turns to the tokens; all other times are the engine's own.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from probe.simulator.buckets import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
+from probe.simulator.cost import Profile
+from probe.simulator.engine import Engine
+
+ENGINE = "0"  # vLLM numbers its data-parallel engines; the stand-in is one
+_M = TypeVar("_M", Gauge, Counter)
+
+FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+_PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
+
+# What vLLM's cache_config_info says of features that the stand-in does not have. The label set is
+# part of the contract: one missing, and a query or a parser written against the real page breaks.
+_CACHE_CONFIG = {
+    **dict.fromkeys(
+        (
+            *("cache_hit_alignment_tokens", "hash_block_size", "kv_cache_layout", "kv_offloading_size"),
+            *("kv_cache_memory_bytes", "mamba_block_size", "mamba_page_size_padded", "num_cpu_blocks"),
+            *("prefix_match_unit", "skip_page_size_padded", "sliding_window"),
+        ),
+        "None",
+    ),
+    **dict.fromkeys(
+        (
+            *("enable_mamba_shared_prefix_checkpoint", "is_attention_free"),
+            *("kv_sharing_fast_prefill", "swa_bounded_replay", "use_kda_recoverssm", "use_replayssm"),
+        ),
+        "False",
+    ),
+    **dict.fromkeys(("_block_size_resolved", "user_specified_block_size"), "True"),
+    **dict.fromkeys(("cache_dtype", "mamba_cache_dtype"), "auto"),
+    "gpu_memory_utilization": "0.92",
+    "kv_cache_dtype_skip_layers": "[]",
+    "kv_offloading_backend": "native",
+    "mamba_cache_mode": "none",
+    "mamba_ssm_cache_dtype": "float32",
+    "prefix_cache_retention_interval": "0",
+    "prefix_caching_hash_algo": "sha256",
+    "replayssm_buffer_len": "16",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """A finished request as its series see it. Times are seconds on one monotonic clock.
+
+    The engine made the first and the last token; then the front end turned to the last one at `answered_s`.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    preemptions: int
+    arrival_s: float
+    scheduled_s: float
+    first_token_s: float
+    last_token_s: float
+    answered_s: float
+
+
+class Metrics:
+    """Every series of one simulated server, in a registry of its own."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, profile: Profile, model: str) -> None:
+        self._registry = CollectorRegistry()
+        self._labels = {"model_name": model, "engine": ENGINE}
+        self._running = self._gauge("num_requests_running", "Requests in the batch.")
+        self._waiting = self._gauge("num_requests_waiting", "Requests that wait.")
+        by_reason = self._family(Gauge, "num_requests_waiting_by_reason", "Requests that wait.", "reason")
+        self._capacity = by_reason.labels(**self._labels, reason="capacity")
+        by_reason.labels(**self._labels, reason="deferred")  # nothing is ever deferred here: stays 0
+        self._kv_usage = self._gauge("kv_cache_usage_perc", "KV cache in use; 1 is all of it.")
+        self._queries = self._counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
+        self._hits = self._counter("prefix_cache_hits", "Tokens found in the prefix cache.")
+        self._preemptions = self._counter("num_preemptions", "Preemptions.")
+        self._prompt = self._counter("prompt_tokens", "Prompt tokens processed.")
+        self._generation = self._counter("generation_tokens", "Tokens generated.")
+        finished = self._family(Counter, "request_success", "Requests that ended.", "finished_reason")
+        self._finished = {r: finished.labels(**self._labels, finished_reason=r) for r in FINISHED_REASONS}
+        self._ttft = self._histogram("time_to_first_token_seconds", "Time to the first token.", TTFT_S)
+        self._itl = self._histogram("inter_token_latency_seconds", "Time between tokens.", TOKEN_S)
+        self._tpot = self._histogram("request_time_per_output_token_seconds", "A request's mean.", TOKEN_S)
+        self._e2e = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", REQUEST_S)
+        self._queue = self._histogram("request_queue_time_seconds", "Time before the batch.", REQUEST_S)
+        self._prefill = self._histogram("request_prefill_time_seconds", "Batch to first token.", REQUEST_S)
+        self._decode = self._histogram("request_decode_time_seconds", "First to last token.", REQUEST_S)
+        self._inference = self._histogram("request_inference_time_seconds", "Batch to last token.", REQUEST_S)
+        self._step_tokens = self._histogram("iteration_tokens_total", "Tokens of a step.", STEP_TOKENS)
+        self._preempted = self._histogram("request_num_preemptions", "Preemptions of a request.", _PREEMPTIONS)
+        counts = one_two_five(profile.max_model_len)
+        self._prompt_length = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", counts)
+        self._output_length = self._histogram("request_generation_tokens", "Output tokens of a request.", counts)
+        self._constants(profile, model)
+
+    def looked_up(self, prompt_tokens: int, found_tokens: int) -> None:
+        """The prefix cache was asked for a request that is new to the batch.
+
+        vLLM does not count re-admissions here, and nothing where the cache is off.
+        """
+        self._queries.inc(prompt_tokens)
+        self._hits.inc(found_tokens)
+
+    def step(self, *, prompt_tokens: int, found_tokens: int, emitted: int, preempted: int) -> None:
+        """A step ended: the prompts whose prefills ended with it, what the prefix cache had of them, tokens given."""
+        self._preemptions.inc(preempted)
+        if emitted:
+            self._prompt.inc(prompt_tokens)
+            self._generation.inc(emitted)
+            self._step_tokens.observe(prompt_tokens - found_tokens + emitted)
+
+    def first_tokens(self, waits_s: Iterable[float]) -> None:
+        for wait_s in waits_s:
+            self._ttft.observe(wait_s)
+
+    def later_tokens(self, gaps_s: Iterable[float]) -> None:
+        for gap_s in gaps_s:
+            self._itl.observe(gap_s)
+
+    def completed(self, times: RequestTimes) -> None:
+        """A request got its last token (finish reason "length": the stand-in has no end-of-text token)."""
+        decode_s = times.last_token_s - times.first_token_s
+        self._finished["length"].inc()
+        self._e2e.observe(times.answered_s - times.arrival_s)
+        self._queue.observe(times.scheduled_s - times.arrival_s)
+        self._prefill.observe(times.first_token_s - times.scheduled_s)
+        self._decode.observe(decode_s)
+        self._inference.observe(times.last_token_s - times.scheduled_s)
+        # vLLM observes 0 for a request of one token, where the mean is undefined.
+        self._tpot.observe(decode_s / (times.output_tokens - 1) if times.output_tokens > 1 else 0.0)
+        self._preempted.observe(times.preemptions)
+        self._prompt_length.observe(times.prompt_tokens)
+        self._output_length.observe(times.output_tokens)
+
+    def page(self, engine: Engine) -> bytes:
+        """The page in Prometheus' text format, with the gauges as the engine is now."""
+        self._running.set(engine.running)
+        self._waiting.set(engine.waiting)
+        self._capacity.set(engine.waiting)
+        self._kv_usage.set(engine.kv_usage)
+        return generate_latest(self._registry)
+
+    def _constants(self, profile: Profile, model: str) -> None:
+        """Series that are set once: refusals, of which there are none, and the cache's configuration."""
+        names = ("model_name", "reason")  # the API server refuses, not an engine: no engine label
+        text = "Requests refused because the queue was full."
+        refused = Counter("vllm:admission_rejections", text, names, registry=self._registry)
+        for reason in ("max_num_queued_reqs", "max_num_queued_tokens"):
+            refused.labels(model_name=model, reason=reason)
+        size = profile.usable_blocks * profile.block_size
+        config = _CACHE_CONFIG | {
+            "engine": ENGINE,
+            "enable_prefix_caching": str(profile.prefix_caching),
+            "block_size": str(profile.block_size),
+            "effective_attention_block_size": str(profile.block_size),
+            "kv_cache_max_concurrency": str(round(size / profile.max_model_len, 2)),
+            "kv_cache_size_tokens": str(size),
+            "num_gpu_blocks": str(profile.num_blocks),
+            "num_gpu_blocks_override": str(profile.num_blocks),
+        }
+        text = "Configuration of the KV cache."
+        Gauge("vllm:cache_config_info", text, tuple(config), registry=self._registry).labels(**config).set(1)
+
+    def _family(self, kind: type[_M], name: str, text: str, *labels: str) -> _M:
+        return kind(f"vllm:{name}", text, (*self._labels, *labels), registry=self._registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return self._family(Gauge, name, text).labels(**self._labels)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return self._family(Counter, name, text).labels(**self._labels)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        family = Histogram(f"vllm:{name}", text, tuple(self._labels), buckets=buckets, registry=self._registry)
+        return family.labels(**self._labels)

@@ -1,0 +1,90 @@
+"""One answer of the stand-in: runs a request and writes its tokens, as a stream or at once.
+
+Input: a Driver and an Answer. Output: an ASGI response. When the client goes away, the request
+is aborted right then, and not when the next token finds nobody.
+"""
+
+import asyncio
+import json
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from probe.mock_server import wire
+from probe.mock_server.driver import Driver, Generation
+from probe.mock_server.request_parser import Refusal
+
+BROKEN = Refusal(500, "Internal server error", "InternalServerError")
+
+
+class Reply:
+    """An ASGI response that runs one request, and aborts it as soon as the client is gone."""
+
+    def __init__(self, driver: Driver, answer: wire.Answer, *, chat: bool, shared_tokens: int) -> None:
+        """`shared_tokens`: of the prompt, that others began with too."""
+        self._driver = driver
+        self._answer = answer
+        self._chat = chat
+        self._shared_tokens = shared_tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        ask = self._answer.ask
+        generation = self._driver.submit(
+            prompt_tokens=ask.prompt_tokens, output_tokens=ask.output_tokens, shared_tokens=self._shared_tokens
+        )
+
+        async def abort_when_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self._driver.abort(generation)
+
+        watcher = asyncio.create_task(abort_when_gone())
+        try:
+            if ask.stream:
+                await self._stream(generation, send)
+            else:
+                response = await self._whole(generation)
+                await response(scope, receive, send)
+        finally:
+            watcher.cancel()
+            self._driver.abort(generation)
+
+    async def _stream(self, generation: Generation, send: Send) -> None:
+        events = (wire.chat_events if self._chat else wire.completion_events)(self._answer)
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"vary", b"Origin")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+        async def write(event: bytes) -> None:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+
+        # vLLM sends chat's opening with the first token, not before.
+        opening = events.opening()
+        while (number := await generation.next_token()) is not None:
+            if opening:
+                await write(opening)
+                opening = b""
+            await write(events.token(number))
+            if number == generation.output_tokens:
+                break
+        closing = events.closing() if number else (f"data: {json.dumps(BROKEN.body)}\n\n".encode(), wire.DONE)
+        for event in closing:
+            await write(event)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _whole(self, generation: Generation) -> Response:
+        number: int | None = 0
+        while number != generation.output_tokens:
+            number = await generation.next_token()
+            if number is None:
+                return json_answer(wire.dumps(BROKEN.body), BROKEN.status)
+        return json_answer((wire.chat_body if self._chat else wire.completion_body)(self._answer))
+
+
+def json_answer(body: str, status: int = 200) -> Response:
+    return like_vllm(Response(body, status, media_type="application/json"))
+
+
+def like_vllm(response: Response) -> Response:
+    """The response with the header that vLLM's CORS middleware adds, even without an Origin."""
+    response.headers["vary"] = "Origin"
+    return response

@@ -1,0 +1,239 @@
+"""From a request's body to what it asks of the engine, or a refusal in vLLM 0.32's words.
+
+Input: the body's bytes and the server's limits. Output: an Ask, or a Refusal with the status
+and the JSON that the real server answers. Text is counted, not tokenised: four bytes are one
+token, roughly what English costs, and a chat message adds what a template would.
+"""
+
+import json
+import struct
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from probe.mock_server.prompts import BYTES_PER_TOKEN
+from probe.simulator.cost import Profile
+
+VOCABULARY = 32_000  # ids from 0; the smallest common among today's models, so what passes here passes there
+TEMPLATE_TOKENS = 3  # a chat prompt's opening for the answer
+TEMPLATE_TOKENS_PER_MESSAGE = 4  # role and delimiters
+DEFAULT_MAX_TOKENS = 16  # completions only; chat defaults to all the room there is
+
+_TokenIds = list[Annotated[int, Field(ge=0)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A valid request: lengths in tokens, and how its answer is to be sent.
+
+    `content`: the prompt to compare others with, BYTES_PER_TOKEN a token; empty for a server without a prefix cache.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    content: bytes = field(default=b"", repr=False)
+
+
+class Refusal(Exception):  # noqa: N818  # an answer, not a fault of ours
+    """A request that is answered with an error: `status`, and `body` in vLLM's shape."""
+
+    def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+class _StreamOptions(BaseModel):
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class _Common(BaseModel):
+    model: str | None = None
+    max_tokens: int | None = None
+    n: int | None = 1
+    stream: bool | None = False
+    stream_options: _StreamOptions | None = None
+
+
+class _Completion(_Common):
+    prompt: _TokenIds | list[_TokenIds] | str | list[str] | None = None
+
+
+class _Message(BaseModel):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class _Chat(_Common):
+    messages: list[_Message]
+    max_completion_tokens: int | None = None
+
+
+_B = TypeVar("_B", bound=BaseModel)
+
+
+def read_completion(body: bytes, content_type: str, *, model: str, profile: Profile) -> Ask:
+    """What a POST to /v1/completions asks for. Raises Refusal."""
+    asked = _parse(_Completion, body, content_type)
+    _check_common(asked, model)
+    prompt_tokens = _count_prompt(asked.prompt, profile)
+    limit = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
+    return _ask(asked, prompt_tokens, limit, profile, _content(asked.prompt) if profile.prefix_caching else b"")
+
+
+def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -> Ask:
+    """What a POST to /v1/chat/completions asks for. Raises Refusal."""
+    asked = _parse(_Chat, body, content_type)
+    _check_common(asked, model)
+    if not asked.messages:
+        message = "Cannot apply chat template to an empty conversation. Provide at least one message."
+        raise Refusal(400, message, "BadRequestError")
+    prompt_tokens = TEMPLATE_TOKENS + sum(
+        TEMPLATE_TOKENS_PER_MESSAGE + text_tokens(_text_of(message)) for message in asked.messages
+    )
+    limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    content = _chat_content(asked.messages) if profile.prefix_caching else b""
+    return _ask(asked, prompt_tokens, profile.max_model_len if limit is None else limit, profile, content)
+
+
+def text_tokens(text: str) -> int:
+    """Tokens the stand-in takes `text` for: one for every four bytes of UTF-8, begun or full."""
+    return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
+
+
+def _content(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None) -> bytes:
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        return _whole_tokens(prompt)
+    ids: list[Any] = prompt or []
+    return struct.pack(f"<{len(ids)}I", *ids)
+
+
+def _chat_content(messages: list[_Message]) -> bytes:
+    """With room for what the template adds, so that it is as many tokens as are counted."""
+    role = TEMPLATE_TOKENS_PER_MESSAGE * BYTES_PER_TOKEN
+    said = (message.role.encode()[:role].ljust(role, b"\0") + _whole_tokens(_text_of(message)) for message in messages)
+    return b"".join(said) + bytes(TEMPLATE_TOKENS * BYTES_PER_TOKEN)
+
+
+def _whole_tokens(text: str) -> bytes:
+    content = text.encode("utf-8", "surrogatepass")
+    return content.ljust(text_tokens(text) * BYTES_PER_TOKEN, b"\0")
+
+
+def _text_of(message: _Message) -> str:
+    if isinstance(message.content, list):
+        return "".join(str(part.get("text", "")) for part in message.content)
+    return message.content or ""
+
+
+def _parse(shape: type[_B], body: bytes, content_type: str) -> _B:
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
+        raise Refusal(400, message, "Bad Request")
+    if not body:
+        raise _invalid([{"type": "missing", "loc": (), "msg": "Field required", "input": None}])
+    try:
+        asked = json.loads(body)
+    except json.JSONDecodeError as error:
+        problem = {"type": "json_invalid", "loc": (error.pos,), "msg": "JSON decode error", "input": {}}
+        raise _invalid([problem | {"ctx": {"error": error.msg}}]) from None
+    except (UnicodeDecodeError, RecursionError):
+        raise Refusal(400, "There was an error parsing the body", "Bad Request") from None
+    if not isinstance(asked, dict):
+        message = "Input should be a valid dictionary or object to extract fields from"
+        raise _invalid([{"type": "model_attributes_type", "loc": (), "msg": message, "input": asked}])
+    try:
+        return shape.model_validate(asked)
+    except ValidationError as error:
+        raise _invalid([dict(problem) for problem in error.errors(include_url=False)]) from None
+
+
+def _invalid(problems: list[dict[str, Any]]) -> Refusal:
+    """vLLM's message for a body of the wrong shape: one line of pydantic's findings for each."""
+    lines = []
+    for problem in problems:
+        shown = {"type": problem["type"], "loc": _place(problem["loc"]), "msg": problem["msg"]}
+        shown["input"] = _shown(problem["input"])
+        if "ctx" in problem:
+            shown["ctx"] = problem["ctx"]
+        lines.append(f"\n  {shown}")
+    count = f"{len(lines)} validation error{'s' if len(lines) > 1 else ''}:"
+    return Refusal(400, count + "".join(lines), "Bad Request", _place(problems[0]["loc"]))
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    # Pydantic puts the names of a union's branches into the path, as in prompt.list[int].0.
+    steps = [str(step) for step in loc if isinstance(step, int) or (step.isidentifier() and step != "str")]
+    return ".".join(["body", *steps])
+
+
+def _shown(given: object) -> str:
+    if isinstance(given, list | dict):
+        return f"<{type(given).__name__} of {len(given)} items>"
+    return str(given)
+
+
+def _check_common(asked: _Common, model: str) -> None:
+    if asked.model is not None and asked.model != model:
+        message = f"The model `{asked.model}` does not exist. Valid aliases: {model}."
+        raise Refusal(404, message, "NotFoundError", "model")
+    if asked.stream_options is not None and not asked.stream:
+        raise _bad("Stream options can only be defined when `stream=True`.", "stream_options")
+    if asked.n not in (None, 1):
+        raise Refusal(400, "The stand-in gives one answer to a request: n must be 1", "BadRequestError", "n")
+
+
+def _bad(message: str, param: str, given: int | None = None) -> Refusal:
+    where = f"(parameter={param})" if given is None else f"(parameter={param}, value={given})"
+    return Refusal(400, f"{message} {where}", "BadRequestError", param)
+
+
+def _count_prompt(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None, profile: Profile) -> int:
+    if prompt is None or prompt == "":
+        raise _bad("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        if len(prompt) > 1:
+            message = f"The stand-in takes one prompt in a request, not {len(prompt)}"
+            raise Refusal(400, message, "BadRequestError", "prompt")
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        # vLLM stops tokenising text one past the limit, and so does not know how long it is.
+        return min(text_tokens(prompt), profile.max_model_len + 1)
+    ids: list[Any] = prompt or []
+    if not ids:
+        raise Refusal(400, "You must pass at least one prompt", "BadRequestError")
+    if (largest := max(ids)) >= VOCABULARY:
+        raise Refusal(400, f"Token id {largest} is out of vocabulary", "BadRequestError")
+    return len(ids)
+
+
+def _ask(asked: _Common, prompt_tokens: int, limit: int, profile: Profile, content: bytes) -> Ask:
+    longest = profile.max_model_len
+    if prompt_tokens > longest:
+        least = "at least " if prompt_tokens == longest + 1 else ""
+        message = (
+            f"This model's maximum context length is {longest} tokens. However, your prompt contains "
+            f"{least}{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. "
+            "Please reduce the length of the input prompt."
+        )
+        raise _bad(message, "input_tokens", prompt_tokens)
+    output_tokens = min(limit, longest - prompt_tokens)  # vLLM shortens a too long answer without a word
+    if output_tokens < 1:
+        raise _bad(f"max_tokens must be at least 1, got {output_tokens}.", "max_tokens", output_tokens)
+    options = asked.stream_options or _StreamOptions()
+    include_usage = bool(options.include_usage)
+    return Ask(
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        stream=bool(asked.stream),
+        include_usage=include_usage,
+        continuous_usage=include_usage and bool(options.continuous_usage_stats),
+        content=content,
+    )

@@ -1,0 +1,233 @@
+"""The stand-in as an HTTP server: vLLM 0.32's routes, on a simulated engine.
+
+Input: a Profile and a model name. Output: an ASGI app, or a listening server. It says what it
+is in /version and in every answer's system_fingerprint. It generates words, not language, and
+always max_tokens of them, with or without ignore_eos. It differs from vLLM in taking one prompt
+and one answer (n) a request.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from probe.mock_server import wire
+from probe.mock_server.driver import HEALTHY, Driver, Faults
+from probe.mock_server.metrics import Metrics
+from probe.mock_server.prompts import SeenPrompts
+from probe.mock_server.reply import BROKEN, Reply, json_answer, like_vllm
+from probe.mock_server.request_parser import Refusal, read_chat, read_completion
+from probe.simulator.cost import Profile
+
+VERSION = "0.32.0-sim"
+GUARDED_PREFIX = "/v1"
+STOP_SECONDS = 1  # for answers that are being written when the server is told to stop
+
+
+def build_app(
+    profile: Profile, *, model: str, seed: int = 0, api_key: str | None = None, faults: Faults = HEALTHY
+) -> Starlette:
+    """The stand-in as an ASGI app. `app.state.driver` is its Driver: set `.faults` there to break it.
+
+    `seed` fixes ids, words and noise. With `api_key`, paths under /v1 want it as a bearer token.
+    """
+    standin = _Standin(profile, model, seed, faults)
+    app = Starlette(
+        routes=[
+            Route("/v1/completions", standin.completions, methods=["POST"]),
+            Route("/v1/chat/completions", standin.chat, methods=["POST"]),
+            Route("/v1/models", standin.models),
+            Route("/health", standin.health),
+            Route("/version", standin.version),
+            Route("/metrics", standin.metrics),
+        ],
+        middleware=[Middleware(_BearerToken, token=api_key)] if api_key else [],
+        exception_handlers={HTTPException: _http_error},
+    )
+    app.state.driver = standin.driver
+    return app
+
+
+async def serve(
+    profile: Profile,
+    *,
+    host: str,
+    port: int,
+    model: str,
+    seed: int = 0,
+    api_key: str | None = None,
+    ready: Callable[[int], None] | None = None,
+    handle_signals: bool = True,
+) -> None:
+    """Build the stand-in and serve it, as `serve_app` does."""
+    app = build_app(profile, model=model, seed=seed, api_key=api_key)
+    await serve_app(app, host=host, port=port, ready=ready, handle_signals=handle_signals)
+
+
+async def serve_app(
+    app: Starlette,
+    *,
+    host: str,
+    port: int,
+    ready: Callable[[int], None] | None = None,
+    handle_signals: bool = True,
+) -> None:
+    """Serve until cancelled or, with `handle_signals`, told to stop by SIGTERM or SIGINT.
+
+    Port 0 takes any free one; `ready` gets the real port once requests are accepted. Answers
+    under way are ended with an error event. OSError if the address cannot be bound.
+    """
+    driver: Driver = app.state.driver
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family, backlog=2048) as listener:
+        # Of a listener made by hand asyncio, unlike vLLM's uvloop, leaves Nagle's algorithm on: a short answer's tokens
+        # would wait 40 ms for the client's delayed acknowledgement, and come in one read. Connections inherit it.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound = listener.getsockname()[1]
+        server = _Server(app, ready=lambda: ready(bound) if ready else None)
+
+        def stop() -> None:
+            driver.close()
+            server.should_exit = True
+
+        with _on_signals(stop) if handle_signals else contextlib.nullcontext():
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            try:
+                await asyncio.shield(serving)
+            finally:
+                stop()
+                await serving
+
+
+class _Standin:
+    """The routes of one simulated server, and what they share."""
+
+    def __init__(self, profile: Profile, model: str, seed: int, faults: Faults) -> None:
+        self._profile = profile
+        self._model = model
+        self._random = Random(seed)
+        self._metrics = Metrics(profile, model)
+        self._seen = SeenPrompts(profile.block_size, profile.usable_blocks)
+        self.driver = Driver(profile, self._metrics, seed=seed, faults=faults)
+
+    async def completions(self, request: Request) -> ASGIApp:
+        return await self._generate(request, chat=False)
+
+    async def chat(self, request: Request) -> ASGIApp:
+        return await self._generate(request, chat=True)
+
+    async def models(self, _: Request) -> Response:
+        permission = f"{self._random.getrandbits(64):016x}"
+        return json_answer(wire.models_body(self._model, self._profile.max_model_len, int(time.time()), permission))
+
+    async def health(self, _: Request) -> Response:
+        return like_vllm(Response())
+
+    async def version(self, _: Request) -> Response:
+        return json_answer(wire.dumps({"version": VERSION}))
+
+    async def metrics(self, _: Request) -> Response:
+        page = self._metrics.page(self.driver.engine)
+        return like_vllm(Response(page, headers={"content-type": self._metrics.content_type}))
+
+    async def _generate(self, request: Request, *, chat: bool) -> ASGIApp:
+        if self._random.random() < self.driver.faults.error_ratio:
+            return json_answer(wire.dumps(BROKEN.body), BROKEN.status)
+        read = read_chat if chat else read_completion
+        content_type = request.headers.get("content-type", "")
+        try:
+            ask = read(await request.body(), content_type, model=self._model, profile=self._profile)
+        except Refusal as refusal:
+            return json_answer(wire.dumps(refusal.body), refusal.status)
+        answer = wire.Answer(
+            ask=ask,
+            model=self._model,
+            id=f"{self._random.getrandbits(64):016x}",
+            created=int(time.time()),
+            seed=self._random.randrange(len(wire.WORDS)),
+        )
+        return Reply(self.driver, answer, chat=chat, shared_tokens=self._seen.meet(ask.content))
+
+
+class _BearerToken:
+    """vLLM's --api-key: 401 for paths under /v1 without the token. All other paths stay open."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._digest = hashlib.sha256(token.encode()).digest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        guarded = scope["type"] == "http" and scope["method"] != "OPTIONS" and scope["path"].startswith(GUARDED_PREFIX)
+        if guarded and not self._knows(dict(scope["headers"]).get(b"authorization", b"")):
+            await JSONResponse({"error": "Unauthorized"}, status_code=401)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _knows(self, authorization: bytes) -> bool:
+        scheme, _, token = authorization.partition(b" ")
+        return scheme.lower() == b"bearer" and secrets.compare_digest(hashlib.sha256(token).digest(), self._digest)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that says when it listens, and leaves signals to whoever runs the event loop."""
+
+    def __init__(self, app: Starlette, *, ready: Callable[[], None]) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.contextmanager
+def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on SIGTERM and SIGINT, then put the handlers back that were there before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):  # only registered for these
+        raise error
+    response = JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
+    return like_vllm(response)

@@ -1,0 +1,159 @@
+"""The bytes of an answer, as vLLM 0.32 writes them: events of a stream, and whole answers. Pure.
+
+Input: an Ask, the model's name and the answer's id. Output: JSON in the field order and with the
+separators of recorded transcripts (tests/golden/vllm-0.32). All of an event that does not change
+from token to token is built once for a request, because JSON is most of what a token costs here.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from probe.mock_server.request_parser import Ask
+
+FINGERPRINT = "vllm-0.32.0-sim"
+DONE = b"data: [DONE]\n\n"
+
+# Each is taken for one token. The stand-in has no model: it says words of its trade, in turn.
+WORDS = (
+    *(" queue", " block", " token", " batch", " step", " knee", " load", " decode", " prefill", " cache"),
+    *(" wait", " rate", " burst", " limit", " seat", " page", " time", " point", " curve", " server"),
+)
+_WORDS_JSON = tuple(json.dumps(word) for word in WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the bytes of one answer depend on. `seed` picks the words."""
+
+    ask: Ask
+    model: str
+    id: str  # 16 hexadecimal digits, as vLLM's
+    created: int  # seconds since the epoch
+    seed: int
+
+    def text(self) -> str:
+        return "".join(WORDS[(self.seed + n) % len(WORDS)] for n in range(1, self.ask.output_tokens + 1))
+
+    def usage(self, output_tokens: int) -> dict[str, int]:
+        prompt_tokens = self.ask.prompt_tokens
+        return {
+            "prompt_tokens": prompt_tokens,
+            "total_tokens": prompt_tokens + output_tokens,
+            "completion_tokens": output_tokens,
+        }
+
+
+class EventStream:
+    """The events of one streamed answer, token by token."""
+
+    def __init__(self, answer: Answer, head: Mapping[str, Any], *, chat: bool) -> None:
+        self._answer = answer
+        self._head = dumps(head)[:-1] + ',"choices":['
+        self._chat = chat
+        if chat:
+            self._before = f'data: {self._head}{{"index":0,"delta":{{"content":'
+            self._after = '},"logprobs":null,"finish_reason":null,"token_ids":null}]'
+            self._after_last = '},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}]'
+        else:
+            self._before = f'data: {self._head}{{"index":0,"text":'
+            rest = '"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]'
+            self._after = f',"logprobs":null,"finish_reason":null,{rest}'
+            self._after_last = f',"logprobs":null,"finish_reason":"length",{rest}'
+        if not answer.ask.include_usage:  # the fingerprint comes once, in the last event with JSON in it
+            self._after_last += f',"system_fingerprint":"{FINGERPRINT}"'
+
+    def opening(self) -> bytes:
+        """What precedes the first token: for chat an event with a role and no content, else nothing."""
+        if not self._chat:
+            return b""
+        usage = self._usage(0) if self._answer.ask.continuous_usage else ""
+        choice = '{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+        return f'data: {self._head}{choice}{usage},"prompt_token_ids":null,"prompt_text":null}}\n\n'.encode()
+
+    def token(self, number: int) -> bytes:
+        """The event of token `number`, from 1 to output_tokens."""
+        ask = self._answer.ask
+        word = _WORDS_JSON[(self._answer.seed + number) % len(_WORDS_JSON)]
+        after = self._after if number < ask.output_tokens else self._after_last
+        usage = self._usage(number) if ask.continuous_usage else ""
+        return f"{self._before}{word}{after}{usage}}}\n\n".encode()
+
+    def closing(self) -> Sequence[bytes]:
+        """What follows the last token: a usage event if asked for, then the end mark."""
+        ask = self._answer.ask
+        if not ask.include_usage:
+            return (DONE,)
+        usage = dumps(self._answer.usage(ask.output_tokens))
+        return (
+            f'data: {self._head}],"usage":{usage},"system_fingerprint":"{FINGERPRINT}"}}\n\n'.encode(),
+            DONE,
+        )
+
+    def _usage(self, number: int) -> str:
+        prompt = self._answer.ask.prompt_tokens
+        details = ',"completion_tokens_details":null' if self._chat else ""
+        return (
+            f',"usage":{{"prompt_tokens":{prompt},"total_tokens":{prompt + number},'
+            f'"completion_tokens":{number}{details}}}'
+        )
+
+
+def completion_events(answer: Answer) -> EventStream:
+    return EventStream(answer, _head(answer, "cmpl", "text_completion"), chat=False)
+
+
+def chat_events(answer: Answer) -> EventStream:
+    return EventStream(answer, _head(answer, "chatcmpl", "chat.completion.chunk"), chat=True)
+
+
+def completion_body(answer: Answer) -> str:
+    """The whole answer of /v1/completions."""
+    return (
+        f'{dumps(_head(answer, "cmpl", "text_completion"))[:-1]},"choices":[{{"index":0,'
+        f'"text":{json.dumps(answer.text())},"logprobs":null,"finish_reason":"length","stop_reason":null,'
+        '"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null}],'
+        f'{_trailer(answer)},"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}}'
+    )
+
+
+def chat_body(answer: Answer) -> str:
+    """The whole answer of /v1/chat/completions."""
+    return (
+        f'{dumps(_head(answer, "chatcmpl", "chat.completion"))[:-1]},"choices":[{{"index":0,'
+        f'"message":{{"role":"assistant","content":{json.dumps(answer.text())},"refusal":null,'
+        '"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,'
+        '"finish_reason":"length","stop_reason":null,"token_ids":null,"routed_experts":null}],'
+        f'{_trailer(answer)},"prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,'
+        '"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}'
+    )
+
+
+def models_body(model: str, max_model_len: int, created: int, permission: str) -> str:
+    """The answer of /v1/models."""
+    name = json.dumps(model, ensure_ascii=False)
+    return (
+        f'{{"object":"list","data":[{{"id":{name},"object":"model","created":{created},"owned_by":"vllm",'
+        f'"root":{name},"parent":null,"max_model_len":{max_model_len},"permission":['
+        f'{{"id":"modelperm-{permission}","object":"model_permission","created":{created},'
+        '"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,'
+        '"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}]}'
+    )
+
+
+def dumps(value: Mapping[str, Any]) -> str:
+    """JSON with vLLM's separators, and text as it is."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _head(answer: Answer, prefix: str, kind: str) -> dict[str, Any]:
+    return {"id": f"{prefix}-{answer.id}", "object": kind, "created": answer.created, "model": answer.model}
+
+
+def _trailer(answer: Answer) -> str:
+    usage = dumps(answer.usage(answer.ask.output_tokens))[:-1]
+    return (
+        f'"service_tier":null,"system_fingerprint":"{FINGERPRINT}",'
+        f'"usage":{usage},"prompt_tokens_details":null,"completion_tokens_details":null}}'
+    )

@@ -1,0 +1,104 @@
+"""The canary of one target: one low-rate request, judged. The daemon and `kneewatch check` share it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from probe.client.client import Client
+from probe.core import latency
+from probe.core import objectives as slo
+from probe.core.clock import Clock
+from probe.core.errors import TargetError
+from probe.core.objectives import Objectives
+from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.step import StepPlan
+from probe.load.step_executor import Step
+
+# What requests are labelled with before the server has said which model it serves.
+UNKNOWN_MODEL = "unknown"
+# Failures are rarer and matter longer, so they are kept apart from the many that went well.
+_ONE = StepPlan(concurrency=1, seconds=0.0, requests=1)
+_KEEP_RECENT = 60
+_KEEP_FAILURES = 20
+
+
+class Canary:
+    """Sends one request a call, and remembers the last ones, newest first."""
+
+    def __init__(
+        self,
+        target: str,
+        model: str,
+        client: Client,
+        specs: Iterator[RequestSpec],
+        *,
+        objectives: Objectives,
+        clock: Clock,
+        traffic: Traffic = Traffic.CANARY,
+    ) -> None:
+        self._target = target
+        self._objectives = objectives
+        self._wanted = model
+        self._client = client
+        self._specs = specs
+        self._clock = clock
+        self._traffic = traffic
+        self.model = model if model != "auto" else UNKNOWN_MODEL
+        self._recent: deque[RequestRecord] = deque(maxlen=_KEEP_RECENT)
+        self._failures: deque[RequestRecord] = deque(maxlen=_KEEP_FAILURES)
+
+    @property
+    def recent(self) -> Sequence[RequestRecord]:
+        return tuple(self._recent)
+
+    @property
+    def failures(self) -> Sequence[RequestRecord]:
+        return tuple(self._failures)
+
+    async def run_once(self) -> RequestRecord:
+        """One round. Every failure is a record with an outcome; nothing is raised but cancellation."""
+        scheduled = self._clock.monotonic_ns()
+        spec = next(self._specs)
+        try:
+            await self._learn_model()
+        except TargetError as error:
+            record = self._unsent(spec, scheduled, error)
+        else:
+            record = await self._ask(spec)
+        self._recent.appendleft(record)
+        if record.outcome is not Outcome.OK:
+            self._failures.appendleft(record)
+        return record
+
+    async def _ask(self, spec: RequestSpec) -> RequestRecord:
+        """A step of one request."""
+        ready = self._client.prepare(spec, self.model, self._traffic)
+        run = await Step(_ONE, iter((ready,)), self._clock, turns=self._client.turns).run(asyncio.Event())
+        record, waking_s = run.records[0], max(run.loop_lag_s, default=0.0)
+        if slo.may_be_ours(record, self._objectives, waking_s):
+            late_ms = 1000 * ((latency.ttft_error_s(record) or 0.0) + waking_s)
+            words = f"a latency missed its objective, but Kneewatch itself was up to {late_ms:.0f} ms late"
+            record = replace(record, outcome=Outcome.CLIENT_BOUND, detail=words)
+        return record
+
+    async def _learn_model(self) -> None:
+        """For "auto": which model is served. Asked again after a failure: a server may come back with another."""
+        failing = bool(self._recent) and self._recent[0].outcome is not Outcome.OK
+        if self._wanted == "auto" and (self.model == UNKNOWN_MODEL or failing):
+            self.model = await self._client.resolve_model("auto")
+
+    def _unsent(self, spec: RequestSpec, scheduled_ns: int, error: TargetError) -> RequestRecord:
+        now = self._clock.monotonic_ns()
+        return RequestRecord(
+            target=self._target,
+            model=self.model,
+            traffic=self._traffic,
+            spec=spec.without_prompt(),
+            scheduled_ns=scheduled_ns,
+            sent_ns=scheduled_ns,
+            done_ns=now,
+            done_wall_s=self._clock.wall_s(),
+            outcome=error.outcome,
+            detail=str(error),
+        )

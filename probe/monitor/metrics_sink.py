@@ -1,0 +1,183 @@
+"""Where the targets' measurements go: the series of /metrics, and the history of capacity in the store.
+
+It is the Sink of every TargetWatch. Targets are announced (`add`) before anything is measured of them, and forgotten.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from exporters.capacity import CapacityExporter
+from exporters.discovery import DiscoveryExporter
+from exporters.gpu import GpuExporter
+from exporters.health import HealthExporter
+from exporters.joined import JoinedExporter
+from exporters.page import Page
+from exporters.probe import ProbeExporter
+from exporters.server import ServerExporter, UsersExporter
+from probe import __version__
+from probe.capacity.trend.change_detection import shift, wants_confirmation
+from probe.capacity.trend.fingerprint import figure
+from probe.config.models import TargetConfig
+from probe.core.clock import Clock
+from probe.core.objectives import Objectives
+from probe.core.request import RequestRecord, Traffic
+from probe.core.result import CapacityResult
+from probe.core.shift import Figure
+from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, Users, UsersTotals
+from probe.monitor.store import Store
+from probe.scrape.scraper import REASONS
+
+_log = structlog.get_logger()
+_LEDGER_S = 2 * 86400.0  # the budget's day is shorter
+
+
+class _OfTargets(Protocol):
+    def forget(self, target: str, /) -> None: ...
+
+
+class Measurements:
+    """Those of one process."""
+
+    def __init__(self, store: Path | None, clock: Clock, shard: tuple[int, int] | None = None) -> None:
+        """`store`: where results are kept; None: in memory. Raises ConfigError where it cannot be opened."""
+        registry = CollectorRegistry()
+        self._clock = clock
+        self._client = ProbeExporter({})
+        self._server = ServerExporter((), REASONS)
+        self._users = UsersExporter({})
+        self._joined = JoinedExporter()
+        self._gpus = GpuExporter(())
+        self._capacity = CapacityExporter(registry)
+        self.health = HealthExporter(registry, __version__)
+        self.discovery = DiscoveryExporter(registry, shard)
+        self._by_target: tuple[_OfTargets, ...] = (
+            *(self._client, self._server, self._users, self._joined.relay, self._gpus),
+            *(self._capacity, self.health, self.discovery),
+        )
+        relays = (self._client, self._server, self._users, self._joined, self._gpus, self.discovery)
+        self.page = Page(registry, [exporter.relay for exporter in relays])
+        self.store = Store(store)
+        self._figures: dict[str, list[Figure]] = {}  # the history of capacity by target, oldest first
+        self._forecasts: dict[str, CapacityResult] = {}  # the last of each target
+        # What runs cost that the store does not have, by target: when each began, and its tokens.
+        self._unwritten: dict[str, dict[str, tuple[float, int]]] = {}
+        self._store_fails = False
+
+    def promise(self, objectives: Iterable[Objectives]) -> None:
+        """What all targets, also those to come, are held to."""
+        self._client.bound(objectives)
+
+    def add(self, target: TargetConfig, model: str, objectives: Objectives) -> list[CapacityResult]:
+        """Announces a target. Returns what is known of its capacity from before, the older one first."""
+        name = target.name
+        self._client.add(name, objectives)
+        self._server.add(name)
+        self._users.add(name, objectives)
+        if target.gpu.is_read:
+            self._gpus.add(name)
+        if not target.passive:
+            self._client.expect(name, model, target.canary.workload, Traffic.CANARY)
+        if target.capacity.mode != "verify":
+            return []
+        self._capacity.expect(name)
+        self._figures[name] = self.store.figures(name)
+        known = list(self.store.latest_knees(name))
+        for result in known:
+            self._capacity.restore(result)
+            self._compare(result)
+        return known
+
+    def tokens_since(self, target: str, started_s: float) -> int:
+        """What the target's runs cost that began at this wall time or later, also those that could not be stored."""
+        unwritten = self._unwritten.get(target, {}).values()
+        return self.store.tokens_since(target, started_s) + sum(tokens for at, tokens in unwritten if at >= started_s)
+
+    def forget(self, target: str) -> None:
+        """Takes a target's series away; the store keeps its history, and what its runs have cost stays counted."""
+        for exporter in self._by_target:
+            exporter.forget(target)
+        self._figures.pop(target, None)
+        self._forecasts.pop(target, None)
+
+    def recalled(self, target: str, figures: list[Figure]) -> None:
+        """A history of capacity from elsewhere."""
+        self._figures[target] = figures
+
+    def has_history(self, target: str) -> bool:
+        """Whether any capacity of it is known."""
+        return bool(self._figures.get(target))
+
+    # Sink.
+
+    def record(self, record: RequestRecord) -> None:
+        self._client.observe(record, self._clock.wall_s())
+
+    def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
+        self._server.observe(target, snapshot, seconds, page_bytes)
+
+    def unread(self, target: str, reason: str) -> None:
+        self._server.failed(target, reason)
+
+    def users(self, target: str, totals: UsersTotals) -> None:
+        self._users.observe(target, totals)
+
+    def joined(self, target: str, found: CrossChecks, users: Users | None) -> None:
+        self._joined.observe(target, found)
+        self._capacity.live(target, users)
+
+    def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
+        if snapshot is None:
+            self._gpus.failed(target)
+        else:
+            self._gpus.observe(target, snapshot)
+
+    def result(self, result: CapacityResult) -> None:
+        """Raises nothing for a store that cannot be written: the run has been, and its tokens are spent."""
+        self._spend(result)  # before all that may fail
+        self._capacity.verified(result, self._forecasts.get(result.target))
+        self._capacity.observe(result)  # first: a full disk takes the history, not the figure
+        if (found := figure(result)) is not None:
+            self._figures.setdefault(result.target, []).append(found)
+            self._compare(result)
+        self._keep(result)
+
+    def _spend(self, result: CapacityResult) -> None:
+        started_s = result.started.timestamp()
+        before = self._unwritten.get(result.target, {})
+        recent = {known: spent for known, spent in before.items() if spent[0] >= started_s - _LEDGER_S}
+        self._unwritten[result.target] = {**recent, result.id: (started_s, result.cost.tokens)}
+
+    def _keep(self, result: CapacityResult) -> None:
+        try:
+            self.store.add(result)
+        except sqlite3.Error as error:
+            self.health.failed("capacity", result.target)
+            if not self._store_fails:
+                _log.error("results cannot be stored, a restart forgets them and what they cost", detail=str(error))
+            self._store_fails = True
+            return
+        del self._unwritten[result.target][result.id]
+        if self._store_fails:
+            self._store_fails = False
+            _log.info("results can be stored again")
+
+    def dropped(self, result: CapacityResult) -> bool:
+        return figure(result) is not None and wants_confirmation(self._figures[result.target])
+
+    def forecast(self, result: CapacityResult) -> None:
+        self._capacity.restore(result)
+        self._forecasts[result.target] = result
+
+    def refused(self, target: str, reason: str) -> None:
+        self._capacity.refused(target, reason)
+
+    def _compare(self, result: CapacityResult) -> None:
+        # Of its own kind: restored are a measurement and a forecast, and one of them is the older one.
+        forecast = result.capacity.mode == "forecast"
+        alike = [figure for figure in self._figures[result.target] if (figure.mode == "forecast") == forecast]
+        self._capacity.compare(result, shift(alike))

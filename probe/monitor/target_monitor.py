@@ -1,0 +1,422 @@
+"""One watched target: its canary, its server's metrics, its scheduled capacity runs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from probe.capacity.run.admission import WINDOW_CLOSED, Permission, Permit
+from probe.capacity.run.plan import context_of, course, hints_of, ramp_job, steps_of
+from probe.capacity.run.runner import Budget, Ramp
+from probe.client.client import Client
+from probe.config.models import Config, TargetConfig, WorkloadConfig
+from probe.core.clock import Clock
+from probe.core.errors import LockError
+from probe.core.request import UP, Outcome, RequestRecord, Traffic
+from probe.core.result import CapacityResult
+from probe.core.snapshot import Users
+from probe.core.target_status import TargetStatus
+from probe.core.workload import requests
+from probe.load.backends import workers_of
+from probe.load.worker_pool import Source, Workers
+from probe.monitor.canary import UNKNOWN_MODEL, Canary
+from probe.monitor.forecast_buffer import Forecaster, forecast_result
+from probe.monitor.wiring import endpoint, engine_of, lock, server_of, workload
+from probe.observe import server_observer as server_watch
+from probe.observe.server_observer import GpuReader, ServerWatch
+from probe.observe.user_traffic import UsersLedger
+from probe.scrape.scraper import Scraper
+
+_log = structlog.get_logger()
+# After a first forecast for which there was nothing to learn from.
+_SOON_S = 120.0
+
+
+class Sink(server_watch.Sink, Protocol):
+    """Where a target's measurements go: the composition root hands them to exporters and store."""
+
+    def record(self, record: RequestRecord) -> None:
+        """A request ended."""
+
+    def result(self, result: CapacityResult) -> None:
+        """A capacity run ended."""
+
+    def dropped(self, result: CapacityResult) -> bool:
+        """Whether the result just given is so far below the target's baseline that a second run has to confirm it."""
+
+    def forecast(self, result: CapacityResult) -> None:
+        """A forecast was made, or was not for want of evidence."""
+
+    def refused(self, target: str, reason: str) -> None:
+        """A capacity run was not allowed to start."""
+
+
+class TargetWatch:
+    """The work on one target. Its methods are the scheduled tasks; none raises for what the server does."""
+
+    def __init__(
+        self,
+        config: Config,
+        target: TargetConfig,
+        clock: Clock,
+        sink: Sink,
+        firing_pages: Callable[[], Awaitable[list[str]]] | None,
+        *,
+        spent: Callable[[float], int] = lambda _: 0,
+        loaded: Callable[[], None] | None = None,
+        ledger: UsersLedger | None = None,
+        read_gpus: GpuReader | None = None,
+    ) -> None:
+        """`spent`: the tokens of the target's runs that began at a wall time or later. `loaded` is called when step-up
+        load of it has ended: its server may be that of other targets too. `ledger`: of the server; one of its own where
+        no other target stands for it.
+        """
+        self.config = target
+        self.objectives = config.objectives_of(target)
+        self._clock = clock
+        self._sink = sink
+        self._lock = partial(lock, config, target, clock)
+        self._workers = partial(workers_of, config.load, clock=clock)
+        self._permission = Permission(target.capacity, self.objectives, clock, firing_pages=firing_pages, spent=spent)
+        self._endpoint = where = endpoint(target)
+        self._client = Client(where, clock, target.canary.timeout)
+        scraper = Scraper(where, clock, timeout_s=min(target.scrape, 3.0), engine=engine_of(target))
+        self._reads = ServerWatch(
+            target.name, scraper, clock, sink, ledger=ledger or UsersLedger(), read_gpus=read_gpus
+        )
+        canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
+        self._canary = Canary(
+            target.name, target.model, self._client, requests(canary_load), objectives=self.objectives, clock=clock
+        )
+        name = target.capacity.workload or target.canary.workload
+        self._capacity_load = workload(name, config.workload(name))
+        self._workloads = _workloads(config)
+        self._others: dict[str, Canary] = {}  # those on demand, by their workload
+        self._loaded = loaded or self.load_ended
+        self._hold: str | None = None  # why no load may begin
+        self._loaded_by_others = False  # whether another prober loads the server
+        self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
+        self._ramp: Ramp | None = None
+        self._ramp_ended = asyncio.Event()
+        self._forecaster = Forecaster(self._capacity_load, self.objectives, hints_of(target.capacity))
+        self._refusal: str | None = None
+        self._last_result: CapacityResult | None = None
+        self.last_forecast: CapacityResult | None = None
+        self._measured: CapacityResult | None = None  # the last that load has measured
+
+    @property
+    def model(self) -> str:
+        """What the server serves, as far as it is known: a passive target is not asked, its metrics may say it."""
+        told = self._reads.server.models if self._reads.server is not None else ()
+        return told[0] if self._canary.model == UNKNOWN_MODEL and told else self._canary.model
+
+    @property
+    def server(self) -> str:
+        """What the target's lock is named after: targets that share it share a server."""
+        return server_of(self.config)
+
+    def load_ended(self) -> None:
+        """There was step-up load of ours on the server, of this target or of another."""
+        self._permission.run_ended()
+
+    def others_load(self, *, loading: bool) -> None:
+        """Whether another prober loads the server now. Meanwhile users are not told from it, as while we do."""
+        if loading == self._loaded_by_others:
+            return
+        self._loaded_by_others = loading
+        self._reads.others(loading=loading)
+        _log.info(
+            "another prober loads the server" if loading else "another prober's load is over", target=self.config.name
+        )
+        if not loading:
+            self.load_ended()
+
+    @property
+    def last_result(self) -> CapacityResult | None:
+        return self._last_result
+
+    async def canary(self) -> None:
+        """One canary round."""
+        before = self._canary.recent[:1]
+        async with self._reads.ours():
+            record = await self._canary.run_once()
+            self._reads.canary(record)
+        if not self._is_starting(record):
+            self._sink.record(record)
+            self._permission.canary(record)
+        if not before or before[0].outcome is not record.outcome:
+            log = _log.info if record.outcome is Outcome.OK else _log.warning
+            log("canary changed", target=self.config.name, outcome=record.outcome.value, detail=record.detail)
+
+    async def on_demand(self, name: str | None) -> RequestRecord:
+        """One request now, as a canary is one; `name`: of its workload, the canary's own unless said.
+
+        Raises KeyError for a workload that is not configured.
+        """
+        name = self.config.canary.workload if name is None else name
+        load = workload(name, self._workloads[name])
+        canary = self._others.get(name)
+        if canary is None:
+            canary = self._others[name] = Canary(
+                self.config.name,
+                self.config.model,
+                self._client,
+                requests(load),
+                objectives=self.objectives,
+                clock=self._clock,
+                traffic=Traffic.ONDEMAND,
+            )
+        async with self._reads.ours():
+            record = await canary.run_once()
+            self._record(record)
+        return record
+
+    def offer(self, config: Config) -> None:
+        """Takes the workloads for requests on demand from a configuration; all else that the watch needs of it is as
+        it was.
+        """
+        workloads = _workloads(config)
+        self._others = {
+            name: canary for name, canary in self._others.items() if workloads.get(name) == self._workloads[name]
+        }
+        self._workloads = workloads
+
+    def hold_load(self, why: str | None) -> None:
+        """Lets no step-up load begin, and ends what runs; None: it may begin again."""
+        if why is not None and self._ramp is not None:
+            self._ramp.stop("interrupt", why)
+        self._hold = why
+
+    def held(self) -> str | None:
+        """Why no step-up load may begin; None: it may."""
+        return self._hold
+
+    async def scrape(self) -> None:
+        """One reading of the server's metrics."""
+        server = await self._reads.scrape()
+        if server is not None:
+            self._permission.reading(server)
+            self._forecaster.read(server)
+
+    async def scrape_gpus(self) -> None:
+        """One reading of the GPUs."""
+        await self._reads.scrape_gpus()
+
+    async def capacity(self) -> None:
+        """One guarded capacity run; where it ended by itself far below the baseline, a second one at once."""
+        first = await self._measure()
+        if first is not None and first.stopped.by == "done" and self._sink.dropped(first):
+            _log.warning("capacity has dropped, it is measured again", target=self.config.name)
+            await self._measure(confirms=first.id)
+
+    async def _measure(self, confirms: str | None = None) -> CapacityResult | None:
+        """One guarded run, reported, unless somebody else loads the server, or a check before it forbids it.
+
+        `confirms`: the id of the run that it repeats.
+        """
+        if (why := self.held()) is not None:
+            self._refused("rollout", why)
+            return None
+        try:
+            async with AsyncExitStack() as held:
+                try:
+                    await held.enter_async_context(self._lock())
+                except LockError as error:
+                    self._refused(error.reason, str(error))
+                    return None
+                self.others_load(loading=False)  # nobody else has the lock
+                known = self._measured.capacity if self._measured is not None else None
+                permit = await self._permission.ask(self._reads.read, known)
+                if (why := self.held()) is not None:  # while we waited for the lock, or asked
+                    self._refused("rollout", why)
+                    return None
+                if permit.verdict.go:
+                    return await self._load(permit, confirms)
+                self._refused(permit.verdict.reason or "", permit.verdict.detail)
+        except LockError as error:  # lost on the way: the run was cancelled, and has been reported
+            self._refusal = str(error)
+            _log.warning("capacity run ended", target=self.config.name, detail=str(error))
+        return None
+
+    async def forecast(self) -> float | None:
+        """The capacity by live traffic alone, as far as that tells it.
+
+        Returns in how many seconds there will be twice as much to tell it by; None where it was told.
+        """
+        capacity = await self._forecaster.forecast()
+        self.last_forecast = forecast_result(
+            self.config.name,
+            self.model,
+            context_of(self._reads.server, self._capacity_load, self.objectives, self.config.capacity.server.gpu),
+            capacity,
+            self._clock.wall_s(),
+        )
+        self._sink.forecast(self.last_forecast)
+        told = capacity.requests_per_second is not None
+        return None if told else max(self._forecaster.seconds, _SOON_S)
+
+    def restore(self, result: CapacityResult) -> None:
+        """Takes a result for the last one, such as one of before a restart."""
+        self._last_result = result
+        # A forecast that is too low would keep away the runs that show it.
+        if result.capacity.requests_per_second is not None and result.capacity.mode != "forecast":
+            self._measured = result
+
+    def _record(self, record: RequestRecord) -> None:
+        self._reads.request(record)
+        self._sink.record(record)
+
+    def _refused(self, reason: str, detail: str | None) -> None:
+        self._refusal = f"{reason}: {detail}"
+        _log.warning("capacity run refused", target=self.config.name, reason=reason, detail=detail)
+        self._sink.refused(self.config.name, reason)
+
+    async def _load(self, permit: Permit, confirms: str | None) -> CapacityResult:
+        """The run. Raises what breaks it, after it has been reported."""
+        target, budget = self.config, self.config.capacity.budget
+        tokens, of_the_day = min((budget.tokens_per_run, False), (permit.tokens, True))
+        job = ramp_job(
+            target=target.name,
+            model=self.model,
+            server=self._reads.server,
+            workload=self._capacity_load,
+            objectives=self.objectives,
+            budget=Budget(
+                tokens,
+                budget.seconds,
+                budget.over_objective_seconds,
+                tokens_name="tokens_per_day" if of_the_day else "tokens_per_run",
+            ),
+            guarded=True,
+            gpu=target.capacity.server.gpu,
+        )
+        # The same lengths in every run; prompts are new.
+        source = Source(self._endpoint, self.model, self._capacity_load, target.canary.timeout)
+        steps = steps_of(target.capacity)
+        workers = self._workers(source, steps.streams)
+        _log.info(
+            "capacity run started",
+            target=target.name,
+            concurrency=steps.concurrency,
+            rates=steps.rates,
+            unchecked=permit.unchecked or None,
+        )
+        async with course(steps, self._capacity_load, self.objectives, guarded=True) as way:
+            ramp = Ramp(
+                job,
+                way,
+                workers,
+                self._reads.look,
+                self._clock,
+                on_record=self._record,
+                read_gpus=self._reads.read_gpus,
+            )
+            async with _ends_with(permit.seconds, ramp):
+                result = replace(await self._run(ramp, workers, confirms), confirms=confirms)
+        self._refusal = None
+        self.restore(result)
+        self._loaded()
+        self._sink.result(result)
+        _log.info(
+            "capacity run ended",
+            target=target.name,
+            stopped=result.stopped.by,
+            reason=result.stopped.reason or result.capacity.reason,
+            mode=result.capacity.mode,
+            requests_per_second=result.capacity.requests_per_second,
+            knee_concurrency=result.capacity.knee_concurrency,
+        )
+        return result
+
+    async def _run(self, ramp: Ramp, workers: Workers, confirms: str | None) -> CapacityResult:
+        """Its result. What breaks or cancels it is raised, after what was measured until then has been reported."""
+        self._ramp = ramp
+        self._ramp_ended.clear()
+        if self._hold is not None:
+            ramp.stop("interrupt", self._hold)
+        try:
+            async with AsyncExitStack() as held:
+                if not await ramp.before_stop(held.enter_async_context(workers)):
+                    return await ramp.result()
+                await held.enter_async_context(self._reads.ours(load=True))
+                return await ramp.run()
+        except (Exception, asyncio.CancelledError) as error:
+            cancelled = isinstance(error, asyncio.CancelledError)
+            # A lock that is lost says so.
+            why = str(error) or "cancelled" if cancelled else type(error).__name__
+            ramp.stop("interrupt" if cancelled else "error", why)
+            # Load that ran is accounted for, whatever broke.
+            self._loaded()
+            self._sink.result(replace(await ramp.result(), confirms=confirms))
+            raise
+        finally:
+            self._ramp = None
+            self._ramp_ended.set()
+
+    @property
+    def users(self) -> Users | None:
+        """What others ask of the server, over the last minutes; None where that is not known."""
+        return self._reads.users
+
+    def status(self) -> TargetStatus:
+        """The target as pages and terminals show it."""
+        recent = self._canary.recent
+        return TargetStatus(
+            name=self.config.name,
+            passive=self.config.passive,
+            base_url=self.config.base_url,
+            model=self.model,
+            objectives=self.objectives,
+            up=recent[0].outcome in UP if recent else None,
+            recent=recent,
+            failures=self._canary.failures,
+            server=self._reads.server,
+            server_error=self._reads.error,
+            gpus=self._reads.gpus,
+            gpu_error=self._reads.gpu_error,
+            checks=self._reads.checks,
+            users=self.users,
+            capacity=self._last_result,
+            forecast=self.last_forecast,
+            measured=self._measured,
+            capacity_state="running" if self._ramp is not None else self._refusal,
+        )
+
+    async def end_load(self, why: str) -> None:
+        """Cancels step-up load at once, and waits until the run has been reported."""
+        if self._ramp is not None:
+            self._ramp.stop("interrupt", why)
+            await self._ramp_ended.wait()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        self.others_load(loading=False)
+        await self._client.close()
+        await self._reads.close()
+
+    def _is_starting(self, record: RequestRecord) -> bool:
+        """Whether a failure is one of a server that has never been up yet, within the grace given to it."""
+        if record.outcome in UP:
+            self._grace_ends_ns = 0
+        return self._clock.monotonic_ns() < self._grace_ends_ns
+
+
+def _workloads(config: Config) -> dict[str, WorkloadConfig]:
+    return {name: config.workload(name) for name in ("default", *config.workloads)}
+
+
+@asynccontextmanager
+async def _ends_with(seconds: float | None, ramp: Ramp) -> AsyncIterator[None]:
+    """Stops the ramp when its window closes in so many seconds."""
+    closing = None
+    if seconds is not None:
+        closing = asyncio.get_running_loop().call_later(seconds, ramp.stop, "budget", WINDOW_CLOSED)
+    try:
+        yield
+    finally:
+        if closing is not None:
+            closing.cancel()

@@ -1,0 +1,78 @@
+"""A configured target, opened: its address, its connections, its workloads."""
+
+from pathlib import Path
+
+from probe.capacity.run.locks import FileLock, Lock, server_key
+from probe.client.endpoint import Endpoint
+from probe.config.models import Config, Lognormal, LognormalTokens, SharedPrefix, TargetConfig, WorkloadConfig
+from probe.core.clock import Clock
+from probe.core.workload import Lognormal as Lengths
+from probe.core.workload import Workload
+
+
+def endpoint(target: TargetConfig) -> Endpoint:
+    """Where the target is and how to get in."""
+    tls, connection = target.tls, target.connection
+    return Endpoint(
+        target=target.name,
+        base_url=target.base_url,
+        metrics_url=target.metrics_url or "",
+        secret=target.secret,
+        ca_file=_text(tls.ca_file),
+        verify=tls.verify,
+        cert_file=_text(tls.cert_file),
+        key_file=_text(tls.key_file),
+        unix_socket=_text(connection.unix_socket),
+        proxy=connection.proxy,
+        proxy_auth_file=_text(connection.proxy_auth_file),
+        http2=connection.http2,
+        connect_s=connection.connect_timeout,
+        first_byte_s=connection.first_byte_timeout,
+        between_bytes_s=connection.between_bytes_timeout,
+    )
+
+
+def engine_of(target: TargetConfig) -> str | None:
+    """Whose metrics page it is; None: that shows."""
+    return None if target.engine == "auto" else target.engine
+
+
+def lock(config: Config, target: TargetConfig, clock: Clock) -> Lock:
+    """What keeps other probers from loading the target's server."""
+    if config.lease is not None:
+        from probe.capacity.run.lease_lock import KubernetesLease  # noqa: PLC0415 - memory that only this option needs
+
+        return KubernetesLease(server_of(target), config.lease.namespace, clock)
+    return FileLock(server_of(target), config.lock_dir, clock)
+
+
+def server_of(target: TargetConfig) -> str:
+    """The target's server, by the name that its lock has."""
+    return server_key(target.base_url, _text(target.connection.unix_socket))
+
+
+def page_of(target: TargetConfig) -> str:
+    """What its server's metrics page is told apart by."""
+    return target.metrics_url or server_of(target)
+
+
+def workload(name: str, config: WorkloadConfig) -> Workload:
+    """The configured workload as the generator takes it."""
+    return Workload(
+        name=name,
+        api=config.api,
+        prompt_tokens=_tokens(config.prompt_tokens),
+        output_tokens=_tokens(config.output_tokens),
+        shared_tokens=config.prefix.shared_tokens if isinstance(config.prefix, SharedPrefix) else 0,
+    )
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _tokens(tokens: int | LognormalTokens) -> int | Lengths:
+    if isinstance(tokens, int):
+        return tokens
+    lognormal: Lognormal = tokens.lognormal
+    return Lengths(median=lognormal.median, sigma=lognormal.sigma, maximum=lognormal.max)

@@ -1,0 +1,253 @@
+"""Whether load may go on. Pure: polls and failures in, a verdict out.
+
+The signals and their order come from one measured overload of a real vLLM with a small KV cache:
+preemptions showed after 3.8 s, a standing queue after 8.8 s, "KV above 0.95 three times in a row" only
+after 13 s, because usage swings between 0.8 and 1.0 while requests are pushed out. Hence preemptions
+first, and KV as two of the last five polls.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf, sqrt
+from typing import Self
+
+from probe.core.objectives import Objective, Objectives
+from probe.core.request import Outcome
+from probe.core.snapshot import Histogram, ServerSnapshot
+from probe.observe.restarts import restarted
+
+
+@dataclass(frozen=True, slots=True)
+class GuardVerdict:
+    """Whether load may go on; `reason` is a short fixed word, `detail` the numbers."""
+
+    go: bool
+    reason: str | None = None
+    detail: str | None = None
+
+
+GO = GuardVerdict(go=True)
+# An open loop had as many requests in flight as it may: the server does not keep up.
+IN_FLIGHT_CAP = "in_flight_cap"
+# The server is another one than the one that the load began on: what was measured of it is no capacity of any.
+SERVER_RESTARTED = "server_restarted"
+NO_FIRST_TOKEN = "no_first_token"  # noqa: S105 - a token of text
+USERS_LATENCY = "users_latency"
+# More of our requests were late or slow than the objective allows of all that the step was to send: it is broken for
+# certain, and what the rest of the step would add is harm.
+OBJECTIVE_BROKEN = "objective_broken"
+# Why load is stopped: every reason that `decide` gives, and the engine's own.
+REASONS = (
+    "server_errors", "failed_requests", "server_unreadable", SERVER_RESTARTED, "preemptions", "queue", "kv_cache",
+    NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
+)  # fmt: skip
+# Why a scheduled run was not allowed to begin: by its lock, by permission.py, and by `may_start` and its company.
+REFUSALS = (
+    "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "busy",
+    "no_prometheus", "alert_firing", "rollout", "burn_rate", "live_load",
+)  # fmt: skip
+# Those that speak of load; the others say that our requests or our polls failed.
+OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN)
+# Those of them that break no objective of ours, and come before one is broken.
+PRECAUTIONS = ("preemptions", "queue", "kv_cache", USERS_LATENCY)
+_LOOK_BACK = 8  # polls
+# Failures that say the server is in trouble. A wrong answer or a bad request is trouble of another kind,
+# and going on would not be measuring either, so any failure stops the load; these only name it better.
+_SERVER_ERRORS = (Outcome.SERVER_ERROR, Outcome.REJECTED, Outcome.UNREACHABLE, Outcome.TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardLimits:
+    """When to stop. Counts are polls, in a row unless said otherwise."""
+
+    preemptions: float = 3
+    waiting: float = 4
+    waiting_polls: int = 3
+    kv_cache_usage: float = 0.95
+    kv_polls: int = 2  # of the last kv_window
+    kv_window: int = 5
+    missed_polls: int = 2
+    ttft: Objective | None = None  # what users were promised; None: no latency is judged
+    tpot: Objective | None = None
+    over_objective: float = 2  # so many times what was promised is harm, and no measurement any more
+    latency_polls: int = 6  # three seconds: at a request a second the last poll alone would hold nothing
+    slow_first_tokens: float = 3
+    itl_samples: float = 20
+    unanswered: int = 3  # requests that wait for their first byte too long; a single one may be a long prompt's
+    hang_s: float = 2.0  # or twice that long, if it is more: a server that does not answer one does not answer
+    worse_than_before: float = 2  # users whose prompts are long wait long without us too
+    usual_samples: float = 200
+
+    def promised(self, objectives: Objectives) -> Self:
+        """The same, with the latencies that were promised."""
+        return replace(self, ttft=objectives.ttft, tpot=objectives.tpot)
+
+    def offered(self, rate_rps: float) -> Self:
+        """The same at an offered rate: as many as arrive within the TTFT objective may wait and still be in time."""
+        within_s = self.ttft.within_s if self.ttft else 0.0
+        return replace(self, waiting=max(self.waiting, rate_rps * within_s))
+
+
+def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdict:
+    """Before any load: a server that is blind to us, queueing or nearly full gets none."""
+    if server is None or server.waiting is None:
+        return GuardVerdict(
+            go=False,
+            reason="no_server_metrics",
+            detail="the server's queue cannot be seen, so the guard would be blind",
+        )
+    if server.waiting > 0:
+        return GuardVerdict(go=False, reason="busy", detail=f"{server.waiting:g} requests are already waiting")
+    if (server.kv_cache_usage or 0) > limits.kv_cache_usage:
+        return GuardVerdict(go=False, reason="busy", detail=f"KV cache {server.kv_cache_usage:.0%} full")
+    return GO
+
+
+def decide(
+    polls: Sequence[ServerSnapshot | None],
+    failures: Sequence[Outcome],
+    limits: GuardLimits,
+    unanswered_s: Sequence[float] = (),
+) -> GuardVerdict:
+    """Whether load may go on.
+
+    `polls`: the server at each poll since load began, oldest first, None where it could not be read;
+    `failures`: outcomes of our own requests that failed since then; `unanswered_s`: for how long those of our
+    requests have been due that wait for the first byte of their answer, in any order.
+    """
+    if failures:
+        first = failures[0]
+        reason = "server_errors" if first in _SERVER_ERRORS else "failed_requests"
+        return GuardVerdict(go=False, reason=reason, detail=f"{len(failures)} of our requests failed, first: {first}")
+    missed = polls[-limits.missed_polls :]
+    if len(missed) == limits.missed_polls and all(poll is None or poll.waiting is None for poll in missed):
+        return GuardVerdict(go=False, reason="server_unreadable", detail=f"{len(missed)} polls of the server failed")
+    seen = [poll for poll in polls if poll is not None]
+    return (
+        _another(seen)
+        or _preempting(seen, limits)
+        or _queueing(seen, limits)
+        or _full(seen, limits)
+        or _unanswered(unanswered_s, limits)
+        or _slow(seen, limits)
+        or GO
+    )
+
+
+def broken_for_certain(missed: Mapping[str, int], planned: float, objectives: Objectives) -> str | None:
+    """The objective that a step breaks whatever is still to come, or None.
+
+    `missed`: requests that missed it so far, by name; `planned`: how many the step is to send. As many as that may miss
+    it, and two standard deviations more: a step of few requests breaks one by chance.
+    """
+    for name, objective in objectives.latencies().items():
+        allowed = (1 - objective.ratio) * planned
+        if missed.get(name, 0) > allowed + 2 * sqrt(allowed) + 1:
+            return name
+    return None
+
+
+def preemptions(polls: Sequence[ServerSnapshot]) -> float | None:
+    """How many the server made between the first poll and the last; None where it does not say."""
+    counts = [poll.preemptions for poll in polls if poll.preemptions is not None]
+    # Growth from poll to poll: a server that restarts meanwhile counts from zero again.
+    return sum(max(after - before, 0.0) for before, after in pairwise(counts)) if counts else None
+
+
+def _another(seen: Sequence[ServerSnapshot]) -> GuardVerdict | None:
+    # The guard is asked after each poll, so a change between older ones has been seen already.
+    for before, after in pairwise(seen[-_LOOK_BACK:]):
+        if (words := restarted(before, after)) is not None:
+            return GuardVerdict(go=False, reason=SERVER_RESTARTED, detail=words)
+    return None
+
+
+def _preempting(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
+    grown = preemptions(seen) or 0.0
+    if grown < limits.preemptions:
+        return None
+    return GuardVerdict(go=False, reason="preemptions", detail=f"{grown:g} preemptions since the load began")
+
+
+def _queueing(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
+    recent = [poll.waiting or 0.0 for poll in seen[-limits.waiting_polls :]]
+    if len(recent) < limits.waiting_polls or min(recent) <= limits.waiting:
+        return None
+    return GuardVerdict(go=False, reason="queue", detail=f"{recent[-1]:g} requests waiting for {len(recent)} polls")
+
+
+def _full(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
+    recent = [poll.kv_cache_usage or 0.0 for poll in seen[-limits.kv_window :]]
+    high = [usage for usage in recent if usage > limits.kv_cache_usage]
+    if len(high) < limits.kv_polls:
+        return None
+    return GuardVerdict(
+        go=False, reason="kv_cache", detail=f"KV cache at {max(high):.0%} in {len(high)} of {len(recent)} polls"
+    )
+
+
+def _unanswered(unanswered_s: Sequence[float], limits: GuardLimits) -> GuardVerdict | None:
+    if limits.ttft is None:
+        return None
+    limit_s = limits.over_objective * limits.ttft.within_s
+    late = sorted((waits_s for waits_s in unanswered_s if waits_s > limit_s), reverse=True)
+    if not late or (len(late) < limits.unanswered and late[0] <= max(2 * limit_s, limits.hang_s)):
+        return None
+    words = f"{len(late)} of our requests without a first token after {limit_s:g} s, the longest for {late[0]:.2f} s"
+    return GuardVerdict(go=False, reason=NO_FIRST_TOKEN, detail=words)
+
+
+def _slow(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
+    """By the server's own histograms of the last polls. They do not tell users' requests from ours, which are in the
+    same queue and the same batch: whoever waits so long, it is a reason to stop.
+    """
+    recent = seen[-limits.latency_polls :]
+    words = _slow_first_tokens(seen, recent, limits) or _slow_next_tokens(recent, limits)
+    return GuardVerdict(go=False, reason=USERS_LATENCY, detail=words) if words else None
+
+
+def _slow_first_tokens(
+    seen: Sequence[ServerSnapshot], recent: Sequence[ServerSnapshot], limits: GuardLimits
+) -> str | None:
+    """Whether more took over twice the objective than may miss the objective itself, and than usually do."""
+    first, last = _ends(recent, "ttft")
+    if limits.ttft is None or first is None or last is None:
+        return None
+    wanted_s = limits.over_objective * limits.ttft.within_s
+    limit_s = min((bound for bound, _ in last.buckets if bound >= wanted_s), default=inf)  # rather too late than wrong
+    answered = last.count - first.count
+    slow = answered - (_up_to(last, limit_s) - _up_to(first, limit_s))
+    usual = limits.worse_than_before * _usual(seen, limit_s, limits)
+    if slow < limits.slow_first_tokens or slow <= max(1 - limits.ttft.ratio, usual) * answered:
+        return None
+    return f"{slow:g} of {answered:g} requests that the server answered had their first token after {limit_s:g} s"
+
+
+def _usual(seen: Sequence[ServerSnapshot], limit_s: float, limits: GuardLimits) -> float:
+    """The share of first tokens after `limit_s` in the server's whole life before this load; 0 where it was short."""
+    ever, _ = _ends(seen, "ttft")
+    if ever is None or ever.count < limits.usual_samples:
+        return 0.0
+    return (ever.count - _up_to(ever, limit_s)) / ever.count
+
+
+def _slow_next_tokens(recent: Sequence[ServerSnapshot], limits: GuardLimits) -> str | None:
+    """Whether the mean gap is over twice the objective. Single long gaps, while a prompt is read, are no harm."""
+    first, last = _ends(recent, "itl")
+    if limits.tpot is None or first is None or last is None:
+        return None
+    count, limit_s = last.count - first.count, limits.over_objective * limits.tpot.within_s
+    if count < limits.itl_samples or (mean_s := (last.sum - first.sum) / count) <= limit_s:
+        return None
+    return f"the server's mean gap between tokens is {mean_s * 1000:.0f} ms, more than {limit_s * 1000:.0f} ms"
+
+
+def _ends(recent: Sequence[ServerSnapshot], name: str) -> tuple[Histogram | None, Histogram | None]:
+    """A histogram at the first and at the last poll that has it."""
+    found = [poll.histograms[name] for poll in recent if name in poll.histograms]
+    return (found[0], found[-1]) if found else (None, None)
+
+
+def _up_to(histogram: Histogram, bound: float) -> float:
+    return max((count for upper, count in histogram.buckets if upper <= bound), default=0.0)

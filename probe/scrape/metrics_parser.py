@@ -1,0 +1,180 @@
+"""A server's metrics page: text to samples, samples to values. Pure; what names mean is in a file for each engine."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
+
+Samples = Mapping[str, list[Sample]]
+
+# Every bucket and every value of a label is a series of ours. TGI's histograms of lengths have 101 buckets.
+_MAX_BUCKETS, MAX_VALUES, MAX_VALUE = 110, 20, 64
+_MAX_ENGINES = 32
+# Nearly all lines are of this form; prometheus_client's parser takes some 15 us for one, which is 8 ms for vLLM's page.
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*)"')
+_LABELS = re.compile(r'\{(?:[a-zA-Z_][a-zA-Z0-9_]*="[^"\\]*",?)*\}')
+_NUMBER = re.compile(r"-?[0-9.]+(?:[eE][-+]?[0-9]+)?")
+_MAX_LINE = 16_384  # the parser's time grows with the square of a line's labels; vLLM's longest line has 1 to 2 kB
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A kind of server: how some lines of its page begin and no others', the series that are read of it, what they say
+    (all but when, and which version), and where its page is.
+    """
+
+    name: str
+    signs: tuple[str, ...]
+    wanted: frozenset[str]
+    snapshot: Callable[[Samples], ServerSnapshot]
+    path: str = "/metrics"
+
+
+def parts(histograms: Iterable[str]) -> list[str]:
+    """The series that a histogram consists of, as far as they are read."""
+    return [name + part for name in histograms for part in ("_bucket", "_sum")]
+
+
+def samples(page: str, wanted: Collection[str]) -> dict[str, list[Sample]]:
+    """The wanted samples by name. Lines are chosen before they are parsed: a page has ten times as many. Raises
+    ValueError for one that is no Prometheus text, or too long.
+
+    Only a line feed ends a line: str.splitlines() would also cut at characters that a label may contain. Of lines with
+    one name and the same labels the first counts, as for Prometheus: added up, they would be twice what there is.
+    """
+    found: dict[str, list[Sample]] = defaultdict(list)
+    seen: set[str] = set()
+    known: dict[str, dict[str, str]] = {"": {}}  # histograms share their labels: reading them is most of the work
+    for line in page.split("\n"):
+        start = line.find("{")
+        name = line[:start] if start > 0 else line
+        if " " in name:
+            name = name.partition(" ")[0]
+        if name not in wanted:
+            continue
+        if len(line) > _MAX_LINE:
+            raise ValueError(f"a line of more than {_MAX_LINE} characters")
+        series, _, value = line.rpartition(" ")
+        if series in seen:
+            continue
+        seen.add(series)
+        text = series[len(name) :]
+        if (labels := known.get(text)) is None and _LABELS.fullmatch(text):
+            labels = known[text] = dict(_LABEL.findall(text))
+        if labels is not None and _NUMBER.fullmatch(value):
+            told = [Sample(name, labels, float(value))]
+        else:
+            told = _by_library(line)
+        for sample in told:
+            if math.isfinite(sample.value):
+                found[sample.name].append(sample)
+    return found
+
+
+def _by_library(line: str) -> list[Sample]:
+    """A line with escapes, a time, or a fault."""
+    return [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
+
+
+def first(found: Samples, names: Iterable[str]) -> list[Sample]:
+    """The samples of the first of these names that there are any of."""
+    return next((found[name] for name in names if found.get(name)), [])
+
+
+def total(found: Samples, *names: str, **labels: str) -> float | None:
+    """The sum of the samples of the first of these names that has any with these labels; None where there are none."""
+    values = _values(found, names, labels)
+    return sum(values) if values else None
+
+
+def largest(found: Samples, *names: str, **labels: str) -> float | None:
+    """The largest of the same."""
+    return max(_values(found, names, labels), default=None)
+
+
+def by_label(found: Samples, label: str, *names: str) -> dict[str, float]:
+    """Sums of the samples of the first of these names, by the value of a label; of too many values, the rest as one."""
+    totals: dict[str, float] = defaultdict(float)
+    for sample in first(found, names):
+        value = sample.labels.get(label, "")[:MAX_VALUE]
+        totals[value if value in totals or len(totals) < MAX_VALUES else "other"] += sample.value
+    return dict(totals)
+
+
+def by_engine(label: str, **told: Iterable[Sample]) -> dict[str, EngineReading]:
+    """What each of several engines says, by that label of theirs: the field's sum over its samples. Nothing where there
+    is one engine, or more than 32: each is a series of ours several times over.
+    """
+    values: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for field, its in told.items():
+        for sample in its:
+            if label in sample.labels:
+                values[sample.labels[label][:MAX_VALUE]][field] += sample.value
+    if not 1 < len(values) <= _MAX_ENGINES:
+        return {}
+    in_order = sorted(values, key=lambda engine: (len(engine), engine))  # 2 before 10
+    return {engine: EngineReading(**values[engine]) for engine in in_order}
+
+
+def values_of(label: str, its: Iterable[Sample]) -> tuple[str, ...]:
+    """The values of a label, of too many the first ones."""
+    values = {sample.labels.get(label, "")[:MAX_VALUE] for sample in its}
+    return tuple(sorted(values - {"", "None"}))[:MAX_VALUES]
+
+
+def histogram(found: Samples, *names: str, **labels: str) -> Histogram | None:
+    """The sum over all label sets with these labels, of the first of these names. Raises ValueError for one with too
+    many buckets.
+    """
+    for name in names:
+        buckets: dict[float, float] = defaultdict(float)
+        for sample in found.get(f"{name}_bucket", ()):
+            if not labels or _has(sample, labels):
+                buckets[float(sample.labels["le"])] += sample.value
+        if len(buckets) > _MAX_BUCKETS:
+            raise ValueError(f"{name} has more than {_MAX_BUCKETS} buckets")
+        if any(math.isnan(le) for le in buckets):
+            raise ValueError(f"{name} has a bound that is no number")
+        if buckets:
+            total_s = sum(sample.value for sample in found.get(f"{name}_sum", ()) if _has(sample, labels))
+            return Histogram(buckets=tuple(sorted(buckets.items())), sum=total_s)
+    return None
+
+
+def histograms(found: Samples, names: Mapping[str, Iterable[str]], **labels: str) -> dict[str, Histogram]:
+    """Those of them that the page has, by our name for them."""
+    return {key: one for key, its in names.items() if (one := histogram(found, *its, **labels)) is not None}
+
+
+def one_of_each(found: Samples, repeating: Collection[str]) -> Samples:
+    """The largest of the samples that differ in these labels alone: several processes that tell the same."""
+    kept: dict[str, list[Sample]] = {}
+    for name, its in found.items():
+        best: dict[tuple[tuple[str, str], ...], Sample] = {}
+        for sample in its:
+            key = tuple(sorted(item for item in sample.labels.items() if item[0] not in repeating))
+            if key not in best or sample.value > best[key].value:
+                best[key] = sample
+        kept[name] = list(best.values())
+    return kept
+
+
+def added(*values: float | None) -> float | None:
+    """Their sum; None where there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _values(found: Samples, names: Iterable[str], labels: Mapping[str, str]) -> list[float]:
+    told = ([one.value for one in found.get(name, ()) if _has(one, labels)] for name in names)
+    return next((values for values in told if values), [])
+
+
+def _has(sample: Sample, labels: Mapping[str, str]) -> bool:
+    return all(sample.labels.get(key) == value for key, value in labels.items())

@@ -1,0 +1,178 @@
+"""Reads a server's metrics page: URL in, ServerSnapshot out, or a TargetError with one of REASONS."""
+
+import asyncio
+import json
+import zlib
+from dataclasses import replace
+from http import HTTPStatus
+
+import httpx
+
+from probe.client.client import NETWORK_ERRORS
+from probe.client.endpoint import Endpoint
+from probe.core.clock import Clock
+from probe.core.errors import TargetError
+from probe.core.request import Outcome
+from probe.core.snapshot import ServerSnapshot
+from probe.core.text import one_line
+from probe.scrape import engines
+
+# Why a page could not be read. Few: each is a value of a label.
+REASONS = ("timeout", "unreachable", "status", "redirect", "too_large", "not_metrics", "damaged")
+
+_MAX_PAGE_BYTES = 8 * 1024 * 1024
+# vLLM's page has 50 to 150 kB and takes a millisecond or two. One of 2 MB takes 50 to 250, in which no byte of a stream
+# that is being timed would be seen: from here on it is parsed beside the event loop.
+_BESIDE_BYTES = 256 * 1024
+_MAX_VERSION, _MAX_ADDRESS, _MAX_WORDS = 64, 100, 300
+
+
+class _UnreadError(ValueError):
+    """There is no page, for one of REASONS."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        super().__init__(words)
+        self.reason = reason
+
+
+class Scraper:
+    """One server's metrics. The version is asked once, and again after every failure: servers are redeployed.
+
+    `engine`: one of engines.NAMES where it is known what the server is. `seconds` and `page_bytes` are of the last page
+    that was read: how long it took to get and to parse, and its size without compression.
+    """
+
+    def __init__(self, endpoint: Endpoint, clock: Clock, timeout_s: float = 3.0, engine: str | None = None) -> None:
+        self.seconds = 0.0
+        self.page_bytes = 0
+        self._endpoint = endpoint
+        self._engine = engine
+        self._address = endpoint.metrics_url or f"{endpoint.base_url}{engines.path(engine)}"
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._version: str | None = None
+        timeout = httpx.Timeout(timeout_s, connect=min(endpoint.connect_s, timeout_s))
+        self._server = httpx.AsyncClient(timeout=timeout, transport=endpoint.transport(), trust_env=False)
+        self._metrics = httpx.AsyncClient(timeout=timeout, transport=endpoint.metrics_transport(), trust_env=False)
+
+    async def close(self) -> None:
+        await self._server.aclose()
+        await self._metrics.aclose()
+
+    async def read(self) -> ServerSnapshot:
+        """The server's state now. Raises TargetError where its page cannot be read or is no server's."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if self._version is None:
+                    self._version = await self._ask_version()
+                began_ns = self._clock.monotonic_ns()
+                page, is_framed = await self._get(self._metrics, self._address)
+            if page and not is_framed and not page.endswith(b"\n"):
+                raise _UnreadError("damaged", "cut short: the last line has no end")
+            # Not within the limit: a thread cannot be cancelled, and there would be one more with each reading.
+            snapshot = replace(await self._parsed(page, self._version), asked_ns=began_ns)
+        except NETWORK_ERRORS as error:
+            self._version = None
+            words = one_line(str(error), _MAX_WORDS) or self._unsaid(error)
+            raise TargetError(
+                f"{self._address}: no metrics of a server ({words})", Outcome.UNREACHABLE, _reason(error)
+            ) from None
+        self.seconds = (self._clock.monotonic_ns() - began_ns) * 1e-9
+        self.page_bytes = len(page)
+        return snapshot
+
+    async def _parsed(self, page: bytes, version: str) -> ServerSnapshot:
+        at_ns, wall_s = self._clock.monotonic_ns(), self._clock.wall_s()
+
+        def parsed() -> ServerSnapshot:
+            return engines.parse(page.decode("utf-8", "replace"), at_ns, wall_s, version, self._engine)
+
+        try:
+            return await asyncio.to_thread(parsed) if len(page) > _BESIDE_BYTES else parsed()
+        except engines.NotMetricsError:
+            raise
+        except ValueError as error:
+            raise _UnreadError("damaged", str(error)) from None
+
+    async def _ask_version(self) -> str:
+        """vLLM says it at /version; a server that does not, or not within half the time, is "unknown", not broken."""
+        try:
+            async with asyncio.timeout(self._timeout_s / 2):
+                answer, _ = await self._get(self._server, f"{self._endpoint.base_url}/version")
+            version = json.loads(answer)["version"]
+        except (*NETWORK_ERRORS, KeyError, TypeError):
+            return "unknown"
+        is_label = isinstance(version, str) and 0 < len(version) <= _MAX_VERSION and version.isprintable()
+        return version if is_label else "unknown"
+
+    async def _get(self, http: httpx.AsyncClient, url: str) -> tuple[bytes, bool]:
+        """The body, and whether it would show if it were cut short."""
+        key = self._endpoint.headers(url)
+        # Not compressed: vLLM would compress in the event loop that serves its users.
+        async with http.stream("GET", url, headers={"accept-encoding": "identity", **key}) as response:
+            if response.status_code != HTTPStatus.OK:
+                raise self._refused(response, has_key=bool(key))
+            try:
+                body = await _body(response)
+            except (httpx.NetworkError, httpx.RemoteProtocolError, zlib.error) as error:
+                raise _UnreadError("damaged", f"cut short or damaged: {error}") from None
+            return body, bool({"content-length", "transfer-encoding"} & response.headers.keys())
+
+    def _refused(self, response: httpx.Response, *, has_key: bool) -> _UnreadError:
+        """What the status says, and the mend."""
+        status, mend = response.status_code, ""
+        if response.next_request is not None:
+            return _UnreadError("redirect", f"HTTP {status} {_redirect(response.url, response.next_request.url)}")
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            below = f"it is sent only below base_url, {self._endpoint.base_url}"
+            mend = ": the page refuses the key" if has_key else f": the page wants the key; set api_key_file, {below}"
+        elif status == HTTPStatus.NOT_FOUND and self._endpoint.metrics_url:
+            mend = ": mend metrics_url"
+        elif status == HTTPStatus.NOT_FOUND:
+            mend = ": set metrics_url" if self._engine else ": set engine, if this is not vLLM, or metrics_url"
+        return _UnreadError("status", f"HTTP {status}{mend}")
+
+    def _unsaid(self, error: Exception) -> str:
+        is_late = isinstance(error, TimeoutError)
+        return f"not read within {self._timeout_s:g} s" if is_late else type(error).__name__
+
+
+async def _body(response: httpx.Response) -> bytes:
+    """All of it, unpacked here: httpx would unpack whatever one read holds, a thousand times its size, before any limit
+    could see it.
+    """
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip"):
+        raise _UnreadError("damaged", f"content-encoding {one_line(encoding, _MAX_ADDRESS)}, which nobody asked for")
+    unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS) if encoding == "gzip" else None
+    body = bytearray()
+    async for data in response.aiter_raw():
+        body += unpack.decompress(data, _MAX_PAGE_BYTES + 1) if unpack is not None else data
+        if len(body) > _MAX_PAGE_BYTES:
+            raise _UnreadError("too_large", f"more than {_MAX_PAGE_BYTES} bytes")
+    if unpack is not None and not unpack.eof:
+        raise zlib.error("gzip without its end")
+    return bytes(body)
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case _UnreadError():
+            return error.reason
+        case engines.NotMetricsError():
+            return "not_metrics"
+        case TimeoutError() | httpx.TimeoutException():
+            return "timeout"
+        case _:
+            return "unreachable"
+
+
+def _redirect(here: httpx.URL, there: httpx.URL) -> str:
+    """Where the page is said to be. It is not followed: the key would go there, and most such pages are log-ins, whose
+    addresses hold secrets.
+    """
+    bare = there.copy_with(userinfo=b"", query=None, fragment=None)
+    if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
+        return f"to {one_line(str(bare), _MAX_ADDRESS)}: if the page is there, set metrics_url to it"
+    origin = one_line(str(bare.copy_with(path="/")), _MAX_ADDRESS)
+    return f"to {origin}, another server: mend base_url or metrics_url"

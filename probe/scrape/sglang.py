@@ -1,0 +1,122 @@
+"""SGLang's /metrics page (`--enable-metrics`) to a ServerSnapshot: the only file with "sglang:" names. Pure.
+
+Read in its source, 0.5.1 to 0.5.8 and the main branch of autumn 2026; no page was recorded. Schedulers of all pipeline
+and tensor ranks may tell the same numbers, so the largest of them counts, and only data-parallel ranks are added. With
+priorities, the series without one is the total. Tokens are counted when a request ends, but in `realtime_tokens_total`,
+which has them by rank and with each step, those of prompts too.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from probe.core.snapshot import EngineReading, ServerSnapshot
+from probe.scrape.metrics_parser import (
+    Engine,
+    Samples,
+    added,
+    by_engine,
+    by_label,
+    histogram,
+    histograms,
+    largest,
+    one_of_each,
+    parts,
+    total,
+    values_of,
+)
+
+_RANKS = ("tp_rank", "pp_rank", "moe_ep_rank", "attn_cp_rank", "cp_rank", "pid")
+# Of schedulers, as opposed to those of the process that tokenises, which are added up.
+_GAUGES = (
+    "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_grammar_queue_reqs", "sglang:token_usage",
+    "sglang:max_total_num_tokens", "sglang:num_retracted_reqs", "sglang:num_retracted_requests_total",
+    "sglang:realtime_tokens_total", "sglang:estimated_flops_per_gpu_total", "sglang:estimated_read_bytes_per_gpu_total",
+    "sglang:estimated_write_bytes_per_gpu_total",
+)  # fmt: skip
+_COUNTERS = (
+    "sglang:prompt_tokens_total", "sglang:generation_tokens_total", "sglang:cached_tokens_total",
+    "sglang:num_requests_total", "sglang:num_aborted_requests_total",
+)  # fmt: skip
+_STREAMED: Mapping[str, Sequence[str]] = {  # of one that is not, it is the whole answer's time
+    "ttft": ("sglang:time_to_first_token_seconds",),
+}
+_HISTOGRAMS: Mapping[str, Sequence[str]] = {
+    "ttft": ("sglang:time_to_first_token_seconds",),
+    "itl": ("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),  # the second to March 2025
+    "tpot": ("sglang:request_time_per_output_token_seconds",),
+    "e2e": ("sglang:e2e_request_latency_seconds",),
+    "prompt_length": ("sglang:prompt_tokens_histogram",),
+    "output_length": ("sglang:generation_tokens_histogram",),
+}
+_QUEUE = "sglang:queue_time_seconds"  # by scheduler
+_STAGES = "sglang:per_stage_req_latency_seconds"
+
+
+def _snapshot(found: Samples) -> ServerSnapshot:
+    scheduled = {
+        name: [one for one in its if not one.labels.get("priority") or name in _COUNTERS] for name, its in found.items()
+    }
+    told = one_of_each(scheduled, _RANKS)
+    retracted = total(told, "sglang:num_retracted_requests_total")
+    if retracted is None and told.get("sglang:num_retracted_reqs"):
+        retracted = 0.0  # the counter appears with the first one
+    finished = total(found, "sglang:num_requests_total")
+    aborted = total(found, "sglang:num_aborted_requests_total")
+    every = histograms(found, _HISTOGRAMS) | histograms(found, _STREAMED, is_streaming="true")
+    for key, one in (
+        ("queue", histogram(told, _QUEUE)),
+        ("prefill", histogram(told, _STAGES, stage="prefill_forward")),
+    ):
+        if one is not None:
+            every[key] = one
+    return ServerSnapshot(
+        at_ns=0,
+        wall_s=0.0,
+        running=total(told, "sglang:num_running_reqs"),
+        waiting=added(total(told, "sglang:num_queue_reqs"), total(told, "sglang:num_grammar_queue_reqs")),
+        kv_cache_usage=largest(told, "sglang:token_usage"),
+        preemptions=retracted,
+        prompt_tokens=total(found, "sglang:prompt_tokens_total"),
+        generation_tokens=total(found, "sglang:generation_tokens_total"),
+        finished={k: v for k, v in (("finished", finished), ("abort", aborted)) if v is not None},
+        prefix_cache_queries=total(found, "sglang:prompt_tokens_total"),
+        prefix_cache_hits=_cached(found),
+        kv_cache_tokens=total(told, "sglang:max_total_num_tokens"),
+        estimated_flops=total(told, "sglang:estimated_flops_per_gpu_total") or None,
+        estimated_read_bytes=total(told, "sglang:estimated_read_bytes_per_gpu_total") or None,
+        estimated_write_bytes=total(told, "sglang:estimated_write_bytes_per_gpu_total") or None,
+        engines=max(len({one.labels.get("dp_rank", "") for one in told.get("sglang:num_running_reqs", ())}), 1),
+        by_engine=_by_rank(told),
+        models=values_of("model_name", told.get("sglang:num_running_reqs", ())),
+        progress=total(told, "sglang:realtime_tokens_total"),
+        histograms=every,
+    )
+
+
+def _by_rank(told: Samples) -> dict[str, EngineReading]:
+    """The data-parallel ranks singly. The count of retractions appears with a rank's first one."""
+    tokens = told.get("sglang:realtime_tokens_total", ())
+    zeros = [one._replace(value=0.0) for one in told.get("sglang:num_retracted_reqs", ())]
+    return by_engine(
+        "dp_rank",
+        running=told.get("sglang:num_running_reqs", ()),
+        waiting=(*told.get("sglang:num_queue_reqs", ()), *told.get("sglang:num_grammar_queue_reqs", ())),
+        kv_cache_usage=told.get("sglang:token_usage", ()),
+        preemptions=(*zeros, *told.get("sglang:num_retracted_requests_total", ())),
+        generation_tokens=[one for one in tokens if one.labels.get("mode") == "decode"],
+    )
+
+
+def _cached(found: Samples) -> float | None:
+    """Tokens from the prefix cache; newer versions have its levels beside their total."""
+    levels = by_label(found, "cache_source", "sglang:cached_tokens_total")
+    return levels.get("total", sum(levels.values())) if levels else None
+
+
+ENGINE = Engine(
+    "sglang",
+    ("sglang:",),
+    frozenset(
+        (*_GAUGES, *_COUNTERS, *parts(name for its in _HISTOGRAMS.values() for name in its), *parts((_QUEUE, _STAGES)))
+    ),
+    _snapshot,
+)

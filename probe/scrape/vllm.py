@@ -1,0 +1,240 @@
+"""vLLM's /metrics page, from 0.8 on, to a ServerSnapshot. The only file with "vllm:" names. Pure.
+
+Names moved between versions; each value is looked for under today's name first. Values are summed over
+the engines of a data-parallel server, but for the KV cache, where the fullest engine is the one that preempts.
+
+Several API servers of one vLLM share a page. It has no process_* then, counters are sums, and gauges the last word of
+any of them; where a version tells gauges by `pid`, some are old, and the largest counts.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from prometheus_client.samples import Sample
+
+from probe.core.snapshot import ServerSnapshot
+from probe.scrape.metrics_parser import (
+    MAX_VALUE,
+    MAX_VALUES,
+    Engine,
+    Samples,
+    added,
+    by_engine,
+    by_label,
+    first,
+    histograms,
+    largest,
+    one_of_each,
+    parts,
+    total,
+    values_of,
+)
+
+RUNNING = ("vllm:num_requests_running",)
+WAITING = ("vllm:num_requests_waiting",)
+WAITING_BY_REASON = ("vllm:num_requests_waiting_by_reason",)  # from 0.20
+KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # a ratio, despite the name; the second to 0.11
+PREEMPTIONS = ("vllm:num_preemptions_total",)
+REJECTIONS = ("vllm:admission_rejections_total",)  # from 0.32
+PROMPT_TOKENS = ("vllm:prompt_tokens_total",)
+GENERATION_TOKENS = ("vllm:generation_tokens_total",)
+FINISHED = ("vllm:request_success_total",)  # counts errors and aborts too, by finished_reason
+PREFIX_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
+PREFIX_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
+ADAPTERS = ("vllm:lora_requests_info",)
+# Of speculative decoding; the first one from 0.9 on, and only where there is speculation.
+DRAFTS = ("vllm:spec_decode_num_drafts_total",)
+DRAFT_TOKENS = ("vllm:spec_decode_num_draft_tokens_total",)
+ACCEPTED_TOKENS = ("vllm:spec_decode_num_accepted_tokens_total",)
+CACHE_CONFIG = ("vllm:cache_config_info",)
+# Of one GPU, whatever the number of them that an engine has. Zero without --enable-mfu-metrics (seen on 0.32).
+ESTIMATED_FLOPS = ("vllm:estimated_flops_per_gpu_total",)
+ESTIMATED_READ_BYTES = ("vllm:estimated_read_bytes_per_gpu_total",)
+ESTIMATED_WRITE_BYTES = ("vllm:estimated_write_bytes_per_gpu_total",)
+# The labels of cache_config_info that say how the server was started. Left out: num_gpu_blocks, kv_cache_memory_bytes
+# and what follows from them. They vary with the memory that is free at the start, so that every restart would be
+# another server; and a KV cache that has shrunk is a cause of a lower knee, which a new baseline would hide.
+FLAGS = (
+    "block_size", "cache_dtype", "cpu_offload_gb", "enable_prefix_caching", "gpu_memory_utilization",
+    "kv_cache_dtype_skip_layers", "kv_offloading_size", "num_gpu_blocks_override", "sliding_window", "swap_space",
+)  # fmt: skip
+HISTOGRAMS: Mapping[str, Sequence[str]] = {
+    "ttft": ("vllm:time_to_first_token_seconds",),
+    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),  # the second to 0.14
+    "tpot": ("vllm:request_time_per_output_token_seconds",),  # from 0.11
+    "e2e": ("vllm:e2e_request_latency_seconds",),
+    "queue": ("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
+    "prefill": ("vllm:request_prefill_time_seconds",),
+    "decode": ("vllm:request_decode_time_seconds",),
+    "preemptions": ("vllm:request_num_preemptions",),  # a request; from 0.30
+    "prompt_length": ("vllm:request_prompt_tokens",),
+    "output_length": ("vllm:request_generation_tokens",),
+    "iteration_tokens": ("vllm:iteration_tokens_total",),
+    # Of blocks drawn by chance, with --kv-cache-metrics: how long they were there, unused before they went, and between
+    # two uses.
+    "kv_block_lifetime": ("vllm:kv_block_lifetime_seconds",),
+    "kv_block_idle": ("vllm:kv_block_idle_before_evict_seconds",),
+    "kv_block_reuse_gap": ("vllm:kv_block_reuse_gap_seconds",),
+}
+_PLAIN = (
+    *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *PROMPT_TOKENS,
+    *GENERATION_TOKENS, *FINISHED, *PREFIX_QUERIES, *PREFIX_HITS, *CACHE_CONFIG, *ADAPTERS,
+    *DRAFTS, *DRAFT_TOKENS, *ACCEPTED_TOKENS, *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
+)  # fmt: skip
+# What a forecast needs of the past: gauges, counters, and of histograms their sums and counts.
+_FORECAST_HISTOGRAMS = ("ttft", "itl", "prefill", "prompt_length", "iteration_tokens")
+HISTORY = (
+    *RUNNING, *WAITING, *KV_USAGE, *PREEMPTIONS, *PROMPT_TOKENS, *GENERATION_TOKENS, *PREFIX_HITS, *CACHE_CONFIG,
+    *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
+    *(name + part for key in _FORECAST_HISTOGRAMS for name in HISTOGRAMS[key] for part in ("_sum", "_count")),
+)  # fmt: skip
+_SCRAPED = "kneewatch_scraped"
+_LATEST_S = 3e9  # the year 2065: a time beyond it is a sum of several
+_Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
+
+
+def history_query(matchers: str) -> str:
+    """PromQL for HISTORY, and beside it the times of the scrapes.
+
+    A range query gives what was scraped last before each of its steps, and not when: with scrapes every 20 s, the
+    tokens of 20 s would seem to be of one step of 15 s, and none of another.
+    """
+    names = f'{{__name__=~"{"|".join(HISTORY)}", {matchers}}}'
+    # `or` compares labels without the name, so the times need a label that nothing on its left has.
+    return f'{names} or label_replace(timestamp({RUNNING[0]}{{{matchers}}}), "{_SCRAPED}", "at", "", "")'
+
+
+def from_history(series: Iterable[_Series]) -> list[ServerSnapshot]:
+    """A snapshot for each scrape in the answer to `history_query`: labels (with the name as `__name__`) and values by
+    wall time, in seconds. Oldest first; a moment at which a server's gauges are missing is left out.
+    """
+    read: dict[float, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    scraped: dict[float, float] = {}
+    for labels, values in series:
+        own = {key: value for key, value in labels.items() if key != "__name__"}
+        name = labels.get("__name__", "")
+        base = name.removesuffix("_count")
+        if base != name and any(base in names for names in HISTOGRAMS.values()):
+            name, own = f"{base}_bucket", {**own, "le": "+Inf"}  # all of its samples lie below infinity
+        if _SCRAPED in labels:
+            scraped.update(values)
+            continue
+        for at_s, value in values:
+            if math.isfinite(value):
+                read[at_s][name].append(Sample(name, own, value))
+    moments = sorted(at_s for at_s, samples in read.items() if first(samples, RUNNING))
+    found: dict[float, ServerSnapshot] = {}
+    for at_s in moments:
+        scraped_s = scraped.get(at_s, at_s)
+        if scraped_s not in found:
+            found[scraped_s] = replace(_snapshot(read[at_s]), at_ns=round(scraped_s * 1e9), wall_s=scraped_s)
+    return list(found.values())
+
+
+def differing_labels(series: Iterable[_Series]) -> dict[str, list[str]]:
+    """The labels, but for the engine's and the process', in which series of one moment differ, with their values.
+
+    They are of several servers, which would add up to one that does not exist; without any they are of one.
+    """
+    at: dict[float, list[Mapping[str, str]]] = defaultdict(list)
+    for labels, values in series:
+        if labels.get("__name__") in RUNNING:
+            for at_s, _ in values:
+                at[at_s].append(labels)
+    for together in at.values():
+        names = {name for labels in together for name in labels} - {"engine", "pid"}
+        told = {name: sorted({labels.get(name, "") for labels in together}) for name in sorted(names)}
+        if differ := {name: values for name, values in told.items() if len(values) > 1}:
+            return differ
+    return {}
+
+
+def _snapshot(found: Samples) -> ServerSnapshot:
+    if any("pid" in sample.labels for sample in first(found, RUNNING)):
+        found = one_of_each(found, ("pid",))
+    running = first(found, RUNNING)
+    drafts = total(found, *DRAFTS)
+    every = histograms(found, HISTOGRAMS)
+    generated = total(found, *GENERATION_TOKENS)
+    return ServerSnapshot(
+        at_ns=0,
+        wall_s=0.0,
+        engine="vllm",
+        running=total(found, *RUNNING),
+        waiting=total(found, *WAITING),
+        waiting_by_reason=by_label(found, "reason", *WAITING_BY_REASON),
+        kv_cache_usage=largest(found, *KV_USAGE),
+        preemptions=total(found, *PREEMPTIONS),
+        rejections=total(found, *REJECTIONS),
+        prompt_tokens=total(found, *PROMPT_TOKENS),
+        generation_tokens=generated,
+        finished=by_label(found, "finished_reason", *FINISHED),
+        prefix_cache_queries=total(found, *PREFIX_QUERIES),
+        prefix_cache_hits=total(found, *PREFIX_HITS),
+        kv_cache_tokens=_kv_cache_tokens(found),
+        estimated_flops=total(found, *ESTIMATED_FLOPS) or None,
+        estimated_read_bytes=total(found, *ESTIMATED_READ_BYTES) or None,
+        estimated_write_bytes=total(found, *ESTIMATED_WRITE_BYTES) or None,
+        engines=max(len(running), 1),
+        by_engine=by_engine(
+            "engine",
+            running=running,
+            waiting=first(found, WAITING),
+            kv_cache_usage=first(found, KV_USAGE),
+            preemptions=first(found, PREEMPTIONS),
+            generation_tokens=first(found, GENERATION_TOKENS),
+        ),
+        models=values_of("model_name", running),
+        # A step is counted with its outputs: one that only reads on in a long prompt has none (0.32, async_llm.py and
+        # scheduler.py), and then the KV cache's use alone shows that the engine lives.
+        progress=added(generated, every["iteration_tokens"].count if "iteration_tokens" in every else None),
+        drafts=drafts,
+        draft_tokens=total(found, *DRAFT_TOKENS) if drafts is not None else None,
+        accepted_tokens=total(found, *ACCEPTED_TOKENS) if drafts is not None else None,
+        adapters=_adapters(found),
+        flags=_flags(found),
+        histograms=every,
+    )
+
+
+def _adapters(found: Samples) -> tuple[str, ...]:
+    """The LoRA adapters that run. The value is when that was so, and series of the past stay: the latest counts.
+
+    Several API servers, each of which knows its own requests alone, have the sum of their times: it tells nothing.
+    """
+    latest = max(first(found, ADAPTERS), key=lambda sample: sample.value, default=None)
+    if latest is None or latest.value > _LATEST_S:
+        return ()
+    running = latest.labels.get("running_lora_adapters", "").split(",")
+    return tuple(sorted({name.strip()[:MAX_VALUE] for name in running if name.strip()}))[:MAX_VALUES]
+
+
+def _kv_cache_tokens(found: Samples) -> float | None:
+    """Tokens the KV cache of all engines holds: blocks times block size, from the labels of cache_config_info."""
+    tokens = 0.0
+    for sample in first(found, CACHE_CONFIG):
+        try:
+            tokens += float(sample.labels["num_gpu_blocks"]) * float(sample.labels["block_size"])
+        except (KeyError, ValueError):
+            return None
+    return tokens if math.isfinite(tokens) and tokens > 0 else None
+
+
+def _flags(found: Samples) -> dict[str, str]:
+    """How the server was started, as far as it shows: what is not set is absent. All engines of a server are alike."""
+    engines = first(found, CACHE_CONFIG)
+    if not engines:
+        return {}
+    labels = engines[0].labels
+    shown = {name: labels[name][:MAX_VALUE] for name in FLAGS if labels.get(name, "None") not in ("None", "[]")}
+    return shown | {"engines": str(len(engines))}
+
+
+ENGINE = Engine(
+    "vllm",
+    ("vllm:",),
+    frozenset((*_PLAIN, *parts(name for names in HISTOGRAMS.values() for name in names))),
+    _snapshot,
+)

@@ -1,1 +1,0 @@
-"""An embedded stand-in for a vLLM server: made-up timings, real scheduling, the real server's bytes and series."""

@@ -1,0 +1,108 @@
+"""What vLLM's metrics count, in virtual time: the same as metrics.py, without a page. Pure.
+
+Input: what happens to visits. Output: a ServerSnapshot, as a poll would read it. When the real one counts what is said
+in metrics.py.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
+from probe.simulator.buckets import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
+from probe.simulator.cost import Profile
+from probe.simulator.engine import Engine
+from probe.simulator.simulated_request import Visit
+
+
+class Counts:
+    """A histogram that grows."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0.0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def histogram(self) -> Histogram:
+        total, buckets = 0.0, []
+        for bound, count in zip((*self._bounds, math.inf), self._counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        return Histogram(tuple(buckets), self._sum)
+
+
+class Measured:
+    """The counters and histograms of one server, all of its engines together."""
+
+    def __init__(self, profile: Profile) -> None:
+        lengths_of = one_two_five(profile.max_model_len)
+        self.ttft, self.itl, self.tpot = Counts(TTFT_S), Counts(TOKEN_S), Counts(TOKEN_S)
+        self.e2e, self.queue, self.prefill = Counts(REQUEST_S), Counts(REQUEST_S), Counts(REQUEST_S)
+        self.iteration_tokens = Counts(STEP_TOKENS)
+        self.prompt_length, self.output_length = Counts(lengths_of), Counts(lengths_of)
+        self.prompt_tokens = self.generation_tokens = self.finished = self.preemptions = 0.0
+        self.prefix_queries = self.prefix_hits = 0.0
+        self._profile = profile
+
+    def step(self, prompt_tokens: int, found_tokens: int, generated: float) -> None:
+        """A step that gave tokens: prompts that ended with it, what of them the prefix cache had, tokens given."""
+        self.prompt_tokens += prompt_tokens
+        self.generation_tokens += generated
+        self.iteration_tokens.add(prompt_tokens - found_tokens + generated)
+
+    def ended(self, visit: Visit, answered_s: float) -> None:
+        """Its last token was made, and the front end turned to it at `answered_s`."""
+        decode_s = visit.made_last_s - visit.made_first_s
+        self.finished += 1
+        self.tpot.add(decode_s / (visit.output_tokens - 1) if visit.output_tokens > 1 else 0.0)
+        self.e2e.add(answered_s - visit.entered_s)
+        self.queue.add(visit.scheduled_s - visit.entered_s)
+        self.prefill.add(visit.made_first_s - visit.scheduled_s)
+        self.prompt_length.add(visit.prompt_tokens)
+        self.output_length.add(visit.output_tokens)
+
+    def snapshot(
+        self, engines: Sequence[Engine], generated: Sequence[float], at_s: float, wall_s: float, version: str
+    ) -> ServerSnapshot:
+        """The page as it would be read now. `generated`: tokens, by engine."""
+        return ServerSnapshot(
+            at_ns=round(at_s * 1e9),
+            wall_s=wall_s,
+            engine="vllm",
+            version=version,
+            running=float(sum(engine.running for engine in engines)),
+            waiting=float(sum(engine.waiting for engine in engines)),
+            kv_cache_usage=max(engine.kv_usage for engine in engines),
+            preemptions=self.preemptions,
+            rejections=0.0,
+            prompt_tokens=self.prompt_tokens,
+            generation_tokens=self.generation_tokens,
+            finished={"length": self.finished},
+            prefix_cache_queries=self.prefix_queries,
+            prefix_cache_hits=self.prefix_hits,
+            kv_cache_tokens=float(self._profile.usable_blocks * self._profile.block_size * len(engines)),
+            engines=len(engines),
+            by_engine=_by_engine(engines, generated) if len(engines) > 1 else {},
+            histograms={
+                "ttft": self.ttft.histogram(),
+                "itl": self.itl.histogram(),
+                "tpot": self.tpot.histogram(),
+                "e2e": self.e2e.histogram(),
+                "queue": self.queue.histogram(),
+                "prefill": self.prefill.histogram(),
+                "iteration_tokens": self.iteration_tokens.histogram(),
+                "prompt_length": self.prompt_length.histogram(),
+                "output_length": self.output_length.histogram(),
+            },
+        )
+
+
+def _by_engine(engines: Sequence[Engine], generated: Sequence[float]) -> dict[str, EngineReading]:
+    return {
+        str(i): EngineReading(float(engine.running), float(engine.waiting), engine.kv_usage, generation_tokens=tokens)
+        for i, (engine, tokens) in enumerate(zip(engines, generated, strict=True))
+    }

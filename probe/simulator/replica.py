@@ -1,0 +1,183 @@
+"""One engine in virtual time, and the requests that visit it. Pure.
+
+Input: visits in the order in which the front end passes them on, and how far time may go. Output: what became of each,
+and what the metrics count. The scheduler and the costs are those of the stand-in that listens on a port.
+
+Steps in which nothing but decoding happens are taken at once, with the noise of their mean: most of a server's steps
+are such.
+"""
+
+import math
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from probe.simulator.cost import Profile
+from probe.simulator.engine import Engine, StepOutcome, StepPlan
+from probe.simulator.front_end import Front
+from probe.simulator.metrics_model import Measured
+from probe.simulator.simulated_request import Visit
+
+_WORTH_SKIPPING = 3  # steps
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Tokens on their way out: who has its first, and who its last, at `at_s`."""
+
+    at_s: float
+    started: Sequence[Visit]
+    finished: Sequence[Visit]
+
+
+class Replica:
+    """One engine and its clock. `departures` gets what the front end is handing out, in order."""
+
+    def __init__(
+        self, profile: Profile, random: Random, front: Front, measured: Measured, departures: deque[Departure]
+    ) -> None:
+        self.engine = Engine(profile)
+        self.entering: deque[Visit] = deque()  # in the order of entered_s
+        self.times_s = array("d")  # when the tokens of each step were out
+        self.generated = 0.0  # tokens
+        self._profile, self._random, self._front = profile, random, front
+        self._measured, self._departures = measured, departures
+        self._open: dict[int, Visit] = {}
+        self._tokens_a_step = 0.0  # of all that decode
+        self._plan: StepPlan | None = None
+        self._step_ends_s = 0.0
+        self._now_s = 0.0
+        self._made_s = 0.0  # when the last step was over
+
+    @property
+    def next_s(self) -> float:
+        """When something happens here next."""
+        if self._plan is not None:
+            return self._step_ends_s
+        if self.engine.has_work:
+            return self._now_s
+        return max(self._now_s, self.entering[0].entered_s) if self.entering else math.inf
+
+    def run(self, until_s: float) -> None:
+        engine, entering = self.engine, self.entering
+        while True:
+            if self._plan is not None:
+                if self._step_ends_s > until_s:
+                    return
+                self._now_s = self._step_ends_s
+                self._plan = None
+                self._complete(engine.complete_step())
+            while entering and entering[0].entered_s <= self._now_s:
+                self._enter(entering.popleft())
+            self._skip(min(until_s, entering[0].entered_s) if entering else until_s)
+            plan = engine.plan_step()
+            if plan is not None:
+                self._begin(plan)
+            elif entering and entering[0].entered_s <= until_s:
+                self._now_s = max(self._now_s, entering[0].entered_s)
+            else:
+                self._now_s = max(self._now_s, until_s)
+                return
+
+    def abort(self, visit: Visit) -> None:
+        """Its client has gone; nothing if it is not here."""
+        if self._open.get(visit.number) is visit:
+            del self._open[visit.number]
+            self._stop_decoding(visit)
+            self.engine.abort(visit.number)
+
+    def _skip(self, until_s: float) -> None:
+        """Takes the steps at once in which nothing but decoding happens."""
+        calm = self.engine.calm_steps()
+        unrest = self._profile.unrest
+        if calm < _WORTH_SKIPPING or unrest.hiccup_every_s or self._profile.front_end.per_output_token_s:
+            return
+        one_s = self._profile.cost.step_seconds(self.engine.calm_batch(calm))
+        room = max(until_s - self._now_s, 0.0) / (one_s * (1 + unrest.drift_ratio)) if one_s else float(calm)
+        # Three sd less than fit, or a slow stretch would end after the moment that it must not pass.
+        steps = min(calm, int(room - 3 * unrest.noise_ratio * math.sqrt(room)))
+        if steps < _WORTH_SKIPPING:
+            return
+        one_s = self._profile.cost.step_seconds(self.engine.calm_batch(steps))
+        # The noise of so many steps together: independent, so it grows with the root of their number.
+        noise = max(1 + self._random.gauss(0.0, unrest.noise_ratio) / math.sqrt(steps), 0.5)
+        one_s = unrest.drifted(one_s * noise, self._now_s)
+        decoding = len(self.engine.skip(steps))
+        begin_s, measured = self._now_s, self._measured
+        measured.itl.add(one_s, decoding * steps)
+        measured.iteration_tokens.add(self._tokens_a_step, steps)
+        measured.generation_tokens += self._tokens_a_step * steps
+        self.generated += self._tokens_a_step * steps
+        self.times_s.extend([begin_s + one_s * i for i in range(1, steps + 1)])
+        self._now_s = self._made_s = begin_s + one_s * steps
+
+    def _enter(self, visit: Visit) -> None:
+        if visit.ended:
+            return
+        visit.number = self.engine.submit(
+            prompt_tokens=visit.prompt_tokens, output_tokens=visit.steps, shared_tokens=visit.shared_tokens
+        )
+        self._open[visit.number] = visit
+
+    def _begin(self, plan: StepPlan) -> None:
+        self._plan = plan
+        profile, measured = self._profile, self._measured
+        cost_s = profile.cost.step_seconds(plan.batch)
+        self._step_ends_s = self._now_s + profile.unrest.seconds(cost_s, self._now_s, self._random)
+        for number in plan.admitted:
+            visit = self._open[number]
+            visit.scheduled_s = self._now_s
+            if profile.prefix_caching:
+                visit.found_tokens = self.engine.cached_tokens(visit.prompt_tokens, visit.shared_tokens)
+                measured.prefix_queries += visit.prompt_tokens
+                measured.prefix_hits += visit.found_tokens
+        for number in plan.preempted:
+            visit = self._open[number]
+            visit.preemptions += 1
+            measured.preemptions += 1
+            self._stop_decoding(visit)
+
+    def _complete(self, outcome: StepOutcome) -> None:
+        measured, step, before_s = self._measured, len(self.times_s), self._made_s
+        decoded = len(outcome.decoded)
+        generated = self._tokens_a_step
+        self._made_s = self._now_s
+        turned_s, out_s = self._front.hand_out(self._made_s, decoded + len(outcome.prefilled))
+        self.times_s.append(out_s)
+        prompt_tokens = found_tokens = 0
+        started: list[Visit] = []
+        for number in outcome.prefilled:
+            visit = self._open[number]
+            if math.isnan(visit.made_first_s):
+                visit.made_first_s = self._made_s
+                prompt_tokens += visit.prompt_tokens
+                found_tokens += visit.found_tokens
+                generated += 1
+                measured.ttft.add(turned_s - visit.entered_s)
+                started.append(visit)
+            else:  # again, since it was preempted
+                generated += visit.tokens_a_step
+                measured.itl.add(self._made_s - visit.made_last_s)
+            visit.since = step
+            self._tokens_a_step += visit.tokens_a_step
+        if decoded:
+            measured.itl.add(self._made_s - before_s, decoded)
+        if decoded or outcome.prefilled:
+            measured.step(prompt_tokens, found_tokens, generated)
+            self.generated += generated
+        finished = [self._open.pop(number) for number in outcome.finished]
+        for visit in finished:
+            self._stop_decoding(visit)
+            measured.ended(visit, turned_s)
+        if started or finished:
+            self._departures.append(Departure(out_s, started, finished))
+
+    def _stop_decoding(self, visit: Visit) -> None:
+        """Its stretch ends with the last step that is over."""
+        if visit.since >= 0:
+            visit.stretches.append((visit.since, len(self.times_s)))
+            visit.since = -1
+            visit.made_last_s = self._made_s
+            self._tokens_a_step -= visit.tokens_a_step

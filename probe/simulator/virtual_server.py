@@ -1,0 +1,182 @@
+"""The stand-in in virtual time: no sleeping, no sockets, thousands of requests in a tenth of a second. Pure.
+
+Input: a Profile, live users, requests with the times at which they arrive. Output: when each got its first and its
+last token, and what the server's metrics would show at any moment. The scheduler and the costs are those of the
+stand-in that listens on a port (engine.py, cost.py, front.py).
+
+    requests --> front end (in turn) --> engine, step by step --> front end (hands out tokens) --> times, metrics
+
+Speculation is told from outside only: an answer comes in fewer steps, which each cost what they would without it.
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from probe.core.snapshot import ServerSnapshot
+from probe.core.workload import Workload, lengths
+from probe.simulator.cost import Profile
+from probe.simulator.front_end import Front
+from probe.simulator.metrics_model import Measured
+from probe.simulator.replica import Departure, Replica
+from probe.simulator.simulated_request import Visit
+
+__all__ = ("Users", "VirtualServer", "Visit")
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Live users: a Poisson process of requests with their own lengths."""
+
+    rate_rps: float
+    workload: Workload
+    ours: bool = False  # to be told from other users
+
+
+class VirtualServer:
+    """One address, behind which one engine works, or several."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        seed: int = 0,
+        users: Users | None = None,
+        others: Users | None = None,
+        shares: Sequence[float] = (1.0,),
+        accepted_tokens: float = 0.0,
+        version: str = "virtual",
+    ) -> None:
+        """`others`: more live users, with lengths of their own. `shares`: of the requests, that each engine gets.
+        `accepted_tokens`: by which speculation exceeds one token in a step, on average.
+        """
+        self.profile = profile
+        self.now_s = 0.0
+        self.measured = Measured(profile)
+        self.visits: list[Visit] = []  # ended since somebody last emptied it
+        self._version = version
+        self._random = Random(f"{seed}/server")
+        self._shares, self._accepted = shares, accepted_tokens
+        self._front = Front(profile.front_end)
+        self._departures: deque[Departure] = deque()
+        self._replicas = [
+            Replica(profile, Random(f"{seed}/{i}"), self._front, self.measured, self._departures)
+            for i in range(len(shares))
+        ]
+        self._arriving: list[tuple[float, int, Visit, Iterator[Visit] | None]] = []
+        self._submitted = 0
+        self._users = users
+        self._expect_user(_arrivals(users, Random(f"{seed}/users"), seed) if users else iter(()))
+        self._expect_user(_arrivals(others, Random(f"{seed}/others"), seed + 1) if others else iter(()))
+
+    def submit(self, at_s: float, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> Visit:
+        """A request of ours that arrives at `at_s`. ValueError where that has passed, or for too many tokens."""
+        if at_s < self.now_s:
+            raise ValueError(f"it is {self.now_s:g} s already")
+        return self._expect(Visit(at_s, prompt_tokens, output_tokens, ours=True, shared_tokens=shared_tokens))
+
+    def abort(self, visit: Visit) -> None:
+        """Its client has gone. It appears in no counter, as in vLLM 0.32; nothing if it has ended."""
+        visit.ended = True
+        for replica in self._replicas:
+            replica.abort(visit)
+
+    def set_users(self, rate_rps: float) -> None:
+        """From now on live users come at another rate. ValueError for a server without users."""
+        if self._users is None:
+            raise ValueError("a server without users has no rate of theirs")
+        self._users = replace(self._users, rate_rps=rate_rps)
+        # A Poisson process does not remember: who was to come next is drawn anew.
+        self._arriving = [entry for entry in self._arriving if entry[2].ours]
+        heapq.heapify(self._arriving)
+        self._expect_user(_arrivals(self._users, self._random, self._submitted, self.now_s))
+
+    def advance(self, until_s: float) -> None:
+        """Lets time pass. ValueError where it would have to go back."""
+        if until_s < self.now_s:
+            raise ValueError(f"it is {self.now_s:g} s already")
+        arriving = self._arriving
+        while arriving and arriving[0][0] <= until_s:
+            _, _, visit, source = heapq.heappop(arriving)
+            if source is not None:
+                self._expect_user(source)
+            if not visit.ended:
+                self._run(visit.arrival_s)  # tokens that went out before it held up the front end
+                self._pass_on(visit)
+        self._run(until_s)
+        self._let_go(until_s)
+        self.now_s = until_s
+
+    def snapshot(self, wall_s: float = 0.0) -> ServerSnapshot:
+        """The metrics as a poll would read them now."""
+        engines = [replica.engine for replica in self._replicas]
+        generated = [replica.generated for replica in self._replicas]
+        return self.measured.snapshot(engines, generated, self.now_s, wall_s + self.now_s, self._version)
+
+    def in_flight(self) -> tuple[int, int]:
+        """How many run, and how many wait, the front end included."""
+        running = sum(replica.engine.running for replica in self._replicas)
+        entering = sum(not visit.ended for replica in self._replicas for visit in replica.entering)
+        return running, entering + sum(replica.engine.waiting for replica in self._replicas)
+
+    def _run(self, until_s: float) -> None:
+        if len(self._replicas) > 1 and self.profile.front_end.per_output_token_s:
+            # They hand out through the same front end, in the order in which their steps end.
+            while (replica := min(self._replicas, key=lambda replica: replica.next_s)).next_s <= until_s:
+                replica.run(replica.next_s)
+        for replica in self._replicas:
+            replica.run(until_s)
+
+    def _pass_on(self, visit: Visit) -> None:
+        visit.entered_s = self._front.pass_on(visit.arrival_s, visit.prompt_tokens)
+        visit.steps = self._steps_of(visit.output_tokens)
+        replica = self._choose()
+        visit.out_s = replica.times_s
+        replica.entering.append(visit)
+
+    def _let_go(self, until_s: float) -> None:
+        """Visits have what has left by now; those whose clients have gone get nothing."""
+        while self._departures and self._departures[0].at_s <= until_s:
+            departure = self._departures.popleft()
+            for visit in departure.started:
+                if not visit.ended:
+                    visit.first_s = departure.at_s
+            for visit in departure.finished:
+                if not visit.ended:
+                    visit.last_s, visit.ended = departure.at_s, True
+                    self.visits.append(visit)
+
+    def _steps_of(self, output_tokens: int) -> int:
+        """Steps in which an answer comes, with speculation where there is some."""
+        if not self._accepted:
+            return output_tokens
+        accepted = self._accepted * self._random.gammavariate(4.0, 0.25)
+        return 1 + math.ceil((output_tokens - 1) / (1 + accepted))
+
+    def _choose(self) -> Replica:
+        if len(self._replicas) == 1:
+            return self._replicas[0]
+        return self._random.choices(self._replicas, self._shares)[0]
+
+    def _expect_user(self, source: Iterator[Visit]) -> None:
+        visit = next(source, None)
+        if visit is not None:
+            self._expect(visit, source)
+
+    def _expect(self, visit: Visit, source: Iterator[Visit] | None = None) -> Visit:
+        self.profile.check_lengths(visit.prompt_tokens, visit.output_tokens)
+        self._submitted += 1
+        heapq.heappush(self._arriving, (visit.arrival_s, self._submitted, visit, source))
+        return visit
+
+
+def _arrivals(users: Users, random: Random, seed: int, start_s: float = 0.0) -> Iterator[Visit]:
+    at_s = start_s
+    for prompt_tokens, output_tokens in lengths(users.workload, seed):
+        if users.rate_rps <= 0:
+            return
+        at_s += random.expovariate(users.rate_rps)
+        yield Visit(at_s, prompt_tokens, output_tokens, ours=users.ours, shared_tokens=users.workload.shared_tokens)

@@ -1,1 +1,0 @@
-"""Which servers are watched."""
