@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from prometheus_client import CollectorRegistry
 
 from exporters import names
+from exporters.exposition_format import line, pairs
 from exporters.registry import gauge
-from exporters.relay import Relay
-from exporters.text import line, pairs
+from exporters.rendered_samples import Relay
 
 # Of a target's labels: as many, and as much of each, as a person reads. They come from outside.
 _MOST_LABELS = 32

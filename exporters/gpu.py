@@ -1,7 +1,7 @@
 """The GPUs under each target, under dcgm-exporter's own names."""
 
 from exporters import names
-from exporters.relay import Lines, Relay
+from exporters.rendered_samples import Lines, Relay
 from probe.core.snapshot import GpuSnapshot
 from probe.gpu.fields import LABELS
 

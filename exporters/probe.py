@@ -7,10 +7,10 @@ from functools import cache
 from prometheus_client import CollectorRegistry
 
 from exporters import names
+from exporters.exposition_format import family_name, samples
 from exporters.names import Series
 from exporters.registry import counter, gauge, histogram
-from exporters.relay import Relay
-from exporters.text import family_name, samples
+from exporters.rendered_samples import Relay
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives

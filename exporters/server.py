@@ -5,7 +5,7 @@ from math import inf
 
 from exporters import names
 from exporters.names import Series
-from exporters.relay import Lines, Relay
+from exporters.rendered_samples import Lines, Relay
 from probe.core.objectives import Objectives
 from probe.core.snapshot import Histogram, ServerSnapshot, UsersTotals
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from example_records import record, status
 from prometheus_client import CollectorRegistry
 
-from exporters.page import Page
+from exporters.metrics_page import Page
 from probe.core.request import RequestRecord, Traffic
 from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus

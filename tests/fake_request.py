@@ -49,7 +49,7 @@ class FakeRequest:
 
 
 class LocalLoad:
-    """probe.load.load_protocol.Load without processes: steps on the test's own loop, and so on its own time."""
+    """probe.load.protocol.Load without processes: steps on the test's own loop, and so on its own time."""
 
     def __init__(self, requests: Iterator[Ready], clock: Clock) -> None:
         self._requests = requests

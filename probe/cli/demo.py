@@ -16,10 +16,10 @@ from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
 from probe.core.request import Outcome
 from probe.monitor.app import App
-from probe.report.result_words import result_words
+from probe.report.figures import number, percent
+from probe.report.result_text import result_words
 from probe.report.steps import PIPED_WIDTH, step_rows
 from probe.report.terminal import live_summary
-from probe.report.words import number, percent
 from probe.runtime.logs import configure_logs
 
 _TARGET = "demo"

@@ -248,7 +248,7 @@ def ramp(
     from probe.core.clock import SystemClock
     from probe.report.progress import following
     from probe.report.result_json import dumps
-    from probe.report.result_words import result_words
+    from probe.report.result_text import result_words
 
     server = ServerOptions(
         model=model,
@@ -314,7 +314,7 @@ def forecast(
     from probe.core.clock import SystemClock
     from probe.report.progress import following
     from probe.report.result_json import dumps
-    from probe.report.result_words import forecast_words
+    from probe.report.result_text import forecast_words
 
     loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file))
     chosen = one_target(loaded, target)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from exporters.page import Page
+from exporters.metrics_page import Page
 from probe import __version__
 from probe.capacity.run.other_probers import follow_others
 from probe.capacity.run.plan import firing_pages

@@ -12,11 +12,11 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from exporters.capacity import CapacityExporter
+from exporters.cross_checks import JoinedExporter
 from exporters.discovery import DiscoveryExporter
 from exporters.gpu import GpuExporter
 from exporters.health import HealthExporter
-from exporters.joined import JoinedExporter
-from exporters.page import Page
+from exporters.metrics_page import Page
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter, UsersExporter
 from probe import __version__

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from probe.capacity.trend.compare import SECONDS, SHARE, Comparison, Measured, Row, Value
 from probe.core.text import one_line
-from probe.report.words import MISSING, number, percent
+from probe.report.figures import MISSING, number, percent
 
 _COLOURS = {"worse": "red", "better": "green"}
 

@@ -22,11 +22,11 @@ from probe.core.objectives import Objectives
 from probe.core.request import UP, RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.step import Distribution
-from probe.report import words
-from probe.report.result_words import capacity_words, knee_words, result_lines
+from probe.report import figures as words
+from probe.report.figures import MISSING, milliseconds, number, percent, promises, when
+from probe.report.result_text import capacity_words, knee_words, result_lines
 from probe.report.run_charts import charts, loads
 from probe.report.steps import step_verdict
-from probe.report.words import MISSING, milliseconds, number, percent, promises, when
 
 _HERE = Path(__file__).parent / "page"
 _OBJECTIVES = TypeAdapter(Objectives)

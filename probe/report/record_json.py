@@ -5,7 +5,7 @@ from typing_extensions import TypedDict
 from probe.core import latency
 from probe.core.errors import TargetError
 from probe.core.request import RequestRecord
-from probe.report.words import iso
+from probe.report.figures import iso
 
 
 class RecordJson(TypedDict):

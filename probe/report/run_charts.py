@@ -10,7 +10,7 @@ from typing import Any
 from probe.core import objectives as slo
 from probe.core.result import CapacityResult
 from probe.core.step import Distribution, StepSummary
-from probe.report.words import number
+from probe.report.figures import number
 
 Json = dict[str, Any]
 _SECONDS, _RATE, _SHARE, _COUNT = "s", "req/s", "share", "count"

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from probe.core.step import Distribution, StepPlan, StepSummary
-from probe.report.words import MISSING, number
+from probe.report.figures import MISSING, number
 
 # Of a page or file; a terminal has its own.
 PIPED_WIDTH = 150

@@ -12,8 +12,8 @@ from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
-from probe.report.result_words import knee_words
-from probe.report.words import MISSING, ago, milliseconds, number, percent, promises
+from probe.report.figures import MISSING, ago, milliseconds, number, percent, promises
+from probe.report.result_text import knee_words
 
 
 def canary_words(record: RequestRecord, objectives: Objectives) -> str:

@@ -15,8 +15,8 @@ from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus
 from probe.report.result_json import dumps
 from probe.web import overview
-from probe.web.answers import TargetJson, target_json
-from probe.web.monitor import Monitor
+from probe.web.api_types import TargetJson, target_json
+from probe.web.monitor_protocol import Monitor
 from probe.web.openapi import document
 
 _TARGET = TypeAdapter(TargetJson)

@@ -14,15 +14,15 @@ from prometheus_client import CollectorRegistry, Gauge
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from exporters.page import Page
-from exporters.text import wants_openmetrics
+from exporters.exposition_format import wants_openmetrics
+from exporters.metrics_page import Page
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.request import UP, RequestRecord
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
-from probe.web.monitor import Monitor
+from probe.web.monitor_protocol import Monitor
 
 # Of each target: so many at once, then one in so many seconds. A Prometheus that asks four times a minute is answered.
 BURST, EVERY_S = 6, 5.0

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from probe import __version__
 from probe.core.result import CapacityResult
-from probe.web.answers import ErrorJson, TargetJson
+from probe.web.api_types import ErrorJson, TargetJson
 from probe.web.hosts import OPEN
 
 Json = dict[str, Any]

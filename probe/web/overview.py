@@ -13,8 +13,8 @@ from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.request import UP, Outcome, RequestRecord
 from probe.core.target_status import TargetStatus
-from probe.report.joined_words import Finding, findings
-from probe.report.words import milliseconds, percent, when
+from probe.report.cross_check_text import Finding, findings
+from probe.report.figures import milliseconds, percent, when
 
 # The states of a target, the worst first.
 FAILING, MISSING, STARTING, GOOD, PASSIVE = "failing", "missing", "starting", "good", "passive"

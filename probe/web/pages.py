@@ -22,13 +22,13 @@ from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.gpu.utilization import memory, utilization
 from probe.report.html import embedded, environment, report, run_data
-from probe.report.result_words import beside_measured
+from probe.report.result_text import beside_measured
 from probe.web import overview
 from probe.web.api import Api, as_json
 from probe.web.assets import Assets
 from probe.web.headers import with_headers
 from probe.web.hosts import by_our_names
-from probe.web.monitor import Monitor
+from probe.web.monitor_protocol import Monitor
 from probe.web.on_demand import OnDemand, from_elsewhere
 from probe.web.waterfall import waterfall
 

@@ -10,7 +10,7 @@ from typing import Any
 from probe.core import latency
 from probe.core.objectives import Objectives
 from probe.core.request import UP, RequestRecord
-from probe.report.words import milliseconds, when
+from probe.report.figures import milliseconds, when
 
 _ROWS = 20
 _TICKS = 200

@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporters import names
 from exporters.capacity import CapacityExporter
+from exporters.cross_checks import JoinedExporter
 from exporters.discovery import DiscoveryExporter
 from exporters.gpu import GpuExporter
 from exporters.health import HealthExporter
-from exporters.joined import JoinedExporter
-from exporters.page import Page
+from exporters.metrics_page import Page
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter, UsersExporter
 from probe.capacity.trend.change_detection import METHODS as SHIFT_METHODS

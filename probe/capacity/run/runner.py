@@ -26,8 +26,8 @@ from probe.core.result import Capacity, CapacityResult, Cost, Doing, RunContext,
 from probe.core.snapshot import GpuSnapshot, ServerSnapshot, Users
 from probe.core.step import StepPlan, StepRun, StepSummary
 from probe.load import step_summary as summary
-from probe.load.load_protocol import Load
 from probe.load.messages import WORKER_LOST_S
+from probe.load.protocol import Load
 from probe.observe.guard import IN_FLIGHT_CAP, OBJECTIVE_BROKEN, OVERLOAD, GuardLimits, broken_for_certain, decide
 from probe.observe.user_load import mean, users_beside
 

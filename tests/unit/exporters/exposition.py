@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporters.page import Page
-from exporters.relay import Relay
+from exporters.metrics_page import Page
+from exporters.rendered_samples import Relay
 
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 

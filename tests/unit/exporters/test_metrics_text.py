@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from property_examples import examples
 
 from exporters import names
+from exporters.metrics_page import Page
 from exporters.names import Series
-from exporters.page import Page
-from exporters.relay import Lines, Relay
+from exporters.rendered_samples import Lines, Relay
 from probe.core import snapshot
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"

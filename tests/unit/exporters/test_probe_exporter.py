@@ -7,7 +7,7 @@ from example_records import CHAT, WALL_S, record, spec, token_events
 from exposition import samples, value, values
 
 from exporters.probe import ProbeExporter
-from exporters.relay import Relay
+from exporters.rendered_samples import Relay
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome, RequestRecord, Traffic
 

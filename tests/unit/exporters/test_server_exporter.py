@@ -7,7 +7,7 @@ from example_records import CHAT, snapshot, whole_snapshot
 from exposition import samples, value, values
 
 from exporters import names
-from exporters.relay import Relay
+from exporters.rendered_samples import Relay
 from exporters.server import ServerExporter, UsersExporter
 from probe.core.objectives import Objective, Objectives
 from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot, UsersTotals

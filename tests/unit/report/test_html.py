@@ -16,7 +16,7 @@ from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.snapshot import Users
 from probe.core.step import Arrivals, StepPlan
 from probe.report.html import report
-from probe.report.result_words import result_lines
+from probe.report.result_text import result_lines
 from probe.report.run_charts import charts, loads
 
 EVIL = "</script><script>alert(1)</script>\"'>&{{7*7}}<!--"

@@ -22,7 +22,7 @@ from probe.core.request import Outcome
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.snapshot import Users
 from probe.core.target_status import TargetStatus
-from probe.report.words import iso
+from probe.report.figures import iso
 from probe.scrape import engines
 from probe.web.pages import build_pages
 

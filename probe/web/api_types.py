@@ -7,9 +7,9 @@ from typing_extensions import TypedDict
 from exporters.discovery import told
 from probe.core.result import CapacityResult, Roofline
 from probe.core.snapshot import CrossChecks, Gpu, ServerSnapshot, Users
-from probe.report.joined_words import Finding
+from probe.report.cross_check_text import Finding
+from probe.report.figures import iso
 from probe.report.record_json import RecordJson, record_json
-from probe.report.words import iso
 from probe.web import overview
 
 

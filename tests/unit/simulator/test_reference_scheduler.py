@@ -6,7 +6,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from property_examples import examples
-from sim_reference import Reference
+from reference_scheduler import Reference
 
 from probe.simulator.cost import Batch, Profile, StepCost
 from probe.simulator.engine import Engine

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.core.objectives import Objectives
-from probe.report.words import iso, milliseconds, number, percent, promises, when
+from probe.report.figures import iso, milliseconds, number, percent, promises, when
 
 
 @pytest.mark.parametrize(

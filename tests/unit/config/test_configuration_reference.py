@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from probe.config import models as config
 from probe.config.models import DEFAULT_OBJECTIVES, Config, ObjectivesConfig
 
-TEXT = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
 # The steps that a list and a mapping by name add to a path.
 STEPS = {tuple: "[]", dict: ".NAME"}
 

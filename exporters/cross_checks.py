@@ -1,7 +1,7 @@
 """What only client, server and GPU together tell, as series."""
 
 from exporters import names
-from exporters.relay import Lines, Relay
+from exporters.rendered_samples import Lines, Relay
 from probe.core.snapshot import CrossChecks
 
 

@@ -20,7 +20,7 @@ from standin import Standin, free_port, standin
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from exporters.page import Page
+from exporters.metrics_page import Page
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter
 from probe.capacity.run.locks import LOST_LEASE, FileLock, server_key

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Metric
 
-from exporters.relay import Relay
-from exporters.text import END, content_type, family_name, head, samples, wants_openmetrics
+from exporters.exposition_format import END, content_type, family_name, head, samples, wants_openmetrics
+from exporters.rendered_samples import Relay
 
 
 class Page:

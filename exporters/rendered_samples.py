@@ -7,8 +7,8 @@ canary is stamped in time; written as readings come, that second is spread over 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from exporters.exposition_format import head, line, number, pairs
 from exporters.names import Series
-from exporters.text import head, line, number, pairs
 from probe.core.snapshot import Histogram
 
 

@@ -8,7 +8,7 @@ from example_records import status
 
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
 from probe.core.target_status import TargetStatus
-from probe.report.joined_words import findings
+from probe.report.cross_check_text import findings
 
 
 def _with(checks: CrossChecks | None = None, **values: Any) -> TargetStatus:

@@ -2,7 +2,7 @@
 
 from exposition import samples, value
 
-from exporters.joined import JoinedExporter
+from exporters.cross_checks import JoinedExporter
 from probe.core.snapshot import CrossChecks
 
 

@@ -266,7 +266,7 @@ def test_every_reason_is_one_that_is_counted(
     ("heading", "reasons"), [("What keeps a run from beginning", REFUSALS), ("What stops a run", REASONS)]
 )
 def test_every_reason_is_explained(heading: str, reasons: tuple[str, ...]) -> None:
-    page = (Path(__file__).parents[2] / "docs/guard.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/guard.md").read_text()
     section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(reasons)
 

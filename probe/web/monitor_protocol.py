@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from exporters.page import Page
+from exporters.metrics_page import Page
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus

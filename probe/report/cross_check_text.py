@@ -8,7 +8,7 @@ from statistics import fmean
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
 from probe.core.target_status import TargetStatus
 from probe.gpu.utilization import memory, utilization
-from probe.report.words import milliseconds, percent
+from probe.report.figures import milliseconds, percent
 
 # From where on a person should know. A long prompt's prefill may take some seconds of "nothing generated".
 STALLED_S = 30.0

@@ -22,7 +22,7 @@ from probe.config.yaml_file import MAX_CONFIG_BYTES
 from probe.core.errors import ConfigError
 from probe.core.objectives import Objective
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 INVALID = sorted((ROOT / "tests/golden/config").glob("invalid-*.yaml"))
 EXAMPLES = sorted(set((ROOT / "deploy/examples").glob("*.yml")) - {ROOT / "deploy/examples/alertmanager.yml"})
 SECRET = "sk-not-to-be-shown"

@@ -17,7 +17,7 @@ from probe.core.request import Outcome, RequestRecord
 from probe.core.result import CapacityResult, RunContext, Stopped
 from probe.core.snapshot import Histogram
 from probe.core.step import Arrivals, Pattern, StepPlan
-from probe.load.load_protocol import Load
+from probe.load.protocol import Load
 from probe.load.step_executor import Ready
 
 INF = float("inf")

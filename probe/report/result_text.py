@@ -7,7 +7,7 @@ from probe.capacity.trend.headroom import headroom as left_of
 from probe.capacity.trend.headroom import share
 from probe.core.result import Capacity, CapacityResult, Roofline
 from probe.core.text import one_line
-from probe.report.words import ago, milliseconds, number, percent
+from probe.report.figures import ago, milliseconds, number, percent
 
 _LINE = 500
 _EMPIRICAL, _FORECAST = "empirical", "forecast"

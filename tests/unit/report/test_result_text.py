@@ -9,7 +9,7 @@ from example_records import WALL_S, no_knee, result
 from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.core.result import Capacity, CapacityResult, Roofline, Stopped
 from probe.core.snapshot import Users
-from probe.report.result_words import (
+from probe.report.result_text import (
     advice,
     beside_measured,
     forecast_words,

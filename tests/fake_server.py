@@ -15,7 +15,7 @@ from probe.core.errors import TargetError
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan
-from probe.load.load_protocol import Load
+from probe.load.protocol import Load
 
 _T = TypeVar("_T")
 
