@@ -15,7 +15,7 @@ requests come in. Until something was counted there is no sample, and never NaN.
 
 from collections.abc import Mapping, Sequence
 
-from alerts.rules import Group, Recording, one_of
+from alerts.rules import Recording, RuleGroup, one_of
 from alerts.sli import Sli
 from alerts.windows import duration
 from exporters import names
@@ -26,7 +26,7 @@ _NOTED_EVERY_S = 240.0
 _NOTED_AT_LEAST_S = 15.0
 
 
-def budget_group(kept: Mapping[tuple[Sli, float], Sequence[str]], scale: float = 1.0) -> Group:
+def budget_group(kept: Mapping[tuple[Sli, float], Sequence[str]], scale: float = 1.0) -> RuleGroup:
     """The rules; `kept`: the targets that keep an objective, by what is judged and the window (s) it is kept over.
 
     `scale` shortens the windows.
@@ -46,7 +46,7 @@ def budget_group(kept: Mapping[tuple[Sli, float], Sequence[str]], scale: float =
             left.append(_left(one, f"{one.bad_record(every)}{matcher}[{window}]", one.total_record(window)))
         # One rule, since two of one name look like a mistake to promtool.
         rules.append(Recording(one.budget_record, "\nor\n".join(left)))
-    return Group("kneewatch-slo-budget", every_s, rules)
+    return RuleGroup("kneewatch-slo-budget", every_s, rules)
 
 
 def total_record(one: Sli, window_s: float, scale: float = 1.0) -> str:

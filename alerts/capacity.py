@@ -6,7 +6,7 @@ it, and whether forecasts agree with it: alerts/headroom.py.
 
 from alerts.headroom import KEEP_S, headroom_rules
 from alerts.links import CAPACITY
-from alerts.rules import Alert, Group, now, one_of
+from alerts.rules import Alert, RuleGroup, now, one_of
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from probe.capacity.trend.change_detection import CONFIRMED_DROP, DROP_RATIO, MANN_WHITNEY, MEDIAN_OF_3
@@ -18,12 +18,12 @@ _BY = "target, model, workload"
 _STALE_S = 2 * DAY_S + 2 * HOUR_S
 
 
-def capacity_group(config: Config, scale: float = 1.0) -> Group:
+def capacity_group(config: Config, scale: float = 1.0) -> RuleGroup:
     """The alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
     nightly = [name for name, cron in _schedules(config) if _every_day(cron)]
     stale = [_stale(nightly, scale)] if nightly else []
     rules = [_dropped(scale), _down(scale), *stale, *headroom_rules(scale)]
-    return Group("kneewatch-capacity", max(1.0, 60 * scale), rules)
+    return RuleGroup("kneewatch-capacity", max(1.0, 60 * scale), rules)
 
 
 def left_out(config: Config) -> list[str]:

@@ -6,7 +6,7 @@ not by the pod that has it: the error that ends a pod must not look like another
 """
 
 from alerts import xid
-from alerts.rules import Alert, Group, Recording, now
+from alerts.rules import Alert, Recording, RuleGroup, now
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from probe.gpu.fields import LABELS
@@ -46,11 +46,11 @@ def _relayed(name: str, more: str = "") -> str:
     return f'{names.gpu(name).name}{{target!=""{more}}}'
 
 
-def gpu_group(scale: float = 1.0) -> Group:
+def gpu_group(scale: float = 1.0) -> RuleGroup:
     """Of targets whose GPUs are read; `scale` shortens windows and waiting times."""
     rules: list[Recording | Alert] = [_new_xid(scale), _xid(scale, page=True), _xid(scale, page=False)]
     rules += [_throttling(scale), _memory(scale), _missing(scale), _unread(scale)]
-    return Group("kneewatch-gpu", max(1.0, 30 * scale), rules)
+    return RuleGroup("kneewatch-gpu", max(1.0, 30 * scale), rules)
 
 
 def _new_xid(scale: float) -> Recording:

@@ -7,7 +7,7 @@ fails because the server is down is a task that ran.
 from alerts.discovery import discovery_alerts, shard_alerts
 from alerts.instrument import instrument_alerts
 from alerts.links import PROBE
-from alerts.rules import Alert, Group, none_of, one_of
+from alerts.rules import Alert, RuleGroup, none_of, one_of
 from alerts.windows import HOUR_S, duration
 from exporters import names
 from probe.config.models import Config
@@ -16,7 +16,7 @@ _INTERVALS = 5
 _AT_LEAST_S = 120.0
 
 
-def health_group(config: Config, scale: float = 1.0) -> Group:
+def health_group(config: Config, scale: float = 1.0) -> RuleGroup:
     """The probe's own alerts; `scale` shortens their waiting times, the canary's intervals stay."""
     passive = [target.known_as for target in config.targets if target.passive]
     found = [template.known_as for template in config.templates]
@@ -25,7 +25,7 @@ def health_group(config: Config, scale: float = 1.0) -> Group:
     rules += instrument_alerts(scale)
     rules += discovery_alerts(scale) if found else []
     rules += shard_alerts(scale)
-    return Group("kneewatch-health", max(1.0, 30 * scale), rules)
+    return RuleGroup("kneewatch-health", max(1.0, 30 * scale), rules)
 
 
 def _gone(config: Config, scale: float) -> Alert:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from alerts import sli
 from alerts.budget import budget_group, total_record
 from alerts.refusals import never_fires
-from alerts.rules import Alert, Group, Recording, one_of
+from alerts.rules import Alert, Recording, RuleGroup, one_of
 from alerts.sli import Sli
 from alerts.templates import asked
-from alerts.windows import MIN_BAD_EVENTS, Choice, Window, choose, duration
+from alerts.windows import MIN_BAD_EVENTS, BurnWindow, WindowChoice, choose, duration
 from exporters import names
 from probe.config.models import Config, WatchConfig
 from probe.core import objectives as slo
@@ -57,14 +57,14 @@ class _Watched:
 
     objectives: Objectives
     sli: Sli
-    window: Window
+    window: BurnWindow
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveRules:
     """Groups of rules, and a line for each window that was left out."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[RuleGroup, ...]
     left_out: tuple[str, ...]
 
 
@@ -94,7 +94,7 @@ def objective_rules(config: Config, scale: float = 1.0) -> ObjectiveRules:
         records = [r for r in _recordings(mine) if r.record not in recorded]
         recorded.update(r.record for r in records)
         alerts = [_alert(w, targets[w], left_out[w.objectives.name, w.sli], scale) for w in mine]
-        groups.append(Group(f"kneewatch-slo-{severity}", max(1.0, interval_s * scale), [*records, *alerts]))
+        groups.append(RuleGroup(f"kneewatch-slo-{severity}", max(1.0, interval_s * scale), [*records, *alerts]))
     groups.append(budget_group({key: kept[key] for key in sorted(kept, key=_order)}, scale))
     said = {f"{name}/{one.objective}: {text}" for (name, one), texts in left_out.items() for text in texts}
     return ObjectiveRules(tuple(groups), tuple(sorted(said)))
@@ -120,7 +120,7 @@ def _refused(config: Config, position: int, target: WatchConfig) -> Iterator[str
             yield line
 
 
-def _choices(config: Config, scale: float) -> Iterator[tuple[str, Objectives, Sli, Choice]]:
+def _choices(config: Config, scale: float) -> Iterator[tuple[str, Objectives, Sli, WindowChoice]]:
     for target in config.targets:
         objectives = config.objectives_of(target)
         for one, every_s, judged in _promised(target, objectives):

@@ -4,7 +4,7 @@ They read the server's own metrics. What a version of it does not tell is absent
 They use the series as they are and not kneewatch_kv_pressure, which is of one minute and of one sign each.
 """
 
-from alerts.rules import Alert, Group, Recording, now
+from alerts.rules import Alert, Recording, RuleGroup, now
 from alerts.templates import asked
 from alerts.windows import DAY_S, duration
 from exporters import names
@@ -49,11 +49,11 @@ _PREFIX_LEAST = 50
 _PREFIX_OURS = 0.2
 
 
-def pressure_group(scale: float = 1.0) -> Group:
+def pressure_group(scale: float = 1.0) -> RuleGroup:
     """For all targets; `scale` shortens windows and waiting times."""
     prefix = (_hit_ratio(scale), _prefix(scale))
     rules: list[Recording | Alert] = [_kv_cache(scale), _preemptions(scale), _queue(scale), _stalled(scale), *prefix]
-    return Group("kneewatch-pressure", max(1.0, 30 * scale), rules)
+    return RuleGroup("kneewatch-pressure", max(1.0, 30 * scale), rules)
 
 
 def _of_users(expr: str, scale: float, window_s: float = _WINDOW_S) -> str:

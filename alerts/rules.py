@@ -63,7 +63,7 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RuleGroup:
     """Rules that are evaluated in order, every `interval_s`."""
 
     name: str
@@ -113,7 +113,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def content(groups: Sequence[Group], links: Links) -> dict[str, object]:
+def content(groups: Sequence[RuleGroup], links: Links) -> dict[str, object]:
     """What a rules file holds, and a PrometheusRule as its spec; groups without a rule are left out."""
     return {"groups": [group.as_yaml(links) for group in groups if group.rules]}
 

@@ -5,7 +5,7 @@ are a sixteenth, at a scrape every 15 s. No alert needs them.
 """
 
 from alerts import sli
-from alerts.rules import Group, Recording
+from alerts.rules import Recording, RuleGroup
 from alerts.windows import duration
 from exporters import names
 from exporters.names import PREFIX, Series
@@ -57,7 +57,7 @@ def waiting(since: str = "") -> str:
     return f"sum by (target) ({_over('max', 'avg', names.SERVER_WAITING, since, by='target, reason')})"
 
 
-def trends_group(scale: float = 1.0) -> Group:
+def trends_group(scale: float = 1.0) -> RuleGroup:
     """The rules; `scale` shortens how often they are noted."""
     every_s = max(_AT_LEAST_S, _EVERY_S * scale)
     every = duration(every_s)
@@ -69,7 +69,7 @@ def trends_group(scale: float = 1.0) -> Group:
         (KV_CACHE, kv_cache(every)),
         (WAITING, waiting(every)),
     )
-    return Group("kneewatch-fleet", every_s, [Recording(name, expr) for name, expr in rules])
+    return RuleGroup("kneewatch-fleet", every_s, [Recording(name, expr) for name, expr in rules])
 
 
 def _over(merge: str, function: str, series: Series, since: str, *, mode: str = "", by: str = "target") -> str:

@@ -21,7 +21,7 @@ _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class BurnWindow:
     """Fires when errors burn the budget at `burn` times the allowed pace over both windows.
 
     `share`: of the whole budget, what is spent when errors of that pace have lasted for the long one.
@@ -51,21 +51,21 @@ _WORKBOOK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WindowChoice:
     """The windows that can fire, and why each of the others cannot."""
 
-    windows: tuple[Window, ...]
+    windows: tuple[BurnWindow, ...]
     left_out: tuple[str, ...]
 
 
 def choose(
     *, ratio: float, slo_window_s: float, every_s: float, scale: float = 1.0, judged: str = "a canary"
-) -> Choice:
+) -> WindowChoice:
     """The windows for an objective of `ratio` over `slo_window_s`, with `judged` every `every_s`.
 
     `scale` shortens the windows and nothing else, so that a rehearsal takes minutes.
     """
-    windows: list[Window] = []
+    windows: list[BurnWindow] = []
     left_out: list[str] = []
     for row in _WORKBOOK:
         window = _window(row, slo_window_s, every_s, scale)
@@ -77,18 +77,18 @@ def choose(
         else:
             name = f"{window.severity} at {window.burn:g}x over {duration(window.long_s)}"
             left_out.append(f"{name}: {problem}")
-    return Choice(tuple(windows), tuple(left_out))
+    return WindowChoice(tuple(windows), tuple(left_out))
 
 
-def _window(row: _Row, slo_window_s: float, every_s: float, scale: float) -> Window:
+def _window(row: _Row, slo_window_s: float, every_s: float, scale: float) -> BurnWindow:
     # Below 1 a service that keeps its promise would be reported: short objectives get 1 instead.
     burn = max(1.0, row.budget_share * slo_window_s / row.long_s)
     # A short window with nothing in it has no ratio, and the pair would never fire.
     short_s = max(row.short_s * scale, 2 * every_s)
-    return Window(row.severity, row.long_s * scale, short_s, round(burn, 6), burn * row.long_s / slo_window_s)
+    return BurnWindow(row.severity, row.long_s * scale, short_s, round(burn, 6), burn * row.long_s / slo_window_s)
 
 
-def _never(window: Window, row: _Row, ratio: float, slo_window_s: float) -> str | None:
+def _never(window: BurnWindow, row: _Row, ratio: float, slo_window_s: float) -> str | None:
     errors = window.burn * (1 - ratio)
     if errors >= 1:
         return f"cannot fire, {errors:.0%} of the requests would have to be bad"

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from probe import __version__
-from probe.capacity.trend.change_detection import MAX_BASELINE, MIN_BASELINE, RISE, Judge
-from probe.core.shift import Figure
+from probe.capacity.trend.change_detection import MAX_BASELINE, MIN_BASELINE, RISE, ChangeDetector
+from probe.core.shift import CapacitySample
 
 MOST_FALSE_A_YEAR = 1.0
 FOUND_WITHIN, FOUND_SHARE = 4, 0.95
@@ -48,7 +48,7 @@ class Target:
     """A server that is measured once a night, and at once again after a drop; and what is said of it."""
 
     def __init__(self, seed: str, noise: Noise) -> None:
-        self.judge = Judge()
+        self.judge = ChangeDetector()
         self._rng = random.Random(seed)
         self._noise = noise
         self._nights = 0
@@ -72,7 +72,7 @@ class Target:
 
     def _run(self, level: float, *, confirms: bool) -> None:
         rps = _USUAL_RPS * math.exp(level + self._noise(self._rng))
-        self.judge.take(Figure(self._nights * 86400.0, rps, rps / 1.05, rps * 1.05, "verified", "f", confirms))
+        self.judge.take(CapacitySample(self._nights * 86400.0, rps, rps / 1.05, rps * 1.05, "verified", "f", confirms))
 
 
 def false_shifts(years: int, noise: Noise, *, baseline: int, nights: int = _YEAR) -> dict[str, float]:

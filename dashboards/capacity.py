@@ -7,7 +7,7 @@ from alerts.headroom import FALLING_BELOW, LOW
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
 from dashboards import layout, marks, panels
 from dashboards.capacity_history import cost, forecast, shifts
-from dashboards.pieces import GREEN, RED, YELLOW, Placed, Query, Row
+from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
 from dashboards.queries import FORECAST, MEASURED, WORKLOAD, age, figure, largest, named, pace, quantile
 from dashboards.queries import TARGET as ONE
 from dashboards.variables import chosen
@@ -26,12 +26,12 @@ def capacity_dashboard(links: Links) -> str:
         "One model server: how much it takes within its objectives, how close users are, and what limits it.",
         variables=chosen(),
         rows=[
-            Row("How much does it take?", [*_now(), *_figures()]),
-            Row("How close is it?", _close()),
-            Row("What limits it?", [_bottleneck()]),
-            Row("Has it shifted?", shifts()),
-            Row("Is the forecast right?", forecast()),
-            Row("What did measuring cost?", cost()),
+            PanelRow("How much does it take?", [*_now(), *_figures()]),
+            PanelRow("How close is it?", _close()),
+            PanelRow("What limits it?", [_bottleneck()]),
+            PanelRow("Has it shifted?", shifts()),
+            PanelRow("Is the forecast right?", forecast()),
+            PanelRow("What did measuring cost?", cost()),
         ],
         annotations=[*marks.marks(ONE), *marks.setups(ONE)],
         others=[("Fleet", FLEET), ("Target", TARGET), ("Probe", PROBE)],
@@ -50,7 +50,7 @@ def _interval(selector: str) -> str:
     return "\nor ".join(named("bound", bound, figure(series, selector)) for series, bound in parts)
 
 
-def _now() -> list[Placed]:
+def _now() -> list[PlacedPanel]:
     return [
         panels.stat(
             "Capacity",
@@ -100,7 +100,7 @@ def _now() -> list[Placed]:
     ]
 
 
-def _figures() -> list[Placed]:
+def _figures() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Capacity as load measured it",
@@ -146,7 +146,7 @@ def _figures() -> list[Placed]:
     ]
 
 
-def _close() -> list[Placed]:
+def _close() -> list[PlacedPanel]:
     low = Query(f"vector({LOW:g})", f"objective: {LOW:.0%}")
     return [
         panels.timeseries(
@@ -189,7 +189,7 @@ def _close() -> list[Placed]:
     ]
 
 
-def _bottleneck() -> Placed:
+def _bottleneck() -> PlacedPanel:
     limits = largest(names.BOTTLENECK, WORKLOAD, "mode, bottleneck")
     return panels.states(
         "Bottleneck",

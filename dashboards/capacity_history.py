@@ -2,7 +2,7 @@
 
 from alerts.headroom import DISAGREES
 from dashboards import panels
-from dashboards.pieces import GREEN, RED, YELLOW, Placed, Query
+from dashboards.pieces import GREEN, RED, YELLOW, PlacedPanel, Query
 from dashboards.queries import FORECAST, MEASURED, MODEL, RATE, WORKLOAD, counted, figure, largest
 from dashboards.queries import TARGET as ONE
 from exporters import names
@@ -10,7 +10,7 @@ from exporters.names import Series
 from probe.capacity.trend.change_detection import DROP_RATIO
 
 
-def shifts() -> list[Placed]:
+def shifts() -> list[PlacedPanel]:
     shifted = largest(names.KNEE_SHIFTED, WORKLOAD, "mode, method")
     return [
         panels.timeseries(
@@ -59,7 +59,7 @@ def shifts() -> list[Placed]:
     ]
 
 
-def forecast() -> list[Placed]:
+def forecast() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Forecast beside what load measured",
@@ -88,7 +88,7 @@ def forecast() -> list[Placed]:
     ]
 
 
-def cost() -> list[Placed]:
+def cost() -> list[PlacedPanel]:
     load = f'{MODEL},traffic="capacity"'
     tokens = f"sum by (kind) (increase({names.TOKENS.name}{{{load}}}[$__range])) or on() vector(0)"
     return [

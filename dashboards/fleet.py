@@ -8,7 +8,7 @@ from alerts import sli, trends
 from alerts.headroom import FALLING_BELOW, LOW
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
 from dashboards import layout, marks, panels
-from dashboards.pieces import GREEN, GREY, RED, YELLOW, Column, Placed, Query, Row, Steps
+from dashboards.pieces import GREEN, GREY, RED, YELLOW, Column, PanelRow, PlacedPanel, Query, Steps
 from dashboards.queries import burn, named, quantile
 from exporters import names
 from exporters.names import Series
@@ -37,9 +37,9 @@ def fleet_dashboard(links: Links) -> str:
         "Every server that is watched, the worst first.",
         variables=[],
         rows=[
-            Row("Is any in trouble?", _counts()),
-            Row("Which one?", [_table(links)]),
-            Row("Since when?", _over_time()),
+            PanelRow("Is any in trouble?", _counts()),
+            PanelRow("Which one?", [_table(links)]),
+            PanelRow("Since when?", _over_time()),
         ],
         annotations=marks.kneewatch(),
         others=[("Target", TARGET), ("Capacity", CAPACITY), ("Probe", PROBE)],
@@ -66,7 +66,7 @@ def _p95(histogram: Series, selector: str) -> str:
     return f"({quantile(0.95, histogram, selector, 'target', _NOW)} >= 0)"
 
 
-def _counts() -> list[Placed]:
+def _counts() -> list[PlacedPanel]:
     return [
         panels.stat(
             "Targets",
@@ -108,7 +108,7 @@ def _counts() -> list[Placed]:
     ]
 
 
-def _table(links: Links) -> Placed:
+def _table(links: Links) -> PlacedPanel:
     return panels.table(
         "Targets, worst first",
         "Those that are down come first, then those that burn their budget fastest, then those with least headroom."
@@ -176,7 +176,7 @@ def _worst(record: str, choose: str) -> Query:
     return Query(f"{record}\nand on (target) {choose}({_SHOWN}, {record} @ end())", "{{target}}")
 
 
-def _over_time() -> list[Placed]:
+def _over_time() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Error budget left, the least",

@@ -11,7 +11,7 @@ from grafanalib import core
 from grafanalib._gen import DashboardEncoder
 
 from alerts.links import Links
-from dashboards.pieces import DATASOURCE, WIDTH, Annotation, Placed, Row
+from dashboards.pieces import DATASOURCE, WIDTH, Annotation, PanelRow, PlacedPanel
 
 # Grafana 10's. grafanalib says 12, which would send panels through a dozen migrations on loading.
 _SCHEMA_VERSION = 38
@@ -42,7 +42,7 @@ def dashboard(
     description: str,
     *,
     variables: Sequence[Any],
-    rows: Sequence[Row],
+    rows: Sequence[PanelRow],
     annotations: Sequence[Annotation],
     others: Sequence[tuple[str, str]],
     links: Links,
@@ -103,7 +103,7 @@ def _link(title: str, address: str, *, dashboard: bool) -> core.DashboardLink:
     )
 
 
-def _place(rows: Sequence[Row], links: Links) -> list[Any]:
+def _place(rows: Sequence[PanelRow], links: Links) -> list[Any]:
     panels: list[Any] = []
     y = 0
     for row in rows:
@@ -116,7 +116,7 @@ def _place(rows: Sequence[Row], links: Links) -> list[Any]:
     return panels
 
 
-def _place_row(row: Sequence[Placed], top: int, links: Links) -> tuple[list[Any], int]:
+def _place_row(row: Sequence[PlacedPanel], top: int, links: Links) -> tuple[list[Any], int]:
     """The panels where they are to be, and the height of all of them."""
     panels = []
     x = height = 0

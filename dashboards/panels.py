@@ -10,7 +10,7 @@ from typing import Any
 from grafanalib import core
 
 from dashboards import tables
-from dashboards.pieces import DATASOURCE, RED, WIDTH, Column, Placed, Query, Steps, Texts
+from dashboards.pieces import DATASOURCE, RED, WIDTH, Column, PlacedPanel, Query, Steps, Texts
 
 # What grafanalib still writes for panels that Grafana replaced years ago.
 _OF_OLD_HEATMAPS = (
@@ -35,7 +35,7 @@ def timeseries(
     right_unit: str | None = None,
     no_value: str | None = None,
     alerts: Sequence[str] = (),
-) -> Placed:
+) -> PlacedPanel:
     """Lines over time. `min_step` keeps $__rate_interval from being shorter than events are apart."""
     looks = [
         *([_LIMIT] if any(query.legend.startswith("objective") for query in queries) else []),
@@ -64,7 +64,7 @@ def timeseries(
             "options": {"legend": {"showLegend": True}},
         },
     )
-    return Placed(panel, width, 8, alerts)
+    return PlacedPanel(panel, width, 8, alerts)
 
 
 def stat(
@@ -80,7 +80,7 @@ def stat(
     decimals: int | None = None,
     no_value: str = "no data",
     alerts: Sequence[str] = (),
-) -> Placed:
+) -> PlacedPanel:
     """The newest values, coloured by `steps` (lower bound, colour; the first bound is None).
 
     `texts` shows words instead of a number: value to (text, colour). `names` shows the legends and no values.
@@ -103,7 +103,7 @@ def stat(
         mappings=tables.mappings(texts),
         maxDataPoints=None,
     )
-    return Placed(panel, width, 5, alerts)
+    return PlacedPanel(panel, width, 5, alerts)
 
 
 def heatmap(
@@ -116,7 +116,7 @@ def heatmap(
     min_step: str | None = None,
     no_value: str | None = None,
     alerts: Sequence[str] = (),
-) -> Placed:
+) -> PlacedPanel:
     """How often each value was seen, over time. `query` gives the buckets of a histogram, by `le` alone."""
     panel = core.Heatmap(
         title=title,
@@ -152,7 +152,7 @@ def heatmap(
             },
         },
     )  # fmt: skip
-    return Placed(panel, width, 8, alerts)
+    return PlacedPanel(panel, width, 8, alerts)
 
 
 def states(
@@ -165,7 +165,7 @@ def states(
     height: int = 8,
     no_value: str | None = None,
     alerts: Sequence[str] = (),
-) -> Placed:
+) -> PlacedPanel:
     """A bar a series over time, in the colours and words that `texts` has for its values."""
     panel = core.StateTimeline(
         title=title,
@@ -181,7 +181,7 @@ def states(
             "options": {"legend": {"showLegend": True}},
         },
     )
-    return Placed(panel, width, height, alerts)
+    return PlacedPanel(panel, width, height, alerts)
 
 
 def table(
@@ -195,7 +195,7 @@ def table(
     height: int = 12,
     no_value: str | None = None,
     alerts: Sequence[str] = (),
-) -> Placed:
+) -> PlacedPanel:
     """A row for each value of a label; `key` is the label and its title. All columns are as of now.
 
     `rank` is PromQL for the order, highest first. `links`: where a click on the key leads.
@@ -221,7 +221,7 @@ def table(
             "options": {"cellHeight": "sm", "footer": {"countRows": False, "reducer": [], "show": False}},
         },
     )
-    return Placed(panel, WIDTH, height, alerts)
+    return PlacedPanel(panel, WIDTH, height, alerts)
 
 
 _LIMIT = {

@@ -43,7 +43,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedPanel:
     """A panel and its size in the grid: a row is WIDTH wide. `alerts`: those that it shows the reason of."""
 
     panel: Any
@@ -53,11 +53,11 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     """A question, and the panels that answer it. A collapsed one asks nothing until it is opened."""
 
     title: str
-    panels: Sequence[Placed]
+    panels: Sequence[PlacedPanel]
     collapsed: bool = False
 
 

@@ -7,7 +7,7 @@ about one target filters by $target; the rest is about the process, or as of now
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
 from alerts.windows import duration
 from dashboards import layout, marks, panels, variables
-from dashboards.pieces import GREEN, GREY, RED, YELLOW, Placed, Query, Row
+from dashboards.pieces import GREEN, GREY, RED, YELLOW, PanelRow, PlacedPanel, Query
 from dashboards.queries import RATE, age, counted, largest, pace, percentiles, quantile
 from dashboards.queries import TARGET as ONE
 from exporters import names
@@ -25,12 +25,12 @@ def probe_dashboard(config: Config, links: Links) -> str:
         "Kneewatch itself: whether its numbers can be trusted, and what they cost.",
         variables=[variables.target()],
         rows=[
-            Row("Does all of it run?", _all()),
-            Row("Is its timing true?", _timing(step)),
-            Row("Does it do its work for the target?", _tasks()),
-            Row("Can it read the server?", _readings()),
-            Row("Which servers are there, and who watches them?", _found()),
-            Row("What does it cost?", _footprint(step)),
+            PanelRow("Does all of it run?", _all()),
+            PanelRow("Is its timing true?", _timing(step)),
+            PanelRow("Does it do its work for the target?", _tasks()),
+            PanelRow("Can it read the server?", _readings()),
+            PanelRow("Which servers are there, and who watches them?", _found()),
+            PanelRow("What does it cost?", _footprint(step)),
         ],
         annotations=marks.marks(ONE),
         others=[("Fleet", FLEET), ("Target", TARGET), ("Capacity", CAPACITY)],
@@ -38,7 +38,7 @@ def probe_dashboard(config: Config, links: Links) -> str:
     )
 
 
-def _all() -> list[Placed]:
+def _all() -> list[PlacedPanel]:
     late = f"time() - min by (task, target) ({names.TASK_LAST_SUCCESS.name})"
     overdue = f"({late}) > bool on (task, target) 5 * max by (task, target) ({names.TASK_INTERVAL.name})"
     failures = f"round(sum(increase({names.TASK_FAILURES.name}[1h])))"
@@ -101,7 +101,7 @@ def _all() -> list[Placed]:
     ]
 
 
-def _timing(step: str) -> list[Placed]:
+def _timing(step: str) -> list[PlacedPanel]:
     total, count = (f"sum by (task) (rate({names.TASK_LATENESS.name}_{part}[{RATE}]))" for part in ("sum", "count"))
     return [
         panels.timeseries(
@@ -134,7 +134,7 @@ def _timing(step: str) -> list[Placed]:
     ]
 
 
-def _tasks() -> list[Placed]:
+def _tasks() -> list[PlacedPanel]:
     steps = names.CAPACITY_STEPS.name
     bound = f'sum(increase({steps}{{{ONE},verdict="client_bound"}}[1d])) / (sum(increase({steps}{{{ONE}}}[1d])) > 0)'
     failures = f"sum by (task) (rate({names.TASK_FAILURES.name}{{{ONE}}}[{RATE}]))"
@@ -178,7 +178,7 @@ def _tasks() -> list[Placed]:
     ]
 
 
-def _readings() -> list[Placed]:
+def _readings() -> list[PlacedPanel]:
     errors = f"max by (reason) (rate({names.SERVER_SCRAPE_ERRORS.name}{{{ONE}}}[{RATE}]))"
     return [
         panels.timeseries(
@@ -210,7 +210,7 @@ def _readings() -> list[Placed]:
     ]
 
 
-def _found() -> list[Placed]:
+def _found() -> list[PlacedPanel]:
     there = f'count(count_values("shard", {names.SHARD.name}))'
     return [
         panels.timeseries(
@@ -254,7 +254,7 @@ def _found() -> list[Placed]:
     ]
 
 
-def _footprint(step: str) -> list[Placed]:
+def _footprint(step: str) -> list[PlacedPanel]:
     tokens = f"sum by (traffic, kind) (rate({names.TOKENS.name}{{{ONE}}}[{RATE}]))"
     return [
         panels.timeseries(

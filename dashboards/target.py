@@ -9,7 +9,7 @@ from alerts.headroom import LOW
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
 from alerts.windows import duration
 from dashboards import layout, marks, panels, queries
-from dashboards.pieces import GREEN, RED, YELLOW, Placed, Query, Row
+from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
 from dashboards.queries import CANARY, RATE, WORKLOAD, age, buckets, burn, largest, objective, pace, percentiles
 from dashboards.target_causes import agreement, causes
 from dashboards.target_hardware import gpus, more_of_the_gpus
@@ -34,15 +34,15 @@ def target_dashboard(config: Config, links: Links) -> str:
         "One model server: what users see, why, the GPU under it, how much more it takes, and whether to believe it.",
         variables=chosen(),
         rows=[
-            Row("Is it slow or broken, for users?", [*_now(), *_slow(step)]),
-            Row("Users' own requests", users(step)),
-            Row("Why?", causes(step)),
-            Row("The GPU under it", gpus()),
-            Row("More of the GPUs", more_of_the_gpus(), collapsed=True),
-            Row("How much more can it take?", _capacity()),
-            Row("Do the client and the server agree?", agreement(step)),
-            Row("Engine by engine, of a data-parallel server", engines(), collapsed=True),
-            Row("What a server may tell besides", options(), collapsed=True),
+            PanelRow("Is it slow or broken, for users?", [*_now(), *_slow(step)]),
+            PanelRow("Users' own requests", users(step)),
+            PanelRow("Why?", causes(step)),
+            PanelRow("The GPU under it", gpus()),
+            PanelRow("More of the GPUs", more_of_the_gpus(), collapsed=True),
+            PanelRow("How much more can it take?", _capacity()),
+            PanelRow("Do the client and the server agree?", agreement(step)),
+            PanelRow("Engine by engine, of a data-parallel server", engines(), collapsed=True),
+            PanelRow("What a server may tell besides", options(), collapsed=True),
         ],
         annotations=marks.marks(queries.TARGET),
         others=[("Fleet", FLEET), ("Capacity", CAPACITY), ("Probe", PROBE)],
@@ -50,7 +50,7 @@ def target_dashboard(config: Config, links: Links) -> str:
     )
 
 
-def _now() -> list[Placed]:
+def _now() -> list[PlacedPanel]:
     of_canaries = "|".join(one.budget_record for one in sli.ALL)
     of_users = "|".join(one.budget_record for one in sli.USERS)
     burns = [Query(burn(one, WORKLOAD), one.objective) for one in sli.ALL]
@@ -112,7 +112,7 @@ def _left(records: str) -> str:
     )
 
 
-def _slow(step: str) -> list[Placed]:
+def _slow(step: str) -> list[PlacedPanel]:
     ratio = f"max by (objective) ({names.OBJECTIVE_RATIO.name}{{{queries.TARGET}}})"
     good = [Query(f"min({one.good_ratio('15m', WORKLOAD)})", one.objective) for one in sli.ALL]
     return [
@@ -206,7 +206,7 @@ def _slow(step: str) -> list[Placed]:
     ]
 
 
-def _capacity() -> list[Placed]:
+def _capacity() -> list[PlacedPanel]:
     by = "mode, workload"
     return [
         panels.timeseries(

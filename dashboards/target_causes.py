@@ -1,20 +1,20 @@
 """Rows of the Target dashboard: why it is slow, by what the server says, and whether client and server agree."""
 
 from dashboards import panels
-from dashboards.pieces import GREEN, RED, YELLOW, Placed, Query
+from dashboards.pieces import GREEN, RED, YELLOW, PlacedPanel, Query
 from dashboards.queries import CANARY, MODEL, TARGET, largest, mean, pace, percentiles, quantile
 from exporters import names
 
 _UNTOLD = "the server does not tell it"
 
 
-def causes(step: str) -> list[Placed]:
+def causes(step: str) -> list[PlacedPanel]:
     """Queue, prefill and decode; then what fills them."""
     waiting = f"{names.SERVER_WAITING.name}{{{TARGET}}}"
     return [*_phases(), *_load(waiting), *_cache(), *_engine(step)]
 
 
-def _phases() -> list[Placed]:
+def _phases() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Where a request's time goes",
@@ -55,7 +55,7 @@ def _phases() -> list[Placed]:
     ]
 
 
-def _load(waiting: str) -> list[Placed]:
+def _load(waiting: str) -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Requests in the server",
@@ -95,7 +95,7 @@ def _load(waiting: str) -> list[Placed]:
     ]
 
 
-def _cache() -> list[Placed]:
+def _cache() -> list[PlacedPanel]:
     preempted = names.SERVER_PREEMPTIONS_PER_REQUEST
     hits, lookups = (
         f"max(rate({series.name}{{{TARGET}}}[$__rate_interval]))"
@@ -149,7 +149,7 @@ def _cache() -> list[Placed]:
     ]
 
 
-def _engine(step: str) -> list[Placed]:
+def _engine(step: str) -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Stalled",
@@ -173,7 +173,7 @@ def _engine(step: str) -> list[Placed]:
     ]
 
 
-def agreement(step: str) -> list[Placed]:
+def agreement(step: str) -> list[PlacedPanel]:
     """The cross-checks, and whether the server's own page can be believed."""
     ours = f"sum by (traffic) (rate({names.TOKENS.name}{{{MODEL}}}[$__rate_interval]))"
     theirs = " + ".join(pace(series) for series in (names.SERVER_PROMPT_TOKENS, names.SERVER_GENERATION_TOKENS))

@@ -1,7 +1,7 @@
 """Rows of the Target dashboard: the GPUs under it."""
 
 from dashboards import panels
-from dashboards.pieces import GREEN, RED, Placed, Query
+from dashboards.pieces import GREEN, RED, PlacedPanel, Query
 from dashboards.queries import RATE, TARGET, largest, pace, spread
 from exporters import names
 from exporters.names import gpu
@@ -18,7 +18,7 @@ def _grown(field: str, unit: float) -> str:
     return f"rate({_gpu(field)}[{RATE}]) / {unit:g}"
 
 
-def gpus() -> list[Placed]:
+def gpus() -> list[PlacedPanel]:
     """What explains a slow model server most often."""
     used, free = _gpu("DEV_FB_USED"), _gpu("DEV_FB_FREE")
     return [
@@ -127,7 +127,7 @@ def gpus() -> list[Placed]:
     ]
 
 
-def more_of_the_gpus() -> list[Placed]:
+def more_of_the_gpus() -> list[PlacedPanel]:
     """The rest of what is relayed, for those who ask."""
     return [
         panels.stat(

@@ -1,7 +1,7 @@
 """Rows of the Target dashboard: data-parallel engines, and what only some servers tell."""
 
 from dashboards import panels
-from dashboards.pieces import GREEN, Placed, Query
+from dashboards.pieces import GREEN, PlacedPanel, Query
 from dashboards.queries import RATE, TARGET, largest, mean, pace, quantile, spread
 from exporters import names
 from exporters.names import Series
@@ -10,7 +10,7 @@ _ONE_ENGINE = "the server has one engine"
 _OFF = "the server does not tell it, or is not asked to"
 
 
-def engines() -> list[Placed]:
+def engines() -> list[PlacedPanel]:
     """Of several engines, the one that has most and the one that has least."""
     level: tuple[tuple[str, str, Series, str], ...] = (
         ("Running", "requests that it generates for", names.ENGINE_RUNNING, "short"),
@@ -36,7 +36,7 @@ def engines() -> list[Placed]:
     ]
 
 
-def options() -> list[Placed]:
+def options() -> list[PlacedPanel]:
     """What servers tell when they are asked to, or when they do such things at all."""
     accepted, drafted, drafts = (
         f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"

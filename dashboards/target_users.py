@@ -2,7 +2,7 @@
 
 from alerts import sli
 from dashboards import panels
-from dashboards.pieces import Placed, Query
+from dashboards.pieces import PlacedPanel, Query
 from dashboards.queries import RATE, TARGET, buckets, largest, objective, pace
 from exporters import names
 
@@ -10,7 +10,7 @@ _NO_USERS = "nobody but Kneewatch has asked it anything"
 _BURNS = ("KneewatchUsersTTFTBurn", "KneewatchUsersTPOTBurn")
 
 
-def users(step: str) -> list[Placed]:
+def users(step: str) -> list[PlacedPanel]:
     met = [Query(f"min({one.good_ratio('15m', TARGET)})", one.objective) for one in sli.USERS]
     asked = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"ttft|tpot"}})'
     tokens = f"max by (kind) (rate({names.USERS_TOKENS.name}{{{TARGET}}}[{RATE}]))"

@@ -10,7 +10,7 @@ from probe.capacity.trend.fingerprint import alike, as_number, fingerprint
 from probe.capacity.trend.headroom import headroom
 from probe.core.result import Capacity, CapacityResult
 from probe.core.shift import Shift
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 from probe.core.step import StepSummary
 from probe.load.step_summary import CUT_SHORT, TOO_FEW
 from probe.observe import guard
@@ -123,7 +123,7 @@ class CapacityExporter:
             for name in BOTTLENECKS:
                 self._bottleneck.labels(*labels, name).set(name == found)
 
-    def live(self, target: str, users: Users | None) -> None:
+    def live(self, target: str, users: UserLoad | None) -> None:
         """Publishes what users leave of each capacity now; nothing where it is not known what they ask."""
         for forecast in (False, True):
             if (target, forecast) not in self._shown:

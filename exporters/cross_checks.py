@@ -1,15 +1,15 @@
 """What only client, server and GPU together tell, as series."""
 
 from exporters import names
-from exporters.rendered_samples import Lines, Relay
+from exporters.rendered_samples import RenderedSamples, SampleLines
 from probe.core.snapshot import CrossChecks
 
 
-class JoinedExporter:
+class CrossChecksExporter:
     """The last cross-checks of each target."""
 
     def __init__(self) -> None:
-        self.relay = Relay(
+        self.relay = RenderedSamples(
             (
                 names.TTFT_GAP,
                 names.QUEUE_SHARE,
@@ -22,7 +22,7 @@ class JoinedExporter:
         )
 
     def observe(self, target: str, found: CrossChecks) -> None:
-        lines = Lines()
+        lines = SampleLines()
         for method, gap_s in found.ttft_gap_s.items():
             lines.value(names.TTFT_GAP, [target, method], gap_s)
         lines.value(names.QUEUE_SHARE, [target], found.queue_share)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from exporters import names
 from exporters.exposition_format import line, pairs
 from exporters.registry import gauge
-from exporters.rendered_samples import Relay
+from exporters.rendered_samples import RenderedSamples
 
 # Of a target's labels: as many, and as much of each, as a person reads. They come from outside.
 _MOST_LABELS = 32
@@ -20,7 +20,7 @@ class DiscoveryExporter:
 
     def __init__(self, registry: CollectorRegistry, shard: tuple[int, int] | None) -> None:
         """`shard`: which one, from 0, of how many; None: this Kneewatch has all targets."""
-        self.relay = Relay((names.TARGET_INFO,))
+        self.relay = RenderedSamples((names.TARGET_INFO,))
         self._found = gauge(names.DISCOVERED, registry)
         self._failing = gauge(names.DISCOVERY_FAILING, registry)
         self._known: set[str] = set()

@@ -1,7 +1,7 @@
 """The GPUs under each target, under dcgm-exporter's own names."""
 
 from exporters import names
-from exporters.rendered_samples import Lines, Relay
+from exporters.rendered_samples import RenderedSamples, SampleLines
 from probe.core.snapshot import GpuSnapshot
 from probe.gpu.fields import LABELS
 
@@ -12,7 +12,7 @@ class GpuExporter:
     """The last reading of each target that has GPUs configured; those without have no series."""
 
     def __init__(self, targets: tuple[str, ...]) -> None:
-        self.relay = Relay((names.GPU_UP, names.GPU_COUNT, names.GPU_SCRAPE_ERRORS, *names.GPU))
+        self.relay = RenderedSamples((names.GPU_UP, names.GPU_COUNT, names.GPU_SCRAPE_ERRORS, *names.GPU))
         self._errors: dict[str, int] = {}
         for target in targets:
             self.add(target)
@@ -45,7 +45,7 @@ class GpuExporter:
         lines.value(names.GPU_UP, [target], 0.0)
         self.relay.put(target, lines)
 
-    def _state(self, target: str) -> Lines:
-        lines = Lines()
+    def _state(self, target: str) -> SampleLines:
+        lines = SampleLines()
         lines.value(names.GPU_SCRAPE_ERRORS, [target], self._errors[target])
         return lines

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from prometheus_client import CollectorRegistry, Metric
 
 from exporters.exposition_format import END, content_type, family_name, head, samples, wants_openmetrics
-from exporters.rendered_samples import Relay
+from exporters.rendered_samples import RenderedSamples
 
 
-class Page:
+class MetricsPage:
     """All that one process exports."""
 
-    def __init__(self, registry: CollectorRegistry, relays: Sequence[Relay] = ()) -> None:
+    def __init__(self, registry: CollectorRegistry, relays: Sequence[RenderedSamples] = ()) -> None:
         self._registry = registry
         self._relays = tuple(relays)
 

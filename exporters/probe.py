@@ -10,7 +10,7 @@ from exporters import names
 from exporters.exposition_format import family_name, samples
 from exporters.names import Series
 from exporters.registry import counter, gauge, histogram
-from exporters.rendered_samples import Relay
+from exporters.rendered_samples import RenderedSamples
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
@@ -38,7 +38,7 @@ class ProbeExporter:
 
     def __init__(self, objectives: Mapping[str, Objectives]) -> None:
         """`objectives` by target: series of their own, whose thresholds become bucket bounds."""
-        self.relay = Relay(_SERIES)
+        self.relay = RenderedSamples(_SERIES)
         self._targets: dict[str, _ClientSeries] = {}
         self._bounds = _Bounds()
         self.bound(objectives.values())

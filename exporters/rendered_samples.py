@@ -12,7 +12,7 @@ from exporters.names import Series
 from probe.core.snapshot import Histogram
 
 
-class Lines:
+class SampleLines:
     """What one reading says, as the lines of a page."""
 
     def __init__(self) -> None:
@@ -39,14 +39,14 @@ class Lines:
         return {name: "".join(written) for name, written in self._written.items()}
 
 
-class Relay:
+class RenderedSamples:
     """The last reading of each target, by series."""
 
     def __init__(self, series: Iterable[Series]) -> None:
         self._series = tuple(series)
         self._latest: dict[str, Mapping[str, str] | Callable[[], Mapping[str, str]]] = {}
 
-    def put(self, target: str, lines: Lines) -> None:
+    def put(self, target: str, lines: SampleLines) -> None:
         """Replaces what was said of the target."""
         self.put_text(target, lines.by_series())
 

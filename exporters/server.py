@@ -5,9 +5,9 @@ from math import inf
 
 from exporters import names
 from exporters.names import Series
-from exporters.rendered_samples import Lines, Relay
+from exporters.rendered_samples import RenderedSamples, SampleLines
 from probe.core.objectives import Objectives
-from probe.core.snapshot import Histogram, ServerSnapshot, UsersTotals
+from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
 
 _PLAIN: tuple[tuple[Series, str], ...] = (
     (names.SERVER_RUNNING, "running"),
@@ -60,7 +60,7 @@ class ServerExporter:
 
     def __init__(self, targets: tuple[str, ...], reasons: tuple[str, ...]) -> None:
         """`reasons`: what an attempt to read a server may fail for."""
-        self.relay = Relay(
+        self.relay = RenderedSamples(
             (
                 *_STATE,
                 names.SERVER_WAITING,
@@ -116,21 +116,21 @@ class ServerExporter:
         lines.value(names.SERVER_UP, [target], 0.0)
         self.relay.put(target, lines)
 
-    def _state(self, target: str) -> Lines:
-        lines = Lines()
+    def _state(self, target: str) -> SampleLines:
+        lines = SampleLines()
         for reason, count in self._errors[target].items():
             lines.value(names.SERVER_SCRAPE_ERRORS, [target, reason], count)
         return lines
 
 
-class UsersExporter:
+class UserTrafficExporter:
     """Users' own traffic of each target. It stands while a server cannot be read: counters do."""
 
     def __init__(self, objectives: Mapping[str, Objectives]) -> None:
         """`objectives` by target."""
         self._objectives = dict(objectives)
         plain = (names.USERS_REQUESTS, names.USERS_TOKENS, names.USERS_GOOD, names.USERS_OBJECTIVE_SECONDS)
-        self.relay = Relay((*plain, *(series for series, _ in _USERS_HISTOGRAMS)))
+        self.relay = RenderedSamples((*plain, *(series for series, _ in _USERS_HISTOGRAMS)))
 
     def add(self, target: str, objectives: Objectives) -> None:
         """Announces a target."""
@@ -141,8 +141,8 @@ class UsersExporter:
         self._objectives.pop(target, None)
         self.relay.forget(target)
 
-    def observe(self, target: str, totals: UsersTotals) -> None:
-        lines = Lines()
+    def observe(self, target: str, totals: UserTotals) -> None:
+        lines = SampleLines()
         lines.value(names.USERS_REQUESTS, [target], totals.requests)
         lines.value(names.USERS_TOKENS, [target, "prompt"], totals.prompt_tokens)
         lines.value(names.USERS_TOKENS, [target, "output"], totals.output_tokens)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from example_records import record, status
 from prometheus_client import CollectorRegistry
 
-from exporters.metrics_page import Page
+from exporters.metrics_page import MetricsPage
 from probe.core.request import RequestRecord, Traffic
 from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus
@@ -28,8 +28,8 @@ class FakeMonitor:
     reloads: int = 0
 
     @property
-    def page(self) -> Page:
-        return Page(self.registry)
+    def page(self) -> MetricsPage:
+        return MetricsPage(self.registry)
 
     def statuses(self) -> Sequence[TargetStatus]:
         return self.shown

@@ -10,7 +10,7 @@ from example_records import record
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan, StepRun
-from probe.load.step_executor import Ready, Step
+from probe.load.step_executor import SendableRequest, StepExecution
 
 Send = Callable[[RequestSpec, int], Awaitable[RequestRecord]]
 
@@ -51,13 +51,13 @@ class FakeRequest:
 class LocalLoad:
     """probe.load.protocol.Load without processes: steps on the test's own loop, and so on its own time."""
 
-    def __init__(self, requests: Iterator[Ready], clock: Clock) -> None:
+    def __init__(self, requests: Iterator[SendableRequest], clock: Clock) -> None:
         self._requests = requests
         self._clock = clock
-        self._step: Step | None = None
+        self._step: StepExecution | None = None
 
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
-        self._step = Step(plan, self._requests, self._clock, on_record=on_record)
+        self._step = StepExecution(plan, self._requests, self._clock, on_record=on_record)
         try:
             await self._step.prepare()
             return await self._step.run(stop)

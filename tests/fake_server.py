@@ -9,7 +9,7 @@ from example_records import record, snapshot
 from example_records import spec as one_spec
 from fake_request import FakeRequest, Send
 
-from probe.capacity.run.runner import Course, Ramp, RampJob
+from probe.capacity.run.runner import CapacityRun, LoadPlan, RunJob
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.core.errors import TargetError
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
@@ -29,14 +29,14 @@ async def at_once(work: Callable[[], _T]) -> _T:
 class Asked:
     """A run as it is asked for: a job, and the steps, or another course."""
 
-    job: RampJob
+    job: RunJob
     plans: tuple[StepPlan, ...] = ()
-    course: Course | None = None
+    course: LoadPlan | None = None
 
-    def ramp(self, load: Load, *seams: Any, **followed: Any) -> Ramp:
+    def ramp(self, load: Load, *seams: Any, **followed: Any) -> CapacityRun:
         """Its engine, with these seams; a new course each time."""
         way = self.course or FixedSteps(self.plans, to_the_end=not self.job.guarded)
-        return Ramp(self.job, way, load, *seams, **{"think": at_once, **followed})
+        return CapacityRun(self.job, way, load, *seams, **{"think": at_once, **followed})
 
 
 def specs(prompt_tokens: int = 8, output_tokens: int = 3) -> Iterator[RequestSpec]:

@@ -9,7 +9,7 @@ from example_records import record, result, spec, status, step, whole_snapshot
 
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity, CapacityResult, RunContext
-from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, Users
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, UserLoad
 from probe.core.step import Distribution, ServerPeaks, StepSummary
 from probe.core.target_status import TargetStatus
 
@@ -44,7 +44,7 @@ def run(target: str = "llama-0", result_id: str = "20261122T181500-a1b2c3") -> C
         flags={"max_num_seqs": "64", "enable_prefix_caching": "True"},
     )
     made = result(result_id=result_id, target=target, model="meta/Llama-3.1-8B", steps=steps, capacity=capacity)
-    return replace(made, context=context, users=Users(4.0, 256.0))
+    return replace(made, context=context, users=UserLoad(4.0, 256.0))
 
 
 def _step(concurrency: int, rps: float, ttft_s: float, tpot_s: float) -> StepSummary:
@@ -89,7 +89,7 @@ def _target(number: int, recent: int) -> TargetStatus:
         failures=[one for one in records if one.outcome is not Outcome.OK][:20],
         server=None if kind == "failing" else server,
         server_error="http://10.0.0.3:8000/metrics: no connection: Connection refused" if kind == "failing" else None,
-        users=Users(random.uniform(1, 30), random.uniform(100, 1900)),
+        users=UserLoad(random.uniform(1, 30), random.uniform(100, 1900)),
         checks=CrossChecks(queue_share=0.7 if kind == "slow" else 0.05, ttft_gap_s={"matched": 0.004}),
         gpus=GpuSnapshot(0, now_s, "dcgm", (_gpu("0", random), _gpu("1", random))),
         capacity=found,

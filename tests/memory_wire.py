@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 
 from probe.client.connection import Connection
-from probe.client.loop_lateness import Turns
-from probe.client.response_buffer import Received
+from probe.client.loop_lateness import LoopLateness
+from probe.client.response_buffer import ResponseBuffer
 from probe.client.transport import _Body
 
 GOLDEN = Path(__file__).parent / "golden" / "vllm-0.32"
@@ -64,7 +64,7 @@ class Wire:
         """Whether the client would use it again."""
         return bool(self.idle) and self.connection.usable
 
-    def start(self, answer: Received, *, whole: bool = True, bodiless: bool = False, last: bool = True) -> None:
+    def start(self, answer: ResponseBuffer, *, whole: bool = True, bodiless: bool = False, last: bool = True) -> None:
         self.idle.clear()
         self.connection.start(
             b"GET / HTTP/1.1\r\n\r\n", answer, whole=whole, bodiless=bodiless, last=last, limits_s=NEVER
@@ -94,7 +94,7 @@ def wire() -> Wire:
     """A new connection, open."""
     idle: list[Connection] = []
     transport = MemoryTransport()
-    connection = Connection(Turns(), idle.append)
+    connection = Connection(LoopLateness(), idle.append)
     connection.connection_made(transport)
     return Wire(connection, transport, idle)
 
@@ -122,13 +122,13 @@ async def exchange(
     bodiless: bool = False,
     max_bytes: int = 2**20,
     max_error_bytes: int = 2**20,
-    received: Received | None = None,
+    received: ResponseBuffer | None = None,
 ) -> Outcome:
     """One exchange in "received" mode. Raises AssertionError where it is not over although the connection is, and
     whatever is not an error of httpx.
     """
     on = wire()
-    answer = received or Received(max_bytes, max_error_bytes)
+    answer = received or ResponseBuffer(max_bytes, max_error_bytes)
     on.start(answer, bodiless=bodiless)
     for piece in pieces:
         on.feed(piece)
@@ -136,7 +136,7 @@ async def exchange(
     return await outcome(on, answer)
 
 
-async def outcome(on: Wire, answer: Received) -> Outcome:
+async def outcome(on: Wire, answer: ResponseBuffer) -> Outcome:
     waiter, error = on.connection._waiter, ""
     assert waiter is not None
     if not waiter.done():
@@ -155,7 +155,7 @@ async def outcome(on: Wire, answer: Received) -> Outcome:
 async def streamed(pieces: Iterable[bytes], end: str = EOF) -> tuple[int | None, bytes, str]:
     """One exchange read as a stream: the status, the bytes, and the error. The pieces come as the reader reads."""
     on, left = wire(), list(pieces)[::-1]
-    answer = Received(2**63, 2**63)
+    answer = ResponseBuffer(2**63, 2**63)
     on.start(answer, whole=False)
     taken = bytearray()
 

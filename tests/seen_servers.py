@@ -7,9 +7,9 @@ from probe.capacity.model.twin import Twin
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Api
 from probe.core.snapshot import Histogram, ServerSnapshot
-from probe.core.workload import Lognormal, Workload
-from probe.simulator.cost import FrontEnd, Profile, StepCost, Unrest
-from probe.simulator.virtual_server import Users, VirtualServer
+from probe.core.workload import LognormalLength, Workload
+from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 # About an 8B model on a large GPU, one on a small GPU, and one whose prompts are what takes the time.
 FAST = StepCost(0.003, 3e-5, 4e-5, 0.006, 5e-8)
@@ -22,7 +22,9 @@ def workload(prompt: int, output: int, sigma: float = 0.5) -> Workload:
     """Log-normal lengths, or fixed ones for a sigma of 0."""
     if not sigma:
         return Workload("w", Api.COMPLETIONS, prompt, output)
-    return Workload("w", Api.COMPLETIONS, Lognormal(prompt, sigma, prompt * 6), Lognormal(output, sigma, output * 6))
+    return Workload(
+        "w", Api.COMPLETIONS, LognormalLength(prompt, sigma, prompt * 6), LognormalLength(output, sigma, output * 6)
+    )
 
 
 CHAT = workload(400, 150)
@@ -48,7 +50,7 @@ def profile(
         num_blocks=kv_tokens // 16 + 1,
         max_num_batched_tokens=chunk,
         max_model_len=min(65_536, kv_tokens),
-        unrest=Unrest(noise_ratio=0.03),
+        unrest=Jitter(noise_ratio=0.03),
         front_end=front_end,
     )
 
@@ -77,7 +79,7 @@ def polled(server: VirtualServer, seconds: float, every_s: float = 1.0, warm_s: 
 
 def watched(known: Profile, asked: Workload, rate_rps: float, seconds: float, seed: int = 1) -> list[ServerSnapshot]:
     """Readings of live traffic."""
-    return polled(VirtualServer(known, seed=seed, users=Users(rate_rps, asked)), seconds)
+    return polled(VirtualServer(known, seed=seed, users=BackgroundTraffic(rate_rps, asked)), seconds)
 
 
 def without(reading: ServerSnapshot, *names: str) -> ServerSnapshot:

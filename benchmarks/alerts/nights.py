@@ -9,7 +9,7 @@ import numpy as np
 
 from probe.capacity.trend.change_detection import shift, wants_confirmation
 from probe.config.models import CapacityConfig
-from probe.core.shift import Figure, Shift
+from probe.core.shift import CapacitySample, Shift
 from probe.runtime.scheduler import cron_trigger
 
 NOISE = 0.03  # standard deviation of a run's logarithm
@@ -27,7 +27,7 @@ class Run:
     start_s: float
     end_s: float
     outcome: str
-    figure: Figure | None = None
+    figure: CapacitySample | None = None
     shift: Shift | None = None
 
 
@@ -47,7 +47,7 @@ def starts(capacity: CapacityConfig, start_s: float, end_s: float) -> list[float
 
 def runs(rng: np.random.Generator, at: Sequence[float], rps: Callable[[float], float]) -> list[Run]:
     """Runs that begin at these times on a server that takes `rps(time)`; after a drop, a second one at once."""
-    history: list[Figure] = []
+    history: list[CapacitySample] = []
     found: list[Run] = []
     for start_s in at:
         luck = rng.random()
@@ -62,12 +62,17 @@ def runs(rng: np.random.Generator, at: Sequence[float], rps: Callable[[float], f
 
 
 def _run(
-    rng: np.random.Generator, start_s: float, rps: Callable[[float], float], history: list[Figure], *, confirms: bool
+    rng: np.random.Generator,
+    start_s: float,
+    rps: Callable[[float], float],
+    history: list[CapacitySample],
+    *,
+    confirms: bool,
 ) -> Run:
     end_s = start_s + _TAKES_S * float(rng.uniform(0.8, 1.2))
     bad = float(rng.uniform(0.7, 0.9)) if rng.random() < _BAD_NIGHT else 1.0
     measured = rps(start_s) * bad * float(np.exp(rng.normal(0, NOISE)))
     mode = "empirical" if rng.random() < _EMPIRICAL else "verified"
-    figure = Figure(end_s, measured, measured / 1.05, measured * 1.05, mode, "the same", confirms)
+    figure = CapacitySample(end_s, measured, measured / 1.05, measured * 1.05, mode, "the same", confirms)
     history.append(figure)
     return Run(start_s, end_s, "done", figure, shift(history))

@@ -13,7 +13,7 @@ from exporters import names
 from exporters.capacity import REFUSED
 from probe.capacity.trend.change_detection import METHODS
 from probe.core.request import Outcome
-from probe.core.shift import Figure, Shift
+from probe.core.shift import CapacitySample, Shift
 from probe.observe import guard
 
 # Steps of a run, by what became of them: how many of each, on average.
@@ -94,7 +94,7 @@ def _forecasts(scene: Scene) -> Iterator[Line]:
     yield from _figures(scene, {**labels, "mode": "forecast"}, said[held], always)
     yield from page.gauge(names.CAPACITY_LAST_SUCCESS, {**labels, "mode": "forecast"}, world.times[held])
 
-    def residual(run: Run, figure: Figure) -> float:
+    def residual(run: Run, figure: CapacitySample) -> float:
         before = held[min(int(np.searchsorted(world.times, run.start_s)), count - 1)]
         return float(said[before]) / figure.requests_per_second - 1
 
@@ -118,7 +118,7 @@ def _figures(scene: Scene, labels: Mapping[str, str], rps: Floats, there: Bools)
     yield from scene.page.gauge(names.HEADROOM, labels, 1 - _of_5_minutes(answered) / rps, there & ~world.down)
 
 
-def _newest(scene: Scene, told: Callable[[Run, Figure], float]) -> Floats:
+def _newest(scene: Scene, told: Callable[[Run, CapacitySample], float]) -> Floats:
     """At each tick, something of the last run that found a figure; NaN before the first."""
     runs = [(run, run.figure) for run in scene.runs if run.figure is not None]
     values = np.array([np.nan, *(told(run, figure) for run, figure in runs)], np.float64)

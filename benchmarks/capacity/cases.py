@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Api
-from probe.core.workload import Lognormal, Workload
+from probe.core.workload import LognormalLength, Workload
 from probe.mock_server.profiles import PROFILES
-from probe.simulator.cost import FrontEnd, Profile, StepCost, Unrest
-from probe.simulator.virtual_server import Users, VirtualServer
+from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class Case:
         return VirtualServer(
             self.profile,
             seed=seed,
-            users=Users(users_rps / (1.0 if workload else self.users_weight), workload or self.users or self.workload),
+            users=BackgroundTraffic(
+                users_rps / (1.0 if workload else self.users_weight), workload or self.users or self.workload
+            ),
             shares=self.shares,
             accepted_tokens=self.accepted_tokens,
         )
@@ -46,8 +48,8 @@ def _lengths(prompt: int, output: int, *, sigma: float = 0.5, shared: int = 0) -
     return Workload(
         name="bench",
         api=Api.COMPLETIONS,
-        prompt_tokens=Lognormal(prompt, sigma, prompt * 6 if prompt < 2000 else round(prompt * 2.3)),
-        output_tokens=Lognormal(output, sigma, output * 6),
+        prompt_tokens=LognormalLength(prompt, sigma, prompt * 6 if prompt < 2000 else round(prompt * 2.3)),
+        output_tokens=LognormalLength(output, sigma, output * 6),
         shared_tokens=shared,
     )
 
@@ -139,7 +141,7 @@ def random_case(seed: int) -> Case:
         num_blocks=max(longest, round((prompt + output) * 10 ** source.uniform(1, 2.7))) // 16 + 2,
         max_num_batched_tokens=source.choice((1024, 2048, 4096, 8192)),
         max_model_len=longest,
-        unrest=Unrest(noise_ratio=source.uniform(0.01, 0.06)),
+        unrest=Jitter(noise_ratio=source.uniform(0.01, 0.06)),
     )
     workload = replace(_lengths(prompt, output, sigma=source.uniform(0.1, 0.6)), name=profile.name)
     # What a light load takes, times what a provider would allow.
@@ -163,6 +165,6 @@ def random_blind_case(seed: int) -> Case:
     if kind == "engines":
         return replace(case, shares=(share := source.uniform(0.4, 0.6), 1 - share), blind=True)
     prompt = case.workload.prompt_tokens
-    shared = round((prompt.median if isinstance(prompt, Lognormal) else prompt) * source.uniform(0.3, 0.8))
+    shared = round((prompt.median if isinstance(prompt, LognormalLength) else prompt) * source.uniform(0.3, 0.8))
     workload = replace(case.workload, shared_tokens=shared)
     return replace(case, workload=workload, profile=replace(case.profile, prefix_caching=True), blind=True)

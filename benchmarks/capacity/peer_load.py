@@ -15,7 +15,7 @@ from probe.core.objectives import Objective, Objectives
 from probe.core.percentiles import percentile
 from probe.core.workload import lengths
 from probe.load.step_summary import covered_seconds
-from probe.simulator.virtual_server import Visit
+from probe.simulator.virtual_server import SimulatedRequest
 
 # Live users have been there for this long when a run begins, and are followed for this long when it has ended;
 # the same as in play.py, where the loop's time begins at 100 s.
@@ -64,7 +64,7 @@ class PeerLoad:
         # A closed loop learns of an end when it looks; a fraction of a step is as good as at once.
         tpot = case.objectives.tpot
         self._look_s = min(max((tpot.within_s if tpot else 0.05) / 4, 0.002), 0.05)
-        self._open: dict[int, Visit] = {}
+        self._open: dict[int, SimulatedRequest] = {}
         self._requests = self._tokens = self._users = self._spoilt = 0
         self._over: list[tuple[int, int]] = []
 
@@ -74,7 +74,7 @@ class PeerLoad:
         What happens until the first wave has ended is left out, of the throughput and of the latencies. Only an option
         of the tools does that (a warm-up), but without it closed loops of long answers are far off: to their advantage.
         """
-        server, begin, ended = self._server, self._server.now_s, list[Visit]()
+        server, begin, ended = self._server, self._server.now_s, list[SimulatedRequest]()
         for _ in range(in_flight):
             self._submit(begin)
         while server.now_s < begin + seconds:
@@ -90,7 +90,7 @@ class PeerLoad:
 
     def open(self, rate_rps: float, due_s: Iterator[float], seconds: float = LEVEL_S, *, drain_s: float = 0.0) -> Level:
         """Requests at the times `due_s`, counted from now, whatever becomes of them. As `closed` at the end."""
-        server, begin, ended = self._server, self._server.now_s, list[Visit]()
+        server, begin, ended = self._server, self._server.now_s, list[SimulatedRequest]()
         due = takewhile(lambda at_s: at_s < seconds, due_s)
         coming = next(due, None)
         while server.now_s < begin + seconds:
@@ -109,9 +109,9 @@ class PeerLoad:
         over_s = covered_seconds(self._over)
         return Spent(self._requests, self._tokens, ends - BEGIN_S, over_s, self._users, self._spoilt)
 
-    def _finish(self, drain_s: float) -> list[Visit]:
+    def _finish(self, drain_s: float) -> list[SimulatedRequest]:
         """The end of a level: those that still ended."""
-        server, ended = self._server, list[Visit]()
+        server, ended = self._server, list[SimulatedRequest]()
         stops = server.now_s + drain_s
         while self._open and server.now_s < stops:
             ended += self._advance(min(server.now_s + _CHUNK_S, stops))
@@ -127,7 +127,7 @@ class PeerLoad:
         self._open[id(visit)] = visit
         self._requests += 1
 
-    def _advance(self, until_s: float) -> list[Visit]:
+    def _advance(self, until_s: float) -> list[SimulatedRequest]:
         """Ours that have ended by then."""
         self._server.advance(until_s)
         ended = []
@@ -141,7 +141,7 @@ class PeerLoad:
         self._server.visits.clear()
         return ended
 
-    def _count(self, visit: Visit) -> None:
+    def _count(self, visit: SimulatedRequest) -> None:
         """Tokens the server worked on: of what it had not come to before it was cancelled, none."""
         if not math.isnan(visit.scheduled_s):
             done = visit.output_tokens if not math.isnan(visit.last_s) else len(visit.token_times_s())
@@ -149,7 +149,7 @@ class PeerLoad:
         self._over += over_objective(visit, self._case.objectives, self._server.now_s)
 
 
-def score(visits: Iterable[Visit], objectives: Objectives) -> float:
+def score(visits: Iterable[SimulatedRequest], objectives: Objectives) -> float:
     """The worst objective: the percentile that was promised over its limit. Infinite where nothing has ended."""
     visits = list(visits)
     if not visits:
@@ -163,12 +163,12 @@ def _ratio(seconds: list[float], objective: Objective | None) -> float:
     return percentile(sorted(seconds), objective.ratio) / objective.within_s if objective and seconds else 0.0
 
 
-def spoilt(visit: Visit, objectives: Objectives) -> bool:
+def spoilt(visit: SimulatedRequest, objectives: Objectives) -> bool:
     """Whether it was late or slow."""
     return score([visit], objectives) > 1
 
 
-def over_objective(visit: Visit, objectives: Objectives, now_s: float) -> list[tuple[int, int]]:
+def over_objective(visit: SimulatedRequest, objectives: Objectives, now_s: float) -> list[tuple[int, int]]:
     """The spans (nanoseconds) in which it was late or slow, as step_summary.over_objective has it of a record."""
     ttft, tpot = objectives.ttft, objectives.tpot
     if math.isnan(visit.last_s):  # cancelled

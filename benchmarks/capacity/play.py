@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from benchmarks.capacity.cases import Case
 from benchmarks.capacity.virtual_load import VirtualLoad
-from probe.capacity.run.runner import Budget, Course, Ramp, RampJob
+from probe.capacity.run.runner import Budget, CapacityRun, LoadPlan, RunJob
 from probe.core.clock import Clock
 from probe.core.result import CapacityResult, RunContext
 from probe.core.snapshot import ServerSnapshot
-from probe.simulator.virtual_server import Visit
+from probe.simulator.virtual_server import SimulatedRequest
 from tests.virtual_time import VirtualClock, virtually
 
 _T = TypeVar("_T")
@@ -35,7 +35,7 @@ def play(
     case: Case,
     truth_rps: float,
     seed: int,
-    course: Course,
+    course: LoadPlan,
     *,
     live_share: float = 0.2,
     budget: Budget = _PLENTY,
@@ -48,7 +48,7 @@ def play(
     `page`: what is read of the server's metrics, by the seconds since the run began and what they are; it may raise.
     """
     server = case.server(seed, live_share * truth_rps)
-    users: list[Visit] = []
+    users: list[SimulatedRequest] = []
 
     async def run() -> CapacityResult:
         loop = asyncio.get_running_loop()
@@ -65,9 +65,9 @@ def play(
             server.advance(max(loop.time(), server.now_s))
             return page(loop.time() - begun, server.snapshot())
 
-        job = RampJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}), guarded)
+        job = RunJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}), guarded)
         begun = loop.time()
-        ramp = Ramp(job, course, load, read, clock or VirtualClock(), think=_at_once)
+        ramp = CapacityRun(job, course, load, read, clock or VirtualClock(), think=_at_once)
         result = await ramp.run()
         await asyncio.sleep(60)
         load._collect(loop.time(), lambda _: None)

@@ -9,7 +9,7 @@ from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEv
 from probe.core.step import StepPlan, StepRun
 from probe.core.workload import Workload, lengths
 from probe.load.step_summary import MIN_REQUESTS
-from probe.simulator.virtual_server import VirtualServer, Visit
+from probe.simulator.virtual_server import SimulatedRequest, VirtualServer
 
 _SLICE_S = 0.05  # how often the outside is listened to
 _STRETCH = 2
@@ -22,8 +22,8 @@ class VirtualLoad:
         self._server, self._workload, self._seed = server, workload, seed
         self._lengths: Iterator[tuple[int, int]] = lengths(workload, seed + 7919)  # not those of the live users
         self._steps = 0
-        self._open: dict[int, Visit] = {}
-        self.on_ended: Callable[[Visit], None] = lambda _: None
+        self._open: dict[int, SimulatedRequest] = {}
+        self.on_ended: Callable[[SimulatedRequest], None] = lambda _: None
 
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
         self._steps += 1
@@ -94,7 +94,7 @@ class VirtualLoad:
                 keep(self._record(visit, visit.last_s))
         self._server.visits.clear()
 
-    def _record(self, visit: Visit, now_s: float) -> RequestRecord:
+    def _record(self, visit: SimulatedRequest, now_s: float) -> RequestRecord:
         done = visit.ended and visit.last_s == visit.last_s  # not NaN
         times = visit.token_times_s() if done else []
         begun = visit.first_s == visit.first_s  # not NaN

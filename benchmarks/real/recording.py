@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from probe.capacity.run.runner import Course
+from probe.capacity.run.runner import LoadPlan
 from probe.core.objectives import Objectives
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.result import Capacity, CapacityResult, Stopped
@@ -78,7 +78,7 @@ class Recording:
 class Recorder:
     """A course that notes what another one is told. Implements probe.capacity.run.runner.Course."""
 
-    def __init__(self, course: Course, taken: Taken) -> None:
+    def __init__(self, course: LoadPlan, taken: Taken) -> None:
         self._course, self._taken = course, taken
         self.observe_s, self.survives_overload = course.observe_s, course.survives_overload
 

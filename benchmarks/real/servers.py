@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Api
-from probe.core.workload import Lognormal, Workload
+from probe.core.workload import LognormalLength, Workload
 
 # A decode step of some 4 ms on one core, about as long as the API server needs for a request; and one of some 15 ms.
 _TINY: Mapping[str, int] = {}
@@ -45,8 +45,8 @@ def _chat(prompt: int, output: int) -> Workload:
     return Workload(
         "recorded",
         Api.COMPLETIONS,
-        Lognormal(prompt, 0.5, 4 * prompt),
-        Lognormal(output, 0.5, 4 * output),
+        LognormalLength(prompt, 0.5, 4 * prompt),
+        LognormalLength(output, 0.5, 4 * output),
     )
 
 
@@ -69,7 +69,7 @@ SPECS = {
             "prefill",
             _MEDIUM,
             _flags(64, 2048, length=2048),
-            Workload("recorded", Api.COMPLETIONS, Lognormal(500, 0.5, 1500), 16),
+            Workload("recorded", Api.COMPLETIONS, LognormalLength(500, 0.5, 1500), 16),
             _objectives(2.0, 0.3),
         ),
     )

@@ -15,14 +15,14 @@ from dataclasses import replace
 from benchmarks.real.recording import Recorder, Taken
 from benchmarks.real.servers import Spec
 from probe.capacity.model.hints import Hints
-from probe.capacity.run.runner import Budget, Course, Ramp, RampJob
+from probe.capacity.run.runner import Budget, CapacityRun, LoadPlan, RunJob
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.capacity.search.search import Search
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
 from probe.core.result import RunContext
 from probe.core.step import Arrivals, StepPlan
-from probe.load.worker_pool import Source, Workers
+from probe.load.worker_pool import RequestSource, WorkerPool
 from probe.scrape.scraper import Scraper
 
 MODEL = "tiny"
@@ -84,13 +84,13 @@ class _Server:
         """Told nothing of the server."""
         return Search(self._spec.workload, self._spec.objectives, Hints(), observe_s=_OBSERVE_S, explain=True)
 
-    async def take(self, taken: Taken, course: Course, budget: Budget, *, guarded: bool, seed: int) -> Taken:
+    async def take(self, taken: Taken, course: LoadPlan, budget: Budget, *, guarded: bool, seed: int) -> Taken:
         """Runs the course, and notes what it was told."""
-        job = RampJob(self._spec.name, MODEL, self._spec.objectives, budget, RunContext({"name": "r"}, {}), guarded)
+        job = RunJob(self._spec.name, MODEL, self._spec.objectives, budget, RunContext({"name": "r"}, {}), guarded)
         scraper = Scraper(self._endpoint, self._clock, timeout_s=1.0)
         try:
-            async with Workers(self._source(seed), 1, self._clock) as workers:
-                ramp = Ramp(job, Recorder(course, taken), workers, scraper.read, self._clock)
+            async with WorkerPool(self._source(seed), 1, self._clock) as workers:
+                ramp = CapacityRun(job, Recorder(course, taken), workers, scraper.read, self._clock)
                 taken.result = await ramp.run()
         finally:
             await scraper.close()
@@ -100,7 +100,7 @@ class _Server:
     async def users(self, rate_rps: float) -> AsyncIterator[None]:
         """Others who use the server meanwhile."""
         over = asyncio.Event()
-        async with Workers(self._source(99), 1, self._clock) as workers:
+        async with WorkerPool(self._source(99), 1, self._clock) as workers:
             plan = replace(_plan(rate_rps), seconds=1200)
             load = asyncio.create_task(workers.run(plan, over, lambda _: None))
             try:
@@ -109,8 +109,8 @@ class _Server:
                 over.set()
                 await load
 
-    def _source(self, seed: int) -> Source:
-        return Source(self._endpoint, MODEL, self._spec.workload, _TIMEOUT_S, seed)
+    def _source(self, seed: int) -> RequestSource:
+        return RequestSource(self._endpoint, MODEL, self._spec.workload, _TIMEOUT_S, seed)
 
 
 def _plan(rate_rps: float) -> StepPlan:

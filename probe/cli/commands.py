@@ -9,22 +9,22 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from probe.capacity.run.locks import LOST_LEASE
-from probe.capacity.run.plan import Steps, context_of, course, firing_pages, hints_of, preflight, ramp_job
-from probe.capacity.run.runner import Budget, Ramp
+from probe.capacity.run.plan import StepSettings, context_of, course, firing_pages, hints_of, preflight, ramp_job
+from probe.capacity.run.runner import Budget, CapacityRun
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
 from probe.config.models import Config, TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import ConfigError, LockError, TargetError
 from probe.core.request import Outcome, RequestRecord
-from probe.core.result import CapacityResult, Doing
+from probe.core.result import CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepSummary
 from probe.core.workload import requests
 from probe.load.backends import workers_of
-from probe.load.worker_pool import Source, Workers
+from probe.load.worker_pool import RequestSource, WorkerPool
 from probe.monitor.canary import Canary
-from probe.monitor.forecast_buffer import Forecaster, forecast_result
+from probe.monitor.forecast_buffer import ForecastBuffer, forecast_result
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.wiring import endpoint, engine_of, lock, workload
 from probe.observe.guard import GuardLimits
@@ -42,7 +42,7 @@ _COULD_NOT_ASK = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, 
 class RampRequest:
     """A ramp as asked for on the command line."""
 
-    steps: Steps
+    steps: StepSettings
     workload: str
     budget: Budget
     guarded: bool
@@ -72,7 +72,7 @@ async def ramp_target(
     clock: Clock,
     on_step: Callable[[StepSummary], None],
     *,
-    on_doing: Callable[[Doing], None] = lambda _: None,
+    on_doing: Callable[[Phase], None] = lambda _: None,
     on_lost: Callable[[LockError], None] = lambda _: None,
 ) -> CapacityResult:
     """A capacity run, now. Ctrl-C, and the loss of the server's Lease, stop the load at once and still give the result;
@@ -106,10 +106,10 @@ async def ramp_target(
                     guarded=asked.guarded,
                     gpu=target.capacity.server.gpu,
                 )
-                source = Source(where, model, load, target.canary.timeout, asked.seed)
+                source = RequestSource(where, model, load, target.canary.timeout, asked.seed)
                 way = await locked.enter_async_context(course(asked.steps, load, job.objectives, guarded=asked.guarded))
                 workers = workers_of(config.load, source, asked.steps.streams, clock, asked.workers)
-                run = Ramp(
+                run = CapacityRun(
                     job,
                     way,
                     workers,
@@ -127,7 +127,7 @@ async def ramp_target(
             return measured[0]
 
 
-async def _run(run: Ramp, workers: Workers, cut: Callable[[CapacityResult], None]) -> CapacityResult:
+async def _run(run: CapacityRun, workers: WorkerPool, cut: Callable[[CapacityResult], None]) -> CapacityResult:
     """Its result; where we are cancelled, `cut` is told what was measured until then, when its load is gone."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -150,7 +150,7 @@ async def forecast_target(
     *,
     watch_s: float,
     history_s: float | None = None,
-    on_doing: Callable[[Doing], None] = lambda _: None,
+    on_doing: Callable[[Phase], None] = lambda _: None,
 ) -> CapacityResult:
     """A forecast, now: from `watch_s` of live metrics, or from the last `history_s` that Prometheus remembers.
 
@@ -158,24 +158,24 @@ async def forecast_target(
     """
     where, name = endpoint(target), target.capacity.workload or target.canary.workload
     load, objectives = workload(name, config.workload(name)), config.objectives_of(target)
-    forecaster = Forecaster(load, objectives, hints_of(target.capacity))
+    forecaster = ForecastBuffer(load, objectives, hints_of(target.capacity))
     async with AsyncExitStack() as held:
         scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
         held.push_async_callback(scraper.close)
         server = await scraper.read()
         model = await _model(target, where, clock, server)
         if history_s is not None:
-            on_doing(Doing("asking Prometheus"))
+            on_doing(Phase("asking Prometheus"))
             for reading in await _history(config, target, clock, history_s):
                 forecaster.read(reading)
         ends = clock.monotonic_ns() + int(watch_s * 1e9)
         if history_s is None:
-            on_doing(Doing("watching live traffic", watch_s))
+            on_doing(Phase("watching live traffic", watch_s))
         while history_s is None and clock.monotonic_ns() < ends:
             with suppress(TargetError):
                 forecaster.read(await scraper.read())
             await asyncio.sleep(_WATCH_EVERY_S)
-        on_doing(Doing("thinking"))
+        on_doing(Phase("thinking"))
         found = await forecaster.forecast()
     context = context_of(server, load, objectives, target.capacity.server.gpu)
     return forecast_result(target.name, model, context, found, clock.wall_s())

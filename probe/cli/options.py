@@ -20,7 +20,7 @@ from probe.core.text import one_line
 from probe.monitor.target_set import Shard
 
 if TYPE_CHECKING:
-    from probe.capacity.run.plan import Steps
+    from probe.capacity.run.plan import StepSettings
 
 _MAX_CONCURRENCY = 1024
 _MAX_RATE = 10_000.0
@@ -124,7 +124,7 @@ class StepOptions:
     observe: float | None = None
 
 
-def steps(options: StepOptions, capacity: CapacityConfig) -> "Steps":
+def steps(options: StepOptions, capacity: CapacityConfig) -> "StepSettings":
     """What the options say, and else the configuration; an option that would change nothing is an error.
 
     Raises ConfigError.

@@ -15,9 +15,9 @@ import msgspec
 
 from probe import __version__
 from probe.client.endpoint import Endpoint
-from probe.client.exchange import Ended, Exchange, Prepared
-from probe.client.loop_lateness import Turns
-from probe.client.response_buffer import Received
+from probe.client.exchange import Ended, Exchange, PreparedRequest
+from probe.client.loop_lateness import LoopLateness
+from probe.client.response_buffer import ResponseBuffer
 from probe.client.transport import Transport, wire
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
@@ -64,9 +64,9 @@ class Client:
         await self._transport.aclose()
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> LoopLateness:
         """How late the event loop is in serving what arrives."""
-        return self._transport.turns if isinstance(self._transport, Transport) else Turns()
+        return self._transport.turns if isinstance(self._transport, Transport) else LoopLateness()
 
     async def connect_ahead(self, count: int) -> None:
         """Opens connections, so that the first requests of a step do not have to."""
@@ -113,10 +113,10 @@ class Client:
             Outcome.NOT_FOUND,
         )
 
-    def prepare(self, spec: RequestSpec, model: str, traffic: Traffic) -> Prepared:
+    def prepare(self, spec: RequestSpec, model: str, traffic: Traffic) -> PreparedRequest:
         """Makes a request ready, so that when it is due it only has to be sent."""
         made = self._exchange("POST", _PATHS[spec.api], msgspec.json.encode(_body(spec, model)))
-        return Prepared(
+        return PreparedRequest(
             target=self._endpoint.target,
             model=model,
             traffic=traffic,
@@ -139,7 +139,7 @@ class Client:
             secret = headers.get("authorization", "").removeprefix("Bearer ").encode()
         except (OSError, ValueError) as error:
             return Outcome.UNAUTHORIZED, str(error)
-        received = Received(_MAX_STREAM_BYTES, _MAX_ERROR_BYTES)
+        received = ResponseBuffer(_MAX_STREAM_BYTES, _MAX_ERROR_BYTES)
         try:
             if path not in self._urls:
                 self._urls[path] = httpx.URL(f"{self._endpoint.base_url}{path}")
@@ -181,7 +181,7 @@ class Client:
         return None
 
 
-async def _receive(response: httpx.Response, received: Received, clock: Clock) -> None:
+async def _receive(response: httpx.Response, received: ResponseBuffer, clock: Clock) -> None:
     """Fills `received` from a transport that is not ours: it stamps when it is told, and knows no bound."""
     try:
         received.status = response.status_code

@@ -16,8 +16,8 @@ from typing import cast
 import httptools
 import httpx
 
-from probe.client.loop_lateness import Turns
-from probe.client.response_buffer import Received
+from probe.client.loop_lateness import LoopLateness
+from probe.client.response_buffer import ResponseBuffer
 
 # Bytes in a row that are no content: a head (1xx answers before it included), chunk framing, trailers. Servers and
 # gateways allow heads of 8 to 64 KiB.
@@ -30,14 +30,14 @@ _NO_CONTENT = (204, 304)
 _FIRST, _OK = 100, 200
 
 
-class Stale(httpx.RemoteProtocolError):
+class StaleConnectionError(httpx.RemoteProtocolError):
     """The connection closed before a byte of the answer: safe to try once more, on another one."""
 
 
 class Connection(asyncio.Protocol):
     """A connection and, while there is one, the exchange on it. `on_free` is told when it may be used again."""
 
-    def __init__(self, turns: Turns, on_free: Callable[["Connection"], None]) -> None:
+    def __init__(self, turns: LoopLateness, on_free: Callable[["Connection"], None]) -> None:
         self._turns = turns
         self._on_free = on_free
         self._loop = asyncio.get_running_loop()
@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
         self._writable: asyncio.Future[None] | None = None
         self.closed = self._loop.create_future()
         self.idle_since_s = self._loop.time()
-        self._answer: Received | None = None
+        self._answer: ResponseBuffer | None = None
         self._error: Exception | None = None
         self._waiter: asyncio.Future[Exception | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -62,7 +62,14 @@ class Connection(asyncio.Protocol):
     # What the transport asks for.
 
     def start(
-        self, data: bytes, answer: Received, *, whole: bool, bodiless: bool, last: bool, limits_s: tuple[float, float]
+        self,
+        data: bytes,
+        answer: ResponseBuffer,
+        *,
+        whole: bool,
+        bodiless: bool,
+        last: bool,
+        limits_s: tuple[float, float],
     ) -> None:
         """Sends a request and begins to receive into `answer`.
 
@@ -76,7 +83,7 @@ class Connection(asyncio.Protocol):
         self._waiter = self._loop.create_future()
         self._sent_ns = perf_counter_ns()
         if self._transport is None or self._transport.is_closing():
-            raise Stale("the connection was closed")
+            raise StaleConnectionError("the connection was closed")
         self._transport.write(data)
         answer.write_lag_ns = perf_counter_ns() - self._sent_ns
         if min(limits_s) < float("inf"):
@@ -118,7 +125,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def drop(self, answer: Received) -> None:
+    def drop(self, answer: ResponseBuffer) -> None:
         """Gives up the exchange: closes at once. Where it was over, the connection may serve another one by now."""
         if self._answer is answer:
             self._stop_timer()
@@ -167,7 +174,7 @@ class Connection(asyncio.Protocol):
             self._complete = True
             self._finish()
         elif self._now_ns == 0:
-            self._fail(Stale(f"the server closed the connection without an answer{_because(exc)}"))
+            self._fail(StaleConnectionError(f"the server closed the connection without an answer{_because(exc)}"))
         else:
             self._fail(
                 httpx.RemoteProtocolError(f"the connection closed before the answer was complete{_because(exc)}")

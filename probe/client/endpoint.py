@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from probe.client.httpx_transport import Standard
+from probe.client.httpx_transport import HttpxTransport
 from probe.client.transport import Transport
 
 # uvicorn, and so vLLM, closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE): we let go first,
@@ -75,7 +75,7 @@ class Endpoint:
         """Connections as the target wants them: ours, or httpx's own for a proxy or HTTP/2."""
         if self.proxy is None and not self.http2:
             return Transport(tls=self.tls, keepalive_s=_KEEPALIVE_S, unix_socket=self.unix_socket)
-        return Standard(self._httpx_transport)
+        return HttpxTransport(self._httpx_transport)
 
     def timeouts(self, total_s: float) -> dict[str, float | None]:
         """The limits of a request's parts, as its `timeout` extension says them. The whole is not theirs to end."""

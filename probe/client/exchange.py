@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from probe.client.response_buffer import Received
+from probe.client.response_buffer import ResponseBuffer
 from probe.client.stream_parser import StreamReader, Transcript, error_message, judge
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
@@ -34,7 +34,7 @@ class Exchange:
     """A request and where its answer goes. `secret`: the key that is sent along, which a server may repeat."""
 
     request: httpx.Request
-    received: Received
+    received: ResponseBuffer
     secret: bytes = b""
 
     def hide(self, data: bytes) -> bytes:
@@ -57,7 +57,7 @@ class Exchange:
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedRequest:
     """A request that only has to be sent, once; its prompt is in the exchange alone.
 
     `exchange` is None where it cannot be made: `refused` says why.
@@ -89,7 +89,7 @@ class Prepared:
         """How often something of the answer's body has arrived so far."""
         return len(self.exchange.received.reads) if self.exchange is not None else 0
 
-    async def send(self, scheduled_ns: int) -> "Answer":
+    async def send(self, scheduled_ns: int) -> "Response":
         """Sends it, due at `scheduled_ns`, and waits for the end. Raises nothing but CancelledError."""
         exchange, clock = self.exchange, self.clock
         sent_ns = done_ns = clock.monotonic_ns()
@@ -101,14 +101,14 @@ class Prepared:
             sent_ns = min(sent_ns + received.write_lag_ns, reads[0][0] if reads else clock.monotonic_ns())
             # The end is when its last bytes came, and not when this task got its turn.
             done_ns = reads[-1][0] if reads and received.complete else clock.monotonic_ns()
-        return Answer(self, scheduled_ns, sent_ns, done_ns, clock.wall_s(), ended)
+        return Response(self, scheduled_ns, sent_ns, done_ns, clock.wall_s(), ended)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """A request whose exchange is over, not yet read. `ended`: how it failed, where it did."""
 
-    prepared: Prepared
+    prepared: PreparedRequest
     scheduled_ns: int
     sent_ns: int
     done_ns: int
@@ -125,7 +125,7 @@ class Answer:
         """None after each portion, and at last the record."""
         prepared, ended, said = self.prepared, self.ended, None
         exchange = prepared.exchange
-        received = exchange.received if exchange is not None else Received(0, 0)
+        received = exchange.received if exchange is not None else ResponseBuffer(0, 0)
         if exchange is not None and received.status == _OK:
             reader = StreamReader(prepared.spec.api, exchange.hide)
             for first in range(0, len(received.reads), _PORTION):
@@ -182,7 +182,7 @@ def aborted(
     )
 
 
-def _judge(spec: RequestSpec, received: Received, said: Transcript) -> Ended:
+def _judge(spec: RequestSpec, received: ResponseBuffer, said: Transcript) -> Ended:
     kind = received.header(b"content-type")
     if "event-stream" not in kind and not said.done:
         return (

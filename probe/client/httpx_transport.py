@@ -9,7 +9,7 @@ from collections.abc import Callable
 import httpx
 
 
-class Standard(httpx.AsyncBaseTransport):
+class HttpxTransport(httpx.AsyncBaseTransport):
     """What `make` makes, at the first request: its files may be missing until then, which is that request's failure."""
 
     def __init__(self, make: Callable[[], httpx.AsyncHTTPTransport]) -> None:

@@ -23,7 +23,7 @@ from time import perf_counter_ns, thread_time_ns
 _SLEPT_NS = 2_000_000
 
 
-class Turns:
+class LoopLateness:
     """Follows the turns of the running loop; one for all the connections of a client.
 
     `since_ns` is the earliest time at which bytes stamped in this turn can have arrived.

@@ -10,7 +10,7 @@ _MAX_READS = 2**20
 
 
 @dataclass(slots=True)
-class Received:
+class ResponseBuffer:
     """An answer in the making. `complete` is set when its end has been seen.
 
     More than `max_bytes` of body (`max_error_bytes` where the status is not 200), or a million reads, is not kept:

@@ -20,9 +20,9 @@ from typing import Any, Self
 
 import httpx
 
-from probe.client.connection import Connection, Stale
-from probe.client.loop_lateness import Turns
-from probe.client.response_buffer import Received
+from probe.client.connection import Connection, StaleConnectionError
+from probe.client.loop_lateness import LoopLateness
+from probe.client.response_buffer import ResponseBuffer
 
 _PORTS = {"http": 80, "https": 443}
 _MAX_PORT = 65535
@@ -46,7 +46,7 @@ class Transport(httpx.AsyncBaseTransport):
         self._tls: ssl.SSLContext | None = None
         self._keepalive_s = keepalive_s
         self._unix_socket = unix_socket
-        self.turns = Turns()
+        self.turns = LoopLateness()
         self._all: set[Connection] = set()
         self._idle: dict[Origin, deque[Connection]] = {}  # the one used last is the last
         self._closed = False
@@ -79,7 +79,7 @@ class Transport(httpx.AsyncBaseTransport):
         if reused is not None:
             try:
                 return await self._exchange(reused, request, data, timeouts)
-            except Stale:
+            except StaleConnectionError:
                 if not isinstance(request.stream, httpx.ByteStream):
                     raise  # its body has been read, and cannot be sent again
         made = await self._connect(origin, request, _limit(timeouts.get("connect")))
@@ -162,7 +162,9 @@ class Transport(httpx.AsyncBaseTransport):
         self, connection: Connection, request: httpx.Request, data: bytes, timeouts: dict[str, Any]
     ) -> httpx.Response:
         received = request.extensions.get("received")
-        answer: Received = received if received is not None else Received(max_bytes=2**63, max_error_bytes=2**63)
+        answer: ResponseBuffer = (
+            received if received is not None else ResponseBuffer(max_bytes=2**63, max_error_bytes=2**63)
+        )
         streamed = not isinstance(request.stream, httpx.ByteStream)
         read_s = _limit(timeouts.get("read"))
         first_s = _limit(timeouts["first_byte"]) if "first_byte" in timeouts else read_s
@@ -189,7 +191,7 @@ class Transport(httpx.AsyncBaseTransport):
 class _Body(httpx.AsyncByteStream):
     """A body for a reader who takes it as it comes; what he leaves unread closes the connection."""
 
-    def __init__(self, connection: Connection, answer: Received) -> None:
+    def __init__(self, connection: Connection, answer: ResponseBuffer) -> None:
         self._connection = connection
         self._answer = answer
 

@@ -14,11 +14,11 @@ from probe.config.path_checks import (
     credentials_problem,
     socket_problem,
 )
-from probe.config.types import Duration, Proxy, Section, SocketPath, default_duration
+from probe.config.types import ConfigSection, Duration, Proxy, SocketPath, default_duration
 from probe.core.durations import format_duration
 
 
-class TlsConfig(Section):
+class TlsConfig(ConfigSection):
     """How the target's certificate is checked, and which one of ours it is shown."""
 
     ca_file: Path | None = None
@@ -27,7 +27,7 @@ class TlsConfig(Section):
     key_file: Path | None = None
 
 
-class ConnectionConfig(Section):
+class ConnectionConfig(ConfigSection):
     """Which way requests take, and how long each part of it may last."""
 
     unix_socket: SocketPath | None = None

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from probe.config.path_checks import authorities_problem, file_problem
-from probe.config.types import Duration, NotASwitch, Section, Url, default_duration
+from probe.config.types import ConfigSection, Duration, NotASwitch, Url, default_duration
 
 _KEY = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _VALUE = r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
@@ -129,7 +129,7 @@ Port = Annotated[
 Interval = Annotated[Duration, AfterValidator(_a_second_at_least)]
 
 
-class KubernetesDiscovery(Section):
+class KubernetesDiscovery(ConfigSection):
     """Pods of a namespace, by their labels, or a Service's endpoints, by its name.
 
     `namespace` None: our own, or that of the kubeconfig's context. `service`: the Service before them as one more
@@ -143,7 +143,7 @@ class KubernetesDiscovery(Section):
     service: ServiceAddress | None = None
 
 
-class DnsDiscovery(Section):
+class DnsDiscovery(ConfigSection):
     """The addresses behind a name. SRV brings its own port."""
 
     name: HostName
@@ -152,14 +152,14 @@ class DnsDiscovery(Section):
     every: Interval = default_duration("30s")
 
 
-class FileDiscovery(Section):
+class FileDiscovery(ConfigSection):
     """Target groups in files, in the format of Prometheus' file_sd."""
 
     files: Annotated[tuple[FilePattern, ...], Field(min_length=1)]
     every: Interval = default_duration("15s")
 
 
-class HttpDiscovery(Section):
+class HttpDiscovery(ConfigSection):
     """Target groups from an address, in the format of Prometheus' http_sd."""
 
     url: RegistryUrl
@@ -168,7 +168,7 @@ class HttpDiscovery(Section):
     every: Interval = default_duration("60s")
 
 
-class DiscoverConfig(Section):
+class DiscoverConfig(ConfigSection):
     """One kind of discovery, and what makes an address of what it finds."""
 
     kubernetes: KubernetesDiscovery | None = None

@@ -4,11 +4,11 @@ import importlib.util
 from collections.abc import Iterator
 
 from probe.config.messages import did_you_mean
-from probe.config.types import Duration, Section, Url, default_duration
+from probe.config.types import ConfigSection, Duration, Url, default_duration
 from probe.gpu.fields import LABELS
 
 
-class GpuConfig(Section):
+class GpuConfig(ConfigSection):
     """dcgm-exporter's pages of the nodes that the target runs on, or the driver of this machine (NVML)."""
 
     dcgm_urls: tuple[Url, ...] = ()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from probe.config.types import Duration, NotASwitch, Section, default_duration
+from probe.config.types import ConfigSection, Duration, NotASwitch, default_duration
 
 _AUTO = "auto"
 _ADDRESS = re.compile(r"(ray://)?([A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})")
@@ -26,7 +26,7 @@ RayAddress = Annotated[str, AfterValidator(_address)]
 WorkerCount = Annotated[int, NotASwitch, Field(ge=1, le=256)]
 
 
-class RayConfig(Section):
+class RayConfig(ConfigSection):
     """A Ray cluster whose nodes make the load."""
 
     address: RayAddress
@@ -34,7 +34,7 @@ class RayConfig(Section):
     start_timeout: Duration = default_duration("60s")
 
 
-class LoadConfig(Section):
+class LoadConfig(ConfigSection):
     """Where load workers run."""
 
     ray: RayConfig | None = None

@@ -26,6 +26,7 @@ from probe.config.path_checks import file_problem, folder_problem
 from probe.config.types import (
     BaseUrl,
     CanaryInterval,
+    ConfigSection,
     Count,
     Cron,
     Duration,
@@ -40,7 +41,6 @@ from probe.config.types import (
     Positive,
     Rates,
     Ratio,
-    Section,
     Steps,
     SwitchedOff,
     Timezone,
@@ -64,7 +64,7 @@ def _kind(value: object) -> str:
     return "template" if finds else "target"
 
 
-class LatencyObjective(Section):
+class LatencyObjective(ConfigSection):
     """`ratio` of requests within `within`."""
 
     ratio: Ratio
@@ -74,7 +74,7 @@ class LatencyObjective(Section):
         return Objective(ratio=self.ratio, within_s=self.within)
 
 
-class ObjectivesConfig(Section):
+class ObjectivesConfig(ConfigSection):
     """What users were promised."""
 
     window: Duration = default_duration("30d")
@@ -83,7 +83,7 @@ class ObjectivesConfig(Section):
     tpot: LatencyObjective | None = None
 
 
-class Lognormal(Section):
+class Lognormal(ConfigSection):
     """Lengths drawn from a log-normal distribution, cut at `max`."""
 
     median: Tokens
@@ -97,13 +97,13 @@ class Lognormal(Section):
         return self
 
 
-class LognormalTokens(Section):
+class LognormalTokens(ConfigSection):
     """The long form of a token count."""
 
     lognormal: Lognormal
 
 
-class SharedPrefix(Section):
+class SharedPrefix(ConfigSection):
     """The first tokens are the same in every prompt, so the server's prefix cache hits."""
 
     shared_tokens: Tokens
@@ -115,7 +115,7 @@ Prefix = Annotated[
 ]
 
 
-class WorkloadConfig(Section):
+class WorkloadConfig(ConfigSection):
     """What one request looks like."""
 
     api: Api = Api.COMPLETIONS
@@ -124,7 +124,7 @@ class WorkloadConfig(Section):
     prefix: Prefix = "unique"
 
 
-class CanaryConfig(Section):
+class CanaryConfig(ConfigSection):
     """A low-rate synthetic request.
 
     `startup_grace`: for so long after our own start, failures before the first success are not counted. For a
@@ -137,7 +137,7 @@ class CanaryConfig(Section):
     startup_grace: Duration | None = None
 
 
-class ScheduleConfig(Section):
+class ScheduleConfig(ConfigSection):
     """When scheduled load may start."""
 
     cron: Cron = "0 4 * * *"
@@ -145,7 +145,7 @@ class ScheduleConfig(Section):
     windows: tuple[WindowText, ...] = ()
 
 
-class BudgetConfig(Section):
+class BudgetConfig(ConfigSection):
     """What one capacity run may cost at most, and those of a day together."""
 
     tokens_per_run: Count = 500_000
@@ -159,7 +159,7 @@ class BudgetConfig(Section):
         return 4 * self.tokens_per_run if self.tokens_per_day is None else self.tokens_per_day
 
 
-class ServerLimitsConfig(Section):
+class ServerLimitsConfig(ConfigSection):
     """What the server was started with and runs on, as far as vLLM's metrics do not say it."""
 
     max_num_seqs: Count | None = None
@@ -179,7 +179,7 @@ class ServerLimitsConfig(Section):
         return None
 
 
-class CapacityConfig(Section):
+class CapacityConfig(ConfigSection):
     """How capacity is known. By default it is forecast from live traffic, with no load of ours.
 
     Step-up load ("verify") has to be asked for: it runs against servers that users are on. With neither `concurrency`
@@ -199,25 +199,25 @@ class CapacityConfig(Section):
     budget: BudgetConfig = BudgetConfig()
 
 
-class Named(Section):
+class NamedEntry(ConfigSection):
     """A target, or what finds targets."""
 
     name: Name
 
 
-class Located(Named):
+class LocatedEntry(NamedEntry):
     """Where a server is."""
 
     base_url: BaseUrl
 
 
-class Discovered(Named):
+class DiscoveredEntry(NamedEntry):
     """Where to ask for servers that come and go."""
 
     discover: DiscoverConfig
 
 
-class WatchConfig(Named):
+class WatchConfig(NamedEntry):
     """How a target is watched.
 
     `passive`: it gets no traffic, but for questions for its metrics, its version and its GPUs'.
@@ -252,11 +252,11 @@ class WatchConfig(Named):
         return self.api_key.get_secret_value() if self.api_key else None
 
 
-class TargetConfig(WatchConfig, Located):
+class TargetConfig(WatchConfig, LocatedEntry):
     """One server to watch. Only servers named here, or found by what is named here, get traffic."""
 
 
-class TemplateConfig(WatchConfig, Discovered):
+class TemplateConfig(WatchConfig, DiscoveredEntry):
     """Servers that are found, each watched as it says. Their targets are named `name/id`."""
 
     @property
@@ -279,7 +279,7 @@ AnyTarget = Annotated[
 ]
 
 
-class LeaseConfig(Section):
+class LeaseConfig(ConfigSection):
     """Step-up load only for the holder of a Kubernetes Lease, one a server, in this namespace.
 
     Without `namespace`, that of the pod that Kneewatch runs in.
@@ -288,19 +288,19 @@ class LeaseConfig(Section):
     namespace: ObjectName | None = None
 
 
-class PrometheusConfig(Section):
+class PrometheusConfig(ConfigSection):
     """Prometheus, asked before load is added whether an alert fires for the target."""
 
     url: Url
 
 
-class StoreConfig(Section):
+class StoreConfig(ConfigSection):
     """Where results are kept. Without a path they live as long as the process."""
 
     path: Path | None = None
 
 
-class Config(Section):
+class Config(ConfigSection):
     """The whole configuration."""
 
     listen: Listen = "127.0.0.1:9876"

@@ -26,7 +26,7 @@ _MOST_PARAMETERS = 1e15
 _MAKERS = re.compile(r"^((NVIDIA|AMD|Tesla|GeForce|Instinct)[ -])+", re.IGNORECASE)
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A mapping of the file. A key that it does not know is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())

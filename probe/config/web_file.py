@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 
-from probe.config.types import Section
+from probe.config.types import ConfigSection
 from probe.config.yaml_file import read_yaml
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
@@ -42,7 +42,7 @@ def _interval(value: object) -> float:
 Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
 
 
-class TlsServer(Section):
+class TlsServer(ConfigSection):
     """`tls_server_config`."""
 
     cert: str | None = None
@@ -63,7 +63,7 @@ class TlsServer(Section):
     curve_preferences: tuple[str, ...] = ()
 
 
-class Headers(Section):
+class Headers(ConfigSection):
     """`http_server_config.headers`; what is blank is left to us."""
 
     content_security_policy: Annotated[str, Field(alias="Content-Security-Policy")] = ""
@@ -77,21 +77,21 @@ class Headers(Section):
         return {name: value for name, value in self.model_dump(by_alias=True).items() if value}
 
 
-class HttpServer(Section):
+class HttpServer(ConfigSection):
     """`http_server_config`. We speak HTTP/1.1 whatever `http2` allows."""
 
     http2: bool = True
     headers: Headers = Headers()
 
 
-class RateLimit(Section):
+class RateLimit(ConfigSection):
     """`rate_limit`: one request in each interval, and so many at once. 0: no limit."""
 
     interval: Annotated[float, Field(validate_default=True)] = 0.0
     burst: Annotated[int, Field(ge=0)] = 0
 
 
-class WebConfig(Section):
+class WebConfig(ConfigSection):
     """The whole file."""
 
     tls_server_config: TlsServer | None = None

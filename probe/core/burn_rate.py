@@ -17,7 +17,7 @@ _MINUTES = 60
 _MIN_BAD = 3
 
 
-class Burn:
+class BurnRates:
     """The last hour of one target, by minute."""
 
     def __init__(self) -> None:

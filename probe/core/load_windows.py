@@ -21,7 +21,7 @@ _WEEK = timedelta(days=8)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LoadWindow:
     """From `start_min` after midnight to `end_min`, which is beyond 24 hours where it ends on the next day."""
 
     days: frozenset[int]  # Monday is 0: the day it begins on
@@ -29,7 +29,7 @@ class Window:
     end_min: int
 
 
-def parse_window(text: str) -> Window:
+def parse_window(text: str) -> LoadWindow:
     """The window that a text describes. Raises ValueError."""
     written = _WRITTEN.fullmatch(text.strip())
     if written is None:
@@ -38,10 +38,10 @@ def parse_window(text: str) -> Window:
     if start in (_DAY_MIN, end):
         raise ValueError(f"{text!r} is empty, or begins at the end of a day")
     days = _days(written[1]) if written[1] else frozenset(range(7))
-    return Window(days, start, end if end > start else end + _DAY_MIN)
+    return LoadWindow(days, start, end if end > start else end + _DAY_MIN)
 
 
-def closes_at(windows: Sequence[Window], at: datetime, timezone: str) -> datetime | None:
+def closes_at(windows: Sequence[LoadWindow], at: datetime, timezone: str) -> datetime | None:
     """When the window closes in which the moment `at` (aware) lies, windows that follow it without a gap included.
 
     `at` itself where no window is open; None where it never closes, as without any window.
@@ -58,7 +58,7 @@ def closes_at(windows: Sequence[Window], at: datetime, timezone: str) -> datetim
 
 
 def _spans(
-    windows: Sequence[Window], since: datetime, until: datetime, zone: ZoneInfo
+    windows: Sequence[LoadWindow], since: datetime, until: datetime, zone: ZoneInfo
 ) -> Iterator[tuple[datetime, datetime]]:
     """Every window's beginnings and ends, in UTC, of those days that may matter."""
     day, last = since.astimezone(zone).date() - timedelta(days=2), until.astimezone(zone).date()

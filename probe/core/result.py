@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 from probe.core.step import StepSummary
 
 
@@ -72,7 +72,7 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
+class Phase:
     """What a run is at, for people who wait. `seconds`: how long that takes, about; None where nobody knows."""
 
     words: str
@@ -106,7 +106,7 @@ class CapacityResult:
     stopped: Stopped
     schema: str = "kneewatch.result/1"
     confirms: str | None = None  # the id of the run before it, which this one repeated at once because it was low
-    users: Users = field(default_factory=Users)  # the load of others, as long as the run saw it
+    users: UserLoad = field(default_factory=UserLoad)  # the load of others, as long as the run saw it
 
     @property
     def ended_s(self) -> float:

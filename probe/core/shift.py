@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class CapacitySample:
     """A capacity of a target's history, as far as shifts are told by it (capacity/shift.py).
 
     `confirms`: its run repeated the one before it at once, because that one was low.

@@ -71,7 +71,7 @@ class ServerSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Users:
+class UserLoad:
     """The load of everybody but us. None: the server does not count it."""
 
     requests_per_second: float | None = None
@@ -79,7 +79,7 @@ class Users:
 
 
 @dataclass(frozen=True, slots=True)
-class UsersTotals:
+class UserTotals:
     """What others asked of a server since Kneewatch watches it: the server's counters less our own requests.
 
     None: the server does not count it. `histograms`: ttft and tpot, as far as the server has them, in its buckets.
@@ -92,7 +92,7 @@ class UsersTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedTraffic:
     """What the server counted between two readings, and what we sent it meanwhile, all of it ended.
 
     `server` None: not counted. TTFT in seconds, summed over requests.

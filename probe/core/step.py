@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from probe.core.request import RequestRecord
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 
 # A 95 % confidence interval; None on a side that the samples do not bound.
 Interval = tuple[float | None, float | None]
@@ -163,6 +163,6 @@ class StepSummary:
     coalesced_ratio: float | None = None  # token events that came in one read with the one before
     tokens_per_event: float | None = None
     goodput_by_objective_rps: Mapping[str, float] = field(default_factory=dict)
-    users: Users = field(default_factory=Users)
+    users: UserLoad = field(default_factory=UserLoad)
     gpu: GpuUse = GpuUse()
     tripped: str | None = None  # why the guard ended it, if it did

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
-from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, Users
+from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class TargetStatus:
     gpus: GpuSnapshot | None = None
     gpu_error: str | None = None
     checks: CrossChecks = field(default_factory=CrossChecks)
-    users: Users | None = None  # over the last minutes
+    users: UserLoad | None = None  # over the last minutes
     passive: bool = False  # it gets no requests
     capacity: CapacityResult | None = None
     forecast: CapacityResult | None = None

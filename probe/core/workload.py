@@ -34,7 +34,7 @@ _TEMPLATE_TOKENS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Lognormal:
+class LognormalLength:
     """Lengths with this median (tokens) and log-scale sigma, between 1 and `maximum`."""
 
     median: int
@@ -48,8 +48,8 @@ class Workload:
 
     name: str
     api: Api
-    prompt_tokens: int | Lognormal
-    output_tokens: int | Lognormal
+    prompt_tokens: int | LognormalLength
+    output_tokens: int | LognormalLength
     shared_tokens: int = 0
 
 
@@ -87,7 +87,7 @@ def requests(
         )
 
 
-def _length(tokens: int | Lognormal, source: random.Random) -> int:
+def _length(tokens: int | LognormalLength, source: random.Random) -> int:
     if isinstance(tokens, int):
         return tokens
     drawn = source.lognormvariate(math.log(tokens.median), tokens.sigma)

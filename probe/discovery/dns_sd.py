@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from probe.config.discovery import DnsDiscovery
-from probe.discovery.polling import AskError, Told, polled
-from probe.discovery.types import Found, State, authority, state_of
+from probe.discovery.polling import PollError, ProblemReporter, polled
+from probe.discovery.types import DiscoveredServer, State, authority, state_of
 
 if TYPE_CHECKING:
     from dns.asyncresolver import Resolver
@@ -23,7 +23,7 @@ class DnsSource:
     """One server an address, or an SRV record."""
 
     def __init__(
-        self, config: DnsDiscovery, scheme: str, path: str, told: Told, *, resolver: "Resolver | None" = None
+        self, config: DnsDiscovery, scheme: str, path: str, told: ProblemReporter, *, resolver: "Resolver | None" = None
     ) -> None:
         """`resolver` None: the system's."""
         self._name, self._kind, self._port = config.name, config.type, config.port
@@ -50,18 +50,18 @@ class DnsSource:
             # Once may be a resolver that restarts, and would end every watch.
             self._none += 1
             if self._none < _NONE_TIMES:
-                raise AskError(
+                raise PollError(
                     f"{self._name}: the DNS has no {self._kind} records of this name; it is asked again"
                 ) from None
             self._told.well()
             return ()
         except (dns.exception.DNSException, OSError) as error:
-            raise AskError(f"{self._name}: {_words(error)}; what was found before holds") from None
+            raise PollError(f"{self._name}: {_words(error)}; what was found before holds") from None
         self._told.well()
         self._none = 0
         return state_of(found for record in answer if (found := self._found(record)) is not None)
 
-    def _found(self, record: "Rdata") -> Found | None:
+    def _found(self, record: "Rdata") -> DiscoveredServer | None:
         """None for an SRV record that says that there is no such service: its target is the root."""
         if self._kind == "SRV":
             host, port = str(record.target).removesuffix(".").lower(), record.port  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ class DnsSource:
         if not host:
             return None
         where = authority(host, port)
-        return Found(id=where, base_url=f"{self._scheme}://{where}{self._path}")
+        return DiscoveredServer(id=where, base_url=f"{self._scheme}://{where}{self._path}")
 
 
 def _words(error: Exception) -> str:

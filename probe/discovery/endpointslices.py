@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from probe.discovery.types import Found, State, authority, state_of
-from probe.kubernetes.objects import Object
+from probe.discovery.types import DiscoveredServer, State, authority, state_of
+from probe.kubernetes.objects import KubernetesObject
 
 SERVICE_NAME = "kubernetes.io/service-name"  # the label that a slice has its Service by
 _FIRST = "IPv4"
 _FAMILIES = (_FIRST, "IPv6")  # and FQDN, of which the API does not say what it means
 
 
-class Port(msgspec.Struct):
+class SlicePort(msgspec.Struct):
     name: str | None = None
     port: int | None = None
 
@@ -34,23 +34,23 @@ class Conditions(msgspec.Struct):
     terminating: bool | None = None
 
 
-class Reference(msgspec.Struct):
+class TargetReference(msgspec.Struct):
     kind: str = ""
     name: str = ""
     uid: str = ""
 
 
-class Endpoint(msgspec.Struct, rename="camel"):
+class SliceEndpoint(msgspec.Struct, rename="camel"):
     """One server behind the Service; of its addresses only the first means anything."""
 
     addresses: list[str] | None = None
     conditions: Conditions | None = None
-    target_ref: Reference | None = None
+    target_ref: TargetReference | None = None
     node_name: str | None = None
     zone: str | None = None
 
     @property
-    def pod(self) -> Reference | None:
+    def pod(self) -> TargetReference | None:
         """Which it is, where it is one."""
         reference = self.target_ref
         return reference if reference is not None and reference.kind == "Pod" and reference.name else None
@@ -66,12 +66,12 @@ class Endpoint(msgspec.Struct, rename="camel"):
         return said.ready is not False and said.serving is not False
 
 
-class Slice(Object, rename="camel", kw_only=True):
+class EndpointSlice(KubernetesObject, rename="camel", kw_only=True):
     """What we read of one."""
 
     address_type: str = ""
-    endpoints: list[Endpoint] | None = None
-    ports: list[Port] | None = None
+    endpoints: list[SliceEndpoint] | None = None
+    ports: list[SlicePort] | None = None
 
     def port(self, port: int | str) -> int | None:
         """The number of the port; None where the slice has none of that name."""
@@ -84,7 +84,7 @@ class Slice(Object, rename="camel", kw_only=True):
 class _Server:
     """An endpoint as one slice has it. `uid`: which pod it is; "" where there is none, or nobody says."""
 
-    found: Found
+    found: DiscoveredServer
     uid: str
     terminating: bool
 
@@ -99,16 +99,16 @@ class Slices:
 
     def __init__(self, port: int | str, scheme: str, path: str) -> None:
         self._port, self._scheme, self._path = port, scheme, path
-        self._slices: dict[str, Slice] = {}  # by name; the one that changed last is the last
+        self._slices: dict[str, EndpointSlice] = {}  # by name; the one that changed last is the last
         self._have_been_ready: set[tuple[str, str]] = set()
 
-    def replace(self, slices: Iterable[Slice]) -> None:
+    def replace(self, slices: Iterable[EndpointSlice]) -> None:
         """A list: there are no others."""
         self._slices.clear()
         for one in slices:
             self.put(one)
 
-    def put(self, one: Slice) -> None:
+    def put(self, one: EndpointSlice) -> None:
         """One that is new or has changed."""
         self._slices.pop(one.metadata.name, None)
         self._slices[one.metadata.name] = one
@@ -148,7 +148,7 @@ class Slices:
         servers.sort(key=lambda server: server.key not in ended)  # a pod's successor of the same name comes after it
         return {server.found.id: replace(server, terminating=server.key in ended) for server in servers}.values()
 
-    def _servers(self, one: Slice) -> Iterator[_Server]:
+    def _servers(self, one: EndpointSlice) -> Iterator[_Server]:
         """Those of one slice."""
         port = one.port(self._port)
         if one.address_type not in _FAMILIES or port is None:
@@ -158,7 +158,7 @@ class Slices:
                 continue
             where, pod = authority(endpoint.addresses[0], port), endpoint.pod
             places = {"zone": endpoint.zone, "node": endpoint.node_name}
-            found = Found(
+            found = DiscoveredServer(
                 id=where if pod is None else pod.name,
                 base_url=f"{self._scheme}://{where}{self._path}",
                 labels=(one.metadata.labels or {}) | {name: place for name, place in places.items() if place},

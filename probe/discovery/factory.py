@@ -9,21 +9,21 @@ from probe.discovery.dns_sd import DnsSource
 from probe.discovery.file_sd import FileSource
 from probe.discovery.http_sd import HttpSource
 from probe.discovery.kubernetes_sd import KubernetesSource
-from probe.discovery.polling import Told
-from probe.discovery.types import OnProblem, OnWell, Source
+from probe.discovery.polling import ProblemReporter
+from probe.discovery.types import Discovery, OnProblem, OnWell
 
 
 def _ignore() -> None:
     """For a caller that does not care when a discovery is well again."""
 
 
-def source(config: DiscoverConfig, on_problem: OnProblem, on_well: OnWell = _ignore) -> Source:
+def source(config: DiscoverConfig, on_problem: OnProblem, on_well: OnWell = _ignore) -> Discovery:
     """The source of a section in which nothing is wrong (config_discover.discover_problems).
 
     `on_problem`: why nobody can be asked now, or what was left out, in one line; the same words once in a row.
     `on_well`: after that, when everything is as it should be again.
     """
-    told, scheme, path = Told(on_problem, on_well), config.scheme, config.path
+    told, scheme, path = ProblemReporter(on_problem, on_well), config.scheme, config.path
     if (pods := config.kubernetes) is not None:
         return KubernetesSource(pods, scheme, path, told)
     if (dns := config.dns) is not None:

@@ -17,7 +17,7 @@ import yaml
 
 from probe.config.discovery import FileDiscovery
 from probe.discovery import target_groups as groups
-from probe.discovery.polling import Told, polled
+from probe.discovery.polling import ProblemReporter, polled
 from probe.discovery.types import State, state_of
 
 _MAX_BYTES = 16 * 1024 * 1024
@@ -30,7 +30,7 @@ _Signature = tuple[int, int, int]
 class FileSource:
     """The servers of all files that the patterns match."""
 
-    def __init__(self, config: FileDiscovery, scheme: str, path: str, told: Told) -> None:
+    def __init__(self, config: FileDiscovery, scheme: str, path: str, told: ProblemReporter) -> None:
         self._patterns = config.files
         self._every_s = config.every
         self._scheme, self._path = scheme, path

@@ -12,7 +12,7 @@ import httpx
 
 from probe.config.discovery import HttpDiscovery
 from probe.discovery import target_groups as groups
-from probe.discovery.polling import AskError, Told, polled
+from probe.discovery.polling import PollError, ProblemReporter, polled
 from probe.discovery.types import State
 
 _TIMEOUT_S = 10.0
@@ -22,7 +22,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 class HttpSource:
     """The servers that a registry lists."""
 
-    def __init__(self, config: HttpDiscovery, scheme: str, path: str, told: Told) -> None:
+    def __init__(self, config: HttpDiscovery, scheme: str, path: str, told: ProblemReporter) -> None:
         self._url = config.url
         self._shown = config.url.partition("?")[0]  # a query may hold a secret
         self._every_s = config.every
@@ -66,8 +66,8 @@ class HttpSource:
     def _read(self, body: bytes) -> tuple[State, list[str]]:
         return groups.read(json.loads(body), self._scheme, self._path)
 
-    def _failure(self, words: str) -> AskError:
-        return AskError(f"{self._shown}: {words}; what it listed before holds")
+    def _failure(self, words: str) -> PollError:
+        return PollError(f"{self._shown}: {words}; what it listed before holds")
 
     async def _body(self, client: httpx.AsyncClient) -> bytes:
         headers = {"accept": "application/json", "x-prometheus-refresh-interval-seconds": f"{self._every_s:.0f}"}

@@ -8,15 +8,15 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 
 from probe.config.discovery import KubernetesDiscovery
-from probe.discovery.endpointslices import SERVICE_NAME, Slice, Slices
-from probe.discovery.kubernetes_watch import Resource, Watched
+from probe.discovery.endpointslices import SERVICE_NAME, EndpointSlice, Slices
+from probe.discovery.kubernetes_watch import ObjectWatch, WatchedResource
 from probe.discovery.pods import Pod, Pods
-from probe.discovery.polling import Told, followed
-from probe.discovery.types import Found, State, state_of
-from probe.kubernetes.client import Cluster, open_cluster
+from probe.discovery.polling import ProblemReporter, followed
+from probe.discovery.types import DiscoveredServer, State, state_of
+from probe.kubernetes.client import KubernetesClient, open_cluster
 
-PODS = Resource("pods", "api/v1", Pod)
-SLICES = Resource("endpointslices", "apis/discovery.k8s.io/v1", Slice)
+PODS = WatchedResource("pods", "api/v1", Pod)
+SLICES = WatchedResource("endpointslices", "apis/discovery.k8s.io/v1", EndpointSlice)
 
 
 class KubernetesSource:
@@ -27,19 +27,23 @@ class KubernetesSource:
         config: KubernetesDiscovery,
         scheme: str,
         path: str,
-        told: Told,
+        told: ProblemReporter,
         *,
-        connect: Callable[[], AbstractAsyncContextManager[Cluster]] = open_cluster,
+        connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]] = open_cluster,
     ) -> None:
         self._scheme, self._path = scheme, path
         self._port, self._service = config.port, config.service
-        self._watched: Watched[Pod] | Watched[Slice]
+        self._watched: ObjectWatch[Pod] | ObjectWatch[EndpointSlice]
         if config.selector is not None:
             pods = Pods(config.port, scheme, path)
-            self._watched = Watched(PODS, config.selector, pods, namespace=config.namespace, told=told, connect=connect)
+            self._watched = ObjectWatch(
+                PODS, config.selector, pods, namespace=config.namespace, told=told, connect=connect
+            )
         else:
             slices, selector = Slices(config.port, scheme, path), f"{SERVICE_NAME}={config.endpoints}"
-            self._watched = Watched(SLICES, selector, slices, namespace=config.namespace, told=told, connect=connect)
+            self._watched = ObjectWatch(
+                SLICES, selector, slices, namespace=config.namespace, told=told, connect=connect
+            )
 
     def states(self) -> AsyncGenerator[State, None]:
         return followed(self._watched.follow, self._state)
@@ -48,10 +52,10 @@ class KubernetesSource:
         found = self._watched.state
         return None if found is None else state_of((*found, *self._gateway()))
 
-    def _gateway(self) -> tuple[Found, ...]:
+    def _gateway(self) -> tuple[DiscoveredServer, ...]:
         """By its name in the cluster's DNS, which needs no permission. It is always there: its users think so too."""
         if self._service is None:
             return ()
         name, _, port = self._service.partition(":")
         authority = f"{name}.{self._watched.namespace}.svc:{port or self._port}"
-        return (Found(id=name, base_url=f"{self._scheme}://{authority}{self._path}"),)
+        return (DiscoveredServer(id=name, base_url=f"{self._scheme}://{authority}{self._path}"),)

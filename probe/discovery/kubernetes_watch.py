@@ -16,21 +16,21 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from probe.discovery.polling import Backoff, Told
+from probe.discovery.polling import Backoff, ProblemReporter
 from probe.discovery.types import State
-from probe.kubernetes.client import FORBIDDEN, GONE, Cluster, ClusterError, Status
-from probe.kubernetes.objects import Object
+from probe.kubernetes.client import FORBIDDEN, GONE, KubernetesClient, KubernetesError, KubernetesStatus
+from probe.kubernetes.objects import KubernetesObject
 
 _PAGE = "100"  # a megabyte or so: larger ones would hold up the event loop that stamps canaries
 _WATCH_S = (240.0, 300.0)  # after which the server ends a watch: not all of them at once
 _LATE_S = 15.0  # by which a server may end it later
 _STEADY_S = 2.0  # a watch that lasted so long was no failure
 
-_Read = TypeVar("_Read", bound=Object)
-_Taken_contra = TypeVar("_Taken_contra", bound=Object, contravariant=True)
+_Read = TypeVar("_Read", bound=KubernetesObject)
+_Taken_contra = TypeVar("_Taken_contra", bound=KubernetesObject, contravariant=True)
 
 
-class Kept(Protocol[_Taken_contra]):
+class WatchCache(Protocol[_Taken_contra]):
     """Keeps what lists and watches tell, and says what was found in it."""
 
     def replace(self, objects: Iterable[_Taken_contra], /) -> None:
@@ -53,7 +53,7 @@ class Kept(Protocol[_Taken_contra]):
 
 
 @dataclass(frozen=True, slots=True)
-class Resource(Generic[_Read]):
+class WatchedResource(Generic[_Read]):
     """What is asked for: its `name` as a Role has it, below which `api`, and as what an object of it is read."""
 
     name: str
@@ -79,18 +79,18 @@ class _Event(msgspec.Struct):
     object: msgspec.Raw
 
 
-class Watched(Generic[_Read]):
+class ObjectWatch(Generic[_Read]):
     """The objects with some labels, for as long as `follow` goes on."""
 
     def __init__(
         self,
-        resource: Resource[_Read],
+        resource: WatchedResource[_Read],
         selector: str,
-        kept: Kept[_Read],
+        kept: WatchCache[_Read],
         *,
         namespace: str | None,
-        told: Told,
-        connect: Callable[[], AbstractAsyncContextManager[Cluster]],
+        told: ProblemReporter,
+        connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]],
     ) -> None:
         """`namespace` None: that of the cluster which `connect` opens."""
         self.namespace = namespace or ""
@@ -121,7 +121,7 @@ class Watched(Generic[_Read]):
                     self.namespace = self._wanted_namespace or cluster.namespace
                     while True:
                         await self._list_and_watch(cluster, changed)
-            except ClusterError as error:
+            except KubernetesError as error:
                 if error.status == GONE:
                     self._version = None
                 elif not self._open or self._lost:  # that one watch is lost is no news
@@ -133,7 +133,7 @@ class Watched(Generic[_Read]):
             self._open = False
             await asyncio.sleep(self._backoff.next_s())
 
-    async def _list_and_watch(self, cluster: Cluster, changed: Callable[[], None]) -> None:
+    async def _list_and_watch(self, cluster: KubernetesClient, changed: Callable[[], None]) -> None:
         """Until the server ends the watch in good order. Raises ClusterError, and msgspec.DecodeError."""
         if self._version is None:
             objects, self._version = await self._list(cluster)
@@ -150,7 +150,7 @@ class Watched(Generic[_Read]):
         if not self._steady:
             await asyncio.sleep(self._backoff.next_s())
 
-    async def _list(self, cluster: Cluster) -> tuple[list[_Read], str]:
+    async def _list(self, cluster: KubernetesClient) -> tuple[list[_Read], str]:
         """All objects, page by page, and the version that they are all of."""
         objects: list[_Read] = []
         params = {"labelSelector": self._selector, "limit": _PAGE}
@@ -162,7 +162,7 @@ class Watched(Generic[_Read]):
             params["continue"] = page.metadata.continue_
 
     @asynccontextmanager
-    async def _watch(self, cluster: Cluster, version: str) -> AsyncIterator[AsyncGenerator[bytes]]:
+    async def _watch(self, cluster: KubernetesClient, version: str) -> AsyncIterator[AsyncGenerator[bytes]]:
         lasts_s = random.uniform(*_WATCH_S)  # noqa: S311 - it spreads load, and keeps no secret
         params = {
             "labelSelector": self._selector,
@@ -188,11 +188,11 @@ class Watched(Generic[_Read]):
     def _take(self, event: _Event) -> None:
         """Raises ClusterError for what ends a watch."""
         if event.type == "ERROR":
-            status = msgspec.json.decode(event.object, type=Status)
+            status = msgspec.json.decode(event.object, type=KubernetesStatus)
             self._version = None  # as client-go does: after any error the objects are listed anew
-            raise ClusterError(f"{status.message} (HTTP {status.code})", status.code)
+            raise KubernetesError(f"{status.message} (HTTP {status.code})", status.code)
         if event.type == "BOOKMARK":
-            self._version = msgspec.json.decode(event.object, type=Object).metadata.resource_version
+            self._version = msgspec.json.decode(event.object, type=KubernetesObject).metadata.resource_version
             return
         one = self._decoder.decode(event.object)
         self._version = one.metadata.resource_version
@@ -215,7 +215,7 @@ class Watched(Generic[_Read]):
     def _what(self) -> str:
         return f"{self._resource.name} in {self.namespace or 'the cluster'}"
 
-    def _words(self, error: ClusterError) -> str:
+    def _words(self, error: KubernetesError) -> str:
         mend = ""
         if error.status == FORBIDDEN:
             role = f"a Role in {self.namespace} with the verbs list and watch for {self._resource.name}"

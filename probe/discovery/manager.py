@@ -9,19 +9,19 @@ import structlog
 
 from probe.config.discovery import DiscoverConfig
 from probe.config.models import TemplateConfig
-from probe.discovery.types import Found
+from probe.discovery.types import DiscoveredServer
 
 _log = structlog.get_logger()
 # A discovery that breaks is begun again: what it does is not known beforehand, so it does not break in a hurry.
 _AGAIN_S = 10.0
 
 
-class Discoveries:
+class DiscoveryManager:
     """Follows what finds targets. Needs a running event loop."""
 
     def __init__(
         self,
-        on_found: Callable[[str, tuple[Found, ...]], Awaitable[None]],
+        on_found: Callable[[str, tuple[DiscoveredServer, ...]], Awaitable[None]],
         on_problem: Callable[[str, str | None], None],
     ) -> None:
         """`on_found` is told all servers of a discovery, by its name, whenever they have changed; `on_problem` why it

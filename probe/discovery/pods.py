@@ -11,27 +11,27 @@ from dataclasses import replace
 
 import msgspec
 
-from probe.discovery.types import Found, State, authority, state_of
-from probe.kubernetes.objects import Object
+from probe.discovery.types import DiscoveredServer, State, authority, state_of
+from probe.kubernetes.objects import KubernetesObject
 
 REVISIONS = ("pod-template-hash", "controller-revision-hash")
 
 
-class Port(msgspec.Struct, rename="camel"):
+class ContainerPort(msgspec.Struct, rename="camel"):
     name: str = ""
     container_port: int = 0
 
 
 class Container(msgspec.Struct):
-    ports: list[Port] | None = None
+    ports: list[ContainerPort] | None = None
 
 
-class Spec(msgspec.Struct, rename="camel"):
+class PodSpec(msgspec.Struct, rename="camel"):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
 
 
-class Condition(msgspec.Struct):
+class PodCondition(msgspec.Struct):
     type: str = ""
     status: str = ""
 
@@ -39,13 +39,13 @@ class Condition(msgspec.Struct):
 class PodStatus(msgspec.Struct):
     phase: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
-    conditions: list[Condition] | None = None
+    conditions: list[PodCondition] | None = None
 
 
-class Pod(Object, kw_only=True):
+class Pod(KubernetesObject, kw_only=True):
     """What we read of one."""
 
-    spec: Spec = msgspec.field(default_factory=Spec)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
     @property
@@ -80,7 +80,7 @@ class Pods:
 
     def __init__(self, port: int | str, scheme: str, path: str) -> None:
         self._port, self._scheme, self._path = port, scheme, path
-        self._found: dict[str, Found | None] = {}  # None: there, and not to be watched
+        self._found: dict[str, DiscoveredServer | None] = {}  # None: there, and not to be watched
         self._have_been_ready: dict[str, str] = {}  # the pod's uid, by its name
         self._no_port: set[str] = set()
         self._revisions: dict[str, tuple[str | None, str]] = {}  # workload and revision of each that has not ended
@@ -126,7 +126,7 @@ class Pods:
             return f"pods without a port called {self._port!r} are left out, such as {min(self._no_port)}"
         return None
 
-    def _seen(self, pod: Pod) -> Found | None:
+    def _seen(self, pod: Pod) -> DiscoveredServer | None:
         name, status, labels = pod.metadata.name, pod.status, pod.metadata.labels or {}
         self._no_port.discard(name)
         if pod.ready:
@@ -137,7 +137,7 @@ class Pods:
         if (port := pod.port(self._port)) is None:
             self._no_port.add(name)
             return None
-        return Found(
+        return DiscoveredServer(
             id=name,
             base_url=f"{self._scheme}://{authority(status.pod_ip, port)}{self._path}",
             labels=labels,

@@ -29,7 +29,7 @@ class Backoff:
         self._tries = 0
 
 
-class Told:
+class ProblemReporter:
     """Says what is wrong when it begins or becomes something else, and when it is over."""
 
     def __init__(self, on_problem: OnProblem, on_well: OnWell) -> None:
@@ -49,7 +49,7 @@ class Told:
             self._on_well()
 
 
-class AskError(Exception):
+class PollError(Exception):
     """What was asked has not answered, or not with targets; the message is one line for people."""
 
 
@@ -85,7 +85,7 @@ async def followed(
 
 
 async def polled(
-    ask: Callable[[], Awaitable[State]], every_s: float, told: Told, settle_s: float = 0.0
+    ask: Callable[[], Awaitable[State]], every_s: float, told: ProblemReporter, settle_s: float = 0.0
 ) -> AsyncGenerator[State, None]:
     """The states of what has to be asked again and again. `ask` raises AskError; then it is asked sooner, and the state
     before stays. What it says through `told` itself, beside a state, it also takes back itself.
@@ -98,7 +98,7 @@ async def polled(
         while True:
             try:
                 latest = await ask()
-            except AskError as error:
+            except PollError as error:
                 told.problem(str(error))
                 await asyncio.sleep(min(backoff.next_s(), every_s))
             else:

@@ -10,7 +10,7 @@ import re
 import reprlib
 from collections.abc import Iterator
 
-from probe.discovery.types import Found, State, state_of
+from probe.discovery.types import DiscoveredServer, State, state_of
 
 MAX_TARGETS = 10_000
 _MAX_NAMED = 10
@@ -32,7 +32,7 @@ def read(groups: object, scheme: str, path: str) -> tuple[State, list[str]]:
     left_out: list[str] = []
     count = unnamed = 0
 
-    def all_found() -> Iterator[Found]:
+    def all_found() -> Iterator[DiscoveredServer]:
         nonlocal count, unnamed
         if groups is None:
             raise ValueError("it is empty; [] says that there are no targets")
@@ -50,7 +50,7 @@ def read(groups: object, scheme: str, path: str) -> tuple[State, list[str]]:
             kept = {name: value for name, value in labels.items() if not name.startswith("__")}
             for target in targets:
                 if (authority := address(target, of_group)) is not None:
-                    yield Found(id=authority, base_url=f"{of_group}://{authority}{path}", labels=kept)
+                    yield DiscoveredServer(id=authority, base_url=f"{of_group}://{authority}{path}", labels=kept)
                 elif len(left_out) < _MAX_NAMED:
                     left_out.append(f"group {i}: {_short.repr(target)} is no HOST:PORT")
                 else:

@@ -16,7 +16,7 @@ OnWell = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredServer:
     """One server.
 
     `id` is unique within its discovery and stays while the server is the same: a pod's name, a Service's, or HOST:PORT.
@@ -36,10 +36,10 @@ class Found:
     ready: bool = True
 
 
-State = tuple[Found, ...]
+State = tuple[DiscoveredServer, ...]
 
 
-class Source(Protocol):
+class Discovery(Protocol):
     """A discovery that goes on for as long as it is listened to."""
 
     def states(self) -> AsyncGenerator[State, None]:
@@ -51,9 +51,9 @@ class Source(Protocol):
         ...
 
 
-def state_of(found: Iterable[Found]) -> State:
+def state_of(found: Iterable[DiscoveredServer]) -> State:
     """Sorted by id, each id once: the first that has it."""
-    by_id: dict[str, Found] = {}
+    by_id: dict[str, DiscoveredServer] = {}
     for one in found:
         by_id.setdefault(one.id, one)
     return tuple(by_id[name] for name in sorted(by_id))

@@ -18,7 +18,7 @@ from probe.core.errors import TargetError
 from probe.core.request import Outcome
 from probe.core.snapshot import GpuSnapshot
 from probe.core.text import one_line
-from probe.gpu.nvml_session import Seen, Session
+from probe.gpu.nvml_session import KnownGpus, NvmlSession
 
 _IN_CONTAINER = (
     "a container needs runtimeClassName nvidia, NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES with utility"
@@ -35,8 +35,8 @@ class Nvml:
         self._clock = clock
         self._labels = dict(labels or {})
         self._timeout_s = timeout_s
-        self._seen = Seen()
-        self._session: Session | None = None
+        self._seen = KnownGpus()
+        self._session: NvmlSession | None = None
         self._asked: SimpleQueue[Future[GpuSnapshot] | None] = SimpleQueue()
         self._answer: Future[GpuSnapshot] | None = None
         self._waiting = 0  # for that answer
@@ -99,7 +99,7 @@ class Nvml:
         nv = _pynvml()
         try:
             if self._session is None:
-                self._session = Session(nv, self._clock, self._seen)
+                self._session = NvmlSession(nv, self._clock, self._seen)
             gpus, answered = self._session.read(self._labels)
         except nv.NVMLError as error:
             self._end()

@@ -21,7 +21,7 @@ _WAIT_MS = 1000  # for an XID error; closing takes as long
 
 
 @dataclass(slots=True)
-class Seen:
+class KnownGpus:
     """What outlives a session: who the GPUs are, by index, and their last XID errors, by UUID."""
 
     labels: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -38,10 +38,10 @@ class _Instance:
     profile: str | None
 
 
-class Session:
+class NvmlSession:
     """Begins with NVML's initialisation. Raises NVMLError where the driver is gone."""
 
-    def __init__(self, nv: ModuleType, clock: Clock, seen: Seen) -> None:
+    def __init__(self, nv: ModuleType, clock: Clock, seen: KnownGpus) -> None:
         self._nv, self._clock, self._seen = nv, clock, seen
         self._activity: dict[str, Activity] = {}  # by the UUID of a GPU or of an instance
         self._xids: Xids | None = None

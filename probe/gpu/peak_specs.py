@@ -10,7 +10,7 @@ _TERA = 1e12
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuSpec:
     """Peak figures of one GPU: memory bandwidth, and dense tensor throughput in BF16 (FP16 where it has no BF16) and in
     FP8 (None where it has none). `sure`: they were found to be what its maker publishes for this very card.
     """
@@ -43,52 +43,52 @@ class Gpu:
 # the throughput only FP4's: a quarter and an eighth of it).
 #
 # The first pattern that is found in a name counts, so the special ones come first. Dashes are spaces by then.
-_GPUS: tuple[tuple[str, Gpu], ...] = (
-    (r"GB300", Gpu("GB300", 8000, 2500, 5000)),
-    (r"\bB300", Gpu("B300", 7750, 2250, 4500)),
-    (r"GB200", Gpu("GB200", 8000, 2500, 5000)),
-    (r"\bB200", Gpu("B200", 7700, 2250, 4500)),
-    (r"GH200 144G", Gpu("GH200 144GB", 4900, 989.5, 1979)),
-    (r"GH200", Gpu("GH200 96GB", 4000, 989.5, 1979)),
-    (r"H200 NVL", Gpu("H200 NVL", 4800, 835.5, 1670.5)),
-    (r"H200$|H200 SXM", Gpu("H200 SXM", 4800, 989.5, 1979)),
-    (r"H100 NVL", Gpu("H100 NVL", 3938, 835.5, 1670.5)),
-    (r"H(100|800) PCIe|H100 80GB HBM2e", Gpu("H100 PCIe", 2000, 756.5, 1513)),
-    (r"H(100|800)( 80GB HBM3| SXM5?)?$", Gpu("H100 SXM", 3350, 989.5, 1979)),
-    (r"\bH20 3e", Gpu("H20 141GB", 4800, 148, 296, sure=False)),
-    (r"\bH20\b", Gpu("H20 96GB", 4000, 148, 296, sure=False)),
-    (r"A(100|800) SXM\d? 80GB", Gpu("A100 SXM 80GB", 2039, 312)),
-    (r"A(100|800) (PCIE? )?80GB", Gpu("A100 PCIe 80GB", 1935, 312)),
-    (r"A(100|800) (SXM\d? |PCIE? )?40GB", Gpu("A100 40GB", 1555, 312)),
-    (r"\bA10G\b", Gpu("A10G", 600, 70, sure=False)),
-    (r"\bA10\b", Gpu("A10", 600, 125)),
-    (r"\bA30\b", Gpu("A30", 933, 165)),
-    (r"\bA40\b", Gpu("A40", 696, 149.7)),
-    (r"RTX A6000", Gpu("RTX A6000", 768, 154.8)),
-    (r"RTX PRO 6000.*Server", Gpu("RTX PRO 6000 Server", 1597, 500, 1000, sure=False)),
-    (r"RTX PRO 6000", Gpu("RTX PRO 6000", 1792, 500, 1000, sure=False)),
-    (r"RTX 6000 Ada", Gpu("RTX 6000 Ada", 960, 364.2, 728.5)),
-    (r"RTX 5090\b(?! ?(D|Laptop))", Gpu("RTX 5090", 1792, 209.5, 419)),
-    (r"RTX 4090\b(?! ?(D|Laptop))", Gpu("RTX 4090", 1008, 165.2, 330.3)),
-    (r"RTX 3090\b(?! ?(Ti|Laptop))", Gpu("RTX 3090", 936, 71)),
-    (r"\bL40S\b", Gpu("L40S", 864, 362, 733)),
-    (r"\bL40\b", Gpu("L40", 864, 181, 362)),
-    (r"\bL20\b", Gpu("L20", 864, 119.5, 239, sure=False)),
-    (r"\bL4\b", Gpu("L4", 300, 121, 242.5)),
-    (r"\bT4\b", Gpu("T4", 320, 65)),
-    (r"V100S PCIE", Gpu("V100S", 1134, 130)),
-    (r"V100 PCIE", Gpu("V100 PCIe", 900, 112)),
-    (r"V100 SXM", Gpu("V100 SXM", 900, 125)),
-    (r"MI355X", Gpu("MI355X", 8000, 2516.6, 5033.2)),
-    (r"MI350X", Gpu("MI350X", 8000, 2306.9, 4613.7)),
-    (r"MI325X", Gpu("MI325X", 6000, 1307.4, 2614.9)),
-    (r"MI300X", Gpu("MI300X", 5300, 1307.4, 2614.9)),
-    (r"MI210", Gpu("MI210", 1638.4, 181)),
+_GPUS: tuple[tuple[str, GpuSpec], ...] = (
+    (r"GB300", GpuSpec("GB300", 8000, 2500, 5000)),
+    (r"\bB300", GpuSpec("B300", 7750, 2250, 4500)),
+    (r"GB200", GpuSpec("GB200", 8000, 2500, 5000)),
+    (r"\bB200", GpuSpec("B200", 7700, 2250, 4500)),
+    (r"GH200 144G", GpuSpec("GH200 144GB", 4900, 989.5, 1979)),
+    (r"GH200", GpuSpec("GH200 96GB", 4000, 989.5, 1979)),
+    (r"H200 NVL", GpuSpec("H200 NVL", 4800, 835.5, 1670.5)),
+    (r"H200$|H200 SXM", GpuSpec("H200 SXM", 4800, 989.5, 1979)),
+    (r"H100 NVL", GpuSpec("H100 NVL", 3938, 835.5, 1670.5)),
+    (r"H(100|800) PCIe|H100 80GB HBM2e", GpuSpec("H100 PCIe", 2000, 756.5, 1513)),
+    (r"H(100|800)( 80GB HBM3| SXM5?)?$", GpuSpec("H100 SXM", 3350, 989.5, 1979)),
+    (r"\bH20 3e", GpuSpec("H20 141GB", 4800, 148, 296, sure=False)),
+    (r"\bH20\b", GpuSpec("H20 96GB", 4000, 148, 296, sure=False)),
+    (r"A(100|800) SXM\d? 80GB", GpuSpec("A100 SXM 80GB", 2039, 312)),
+    (r"A(100|800) (PCIE? )?80GB", GpuSpec("A100 PCIe 80GB", 1935, 312)),
+    (r"A(100|800) (SXM\d? |PCIE? )?40GB", GpuSpec("A100 40GB", 1555, 312)),
+    (r"\bA10G\b", GpuSpec("A10G", 600, 70, sure=False)),
+    (r"\bA10\b", GpuSpec("A10", 600, 125)),
+    (r"\bA30\b", GpuSpec("A30", 933, 165)),
+    (r"\bA40\b", GpuSpec("A40", 696, 149.7)),
+    (r"RTX A6000", GpuSpec("RTX A6000", 768, 154.8)),
+    (r"RTX PRO 6000.*Server", GpuSpec("RTX PRO 6000 Server", 1597, 500, 1000, sure=False)),
+    (r"RTX PRO 6000", GpuSpec("RTX PRO 6000", 1792, 500, 1000, sure=False)),
+    (r"RTX 6000 Ada", GpuSpec("RTX 6000 Ada", 960, 364.2, 728.5)),
+    (r"RTX 5090\b(?! ?(D|Laptop))", GpuSpec("RTX 5090", 1792, 209.5, 419)),
+    (r"RTX 4090\b(?! ?(D|Laptop))", GpuSpec("RTX 4090", 1008, 165.2, 330.3)),
+    (r"RTX 3090\b(?! ?(Ti|Laptop))", GpuSpec("RTX 3090", 936, 71)),
+    (r"\bL40S\b", GpuSpec("L40S", 864, 362, 733)),
+    (r"\bL40\b", GpuSpec("L40", 864, 181, 362)),
+    (r"\bL20\b", GpuSpec("L20", 864, 119.5, 239, sure=False)),
+    (r"\bL4\b", GpuSpec("L4", 300, 121, 242.5)),
+    (r"\bT4\b", GpuSpec("T4", 320, 65)),
+    (r"V100S PCIE", GpuSpec("V100S", 1134, 130)),
+    (r"V100 PCIE", GpuSpec("V100 PCIe", 900, 112)),
+    (r"V100 SXM", GpuSpec("V100 SXM", 900, 125)),
+    (r"MI355X", GpuSpec("MI355X", 8000, 2516.6, 5033.2)),
+    (r"MI350X", GpuSpec("MI350X", 8000, 2306.9, 4613.7)),
+    (r"MI325X", GpuSpec("MI325X", 6000, 1307.4, 2614.9)),
+    (r"MI300X", GpuSpec("MI300X", 5300, 1307.4, 2614.9)),
+    (r"MI210", GpuSpec("MI210", 1638.4, 181)),
 )
 NAMES = tuple(found.name for _, found in _GPUS)
 
 
-def gpu(name: str) -> Gpu | None:
+def gpu(name: str) -> GpuSpec | None:
     """The GPU of that name (NVML's, dcgm-exporter's `modelName`, a node's label, or the table's own), or None.
 
     A slice of a GPU (MIG) and a virtual one (GRID, or a profile such as -24Q) have a share that the name does not tell.

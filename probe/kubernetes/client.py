@@ -39,7 +39,7 @@ _KEEP_ALIVE = [
 ]
 
 
-class ClusterError(Exception):
+class KubernetesError(Exception):
     """The API cannot be asked, or has refused; `status`: its HTTP status, where it answered."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -47,14 +47,14 @@ class ClusterError(Exception):
         self.status = status
 
 
-class Status(msgspec.Struct):
+class KubernetesStatus(msgspec.Struct):
     """What the API says of a failure."""
 
     message: str = ""
     code: int = 0
 
 
-class Cluster:
+class KubernetesClient:
     """Questions to the API. All methods raise ClusterError."""
 
     def __init__(self, client: "AsyncClient", namespace: str) -> None:
@@ -78,7 +78,7 @@ class Cluster:
                     method, path, content=body, params=params, headers={"content-type": "application/json"}
                 )
         except TimeoutError:
-            raise ClusterError(f"the API server has not answered within {timeout_s:g} s") from None
+            raise KubernetesError(f"the API server has not answered within {timeout_s:g} s") from None
         except Exception as error:
             raise _failure(error) from error
         if not answer.is_success:
@@ -108,11 +108,11 @@ class Cluster:
 
 
 @asynccontextmanager
-async def open_cluster(account: Path = ACCOUNT) -> AsyncIterator[Cluster]:
+async def open_cluster(account: Path = ACCOUNT) -> AsyncIterator[KubernetesClient]:
     """The cluster; closed with its context. Raises ClusterError. `account`: where a pod has its service account."""
     client, namespace = await asyncio.to_thread(_open, account)  # imports, and reads files
     try:
-        yield Cluster(client, namespace)
+        yield KubernetesClient(client, namespace)
     finally:
         await client.aclose()
 
@@ -122,14 +122,14 @@ def _open(account: Path) -> tuple["AsyncClient", str]:
         import httpx2  # noqa: PLC0415 - of an extra, and slow to import
         from lightkube.config.client_adapter import ConnectionParams  # noqa: PLC0415
     except ImportError:
-        raise ClusterError("the package lightkube is not installed; pip install 'kneewatch[k8s]'") from None
+        raise KubernetesError("the package lightkube is not installed; pip install 'kneewatch[k8s]'") from None
     config = _config(account)
     try:
         params = ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT_S), trust_env=False).httpx_params(config)
         transport = httpx2.AsyncHTTPTransport(verify=params["verify"], socket_options=_KEEP_ALIVE)
         return httpx2.AsyncClient(**params | {"transport": transport}), config.namespace.strip()
     except Exception as error:
-        raise ClusterError(f"the cluster's certificates cannot be used: {one_line(str(error))}") from error
+        raise KubernetesError(f"the cluster's certificates cannot be used: {one_line(str(error))}") from error
 
 
 def _config(account: Path) -> "SingleConfig":
@@ -141,16 +141,18 @@ def _config(account: Path) -> "SingleConfig":
         config = (KubeConfig.from_service_account(account) if inside else KubeConfig.from_file(file)).get()
     except Exception as error:
         if inside:
-            raise ClusterError(f"the service account in {account} cannot be used: {one_line(repr(error))}") from error
+            raise KubernetesError(
+                f"the service account in {account} cannot be used: {one_line(repr(error))}"
+            ) from error
         if Path(file).expanduser().is_file():
             # What a parser quotes of the file may be a secret.
             why = "it is no YAML" if isinstance(error, yaml.YAMLError) else one_line(repr(error))
-            raise ClusterError(f"the kubeconfig {file} cannot be used: {why}") from error
-        raise ClusterError(
+            raise KubernetesError(f"the kubeconfig {file} cannot be used: {why}") from error
+        raise KubernetesError(
             f"no service account is mounted (automountServiceAccountToken), and the kubeconfig {file} is not there"
         ) from None
     if config is None or config.user is None:
-        raise ClusterError(f"the kubeconfig {file} names no context with a user; set current-context")
+        raise KubernetesError(f"the kubeconfig {file} names no context with a user; set current-context")
     return config
 
 
@@ -161,7 +163,7 @@ async def _lines(answer: "Response") -> AsyncGenerator[bytes]:
         if b"\n" not in piece:
             rest += piece
             if len(rest) > _MAX_LINE:
-                raise ClusterError(f"the API server sends a line of more than {_MAX_LINE >> 20} MiB")
+                raise KubernetesError(f"the API server sends a line of more than {_MAX_LINE >> 20} MiB")
             continue
         *whole, last = (bytes(rest) + piece).split(b"\n")
         rest = bytearray(last)
@@ -169,16 +171,16 @@ async def _lines(answer: "Response") -> AsyncGenerator[bytes]:
             yield line
 
 
-def _refusal(answer: "Response") -> ClusterError:
+def _refusal(answer: "Response") -> KubernetesError:
     """In the API's words, which name the account, the verb and the resource."""
     try:
-        said = msgspec.json.decode(answer.content, type=Status).message
+        said = msgspec.json.decode(answer.content, type=KubernetesStatus).message
     except msgspec.DecodeError:
         said = one_line(answer.content)
-    return ClusterError(f"{said or answer.reason_phrase} (HTTP {answer.status_code})", answer.status_code)
+    return KubernetesError(f"{said or answer.reason_phrase} (HTTP {answer.status_code})", answer.status_code)
 
 
-def _failure(error: Exception) -> ClusterError:
+def _failure(error: Exception) -> KubernetesError:
     """Whatever the HTTP client or a plugin for credentials raised."""
     words = one_line(str(error)) or type(error).__name__
-    return ClusterError(f"the API server cannot be reached: {words}")
+    return KubernetesError(f"the API server cannot be reached: {words}")

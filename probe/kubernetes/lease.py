@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from probe.kubernetes.client import CONFLICT, NOT_FOUND, Cluster, ClusterError
+from probe.kubernetes.client import CONFLICT, NOT_FOUND, KubernetesClient, KubernetesError
 
 SERVER = "kneewatch/server"  # the annotation that says what a Lease is for
 _MANAGED = ("app.kubernetes.io/managed-by", "kneewatch")
@@ -14,7 +14,7 @@ _ASK_S = 3.0
 _PAGE = 500
 
 
-class Spec(msgspec.Struct, rename="camel", omit_defaults=True):
+class LeaseSpec(msgspec.Struct, rename="camel", omit_defaults=True):
     """Who has it. Times are for people: nobody's clock is compared with another's."""
 
     holder_identity: str | None = None
@@ -28,7 +28,7 @@ class Lease(msgspec.Struct, rename="camel"):
     """`metadata` goes back as it came, its resourceVersion among it."""
 
     metadata: dict[str, Any]
-    spec: Spec = msgspec.field(default_factory=Spec)
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
     api_version: str = "coordination.k8s.io/v1"
     kind: str = "Lease"
 
@@ -37,14 +37,14 @@ class ConflictError(Exception):
     """Somebody else was faster: it is not, or no longer, what a write was to replace."""
 
 
-class Listed(msgspec.Struct):
+class LeaseList(msgspec.Struct):
     items: list[Lease]
 
 
 class Leases:
     """Those of a namespace. Methods raise as Record's do."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: KubernetesClient, namespace: str) -> None:
         self.where = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._cluster = cluster
 
@@ -52,7 +52,7 @@ class Leases:
         """Kneewatch's, of all probers; of very many some."""
         params = {"labelSelector": "=".join(_MANAGED), "limit": str(_PAGE)}
         found = await self._cluster.ask("GET", self.where, params=params, timeout_s=_ASK_S)
-        return msgspec.json.decode(found, type=Listed).items
+        return msgspec.json.decode(found, type=LeaseList).items
 
     async def delete(self, before: Lease) -> None:
         """Raises ConflictError where it is not `before` any more; where it is gone, ClusterError (404)."""
@@ -64,10 +64,10 @@ class Leases:
             await self._cluster.ask("DELETE", f"{self.where}/{before.metadata['name']}", body=body, timeout_s=_ASK_S)
 
 
-class Record:
+class LeaseClient:
     """One Lease by its name. Methods raise ClusterError, and msgspec.DecodeError for what is no Lease."""
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str, server: str) -> None:
+    def __init__(self, cluster: KubernetesClient, namespace: str, name: str, server: str) -> None:
         """`server`: what it is for, in words."""
         self._cluster = cluster
         self.namespace = namespace
@@ -80,13 +80,13 @@ class Record:
         """As it is now; None where there is none."""
         try:
             found = await self._cluster.ask("GET", f"{self._where}/{self.name}", timeout_s=timeout_s)
-        except ClusterError as error:
+        except KubernetesError as error:
             if error.status == NOT_FOUND:
                 return None
             raise
         return msgspec.json.decode(found, type=Lease)
 
-    async def create(self, spec: Spec) -> Lease:
+    async def create(self, spec: LeaseSpec) -> Lease:
         """Raises ConflictError where there is one."""
         metadata = {
             "name": self.name,
@@ -96,7 +96,7 @@ class Record:
         }
         return await self._write("POST", self._where, Lease(metadata, spec), _ASK_S)
 
-    async def replace(self, before: Lease, spec: Spec, timeout_s: float = _ASK_S) -> Lease:
+    async def replace(self, before: Lease, spec: LeaseSpec, timeout_s: float = _ASK_S) -> Lease:
         """Raises ConflictError where it is not `before` any more; where it is gone, ClusterError (404)."""
         return await self._write("PUT", f"{self._where}/{self.name}", Lease(before.metadata, spec), timeout_s)
 
@@ -114,7 +114,7 @@ class Record:
 def _conflicts() -> Iterator[None]:
     try:
         yield
-    except ClusterError as error:
+    except KubernetesError as error:
         if error.status == CONFLICT:
             raise ConflictError(str(error)) from None
         raise

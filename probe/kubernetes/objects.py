@@ -3,19 +3,19 @@
 import msgspec
 
 
-class Owner(msgspec.Struct):
+class OwnerReference(msgspec.Struct):
     kind: str = ""
     name: str = ""
 
 
-class Meta(msgspec.Struct, rename="camel"):
+class ObjectMeta(msgspec.Struct, rename="camel"):
     name: str = ""
     uid: str = ""
     resource_version: str = ""
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
-    owner_references: list[Owner] | None = None
+    owner_references: list[OwnerReference] | None = None
 
 
-class Object(msgspec.Struct):
-    metadata: Meta
+class KubernetesObject(msgspec.Struct):
+    metadata: ObjectMeta

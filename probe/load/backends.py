@@ -2,15 +2,15 @@
 
 from probe.config.load import LoadConfig
 from probe.core.clock import Clock
-from probe.load.ray_backend import OnRay
-from probe.load.worker_pool import STREAMS_PER_WORKER, Source, Workers, workers_for
+from probe.load.ray_backend import RayBackend
+from probe.load.worker_pool import STREAMS_PER_WORKER, RequestSource, WorkerPool, workers_for
 
 
 def workers_of(
-    load: LoadConfig | None, source: Source, streams: int, clock: Clock, asked: int | None = None
-) -> Workers:
+    load: LoadConfig | None, source: RequestSource, streams: int, clock: Clock, asked: int | None = None
+) -> WorkerPool:
     """Enough for so many streams, or as many as `asked` on the command line."""
     if load is None or load.ray is None:
-        return Workers(source, workers_for(streams, asked), clock)
+        return WorkerPool(source, workers_for(streams, asked), clock)
     count = asked or load.ray.workers or max(-(-streams // STREAMS_PER_WORKER), 1)
-    return Workers(source, count, clock, OnRay(load.ray.address, load.ray.start_timeout))
+    return WorkerPool(source, count, clock, RayBackend(load.ray.address, load.ray.start_timeout))

@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from probe.core.request import RequestRecord
-from probe.load.messages import Alive, Begin, Command, Ended, Report
+from probe.load.messages import Command, Heartbeat, Report, Start, StepFinished
 from probe.load.step_executor import FIGURES
 
 
 @dataclass(frozen=True, slots=True)
-class Offset:
+class ClockOffset:
     """By how much a worker's clock is ahead of ours, wrong by `error_ns` at most."""
 
     ns: int = 0
     error_ns: int = 0
 
 
-SAME_CLOCK = Offset()
+SAME_CLOCK = ClockOffset()
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ClockRound:
     """A question for the time: when we asked, what the worker's clock said, when we had its answer."""
 
     asked_ns: int
@@ -38,22 +38,22 @@ class Round:
         return self.answered_ns - self.asked_ns
 
 
-def offset_of(rounds: Sequence[Round]) -> Offset:
+def offset_of(rounds: Sequence[ClockRound]) -> ClockOffset:
     """By the quickest of one or more rounds, which leaves least in doubt."""
     best = min(rounds, key=lambda one: one.took_ns)
-    return Offset(best.there_ns - best.asked_ns - best.took_ns // 2, (best.took_ns + 1) // 2)
+    return ClockOffset(best.there_ns - best.asked_ns - best.took_ns // 2, (best.took_ns + 1) // 2)
 
 
-def as_theirs(message: Command, offset: Offset) -> Command:
+def as_theirs(message: Command, offset: ClockOffset) -> Command:
     """What we tell a worker, with its times as its clock has them."""
-    if isinstance(message, Begin):
-        return Begin(message.start_ns + offset.ns)
-    if isinstance(message, Alive) and message.sent_ns is not None:
+    if isinstance(message, Start):
+        return Start(message.start_ns + offset.ns)
+    if isinstance(message, Heartbeat) and message.sent_ns is not None:
         return replace(message, sent_ns=message.sent_ns + offset.ns)
     return message
 
 
-def as_ours(message: object, offset: Offset) -> object:
+def as_ours(message: object, offset: ClockOffset) -> object:
     """What a worker tells us, with its times as our clock has them."""
     if offset.ns == 0:
         return message
@@ -61,7 +61,7 @@ def as_ours(message: object, offset: Offset) -> object:
         records = tuple(_record(record, offset.ns) for record in message.records)
         in_flight, at_ns = _figures(message.in_flight, offset.ns), message.at_ns - offset.ns
         return replace(message, records=records, in_flight=in_flight, at_ns=at_ns)
-    if isinstance(message, Ended):
+    if isinstance(message, StepFinished):
         opened, closed = message.window_ns
         return replace(message, window_ns=(opened - offset.ns, closed - offset.ns))
     return message

@@ -12,7 +12,7 @@ from probe.core.errors import LoadError
 from probe.load.messages import connect
 
 
-class Running(Protocol):
+class WorkerProcess(Protocol):
     """What a worker runs in, as far as ending it goes. An asyncio process is one."""
 
     def kill(self) -> None:
@@ -24,27 +24,27 @@ class Running(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class WorkerLink:
     """A worker that was started: what it runs in, and our end of the socket to it.
 
     `mend`: what has to be so, should it not answer. `node`: where it is, if that is no process of this machine; its
     clock is then not ours.
     """
 
-    process: Running
+    process: WorkerProcess
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     mend: str
     node: str | None = None
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """Starts workers. Each method raises LoadError, one line with the mend, where that is not possible."""
 
     async def open(self, count: int) -> None:
         """Makes room for so many workers."""
 
-    async def spawn(self, index: int) -> Link:
+    async def spawn(self, index: int) -> WorkerLink:
         """Starts one of them."""
         ...
 
@@ -52,7 +52,7 @@ class Place(Protocol):
         """Ends what `open` began, at once. Every worker has been given up, or told to end, before."""
 
 
-class ThisMachine:
+class LocalBackend:
     """A process a worker. Implements Place."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class ThisMachine:
     async def open(self, count: int) -> None:
         """Nothing has to be made ready."""
 
-    async def spawn(self, index: int) -> Link:  # noqa: ARG002 - they are all alike
+    async def spawn(self, index: int) -> WorkerLink:  # noqa: ARG002 - they are all alike
         """See Place."""
         ours, theirs = socket.socketpair()
         process: asyncio.subprocess.Process | None = None
@@ -78,7 +78,7 @@ class ThisMachine:
             if isinstance(error, OSError):
                 raise LoadError(f"a load worker did not start: {error}") from None
             raise
-        return Link(process, reader, writer, mend=f"`{sys.executable} -m probe.load.worker` has to work")
+        return WorkerLink(process, reader, writer, mend=f"`{sys.executable} -m probe.load.worker` has to work")
 
     async def close(self) -> None:
         """See Place. Waits for those that were ended while they started."""

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from probe.client.loop_lateness import Turns
+from probe.client.loop_lateness import LoopLateness
 from probe.core.clock import Clock
 
 _INTERVAL_S = 0.01
@@ -23,7 +23,7 @@ async def lags(clock: Clock, interval_s: float = _INTERVAL_S) -> AsyncIterator[f
 
 
 @asynccontextmanager
-async def watch_lag(clock: Clock, turns: Turns | None = None) -> AsyncIterator[list[float]]:
+async def watch_lag(clock: Clock, turns: LoopLateness | None = None) -> AsyncIterator[list[float]]:
     """Gathers lag samples in seconds, about a hundred a second, into the list it gives.
 
     By how much the loop's own work makes stamps late, `turns` knows for each of them; so where it was at work when
@@ -39,7 +39,7 @@ async def watch_lag(clock: Clock, turns: Turns | None = None) -> AsyncIterator[l
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _sample(clock: Clock, samples: list[float], turns: Turns | None) -> None:
+async def _sample(clock: Clock, samples: list[float], turns: LoopLateness | None) -> None:
     async for lag in lags(clock):
         at_work = turns.marked_ns if turns is not None else 0
         samples.append(min(lag, (clock.monotonic_ns() - at_work) * 1e-9))

@@ -15,7 +15,7 @@ from probe.client.endpoint import Endpoint
 from probe.core.request import RequestRecord
 from probe.core.step import StepPlan
 from probe.core.workload import Workload
-from probe.load.step_executor import Shard
+from probe.load.step_executor import WorkerShare
 
 # The controller is heard of so often; a worker that has not heard of it for the longer time stops all load. Two
 # seconds after the controller was lost nothing is sent any more, whatever happened to it.
@@ -51,19 +51,19 @@ class RunStep:
     """Make a share of this step ready, say so (Standing), and wait for Begin."""
 
     plan: StepPlan
-    shard: Shard
+    shard: WorkerShare
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class Start:
     """Every worker is ready: the step begins at `start_ns` of the worker's clock, which is that of its machine."""
 
     start_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class Heartbeat:
     """The controller is there; `key` is the API key as it is now.
 
     `sent_ns`: when it said so, by the worker's clock; None while the controller does not know that clock.
@@ -79,7 +79,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class WhatTime:
+class ClockRequest:
     """What does your clock say? `asked_ns` is what ours says."""
 
     asked_ns: int
@@ -89,7 +89,7 @@ class WhatTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Ready:
     """The worker is ready: for steps, or to begin the one it was given."""
 
 
@@ -108,7 +108,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class StepFinished:
     """The worker's share of a step has ended; every record has been reported."""
 
     window_ns: tuple[int, int]
@@ -125,14 +125,14 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
+class ClockReply:
     """The worker's clock says `at_ns`, as it was asked for at `asked_ns` of the controller's."""
 
     asked_ns: int
     at_ns: int
 
 
-Command = Setup | RunStep | Begin | Alive | Stop | WhatTime
+Command = Setup | RunStep | Start | Heartbeat | Stop | ClockRequest
 
 
 class _Reader(asyncio.StreamReader):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from probe.core.errors import LoadError
-from probe.load.local_backend import Link, start_module
+from probe.load.local_backend import WorkerLink, start_module
 from probe.load.messages import Failed, connect, receive, send
 
 _REACH_S = 5.0
@@ -28,7 +28,7 @@ _VARIABLES = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlacementRequest:
     """The controller asks its driver for workers on the cluster at this address, placed within so many seconds."""
 
     address: str
@@ -36,13 +36,13 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class WorkersPlaced:
     """They are there, on these nodes, one each."""
 
     nodes: tuple[str, ...]
 
 
-class OnRay:
+class RayBackend:
     """Workers on a cluster, of one run. Implements place.Place."""
 
     def __init__(self, address: str, within_s: float) -> None:
@@ -72,7 +72,7 @@ class OnRay:
         finally:
             for there in theirs:
                 there.close()
-        send(self._control, Wanted(self._address, self._within_s))
+        send(self._control, PlacementRequest(self._address, self._within_s))
         self._nodes = await self._placed(reader)
 
     async def _reach(self) -> None:
@@ -102,16 +102,16 @@ class OnRay:
             raise LoadError(
                 f"load.ray: Ray ended its driver while it joined {self._address}; look at the cluster with `ray status`"
             ) from None
-        if isinstance(answer, Placed):
+        if isinstance(answer, WorkersPlaced):
             return answer.nodes
         raise LoadError(f"load.ray: {answer.why}" if isinstance(answer, Failed) else "load.ray: no answer")
 
-    async def spawn(self, index: int) -> Link:
+    async def spawn(self, index: int) -> WorkerLink:
         """See Place."""
         reader, writer = await connect(self._ends.pop(index))
         node = self._nodes[index]
         mend = f"`python -m probe.load.worker` has to work on the Ray node {node}"
-        return Link(_Ended(writer), reader, writer, mend, node)
+        return WorkerLink(_DriverEnded(writer), reader, writer, mend, node)
 
     async def close(self) -> None:
         """See Place. The driver ends by itself when it hears no more of us."""
@@ -131,7 +131,7 @@ class OnRay:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _DriverEnded:
     """A worker that is elsewhere: the driver ends it when our socket to it closes. Implements place.Running."""
 
     writer: asyncio.StreamWriter

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from probe import __version__
 from probe.core.text import one_line
 from probe.load.messages import Failed, receive, send
-from probe.load.ray_backend import Placed, Wanted
-from probe.load.ray_relay import CHUNK, Relay, Started
+from probe.load.ray_backend import PlacementRequest, WorkersPlaced
+from probe.load.ray_relay import CHUNK, WorkerRelay, WorkerStarted
 
 # Leaving a cluster is a matter of tenths of a second.
 _LEAVE_S = 1.5
@@ -30,7 +30,7 @@ _LONGEST_REASON = 300
 class Actor(Protocol):
     """A Relay on a node, from here. Any call raises what it likes where it has died."""
 
-    def start(self) -> Awaitable[Started]: ...
+    def start(self) -> Awaitable[WorkerStarted]: ...
 
     def tell(self, data: bytes) -> Awaitable[None]: ...
 
@@ -39,7 +39,7 @@ class Actor(Protocol):
     def kill(self) -> None: ...
 
 
-class Cluster(Protocol):
+class RayApi(Protocol):
     """What is asked of Ray. Raises what it likes."""
 
     def join(self, address: str) -> None:
@@ -53,11 +53,11 @@ class Cluster(Protocol):
         """Blocks."""
 
 
-class PlacingError(Exception):
+class PlacementError(Exception):
     """The workers cannot be placed; why, and the mend, on one line."""
 
 
-class RayCluster:
+class RealRay:
     """The real one."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class RayCluster:
         """See Cluster."""
         # By turns on the nodes, as far as they have room. One that has died stays so: its step is lost.
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
-        return _RayActor(self._ray, self._ray.remote(Relay).options(**options).remote())
+        return _RayActor(self._ray, self._ray.remote(WorkerRelay).options(**options).remote())
 
     def leave(self) -> None:
         """See Cluster."""
@@ -84,8 +84,8 @@ class _RayActor:
     def __init__(self, ray: Any, handle: Any) -> None:  # noqa: ANN401 - Ray is imported at run time
         self._ray, self._handle = ray, handle
 
-    def start(self) -> Awaitable[Started]:
-        started: Awaitable[Started] = self._handle.start.remote()
+    def start(self) -> Awaitable[WorkerStarted]:
+        started: Awaitable[WorkerStarted] = self._handle.start.remote()
         return started
 
     def tell(self, data: bytes) -> Awaitable[None]:
@@ -100,7 +100,7 @@ class _RayActor:
         self._ray.kill(self._handle)
 
 
-async def place(cluster: Cluster, asked: Wanted, actors: list[Actor], count: int) -> Placed:
+async def place(cluster: RayApi, asked: PlacementRequest, actors: list[Actor], count: int) -> WorkersPlaced:
     """Fills `actors` with so many that have started. Raises PlacingError."""
     try:
         await asyncio.to_thread(cluster.join, asked.address)
@@ -108,7 +108,7 @@ async def place(cluster: Cluster, asked: Wanted, actors: list[Actor], count: int
         mend = "its head's log ray_client_server.err says more"
         if not asked.address.startswith("ray://"):
             mend = "on a machine that is no node of it, give ray://HEAD:10001 as the address"
-        raise PlacingError(f"the Ray cluster at {asked.address} cannot be joined, {_words(error)}; {mend}") from None
+        raise PlacementError(f"the Ray cluster at {asked.address} cannot be joined, {_words(error)}; {mend}") from None
     actors += [cluster.actor() for _ in range(count)]
     starting = [asyncio.ensure_future(_awaited(actor.start)) for actor in actors]
     done, missing = await asyncio.wait(starting, timeout=asked.within_s, return_when=asyncio.FIRST_EXCEPTION)
@@ -116,23 +116,23 @@ async def place(cluster: Cluster, asked: Wanted, actors: list[Actor], count: int
         task.cancel()
     failed = next((why for task in done if (why := task.exception()) is not None), None)
     if failed is not None:
-        raise PlacingError(
+        raise PlacementError(
             f"a load worker did not start on the Ray cluster at {asked.address}, {_words(failed)};"
             f" kneewatch[ray] {__version__} has to be installed on its nodes"
         )
     if missing:
-        raise PlacingError(
+        raise PlacementError(
             f"the Ray cluster at {asked.address} had a free CPU for {len(done)} of {count} load workers within"
             f" {asked.within_s:g} s; give it more, or ask for fewer with load.ray.workers"
         )
     started = [task.result() for task in starting]
     for one in started:
         if one.version != __version__:
-            raise PlacingError(
+            raise PlacementError(
                 f"the Ray node {one.node} has Kneewatch {one.version} and this is {__version__}; install"
                 " the same on both"
             )
-    return Placed(tuple(one.node for one in started))
+    return WorkersPlaced(tuple(one.node for one in started))
 
 
 async def carry(end: socket.socket, actor: Actor) -> None:
@@ -163,7 +163,7 @@ async def _back(actor: Actor, writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-async def _awaited(call: Callable[[], Awaitable[Started]]) -> Started:
+async def _awaited(call: Callable[[], Awaitable[WorkerStarted]]) -> WorkerStarted:
     return await call()
 
 
@@ -173,11 +173,11 @@ def _words(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": "), _LONGEST_REASON)
 
 
-async def drive(cluster: Cluster, control: socket.socket, ends: Sequence[socket.socket]) -> None:
+async def drive(cluster: RayApi, control: socket.socket, ends: Sequence[socket.socket]) -> None:
     """Until the controller has gone, or no worker is left."""
     reader, writer = await asyncio.open_connection(sock=control)
     asked = await receive(reader)
-    if not isinstance(asked, Wanted):
+    if not isinstance(asked, PlacementRequest):
         return
     gone = asyncio.create_task(reader.read())
     actors: list[Actor] = []
@@ -198,12 +198,16 @@ async def drive(cluster: Cluster, control: socket.socket, ends: Sequence[socket.
 
 
 async def _place_and_carry(
-    cluster: Cluster, asked: Wanted, writer: asyncio.StreamWriter, actors: list[Actor], ends: Sequence[socket.socket]
+    cluster: RayApi,
+    asked: PlacementRequest,
+    writer: asyncio.StreamWriter,
+    actors: list[Actor],
+    ends: Sequence[socket.socket],
 ) -> None:
     placed = None
     try:
         placed = await place(cluster, asked, actors, len(ends))
-    except PlacingError as error:
+    except PlacementError as error:
         send(writer, Failed(str(error)))
         await writer.drain()
         return
@@ -219,7 +223,7 @@ async def _main(numbers: Sequence[int]) -> None:
     control, *ends = (socket.socket(fileno=number) for number in numbers)
     try:
         with suppress(EOFError):
-            await drive(RayCluster(), control, ends)
+            await drive(RealRay(), control, ends)
     finally:
         os._exit(0)  # a thread of Ray's may hang, and would be waited for
 

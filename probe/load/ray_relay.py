@@ -25,17 +25,17 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class WorkerStarted:
     """Where the worker runs, and of which version."""
 
     node: str
     version: str
 
 
-class Relay:
+class WorkerRelay:
     """The actor. Ray makes it one (ray_driver.py)."""
 
-    async def start(self) -> Started:
+    async def start(self) -> WorkerStarted:
         """Starts the worker."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -50,7 +50,7 @@ class Relay:
             )
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         node = importlib.import_module("ray").util.get_node_ip_address()
-        return Started(str(node), __version__)
+        return WorkerStarted(str(node), __version__)
 
     async def tell(self, data: bytes) -> None:
         """Bytes for the worker."""

@@ -19,7 +19,7 @@ from itertools import islice
 from math import ceil
 from typing import Any, Protocol
 
-from probe.client.loop_lateness import Turns
+from probe.client.loop_lateness import LoopLateness
 from probe.core.arrivals import due_ns
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord, RequestSpec
@@ -48,7 +48,7 @@ _MAX_UNREAD = 1024
 FIGURES = 4
 
 
-class Answered(Protocol):
+class UnreadResponse(Protocol):
     """An answer as it came, to be read when there is time."""
 
     @property
@@ -59,13 +59,13 @@ class Answered(Protocol):
         ...
 
 
-class Ready(Protocol):
+class SendableRequest(Protocol):
     """A request that only has to be sent."""
 
     @property
     def spec(self) -> RequestSpec: ...
 
-    def send(self, scheduled_ns: int) -> Awaitable[Answered]:
+    def send(self, scheduled_ns: int) -> Awaitable[UnreadResponse]:
         """Sends it, due at `scheduled_ns`, and waits for its end."""
         ...
 
@@ -80,7 +80,7 @@ class Ready(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class WorkerShare:
     """Which part of a step is done here: the `index`-th of `count`."""
 
     index: int = 0
@@ -91,21 +91,21 @@ class Shard:
         return whole // self.count + (self.index < whole % self.count)
 
 
-WHOLE = Shard()
+WHOLE = WorkerShare()
 
 
-class Step:
+class StepExecution:
     """The state of one step: what is still to send, what is in flight, what has to be read."""
 
     def __init__(
         self,
         plan: StepPlan,
-        requests: Iterator[Ready],
+        requests: Iterator[SendableRequest],
         clock: Clock,
         *,
         on_record: Callable[[RequestRecord], None] = lambda _: None,
-        turns: Turns | None = None,
-        shard: Shard = WHOLE,
+        turns: LoopLateness | None = None,
+        shard: WorkerShare = WHOLE,
         seed: int = 0,
     ) -> None:
         """`on_record` is told of each request as it has been read, aborted ones included. `turns`: those of the
@@ -128,7 +128,7 @@ class Step:
         self._reading: Iterator[RequestRecord | None] | None = None
         self._work_to_do = asyncio.Event()
         self._records: list[RequestRecord] = []
-        self._stock: deque[Ready] = deque()
+        self._stock: deque[SendableRequest] = deque()
         self._stock_tokens = 0
 
     async def prepare(self) -> None:
@@ -346,9 +346,9 @@ class _CapReached(Exception):  # noqa: N818 - it is no error
 class _Sent:
     """A request that has been sent, and its answer when it is there."""
 
-    ready: Ready
+    ready: SendableRequest
     due_ns: int
-    answer: Answered | None = None
+    answer: UnreadResponse | None = None
     was_ok: asyncio.Future[bool] | None = None  # where its sender waits for it to be read
 
     def read(self) -> Iterator[RequestRecord | None]:

@@ -18,7 +18,7 @@ from typing import Any
 import uvloop
 
 from probe.client.client import Client
-from probe.client.exchange import Prepared
+from probe.client.exchange import PreparedRequest
 from probe.core.clock import SystemClock
 from probe.core.request import RequestRecord, Traffic
 from probe.core.text import one_line
@@ -27,21 +27,21 @@ from probe.load.messages import (
     CONTROLLER_LOST_S,
     RECORDS_A_REPORT,
     REPORT_S,
-    Alive,
-    Begin,
-    Ended,
+    ClockReply,
+    ClockRequest,
     Failed,
+    Heartbeat,
+    Ready,
     Report,
     RunStep,
     Setup,
-    Standing,
+    Start,
+    StepFinished,
     Stop,
-    Time,
-    WhatTime,
     receive,
     send,
 )
-from probe.load.step_executor import Step
+from probe.load.step_executor import StepExecution
 
 
 class Worker:
@@ -55,7 +55,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._start: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._records: list[RequestRecord] = []
-        self._step: Step | None = None
+        self._step: StepExecution | None = None
         self._running: asyncio.Task[None] | None = None
         self._alive_ns = 0  # when the controller last was, as far as is known
         self._dated = False  # whether it says when it was
@@ -70,7 +70,7 @@ class Worker:
         async with Client(endpoint, self._clock, setup.timeout_s) as client:
             ready = _ready(client, setup)
             self._alive_ns = self._clock.monotonic_ns()
-            send(self._writer, Standing())
+            send(self._writer, Ready())
             try:
                 while True:
                     silent_s = (self._clock.monotonic_ns() - self._alive_ns) * 1e-9
@@ -92,31 +92,31 @@ class Worker:
     def _heard(self, message: object) -> None:
         """Notes that the controller was there: when it said so, and not when that arrived, where it tells."""
         now_ns = self._clock.monotonic_ns()
-        if isinstance(message, Alive) and message.sent_ns is not None:
+        if isinstance(message, Heartbeat) and message.sent_ns is not None:
             self._alive_ns, self._dated = max(self._alive_ns, min(message.sent_ns, now_ns)), True
         elif not self._dated:
             self._alive_ns = now_ns
 
-    def _obey(self, message: object, client: Client, ready: Iterator[Prepared]) -> None:
-        if isinstance(message, Alive):
+    def _obey(self, message: object, client: Client, ready: Iterator[PreparedRequest]) -> None:
+        if isinstance(message, Heartbeat):
             self._key = message.key
         elif isinstance(message, Stop):
             self._stop.set()
-        elif isinstance(message, WhatTime):
-            send(self._writer, Time(message.asked_ns, self._clock.monotonic_ns()))
-        elif isinstance(message, Begin) and not self._start.done():  # it is done where the step was stopped before
+        elif isinstance(message, ClockRequest):
+            send(self._writer, ClockReply(message.asked_ns, self._clock.monotonic_ns()))
+        elif isinstance(message, Start) and not self._start.done():  # it is done where the step was stopped before
             self._start.set_result(message.start_ns)
         elif isinstance(message, RunStep):
             self._stop, self._start = asyncio.Event(), asyncio.get_running_loop().create_future()
             self._running = asyncio.create_task(self._run(client, ready, message))
 
-    async def _run(self, client: Client, ready: Iterator[Prepared], asked: RunStep) -> None:
+    async def _run(self, client: Client, ready: Iterator[PreparedRequest], asked: RunStep) -> None:
         reporting = asyncio.create_task(self._report())
         gc.collect()
         gc.freeze()
         gc.disable()  # a collection in the middle of a step would be lateness of our own making
         try:
-            self._step = Step(
+            self._step = StepExecution(
                 asked.plan,
                 ready,
                 self._clock,
@@ -129,7 +129,7 @@ class Worker:
             run = await self._step.run(self._stop, start_ns)
             reporting.cancel()
             await self._send_reports()
-            send(self._writer, Ended(run.window_ns, run.loop_lag_s, run.cut_short, run.capped))
+            send(self._writer, StepFinished(run.window_ns, run.loop_lag_s, run.cut_short, run.capped))
         except Exception as error:  # noqa: BLE001 - whatever it is, the controller has to know
             send(self._writer, Failed(one_line(f"{type(error).__name__}: {error}")))
         finally:
@@ -138,12 +138,12 @@ class Worker:
             gc.unfreeze()
             reporting.cancel()
 
-    async def _stand_ready(self, client: Client, step: Step, asked: RunStep) -> int:
+    async def _stand_ready(self, client: Client, step: StepExecution, asked: RunStep) -> int:
         """Does what can be done before the first request is due; when the step begins."""
         await step.prepare()
         if asked.plan.arrivals is None:
             await client.connect_ahead(asked.shard.of(asked.plan.concurrency))
-        send(self._writer, Standing())
+        send(self._writer, Ready())
         return await self._start
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, int]) -> int | None:
@@ -177,7 +177,7 @@ class Worker:
         return taken
 
 
-def _ready(client: Client, setup: Setup) -> Iterator[Prepared]:
+def _ready(client: Client, setup: Setup) -> Iterator[PreparedRequest]:
     for spec in requests(setup.workload, setup.seed, shard=(setup.index, setup.count)):
         yield client.prepare(spec, setup.model, Traffic.CAPACITY)
 

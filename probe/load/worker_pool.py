@@ -22,27 +22,27 @@ from probe.core.errors import LoadError
 from probe.core.request import RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan, StepRun
 from probe.core.workload import Workload
-from probe.load.clock_sync import SAME_CLOCK, Offset, Round, as_ours, as_theirs, offset_of
-from probe.load.local_backend import Link, Place, Running, ThisMachine
+from probe.load.clock_sync import SAME_CLOCK, ClockOffset, ClockRound, as_ours, as_theirs, offset_of
+from probe.load.local_backend import Backend, LocalBackend, WorkerLink, WorkerProcess
 from probe.load.messages import (
     HEARTBEAT_S,
     WORKER_LOST_S,
-    Alive,
-    Begin,
+    ClockReply,
+    ClockRequest,
     Command,
-    Ended,
     Failed,
+    Heartbeat,
+    Ready,
     Report,
     RunStep,
     Setup,
-    Standing,
+    Start,
+    StepFinished,
     Stop,
-    Time,
-    WhatTime,
     receive,
     send,
 )
-from probe.load.step_executor import FIGURES, Shard
+from probe.load.step_executor import FIGURES, WorkerShare
 
 _log = structlog.get_logger()
 
@@ -71,7 +71,7 @@ def workers_for(streams: int, asked: int | None = None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RequestSource:
     """What the load is made of: where it goes, what is asked, and how long to wait for an answer."""
 
     endpoint: Endpoint
@@ -85,8 +85,8 @@ class Source:
 class _Worker:
     """One worker as the controller sees it."""
 
-    link: Link
-    clock: Offset | None  # by how much it is ahead of ours; None: not known yet
+    link: WorkerLink
+    clock: ClockOffset | None  # by how much it is ahead of ours; None: not known yet
     records: list[RequestRecord] = field(default_factory=list)
     in_flight: "array[int]" = field(default_factory=lambda: array("q"))
     sending: int = 0
@@ -94,7 +94,7 @@ class _Worker:
     standing: bool = False
 
     @property
-    def process(self) -> Running:
+    def process(self) -> WorkerProcess:
         return self.link.process
 
     def tell(self, message: Command) -> None:
@@ -108,12 +108,12 @@ class _Worker:
 
     async def compare_clocks(self, ours: Clock) -> None:
         """Asks it for the time, where its clock is another than ours. Raises as `hear` does."""
-        rounds: list[Round] = []
+        rounds: list[ClockRound] = []
         while self.link.node is not None and len(rounds) < _ROUNDS:
-            self.tell(WhatTime(ours.monotonic_ns()))
+            self.tell(ClockRequest(ours.monotonic_ns()))
             answer = await self.hear()
-            if isinstance(answer, Time):
-                rounds.append(Round(answer.asked_ns, answer.at_ns, ours.monotonic_ns()))
+            if isinstance(answer, ClockReply):
+                rounds.append(ClockRound(answer.asked_ns, answer.at_ns, ours.monotonic_ns()))
         if rounds:
             self.clock = offset_of(rounds)
 
@@ -128,7 +128,7 @@ class _Worker:
 
     def alive(self, key: str | None, ours: Clock) -> None:
         """Tells it that the controller is there, and since when, as far as its clock is known."""
-        self.tell(Alive(key, ours.monotonic_ns() if self.clock is not None else None))
+        self.tell(Heartbeat(key, ours.monotonic_ns() if self.clock is not None else None))
 
     def note(self, report: Report) -> None:
         """Keeps what it says."""
@@ -137,15 +137,15 @@ class _Worker:
             self.in_flight, self.sending, self.told_ns = report.in_flight, report.sending, report.at_ns
 
 
-class Workers:
+class WorkerPool:
     """The workers of one run. Implements source.Load; use it as a context, which ends them."""
 
-    def __init__(self, source: Source, count: int, clock: Clock, place: Place | None = None) -> None:
+    def __init__(self, source: RequestSource, count: int, clock: Clock, place: Backend | None = None) -> None:
         """`place`: where they run, once; on this machine unless said."""
         self._source = source
         self._count = count
         self._clock = clock
-        self._place = place or ThisMachine()
+        self._place = place or LocalBackend()
         self._workers: list[_Worker] = []
         self._key = _key(source.endpoint, None)
         self._heart: asyncio.Task[None] | None = None
@@ -221,7 +221,7 @@ class Workers:
         for index, worker in enumerate(self._busy):
             worker.records, worker.in_flight = [], array("q")
             worker.sending, worker.standing, worker.told_ns = 0, False, self._clock.monotonic_ns()
-            worker.tell(RunStep(plan, Shard(index, len(self._busy)), seed))
+            worker.tell(RunStep(plan, WorkerShare(index, len(self._busy)), seed))
         following = [asyncio.create_task(self._follow(worker, on_record)) for worker in self._busy]
         stopping = asyncio.create_task(self._stop_when(stop, following))
         try:
@@ -251,7 +251,7 @@ class Workers:
     def _merged(
         self,
         plan: StepPlan,
-        ended: list[Ended | None],
+        ended: list[StepFinished | None],
         on_record: Callable[[RequestRecord], None],
         stop: asyncio.Event,
     ) -> StepRun:
@@ -279,14 +279,14 @@ class Workers:
             problem=WORKER_LOST if lost else None,
         )
 
-    async def _follow(self, worker: _Worker, on_record: Callable[[RequestRecord], None]) -> Ended | None:
+    async def _follow(self, worker: _Worker, on_record: Callable[[RequestRecord], None]) -> StepFinished | None:
         """Until the worker has ended its share; None where it died, failed or fell silent."""
         try:
             return await self._heard_out(worker, on_record)
         finally:
             worker.told_ns = None
 
-    async def _heard_out(self, worker: _Worker, on_record: Callable[[RequestRecord], None]) -> Ended | None:
+    async def _heard_out(self, worker: _Worker, on_record: Callable[[RequestRecord], None]) -> StepFinished | None:
         while True:
             try:
                 message = await worker.hear()
@@ -299,22 +299,22 @@ class Workers:
                     on_record(record)
                 # Reading what is there already gives nobody else a turn, and the others have to hear of us in time.
                 await asyncio.sleep(0)
-            elif isinstance(message, Standing):
+            elif isinstance(message, Ready):
                 worker.standing = True
                 if all(one.standing for one in self._busy):
                     # What is far away hears of it later: a round trip is twice what its clock's offset may be wrong by.
                     lead_ns = int(_LEAD_S * 1e9) + 4 * max(one.clock.error_ns if one.clock else 0 for one in self._busy)
-                    begin = Begin(self._clock.monotonic_ns() + lead_ns)
+                    begin = Start(self._clock.monotonic_ns() + lead_ns)
                     for one in self._busy:
                         one.tell(begin)
-            elif isinstance(message, Ended):
+            elif isinstance(message, StepFinished):
                 return message
             elif isinstance(message, Failed):
                 _log.error("a load worker failed", why=message.why)
                 self._give_up(worker)
                 return None
 
-    async def _stop_when(self, stop: asyncio.Event, following: list[asyncio.Task[Ended | None]]) -> None:
+    async def _stop_when(self, stop: asyncio.Event, following: list[asyncio.Task[StepFinished | None]]) -> None:
         """Stops every worker when somebody says so, or when one of them was lost or had to end early.
 
         One that does not obey is killed. One that still reads what it had been answered does no harm, and is let.
@@ -364,7 +364,7 @@ class Workers:
                 async with asyncio.timeout(_START_S):
                     answer = await receive(link.reader)
                     await worker.compare_clocks(self._clock)
-                    started = isinstance(answer, Standing)
+                    started = isinstance(answer, Ready)
         finally:  # also where we are cancelled
             if not started:
                 self._give_up(worker)
@@ -399,7 +399,7 @@ class Workers:
         await self._place.close()
 
 
-def _ends_all(end: Ended | None) -> bool:
+def _ends_all(end: StepFinished | None) -> bool:
     """Whether a step is over with this worker's share: it was lost, or has stopped before its end (capped)."""
     return end is None or end.cut_short
 

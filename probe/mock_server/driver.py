@@ -15,8 +15,8 @@ from random import Random
 
 from probe.mock_server.metrics import Metrics, RequestTimes
 from probe.simulator.cost import Profile
-from probe.simulator.engine import Engine, StepOutcome, StepPlan
-from probe.simulator.front_end import Front
+from probe.simulator.engine import ScheduledStep, SimulatedEngine, StepOutcome
+from probe.simulator.front_end import FrontEndThread
 
 # How late the schedule may be and still catch up. After a longer hold-up (a suspended process, a
 # lifted stall) it starts afresh, rather than pour out tokens faster than any server would.
@@ -69,12 +69,12 @@ class Driver:
     """Runs one engine in real time. Used from one event loop; not thread-safe."""
 
     def __init__(self, profile: Profile, metrics: Metrics, *, seed: int = 0, faults: Faults = HEALTHY) -> None:
-        self.engine = Engine(profile)
+        self.engine = SimulatedEngine(profile)
         self.worst_lag_s = 0.0  # how far behind its schedule it has been: was the stand-in the bottleneck?
         self._profile = profile
         self._metrics = metrics
         self._random = Random(seed)
-        self._front = Front(profile.front_end)
+        self._front = FrontEndThread(profile.front_end)
         self._entering: dict[Generation, asyncio.TimerHandle] = {}
         self._open: dict[int, Generation] = {}  # until their last token has left
         self._loop_task: asyncio.Task[None] | None = None
@@ -160,11 +160,11 @@ class Driver:
             self.worst_lag_s = max(self.worst_lag_s, now_s - due_s)
             self._hand_out(self.engine.complete_step(), len(plan.preempted), now_s)
 
-    def _step_seconds(self, plan: StepPlan, now_s: float) -> float:
+    def _step_seconds(self, plan: ScheduledStep, now_s: float) -> float:
         seconds = self._profile.cost.step_seconds(plan.batch)
         return self._profile.unrest.seconds(seconds, now_s, self._random) + self._faults.extra_step_s
 
-    def _note_start(self, plan: StepPlan, now_s: float) -> None:
+    def _note_start(self, plan: ScheduledStep, now_s: float) -> None:
         for number in plan.admitted:
             generation = self._open[number]
             generation.scheduled_s = now_s

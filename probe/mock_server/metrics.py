@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 from probe.simulator.buckets import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
 from probe.simulator.cost import Profile
-from probe.simulator.engine import Engine
+from probe.simulator.engine import SimulatedEngine
 
 ENGINE = "0"  # vLLM numbers its data-parallel engines; the stand-in is one
 _M = TypeVar("_M", Gauge, Counter)
@@ -149,7 +149,7 @@ class Metrics:
         self._prompt_length.observe(times.prompt_tokens)
         self._output_length.observe(times.output_tokens)
 
-    def page(self, engine: Engine) -> bytes:
+    def page(self, engine: SimulatedEngine) -> bytes:
         """The page in Prometheus' text format, with the gauges as the engine is now."""
         self._running.set(engine.running)
         self._waiting.set(engine.waiting)

@@ -7,11 +7,11 @@ has on a GPU of such a memory and speed, and are chosen for what limits them: th
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from probe.simulator.cost import FrontEnd, Profile, StepCost, Unrest
+from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
 
 _NO_FRONT = FrontEnd()
-_CALM = Unrest(noise_ratio=0.03)
-_ROUGH = Unrest(noise_ratio=0.06, hiccup_every_s=5.0, hiccup_s=0.05)
+_CALM = Jitter(noise_ratio=0.03)
+_ROUGH = Jitter(noise_ratio=0.06, hiccup_every_s=5.0, hiccup_s=0.05)
 
 
 def _gpu(
@@ -45,7 +45,7 @@ def _server(
     kv_tokens: int = 400_000,
     batched: int = 2048,
     longest: int = 16_384,
-    unrest: Unrest = _CALM,
+    unrest: Jitter = _CALM,
     front_end: FrontEnd = _NO_FRONT,
     prefix_caching: bool = False,
 ) -> Profile:
@@ -74,7 +74,7 @@ _TINY = Profile(
     num_blocks=512,
     max_num_batched_tokens=512,
     max_model_len=1024,
-    unrest=Unrest(noise_ratio=0.02),
+    unrest=Jitter(noise_ratio=0.02),
 )
 _LLAMA_8B = Profile(
     name="llama-8b",
@@ -85,7 +85,7 @@ _LLAMA_8B = Profile(
     num_blocks=1281,
     max_num_batched_tokens=2048,
     max_model_len=8192,
-    unrest=Unrest(noise_ratio=0.03),
+    unrest=Jitter(noise_ratio=0.03),
 )
 _SMALL_KV = Profile(
     name="small-kv",
@@ -96,7 +96,7 @@ _SMALL_KV = Profile(
     num_blocks=97,
     max_num_batched_tokens=512,
     max_model_len=1024,
-    unrest=Unrest(noise_ratio=0.02),
+    unrest=Jitter(noise_ratio=0.02),
 )
 
 # Models on GPUs: A100 about 1.6 TB/s and 150 Tflop/s reached, H100 2.6 and 400, L4 0.25 and 50, H200 3.8 and 420.
@@ -139,7 +139,7 @@ _ALL = (
             kv_tokens=600_000, batched=8192, longest=131_072),
     _server("rough", "the 8B model on a noisy machine with pauses", _8B_A100, unrest=_ROUGH),
     _server("drifting", "the 8B model on a machine whose speed goes up and down by 6 %", _8B_A100,
-            unrest=Unrest(noise_ratio=0.03, drift_ratio=0.06)),
+            unrest=Jitter(noise_ratio=0.03, drift_ratio=0.06)),
     _server("slow-front", "a small model behind an API server that takes 12 ms for a request", _1B_H100,
             front_end=FrontEnd(per_request_s=0.012)),
     _server("slow-stream", "a small model behind an API server that takes 60 microseconds for a token", _1B_H100,

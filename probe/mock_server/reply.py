@@ -20,7 +20,7 @@ BROKEN = Refusal(500, "Internal server error", "InternalServerError")
 class Reply:
     """An ASGI response that runs one request, and aborts it as soon as the client is gone."""
 
-    def __init__(self, driver: Driver, answer: wire.Answer, *, chat: bool, shared_tokens: int) -> None:
+    def __init__(self, driver: Driver, answer: wire.MockResponse, *, chat: bool, shared_tokens: int) -> None:
         """`shared_tokens`: of the prompt, that others began with too."""
         self._driver = driver
         self._answer = answer

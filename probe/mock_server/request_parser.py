@@ -24,7 +24,7 @@ _TokenIds = list[Annotated[int, Field(ge=0)]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ParsedRequest:
     """A valid request: lengths in tokens, and how its answer is to be sent.
 
     `content`: the prompt to compare others with, BYTES_PER_TOKEN a token; empty for a server without a prefix cache.
@@ -77,7 +77,7 @@ class _Chat(_Common):
 _B = TypeVar("_B", bound=BaseModel)
 
 
-def read_completion(body: bytes, content_type: str, *, model: str, profile: Profile) -> Ask:
+def read_completion(body: bytes, content_type: str, *, model: str, profile: Profile) -> ParsedRequest:
     """What a POST to /v1/completions asks for. Raises Refusal."""
     asked = _parse(_Completion, body, content_type)
     _check_common(asked, model)
@@ -86,7 +86,7 @@ def read_completion(body: bytes, content_type: str, *, model: str, profile: Prof
     return _ask(asked, prompt_tokens, limit, profile, _content(asked.prompt) if profile.prefix_caching else b"")
 
 
-def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -> Ask:
+def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -> ParsedRequest:
     """What a POST to /v1/chat/completions asks for. Raises Refusal."""
     asked = _parse(_Chat, body, content_type)
     _check_common(asked, model)
@@ -214,7 +214,7 @@ def _count_prompt(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None, 
     return len(ids)
 
 
-def _ask(asked: _Common, prompt_tokens: int, limit: int, profile: Profile, content: bytes) -> Ask:
+def _ask(asked: _Common, prompt_tokens: int, limit: int, profile: Profile, content: bytes) -> ParsedRequest:
     longest = profile.max_model_len
     if prompt_tokens > longest:
         least = "at least " if prompt_tokens == longest + 1 else ""
@@ -229,7 +229,7 @@ def _ask(asked: _Common, prompt_tokens: int, limit: int, profile: Profile, conte
         raise _bad(f"max_tokens must be at least 1, got {output_tokens}.", "max_tokens", output_tokens)
     options = asked.stream_options or _StreamOptions()
     include_usage = bool(options.include_usage)
-    return Ask(
+    return ParsedRequest(
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         stream=bool(asked.stream),

@@ -154,7 +154,7 @@ class _Standin:
             ask = read(await request.body(), content_type, model=self._model, profile=self._profile)
         except Refusal as refusal:
             return json_answer(wire.dumps(refusal.body), refusal.status)
-        answer = wire.Answer(
+        answer = wire.MockResponse(
             ask=ask,
             model=self._model,
             id=f"{self._random.getrandbits(64):016x}",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from probe.mock_server.request_parser import Ask
+from probe.mock_server.request_parser import ParsedRequest
 
 FINGERPRINT = "vllm-0.32.0-sim"
 DONE = b"data: [DONE]\n\n"
@@ -24,10 +24,10 @@ _WORDS_JSON = tuple(json.dumps(word) for word in WORDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MockResponse:
     """What the bytes of one answer depend on. `seed` picks the words."""
 
-    ask: Ask
+    ask: ParsedRequest
     model: str
     id: str  # 16 hexadecimal digits, as vLLM's
     created: int  # seconds since the epoch
@@ -48,7 +48,7 @@ class Answer:
 class EventStream:
     """The events of one streamed answer, token by token."""
 
-    def __init__(self, answer: Answer, head: Mapping[str, Any], *, chat: bool) -> None:
+    def __init__(self, answer: MockResponse, head: Mapping[str, Any], *, chat: bool) -> None:
         self._answer = answer
         self._head = dumps(head)[:-1] + ',"choices":['
         self._chat = chat
@@ -100,15 +100,15 @@ class EventStream:
         )
 
 
-def completion_events(answer: Answer) -> EventStream:
+def completion_events(answer: MockResponse) -> EventStream:
     return EventStream(answer, _head(answer, "cmpl", "text_completion"), chat=False)
 
 
-def chat_events(answer: Answer) -> EventStream:
+def chat_events(answer: MockResponse) -> EventStream:
     return EventStream(answer, _head(answer, "chatcmpl", "chat.completion.chunk"), chat=True)
 
 
-def completion_body(answer: Answer) -> str:
+def completion_body(answer: MockResponse) -> str:
     """The whole answer of /v1/completions."""
     return (
         f'{dumps(_head(answer, "cmpl", "text_completion"))[:-1]},"choices":[{{"index":0,'
@@ -118,7 +118,7 @@ def completion_body(answer: Answer) -> str:
     )
 
 
-def chat_body(answer: Answer) -> str:
+def chat_body(answer: MockResponse) -> str:
     """The whole answer of /v1/chat/completions."""
     return (
         f'{dumps(_head(answer, "chatcmpl", "chat.completion"))[:-1]},"choices":[{{"index":0,'
@@ -147,11 +147,11 @@ def dumps(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _head(answer: Answer, prefix: str, kind: str) -> dict[str, Any]:
+def _head(answer: MockResponse, prefix: str, kind: str) -> dict[str, Any]:
     return {"id": f"{prefix}-{answer.id}", "object": kind, "created": answer.created, "model": answer.model}
 
 
-def _trailer(answer: Answer) -> str:
+def _trailer(answer: MockResponse) -> str:
     usage = dumps(answer.usage(answer.ask.output_tokens))[:-1]
     return (
         f'"service_tier":null,"system_fingerprint":"{FINGERPRINT}",'

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from exporters.metrics_page import Page
+from exporters.metrics_page import MetricsPage
 from probe import __version__
 from probe.capacity.run.other_probers import follow_others
 from probe.capacity.run.plan import firing_pages
@@ -31,16 +31,16 @@ from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
-from probe.discovery.manager import Discoveries
-from probe.discovery.types import Found
+from probe.discovery.manager import DiscoveryManager
+from probe.discovery.types import DiscoveredServer
 from probe.load.loop_lag import lags
 from probe.monitor.gpu_readers import GpuReaders
-from probe.monitor.metrics_sink import Measurements
-from probe.monitor.target_monitor import TargetWatch
-from probe.monitor.target_set import Roster, Shard, Wanted
+from probe.monitor.metrics_sink import MetricsSink
+from probe.monitor.target_monitor import TargetMonitor
+from probe.monitor.target_set import DesiredTarget, Shard, TargetSet
 from probe.monitor.wiring import page_of, server_of
-from probe.observe.user_traffic import UsersLedger
-from probe.runtime.scheduler import Schedule, TaskId
+from probe.observe.user_traffic import UserTraffic
+from probe.runtime.scheduler import Scheduler, TaskId
 from probe.web.pages import build_pages
 from probe.web.serve import serve
 
@@ -70,19 +70,19 @@ class App:
         self._file = file
         self._clock = clock
         told = (shard.index, shard.total) if shard is not None else None
-        self.measurements = Measurements(config.store.path, clock, told)
-        self.watches: dict[str, TargetWatch] = {}
-        self._wanted: dict[str, Wanted] = {}  # what each watch is there for, and made of
-        self._ledgers: dict[str, UsersLedger] = defaultdict(UsersLedger)  # by page: two targets may share one
+        self.measurements = MetricsSink(config.store.path, clock, told)
+        self.watches: dict[str, TargetMonitor] = {}
+        self._wanted: dict[str, DesiredTarget] = {}  # what each watch is there for, and made of
+        self._ledgers: dict[str, UserTraffic] = defaultdict(UserTraffic)  # by page: two targets may share one
         self._pages: dict[str, str] = {}  # by target
         self._ending = False
-        self._schedule = Schedule(self._task_succeeded, self._task_failed, self.measurements.health.late)
+        self._schedule = Scheduler(self._task_succeeded, self._task_failed, self.measurements.health.late)
         self._readers = GpuReaders(clock)
         self._one_change, self._one_run, self._one_forecast = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._problems: dict[str, str] = {}  # why a discovery cannot be asked
         self._told: dict[str, str] = {}  # what of it the log has already
-        self._roster = Roster(config, shard)
-        self._discoveries = Discoveries(self._discovered, self._discovery_problem)
+        self._roster = TargetSet(config, shard)
+        self._discoveries = DiscoveryManager(self._discovered, self._discovery_problem)
         self._promise()
         wanted = list(self._roster.wanted().values())
         for i, one in enumerate(wanted):
@@ -131,7 +131,7 @@ class App:
         return self._schedule.running
 
     @property
-    def page(self) -> Page:
+    def page(self) -> MetricsPage:
         """The series."""
         return self.measurements.page
 
@@ -211,7 +211,7 @@ class App:
         self.measurements.discovery.announce(template.name for template in self.config.templates)
         self.measurements.health.configured(config_hash(self.config), self._clock.wall_s())
 
-    async def _discovered(self, discovery: str, servers: tuple[Found, ...]) -> None:
+    async def _discovered(self, discovery: str, servers: tuple[DiscoveredServer, ...]) -> None:
         async with self._one_change:
             self._roster.found(discovery, servers)
             self.measurements.discovery.found(discovery, len(servers))
@@ -265,7 +265,7 @@ class App:
         for template in self.config.templates:
             self._tell(template.name)
 
-    def _keep(self, name: str, one: Wanted) -> None:
+    def _keep(self, name: str, one: DesiredTarget) -> None:
         """A watch that goes on; what it is not made of may be another."""
         watch, had = self.watches[name], self._wanted[name]
         self._wanted[name] = one
@@ -274,10 +274,10 @@ class App:
         if (one.discovery, one.labels) != (had.discovery, had.labels):
             self._describe(one)
 
-    def _begin(self, one: Wanted, position: float) -> None:
+    def _begin(self, one: DesiredTarget, position: float) -> None:
         """`position`: the target's place among those that are new, from 0 to 1."""
         target, name, page = one.config, one.config.name, page_of(one.config)
-        watch = TargetWatch(
+        watch = TargetMonitor(
             self.config,
             target,
             self._clock,
@@ -295,7 +295,7 @@ class App:
         self._describe(one)
         self._plan(watch, position)
 
-    def _describe(self, one: Wanted) -> None:
+    def _describe(self, one: DesiredTarget) -> None:
         if one.discovery is not None:
             self.measurements.discovery.describe(one.config.name, one.discovery, one.labels)
 
@@ -329,7 +329,7 @@ class App:
 
     # What is done.
 
-    def _plan(self, watch: TargetWatch, position: float) -> None:
+    def _plan(self, watch: TargetMonitor, position: float) -> None:
         """Its tasks, spread over their intervals by its position."""
         target, health = watch.config, self.measurements.health
         name, wall_s = target.name, self._clock.wall_s()
@@ -348,7 +348,7 @@ class App:
             )
             health.expect("capacity", name, None, wall_s)
 
-    async def _forecast(self, watch: TargetWatch) -> None:
+    async def _forecast(self, watch: TargetMonitor) -> None:
         """One after the other: each takes a core for some seconds. The next one is sooner where too little was seen."""
         async with self._one_forecast:
             if self._schedule.running:
@@ -356,7 +356,7 @@ class App:
                 if again_s is not None and again_s < watch.config.capacity.forecast_every and self._schedule.running:
                     self._schedule.bring_forward(TaskId("forecast", watch.config.name), again_s)
 
-    async def _capacity_run(self, watch: TargetWatch) -> None:
+    async def _capacity_run(self, watch: TargetMonitor) -> None:
         """One after the other: two at once would each measure the other's load, and share one client."""
         async with self._one_run:
             if self._schedule.running:
@@ -430,7 +430,7 @@ def _name(work: Callable[[], Awaitable[None]]) -> str:
     return getattr(named, "__name__", "").strip("_")
 
 
-def _tasks(watch: TargetWatch) -> Iterator[tuple[str, float, Callable[[], Awaitable[object]]]]:
+def _tasks(watch: TargetMonitor) -> Iterator[tuple[str, float, Callable[[], Awaitable[object]]]]:
     """What is done of a target again and again: its name, how often, and how."""
     target = watch.config
     if not target.passive:

@@ -13,7 +13,7 @@ from probe.core.errors import TargetError
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan
-from probe.load.step_executor import Step
+from probe.load.step_executor import StepExecution
 
 # What requests are labelled with before the server has said which model it serves.
 UNKNOWN_MODEL = "unknown"
@@ -74,7 +74,7 @@ class Canary:
     async def _ask(self, spec: RequestSpec) -> RequestRecord:
         """A step of one request."""
         ready = self._client.prepare(spec, self.model, self._traffic)
-        run = await Step(_ONE, iter((ready,)), self._clock, turns=self._client.turns).run(asyncio.Event())
+        run = await StepExecution(_ONE, iter((ready,)), self._clock, turns=self._client.turns).run(asyncio.Event())
         record, waking_s = run.records[0], max(run.loop_lag_s, default=0.0)
         if slo.may_be_ours(record, self._objectives, waking_s):
             late_ms = 1000 * ((latency.ttft_error_s(record) or 0.0) + waking_s)

@@ -19,7 +19,7 @@ from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stoppe
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload
 from probe.observe.restarts import restarted, slim
-from probe.runtime.helper_process import aside
+from probe.runtime.helper_process import run_in_helper
 
 # What is kept: two hours, in so many readings at most (one in 5 s). Packed, since two hundred targets' would take half
 # a gigabyte otherwise: a reading has 2.5 kB, packed half of one.
@@ -31,7 +31,7 @@ _ENOUGH = 12
 _NEEDED = ("ttft", "itl", "iteration_tokens", "prefill", "prompt_length")
 
 
-class Forecaster:
+class ForecastBuffer:
     """The last two hours or so of one server."""
 
     def __init__(self, workload: Workload, objectives: Objectives, hints: Hints) -> None:
@@ -65,7 +65,7 @@ class Forecaster:
             return Capacity(mode="forecast", reason=f"not enough evidence: {len(self._kept)} readings of the server")
         # Unpacked over there: here it would hold the event loop up.
         name = "probe.monitor.forecast_buffer:of_packed"
-        found: Capacity = await aside(name, self.kept, self._workload, self._objectives, self._hints)
+        found: Capacity = await run_in_helper(name, self.kept, self._workload, self._objectives, self._hints)
         return found
 
 

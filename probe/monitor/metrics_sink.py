@@ -12,13 +12,13 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from exporters.capacity import CapacityExporter
-from exporters.cross_checks import JoinedExporter
+from exporters.cross_checks import CrossChecksExporter
 from exporters.discovery import DiscoveryExporter
 from exporters.gpu import GpuExporter
 from exporters.health import HealthExporter
-from exporters.metrics_page import Page
+from exporters.metrics_page import MetricsPage
 from exporters.probe import ProbeExporter
-from exporters.server import ServerExporter, UsersExporter
+from exporters.server import ServerExporter, UserTrafficExporter
 from probe import __version__
 from probe.capacity.trend.change_detection import shift, wants_confirmation
 from probe.capacity.trend.fingerprint import figure
@@ -27,8 +27,8 @@ from probe.core.clock import Clock
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord, Traffic
 from probe.core.result import CapacityResult
-from probe.core.shift import Figure
-from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, Users, UsersTotals
+from probe.core.shift import CapacitySample
+from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
 from probe.monitor.store import Store
 from probe.scrape.scraper import REASONS
 
@@ -40,7 +40,7 @@ class _OfTargets(Protocol):
     def forget(self, target: str, /) -> None: ...
 
 
-class Measurements:
+class MetricsSink:
     """Those of one process."""
 
     def __init__(self, store: Path | None, clock: Clock, shard: tuple[int, int] | None = None) -> None:
@@ -49,8 +49,8 @@ class Measurements:
         self._clock = clock
         self._client = ProbeExporter({})
         self._server = ServerExporter((), REASONS)
-        self._users = UsersExporter({})
-        self._joined = JoinedExporter()
+        self._users = UserTrafficExporter({})
+        self._joined = CrossChecksExporter()
         self._gpus = GpuExporter(())
         self._capacity = CapacityExporter(registry)
         self.health = HealthExporter(registry, __version__)
@@ -60,9 +60,9 @@ class Measurements:
             *(self._capacity, self.health, self.discovery),
         )
         relays = (self._client, self._server, self._users, self._joined, self._gpus, self.discovery)
-        self.page = Page(registry, [exporter.relay for exporter in relays])
+        self.page = MetricsPage(registry, [exporter.relay for exporter in relays])
         self.store = Store(store)
-        self._figures: dict[str, list[Figure]] = {}  # the history of capacity by target, oldest first
+        self._figures: dict[str, list[CapacitySample]] = {}  # the history of capacity by target, oldest first
         self._forecasts: dict[str, CapacityResult] = {}  # the last of each target
         # What runs cost that the store does not have, by target: when each began, and its tokens.
         self._unwritten: dict[str, dict[str, tuple[float, int]]] = {}
@@ -104,7 +104,7 @@ class Measurements:
         self._figures.pop(target, None)
         self._forecasts.pop(target, None)
 
-    def recalled(self, target: str, figures: list[Figure]) -> None:
+    def recalled(self, target: str, figures: list[CapacitySample]) -> None:
         """A history of capacity from elsewhere."""
         self._figures[target] = figures
 
@@ -123,10 +123,10 @@ class Measurements:
     def unread(self, target: str, reason: str) -> None:
         self._server.failed(target, reason)
 
-    def users(self, target: str, totals: UsersTotals) -> None:
+    def users(self, target: str, totals: UserTotals) -> None:
         self._users.observe(target, totals)
 
-    def joined(self, target: str, found: CrossChecks, users: Users | None) -> None:
+    def joined(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
         self._joined.observe(target, found)
         self._capacity.live(target, users)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from probe.capacity.trend.fingerprint import figure
 from probe.core.errors import ConfigError
 from probe.core.result import CapacityResult
-from probe.core.shift import Figure
+from probe.core.shift import CapacitySample
 from probe.report.result_json import dumps, loads
 
 _SCHEMA = """
@@ -67,7 +67,7 @@ class Store:
         )
         return [result for row in rows if (result := _readable(row[0])) is not None]
 
-    def figures(self, target: str) -> list[Figure]:
+    def figures(self, target: str) -> list[CapacitySample]:
         """The capacities of a target that are kept, oldest first."""
         rows = self._db.execute(
             "SELECT json_set(result, '$.steps', json('[]')) FROM results WHERE target = ? AND json_valid(result)"

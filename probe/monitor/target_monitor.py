@@ -9,26 +9,26 @@ from typing import Protocol
 
 import structlog
 
-from probe.capacity.run.admission import WINDOW_CLOSED, Permission, Permit
+from probe.capacity.run.admission import WINDOW_CLOSED, Admission, AdmissionCheck
 from probe.capacity.run.plan import context_of, course, hints_of, ramp_job, steps_of
-from probe.capacity.run.runner import Budget, Ramp
+from probe.capacity.run.runner import Budget, CapacityRun
 from probe.client.client import Client
 from probe.config.models import Config, TargetConfig, WorkloadConfig
 from probe.core.clock import Clock
 from probe.core.errors import LockError
 from probe.core.request import UP, Outcome, RequestRecord, Traffic
 from probe.core.result import CapacityResult
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus
 from probe.core.workload import requests
 from probe.load.backends import workers_of
-from probe.load.worker_pool import Source, Workers
+from probe.load.worker_pool import RequestSource, WorkerPool
 from probe.monitor.canary import UNKNOWN_MODEL, Canary
-from probe.monitor.forecast_buffer import Forecaster, forecast_result
+from probe.monitor.forecast_buffer import ForecastBuffer, forecast_result
 from probe.monitor.wiring import endpoint, engine_of, lock, server_of, workload
 from probe.observe import server_observer as server_watch
-from probe.observe.server_observer import GpuReader, ServerWatch
-from probe.observe.user_traffic import UsersLedger
+from probe.observe.server_observer import GpuReader, ServerObserver
+from probe.observe.user_traffic import UserTraffic
 from probe.scrape.scraper import Scraper
 
 _log = structlog.get_logger()
@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 _SOON_S = 120.0
 
 
-class Sink(server_watch.Sink, Protocol):
+class MeasurementSink(server_watch.ReadingSink, Protocol):
     """Where a target's measurements go: the composition root hands them to exporters and store."""
 
     def record(self, record: RequestRecord) -> None:
@@ -55,7 +55,7 @@ class Sink(server_watch.Sink, Protocol):
         """A capacity run was not allowed to start."""
 
 
-class TargetWatch:
+class TargetMonitor:
     """The work on one target. Its methods are the scheduled tasks; none raises for what the server does."""
 
     def __init__(
@@ -63,12 +63,12 @@ class TargetWatch:
         config: Config,
         target: TargetConfig,
         clock: Clock,
-        sink: Sink,
+        sink: MeasurementSink,
         firing_pages: Callable[[], Awaitable[list[str]]] | None,
         *,
         spent: Callable[[float], int] = lambda _: 0,
         loaded: Callable[[], None] | None = None,
-        ledger: UsersLedger | None = None,
+        ledger: UserTraffic | None = None,
         read_gpus: GpuReader | None = None,
     ) -> None:
         """`spent`: the tokens of the target's runs that began at a wall time or later. `loaded` is called when step-up
@@ -81,12 +81,14 @@ class TargetWatch:
         self._sink = sink
         self._lock = partial(lock, config, target, clock)
         self._workers = partial(workers_of, config.load, clock=clock)
-        self._permission = Permission(target.capacity, self.objectives, clock, firing_pages=firing_pages, spent=spent)
+        self._permission = AdmissionCheck(
+            target.capacity, self.objectives, clock, firing_pages=firing_pages, spent=spent
+        )
         self._endpoint = where = endpoint(target)
         self._client = Client(where, clock, target.canary.timeout)
         scraper = Scraper(where, clock, timeout_s=min(target.scrape, 3.0), engine=engine_of(target))
-        self._reads = ServerWatch(
-            target.name, scraper, clock, sink, ledger=ledger or UsersLedger(), read_gpus=read_gpus
+        self._reads = ServerObserver(
+            target.name, scraper, clock, sink, ledger=ledger or UserTraffic(), read_gpus=read_gpus
         )
         canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
         self._canary = Canary(
@@ -100,9 +102,9 @@ class TargetWatch:
         self._hold: str | None = None  # why no load may begin
         self._loaded_by_others = False  # whether another prober loads the server
         self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
-        self._ramp: Ramp | None = None
+        self._ramp: CapacityRun | None = None
         self._ramp_ended = asyncio.Event()
-        self._forecaster = Forecaster(self._capacity_load, self.objectives, hints_of(target.capacity))
+        self._forecaster = ForecastBuffer(self._capacity_load, self.objectives, hints_of(target.capacity))
         self._refusal: str | None = None
         self._last_result: CapacityResult | None = None
         self.last_forecast: CapacityResult | None = None
@@ -275,7 +277,7 @@ class TargetWatch:
         _log.warning("capacity run refused", target=self.config.name, reason=reason, detail=detail)
         self._sink.refused(self.config.name, reason)
 
-    async def _load(self, permit: Permit, confirms: str | None) -> CapacityResult:
+    async def _load(self, permit: Admission, confirms: str | None) -> CapacityResult:
         """The run. Raises what breaks it, after it has been reported."""
         target, budget = self.config, self.config.capacity.budget
         tokens, of_the_day = min((budget.tokens_per_run, False), (permit.tokens, True))
@@ -295,7 +297,7 @@ class TargetWatch:
             gpu=target.capacity.server.gpu,
         )
         # The same lengths in every run; prompts are new.
-        source = Source(self._endpoint, self.model, self._capacity_load, target.canary.timeout)
+        source = RequestSource(self._endpoint, self.model, self._capacity_load, target.canary.timeout)
         steps = steps_of(target.capacity)
         workers = self._workers(source, steps.streams)
         _log.info(
@@ -306,7 +308,7 @@ class TargetWatch:
             unchecked=permit.unchecked or None,
         )
         async with course(steps, self._capacity_load, self.objectives, guarded=True) as way:
-            ramp = Ramp(
+            ramp = CapacityRun(
                 job,
                 way,
                 workers,
@@ -332,7 +334,7 @@ class TargetWatch:
         )
         return result
 
-    async def _run(self, ramp: Ramp, workers: Workers, confirms: str | None) -> CapacityResult:
+    async def _run(self, ramp: CapacityRun, workers: WorkerPool, confirms: str | None) -> CapacityResult:
         """Its result. What breaks or cancels it is raised, after what was measured until then has been reported."""
         self._ramp = ramp
         self._ramp_ended.clear()
@@ -358,7 +360,7 @@ class TargetWatch:
             self._ramp_ended.set()
 
     @property
-    def users(self) -> Users | None:
+    def users(self) -> UserLoad | None:
         """What others ask of the server, over the last minutes; None where that is not known."""
         return self._reads.users
 
@@ -410,7 +412,7 @@ def _workloads(config: Config) -> dict[str, WorkloadConfig]:
 
 
 @asynccontextmanager
-async def _ends_with(seconds: float | None, ramp: Ramp) -> AsyncIterator[None]:
+async def _ends_with(seconds: float | None, ramp: CapacityRun) -> AsyncIterator[None]:
     """Stops the ramp when its window closes in so many seconds."""
     closing = None
     if seconds is not None:

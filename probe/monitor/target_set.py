@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from probe.config.models import Config, TargetConfig, TemplateConfig
-from probe.discovery.types import Found
+from probe.discovery.types import DiscoveredServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredTarget:
     """A target that is to be watched.
 
     `terms`: all that its watch is made of; while they are equal, it goes on as it is. `hold`: why no step-up load may
@@ -41,14 +41,14 @@ class Wanted:
     hold: str | None = None
 
 
-class Roster:
+class TargetSet:
     """The targets of one process."""
 
     def __init__(self, config: Config, shard: Shard | None) -> None:
         self._config = config
         self._shard = shard
         self.left_out: dict[str, str] = {}  # by discovery: why something that it found cannot be watched
-        self._found: dict[str, tuple[Found, ...]] = {}
+        self._found: dict[str, tuple[DiscoveredServer, ...]] = {}
 
     def configured(self, config: Config) -> None:
         """Another configuration. What a discovery has found stands while it is the same one.
@@ -61,7 +61,7 @@ class Roster:
         same = {template.name for template in config.templates if template.discover == before.get(template.name)}
         self._found = {name: found for name, found in self._found.items() if name in same}
 
-    def found(self, discovery: str, servers: tuple[Found, ...]) -> None:
+    def found(self, discovery: str, servers: tuple[DiscoveredServer, ...]) -> None:
         """All that a discovery has found."""
         self._found[discovery] = servers
 
@@ -69,19 +69,19 @@ class Roster:
         """How many servers it has found, also those of other shards."""
         return len(self._found.get(discovery, ()))
 
-    def wanted(self) -> Mapping[str, Wanted]:
+    def wanted(self) -> Mapping[str, DesiredTarget]:
         """What is to be watched, by name, in the configuration's order. Sets `left_out`."""
         self.left_out = {}
         return {one.config.name: one for one in self._all() if self._shard is None or self._shard.has(one.config.name)}
 
-    def _all(self) -> Iterator[Wanted]:
+    def _all(self) -> Iterator[DesiredTarget]:
         for target in self._config.targets:
             if isinstance(target, TemplateConfig):
                 yield from self._of(target)
             else:
-                yield Wanted(target, self._terms(target))
+                yield DesiredTarget(target, self._terms(target))
 
-    def _of(self, template: TemplateConfig) -> Iterator[Wanted]:
+    def _of(self, template: TemplateConfig) -> Iterator[DesiredTarget]:
         servers = self._found.get(template.name, ())
         for server in servers:
             try:
@@ -92,7 +92,7 @@ class Roster:
             if _is_gateway(template, server):
                 # Load on the Service would be load on all of its pods, each of which has a lock of its own.
                 target = target.model_copy(update={"capacity": target.capacity.model_copy(update={"mode": "off"})})
-            yield Wanted(target, self._terms(target), template.name, server.labels, _hold(server))
+            yield DesiredTarget(target, self._terms(target), template.name, server.labels, _hold(server))
 
     def _terms(self, target: TargetConfig) -> tuple[object, ...]:
         config = self._config
@@ -102,7 +102,7 @@ class Roster:
         return target, objectives, canary, load, config.prometheus, config.lock_dir, config.lease, config.load
 
 
-def _hold(server: Found) -> str | None:
+def _hold(server: DiscoveredServer) -> str | None:
     """Why no load may begin on it now."""
     if server.rolling:
         known = server.revision is not None
@@ -110,7 +110,7 @@ def _hold(server: Found) -> str | None:
     return None if server.ready else "the server is not ready"
 
 
-def _is_gateway(template: TemplateConfig, server: Found) -> bool:
+def _is_gateway(template: TemplateConfig, server: DiscoveredServer) -> bool:
     pods = template.discover.kubernetes
     return pods is not None and pods.service is not None and server.id == pods.service.partition(":")[0]
 

@@ -4,9 +4,16 @@ from pathlib import Path
 
 from probe.capacity.run.locks import FileLock, Lock, server_key
 from probe.client.endpoint import Endpoint
-from probe.config.models import Config, Lognormal, LognormalTokens, SharedPrefix, TargetConfig, WorkloadConfig
+from probe.config.models import (
+    Config,
+    Lognormal,
+    LognormalTokens,
+    SharedPrefix,
+    TargetConfig,
+    WorkloadConfig,
+)
 from probe.core.clock import Clock
-from probe.core.workload import Lognormal as Lengths
+from probe.core.workload import LognormalLength as Lengths
 from probe.core.workload import Workload
 
 

@@ -12,16 +12,16 @@ from statistics import fmean, median
 from probe.core.latency import ttft_s
 from probe.core.request import RequestRecord
 from probe.core.snapshot import (
-    Counted,
+    CountedTraffic,
     CrossChecks,
     GpuSnapshot,
     Histogram,
     ServerSnapshot,
-    Users,
-    UsersTotals,
+    UserLoad,
+    UserTotals,
 )
 from probe.gpu.utilization import utilization
-from probe.observe.restarts import Replicas, restarted, slim
+from probe.observe.restarts import BackendChanges, restarted, slim
 
 _WINDOW_NS = 300 * 10**9
 _LEAST_S = 60.0  # over less, one request more or less decides
@@ -46,19 +46,19 @@ class _Seen:
     since_ns: int
 
 
-class Joined:
+class CrossChecker:
     """The last minutes of one target."""
 
     def __init__(self) -> None:
         self._readings: deque[ServerSnapshot] = deque()
         self._canaries: deque[RequestRecord] = deque()
         self._gpus: deque[GpuSnapshot] = deque()
-        self._users: deque[tuple[int, UsersTotals]] = deque()
-        self._accounts: deque[tuple[int, Counted]] = deque(maxlen=_ACCOUNTS)
+        self._users: deque[tuple[int, UserTotals]] = deque()
+        self._accounts: deque[tuple[int, CountedTraffic]] = deque(maxlen=_ACCOUNTS)
         self._engines: dict[str, _Seen] = {}
         self._stalled_s: float | None = None
         self._is_read = False
-        self._replicas = Replicas()
+        self._replicas = BackendChanges()
         self.several = False
 
     def reading(self, server: ServerSnapshot) -> None:
@@ -92,13 +92,13 @@ class Joined:
         self._gpus.append(snapshot)
         _forget(self._gpus, snapshot.at_ns)
 
-    def accounts(self, at_ns: int, users: UsersTotals, both: Counted | None) -> None:
+    def accounts(self, at_ns: int, users: UserTotals, both: CountedTraffic | None) -> None:
         """An account was made up: the users' part so far, and both sides of it, where they can be compared."""
         self._users.append((at_ns, users))
         if both is not None:
             self.compare(at_ns, both)
 
-    def compare(self, at_ns: int, both: Counted) -> None:
+    def compare(self, at_ns: int, both: CountedTraffic) -> None:
         """Both sides of an account."""
         # With others there, nobody tells whose the tokens are.
         if both.requests and both.server_requests <= both.requests:
@@ -108,7 +108,7 @@ class Joined:
         """There is load of ours: the next account is of all the time it takes, and no rate of the last minutes."""
         self._users.clear()
 
-    def users(self) -> Users | None:
+    def users(self) -> UserLoad | None:
         """What others ask, over the last minutes; None where too little was seen, or of several servers."""
         if not self._is_read or self.several or not self._users:
             return None
@@ -120,7 +120,7 @@ class Joined:
         def rate(earlier: float | None, later: float | None) -> float | None:
             return (later - earlier) / seconds if earlier is not None and later is not None else None
 
-        return Users(rate(before.requests, after.requests), rate(before.output_tokens, after.output_tokens))
+        return UserLoad(rate(before.requests, after.requests), rate(before.output_tokens, after.output_tokens))
 
     def view(self) -> CrossChecks:
         """What can be told now."""

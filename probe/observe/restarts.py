@@ -42,7 +42,7 @@ def counters(server: ServerSnapshot) -> Iterator[tuple[str, float]]:
         yield f"the count of {name}", histogram.count
 
 
-class Replicas:
+class BackendChanges:
     """Whether several servers answer at one address, behind a load balancer: one that was gone is there again."""
 
     def __init__(self) -> None:

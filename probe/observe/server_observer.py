@@ -13,9 +13,9 @@ import structlog
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.request import RequestRecord
-from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, Users, UsersTotals
-from probe.observe.cross_checks import Joined
-from probe.observe.user_traffic import UsersLedger
+from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
+from probe.observe.cross_checks import CrossChecker
+from probe.observe.user_traffic import UserTraffic
 from probe.scrape.scraper import Scraper
 
 _log = structlog.get_logger()
@@ -23,7 +23,7 @@ _log = structlog.get_logger()
 GpuReader = Callable[[], Awaitable[GpuSnapshot]]
 
 
-class Sink(Protocol):
+class ReadingSink(Protocol):
     """Where readings go."""
 
     def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
@@ -32,17 +32,17 @@ class Sink(Protocol):
     def unread(self, target: str, reason: str) -> None:
         """It could not be read."""
 
-    def users(self, target: str, totals: UsersTotals) -> None:
+    def users(self, target: str, totals: UserTotals) -> None:
         """What its users have asked of it so far."""
 
-    def joined(self, target: str, found: CrossChecks, users: Users | None) -> None:
+    def joined(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
         """What client, server and GPU tell together, and what users ask of the server now."""
 
     def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
         """The GPUs were read; None: they could not be."""
 
 
-class ServerWatch:
+class ServerObserver:
     """The readings of one target."""
 
     def __init__(
@@ -50,9 +50,9 @@ class ServerWatch:
         target: str,
         scraper: Scraper,
         clock: Clock,
-        sink: Sink,
+        sink: ReadingSink,
         *,
-        ledger: UsersLedger,
+        ledger: UserTraffic,
         read_gpus: GpuReader | None,
     ) -> None:
         """`ledger`: of the server, shared by the targets that stand for it. `read_gpus` None: there are none."""
@@ -62,7 +62,7 @@ class ServerWatch:
         self._sink = sink
         self._ledger = ledger
         self.read_gpus = read_gpus
-        self._joined = Joined()
+        self._joined = CrossChecker()
         self._made_up_ns = 0  # up to when accounts were taken over
         self.server: ServerSnapshot | None = None
         self.error: str | None = None
@@ -96,10 +96,10 @@ class ServerWatch:
         self._sink.joined(self._target, self.checks, self.users)
         return self.server
 
-    def _accounts(self, server: ServerSnapshot) -> UsersTotals:
+    def _accounts(self, server: ServerSnapshot) -> UserTotals:
         """The users' part; nothing where the counters are those of several servers."""
         if self._joined.several:
-            return UsersTotals()
+            return UserTotals()
         self._ledger.reading(server)
         if self._ledger.loading:
             self._joined.loaded()
@@ -131,7 +131,7 @@ class ServerWatch:
         return self._joined.view()
 
     @property
-    def users(self) -> Users | None:
+    def users(self) -> UserLoad | None:
         """What users ask of the server, over the last minutes; None where that is not known, as while it is loaded."""
         return None if self._ledger.loading else self._joined.users()
 

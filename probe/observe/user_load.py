@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from probe.core.request import Outcome, RequestRecord
-from probe.core.snapshot import ServerSnapshot, Users
+from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.observe.restarts import restarted
 
 _WINDOW_NS = 300 * 10**9  # the last five minutes
@@ -59,7 +59,7 @@ class LiveLoad:
         self._readings.clear()
         self._canaries.clear()
 
-    def users(self) -> Users | None:
+    def users(self) -> UserLoad | None:
         """Their load over the last minutes; None where too little has been seen of it."""
         if not self._readings:
             return None
@@ -68,7 +68,7 @@ class LiveLoad:
         if seconds < _LEAST_S:
             return None
         ours = [tokens for at_ns, tokens in self._canaries if first.at_ns < at_ns <= last.at_ns]
-        return Users(
+        return UserLoad(
             _rate(first.requests, last.requests, len(ours), seconds),
             _rate(first.output_tokens, last.output_tokens, sum(ours), seconds),
         )
@@ -78,7 +78,7 @@ class LiveLoad:
         return ((now_ns - self._changed[0]) * 1e-9, self._changed[1]) if self._changed else None
 
 
-def users_beside(records: Iterable[RequestRecord], readings: Sequence[ServerSnapshot]) -> Users:
+def users_beside(records: Iterable[RequestRecord], readings: Sequence[ServerSnapshot]) -> UserLoad:
     """The load of everybody but the senders of `records`, from the first reading to the last, in which these lie.
 
     Nothing is known where one of ours was cancelled: how much of it the server had counted, only the server knows.
@@ -86,21 +86,21 @@ def users_beside(records: Iterable[RequestRecord], readings: Sequence[ServerSnap
     ours = list(records)
     seen = [reading for reading in readings if "ttft" in reading.histograms]
     if not seen or any(record.outcome is Outcome.ABORTED for record in ours):
-        return Users()
+        return UserLoad()
     first, last = seen[0], seen[-1]
     seconds = (last.at_ns - first.at_ns) * 1e-9
     if seconds < _SHORTEST_S or restarted(first, last) is not None:
-        return Users()
+        return UserLoad()
     events = [record.events for record in ours]
     begun = sum(len(e) > 0 and first.at_ns < e.at_ns[0] <= last.at_ns for e in events)
     tokens = sum(sum(e.tokens[bisect_right(e.at_ns, first.at_ns) : bisect_right(e.at_ns, last.at_ns)]) for e in events)
-    return Users(
+    return UserLoad(
         _rate(requests_counted(first), requests_counted(last), begun, seconds),
         _rate(first.generation_tokens, last.generation_tokens, tokens, seconds),
     )
 
 
-def mean(parts: Sequence[tuple[Users, float]]) -> Users:
+def mean(parts: Sequence[tuple[UserLoad, float]]) -> UserLoad:
     """Several stretches as one; each with its seconds."""
 
     def over_time(rates: Sequence[tuple[float | None, float]]) -> float | None:
@@ -108,7 +108,7 @@ def mean(parts: Sequence[tuple[Users, float]]) -> Users:
         whole = sum(seconds for _, seconds in known)
         return sum(rate * seconds for rate, seconds in known) / whole if whole else None
 
-    return Users(
+    return UserLoad(
         over_time([(users.requests_per_second, seconds) for users, seconds in parts]),
         over_time([(users.output_tokens_per_second, seconds) for users, seconds in parts]),
     )

@@ -19,7 +19,7 @@ from statistics import median
 
 from probe.core.request import Outcome, RequestRecord
 from probe.core.request_cost import tokens_spent
-from probe.core.snapshot import Counted, Histogram, ServerSnapshot, UsersTotals
+from probe.core.snapshot import CountedTraffic, Histogram, ServerSnapshot, UserTotals
 from probe.observe.restarts import restarted
 from probe.observe.user_load import counts_first_tokens, requests_counted
 
@@ -77,7 +77,7 @@ class _Ours:
         return its + [median(its)] * self.cut if key == "ttft" and its else its
 
 
-class UsersLedger:
+class UserTraffic:
     """The accounts of one metrics page, whichever targets stand for it."""
 
     def __init__(self) -> None:
@@ -90,12 +90,12 @@ class UsersLedger:
         self._spoilt = False  # since accounts were made up, another prober has loaded the server
         self._others_ended_ns = 0
         self._ours = _Ours()
-        self._compared: deque[tuple[int, Counted]] = deque(maxlen=_REMEMBERED)
-        self._sums = UsersTotals()  # as they follow from the accounts: they may fall, when an account was too early
-        self._totals = UsersTotals()
+        self._compared: deque[tuple[int, CountedTraffic]] = deque(maxlen=_REMEMBERED)
+        self._sums = UserTotals()  # as they follow from the accounts: they may fall, when an account was too early
+        self._totals = UserTotals()
 
     @property
-    def totals(self) -> UsersTotals:
+    def totals(self) -> UserTotals:
         """Since the first reading."""
         return self._totals
 
@@ -104,7 +104,7 @@ class UsersLedger:
         """Up to when accounts are made up."""
         return self._last.at_ns if self._last is not None else 0
 
-    def compared_since(self, at_ns: int) -> list[tuple[int, Counted]]:
+    def compared_since(self, at_ns: int) -> list[tuple[int, CountedTraffic]]:
         """Both sides of the accounts of ours that were made up later, and when: by whichever target's reading."""
         return [(then_ns, counted) for then_ns, counted in self._compared if then_ns > at_ns]
 
@@ -140,7 +140,7 @@ class UsersLedger:
         self.ended(now_ns, load=True)
         self._others_ended_ns = now_ns
 
-    def reading(self, server: ServerSnapshot) -> Counted | None:
+    def reading(self, server: ServerSnapshot) -> CountedTraffic | None:
         """The server was read. Gives both sides of an account at whose two ends nothing of ours was under way."""
         if self._newest is not None and server.at_ns < self._newest.at_ns:
             return None  # two targets read one page, and a large one is parsed for longer
@@ -171,11 +171,11 @@ class UsersLedger:
         return counted
 
 
-def _nothing(server: ServerSnapshot) -> UsersTotals:
+def _nothing(server: ServerSnapshot) -> UserTotals:
     def zero(value: float | None) -> float | None:
         return None if value is None else 0.0
 
-    return UsersTotals(
+    return UserTotals(
         zero(requests_counted(server)),
         zero(server.prompt_tokens),
         zero(server.generation_tokens),
@@ -187,7 +187,7 @@ def _zeros(histogram: Histogram) -> Histogram:
     return Histogram(tuple((le, 0.0) for le, _ in histogram.buckets), 0.0)
 
 
-def _counted(last: ServerSnapshot, server: ServerSnapshot, ours: _Ours) -> Counted | None:
+def _counted(last: ServerSnapshot, server: ServerSnapshot, ours: _Ours) -> CountedTraffic | None:
     """Both sides; None where the server does not count requests, where some of ours did not end well, or where anybody
     else's was being worked on: whose tokens those are that it made meanwhile, nobody tells.
     """
@@ -198,7 +198,7 @@ def _counted(last: ServerSnapshot, server: ServerSnapshot, ours: _Ours) -> Count
         return None
     before, after = (reading.histograms.get("ttft") for reading in (last, server))
     finished = sum(server.finished.values()) - sum(last.finished.values()) if server.finished else requests
-    return Counted(
+    return CountedTraffic(
         requests=ours.ended,
         prompt_tokens=ours.prompt_tokens,
         output_tokens=ours.output_tokens,
@@ -211,8 +211,8 @@ def _counted(last: ServerSnapshot, server: ServerSnapshot, ours: _Ours) -> Count
 
 
 def _added(
-    sums: UsersTotals, last: ServerSnapshot, server: ServerSnapshot, ours: _Ours
-) -> tuple[UsersTotals, Mapping[str, Sequence[float]]]:
+    sums: UserTotals, last: ServerSnapshot, server: ServerSnapshot, ours: _Ours
+) -> tuple[UserTotals, Mapping[str, Sequence[float]]]:
     """The sums with one account more, and those of our samples that the server did not count in it."""
     uncounted = {}
     requests = ours.begun if counts_first_tokens(server) else ours.ended
@@ -225,7 +225,7 @@ def _added(
         grown, _ = without(grown, ours.owed.get(key, ()))
         known = histograms.get(key)
         histograms[key] = _sum(known, grown) if known is not None and _alike(known, grown) else grown
-    totals = UsersTotals(
+    totals = UserTotals(
         _plus(sums.requests, _grown(requests_counted(last), requests_counted(server)), requests),
         _plus(sums.prompt_tokens, _grown(last.prompt_tokens, server.prompt_tokens), ours.prompt_tokens),
         _plus(sums.output_tokens, _grown(last.generation_tokens, server.generation_tokens), ours.output_tokens),
@@ -234,7 +234,7 @@ def _added(
     return totals, uncounted
 
 
-def _floored(sums: UsersTotals, totals: UsersTotals, ours: _Ours) -> UsersTotals:
+def _floored(sums: UserTotals, totals: UserTotals, ours: _Ours) -> UserTotals:
     """They are below what is shown by one account's requests of ours at most: what a server has not counted by the next
     one it never will, and users are not to make up for it.
     """
@@ -250,7 +250,7 @@ def _floored(sums: UsersTotals, totals: UsersTotals, ours: _Ours) -> UsersTotals
     )
 
 
-def _never_falling(totals: UsersTotals, sums: UsersTotals) -> UsersTotals:
+def _never_falling(totals: UserTotals, sums: UserTotals) -> UserTotals:
     """A request that was on the wrong side of one account comes off with the next one."""
 
     def more(shown: float | None, summed: float | None) -> float | None:

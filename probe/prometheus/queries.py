@@ -19,7 +19,7 @@ from exporters import names
 from probe.capacity.trend.fingerprint import from_number
 from probe.core.errors import TargetError
 from probe.core.request import Outcome
-from probe.core.shift import Figure
+from probe.core.shift import CapacitySample
 from probe.core.snapshot import ServerSnapshot
 from probe.core.text import one_line
 from probe.scrape import vllm
@@ -58,7 +58,7 @@ class Prometheus:
             lambda answer: sorted({str(sample["metric"].get("alertname", "?")) for sample in answer}),
         )
 
-    async def capacity_history(self, target: str, now_s: float) -> list[Figure]:
+    async def capacity_history(self, target: str, now_s: float) -> list[CapacitySample]:
         """The capacities of a target in the year before `now_s` (wall time), oldest first.
 
         A run is missed where the next one was made within the hour. Raises TargetError without an answer.
@@ -104,7 +104,7 @@ class Prometheus:
             ) from None
 
 
-def _figures(answer: list[dict[str, Any]]) -> list[Figure]:
+def _figures(answer: list[dict[str, Any]]) -> list[CapacitySample]:
     """A figure for each run, told apart by when it ended: until the next one, the series go on saying the same."""
     read: dict[tuple[str, str, float], dict[str, float]] = defaultdict(dict)
     for series in answer:
@@ -112,12 +112,12 @@ def _figures(answer: list[dict[str, Any]]) -> list[Figure]:
         name, mode = labels.pop("__name__"), labels["mode"]
         for at_s, value in series["values"]:
             read[json.dumps(labels, sort_keys=True), mode, at_s][name] = float(value)
-    found: dict[float, Figure] = {}
+    found: dict[float, CapacitySample] = {}
     for (_, mode, _), values in read.items():
         rps, ended_s = values.get(names.CAPACITY_RPS.name), values.get(names.CAPACITY_LAST_SUCCESS.name)
         what = values.get(names.CAPACITY_FINGERPRINT.name)
         if rps is None or ended_s is None or what is None:  # from before there was a fingerprint
             continue
         bounds = (values.get(names.CAPACITY_RPS_LOWER.name), values.get(names.CAPACITY_RPS_UPPER.name))
-        found[ended_s] = Figure(ended_s, rps, *bounds, mode=mode, fingerprint=from_number(what))
+        found[ended_s] = CapacitySample(ended_s, rps, *bounds, mode=mode, fingerprint=from_number(what))
     return [found[ended_s] for ended_s in sorted(found)]

@@ -7,14 +7,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from probe.capacity.trend.compare import SECONDS, SHARE, Comparison, Measured, Row, Value
+from probe.capacity.trend.compare import SECONDS, SHARE, Comparison, ComparisonRow, Measurement, Value
 from probe.core.text import one_line
 from probe.report.figures import MISSING, number, percent
 
 _COLOURS = {"worse": "red", "better": "green"}
 
 
-def comparison_table(comparison: Comparison, base: Measured, new: Measured) -> Table:
+def comparison_table(comparison: Comparison, base: Measurement, new: Measurement) -> Table:
     """A row a metric. Latencies in milliseconds."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", "metric", f"base: {base.name}", f"new: {new.name}", "change", "verdict"):
@@ -50,7 +50,7 @@ def comparison_words(comparison: Comparison, tolerance: float) -> str:
     return "\n".join(one_line(line, 400) for line in lines)
 
 
-def comparison_json(comparison: Comparison, base: Measured, new: Measured, tolerance: float) -> dict[str, Any]:
+def comparison_json(comparison: Comparison, base: Measurement, new: Measurement, tolerance: float) -> dict[str, Any]:
     """The same for programs; values in base units."""
     return {
         "base": base.name,
@@ -69,7 +69,7 @@ def _differs(comparison: Comparison) -> list[tuple[str, tuple[str | None, str | 
     return [item for item in comparison.differs.items() if not any(p.startswith(item[0]) for p in comparison.problems)]
 
 
-def _unit(row: Row) -> str:
+def _unit(row: ComparisonRow) -> str:
     unit = row.base.unit if row.base is not None else ""
     return {SECONDS: "ms", SHARE: ""}.get(unit, unit)
 
@@ -89,7 +89,7 @@ def _said(value: float, unit: str) -> str:
     return percent(value) if unit == SHARE else number(value)
 
 
-def _change(row: Row) -> str:
+def _change(row: ComparisonRow) -> str:
     if row.change is None or row.base is None:
         return MISSING
     return f"{row.change:+.1%}"

@@ -20,8 +20,8 @@ from probe.capacity.trend.compare import (
     SECONDS,
     SHARE,
     TOKENS,
-    Measured,
-    Section,
+    ComparisonSection,
+    Measurement,
     Value,
     of_result,
 )
@@ -38,7 +38,7 @@ _PERCENTILES = {"p50": "median", "p95": "p95", "p99": "p99"}
 _APIS = {"vllm": Api.COMPLETIONS, "openai": Api.COMPLETIONS, "openai-chat": Api.CHAT}
 
 
-def read_measured(file: Path) -> Measured:
+def read_measured(file: Path) -> Measurement:
     """What the file holds. Raises ConfigError."""
     try:
         text = file.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def read_measured(file: Path) -> Measured:
     raise ConfigError(f"{file}: not a result; {_EXPECTED}")
 
 
-def _ours(file: Path, schema: object, text: str) -> Measured:
+def _ours(file: Path, schema: object, text: str) -> Measurement:
     if schema != _SCHEMA:
         raise ConfigError(
             f"{file}: schema {one_line(str(schema))} is not known; expected {_SCHEMA}: use the Kneewatch that wrote it"
@@ -76,7 +76,7 @@ def _ours(file: Path, schema: object, text: str) -> Measured:
         raise ConfigError(f"{file}: damaged, {where}: {one_line(first['msg'])}; write it again") from None
 
 
-def _bench(file: Path, data: Mapping[str, Any]) -> Measured:
+def _bench(file: Path, data: Mapping[str, Any]) -> Measurement:
     try:
         if "total_output_tokens" not in data:
             raise ConfigError(f"{file}: a benchmark of a model that generates nothing; Kneewatch compares generation")
@@ -85,11 +85,11 @@ def _bench(file: Path, data: Mapping[str, Any]) -> Measured:
         if (api := _APIS.get(str(data.get("backend")))) is not None:
             parts["workload.api"] = api.value
         lengths = {"prompt tokens": "total_input_tokens", "output tokens": "total_output_tokens"}
-        return Measured(
+        return Measurement(
             name=str(file),
             kind="vllm bench serve",
             parts=parts,
-            sections={_load(data): Section(dict(_values(data, completed)))},
+            sections={_load(data): ComparisonSection(dict(_values(data, completed)))},
             lengths={name: data[key] / completed for name, key in lengths.items()} if completed else {},
         )
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:

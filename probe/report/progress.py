@@ -14,7 +14,7 @@ from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from probe.core.result import Doing
+from probe.core.result import Phase
 from probe.core.step import StepSummary
 from probe.report.steps import PIPED_WIDTH, StepRows
 
@@ -22,7 +22,7 @@ _BAR_WIDTH = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class ProgressView:
     """What a run tells on its way; `console` is where its rows go, and its result after them."""
 
     console: Console
@@ -34,13 +34,13 @@ class Follow:
         """A step ended."""
         self.console.print(self._rows.row(step))
 
-    def doing(self, doing: Doing) -> None:
+    def doing(self, doing: Phase) -> None:
         """Something begins."""
         self._progress.reset(self._bar, total=doing.seconds, description=doing.words)
 
 
 @contextmanager
-def following() -> Iterator[Follow]:
+def following() -> Iterator[ProgressView]:
     """For as long as a run takes; afterwards nothing of the bar is left."""
     on_terminal = sys.stdout.isatty()
     console = Console(width=None if on_terminal else PIPED_WIDTH, highlight=False)
@@ -48,7 +48,7 @@ def following() -> Iterator[Follow]:
     columns = (TextColumn("{task.description}"), _Passed(), _Since())
     with Progress(*columns, console=shown, disable=not shown.is_terminal, transient=True) as progress:
         bar = progress.add_task("beginning", total=None, begun_s=progress.get_time())
-        yield Follow(console, StepRows(console.width), progress, bar)
+        yield ProgressView(console, StepRows(console.width), progress, bar)
 
 
 class _Passed(ProgressColumn):

@@ -26,11 +26,11 @@ _SECONDS = 300.0
 _CALL, _KEEP, _ASK = "call", "keep", "ask"
 
 
-class AsideError(KneewatchError):
+class HelperError(KneewatchError):
     """The other process failed."""
 
 
-class Aside:
+class HelperProcess:
     """The other process; use it as a context, which ends it. Its methods wait for the answer: not for an event loop,
     but for a thread beside it. They raise AsideError where the process fails or takes five minutes.
     """
@@ -89,20 +89,20 @@ class Aside:
                 failed, answer = pickle.load(answers)  # noqa: S301 - from a process that we started
         except (EOFError, OSError):
             why = f"took longer than {_SECONDS:g} s" if late.is_set() else f"ended ({self._process.wait()})"
-            raise AsideError(f"{name} {why}") from None
+            raise HelperError(f"{name} {why}") from None
         except (pickle.PickleError, AttributeError, TypeError, ImportError) as error:
             self._process.kill()
-            raise AsideError(f"{name}: {one_line(str(error))}") from None
+            raise HelperError(f"{name}: {one_line(str(error))}") from None
         finally:
             timer.cancel()
         if failed:
-            raise AsideError(f"{name}: {answer}")
+            raise HelperError(f"{name}: {answer}")
         return answer
 
 
-async def aside(name: str, *args: object) -> Any:  # noqa: ANN401 - whatever that function returns
+async def run_in_helper(name: str, *args: object) -> Any:  # noqa: ANN401 - whatever that function returns
     """What the function of that name returns, in a process for this one call. Raises AsideError."""
-    with Aside() as other:  # where we are cancelled, it ends, and with it the thread
+    with HelperProcess() as other:  # where we are cancelled, it ends, and with it the thread
         return await asyncio.to_thread(other.call, name, *args)
 
 

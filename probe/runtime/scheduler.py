@@ -79,7 +79,7 @@ def _weekday(text: str) -> int:
     return day
 
 
-class Schedule:
+class Scheduler:
     """The tasks of one process. Callbacks run on the event loop."""
 
     def __init__(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from probe.core.snapshot import ServerSnapshot
 from probe.scrape import litellm, nim, sglang, tgi, triton, trtllm, vllm
 from probe.scrape import metrics_parser as page
-from probe.scrape.metrics_parser import Engine
+from probe.scrape.metrics_parser import EngineMetrics
 
 # vLLM first: what stands in front of a server may relay its page beside its own.
 ENGINES = (vllm.ENGINE, sglang.ENGINE, tgi.ENGINE, trtllm.ENGINE, triton.ENGINE, nim.ENGINE, litellm.ENGINE)
@@ -43,7 +43,7 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
     return replace(found, at_ns=at_ns, wall_s=wall_s, engine=reader.name, version=version, started_s=started_s)
 
 
-def _nothing(reader: Engine, seems: Engine | None, *, is_its_own: bool) -> ValueError:
+def _nothing(reader: EngineMetrics, seems: EngineMetrics | None, *, is_its_own: bool) -> ValueError:
     if is_its_own:
         return ValueError(f"no series of {reader.name} that says anything")
     if seems is None:
@@ -51,9 +51,9 @@ def _nothing(reader: Engine, seems: Engine | None, *, is_its_own: bool) -> Value
     return NotMetricsError(f"no series of {reader.name} on the page, which seems to be {seems.name}'s; mend engine")
 
 
-def _named(name: str) -> Engine:
+def _named(name: str) -> EngineMetrics:
     return ENGINES[NAMES.index(name)]
 
 
-def _signed(text: str, engine: Engine) -> bool:
+def _signed(text: str, engine: EngineMetrics) -> bool:
     return any(text.startswith(sign) or f"\n{sign}" in text for sign in engine.signs)

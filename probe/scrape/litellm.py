@@ -7,7 +7,7 @@ guard is blind behind it. Its TTFT is counted from its own call to the model on.
 from collections.abc import Mapping, Sequence
 
 from probe.core.snapshot import ServerSnapshot
-from probe.scrape.metrics_parser import Engine, Samples, by_label, histograms, parts, total, values_of
+from probe.scrape.metrics_parser import EngineMetrics, Samples, by_label, histograms, parts, total, values_of
 
 _RUNNING = "litellm_in_flight_requests"
 _PROMPT, _OUTPUT = "litellm_input_tokens_metric_total", "litellm_output_tokens_metric_total"
@@ -34,7 +34,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
     )
 
 
-ENGINE = Engine(
+ENGINE = EngineMetrics(
     "litellm",
     ("litellm_",),
     frozenset((_RUNNING, _PROMPT, _OUTPUT, _FINISHED, *parts(n for its in _HISTOGRAMS.values() for n in its))),

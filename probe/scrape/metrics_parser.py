@@ -24,7 +24,7 @@ _MAX_LINE = 16_384  # the parser's time grows with the square of a line's labels
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineMetrics:
     """A kind of server: how some lines of its page begin and no others', the series that are read of it, what they say
     (all but when, and which version), and where its page is.
     """

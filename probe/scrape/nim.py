@@ -7,7 +7,7 @@ Read in a page that others recorded. From 2.0 on NIM serves vLLM's or SGLang's o
 from collections.abc import Mapping, Sequence
 
 from probe.core.snapshot import ServerSnapshot
-from probe.scrape.metrics_parser import Engine, Samples, by_label, histograms, largest, parts, total, values_of
+from probe.scrape.metrics_parser import EngineMetrics, Samples, by_label, histograms, largest, parts, total, values_of
 
 _RUNNING, _WAITING, _USAGE = "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc"
 _PROMPT, _OUTPUT, _FINISHED = "prompt_tokens_total", "generation_tokens_total", "request_finish_total"
@@ -36,7 +36,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
     )
 
 
-ENGINE = Engine(
+ENGINE = EngineMetrics(
     "nim",
     ("num_request_max", "gpu_cache_usage_perc"),
     frozenset(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from probe.core.snapshot import EngineReading, ServerSnapshot
 from probe.scrape.metrics_parser import (
-    Engine,
+    EngineMetrics,
     Samples,
     added,
     by_engine,
@@ -112,7 +112,7 @@ def _cached(found: Samples) -> float | None:
     return levels.get("total", sum(levels.values())) if levels else None
 
 
-ENGINE = Engine(
+ENGINE = EngineMetrics(
     "sglang",
     ("sglang:",),
     frozenset(

@@ -8,7 +8,7 @@ a request, batches at each step.
 from collections.abc import Mapping, Sequence
 
 from probe.core.snapshot import ServerSnapshot
-from probe.scrape.metrics_parser import Engine, Samples, by_label, histograms, parts, total
+from probe.scrape.metrics_parser import EngineMetrics, Samples, by_label, histograms, parts, total
 
 _RUNNING, _WAITING = "tgi_batch_current_size", "tgi_queue_size"
 _SUCCESS, _FAILURE = "tgi_request_success", "tgi_request_failure"  # counters, in spite of the names
@@ -41,7 +41,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
     )
 
 
-ENGINE = Engine(
+ENGINE = EngineMetrics(
     "tgi",
     ("tgi_",),
     frozenset(

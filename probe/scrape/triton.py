@@ -9,7 +9,7 @@ buckets, and not read; it measures no TTFT and no ITL.
 from collections.abc import Mapping, Sequence
 
 from probe.core.snapshot import ServerSnapshot
-from probe.scrape.metrics_parser import Engine, Samples, histograms, largest, parts, total
+from probe.scrape.metrics_parser import EngineMetrics, Samples, histograms, largest, parts, total
 
 _REQUESTS, _BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
 _GENERAL = "nv_trt_llm_general_metrics"
@@ -41,7 +41,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
     )
 
 
-ENGINE = Engine(
+ENGINE = EngineMetrics(
     "triton",
     ("nv_trt_llm_", "nv_inference_"),
     frozenset(

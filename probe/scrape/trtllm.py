@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from probe.core.snapshot import ServerSnapshot
 from probe.scrape.metrics_parser import (
-    Engine,
+    EngineMetrics,
     Samples,
     added,
     by_label,
@@ -58,7 +58,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
     )
 
 
-ENGINE = Engine(
+ENGINE = EngineMetrics(
     "trtllm",
     ("trtllm_",),
     frozenset(

@@ -18,7 +18,7 @@ from probe.core.snapshot import ServerSnapshot
 from probe.scrape.metrics_parser import (
     MAX_VALUE,
     MAX_VALUES,
-    Engine,
+    EngineMetrics,
     Samples,
     added,
     by_engine,
@@ -232,7 +232,7 @@ def _flags(found: Samples) -> dict[str, str]:
     return shown | {"engines": str(len(engines))}
 
 
-ENGINE = Engine(
+ENGINE = EngineMetrics(
     "vllm",
     ("vllm:",),
     frozenset((*_PLAIN, *parts(name for names in HISTOGRAMS.values() for name in names))),

@@ -64,7 +64,7 @@ class StepCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Unrest:
+class Jitter:
     """What makes a server's steps take other times than their cost.
 
     `noise_ratio`: sd of the log-normal noise of each step, of mean one, so that it moves no average. Hiccups: pauses
@@ -135,7 +135,7 @@ class Profile:
     num_blocks: int
     max_num_batched_tokens: int
     max_model_len: int
-    unrest: Unrest = Unrest()
+    unrest: Jitter = Jitter()
     front_end: FrontEnd = FrontEnd()
     prefix_caching: bool = False
 

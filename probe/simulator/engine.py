@@ -32,7 +32,7 @@ from probe.simulator.prefix_cache import CommonPrefix
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
+class ScheduledStep:
     """A step about to run, and how the batch changed to get there. Requests are in order of admission."""
 
     decoding: tuple[int, ...]  # one token each
@@ -83,7 +83,7 @@ class _Request:
         return self.prompt_tokens + self.generated
 
 
-class Engine:
+class SimulatedEngine:
     """Queue, batch and KV blocks of one server. Requests are the integers that `submit` returns."""
 
     def __init__(self, profile: Profile) -> None:
@@ -97,7 +97,7 @@ class Engine:
         self._crossing = [0] * profile.block_size  # how many need a block in steps of this remainder
         self._ending: defaultdict[int, list[_Request]] = defaultdict(list)  # by the step that ends them
         self._free_blocks = profile.usable_blocks
-        self._in_flight: StepPlan | None = None
+        self._in_flight: ScheduledStep | None = None
         self._aborted = False  # somebody, in the step in flight
         self._step = 0
         self._submitted = 0
@@ -157,7 +157,7 @@ class Engine:
         """How much of such a prompt the prefix cache holds now. Never all: its last token has to be computed."""
         return min(min(shared_tokens, prompt_tokens - 1) // self._block, self._prefix.known) * self._block
 
-    def plan_step(self) -> StepPlan | None:
+    def plan_step(self) -> ScheduledStep | None:
         """Schedule the next step, taking its blocks; None when there is no work.
 
         RuntimeError if the step before has not been completed.
@@ -185,7 +185,7 @@ class Engine:
             kv_tokens=kv_tokens + sum(request.computed for request, _ in prefills),
             pairs=sum(tokens * (request.computed + tokens / 2) for request, tokens in prefills),
         )
-        self._in_flight = StepPlan(
+        self._in_flight = ScheduledStep(
             decoding,
             tuple((request.number, tokens) for request, tokens in prefills),
             batch,

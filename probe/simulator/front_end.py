@@ -10,7 +10,7 @@ before the first of these is sent. Where tokens cost nothing, they do not wait f
 from probe.simulator.cost import FrontEnd
 
 
-class Front:
+class FrontEndThread:
     """What it is given in the order of time, it does in that order."""
 
     def __init__(self, costs: FrontEnd) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
 from probe.simulator.buckets import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
 from probe.simulator.cost import Profile
-from probe.simulator.engine import Engine
-from probe.simulator.simulated_request import Visit
+from probe.simulator.engine import SimulatedEngine
+from probe.simulator.simulated_request import SimulatedRequest
 
 
-class Counts:
+class GrowingHistogram:
     """A histogram that grows."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -35,15 +35,19 @@ class Counts:
         return Histogram(tuple(buckets), self._sum)
 
 
-class Measured:
+class SimulatedMetrics:
     """The counters and histograms of one server, all of its engines together."""
 
     def __init__(self, profile: Profile) -> None:
         lengths_of = one_two_five(profile.max_model_len)
-        self.ttft, self.itl, self.tpot = Counts(TTFT_S), Counts(TOKEN_S), Counts(TOKEN_S)
-        self.e2e, self.queue, self.prefill = Counts(REQUEST_S), Counts(REQUEST_S), Counts(REQUEST_S)
-        self.iteration_tokens = Counts(STEP_TOKENS)
-        self.prompt_length, self.output_length = Counts(lengths_of), Counts(lengths_of)
+        self.ttft, self.itl, self.tpot = GrowingHistogram(TTFT_S), GrowingHistogram(TOKEN_S), GrowingHistogram(TOKEN_S)
+        self.e2e, self.queue, self.prefill = (
+            GrowingHistogram(REQUEST_S),
+            GrowingHistogram(REQUEST_S),
+            GrowingHistogram(REQUEST_S),
+        )
+        self.iteration_tokens = GrowingHistogram(STEP_TOKENS)
+        self.prompt_length, self.output_length = GrowingHistogram(lengths_of), GrowingHistogram(lengths_of)
         self.prompt_tokens = self.generation_tokens = self.finished = self.preemptions = 0.0
         self.prefix_queries = self.prefix_hits = 0.0
         self._profile = profile
@@ -54,7 +58,7 @@ class Measured:
         self.generation_tokens += generated
         self.iteration_tokens.add(prompt_tokens - found_tokens + generated)
 
-    def ended(self, visit: Visit, answered_s: float) -> None:
+    def ended(self, visit: SimulatedRequest, answered_s: float) -> None:
         """Its last token was made, and the front end turned to it at `answered_s`."""
         decode_s = visit.made_last_s - visit.made_first_s
         self.finished += 1
@@ -66,7 +70,7 @@ class Measured:
         self.output_length.add(visit.output_tokens)
 
     def snapshot(
-        self, engines: Sequence[Engine], generated: Sequence[float], at_s: float, wall_s: float, version: str
+        self, engines: Sequence[SimulatedEngine], generated: Sequence[float], at_s: float, wall_s: float, version: str
     ) -> ServerSnapshot:
         """The page as it would be read now. `generated`: tokens, by engine."""
         return ServerSnapshot(
@@ -101,7 +105,7 @@ class Measured:
         )
 
 
-def _by_engine(engines: Sequence[Engine], generated: Sequence[float]) -> dict[str, EngineReading]:
+def _by_engine(engines: Sequence[SimulatedEngine], generated: Sequence[float]) -> dict[str, EngineReading]:
     return {
         str(i): EngineReading(float(engine.running), float(engine.waiting), engine.kv_usage, generation_tokens=tokens)
         for i, (engine, tokens) in enumerate(zip(engines, generated, strict=True))

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from random import Random
 
 from probe.simulator.cost import Profile
-from probe.simulator.engine import Engine, StepOutcome, StepPlan
-from probe.simulator.front_end import Front
-from probe.simulator.metrics_model import Measured
-from probe.simulator.simulated_request import Visit
+from probe.simulator.engine import ScheduledStep, SimulatedEngine, StepOutcome
+from probe.simulator.front_end import FrontEndThread
+from probe.simulator.metrics_model import SimulatedMetrics
+from probe.simulator.simulated_request import SimulatedRequest
 
 _WORTH_SKIPPING = 3  # steps
 
@@ -28,25 +28,30 @@ class Departure:
     """Tokens on their way out: who has its first, and who its last, at `at_s`."""
 
     at_s: float
-    started: Sequence[Visit]
-    finished: Sequence[Visit]
+    started: Sequence[SimulatedRequest]
+    finished: Sequence[SimulatedRequest]
 
 
 class Replica:
     """One engine and its clock. `departures` gets what the front end is handing out, in order."""
 
     def __init__(
-        self, profile: Profile, random: Random, front: Front, measured: Measured, departures: deque[Departure]
+        self,
+        profile: Profile,
+        random: Random,
+        front: FrontEndThread,
+        measured: SimulatedMetrics,
+        departures: deque[Departure],
     ) -> None:
-        self.engine = Engine(profile)
-        self.entering: deque[Visit] = deque()  # in the order of entered_s
+        self.engine = SimulatedEngine(profile)
+        self.entering: deque[SimulatedRequest] = deque()  # in the order of entered_s
         self.times_s = array("d")  # when the tokens of each step were out
         self.generated = 0.0  # tokens
         self._profile, self._random, self._front = profile, random, front
         self._measured, self._departures = measured, departures
-        self._open: dict[int, Visit] = {}
+        self._open: dict[int, SimulatedRequest] = {}
         self._tokens_a_step = 0.0  # of all that decode
-        self._plan: StepPlan | None = None
+        self._plan: ScheduledStep | None = None
         self._step_ends_s = 0.0
         self._now_s = 0.0
         self._made_s = 0.0  # when the last step was over
@@ -81,7 +86,7 @@ class Replica:
                 self._now_s = max(self._now_s, until_s)
                 return
 
-    def abort(self, visit: Visit) -> None:
+    def abort(self, visit: SimulatedRequest) -> None:
         """Its client has gone; nothing if it is not here."""
         if self._open.get(visit.number) is visit:
             del self._open[visit.number]
@@ -113,7 +118,7 @@ class Replica:
         self.times_s.extend([begin_s + one_s * i for i in range(1, steps + 1)])
         self._now_s = self._made_s = begin_s + one_s * steps
 
-    def _enter(self, visit: Visit) -> None:
+    def _enter(self, visit: SimulatedRequest) -> None:
         if visit.ended:
             return
         visit.number = self.engine.submit(
@@ -121,7 +126,7 @@ class Replica:
         )
         self._open[visit.number] = visit
 
-    def _begin(self, plan: StepPlan) -> None:
+    def _begin(self, plan: ScheduledStep) -> None:
         self._plan = plan
         profile, measured = self._profile, self._measured
         cost_s = profile.cost.step_seconds(plan.batch)
@@ -147,7 +152,7 @@ class Replica:
         turned_s, out_s = self._front.hand_out(self._made_s, decoded + len(outcome.prefilled))
         self.times_s.append(out_s)
         prompt_tokens = found_tokens = 0
-        started: list[Visit] = []
+        started: list[SimulatedRequest] = []
         for number in outcome.prefilled:
             visit = self._open[number]
             if math.isnan(visit.made_first_s):
@@ -174,7 +179,7 @@ class Replica:
         if started or finished:
             self._departures.append(Departure(out_s, started, finished))
 
-    def _stop_decoding(self, visit: Visit) -> None:
+    def _stop_decoding(self, visit: SimulatedRequest) -> None:
         """Its stretch ends with the last step that is over."""
         if visit.since >= 0:
             visit.stretches.append((visit.since, len(self.times_s)))

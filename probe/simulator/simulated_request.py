@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, eq=False)
-class Visit:
+class SimulatedRequest:
     """One request and what became of it. Times are seconds of virtual time, NaN before they come.
 
     What the client sees: arrival_s, first_s, last_s. What the server does, and its metrics tell: entered_s (the front

@@ -19,16 +19,16 @@ from random import Random
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload, lengths
 from probe.simulator.cost import Profile
-from probe.simulator.front_end import Front
-from probe.simulator.metrics_model import Measured
+from probe.simulator.front_end import FrontEndThread
+from probe.simulator.metrics_model import SimulatedMetrics
 from probe.simulator.replica import Departure, Replica
-from probe.simulator.simulated_request import Visit
+from probe.simulator.simulated_request import SimulatedRequest
 
-__all__ = ("Users", "VirtualServer", "Visit")
+__all__ = ("BackgroundTraffic", "SimulatedRequest", "VirtualServer")
 
 
 @dataclass(frozen=True, slots=True)
-class Users:
+class BackgroundTraffic:
     """Live users: a Poisson process of requests with their own lengths."""
 
     rate_rps: float
@@ -44,8 +44,8 @@ class VirtualServer:
         profile: Profile,
         *,
         seed: int = 0,
-        users: Users | None = None,
-        others: Users | None = None,
+        users: BackgroundTraffic | None = None,
+        others: BackgroundTraffic | None = None,
         shares: Sequence[float] = (1.0,),
         accepted_tokens: float = 0.0,
         version: str = "virtual",
@@ -55,30 +55,32 @@ class VirtualServer:
         """
         self.profile = profile
         self.now_s = 0.0
-        self.measured = Measured(profile)
-        self.visits: list[Visit] = []  # ended since somebody last emptied it
+        self.measured = SimulatedMetrics(profile)
+        self.visits: list[SimulatedRequest] = []  # ended since somebody last emptied it
         self._version = version
         self._random = Random(f"{seed}/server")
         self._shares, self._accepted = shares, accepted_tokens
-        self._front = Front(profile.front_end)
+        self._front = FrontEndThread(profile.front_end)
         self._departures: deque[Departure] = deque()
         self._replicas = [
             Replica(profile, Random(f"{seed}/{i}"), self._front, self.measured, self._departures)
             for i in range(len(shares))
         ]
-        self._arriving: list[tuple[float, int, Visit, Iterator[Visit] | None]] = []
+        self._arriving: list[tuple[float, int, SimulatedRequest, Iterator[SimulatedRequest] | None]] = []
         self._submitted = 0
         self._users = users
         self._expect_user(_arrivals(users, Random(f"{seed}/users"), seed) if users else iter(()))
         self._expect_user(_arrivals(others, Random(f"{seed}/others"), seed + 1) if others else iter(()))
 
-    def submit(self, at_s: float, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> Visit:
+    def submit(self, at_s: float, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> SimulatedRequest:
         """A request of ours that arrives at `at_s`. ValueError where that has passed, or for too many tokens."""
         if at_s < self.now_s:
             raise ValueError(f"it is {self.now_s:g} s already")
-        return self._expect(Visit(at_s, prompt_tokens, output_tokens, ours=True, shared_tokens=shared_tokens))
+        return self._expect(
+            SimulatedRequest(at_s, prompt_tokens, output_tokens, ours=True, shared_tokens=shared_tokens)
+        )
 
-    def abort(self, visit: Visit) -> None:
+    def abort(self, visit: SimulatedRequest) -> None:
         """Its client has gone. It appears in no counter, as in vLLM 0.32; nothing if it has ended."""
         visit.ended = True
         for replica in self._replicas:
@@ -130,7 +132,7 @@ class VirtualServer:
         for replica in self._replicas:
             replica.run(until_s)
 
-    def _pass_on(self, visit: Visit) -> None:
+    def _pass_on(self, visit: SimulatedRequest) -> None:
         visit.entered_s = self._front.pass_on(visit.arrival_s, visit.prompt_tokens)
         visit.steps = self._steps_of(visit.output_tokens)
         replica = self._choose()
@@ -161,22 +163,24 @@ class VirtualServer:
             return self._replicas[0]
         return self._random.choices(self._replicas, self._shares)[0]
 
-    def _expect_user(self, source: Iterator[Visit]) -> None:
+    def _expect_user(self, source: Iterator[SimulatedRequest]) -> None:
         visit = next(source, None)
         if visit is not None:
             self._expect(visit, source)
 
-    def _expect(self, visit: Visit, source: Iterator[Visit] | None = None) -> Visit:
+    def _expect(self, visit: SimulatedRequest, source: Iterator[SimulatedRequest] | None = None) -> SimulatedRequest:
         self.profile.check_lengths(visit.prompt_tokens, visit.output_tokens)
         self._submitted += 1
         heapq.heappush(self._arriving, (visit.arrival_s, self._submitted, visit, source))
         return visit
 
 
-def _arrivals(users: Users, random: Random, seed: int, start_s: float = 0.0) -> Iterator[Visit]:
+def _arrivals(users: BackgroundTraffic, random: Random, seed: int, start_s: float = 0.0) -> Iterator[SimulatedRequest]:
     at_s = start_s
     for prompt_tokens, output_tokens in lengths(users.workload, seed):
         if users.rate_rps <= 0:
             return
         at_s += random.expovariate(users.rate_rps)
-        yield Visit(at_s, prompt_tokens, output_tokens, ours=users.ours, shared_tokens=users.workload.shared_tokens)
+        yield SimulatedRequest(
+            at_s, prompt_tokens, output_tokens, ours=users.ours, shared_tokens=users.workload.shared_tokens
+        )

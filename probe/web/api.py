@@ -23,7 +23,7 @@ _TARGET = TypeAdapter(TargetJson)
 _TARGETS = TypeAdapter(list[TargetJson])
 
 
-class Api:
+class WebApi:
     """The handlers."""
 
     def __init__(self, monitor: Monitor, seen: overview.Overview) -> None:

@@ -6,7 +6,7 @@ from typing_extensions import TypedDict
 
 from exporters.discovery import told
 from probe.core.result import CapacityResult, Roofline
-from probe.core.snapshot import CrossChecks, Gpu, ServerSnapshot, Users
+from probe.core.snapshot import CrossChecks, Gpu, ServerSnapshot, UserLoad
 from probe.report.cross_check_text import Finding
 from probe.report.figures import iso
 from probe.report.record_json import RecordJson, record_json
@@ -70,7 +70,7 @@ class TargetJson(TypedDict):
     failures: Sequence[RecordJson]
     server: ServerJson | None
     server_error: str | None
-    users: Users | None
+    users: UserLoad | None
     checks: CrossChecks
     gpus: Sequence[Gpu] | None
     gpu_error: str | None
@@ -88,7 +88,7 @@ class ErrorJson(TypedDict):
     error: str
 
 
-def target_json(row: overview.Row) -> TargetJson:
+def target_json(row: overview.TargetRow) -> TargetJson:
     """A target in the API."""
     status = row.status
     return {

@@ -34,7 +34,7 @@ class _Given(NamedTuple):
     password: bytes
 
 
-class Remembered(NamedTuple):
+class CheckedPassword(NamedTuple):
     """Digests of right passwords by user, and what they were made with."""
 
     key: bytes
@@ -44,7 +44,7 @@ class Remembered(NamedTuple):
 class BasicAuth:
     """The users of one configuration."""
 
-    def __init__(self, users: Mapping[str, str], remembered: "Remembered | None" = None) -> None:
+    def __init__(self, users: Mapping[str, str], remembered: "CheckedPassword | None" = None) -> None:
         """`users`: their hashes by name. `remembered`: by the configuration before; who has the same hash still need
         not be checked again.
         """
@@ -52,7 +52,7 @@ class BasicAuth:
         # For a name that is not known the same work is done: how long it takes tells nobody which are.
         self._nobody = next(iter(self._users.values()), "")[:_SALT].ljust(60, ".")
         # A digest holds the hash too: one of a hash that has changed fits no more.
-        key, right = remembered or Remembered(secrets.token_bytes(32), {})
+        key, right = remembered or CheckedPassword(secrets.token_bytes(32), {})
         self._key: bytes = key
         self._right: dict[str, bytes] = dict(right)
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
@@ -66,9 +66,9 @@ class BasicAuth:
         return bool(self._users)
 
     @property
-    def remembered(self) -> "Remembered":
+    def remembered(self) -> "CheckedPassword":
         """Who was right, for the configuration that comes after this one."""
-        return Remembered(self._key, self._right)
+        return CheckedPassword(self._key, self._right)
 
     def close(self) -> None:
         """Ends its thread; a hash that is being worked out is finished."""

@@ -26,7 +26,7 @@ LOOK_S = 1.0
 _Signature = tuple[tuple[int, int, int] | None, ...]
 
 
-class Gate:
+class AccessGate:
     """An ASGI app in front of another."""
 
     def __init__(self, app: ASGIApp, file: Path | None) -> None:

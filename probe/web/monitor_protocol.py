@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from exporters.metrics_page import Page
+from exporters.metrics_page import MetricsPage
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus
@@ -13,7 +13,7 @@ class Monitor(Protocol):
     """The composition root, as the pages see it."""
 
     @property
-    def page(self) -> Page: ...
+    def page(self) -> MetricsPage: ...
     @property
     def ready(self) -> bool: ...
     def statuses(self) -> Sequence[TargetStatus]: ...

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from exporters.exposition_format import wants_openmetrics
-from exporters.metrics_page import Page
+from exporters.metrics_page import MetricsPage
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
@@ -32,7 +32,7 @@ _LONGEST_S = 120.0
 _SAID = 300
 
 
-class Limiter:
+class RateLimiter:
     """A bucket a target: filled with time, emptied by requests."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,9 +55,9 @@ class Limiter:
 class OnDemand:
     """The page."""
 
-    def __init__(self, monitor: Monitor, limiter: Limiter | None = None) -> None:
+    def __init__(self, monitor: Monitor, limiter: RateLimiter | None = None) -> None:
         self._monitor = monitor
-        self._limiter = limiter or Limiter()
+        self._limiter = limiter or RateLimiter()
         self._running = 0
 
     async def answer(self, request: Request) -> Response:
@@ -142,7 +142,7 @@ def exposition(
     else:
         outcome.labels(record.outcome.value, record.model, record.spec.workload).set(1)
         _seen(record, objectives, gauge, registry)
-    page, kind = Page(registry).render(accept)
+    page, kind = MetricsPage(registry).render(accept)
     reason = f"given up after {seconds:.1f} s" if record is None else record.detail
     if reason and not wants_openmetrics(accept):  # which knows no comments
         page += f"# reason: {one_line(reason, _SAID)}\n".encode("utf-8", "replace")

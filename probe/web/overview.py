@@ -33,7 +33,7 @@ _FEW = 5  # canaries that say little of a share
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class CanaryStrip:
     """The recent canaries, oldest on the left: an SVG path for each kind, and where the TTFT objective lies."""
 
     paths: tuple[tuple[str, str], ...]  # kind (good, slow, failed) and outline
@@ -44,21 +44,21 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CanarySummary:
     """What follows from a target's recent canaries alone: the share that met each objective, and the strip."""
 
     ratios: Mapping[str, float]
-    strip: Strip | None
+    strip: CanaryStrip | None
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TargetRow:
     """A target in the table."""
 
     status: TargetStatus
     state: str
     href: str
-    strip: Strip | None
+    strip: CanaryStrip | None
     good: float | None
     headroom: float | None
     findings: Sequence[Finding]
@@ -66,10 +66,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedCanary:
     """A canary that failed, and whose."""
 
-    row: Row
+    row: TargetRow
     record: RequestRecord
 
 
@@ -77,21 +77,21 @@ class Overview:
     """All targets, again and again: what follows from canaries alone is worked out once for each new one."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[RequestRecord, Objectives, Judged]] = {}
+        self._known: dict[str, tuple[RequestRecord, Objectives, CanarySummary]] = {}
 
-    def rows(self, statuses: Sequence[TargetStatus]) -> list[Row]:
+    def rows(self, statuses: Sequence[TargetStatus]) -> list[TargetRow]:
         """Every target: those in trouble first, else in the order they are given."""
         order = list(STATES)
         return sorted(self.in_order(statuses), key=lambda one: (order.index(one.state), not one.wrong))
 
-    def in_order(self, statuses: Sequence[TargetStatus]) -> list[Row]:
+    def in_order(self, statuses: Sequence[TargetStatus]) -> list[TargetRow]:
         """Every target, in the order they are given."""
         found = [row(status, self._judged(status)) for status in statuses]
         known = self._known  # another thread may put a new one in its place
         self._known = {name: known[name] for one in found if (name := one.status.name) in known}
         return found
 
-    def _judged(self, status: TargetStatus) -> Judged:
+    def _judged(self, status: TargetStatus) -> CanarySummary:
         if not status.recent:
             return judged(status)
         newest, known = status.recent[0], self._known.get(status.name)
@@ -101,21 +101,21 @@ class Overview:
         return known[2]
 
 
-def judged(status: TargetStatus) -> Judged:
+def judged(status: TargetStatus) -> CanarySummary:
     """Its recent canaries, judged."""
     verdicts = [slo.met(record, status.objectives) for record in status.recent]
     drawn = strip(status.recent, status.objectives, verdicts) if status.recent else None
-    return Judged(slo.shares(verdicts, status.objectives), drawn)
+    return CanarySummary(slo.shares(verdicts, status.objectives), drawn)
 
 
-def row(status: TargetStatus, known: Judged | None = None) -> Row:
+def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
     """One target."""
     known = known or judged(status)
     ratios = known.ratios
     said = findings(status)
     broken = slo.broken(ratios, status.objectives) if len(status.recent) >= _FEW else ()
     state = _state(status, broken)
-    return Row(
+    return TargetRow(
         status=status,
         state=state,
         href=href(status.name),
@@ -138,18 +138,20 @@ def headroom_now(status: TargetStatus) -> float | None:
     return headroom(status.users, known.capacity if known is not None else None)
 
 
-def tally(shown: Sequence[Row]) -> list[tuple[str, str, int]]:
+def tally(shown: Sequence[TargetRow]) -> list[tuple[str, str, int]]:
     """How many targets are in each state: its name, its words, the number."""
     return [(state, words, sum(one.state == state for one in shown)) for state, words in STATES.items()]
 
 
-def failures(shown: Sequence[Row]) -> list[Failure]:
+def failures(shown: Sequence[TargetRow]) -> list[FailedCanary]:
     """The last of all targets, the newest first."""
-    found = [Failure(one, record) for one in shown for record in one.status.failures]
+    found = [FailedCanary(one, record) for one in shown for record in one.status.failures]
     return sorted(found, key=lambda failure: -failure.record.done_wall_s)[:_KEPT_FAILURES]
 
 
-def strip(records: Sequence[RequestRecord], objectives: Objectives, verdicts: Sequence[Mapping[str, bool]]) -> Strip:
+def strip(
+    records: Sequence[RequestRecord], objectives: Objectives, verdicts: Sequence[Mapping[str, bool]]
+) -> CanaryStrip:
     """The recent canaries (newest first) as bars as high as their TTFT; a failed one is as high as the strip."""
     ttft = [latency.ttft_s(record) or 0.0 for record in records[:_SLOTS]]
     objective = objectives.ttft.within_s if objectives.ttft else None
@@ -161,7 +163,7 @@ def strip(records: Sequence[RequestRecord], objectives: Objectives, verdicts: Se
         x = (_SLOTS - 1 - i) * _SLOT
         paths[kind].append(f"M{x} {_HEIGHT - height:.1f}h{_BAR}V{_HEIGHT}h-{_BAR}z")
     counts = ", ".join(f"{len(found)} {kind}" for kind, found in paths.items() if found)
-    return Strip(
+    return CanaryStrip(
         tuple((kind, "".join(found)) for kind, found in paths.items() if found),
         _SLOTS * _SLOT,
         _HEIGHT,

@@ -24,7 +24,7 @@ from probe.gpu.utilization import memory, utilization
 from probe.report.html import embedded, environment, report, run_data
 from probe.report.result_text import beside_measured
 from probe.web import overview
-from probe.web.api import Api, as_json
+from probe.web.api import WebApi, as_json
 from probe.web.assets import Assets
 from probe.web.headers import with_headers
 from probe.web.hosts import by_our_names
@@ -44,7 +44,7 @@ _CURVES = 3  # requests/s, TTFT and TPOT: what a target's page shows of a run
 def build_pages(monitor: Monitor) -> ASGIApp:
     """The ASGI app of a monitor."""
     assets, seen = Assets(), overview.Overview()
-    pages, api, probe = _Pages(monitor, assets, seen), Api(monitor, seen), OnDemand(monitor)
+    pages, api, probe = _Pages(monitor, assets, seen), WebApi(monitor, seen), OnDemand(monitor)
     app = Starlette(
         routes=[
             Route("/", pages.status),

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from probe.core.errors import ConfigError
-from probe.web.gate import LOOK_S, Gate
+from probe.web.gate import LOOK_S, AccessGate
 from probe.web.headers import with_headers
 
 _CLOSE_S = 2
@@ -29,7 +29,7 @@ async def serve(
     `web_config_file`: TLS and passwords (config.py), looked at every `look_s` seconds. Raises ConfigError where the
     address is taken or not ours, or where the file cannot be used.
     """
-    gate = Gate(app, web_config_file)
+    gate = AccessGate(app, web_config_file)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -58,7 +58,7 @@ async def serve(
 class _Server(uvicorn.Server):
     """uvicorn, but signals are the composition root's: they must end load before they end pages."""
 
-    def __init__(self, gate: Gate, listener: socket.socket) -> None:
+    def __init__(self, gate: AccessGate, listener: socket.socket) -> None:
         self._gate = gate
         self._listener = listener
         config = uvicorn.Config(
@@ -119,7 +119,7 @@ class _Connection(HttpToolsProtocol):
     may take. uvicorn bounds none of them, and a monitor without file descriptors or memory sees failing servers.
     """
 
-    gate: Gate
+    gate: AccessGate
     _head_bytes = 0
     _head_ends: asyncio.TimerHandle | None = None
 
@@ -173,6 +173,6 @@ class _Connection(HttpToolsProtocol):
         self.transport.abort()
 
 
-def _protocol(gate: Gate) -> type[HttpToolsProtocol]:
+def _protocol(gate: AccessGate) -> type[HttpToolsProtocol]:
     """As uvicorn wants it: it makes the connections."""
     return type("Connection", (_Connection,), {"gate": gate})

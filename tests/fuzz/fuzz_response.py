@@ -31,7 +31,7 @@ from hostile_server import GOOD, STREAM_HEAD, chunked, event, head, whole  # noq
 from made import spec  # noqa: E402
 from memory_wire import EOF, GOLDEN, OPEN, RESET, Outcome, cut_at, exchange, recorded, streamed  # noqa: E402
 
-from probe.client.response_buffer import Received  # noqa: E402
+from probe.client.response_buffer import ResponseBuffer  # noqa: E402
 from probe.client.stream_parser import Transcript, error_message, judge, read_stream  # noqa: E402
 from probe.core.request import Api  # noqa: E402
 
@@ -118,7 +118,7 @@ class Choices:
 
 def check(case: Case, run: asyncio.Runner) -> str:
     """What became of it, in a word. Raises AssertionError, SlowError or whatever the client should not raise."""
-    received = Received(MAX_BYTES, MAX_BYTES)
+    received = ResponseBuffer(MAX_BYTES, MAX_BYTES)
     one = run.run(exchange([case.data], case.end, bodiless=case.bodiless))
     cut = run.run(exchange(cut_at(case.data, case.cuts), case.end, bodiless=case.bodiless, received=received))
     assert len(received.body) <= MAX_BYTES + len(case.data)
@@ -141,7 +141,7 @@ def agree(one: Outcome, cut: Outcome, case: Case) -> None:
     assert one == cut, (str(one), str(cut))
 
 
-def read_both_apis(received: Received) -> None:
+def read_both_apis(received: ResponseBuffer) -> None:
     whole_body = [(1, 0, received.body)] if received.reads else []
     for api in Api:
         said = read_stream(received.reads, api)

@@ -8,12 +8,12 @@ from probe.core.clock import SystemClock
 from probe.core.request import Api
 from probe.core.step import StepPlan
 from probe.core.workload import Workload
-from probe.load.worker_pool import Source, Workers
+from probe.load.worker_pool import RequestSource, WorkerPool
 
 
 async def main(base_url: str, concurrency: int) -> None:
-    source = Source(Endpoint("a", base_url), "tiny", Workload("w", Api.COMPLETIONS, 16, 400), timeout_s=60.0)
-    async with Workers(source, 2, SystemClock()) as workers:
+    source = RequestSource(Endpoint("a", base_url), "tiny", Workload("w", Api.COMPLETIONS, 16, 400), timeout_s=60.0)
+    async with WorkerPool(source, 2, SystemClock()) as workers:
         print(*(worker.process.pid for worker in workers._workers), flush=True)  # noqa: T201
         await workers.run(StepPlan(concurrency, 60.0), asyncio.Event(), lambda _: None)
 

@@ -13,28 +13,28 @@ from pathlib import Path
 import pytest
 from process import eventually
 
-from probe.runtime.helper_process import Aside, AsideError, aside
+from probe.runtime.helper_process import HelperError, HelperProcess, run_in_helper
 
 
 @pytest.fixture
-def other() -> Iterator[Aside]:
-    with Aside() as process:
+def other() -> Iterator[HelperProcess]:
+    with HelperProcess() as process:
         yield process
 
 
-def test_it_calls_a_function_elsewhere_and_with_less_priority(other: Aside) -> None:
+def test_it_calls_a_function_elsewhere_and_with_less_priority(other: HelperProcess) -> None:
     assert other.call("os:getpid") != os.getpid()
     ours = os.getpriority(os.PRIO_PROCESS, 0)
     assert other.call("os:getpriority", os.PRIO_PROCESS, 0) == min(ours + 10, 19)
 
 
-def test_what_it_keeps_can_be_asked_again_and_again(other: Aside) -> None:
+def test_what_it_keeps_can_be_asked_again_and_again(other: HelperProcess) -> None:
     other.keep("collections:Counter", "aab")
     other.ask("update", "b")
     assert dict(other.ask("most_common")) == {"a": 2, "b": 2}
 
 
-def test_two_who_ask_at_once_have_each_their_own_answer(other: Aside) -> None:
+def test_two_who_ask_at_once_have_each_their_own_answer(other: HelperProcess) -> None:
     """Who is cancelled while he waits for one asks for what there is so far."""
     with ThreadPoolExecutor() as threads:
         slow = threads.submit(other.call, "subprocess:getoutput", "sleep 0.5; seq 200000")
@@ -43,24 +43,24 @@ def test_two_who_ask_at_once_have_each_their_own_answer(other: Aside) -> None:
         assert slow.result().splitlines()[-1] == "200000"
 
 
-def test_an_error_comes_back_as_one_line_and_ends_nothing(other: Aside) -> None:
-    with pytest.raises(AsideError, match=r"^json:loads: JSONDecodeError: "):
+def test_an_error_comes_back_as_one_line_and_ends_nothing(other: HelperProcess) -> None:
+    with pytest.raises(HelperError, match=r"^json:loads: JSONDecodeError: "):
         other.call("json:loads", "{\n")
     assert other.call("json:loads", "[1]") == [1]
 
 
-def test_a_process_that_dies_is_told(other: Aside) -> None:
-    with pytest.raises(AsideError, match=r"os:_exit ended \(3\)"):
+def test_a_process_that_dies_is_told(other: HelperProcess) -> None:
+    with pytest.raises(HelperError, match=r"os:_exit ended \(3\)"):
         other.call("os:_exit", 3)
 
 
 def test_a_single_call_for_an_event_loop() -> None:
-    assert asyncio.run(aside("math:hypot", 3.0, 4.0)) == 5.0
+    assert asyncio.run(run_in_helper("math:hypot", 3.0, 4.0)) == 5.0
 
 
 def test_cancelling_a_call_ends_its_process() -> None:
     async def run() -> float:
-        thinking = asyncio.create_task(aside("time:sleep", 60))
+        thinking = asyncio.create_task(run_in_helper("time:sleep", 60))
         await asyncio.sleep(0.5)
         thinking.cancel()
         began = time.monotonic()

@@ -14,7 +14,7 @@ import trustme
 from api_server import ApiServer, api_server, pod
 from both_loops import Run
 
-from probe.kubernetes.client import ClusterError, open_cluster
+from probe.kubernetes.client import KubernetesError, open_cluster
 
 PODS = "/api/v1/namespaces/serving/pods"
 NOWHERE = Path("/nowhere")
@@ -50,13 +50,13 @@ def test_in_a_pod_its_account_is_used_and_a_rotated_token_is_read_again(
                 assert json.loads(await cluster.ask("GET", PODS))["items"]
                 assert api.tokens == ["Bearer first", "Bearer first", "Bearer second"]
                 api.wants_token = "third"
-                with pytest.raises(ClusterError, match=r"^Unauthorized \(HTTP 401\)$") as refused:
+                with pytest.raises(KubernetesError, match=r"^Unauthorized \(HTTP 401\)$") as refused:
                     await cluster.ask("GET", PODS)
                 assert refused.value.status == 401
                 (where / "token").unlink()
-                with pytest.raises(ClusterError, match="the API server cannot be reached: Token file"):
+                with pytest.raises(KubernetesError, match="the API server cannot be reached: Token file"):
                     await cluster.ask("GET", PODS)
-                with pytest.raises(ClusterError, match="the API server cannot be reached: Token file"):
+                with pytest.raises(KubernetesError, match="the API server cannot be reached: Token file"):
                     async with cluster.watch(PODS, 1.0, {"watch": "true"}):
                         pass
 
@@ -72,7 +72,7 @@ def test_a_server_with_another_authority_is_not_trusted(
     async def story() -> None:
         async with api_server(tls) as api:
             async with open_cluster(account(tmp_path, api, trustme.CA(), monkeypatch)) as cluster:
-                with pytest.raises(ClusterError, match="certificate verify failed"):
+                with pytest.raises(KubernetesError, match="certificate verify failed"):
                     await cluster.ask("GET", PODS)
             assert api.asked == []
 
@@ -95,7 +95,7 @@ def test_a_watch_that_is_silent_for_too_long_is_lost(run: Run, tmp_path: Path, m
                 reading = asyncio.create_task(read())
                 await asyncio.sleep(0.2)
                 api.put(pod("qwen-a"))
-                with pytest.raises(ClusterError, match="ReadTimeout"):
+                with pytest.raises(KubernetesError, match="ReadTimeout"):
                     await reading
                 assert [json.loads(line)["type"] for line in got] == ["ADDED"], (
                     "a line is a line, whatever stands in it"
@@ -155,7 +155,7 @@ def test_a_kubeconfig_that_does_not_work_is_one_line(
         path.write_text(kubeconfig)
 
     async def story() -> None:
-        with pytest.raises(ClusterError, match=words) as refused:
+        with pytest.raises(KubernetesError, match=words) as refused:
             async with open_cluster(NOWHERE):
                 pass
         assert "\n" not in str(refused.value)
@@ -167,7 +167,7 @@ def test_the_extra_that_is_missing_is_named(run: Run, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "httpx2", None)
 
     async def story() -> None:
-        with pytest.raises(ClusterError, match=r"pip install 'kneewatch\[k8s\]'"):
+        with pytest.raises(KubernetesError, match=r"pip install 'kneewatch\[k8s\]'"):
             async with open_cluster(NOWHERE):
                 pass
 
@@ -180,7 +180,9 @@ def test_half_an_account_is_said_to_be_one(run: Run, tmp_path: Path, monkeypatch
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
     async def story() -> None:
-        with pytest.raises(ClusterError, match=r"the service account in .* cannot be used: .*KUBERNETES_SERVICE_HOST"):
+        with pytest.raises(
+            KubernetesError, match=r"the service account in .* cannot be used: .*KUBERNETES_SERVICE_HOST"
+        ):
             async with open_cluster(tmp_path):
                 pass
 

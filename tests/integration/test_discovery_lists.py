@@ -28,8 +28,8 @@ from probe.discovery import target_groups as groups
 from probe.discovery.dns_sd import DnsSource
 from probe.discovery.file_sd import FileSource
 from probe.discovery.http_sd import HttpSource
-from probe.discovery.polling import Told
-from probe.discovery.types import Found, Source, State
+from probe.discovery.polling import ProblemReporter
+from probe.discovery.types import DiscoveredServer, Discovery, State
 
 EVERY_S = 0.05
 
@@ -40,7 +40,7 @@ class Listener:
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.told = Told(self.said.append, lambda: self.said.append("well"))
+        self.told = ProblemReporter(self.said.append, lambda: self.said.append("well"))
 
     @property
     def ids(self) -> list[str] | None:
@@ -54,7 +54,7 @@ class Listener:
 
 
 @asynccontextmanager
-async def listening(seen: Listener, source: Source) -> AsyncIterator[Listener]:
+async def listening(seen: Listener, source: Discovery) -> AsyncIterator[Listener]:
     async def listen() -> None:
         async with aclosing(source.states()) as states:
             async for state in states:
@@ -87,7 +87,7 @@ def test_files_of_both_formats_are_read_and_read_again(run: Run, tmp_path: Path)
         seen = Listener()
         async with listening(seen, files(seen, f"{tmp_path}/*.yml", f"{tmp_path}/b.json")):
             await seen.until(lambda: seen.ids == ["10.0.0.1:8000", "10.0.0.2:8000"])
-            assert seen.states[0][0] == Found("10.0.0.1:8000", "http://10.0.0.1:8000", {"team": "chat"})
+            assert seen.states[0][0] == DiscoveredServer("10.0.0.1:8000", "http://10.0.0.1:8000", {"team": "chat"})
             (tmp_path / "c.yml").write_text("- targets: ['10.0.0.3:8000']\n")
             await seen.until(lambda: len(seen.states[-1]) == 3)
             (tmp_path / "a.yml").unlink()

@@ -14,7 +14,7 @@ from api_server import NAMESPACE, ApiServer, api_server, pod
 from both_loops import Run
 from discovery_listener import PATIENCE_S, SEEN_S, TROUBLES, Listener
 
-from probe.discovery.types import Found
+from probe.discovery.types import DiscoveredServer
 
 PODS = {"selector": "app=qwen", "port": "http"}
 
@@ -39,8 +39,8 @@ def test_pods_are_found_with_labels_and_revision_and_changes_are_seen(run: Run, 
             async with listening(api, tmp_path) as seen:
                 await seen.until(lambda: seen.states)
                 assert seen.states[0] == (
-                    Found("qwen-a", "http://10.0.0.1:8000", labels, "7d4b", ready=True),
-                    Found("qwen-b", "http://[fd00::2]:8000", {"app": "qwen"}, None, ready=True),
+                    DiscoveredServer("qwen-a", "http://10.0.0.1:8000", labels, "7d4b", ready=True),
+                    DiscoveredServer("qwen-b", "http://[fd00::2]:8000", {"app": "qwen"}, None, ready=True),
                 )
                 api.put(pod("qwen-loading", "10.0.0.3"))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b", "qwen-loading"])

@@ -18,7 +18,7 @@ from api_server import NAMESPACE, ApiServer, Object, api_server, endpoint, endpo
 from both_loops import Run
 from discovery_listener import PATIENCE_S, SEEN_S, TROUBLES, Listener
 
-from probe.discovery.types import Found
+from probe.discovery.types import DiscoveredServer
 
 SLICES = {"endpoints": "qwen", "port": "http"}
 LOADING: dict[str, Any] = {"ready": False, "serving": False, "terminating": False}
@@ -46,8 +46,8 @@ def test_endpoints_are_found_with_labels_and_changes_are_seen(run: Run, tmp_path
                 await seen.until(lambda: seen.states)
                 labels = {"kubernetes.io/service-name": "qwen", "node": "node-0"}
                 assert seen.states[0] == (
-                    Found("qwen-a", "http://10.0.0.1:8000", labels | {"zone": "zone-b"}, rolling=True),
-                    Found("qwen-b", "http://10.0.0.2:8000", labels | {"zone": "zone-a"}, rolling=True),
+                    DiscoveredServer("qwen-a", "http://10.0.0.1:8000", labels | {"zone": "zone-b"}, rolling=True),
+                    DiscoveredServer("qwen-b", "http://10.0.0.2:8000", labels | {"zone": "zone-a"}, rolling=True),
                 )
                 api.put(endpoint_slice("qwen-1", one, endpoint("10.0.0.3", "qwen-loading")))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b", "qwen-loading"])

@@ -25,7 +25,7 @@ from made import spec
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
-from probe.client.httpx_transport import Standard
+from probe.client.httpx_transport import HttpxTransport
 from probe.client.transport import Transport
 from probe.config.models import config_from
 from probe.core.clock import SystemClock
@@ -485,8 +485,8 @@ def test_a_connection_is_waited_for_no_longer_than_a_request(
 def test_ours_is_used_unless_proxy_or_http2_say_otherwise() -> None:
     plain = Endpoint("llama", "https://a", unix_socket="/run/vllm.sock")
     assert isinstance(plain.transport(), Transport)
-    assert isinstance(Endpoint("llama", "https://a", http2=True).transport(), Standard)
-    assert isinstance(Endpoint("llama", "https://a", proxy="http://proxy").transport(), Standard)
+    assert isinstance(Endpoint("llama", "https://a", http2=True).transport(), HttpxTransport)
+    assert isinstance(Endpoint("llama", "https://a", proxy="http://proxy").transport(), HttpxTransport)
 
 
 def test_a_closed_transport_sends_nothing_more() -> None:

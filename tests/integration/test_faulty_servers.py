@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.capacity.run.plan import Steps
+from probe.capacity.run.plan import StepSettings
 from probe.capacity.run.runner import Budget
 from probe.cli.commands import RampRequest, ramp_target
 from probe.config.models import Config, config_from
@@ -33,7 +33,7 @@ def _config(url: str) -> Config:
 
 def _asked(*concurrency: int) -> RampRequest:
     return RampRequest(
-        steps=Steps(concurrency=concurrency, seconds=30.0),
+        steps=StepSettings(concurrency=concurrency, seconds=30.0),
         workload="default",
         budget=Budget(10**9, 600.0, 600.0),
         guarded=True,

@@ -14,7 +14,7 @@ from standin import Standin, standin
 from probe.capacity.run import lease_lock as module
 from probe.capacity.run.lease_lock import LOST, KubernetesLease
 from probe.capacity.run.locks import LOCKED, NO_LOCK
-from probe.capacity.run.runner import Budget, Ramp, RampJob
+from probe.capacity.run.runner import Budget, CapacityRun, RunJob
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
@@ -24,7 +24,7 @@ from probe.core.request import Api
 from probe.core.result import RunContext
 from probe.core.step import StepPlan
 from probe.core.workload import Workload
-from probe.load.worker_pool import Source, Workers
+from probe.load.worker_pool import RequestSource, WorkerPool
 from probe.mock_server.driver import Faults
 from probe.scrape.scraper import Scraper
 
@@ -353,11 +353,11 @@ async def _loses(server: Standin, lose: Callable[[], Any], ended: asyncio.Event)
 
 async def _ramp(server: Standin) -> None:
     where, load = Endpoint("a", server.url), Workload("long", Api.COMPLETIONS, 16, 300)
-    job = RampJob("a", "tiny", Objectives("o"), Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}), guarded=False)
+    job = RunJob("a", "tiny", Objectives("o"), Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}), guarded=False)
     scraper = Scraper(where, CLOCK, timeout_s=1.0)
     try:
-        async with Workers(Source(where, "tiny", load, timeout_s=60.0), 2, CLOCK) as workers:
+        async with WorkerPool(RequestSource(where, "tiny", load, timeout_s=60.0), 2, CLOCK) as workers:
             plans = FixedSteps([StepPlan(concurrency=8, seconds=40.0)])
-            await Ramp(job, plans, workers, scraper.read, CLOCK).run()
+            await CapacityRun(job, plans, workers, scraper.read, CLOCK).run()
     finally:
         await scraper.close()

@@ -15,20 +15,20 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporters import names
 from exporters.capacity import CapacityExporter
-from exporters.cross_checks import JoinedExporter
+from exporters.cross_checks import CrossChecksExporter
 from exporters.discovery import DiscoveryExporter
 from exporters.gpu import GpuExporter
 from exporters.health import HealthExporter
-from exporters.metrics_page import Page
+from exporters.metrics_page import MetricsPage
 from exporters.probe import ProbeExporter
-from exporters.server import ServerExporter, UsersExporter
+from exporters.server import ServerExporter, UserTrafficExporter
 from probe.capacity.trend.change_detection import METHODS as SHIFT_METHODS
 from probe.config.models import config_from
 from probe.core.clock import SystemClock
 from probe.core.request import Outcome, Traffic
 from probe.core.result import Stopped
 from probe.core.shift import Baseline, Shift
-from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, Users, UsersTotals
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, UserLoad, UserTotals
 from probe.gpu.fields import FIELDS, LABELS
 from probe.monitor.app import App
 from probe.observe.cross_checks import METHODS, SIGNS
@@ -39,7 +39,7 @@ GOLDEN = Path(__file__).parent.parent / "golden/metrics/page.txt"
 VLLM_PAGE = Path(__file__).parent.parent / "golden/vllm-0.32/metrics.txt"
 
 
-def _whole_page() -> Page:
+def _whole_page() -> MetricsPage:
     """Every exporter with a little of everything that can happen."""
     registry = CollectorRegistry()
     client = ProbeExporter({"a": CHAT})
@@ -56,9 +56,9 @@ def _whole_page() -> Page:
     server = ServerExporter(("a", "gone"), REASONS)
     server.observe("a", whole_snapshot(), 0.01, 5000)
     server.failed("gone", "timeout")
-    users = UsersExporter({"a": CHAT})
-    users.observe("a", UsersTotals(5.0, 100.0, 50.0, whole_snapshot().histograms))
-    joined = JoinedExporter()
+    users = UserTrafficExporter({"a": CHAT})
+    users.observe("a", UserTotals(5.0, 100.0, 50.0, whole_snapshot().histograms))
+    joined = CrossChecksExporter()
     joined.observe(
         "a",
         CrossChecks({"matched": 0.003}, 0.25, {"output": 1.0}, 0.5, 3.0, {"usage": True, "preemptions": False}),
@@ -73,7 +73,7 @@ def _whole_page() -> Page:
     capacity.observe(result())
     capacity.observe(result(stopped=Stopped("guard", "queue"), over_s=1.5))
     capacity.refused("a", "locked")
-    capacity.live("a", Users(3.0, 200.0))
+    capacity.live("a", UserLoad(3.0, 200.0))
     baseline = Baseline(requests_per_second=12.0, count=28, since_s=WALL_S, noise_ratio=0.03)
     fired = dict.fromkeys(SHIFT_METHODS, False) | {"median_of_3": True}
     capacity.compare(result(), Shift(ratio=-0.125, baseline=baseline, fired=fired, since_s=WALL_S))
@@ -88,7 +88,7 @@ def _whole_page() -> Page:
     discovery.found("pods", 2)
     discovery.describe("pods/a", "pods", {"app.kubernetes.io/name": 'odd "name"'})
     relays = (client.relay, server.relay, users.relay, joined.relay, gpus.relay, discovery.relay)
-    return Page(registry, relays)
+    return MetricsPage(registry, relays)
 
 
 def _page(accept: str = "") -> str:
@@ -172,10 +172,10 @@ def test_a_target_has_fewer_than_500_series_for_each_workload() -> None:
         app.measurements.record(record(outcome=outcome, traffic=Traffic.CAPACITY))
     told = engines.parse(VLLM_PAGE.read_text(), 0, WALL_S)
     app.measurements.snapshot("a", told, 0.01, 5000)
-    app.measurements.users("a", UsersTotals(5.0, 100.0, 50.0, told.histograms))
+    app.measurements.users("a", UserTotals(5.0, 100.0, 50.0, told.histograms))
     signs = dict.fromkeys(SIGNS, False)
     checks = CrossChecks(dict.fromkeys(METHODS, 0.1), 0.1, {"prompt": 1.0, "output": 1.0}, 0.1, 0.0, signs)
-    app.measurements.joined("a", checks, Users(3.0, 200.0))
+    app.measurements.joined("a", checks, UserLoad(3.0, 200.0))
     for stopped in ("done", "guard", "budget", "interrupt"):
         app.measurements.result(result(result_id=stopped, stopped=Stopped(stopped, "queue")))
     for night in range(10):

@@ -19,10 +19,10 @@ from probe.core.objectives import Objectives
 from probe.core.request import Api, Outcome, RequestRecord
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary
 from probe.core.workload import Workload
-from probe.load.local_backend import Place
-from probe.load.ray_backend import OnRay
+from probe.load.local_backend import Backend
+from probe.load.ray_backend import RayBackend
 from probe.load.step_summary import summarize
-from probe.load.worker_pool import WORKER_LOST, Source, Workers
+from probe.load.worker_pool import WORKER_LOST, RequestSource, WorkerPool
 from probe.mock_server.driver import Faults
 
 CLOCK = SystemClock()
@@ -32,7 +32,7 @@ SLOW = Faults(extra_step_s=0.02)
 CONTROLLER = Path(__file__).parent / "ray_controller.py"
 KEY = "sk-only-for-the-workers"
 
-Work = Callable[[Standin, Workers], Awaitable[None]]
+Work = Callable[[Standin, WorkerPool], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +46,17 @@ def _with(cluster: RayCluster, work: Work, *, load: Workload = LONG, address: st
 
     async def main() -> None:
         async with standin(faults=SLOW if load is LONG else Faults()) as server:
-            async with Workers(_source(server, load), 2, CLOCK, OnRay(address or cluster.address, 60.0)) as workers:
+            async with WorkerPool(
+                _source(server, load), 2, CLOCK, RayBackend(address or cluster.address, 60.0)
+            ) as workers:
                 await work(server, workers)
             await _until(lambda: not _relays(cluster), 5)
 
     asyncio.run(main())
 
 
-def _source(server: Standin, load: Workload) -> Source:
-    return Source(Endpoint("a", server.url, secret=lambda: KEY), "tiny", load, timeout_s=60.0)
+def _source(server: Standin, load: Workload) -> RequestSource:
+    return RequestSource(Endpoint("a", server.url, secret=lambda: KEY), "tiny", load, timeout_s=60.0)
 
 
 def _relays(cluster: RayCluster) -> set[int]:
@@ -84,7 +86,7 @@ def _in_flight(server: Standin) -> int:
     return server.driver.engine.running + server.driver.engine.waiting
 
 
-async def _loaded(server: Standin, workers: Workers, running: "asyncio.Task[StepRun]") -> None:
+async def _loaded(server: Standin, workers: WorkerPool, running: "asyncio.Task[StepRun]") -> None:
     """Until six requests are with the server, and the controller has heard of them."""
 
     def loaded() -> bool:
@@ -97,9 +99,9 @@ async def _loaded(server: Standin, workers: Workers, running: "asyncio.Task[Step
 # What they measure.
 
 
-async def _steps(server: Standin, place: Place | None) -> tuple[StepRun, StepRun, list[str | None], list[float]]:
+async def _steps(server: Standin, place: Backend | None) -> tuple[StepRun, StepRun, list[str | None], list[float]]:
     """A closed loop by number and an open one by time; on which nodes, and how far ahead those's clocks are."""
-    async with Workers(_source(server, SHORT), 2, CLOCK, place) as workers:
+    async with WorkerPool(_source(server, SHORT), 2, CLOCK, place) as workers:
         told: list[RequestRecord] = []
         closed = await workers.run(StepPlan(4, 30.0, requests=60), asyncio.Event(), told.append)
         assert len(told) == 60
@@ -122,7 +124,7 @@ def test_a_step_on_two_nodes_measures_what_it_does_here(cluster: RayCluster) -> 
         async with standin() as server:
             here = await _steps(server, None)
             begin = CLOCK.monotonic_ns()
-            there = await _steps(server, OnRay(cluster.address, 60.0))
+            there = await _steps(server, RayBackend(cluster.address, 60.0))
             end = CLOCK.monotonic_ns()
         assert sorted(node or "" for node in there[2]) == [HEAD, OTHER]
         assert here[2] == [None, None]
@@ -150,7 +152,7 @@ def test_a_step_on_two_nodes_measures_what_it_does_here(cluster: RayCluster) -> 
 
 
 def test_through_rays_own_client_it_is_the_same_and_no_file_of_ray_has_the_key(cluster: RayCluster) -> None:
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         run = await workers.run(StepPlan(4, 30.0, requests=30), asyncio.Event(), lambda _: None)
         assert [r.outcome for r in run.records] == [Outcome.OK] * 30
         assert (server.generated, run.problem) == (30, None)
@@ -165,9 +167,9 @@ def test_through_rays_own_client_it_is_the_same_and_no_file_of_ray_has_the_key(c
 
 def test_a_cluster_without_room_is_one_line(cluster: RayCluster) -> None:
     async def main() -> None:
-        source = Source(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0)
+        source = RequestSource(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0)
         with pytest.raises(LoadError) as caught:
-            async with Workers(source, 9, CLOCK, OnRay(cluster.address, 3.0)):
+            async with WorkerPool(source, 9, CLOCK, RayBackend(cluster.address, 3.0)):
                 pass
         said = str(caught.value)
         assert "of 9 load workers within 3 s" in said
@@ -182,7 +184,7 @@ def test_a_cluster_without_room_is_one_line(cluster: RayCluster) -> None:
 
 
 def test_stop_ends_the_load_on_all_nodes(cluster: RayCluster) -> None:
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         stop = asyncio.Event()
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), stop, lambda _: None))
         await _loaded(server, workers, running)
@@ -197,12 +199,12 @@ def test_stop_ends_the_load_on_all_nodes(cluster: RayCluster) -> None:
 
 @pytest.mark.parametrize("who", ["actor", "driver"])
 def test_whatever_of_it_is_killed_the_load_ends_on_all_nodes(cluster: RayCluster, who: str) -> None:
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), asyncio.Event(), lambda _: None))
         await _loaded(server, workers, running)
         one = min(_relays(cluster))
         place = workers._place
-        assert isinstance(place, OnRay)
+        assert isinstance(place, RayBackend)
         assert place._driver is not None
         os.kill({"actor": _parent(one), "driver": place._driver.pid}[who], signal.SIGKILL)
         assert await _until(lambda: not _in_flight(server), 6) < 3.0
@@ -244,7 +246,7 @@ def test_load_ends_when_the_controller_is_lost(cluster: RayCluster, how: signal.
 def test_load_ends_when_a_node_is_lost(cluster: RayCluster, how: signal.Signals) -> None:
     """One that has only fallen silent cannot be told to stop what the server still answers it."""
 
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), asyncio.Event(), lambda _: None))
         await _loaded(server, workers, running)
         of_ray = cluster.of_other()

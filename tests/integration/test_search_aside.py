@@ -7,18 +7,18 @@ from seen_servers import CHAT as LENGTHS
 from seen_servers import FAST, profile, watched
 
 from probe.capacity.model.hints import Hints
-from probe.capacity.run.runner import Course
-from probe.capacity.run.search_process import SearchAside
+from probe.capacity.run.runner import LoadPlan
+from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.search import Search
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepPlan, StepRun
-from probe.runtime.helper_process import Aside
+from probe.runtime.helper_process import HelperProcess
 
 RATE_RPS = 8.0
 READINGS = watched(profile(FAST), LENGTHS, RATE_RPS, 90.0)
 
 
-def _ask(course: Course) -> tuple[list[StepPlan | None], Capacity]:
+def _ask(course: LoadPlan) -> tuple[list[StepPlan | None], Capacity]:
     """A rung of requests that all were as quick as one alone."""
     lone = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
     course.saw(READINGS[:60], lone)
@@ -33,8 +33,8 @@ def _ask(course: Course) -> tuple[list[StepPlan | None], Capacity]:
 
 
 def test_it_goes_the_same_way_as_one_in_this_process() -> None:
-    with Aside() as other:
-        afar = SearchAside(other, LENGTHS, CHAT, Hints(), observe_s=7.0)
+    with HelperProcess() as other:
+        afar = SearchProcess(other, LENGTHS, CHAT, Hints(), observe_s=7.0)
         afar.begin()
         here = Search(LENGTHS, CHAT, Hints(), observe_s=7.0)
         plans, found = _ask(afar)

@@ -22,7 +22,7 @@ import httpx
 import pytest
 from both_loops import Run
 
-from probe.client.response_buffer import Received
+from probe.client.response_buffer import ResponseBuffer
 from probe.client.transport import Transport
 
 MS = 1_000_000
@@ -114,14 +114,14 @@ class Witness:
 
 
 @dataclass(slots=True)
-class Watched(Received):
+class Watched(ResponseBuffer):
     """Looks at each read too."""
 
     witness: Witness = field(default_factory=Witness)
 
     def add(self, at_ns: int, since_ns: int, data: bytes) -> bool:
         self.witness.look()
-        return Received.add(self, at_ns, since_ns, data)
+        return ResponseBuffer.add(self, at_ns, since_ns, data)
 
 
 Disturb = Callable[[Witness], Coroutine[Any, Any, None]]

@@ -17,7 +17,7 @@ from standin import Standin, standin
 from starlette.types import Message, Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.capacity.run.runner import CLIENT_LATE, Budget, Ramp, RampJob
+from probe.capacity.run.runner import CLIENT_LATE, Budget, CapacityRun, RunJob
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
@@ -28,10 +28,10 @@ from probe.core.result import CapacityResult, RunContext, Stopped
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
 from probe.core.workload import Workload
 from probe.load import worker_pool as module
-from probe.load.local_backend import Link, ThisMachine
-from probe.load.messages import CONTROLLER_LOST_S, Alive, Failed, Setup, Standing, connect, receive, send
+from probe.load.local_backend import LocalBackend, WorkerLink
+from probe.load.messages import CONTROLLER_LOST_S, Failed, Heartbeat, Ready, Setup, connect, receive, send
 from probe.load.step_summary import summarize
-from probe.load.worker_pool import WORKER_LOST, Source, Workers, workers_for
+from probe.load.worker_pool import WORKER_LOST, RequestSource, WorkerPool, workers_for
 from probe.mock_server.driver import Faults
 from probe.scrape.scraper import Scraper
 
@@ -41,14 +41,14 @@ LONG = Workload("long", Api.COMPLETIONS, 16, 800)
 SLOW = Faults(extra_step_s=0.02)
 CONTROLLER = Path(__file__).parent / "controller.py"
 
-Work = Callable[[Standin, Workers], Awaitable[None]]
+Work = Callable[[Standin, WorkerPool], Awaitable[None]]
 
 
 def _with(work: Work, *, load: Workload = SHORT, count: int = 2, endpoint: Endpoint | None = None) -> None:
     async def main() -> None:
         async with standin() as server:
             where = replace(endpoint or Endpoint("a", ""), base_url=server.url)
-            async with Workers(Source(where, "tiny", load, timeout_s=60.0), count, CLOCK) as workers:
+            async with WorkerPool(RequestSource(where, "tiny", load, timeout_s=60.0), count, CLOCK) as workers:
                 pids = [worker.process.pid for worker in workers._workers]
                 await work(server, workers)
             assert not any(_alive(pid) for pid in pids)
@@ -64,7 +64,7 @@ def _alive(pid: int) -> bool:
     return state != "Z"  # ended; its parent has not looked yet
 
 
-async def _run(workers: Workers, plan: StepPlan, told: list[RequestRecord] | None = None) -> StepRun:
+async def _run(workers: WorkerPool, plan: StepPlan, told: list[RequestRecord] | None = None) -> StepRun:
     told = [] if told is None else told
     return await workers.run(plan, asyncio.Event(), told.append)
 
@@ -86,7 +86,7 @@ def _loaded(server: Standin) -> bool:
 
 
 def test_a_step_by_several_workers_is_one_step() -> None:
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         told: list[RequestRecord] = []
         run = await _run(workers, StepPlan(5, 30.0, requests=40), told)
         assert len(run.records) == server.generated == len(told) == 40
@@ -103,7 +103,7 @@ def test_a_step_by_several_workers_is_one_step() -> None:
 
 
 def test_an_open_loop_by_several_workers_keeps_one_schedule() -> None:
-    async def work(server: Standin, workers: Workers) -> None:  # noqa: ARG001
+    async def work(server: Standin, workers: WorkerPool) -> None:  # noqa: ARG001
         run = await _run(workers, StepPlan(64, 1.0, loop="open", arrivals=Arrivals(Pattern.CONSTANT, rate_rps=40.0)))
         due = sorted(r.scheduled_ns for r in run.records)
         assert [(at - due[0]) * 1e-9 for at in due] == pytest.approx([i / 40 for i in range(40)], abs=1e-6)
@@ -113,7 +113,7 @@ def test_an_open_loop_by_several_workers_keeps_one_schedule() -> None:
 
 
 def test_prompts_are_never_sent_twice_and_the_key_is_sent_along() -> None:
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         prompts, keys = list[str](), set[str]()
         inner = server.app
 
@@ -139,7 +139,7 @@ def test_prompts_are_never_sent_twice_and_the_key_is_sent_along() -> None:
 
 
 def test_stop_ends_the_load_within_a_second() -> None:
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         stop = asyncio.Event()
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), stop, lambda _: None))
         await _until(lambda: len(workers.in_flight()) == 6, 10)
@@ -159,7 +159,7 @@ def test_a_worker_that_dies_or_falls_silent_ends_the_step_marked_so(
 ) -> None:
     monkeypatch.setattr(module, "WORKER_LOST_S", 1.0)
 
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         told: list[RequestRecord] = []
         running = asyncio.create_task(_run(workers, StepPlan(6, 60.0), told))
         await _until(lambda: len(workers.in_flight()) == 6, 10)
@@ -209,7 +209,7 @@ async def _seconds_of_load_after(how: signal.Signals) -> float:
 def test_a_worker_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STOP_S", 0.5)
 
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         stop = asyncio.Event()
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), stop, lambda _: None))
         await _until(lambda: len(workers.in_flight()) == 6, 10)
@@ -224,7 +224,7 @@ def test_a_worker_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_worker_that_reaches_its_cap_ends_the_load_of_all() -> None:
     """The first requests of one worker hang; the other could go on for half a minute."""
 
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         inner, number = server.app, itertools.count()
 
         async def hanging(scope: Scope, receive: Receive, send: AsgiSend) -> None:
@@ -242,7 +242,7 @@ def test_a_worker_that_reaches_its_cap_ends_the_load_of_all() -> None:
 
 
 def test_a_run_that_is_cancelled_leaves_no_load_and_no_worker_that_nobody_follows() -> None:
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         running = asyncio.create_task(_run(workers, StepPlan(6, 60.0)))
         await _until(lambda: len(workers.in_flight()) == 6, 10)
         running.cancel()
@@ -257,7 +257,7 @@ def test_a_run_that_is_cancelled_leaves_no_load_and_no_worker_that_nobody_follow
 
 
 def test_whoever_is_told_of_a_request_and_raises_ends_the_load() -> None:
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         def broken(_: RequestRecord) -> None:
             raise ZeroDivisionError
 
@@ -270,7 +270,7 @@ def test_whoever_is_told_of_a_request_and_raises_ends_the_load() -> None:
 
 @pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.025, 0.03, 0.05, 0.1])
 def test_stop_at_any_moment_of_a_beginning_ends_the_step_and_not_the_next_one(after_s: float) -> None:
-    async def work(server: Standin, workers: Workers) -> None:
+    async def work(server: Standin, workers: WorkerPool) -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(after_s, stop.set)
         run = await workers.run(StepPlan(20, 60.0), stop, lambda _: None)
@@ -293,8 +293,10 @@ def test_stop_ends_a_step_whose_connections_are_not_answered() -> None:
             for one in filling:
                 one.setblocking(False)  # noqa: FBT003 - its only parameter
                 one.connect_ex(deaf.getsockname())
-            source = Source(Endpoint("a", f"http://127.0.0.1:{deaf.getsockname()[1]}"), "tiny", SHORT, timeout_s=60.0)
-            async with Workers(source, 1, CLOCK) as workers:
+            source = RequestSource(
+                Endpoint("a", f"http://127.0.0.1:{deaf.getsockname()[1]}"), "tiny", SHORT, timeout_s=60.0
+            )
+            async with WorkerPool(source, 1, CLOCK) as workers:
                 stop = asyncio.Event()
                 asyncio.get_running_loop().call_later(0.5, stop.set)
                 begin = CLOCK.monotonic_ns()
@@ -309,7 +311,7 @@ def test_stop_ends_a_step_whose_connections_are_not_answered() -> None:
 
 def test_workers_that_are_cancelled_while_they_start_are_ended() -> None:
     async def main() -> None:
-        workers = Workers(Source(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0), 2, CLOCK)
+        workers = WorkerPool(RequestSource(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0), 2, CLOCK)
         starting = asyncio.create_task(workers.__aenter__())
         await _until(lambda: len(_children() - others) == 2, 10)
         starting.cancel()
@@ -328,7 +330,7 @@ def test_a_machine_that_cannot_start_a_process_is_one_line(monkeypatch: pytest.M
 
     async def main() -> None:
         with pytest.raises(LoadError, match="did not start"):
-            async with Workers(Source(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0), 2, CLOCK):
+            async with WorkerPool(RequestSource(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0), 2, CLOCK):
                 pass
 
     asyncio.run(main())
@@ -343,7 +345,7 @@ def test_workers_that_cannot_start_are_one_line(monkeypatch: pytest.MonkeyPatch)
 
     async def main() -> None:
         with pytest.raises(LoadError, match="did not start") as caught:
-            async with Workers(Source(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0), 2, CLOCK):
+            async with WorkerPool(RequestSource(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0), 2, CLOCK):
                 pass
         assert "\n" not in str(caught.value)
 
@@ -354,7 +356,7 @@ def test_workers_that_cannot_start_are_one_line(monkeypatch: pytest.MonkeyPatch)
 
 
 @dataclass
-class Slowly(ThisMachine):
+class Slowly(LocalBackend):
     """Workers of which the second starts late, and whose words arrive late. With a `node` they are elsewhere."""
 
     second_s: float = 0.0
@@ -365,7 +367,7 @@ class Slowly(ThisMachine):
     def __post_init__(self) -> None:
         super().__init__()
 
-    async def spawn(self, index: int) -> Link:
+    async def spawn(self, index: int) -> WorkerLink:
         await asyncio.sleep(self.second_s * index)
         link = await super().spawn(index)
         reader = asyncio.StreamReader()
@@ -385,7 +387,7 @@ def test_a_worker_that_has_started_waits_for_one_that_starts_late() -> None:
     async def main() -> None:
         async with (
             standin() as server,
-            Workers(_source(server), 2, CLOCK, Slowly(second_s=CONTROLLER_LOST_S + 1.3)) as workers,
+            WorkerPool(_source(server), 2, CLOCK, Slowly(second_s=CONTROLLER_LOST_S + 1.3)) as workers,
         ):
             run = await _run(workers, StepPlan(4, 30.0, requests=20))
             assert (run.problem, len(run.records)) == (None, 20)
@@ -399,7 +401,7 @@ def test_a_server_is_not_blamed_for_reports_that_come_late() -> None:
 
     async def main() -> None:
         async with standin() as server:
-            async with Workers(_source(server), 1, CLOCK, Slowly(words_s=0.8)) as workers:
+            async with WorkerPool(_source(server), 1, CLOCK, Slowly(words_s=0.8)) as workers:
                 result = await _guarded(server, workers)
             assert result.stopped == Stopped("error", CLIENT_LATE)
             assert 2 < result.cost.seconds < 10
@@ -410,7 +412,7 @@ def test_a_server_is_not_blamed_for_reports_that_come_late() -> None:
 
 def test_a_worker_that_says_nothing_is_lost_and_not_late() -> None:
     async def main() -> None:
-        async with standin() as server, Workers(_source(server), 2, CLOCK) as workers:
+        async with standin() as server, WorkerPool(_source(server), 2, CLOCK) as workers:
             running = asyncio.create_task(_guarded(server, workers))
             await _until(lambda: len(workers.in_flight()) == 4, 10)
             os.kill(workers._workers[0].process.pid, signal.SIGSTOP)
@@ -419,14 +421,14 @@ def test_a_worker_that_says_nothing_is_lost_and_not_late() -> None:
     asyncio.run(main())
 
 
-async def _guarded(server: Standin, workers: Workers) -> CapacityResult:
+async def _guarded(server: Standin, workers: WorkerPool) -> CapacityResult:
     """A run of one long step, by a guard that counts 0.2 s without a first token."""
     promised = Objectives("o", ttft=Objective(0.1, 0.9), tpot=Objective(1.0, 0.9))
-    job = RampJob("a", "tiny", promised, Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}))
+    job = RunJob("a", "tiny", promised, Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}))
     scraper = Scraper(Endpoint("a", server.url), CLOCK, timeout_s=1.0)
     try:
         plans = FixedSteps([StepPlan(concurrency=4, seconds=40.0)])
-        return await Ramp(job, plans, workers, scraper.read, CLOCK).run()
+        return await CapacityRun(job, plans, workers, scraper.read, CLOCK).run()
     finally:
         await scraper.close()
 
@@ -435,7 +437,7 @@ def test_what_is_in_flight_is_told_of_as_it_was_when_it_was_told() -> None:
     async def main() -> None:
         async with standin(faults=SLOW) as server:
             source = replace(_source(server), workload=LONG)
-            async with Workers(source, 1, CLOCK, Slowly(words_s=0.5)) as workers:
+            async with WorkerPool(source, 1, CLOCK, Slowly(words_s=0.5)) as workers:
                 assert workers.told_ns() is None
                 stop = asyncio.Event()
                 running = asyncio.create_task(workers.run(StepPlan(2, 60.0), stop, lambda _: None))
@@ -455,7 +457,7 @@ def test_a_worker_whose_clock_cannot_be_known_gets_no_load() -> None:
     async def main() -> None:
         async with standin() as server:
             with pytest.raises(LoadError, match=r"the Ray node n7 answers after 0\.[6-9]\d s") as caught:
-                async with Workers(_source(server), 1, CLOCK, Slowly(words_s=0.6, node="n7")):
+                async with WorkerPool(_source(server), 1, CLOCK, Slowly(words_s=0.6, node="n7")):
                     pass
             assert "\n" not in str(caught.value)
             assert server.generated == 0
@@ -468,15 +470,15 @@ def test_a_worker_goes_by_when_its_controller_was_there_and_not_by_when_it_heard
     """Words that were on their way for long say nothing of now; without a date they have to."""
 
     async def main() -> None:
-        link = await ThisMachine().spawn(0)
+        link = await LocalBackend().spawn(0)
         setup = Setup(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0, 0, 0, 1, None)
         send(link.writer, setup)
         async with asyncio.timeout(20):
-            assert await receive(link.reader) == Standing()
+            assert await receive(link.reader) == Ready()
         at_ns = CLOCK.monotonic_ns()
         heard = asyncio.create_task(receive(link.reader))
         while not heard.done() and CLOCK.monotonic_ns() - at_ns < 3e9:
-            send(link.writer, Alive(None, at_ns if dated else None))
+            send(link.writer, Heartbeat(None, at_ns if dated else None))
             await asyncio.sleep(0.1)
         took_s = (CLOCK.monotonic_ns() - at_ns) * 1e-9
         if dated:
@@ -501,12 +503,12 @@ def test_what_a_worker_said_last_is_heard_after_it_has_gone(ways: str) -> None:
         if ways == "unread":
             assert isinstance(there.transport, asyncio.Transport)
             there.transport.pause_reading()
-            send(writer, Alive(None))
+            send(writer, Heartbeat(None))
         send(there, Failed("why"))
         there.transport.abort()
         await asyncio.sleep(0.05)
         for _ in range(3):
-            send(writer, Alive(None))
+            send(writer, Heartbeat(None))
             await asyncio.sleep(0.01)
         assert await receive(reader) == Failed("why")
         with pytest.raises(EOFError):
@@ -516,8 +518,8 @@ def test_what_a_worker_said_last_is_heard_after_it_has_gone(ways: str) -> None:
     asyncio.run(main())
 
 
-def _source(server: Standin) -> Source:
-    return Source(Endpoint("a", server.url), "tiny", SHORT, timeout_s=60.0)
+def _source(server: Standin) -> RequestSource:
+    return RequestSource(Endpoint("a", server.url), "tiny", SHORT, timeout_s=60.0)
 
 
 @pytest.mark.parametrize(

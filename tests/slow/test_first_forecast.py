@@ -21,7 +21,7 @@ from probe.core.result import Capacity, CapacityResult
 from probe.core.workload import Workload
 from probe.mock_server.profiles import PROFILES
 from probe.monitor.app import App
-from probe.simulator.virtual_server import Users, VirtualServer
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 MINUTE_S = 60.0
 PROMISED = {"ttft": {"ratio": 0.95, "within": "500ms"}, "tpot": {"ratio": 0.95, "within": "50ms"}}
@@ -101,7 +101,7 @@ class _Told(App):
 
 def _told(rate_rps: float, minutes: float) -> list[tuple[float, float | None]]:
     async def run() -> list[tuple[float, float | None]]:
-        users = Users(rate_rps, Workload("chat", Api.COMPLETIONS, 400, 150))
+        users = BackgroundTraffic(rate_rps, Workload("chat", Api.COMPLETIONS, 400, 150))
         return await _Told().watch(VirtualServer(PROFILES["8b-a100"], seed=1, users=users), minutes)
 
     return virtually(run(), within_s=minutes * MINUTE_S + 60)

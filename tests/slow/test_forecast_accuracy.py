@@ -7,7 +7,7 @@ from probe.capacity.model.forecast import forecast
 from probe.capacity.model.server_model import Hints
 from probe.capacity.model.twin import capacity
 from probe.mock_server.profiles import PROFILES
-from probe.simulator.virtual_server import Users, VirtualServer
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 SERVERS = {
     "fast": (profile(FAST), CHAT, promise(0.5, 0.03)),
@@ -39,6 +39,6 @@ def test_at_six_tenths_of_the_load_a_forecast_is_within_a_tenth(name: str) -> No
 def test_readings_as_far_apart_as_scrapes_tell_the_same(every_s: float) -> None:
     """A server with few requests at a time, whose number changes between two scrapes by as much as it is."""
     known, asked = PROFILES["llama-8b"], workload(256, 64)
-    readings = polled(VirtualServer(known, seed=3, users=Users(3.0, asked)), 2400.0, every_s)
+    readings = polled(VirtualServer(known, seed=3, users=BackgroundTraffic(3.0, asked)), 2400.0, every_s)
     found = forecast(readings, asked, promise(0.5, 0.05), Hints(known.max_num_seqs), requests=2000)
     assert found.requests_per_second == pytest.approx(5.5, rel=0.12), "by long runs: benchmarks/capacity/truth.json"

@@ -8,7 +8,7 @@ from seen_servers import CHAT, FAST, SLOW, WORDY, profile, promise, twin_of, wor
 
 from probe.capacity.model.twin import Twin, capacity
 from probe.simulator.cost import FrontEnd, StepCost
-from probe.simulator.virtual_server import Users
+from probe.simulator.virtual_server import BackgroundTraffic
 
 USUAL = promise(0.5, 0.03)
 TWIN = twin_of(profile(FAST), CHAT)
@@ -57,7 +57,7 @@ def test_an_objective_that_nothing_breaks_ends_soon_and_far_above_the_guess() ->
         replace(TWIN, accepted_tokens=1.5),
         replace(TWIN, prefix_caching=True, workload=replace(CHAT, shared_tokens=10_000)),
         replace(TWIN, front_end=FrontEnd(per_request_s=0.1, per_prompt_token_s=1e-6)),
-        replace(TWIN, live=Users(1e-9, CHAT)),
+        replace(TWIN, live=BackgroundTraffic(1e-9, CHAT)),
     ],
 )
 def test_odd_servers_have_a_capacity(twin: Twin) -> None:

@@ -14,17 +14,17 @@ from statistics import fmean, median
 
 from probe.capacity.model.replay import poisson
 from probe.capacity.model.twin import Twin
-from probe.capacity.model.windows import Window, windows
+from probe.capacity.model.windows import MetricsWindow, windows
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload, lengths
 from probe.simulator.cost import StepCost, scaled
-from probe.simulator.virtual_server import Users, VirtualServer
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 _TIMES = 12
 _MOST_REQUESTS = 6000.0  # in one rehearsal; of longer watching, the first part of each stretch
 _RESIDENCES = 3.0  # that it is left alone before
 
-Segments = Sequence[Sequence[Window]]
+Segments = Sequence[Sequence[MetricsWindow]]
 
 
 def bias(
@@ -45,7 +45,7 @@ def bias(
     for seed in range(_TIMES):
         stretches = [
             _stretch(
-                replace(twin, cost=scaled(twin.cost, speed), live=Users(0.0, lengths_of(i))),
+                replace(twin, cost=scaled(twin.cost, speed), live=BackgroundTraffic(0.0, lengths_of(i))),
                 readings[: max(round(share * len(readings)), 2)],
                 Random(f"{seed}/{i}"),
             )
@@ -59,7 +59,7 @@ def bias(
     return tuple(median(terms) - term for *terms, term in zip(*found, astuple(twin.cost), strict=True))
 
 
-def _stretch(twin: Twin, readings: Sequence[ServerSnapshot], chance: Random) -> list[Window]:
+def _stretch(twin: Twin, readings: Sequence[ServerSnapshot], chance: Random) -> list[MetricsWindow]:
     """What would have been seen of the twin, of requests with the lengths of its live users."""
     if len(readings) < 2 or twin.live is None:  # noqa: PLR2004 - a difference needs two
         return []

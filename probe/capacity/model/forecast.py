@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.server_model import Model, mean_length
-from probe.capacity.model.step_cost_fit import Law
+from probe.capacity.model.server_model import ServerModel, mean_length
+from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.capacity.model.twin import capacity, predict
-from probe.capacity.model.windows import Window, total, windows
+from probe.capacity.model.windows import MetricsWindow, total, windows
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot
@@ -53,7 +53,7 @@ def forecast(
     seen = windows(readings)
     if not seen:
         return _silent("not enough evidence: the server had next to nothing to do")
-    model = Model(workload, hints or Hints())
+    model = ServerModel(workload, hints or Hints())
     for part in _cut(readings):
         model.learn(part)
     begun = total(seen)
@@ -109,7 +109,7 @@ def _lacking(readings: Sequence[ServerSnapshot], objectives: Objectives) -> str 
     return None
 
 
-def _doubt(law: Law, found: float, share: float) -> str | None:
+def _doubt(law: StepCostModel, found: float, share: float) -> str | None:
     """Why a capacity is not to be believed. `share` of it was seen."""
     if law.residual > _UNEXPLAINED:
         return f"no law of a step explains the server: half of the time it is off by more than {law.residual:.0%}"
@@ -140,7 +140,7 @@ def _cut(readings: Sequence[ServerSnapshot]) -> list[Sequence[ServerSnapshot]]:
     return [readings[max(i - 1, 0) : i + size] for i in range(0, len(readings), size)]
 
 
-def _range(seen: Sequence[Window]) -> tuple[float, float]:
+def _range(seen: Sequence[MetricsWindow]) -> tuple[float, float]:
     """The loads, in requests/s, that nine tenths of the time lie between, of stretches long enough to be a load."""
     rates: list[float] = []
     begun = seconds = 0.0
@@ -153,7 +153,7 @@ def _range(seen: Sequence[Window]) -> tuple[float, float]:
     return rates[len(rates) // 20], rates[-1 - len(rates) // 20]
 
 
-def _alike(begun: Window, workload: Workload) -> float:
+def _alike(begun: MetricsWindow, workload: Workload) -> float:
     """How many of the workload's requests one that was seen is worth at least, by its tokens; 1 where it is no less."""
     if not begun.prompts:
         return 1.0
@@ -162,7 +162,7 @@ def _alike(begun: Window, workload: Workload) -> float:
     return min(prompt, output, 1.0)
 
 
-def _spread(model: Model, objectives: Objectives, found: float, requests: int) -> float:
+def _spread(model: ServerModel, objectives: Objectives, found: float, requests: int) -> float:
     """The relative standard deviation of a capacity, from what it is without each part (jackknife: Quenouille, Tukey).
 
     Infinite where there are no parts to leave out.
@@ -175,7 +175,7 @@ def _spread(model: Model, objectives: Objectives, found: float, requests: int) -
     return math.sqrt((len(values) - 1) / len(values) * sum((value - mean) ** 2 for value in values)) / found
 
 
-def _by_chunk(model: Model, objectives: Objectives, found: float, requests: int) -> float:
+def _by_chunk(model: ServerModel, objectives: Objectives, found: float, requests: int) -> float:
     """By how much it depends on max_num_batched_tokens, relative, where that is not known."""
     if model.chunk_known:
         return 0.0

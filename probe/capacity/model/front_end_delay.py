@@ -17,7 +17,7 @@ _CERTAIN = 3.0  # standard errors
 
 
 @dataclass(frozen=True, slots=True)
-class Delay:
+class DelaySample:
     """At a rate of all requests, by how much first tokens came later than from the engine, on average, in seconds.
 
     `error_s` is the standard error of that.
@@ -30,22 +30,22 @@ class Delay:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class FrontEndEstimate:
     """What the delays say: a front end, and a constant besides."""
 
     front_end: FrontEnd
     added_s: float
 
 
-NONE = Front(FrontEnd(), 0.0)
+NONE = FrontEndEstimate(FrontEnd(), 0.0)
 
 
-def likeliest(fronts: Sequence[tuple[float, Front]]) -> Front:
+def likeliest(fronts: Sequence[tuple[float, FrontEndEstimate]]) -> FrontEndEstimate:
     """The one that explains the delays best; none where there are none."""
     return min(fronts, key=lambda one: one[0], default=(0.0, NONE))[1]
 
 
-def fronts(delays: Sequence[Delay], negligible_s: float) -> list[tuple[float, Front]]:
+def fronts(delays: Sequence[DelaySample], negligible_s: float) -> list[tuple[float, FrontEndEstimate]]:
     """All front ends that there may be, from none to a busy one, each with the constant that suits it best, and how
     badly both explain the delays: the sum of squares of what is left, in standard errors.
 
@@ -63,10 +63,12 @@ def fronts(delays: Sequence[Delay], negligible_s: float) -> list[tuple[float, Fr
     return [_explained(delays, weights, most * i / _GRID) for i in range(_GRID)]
 
 
-def _explained(delays: Sequence[Delay], weights: Sequence[float], service_s: float) -> tuple[float, Front]:
+def _explained(
+    delays: Sequence[DelaySample], weights: Sequence[float], service_s: float
+) -> tuple[float, FrontEndEstimate]:
     """How badly a service time explains the delays with the constant that suits it best, and both."""
     by_queue = [service_s + d.rate_rps * service_s * service_s / (2 * (1 - d.rate_rps * service_s)) for d in delays]
     left = [d.seconds - queued for d, queued in zip(delays, by_queue, strict=True)]
     added_s = max(sum(w * x for w, x in zip(weights, left, strict=True)) / sum(weights), 0.0)
     squares = sum(w * (x - added_s) * (x - added_s) for w, x in zip(weights, left, strict=True))
-    return squares, Front(FrontEnd(per_request_s=service_s), added_s)
+    return squares, FrontEndEstimate(FrontEnd(per_request_s=service_s), added_s)

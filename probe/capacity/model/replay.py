@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean, stdev
 
-from probe.capacity.model.twin import Predicted, Twin, summary
+from probe.capacity.model.twin import Prediction, Twin, summary
 from probe.core.objectives import Objectives
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import lengths
 from probe.observe.guard import PRECAUTIONS, GuardLimits, decide
-from probe.simulator.virtual_server import Users, VirtualServer, Visit
+from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
 _TIMES = 6
 _DRAIN_S = 120.0
@@ -25,7 +25,7 @@ _LATENCIES = ("ttft_s", "tpot_s", "ttft_p50_s", "tpot_p50_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentRequest:
     """A request that was sent to the real server, and when, in seconds since the first one could have been."""
 
     at_s: float
@@ -35,7 +35,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class UserArrivals:
     """So many requests of live users between two moments, in seconds of the same clock."""
 
     from_s: float
@@ -44,21 +44,27 @@ class Came:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """Requests on the twin: those that are judged, in the order they were sent; how many ran when the last one came."""
 
-    judged: tuple[Visit, ...]
+    judged: tuple[SimulatedRequest, ...]
     running: float
     preemptions: float
 
 
 def replay(
-    twin: Twin, sent: Sequence[Sent], live: Users, objectives: Objectives, *, settle_s: float, came: Sequence[Came] = ()
-) -> Predicted:
+    twin: Twin,
+    sent: Sequence[SentRequest],
+    live: BackgroundTraffic,
+    objectives: Objectives,
+    *,
+    settle_s: float,
+    came: Sequence[UserArrivals] = (),
+) -> Prediction:
     """What the twin does with the requests, on average of several replays. `settle_s`: how long live users are there
     before; `came`: those who came meanwhile, else some do by chance. ValueError where nothing was sent.
     """
-    each: list[Predicted] = []
+    each: list[Prediction] = []
     for seed in range(_TIMES):
         played = replayed(twin, sent, live, settle_s=settle_s, came=came, seed=seed)
         ended = [visit for visit in played.judged if visit.ended]
@@ -70,11 +76,17 @@ def replay(
         for name, found in values.items()
     }
     running, preemptions = fmean(one.running for one in each), fmean(one.preemptions for one in each)
-    return Predicted(**means, running=running, preemptions=preemptions, scatter=scatter)
+    return Prediction(**means, running=running, preemptions=preemptions, scatter=scatter)
 
 
 def ends_it(
-    twin: Twin, sent: Sequence[Sent], live: Users, limits: GuardLimits, *, settle_s: float, came: Sequence[Came] = ()
+    twin: Twin,
+    sent: Sequence[SentRequest],
+    live: BackgroundTraffic,
+    limits: GuardLimits,
+    *,
+    settle_s: float,
+    came: Sequence[UserArrivals] = (),
 ) -> bool:
     """Whether the guard, in any of the replays, ends the rung as a precaution: then it may have done so by chance."""
     last_s = max(s.at_s for s in sent)
@@ -91,8 +103,14 @@ def ends_it(
 
 
 def replayed(
-    twin: Twin, sent: Sequence[Sent], live: Users, *, settle_s: float, came: Sequence[Came] = (), seed: int = 0
-) -> Replayed:
+    twin: Twin,
+    sent: Sequence[SentRequest],
+    live: BackgroundTraffic,
+    *,
+    settle_s: float,
+    came: Sequence[UserArrivals] = (),
+    seed: int = 0,
+) -> ReplayResult:
     """One replay; `seed`: of the live users and of the noise. ValueError where nothing was sent."""
     server, begin_s, ours = _loaded(twin, sent, live, settle_s=settle_s, came=came, seed=seed)
     last = begin_s + max(s.at_s for s in sent)
@@ -101,12 +119,18 @@ def replayed(
     while not all(visit.ended for visit in ours) and server.now_s < last + max(_DRAIN_S, settle_s):
         server.advance(server.now_s + 1.0)
     judged = tuple(visit for visit, s in zip(ours, sent, strict=True) if s.judged)
-    return Replayed(judged, running, server.measured.preemptions)
+    return ReplayResult(judged, running, server.measured.preemptions)
 
 
 def _loaded(
-    twin: Twin, sent: Sequence[Sent], live: Users, *, settle_s: float, came: Sequence[Came], seed: int
-) -> tuple[VirtualServer, float, list[Visit]]:
+    twin: Twin,
+    sent: Sequence[SentRequest],
+    live: BackgroundTraffic,
+    *,
+    settle_s: float,
+    came: Sequence[UserArrivals],
+    seed: int,
+) -> tuple[VirtualServer, float, list[SimulatedRequest]]:
     """The twin with all that is to come, the time at which ours begins there, and ours."""
     if not sent:
         raise ValueError("nothing was sent")
@@ -122,7 +146,9 @@ def _loaded(
     return server, begin_s, ours
 
 
-def _moments(came: Sequence[Came], begin_s: float, rate_rps: float, after_s: float, chance: Random) -> Iterator[float]:
+def _moments(
+    came: Sequence[UserArrivals], begin_s: float, rate_rps: float, after_s: float, chance: Random
+) -> Iterator[float]:
     """When live users come: by chance before and after, and in between as many as did."""
     yield from poisson(rate_rps, 0.0, begin_s + came[0].from_s, chance)
     for each in came:

@@ -17,10 +17,10 @@ from dataclasses import astuple, dataclass, replace
 import numpy as np
 
 from probe.capacity.model.hints import Hints, ModelSize
-from probe.capacity.model.step_cost_fit import Law
+from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.core.result import Roofline
 from probe.core.snapshot import ServerSnapshot
-from probe.gpu.peak_specs import Gpu, gpu
+from probe.gpu.peak_specs import GpuSpec, gpu
 from probe.simulator.cost import Batch, StepCost
 
 _GB = 1e9
@@ -35,17 +35,17 @@ _TELLING = 0.04
 _STRETCH_S = 10.0  # what a GPU is busy with over less is chance
 
 
-def decode_floor_s(model: ModelSize, on: Gpu) -> float:
+def decode_floor_s(model: ModelSize, on: GpuSpec) -> float:
     """Seconds that a step takes at least: a GPU's share of the weights over its bandwidth."""
     return model.weight_bytes / model.gpus / (on.bandwidth_gb_s * _GB)
 
 
-def prefill_peak_tokens_s(model: ModelSize, on: Gpu) -> float:
+def prefill_peak_tokens_s(model: ModelSize, on: GpuSpec) -> float:
     """Tokens of prompts a second at most: FLOP/s of all GPUs over two operations a parameter."""
     return model.gpus * on.flop_s(fp8=model.fp8) / (FLOP_PER_PARAMETER * model.parameters)
 
 
-def roofline(law: Law | None, readings: Sequence[ServerSnapshot], hints: Hints) -> Roofline | None:
+def roofline(law: StepCostModel | None, readings: Sequence[ServerSnapshot], hints: Hints) -> Roofline | None:
     """How near a server comes to its limits; None where the GPU is not known, or nothing to hold against it.
 
     Whole steps are compared and not the law's terms: which of its terms a second is in, windows hardly tell.
@@ -72,7 +72,7 @@ def roofline(law: Law | None, readings: Sequence[ServerSnapshot], hints: Hints) 
     return found if uses or step_s is not None or full_s is not None else None
 
 
-def _seconds(law: Law, batch: Batch) -> float | None:
+def _seconds(law: StepCostModel, batch: Batch) -> float | None:
     """How long such a step takes; None where what was seen does not tell that, as of long prompts where all were short.
 
     Its error is what the duration changes by along each axis of the terms' scatter (an unscented transform: Julier,
@@ -90,7 +90,7 @@ def _seconds(law: Law, batch: Batch) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class PeakShare:
     """Shares of a GPU's peaks between two readings, 0 to 1 (or above, where vLLM's estimate is): model FLOP/s (MFU),
     and memory bandwidth.
     """
@@ -99,7 +99,7 @@ class Use:
     bandwidth_ratio: float
 
 
-def live_use(before: ServerSnapshot, after: ServerSnapshot, on: Gpu, *, fp8: bool = False) -> Use | None:
+def live_use(before: ServerSnapshot, after: ServerSnapshot, on: GpuSpec, *, fp8: bool = False) -> PeakShare | None:
     """How much of each GPU a server used, by vLLM's own estimates (--enable-mfu-metrics), its idle time included.
 
     None where it does not say, was restarted or has no time passed. The mean of its engines.
@@ -111,10 +111,10 @@ def live_use(before: ServerSnapshot, after: ServerSnapshot, on: Gpu, *, fp8: boo
         return None
     written = _growth(before.estimated_write_bytes, after.estimated_write_bytes) or 0.0
     each = seconds * after.engines  # the counters are for a GPU of an engine, and summed over engines
-    return Use(flops / each / on.flop_s(fp8=fp8), (read + written) / each / (on.bandwidth_gb_s * _GB))
+    return PeakShare(flops / each / on.flop_s(fp8=fp8), (read + written) / each / (on.bandwidth_gb_s * _GB))
 
 
-def _uses(readings: Sequence[ServerSnapshot], on: Gpu, *, fp8: bool) -> Iterator[Use]:
+def _uses(readings: Sequence[ServerSnapshot], on: GpuSpec, *, fp8: bool) -> Iterator[PeakShare]:
     """One for each stretch of readings that is long enough."""
     begin = readings[0] if readings else None
     for reading in readings:

@@ -16,14 +16,14 @@ from statistics import NormalDist
 from probe.capacity.model.fit_bias import Segments, bias
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.roofline import roofline
-from probe.capacity.model.step_cost_fit import Law, fit
+from probe.capacity.model.step_cost_fit import StepCostModel, fit
 from probe.capacity.model.twin import UNLIMITED_SEQS, Twin
-from probe.capacity.model.windows import Window, total, windows
+from probe.capacity.model.windows import MetricsWindow, total, windows
 from probe.core.result import Roofline
 from probe.core.snapshot import ServerSnapshot
-from probe.core.workload import Lognormal, Workload
+from probe.core.workload import LognormalLength, Workload
 from probe.simulator.cost import StepCost
-from probe.simulator.virtual_server import Users
+from probe.simulator.virtual_server import BackgroundTraffic
 
 _QUANTILES = 7
 _KV_ROOM = 0.9  # with more of the cache in use, requests may wait for memory
@@ -37,21 +37,21 @@ CHUNKS = (512, 1024, 2048, 4096, 8192, 16384)
 _CHUNK = 2048
 
 
-class Model:
+class ServerModel:
     """Everything read so far. `law` is that of the last `twin`."""
 
     def __init__(self, workload: Workload, hints: Hints) -> None:
         self.workload = workload
         self._hints = hints
         self.max_num_seqs = hints.max_num_seqs
-        self.law: Law | None = None
+        self.law: StepCostModel | None = None
         self.live_rps = 0.0
         self.pair_s = 0.0  # for each pair of a prompt's tokens
         self.chunk_known = hints.max_num_batched_tokens is not None
         self.chunk_tokens = hints.max_num_batched_tokens or _CHUNK
         self._readings: list[Sequence[ServerSnapshot]] = []  # of each stretch of time
         self._all: list[ServerSnapshot] = []
-        self._segments: list[list[Window]] = []
+        self._segments: list[list[MetricsWindow]] = []
         self._bias: tuple[float, ...] = (0.0,) * len(fields(StepCost))  # of the fit, by term
         self._watched_s = 0.0
         self._live_lengths: Workload | None = None  # None: as the workload's, as far as can be told
@@ -76,9 +76,9 @@ class Model:
         return max((reading.running or 0.0 for reading in self._all), default=0.0)
 
     @property
-    def live(self) -> Users:
+    def live(self) -> BackgroundTraffic:
         """The live users, as far as they were seen."""
-        return Users(self.live_rps, self._live_lengths or self.workload)
+        return BackgroundTraffic(self.live_rps, self._live_lengths or self.workload)
 
     @property
     def live_differs(self) -> bool:
@@ -97,7 +97,7 @@ class Model:
         if parts and (seen := total(parts)).prompts >= _FEW_REQUESTS:
             self._live_lengths = _other_lengths(seen, self.workload)
 
-    def learn(self, readings: Sequence[ServerSnapshot], *, overloaded: bool = False) -> list[Window]:
+    def learn(self, readings: Sequence[ServerSnapshot], *, overloaded: bool = False) -> list[MetricsWindow]:
         """Any traffic. `overloaded`: it ended because requests waited too long."""
         parts = windows(readings)
         self._readings.append(readings)
@@ -194,16 +194,16 @@ def prompt_lengths(workload: Workload, count: int = _QUANTILES, cached_ratio: fl
     """Lengths of prompts that are equally likely, without what a prefix cache holds of them."""
     prompt = workload.prompt_tokens
     cached = float(workload.shared_tokens) if cached_ratio > 0 else 0.0
-    if not isinstance(prompt, Lognormal):
+    if not isinstance(prompt, LognormalLength):
         return [max(prompt - cached, 1.0)]
     normal = NormalDist()
     middles = (normal.inv_cdf((i + 0.5) / count) for i in range(count))
     return [max(min(prompt.median * math.exp(prompt.sigma * z), prompt.maximum) - cached, 1.0) for z in middles]
 
 
-def mean_length(tokens: int | Lognormal) -> float:
+def mean_length(tokens: int | LognormalLength) -> float:
     """The mean of such lengths: of a log-normal one, what is above the maximum cut to it."""
-    if not isinstance(tokens, Lognormal):
+    if not isinstance(tokens, LognormalLength):
         return float(tokens)
     if not tokens.sigma:
         return float(min(tokens.median, tokens.maximum))
@@ -216,7 +216,7 @@ def _less(cost: StepCost, bias: Sequence[float]) -> StepCost:
     return StepCost(*(max(term - by, 0.0) for term, by in zip(astuple(cost), bias, strict=True)))
 
 
-def _other_lengths(seen: Window, workload: Workload) -> Workload | None:
+def _other_lengths(seen: MetricsWindow, workload: Workload) -> Workload | None:
     """Lengths like those seen; None where they are about the workload's, or too few to tell."""
     if seen.prompts < _FEW_REQUESTS:
         return None
@@ -226,15 +226,15 @@ def _other_lengths(seen: Window, workload: Workload) -> Workload | None:
     return replace(workload, prompt_tokens=_scaled(prompt), output_tokens=_scaled(output), shared_tokens=0)
 
 
-def _near(mean: float, tokens: int | Lognormal) -> bool:
+def _near(mean: float, tokens: int | LognormalLength) -> bool:
     return abs(mean / mean_length(tokens) - 1) < _SAME_LENGTHS
 
 
-def _scaled(mean: float) -> Lognormal:
+def _scaled(mean: float) -> LognormalLength:
     """Lengths of that mean, spread as those of a chat."""
     sigma = 0.5
     median = max(round(mean * math.exp(-(sigma**2) / 2)), 1)
-    return Lognormal(median, sigma, 4 * median)
+    return LognormalLength(median, sigma, 4 * median)
 
 
 def _seats(readings: Sequence[ServerSnapshot], polls: int) -> int | None:

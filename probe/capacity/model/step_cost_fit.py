@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from probe.capacity.model.windows import Window
+from probe.capacity.model.windows import MetricsWindow
 from probe.simulator.cost import StepCost
 
 MIN_WINDOWS = 6
@@ -32,7 +32,7 @@ _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class StepCostModel:
     """A fitted step law, of a server at its usual speed.
 
     `residual`: median relative error of a window; `slower`: by what factor steps of each segment took longer than the
@@ -51,8 +51,8 @@ class Law:
 
 
 def fit(
-    segments: Sequence[Sequence[Window]], chunk_tokens: int, prompts: Sequence[float], pair_s: float = 0.0
-) -> Law | None:
+    segments: Sequence[Sequence[MetricsWindow]], chunk_tokens: int, prompts: Sequence[float], pair_s: float = 0.0
+) -> StepCostModel | None:
     """The law, or None where the windows are too few or too idle, or no prompt was computed in them.
 
     A segment is a stretch of windows without a break. `chunk_tokens`: most tokens in a step; `prompts`: lengths of
@@ -80,7 +80,7 @@ def fit(
     covariance = np.linalg.pinv(jacobian.T @ jacobian)[:_TERMS, :_TERMS] * spread**2
     if not seen.kv_tokens.any():
         terms[-1] = 0.0  # nothing was seen of the cache, so this is still the guess; the other terms hold its cost
-    return Law(
+    return StepCostModel(
         cost=_cost(terms, pair_s),
         residual=float(np.median(np.abs(seen.gaps(terms) / seen.itl_s - 1))),
         drift=drift,
@@ -129,7 +129,7 @@ def _drift(off: _Floats, lengths: Sequence[int]) -> float:
     return math.sqrt(max(float(means.var(ddof=1)) - chance, 0.0))
 
 
-def _computed(window: Window) -> float:
+def _computed(window: MetricsWindow) -> float:
     """Prompt tokens that the prefix cache did not have."""
     return max(window.prompt_tokens - window.cached_tokens, 0.0)
 
@@ -147,8 +147,8 @@ class _Seen:
 
     def __init__(
         self,
-        good: Sequence[Sequence[Window]],
-        segments: Sequence[Sequence[Window]],
+        good: Sequence[Sequence[MetricsWindow]],
+        segments: Sequence[Sequence[MetricsWindow]],
         chunk_tokens: int,
         prompts: Sequence[float],
         pair_s: float,
@@ -189,7 +189,12 @@ class _Seen:
         self.guessed = self._guess()
 
     def _prefills(
-        self, segments: Sequence[Sequence[Window]], chunk_tokens: int, lengths: _Floats, fresh: float, pair_s: float
+        self,
+        segments: Sequence[Sequence[MetricsWindow]],
+        chunk_tokens: int,
+        lengths: _Floats,
+        fresh: float,
+        pair_s: float,
     ) -> None:
         """The mean prefill of each segment. It is counted when a request ends, long after it happened; so conditions
         are averaged over the whole segment, each window by the prompts that began in it.
@@ -258,7 +263,7 @@ class _Seen:
         )
 
 
-def _as_begun(segment: Sequence[Window], figure: Callable[[Window], float]) -> float:
+def _as_begun(segment: Sequence[MetricsWindow], figure: Callable[[MetricsWindow], float]) -> float:
     """A figure as the prompts that began met it."""
     return sum(figure(w) * w.prompts for w in segment) / sum(w.prompts for w in segment)
 

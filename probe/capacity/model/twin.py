@@ -11,9 +11,9 @@ from functools import partial
 
 from probe.core.objectives import Objectives
 from probe.core.percentiles import percentile
-from probe.core.workload import Lognormal, Workload
-from probe.simulator.cost import FrontEnd, Profile, StepCost, Unrest
-from probe.simulator.virtual_server import Users, VirtualServer, Visit
+from probe.core.workload import LognormalLength, Workload
+from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
+from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
 NO_FRONT = FrontEnd()
 # No limit that is known of: more than any server allows.
@@ -50,7 +50,7 @@ class Twin:
     accepted_tokens: float = 0.0
     prefix_caching: bool = False
     noise_ratio: float = 0.03
-    live: Users | None = None
+    live: BackgroundTraffic | None = None
     shares: tuple[float, ...] = ()
 
     def profile(self, longest: int = 0) -> Profile:
@@ -66,7 +66,7 @@ class Twin:
             num_blocks=max(int(self.kv_tokens / self.engines), longest + _BLOCK) // _BLOCK + 1,
             max_num_batched_tokens=self.chunk_tokens,
             max_model_len=longest,
-            unrest=Unrest(noise_ratio=self.noise_ratio),
+            unrest=Jitter(noise_ratio=self.noise_ratio),
             front_end=self.front_end,
             prefix_caching=self.prefix_caching,
         )
@@ -76,7 +76,7 @@ class Twin:
         return VirtualServer(
             self.profile(longest),
             seed=seed,
-            users=Users(rate_rps, self.workload, ours=True),
+            users=BackgroundTraffic(rate_rps, self.workload, ours=True),
             others=self.live,
             shares=self.shares or [1.0] * self.engines,
             accepted_tokens=self.accepted_tokens,
@@ -84,7 +84,7 @@ class Twin:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class Prediction:
     """What a load does, in seconds; all infinite where the queue has no end. TPOT is 0 for answers of one token.
 
     `scatter`: standard deviation of the logarithm of a latency by chance, by its name here, where that is known.
@@ -104,7 +104,7 @@ class Predicted:
         return max((getattr(self, f"{name}_s") / limit.within_s for name, limit in limits.items()), default=0.0)
 
 
-def predict(twin: Twin, rate_rps: float, objectives: Objectives, *, requests: int = _FINE, seed: int = 0) -> Predicted:
+def predict(twin: Twin, rate_rps: float, objectives: Objectives, *, requests: int = _FINE, seed: int = 0) -> Prediction:
     """The latencies at the objectives' own percentiles, in the steady state of a Poisson load. The rate is above 0."""
     server = twin.server(rate_rps, seed)
     until_s, running = 0.0, 0.0
@@ -196,13 +196,13 @@ def _root(excess: Callable[[float], float], near: float) -> float:
     return math.exp((low + high) / 2)
 
 
-def _endless(server: VirtualServer) -> Predicted:
-    return Predicted(math.inf, math.inf, math.inf, math.inf, server.in_flight()[0], server.measured.preemptions)
+def _endless(server: VirtualServer) -> Prediction:
+    return Prediction(math.inf, math.inf, math.inf, math.inf, server.in_flight()[0], server.measured.preemptions)
 
 
 def summary(
-    visits: Iterable[Visit], twin: Twin, objectives: Objectives, running: float, preemptions: float
-) -> Predicted:
+    visits: Iterable[SimulatedRequest], twin: Twin, objectives: Objectives, running: float, preemptions: float
+) -> Prediction:
     """What these requests met, on average of `running` at a time, with so many preemptions."""
     ttft: list[float] = []
     tpot: list[float] = []
@@ -213,9 +213,9 @@ def summary(
     ttft.sort()
     tpot.sort()
     if not ttft:
-        return Predicted(math.inf, math.inf, math.inf, math.inf, running, preemptions)
+        return Prediction(math.inf, math.inf, math.inf, math.inf, running, preemptions)
     ratios = {name: objective.ratio for name, objective in objectives.latencies().items()}
-    return Predicted(
+    return Prediction(
         ttft_s=percentile(ttft, ratios.get("ttft", 0.95)),
         tpot_s=percentile(tpot, ratios.get("tpot", 0.95)) if tpot else 0.0,
         ttft_p50_s=percentile(ttft, 0.5),
@@ -225,5 +225,5 @@ def summary(
     )
 
 
-def _longest(tokens: int | Lognormal) -> int:
-    return tokens.maximum if isinstance(tokens, Lognormal) else tokens
+def _longest(tokens: int | LognormalLength) -> int:
+    return tokens.maximum if isinstance(tokens, LognormalLength) else tokens

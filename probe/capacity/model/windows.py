@@ -22,7 +22,7 @@ _COUNTED = ("itl", "ttft", "iteration_tokens", "prefill", "prompt_length")
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MetricsWindow:
     """Sums over one stretch of time. Gauges are the mean of the readings at its ends and between."""
 
     begin_s: float
@@ -80,10 +80,10 @@ class Window:
         return self.batch + within * max(1 + others - self.batch, 0.0)
 
 
-def windows(snapshots: Iterable[ServerSnapshot]) -> list[Window]:
+def windows(snapshots: Iterable[ServerSnapshot]) -> list[MetricsWindow]:
     """The windows between readings, those too short to say anything joined to the next."""
-    found: list[Window] = []
-    pending: Window | None = None
+    found: list[MetricsWindow] = []
+    pending: MetricsWindow | None = None
     before: ServerSnapshot | None = None
     for after in snapshots:
         if before is None or after.at_ns <= before.at_ns:
@@ -103,7 +103,7 @@ def windows(snapshots: Iterable[ServerSnapshot]) -> list[Window]:
     return found
 
 
-def total(parts: Sequence[Window]) -> Window:
+def total(parts: Sequence[MetricsWindow]) -> MetricsWindow:
     """Several windows as one. ValueError without any."""
     if not parts:
         raise ValueError("no windows")
@@ -113,7 +113,7 @@ def total(parts: Sequence[Window]) -> Window:
     return joined
 
 
-def _between(before: ServerSnapshot, after: ServerSnapshot) -> Window | None:
+def _between(before: ServerSnapshot, after: ServerSnapshot) -> MetricsWindow | None:
     seconds = (after.at_ns - before.at_ns) * 1e-9
     if seconds > _MAX_S or before.engines != after.engines or _fell(before, after):
         return None
@@ -127,7 +127,7 @@ def _between(before: ServerSnapshot, after: ServerSnapshot) -> Window | None:
     decodes, itl_sum_s = itl
     # Where the steps are not counted (vLLM before 0.6): as many as the gaps of one request fit in the time.
     uncounted = seconds * after.engines * decodes / itl_sum_s if itl_sum_s else 0.0
-    window = Window(
+    window = MetricsWindow(
         begin_s=before.at_ns * 1e-9,
         end_s=after.at_ns * 1e-9,
         steps=steps[0] if steps is not None else uncounted,
@@ -172,13 +172,13 @@ def _mean(before: float | None, after: float | None) -> float:
     return sum(known) / len(known) if known else 0.0
 
 
-def _joined(a: Window, b: Window) -> Window:
+def _joined(a: MetricsWindow, b: MetricsWindow) -> MetricsWindow:
     share = b.seconds / (a.seconds + b.seconds) if a.seconds + b.seconds else 0.0
 
     def mean(x: float, y: float) -> float:
         return x + (y - x) * share
 
-    return Window(
+    return MetricsWindow(
         begin_s=a.begin_s,
         end_s=b.end_s,
         steps=a.steps + b.steps,

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from probe.capacity.run.plan import preflight
-from probe.capacity.trend.headroom import Share, share
+from probe.capacity.trend.headroom import CapacityShare, share
 from probe.config.models import CapacityConfig
 from probe.core import objectives as slo
-from probe.core.burn_rate import Burn
+from probe.core.burn_rate import BurnRates
 from probe.core.clock import Clock
 from probe.core.load_windows import closes_at, parse_window
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity
-from probe.core.snapshot import ServerSnapshot, Users
+from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.observe.guard import GuardLimits, GuardVerdict
 from probe.observe.user_load import LiveLoad
 
@@ -36,7 +36,7 @@ _DAY_S = 23 * 3600.0 - 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Permit:
+class Admission:
     """A verdict and, where it is "go", its conditions: so many tokens, so many seconds (None: as many as it needs).
 
     `server`: as it was then. `unchecked`: what could not be judged, in words.
@@ -49,7 +49,7 @@ class Permit:
     unchecked: tuple[str, ...] = ()
 
 
-class Permission:
+class AdmissionCheck:
     """What is known of one target beside its last canary: remembers, and is asked before each run."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Permission:
         self._firing_pages = firing_pages
         self._spent = spent
         self._live = LiveLoad()
-        self._burn = Burn()
+        self._burn = BurnRates()
         self._last: RequestRecord | None = None
 
     def canary(self, record: RequestRecord) -> None:
@@ -88,22 +88,22 @@ class Permission:
         """Step-up load of ours has ended: what the server counted until now is not the users' alone."""
         self._live.forget()
 
-    async def ask(self, read_server: Callable[[], Awaitable[ServerSnapshot]], known: Capacity | None) -> Permit:
+    async def ask(self, read_server: Callable[[], Awaitable[ServerSnapshot]], known: Capacity | None) -> Admission:
         """Whether to begin now. `known`: the last known capacity. Raises nothing but what `spent` raises."""
         wall_s = self._clock.wall_s()
         seconds = self._seconds_left(wall_s)
         tokens = self._tokens_left(wall_s)
         refused = self._refused_unasked(seconds, tokens)
         if refused is not None:
-            return Permit(refused)
+            return Admission(refused)
         verdict, server = await preflight(read_server, GuardLimits(), self._firing_pages)
         if verdict.go and server is not None:
             self._live.reading(server)
             changed, users = self._live.changed(self._clock.monotonic_ns()), self._live.users()
             burn = self._burn.rates(self._objectives, self._clock.monotonic_ns())
             verdict = _replaced(changed) or _burning(burn) or _loaded(users, known) or verdict
-            return Permit(verdict, server, tokens, seconds, _unchecked(burn, users, known))
-        return Permit(verdict, server)
+            return Admission(verdict, server, tokens, seconds, _unchecked(burn, users, known))
+        return Admission(verdict, server)
 
     def _refused_unasked(self, seconds: float | None, tokens: int) -> GuardVerdict | None:
         """By what needs no question to anybody."""
@@ -146,7 +146,7 @@ def _burning(burn: Mapping[str, float]) -> GuardVerdict | None:
     return _no("burn_rate", f"burn rate of the last hour's canaries: {', '.join(burning)}") if burning else None
 
 
-def _loaded(users: Users | None, known: Capacity | None) -> GuardVerdict | None:
+def _loaded(users: UserLoad | None, known: Capacity | None) -> GuardVerdict | None:
     """By requests and by output tokens: users' requests may be longer than ours."""
     used = _share(users, known)
     if used is None or used.ratio <= MAX_LIVE_SHARE:
@@ -155,12 +155,12 @@ def _loaded(users: Users | None, known: Capacity | None) -> GuardVerdict | None:
     return _no("live_load", f"users take {used.ratio:.0%} of the capacity ({words}), more than {MAX_LIVE_SHARE:.0%}")
 
 
-def _share(users: Users | None, known: Capacity | None) -> Share | None:
+def _share(users: UserLoad | None, known: Capacity | None) -> CapacityShare | None:
     # A lower bound says nothing of what is too much.
     return share(users, known) if known is not None and known.upper is not None else None
 
 
-def _unchecked(burn: Mapping[str, float], users: Users | None, known: Capacity | None) -> tuple[str, ...]:
+def _unchecked(burn: Mapping[str, float], users: UserLoad | None, known: Capacity | None) -> tuple[str, ...]:
     words = [] if burn else ["burn rate: no canary judged an objective within the last hour"]
     if _share(users, known) is None:
         why = "the server has been watched for too short a time" if users is None else "no capacity with an upper bound"

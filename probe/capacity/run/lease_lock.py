@@ -29,8 +29,8 @@ from probe.capacity.run.locks import LOCKED, LOST_LEASE, NO_LOCK
 from probe.core.clock import Clock
 from probe.core.errors import LockError
 from probe.core.text import one_line
-from probe.kubernetes.client import FORBIDDEN, NOT_FOUND, Cluster, ClusterError, open_cluster
-from probe.kubernetes.lease import ConflictError, Lease, Record, Spec
+from probe.kubernetes.client import FORBIDDEN, NOT_FOUND, KubernetesClient, KubernetesError, open_cluster
+from probe.kubernetes.lease import ConflictError, Lease, LeaseClient, LeaseSpec
 
 LOST = "lost_lock"
 RENEW_S = 1.0
@@ -52,7 +52,7 @@ class _LostError(Exception):
 class KubernetesLease:
     """The Lease of a server. Used once; a probe.capacity.run.locks.Lock."""
 
-    _record: Record
+    _record: LeaseClient
     _lease: Lease  # as it is while we hold it
     _body: asyncio.Task[object]
     _keeper: asyncio.Task[None]
@@ -63,7 +63,7 @@ class KubernetesLease:
         namespace: str | None,
         clock: Clock,
         *,
-        connect: Callable[[], AbstractAsyncContextManager[Cluster]] = open_cluster,
+        connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]] = open_cluster,
     ) -> None:
         """`server`: its address, as `lock.server_key` writes it. `namespace`: of the Lease; None: our own."""
         self._server = server
@@ -83,9 +83,9 @@ class KubernetesLease:
         try:
             cluster = await self._open.enter_async_context(self._connect())
             self._namespace = self._namespace or cluster.namespace
-            self._record = Record(cluster, self._namespace, name, self._server)
+            self._record = LeaseClient(cluster, self._namespace, name, self._server)
             await self._acquire()
-        except (ClusterError, msgspec.DecodeError) as error:
+        except (KubernetesError, msgspec.DecodeError) as error:
             await self._open.aclose()
             raise LockError(f"no lease can be had for {self._server}: {self._words(error)}", NO_LOCK) from None
         except BaseException:
@@ -114,7 +114,7 @@ class KubernetesLease:
 
     async def _acquire(self) -> None:
         """Raises LockError where somebody else has it, and ClusterError."""
-        seen: Spec | None = None
+        seen: LeaseSpec | None = None
         since_ns, tries = 0, 0
         while tries < _TRIES:
             asked_ns = self._clock.monotonic_ns()
@@ -142,7 +142,7 @@ class KubernetesLease:
                 self._lease = await self._record.replace(before, self._spec((before.spec.lease_transitions or 0) + 1))
         except ConflictError:
             return False
-        except ClusterError as error:
+        except KubernetesError as error:
             if before is not None and error.status == NOT_FOUND:
                 return False
             raise
@@ -172,7 +172,7 @@ class KubernetesLease:
             except ConflictError as error:
                 why = str(error)
                 await self._look_again()
-            except ClusterError as error:
+            except KubernetesError as error:
                 if error.status == NOT_FOUND:
                     raise _LostError("somebody has deleted it") from None
                 why = str(error)
@@ -184,7 +184,7 @@ class KubernetesLease:
 
     async def _look_again(self) -> None:
         """After somebody else has written: goes on from there where it is still ours. Raises _LostError."""
-        with suppress(ClusterError):
+        with suppress(KubernetesError):
             lease = await self._record.read(min(_TRY_S, max(LOST_S - self._age_s(), 0.0)))
             if lease is None:
                 raise _LostError("somebody has deleted it")
@@ -194,7 +194,7 @@ class KubernetesLease:
 
     async def _release(self) -> None:
         """So that the next one need not wait, and nothing stays. Where that fails, they wait."""
-        with suppress(ClusterError, ConflictError, _LostError, msgspec.DecodeError):
+        with suppress(KubernetesError, ConflictError, _LostError, msgspec.DecodeError):
             try:
                 await self._delete()
             except ConflictError:  # a renewal that was under way has arrived after all
@@ -205,10 +205,10 @@ class KubernetesLease:
         """Deletes it; without the right to do so it is left to the next one."""
         try:
             await self._record.delete(self._lease)
-        except ClusterError as error:
+        except KubernetesError as error:
             if error.status != FORBIDDEN:
                 raise
-            free = Spec(
+            free = LeaseSpec(
                 holder_identity="",
                 lease_duration_seconds=1,
                 acquire_time=self._acquired,
@@ -217,8 +217,8 @@ class KubernetesLease:
             )
             await self._record.replace(self._lease, free)
 
-    def _spec(self, transitions: int) -> Spec:
-        return Spec(
+    def _spec(self, transitions: int) -> LeaseSpec:
+        return LeaseSpec(
             holder_identity=self._identity,
             lease_duration_seconds=LASTS_S,
             acquire_time=self._acquired,
@@ -233,14 +233,14 @@ class KubernetesLease:
     def _now(self) -> str:
         return datetime.fromtimestamp(self._clock.wall_s(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
-    def _held(self, spec: Spec) -> str:
+    def _held(self, spec: LeaseSpec) -> str:
         who = one_line(f"{spec.holder_identity}, since {spec.acquire_time}")
         where = f"{self._namespace}/{self._record.name}"
         return f"another prober loads {self._server} ({who}; lease {where}); wait for its end"
 
     def _words(self, error: Exception) -> str:
         mend = ""
-        if isinstance(error, ClusterError) and error.status == FORBIDDEN:
+        if isinstance(error, KubernetesError) and error.status == FORBIDDEN:
             mend = f"; {role_words(self._namespace)}"
         return f"{one_line(str(error), 400)}{mend}"
 
@@ -251,11 +251,11 @@ def role_words(namespace: str | None) -> str:
     return f"it needs a Role in {namespace} with {verbs} of leases (docs/discovery.md)"
 
 
-def is_ours(spec: Spec) -> bool:
+def is_ours(spec: LeaseSpec) -> bool:
     """Whether this process has it."""
     return (spec.holder_identity or "").startswith(_PROCESS)
 
 
-def lasts_s(spec: Spec) -> float:
+def lasts_s(spec: LeaseSpec) -> float:
     """How long it has to stay as it is before it may be taken over."""
     return min(max(LASTS_S, spec.lease_duration_seconds or 0), LONGEST_S)

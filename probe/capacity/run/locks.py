@@ -43,7 +43,7 @@ _ours: set[Path] = set()  # the files that this process has locked
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """Who has a lock, as the file says it; for messages."""
 
     pid: int
@@ -91,9 +91,9 @@ class FileLock:
             self._file = None
             _ours.discard(self._path)
 
-    def _holder(self) -> Holder:
+    def _holder(self) -> LockHolder:
         since = datetime.fromtimestamp(self._clock.wall_s(), UTC)
-        return Holder(os.getpid(), socket.gethostname(), since.isoformat(timespec="seconds"))
+        return LockHolder(os.getpid(), socket.gethostname(), since.isoformat(timespec="seconds"))
 
 
 def locked_by_others(server: str, directory: Path | None) -> bool:
@@ -191,7 +191,7 @@ def _is_at(file: int, path: Path) -> bool:
     return False
 
 
-def _say(file: int, holder: Holder) -> None:
+def _say(file: int, holder: LockHolder) -> None:
     """Says who has the lock, in a file of our own that has no other name; elsewhere nothing is touched."""
     owned = os.fstat(file)
     if owned.st_uid != os.geteuid() or owned.st_nlink != 1:
@@ -201,7 +201,7 @@ def _say(file: int, holder: Holder) -> None:
         os.pwrite(file, f"{json.dumps(asdict(holder))}\n".encode(), 0)
 
 
-def _holder(path: Path) -> Holder | None:
+def _holder(path: Path) -> LockHolder | None:
     """Who has it, where the file says so."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -209,12 +209,12 @@ def _holder(path: Path) -> Holder | None:
             said = json.loads(os.pread(file, _MAX_HOLDER, 0))
         finally:
             os.close(file)
-        return Holder(int(said["pid"]), str(said["host"]), str(said["since"]))
+        return LockHolder(int(said["pid"]), str(said["host"]), str(said["since"]))
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):  # anybody may write one
         return None
 
 
-def _by(holder: Holder | None) -> str:
+def _by(holder: LockHolder | None) -> str:
     if holder is None:
         return ""
     return f" ({one_line(f'process {holder.pid} on {holder.host}, since {holder.since}')})"

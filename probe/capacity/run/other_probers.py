@@ -18,8 +18,8 @@ from probe.capacity.run.locks import locked_by_others
 from probe.config.models import Config, LeaseConfig
 from probe.core.clock import Clock
 from probe.core.text import one_line
-from probe.kubernetes.client import FORBIDDEN, Cluster, ClusterError, open_cluster
-from probe.kubernetes.lease import SERVER, ConflictError, Lease, Leases, Spec
+from probe.kubernetes.client import FORBIDDEN, KubernetesClient, KubernetesError, open_cluster
+from probe.kubernetes.lease import SERVER, ConflictError, Lease, Leases, LeaseSpec
 
 _log = structlog.get_logger()
 EVERY_S = 2.0
@@ -29,12 +29,12 @@ _ENDS_S = 3.0 + EVERY_S
 _SWEEP = 20  # at a time
 
 
-class Others:
+class OtherProbers:
     """What was seen of other probers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seen: dict[str, tuple[Spec, int]] = {}  # by name of the Lease, and since when it is so
+        self._seen: dict[str, tuple[LeaseSpec, int]] = {}  # by name of the Lease, and since when it is so
         self._loaded: dict[str, int] = {}  # by server: when that was seen last
 
     def files(self, servers: Collection[str], config: Config) -> Collection[str]:
@@ -71,10 +71,10 @@ async def follow_others(
     clock: Clock,
     tell: Callable[[Collection[str]], None],
     *,
-    connect: Callable[[], AbstractAsyncContextManager[Cluster]] = open_cluster,
+    connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]] = open_cluster,
 ) -> None:
     """Tells which servers others load, until cancelled. What was told last stands while the API cannot be asked."""
-    others, problem = Others(clock), ""
+    others, problem = OtherProbers(clock), ""
     while True:
         lease = config().lease
         if lease is None:
@@ -87,16 +87,20 @@ async def follow_others(
                     await _look(cluster, lease, others, clock, tell)
                     problem = ""
                     await asyncio.sleep(EVERY_S)
-        except (ClusterError, msgspec.MsgspecError) as error:
+        except (KubernetesError, msgspec.MsgspecError) as error:
             if problem != (problem := one_line(str(error), 400)):
-                forbidden = isinstance(error, ClusterError) and error.status == FORBIDDEN
+                forbidden = isinstance(error, KubernetesError) and error.status == FORBIDDEN
                 mend = role_words(lease.namespace or "its own namespace") if forbidden else "it is asked again"
                 _log.warning("what other probers load is not known", detail=problem, mend=mend)
             await asyncio.sleep(_AGAIN_S)
 
 
 async def _look(
-    cluster: Cluster, lease: LeaseConfig, others: Others, clock: Clock, tell: Callable[[Collection[str]], None]
+    cluster: KubernetesClient,
+    lease: LeaseConfig,
+    others: OtherProbers,
+    clock: Clock,
+    tell: Callable[[Collection[str]], None],
 ) -> None:
     leases = Leases(cluster, lease.namespace or cluster.namespace)
     asked_ns = clock.monotonic_ns()
@@ -106,5 +110,5 @@ async def _look(
         try:
             with suppress(ConflictError):  # somebody has taken it
                 await leases.delete(one)
-        except ClusterError:  # the right to do so may be lacking; or somebody was faster
+        except KubernetesError:  # the right to do so may be lacking; or somebody was faster
             return

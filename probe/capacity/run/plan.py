@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from probe.capacity.model.hints import NO_HINTS, Hints, ModelSize
-from probe.capacity.run.runner import Budget, Course, RampJob
-from probe.capacity.run.search_process import SearchAside
+from probe.capacity.run.runner import Budget, LoadPlan, RunJob
+from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.models import CapacityConfig, Config
 from probe.core.errors import TargetError
@@ -18,7 +18,7 @@ from probe.core.snapshot import ServerSnapshot
 from probe.core.step import Arrivals, StepPlan
 from probe.core.workload import Workload
 from probe.observe.guard import GuardLimits, GuardVerdict, may_start
-from probe.runtime.helper_process import Aside
+from probe.runtime.helper_process import HelperProcess
 
 # Of a step's length, before it counts: queue and batch have to fill, and the burst of the beginning has to pass.
 _WARM_UP_SHARE = 0.2
@@ -50,9 +50,9 @@ def ramp_job(
     budget: Budget,
     guarded: bool,
     gpu: str | None = None,
-) -> RampJob:
+) -> RunJob:
     """A run, with what its result holds for written beside it."""
-    return RampJob(
+    return RunJob(
         target=target,
         model=model,
         objectives=objectives,
@@ -63,7 +63,7 @@ def ramp_job(
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepSettings:
     """Which steps were asked for: fixed concurrency, or fixed rates (requests/s), or neither: then they are searched.
 
     `seconds`, or so many `requests`, is how long each of the fixed ones lasts. The rest is for the search: how long it
@@ -83,9 +83,9 @@ class Steps:
         return max(self.concurrency) if self.concurrency else _OPEN_STREAMS
 
 
-def steps_of(capacity: CapacityConfig) -> Steps:
+def steps_of(capacity: CapacityConfig) -> StepSettings:
     """As the configuration says."""
-    return Steps(
+    return StepSettings(
         concurrency=capacity.concurrency,
         rates=capacity.rates,
         seconds=capacity.step,
@@ -103,7 +103,9 @@ def hints_of(capacity: CapacityConfig) -> Hints:
 
 
 @asynccontextmanager
-async def course(steps: Steps, workload: Workload, objectives: Objectives, *, guarded: bool) -> AsyncIterator[Course]:
+async def course(
+    steps: StepSettings, workload: Workload, objectives: Objectives, *, guarded: bool
+) -> AsyncIterator[LoadPlan]:
     """The course of a run that was asked for so. A search has a process of its own, which ends with the context. Raises
     AsideError where that does not start.
     """
@@ -117,8 +119,8 @@ async def course(steps: Steps, workload: Workload, objectives: Objectives, *, gu
             to_the_end=not guarded,
         )
     else:
-        with Aside() as other:
-            search = SearchAside(other, workload, objectives, steps.hints, observe_s=steps.observe_s)
+        with HelperProcess() as other:
+            search = SearchProcess(other, workload, objectives, steps.hints, observe_s=steps.observe_s)
             await asyncio.to_thread(search.begin)
             yield search
 

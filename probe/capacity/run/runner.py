@@ -22,8 +22,8 @@ from probe.core.errors import TargetError
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.core.request_cost import tokens_spent
-from probe.core.result import Capacity, CapacityResult, Cost, Doing, RunContext, Stopped
-from probe.core.snapshot import GpuSnapshot, ServerSnapshot, Users
+from probe.core.result import Capacity, CapacityResult, Cost, Phase, RunContext, Stopped
+from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary
 from probe.load import step_summary as summary
 from probe.load.messages import WORKER_LOST_S
@@ -54,7 +54,7 @@ class Think(Protocol):
     def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]: ...
 
 
-class Course(Protocol):
+class LoadPlan(Protocol):
     """Which steps a run takes, one after the other, and what follows from them."""
 
     @property
@@ -104,7 +104,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class RampJob:
+class RunJob:
     """What to do. Without the guard every step runs to its end, within the budget."""
 
     target: str
@@ -117,7 +117,7 @@ class RampJob:
 
 
 @dataclass(slots=True)
-class _Watch:
+class _Observations:
     """What was seen since the load began, and why it was stopped. The guard goes by the watcher's own polls."""
 
     polls: list[ServerSnapshot | None] = field(default_factory=list)
@@ -125,28 +125,28 @@ class _Watch:
     stopped: Stopped | None = None
 
 
-_LOOKING, _WATCHING = Doing("a first request"), "watching live traffic"
-_THINKING, _CALMING = Doing("thinking"), Doing("waiting for the server to be calm")
+_LOOKING, _WATCHING = Phase("a first request"), "watching live traffic"
+_THINKING, _CALMING = Phase("thinking"), Phase("waiting for the server to be calm")
 
 
 def _ignore(_: object) -> None:
     """For a caller that does not follow a run."""
 
 
-class Ramp:
+class CapacityRun:
     """One capacity run. `stop(...)` ends it from outside; `run` still returns what was measured."""
 
     def __init__(
         self,
-        job: RampJob,
-        course: Course,
+        job: RunJob,
+        course: LoadPlan,
         load: Load,
         read_server: Callable[[], Awaitable[ServerSnapshot]],
         clock: Clock,
         *,
         on_step: Callable[[StepSummary], None] = _ignore,
         on_record: Callable[[RequestRecord], None] = _ignore,
-        on_doing: Callable[[Doing], None] = _ignore,
+        on_doing: Callable[[Phase], None] = _ignore,
         read_gpus: Callable[[], Awaitable[GpuSnapshot]] | None = None,
         think: Think = asyncio.to_thread,
     ) -> None:
@@ -166,7 +166,7 @@ class Ramp:
         self._ended_ns = self._started_ns  # of the last step, its last request included
         self._started = datetime.fromtimestamp(clock.wall_s(), UTC)
         self._steps: list[StepSummary] = []
-        self._users: list[tuple[Users, float]] = []  # and for how long they were seen
+        self._users: list[tuple[UserLoad, float]] = []  # and for how long they were seen
         self._halt = asyncio.Event()
         self._step_halt = asyncio.Event()  # of the step that runs; set with the other, or alone after a trip
         self._loading = False
@@ -180,7 +180,7 @@ class Ramp:
         self._planned = 0.0  # requests of the step that runs, where it has a rate
         self._judged_from_ns = 0  # those due later count in it
         self._missed: Counter[str] = Counter()  # an objective, by its name
-        self._watch = _Watch()
+        self._watch = _Observations()
         self._old_since_ns: int | None = None  # what the load tells, as far as it is old
 
     def stop(self, by: str, reason: str | None = None) -> None:
@@ -276,7 +276,7 @@ class Ramp:
         self._warm = True
         before = len(self._watch.readings)
         if self._course.observe_s > 0:
-            self._on_doing(Doing(_WATCHING, self._course.observe_s))
+            self._on_doing(Phase(_WATCHING, self._course.observe_s))
             await self._pause(self._course.observe_s)
         readings = self._watch.readings[before:]
         self._saw_users(users_beside((), readings), readings)
@@ -291,7 +291,7 @@ class Ramp:
         if self._halt.is_set():
             return
         words = f"step {len(self._steps) + 1}: {load_words(plan)}"
-        self._on_doing(Doing(words, plan.warm_up_s + plan.seconds if plan.requests is None else None))
+        self._on_doing(Phase(words, plan.warm_up_s + plan.seconds if plan.requests is None else None))
         run = await self._run_step(plan)
         await self._poll()
         readings = sorted(self._watch.readings[first:], key=lambda reading: reading.at_ns)
@@ -309,7 +309,7 @@ class Ramp:
         stopped = self._stopped()
         return stopped.reason if stopped.by == "guard" else None
 
-    def _saw_users(self, users: Users, readings: Sequence[ServerSnapshot]) -> None:
+    def _saw_users(self, users: UserLoad, readings: Sequence[ServerSnapshot]) -> None:
         if readings:
             self._users.append((users, (readings[-1].at_ns - readings[0].at_ns) * 1e-9))
 

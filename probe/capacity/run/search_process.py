@@ -8,10 +8,10 @@ from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan, StepRun, StepSummary
 from probe.core.workload import Workload
-from probe.runtime.helper_process import Aside
+from probe.runtime.helper_process import HelperProcess
 
 
-class SearchAside:
+class SearchProcess:
     """A ramp.Course: capacity.search.Search, from afar. Each method but `ended` waits for it, and raises AsideError
     where it fails. `begin` comes first: it takes a second or more, for numpy and scipy.
     """
@@ -19,7 +19,7 @@ class SearchAside:
     survives_overload = True
 
     def __init__(
-        self, other: Aside, workload: Workload, objectives: Objectives, hints: Hints, *, observe_s: float
+        self, other: HelperProcess, workload: Workload, objectives: Objectives, hints: Hints, *, observe_s: float
     ) -> None:
         self.observe_s = observe_s
         self._other = other

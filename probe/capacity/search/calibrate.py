@@ -7,8 +7,8 @@ what no factor explains, and a reason to leave the model aside.
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from probe.capacity.model.twin import Predicted
-from probe.capacity.search.trial import Rung
+from probe.capacity.model.twin import Prediction
+from probe.capacity.search.trial import Trial
 from probe.core.objectives import Objectives
 from probe.core.step import Distribution
 
@@ -23,7 +23,7 @@ _REPLAYED = 1.08  # for what the mean of six replays itself may be off by
 _Off = tuple[float, float, float]  # of a logarithm: value, standard error, weight
 
 
-def correction(rungs: Iterable[Rung], objectives: Objectives) -> dict[str, float]:
+def correction(rungs: Iterable[Trial], objectives: Objectives) -> dict[str, float]:
     """By what the twin's latencies are to be multiplied, by objective, at its percentile.
 
     Medians say it best; where the tail is off by more than they are, that too. The higher a load, the more it counts.
@@ -46,7 +46,7 @@ def correction(rungs: Iterable[Rung], objectives: Objectives) -> dict[str, float
     return found
 
 
-def left_over(rung: Rung, by: dict[str, float], objectives: Objectives) -> float:
+def left_over(rung: Trial, by: dict[str, float], objectives: Objectives) -> float:
     """What of a rung's tails the corrected twin does not explain, beyond chance: a logarithm, at least 0."""
     worst = 0.0
     for name, objective in objectives.latencies().items():
@@ -57,7 +57,7 @@ def left_over(rung: Rung, by: dict[str, float], objectives: Objectives) -> float
     return worst
 
 
-def unexplained(rung: Rung, objectives: Objectives, nearly: Callable[[Rung, str, float, float], bool]) -> str | None:
+def unexplained(rung: Trial, objectives: Objectives, nearly: Callable[[Trial, str, float, float], bool]) -> str | None:
     """What of a rung the model does not explain, of the latencies that come near their objectives; in words.
 
     `nearly(rung, name, seen_s, allowed)`: whether a rate that differs by little would explain it.
@@ -74,15 +74,15 @@ def unexplained(rung: Rung, objectives: Objectives, nearly: Callable[[Rung, str,
     return None
 
 
-def _seen(rung: Rung, name: str) -> Distribution:
+def _seen(rung: Trial, name: str) -> Distribution:
     return rung.step.ttft_s if name == "ttft" else rung.step.tpot_s
 
 
-def _at(predicted: Predicted | None, name: str) -> float:
+def _at(predicted: Prediction | None, name: str) -> float:
     return float(getattr(predicted, f"{name}_s"))
 
 
-def _middle(rung: Rung, name: str) -> tuple[float, float] | None:
+def _middle(rung: Trial, name: str) -> tuple[float, float] | None:
     """The median over the twin's, as a logarithm, and its standard error."""
     seen, expected_s = _seen(rung, name), float(getattr(rung.predicted, f"{name}_p50_s"))
     if not seen.p50 or not math.isfinite(expected_s) or expected_s <= 0:
@@ -90,7 +90,7 @@ def _middle(rung: Rung, name: str) -> tuple[float, float] | None:
     return math.log(seen.p50 / expected_s), _error(rung.predicted, f"{name}_p50_s")
 
 
-def _tail(rung: Rung, name: str) -> tuple[float, float] | None:
+def _tail(rung: Trial, name: str) -> tuple[float, float] | None:
     """The same at the objective's percentile."""
     expected_s = _at(rung.predicted, name) if rung.predicted is not None else 0.0
     tail = rung.tails.get(name, 0.0)
@@ -103,7 +103,7 @@ def _clipped(off: float) -> float:
     return min(max(off, -_MOST_OFF), _MOST_OFF)
 
 
-def _error(predicted: Predicted | None, latency: str) -> float:
+def _error(predicted: Prediction | None, latency: str) -> float:
     """Of the logarithm of a latency that was seen over what the twin says of it: chance moves both."""
     return _REPLAYED * predicted.scatter.get(latency, 0.0) if predicted is not None else math.inf
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from probe.capacity.model.front_end_delay import Front, likeliest
-from probe.capacity.model.server_model import CHUNKS, Model, mean_length
+from probe.capacity.model.front_end_delay import FrontEndEstimate, likeliest
+from probe.capacity.model.server_model import CHUNKS, ServerModel, mean_length
 from probe.capacity.model.twin import Twin
-from probe.capacity.search.trial import Rung
+from probe.capacity.search.trial import Trial
 from probe.core.percentiles import percentile
-from probe.simulator.simulated_request import Visit
+from probe.simulator.simulated_request import SimulatedRequest
 
 _STALLS_DIFFER = 0.12  # in logarithms: by so much the longest gaps must fit better, for another chunk size
 _LONG_PROMPTS = 8000.0  # tokens; with shorter ones attention over the prompt is a small part of a step
@@ -28,12 +28,12 @@ _CERTAIN = 3.0  # standard errors
 _FRONTS = 8  # that are tried
 
 # TTFTs of the judged requests of a rung on the twin behind a front end, in the order of their times.
-ReplayBehind = Callable[[Front, Rung], Sequence[float]]
+ReplayBehind = Callable[[FrontEndEstimate, Trial], Sequence[float]]
 # Visits of the judged requests of a rung on a twin, in the order of their times; None where it has no twin.
-Replay = Callable[[Twin, Rung], Sequence[Visit]]
+Replay = Callable[[Twin, Trial], Sequence[SimulatedRequest]]
 
 
-def chunk_tokens(model: Model, rung: Rung, replay: Replay) -> int:
+def chunk_tokens(model: ServerModel, rung: Trial, replay: Replay) -> int:
     """The max_num_batched_tokens that explains the longest gaps best; as before where none is clearly better."""
     off = {}
     most = _PROMPTS_A_STEP * mean_length(model.workload.prompt_tokens)
@@ -50,7 +50,7 @@ def chunk_tokens(model: Model, rung: Rung, replay: Replay) -> int:
     return best if off[best] < off.get(now, math.inf) - _STALLS_DIFFER else now
 
 
-def pair_s(model: Model, rungs: Sequence[Rung], replay: Replay) -> float:
+def pair_s(model: ServerModel, rungs: Sequence[Trial], replay: Replay) -> float:
     """Seconds for each pair of a prompt's tokens, with which first tokens of long prompts are as late as they were."""
     mean = mean_length(model.workload.prompt_tokens)
     if mean < _LONG_PROMPTS:
@@ -75,7 +75,9 @@ def pair_s(model: Model, rungs: Sequence[Rung], replay: Replay) -> float:
     return below + (above - below) * over / (over - under) if over > under else above
 
 
-def front_end(fronts: Sequence[tuple[float, Front]], rungs: Sequence[Rung], replay: ReplayBehind) -> Front:
+def front_end(
+    fronts: Sequence[tuple[float, FrontEndEstimate]], rungs: Sequence[Trial], replay: ReplayBehind
+) -> FrontEndEstimate:
     """That of the fronts with which each first token is as late as it was. By the mean delay alone, a constant and a
     server of one request after the other differ little; but behind the second one, requests that come close together
     wait for each other.
@@ -95,7 +97,7 @@ def front_end(fronts: Sequence[tuple[float, Front]], rungs: Sequence[Rung], repl
     return tried[min(range(len(tried)), key=lambda i: cost[i])][1]
 
 
-def _apart(rung: Rung, ttfts: Sequence[float]) -> list[float]:
+def _apart(rung: Trial, ttfts: Sequence[float]) -> list[float]:
     """For each request by how much its TTFT differs from that on the twin, as a logarithm, at least 0."""
     seen = rung.first_tokens()
     if len(seen) != len(ttfts):
@@ -107,14 +109,14 @@ def _apart(rung: Rung, ttfts: Sequence[float]) -> list[float]:
     ]
 
 
-def _stalls(visits: Sequence[Visit]) -> tuple[float, float]:
+def _stalls(visits: Sequence[SimulatedRequest]) -> tuple[float, float]:
     """Median and 95th percentile of the longest gap of those that have one."""
     times = (visit.token_times_s() for visit in visits)
     longest = sorted(max(after - before for before, after in pairwise(each)) for each in times if len(each) > 1)
     return (percentile(longest, 0.5), percentile(longest, 0.95)) if longest else (0.0, 0.0)
 
 
-def _lateness(rung: Rung, visits: Sequence[Visit]) -> list[tuple[float, float]]:
+def _lateness(rung: Trial, visits: Sequence[SimulatedRequest]) -> list[tuple[float, float]]:
     """For each request the logarithms of its prompt's length, and of its TTFT over that on the twin."""
     seen = rung.first_tokens()
     if len(seen) != len(visits):

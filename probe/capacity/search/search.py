@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 from probe.capacity.model.hints import Hints
-from probe.capacity.search.search_state import LITTLE, REACHED, TOP, Knee, Understanding
+from probe.capacity.search.search_state import LITTLE, REACHED, TOP, KneeEstimate, SearchState
 from probe.capacity.search.verdict import (
     CLIMB,
     ENOUGH,
@@ -66,9 +66,9 @@ class Search:
     ) -> None:
         """`explain`: say what the bottleneck is, for some more seconds of arithmetic at the end."""
         self.observe_s = observe_s
-        self.known = Understanding(workload, objectives, hints or Hints())
+        self.known = SearchState(workload, objectives, hints or Hints())
         self._explains = explain
-        self._knee: Knee | None = None  # by all that was seen
+        self._knee: KneeEstimate | None = None  # by all that was seen
         self._doubted: str | None = None  # why the model was left aside
         self._climbs = 0
 

@@ -12,22 +12,22 @@ from statistics import fmean
 
 from probe.capacity.model.bottleneck import Bottleneck, bottleneck
 from probe.capacity.model.forecast import extrapolated
-from probe.capacity.model.front_end_delay import NONE, Front, fronts, likeliest
+from probe.capacity.model.front_end_delay import NONE, FrontEndEstimate, fronts, likeliest
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.replay import ends_it, replay, replayed
-from probe.capacity.model.server_model import Model
-from probe.capacity.model.twin import NO_FRONT, Predicted, Twin, capacity, predict
+from probe.capacity.model.server_model import ServerModel
+from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, capacity, predict
 from probe.capacity.model.windows import total, windows
 from probe.capacity.search.calibrate import correction, left_over
 from probe.capacity.search.infer_limits import chunk_tokens, front_end, pair_s
-from probe.capacity.search.trial import Rung, came, delay, sent, steady, tails
+from probe.capacity.search.trial import Trial, came, delay, sent, steady, tails
 from probe.core.objectives import Objectives
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepRun, StepSummary
 from probe.core.workload import Workload
 from probe.observe.guard import GuardLimits
 from probe.simulator.cost import scaled
-from probe.simulator.simulated_request import Visit
+from probe.simulator.simulated_request import SimulatedRequest
 
 # A rung that held at so much of the forecast verifies it, and tells of all that happens at the knee.
 REACHED = 0.86
@@ -48,7 +48,7 @@ _TOLD = 3  # of the highest rungs: they tell what attention costs
 
 
 @dataclass(frozen=True, slots=True)
-class Knee:
+class KneeEstimate:
     """Where the twin breaks an objective: rate and interval in requests/s of all traffic, as if all were of the
     workload; the objective that breaks; how many would run there at a time; and what limits it, where that was asked.
     """
@@ -60,13 +60,13 @@ class Knee:
     bottleneck: Bottleneck | None
 
 
-class Understanding:
+class SearchState:
     """Grows by `watched` and `took`; `refresh` makes of it what follows."""
 
     def __init__(self, workload: Workload, objectives: Objectives, hints: Hints) -> None:
         self.objectives = objectives
-        self.model = Model(workload, hints)
-        self.rungs: list[Rung] = []
+        self.model = ServerModel(workload, hints)
+        self.rungs: list[Trial] = []
         self.twin: Twin | None = None
         self.correction: dict[str, float] = {}  # by what the twin's latencies are to be multiplied
         # Of all traffic, as if all were of the workload; None without a twin, and where no rate holds on it.
@@ -95,7 +95,7 @@ class Understanding:
             self.model.saw_live(max(seen.prompts / seen.seconds - ours, 0.0), seen.seconds)
             late = delay(step, seen)
         self.rungs.append(
-            Rung(
+            Trial(
                 _offered_rps(step, run, tripped) + self.live_equivalent_rps,
                 step,
                 run,
@@ -147,18 +147,18 @@ class Understanding:
         last = self.rungs[-1].step.e2e_s.mean if self.rungs else None
         return last or self.lone_s
 
-    def over(self, seen: Predicted) -> dict[str, float]:
+    def over(self, seen: Prediction) -> dict[str, float]:
         """The twin's latencies over their objectives, corrected."""
         return {
             name: getattr(seen, f"{name}_s") * self.correction.get(name, 1.0) / limit.within_s
             for name, limit in self.objectives.latencies().items()
         }
 
-    def worst_over(self, rung: Rung) -> float:
+    def worst_over(self, rung: Trial) -> float:
         """The worst latency over its objective on the twin, with the same requests; infinite where it has none."""
         return max(self.over(rung.predicted).values(), default=0.0) if rung.predicted is not None else math.inf
 
-    def tops(self) -> list[Rung]:
+    def tops(self) -> list[Trial]:
         """The highest rungs that tell something: the highest one, and those at nearly the same load."""
         told = sorted(
             (rung for rung in self.rungs if rung.telling and rung.predicted is not None),
@@ -166,7 +166,7 @@ class Understanding:
         )
         return [rung for rung in told if rung.came_rps > (1 - LITTLE) * told[0].came_rps]
 
-    def nearly(self, rung: Rung, name: str, seen_s: float, allowed: float) -> bool:
+    def nearly(self, rung: Trial, name: str, seen_s: float, allowed: float) -> bool:
         """Whether a rate that differs by little would explain it: near the knee a queue is long or short by chance."""
         if self.twin is None or rung.predicted is None:
             return False
@@ -179,7 +179,7 @@ class Understanding:
             return True
         return bool(expected_s * low / here / allowed <= seen_s <= expected_s * high / here * allowed)
 
-    def knee(self, *, explain: bool) -> Knee | None:
+    def knee(self, *, explain: bool) -> KneeEstimate | None:
         """The knee, with more requests than the forecast is from; None where there is no forecast.
 
         `explain`: say what the bottleneck is, for some more seconds of arithmetic.
@@ -199,7 +199,7 @@ class Understanding:
             math.hypot(left, _LATENCY) / self._slope(self.twin, rate_rps, max(over.values(), default=1.0)),
             extrapolated(self._seen_rps() / rate_rps / REACHED),
         )
-        return Knee(
+        return KneeEstimate(
             rate_rps,
             (rate_rps * max(1 - half, 0.0), rate_rps * (1 + half)),
             max(over, key=lambda name: over[name], default=None),
@@ -245,7 +245,7 @@ class Understanding:
         if told and self.front.front_end == NO_FRONT:  # a tokenizer too takes longer for a long prompt
             self.model.pair_s = pair_s(self.model, told[-_TOLD:], self._visits)
 
-    def _ttfts_behind(self, bare: Twin, tried: Front, rung: Rung) -> Sequence[float]:
+    def _ttfts_behind(self, bare: Twin, tried: FrontEndEstimate, rung: Trial) -> Sequence[float]:
         """On average of some replays: nobody knows when the live users came."""
         twin = replace(bare, front_end=tried.front_end, added_s=tried.added_s)
         twin = replace(twin, cost=scaled(bare.cost, self.model.slower(rung.part)))
@@ -257,12 +257,12 @@ class Understanding:
         ]
         return [fmean(visit.ttft_s for visit in same) + twin.added_s for same in zip(*played, strict=True)]
 
-    def _visits(self, bare: Twin, rung: Rung) -> Sequence[Visit]:
+    def _visits(self, bare: Twin, rung: Trial) -> Sequence[SimulatedRequest]:
         return replayed(
             self._complete(bare), sent(rung.run), self.model.live, settle_s=self._settle_s(rung), came=rung.came
         ).judged
 
-    def _replay(self, twin: Twin, rung: Rung) -> Predicted | None:
+    def _replay(self, twin: Twin, rung: Trial) -> Prediction | None:
         """What the twin does with its requests; None where they tell nothing."""
         if not rung.telling or not rung.run.records:
             return None
@@ -271,7 +271,7 @@ class Understanding:
             twin, sent(rung.run), self.model.live, self.objectives, settle_s=self._settle_s(rung), came=rung.came
         )
 
-    def _ends_it(self, twin: Twin, rung: Rung) -> bool:
+    def _ends_it(self, twin: Twin, rung: Trial) -> bool:
         """Whether it may have been ended as a precaution by chance."""
         if not rung.precaution or not rung.run.records:
             return False
@@ -279,7 +279,7 @@ class Understanding:
         limits = GuardLimits().promised(self.objectives).offered(rung.came_rps)
         return ends_it(twin, sent(rung.run), self.model.live, limits, settle_s=self._settle_s(rung), came=rung.came)
 
-    def _settle_s(self, rung: Rung) -> float:
+    def _settle_s(self, rung: Trial) -> float:
         return _SETTLE_RESIDENCES * (rung.step.e2e_s.mean or self.lone_s)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 
-from probe.capacity.model.front_end_delay import Delay
-from probe.capacity.model.replay import Came, Sent
-from probe.capacity.model.twin import Predicted
-from probe.capacity.model.windows import Window
+from probe.capacity.model.front_end_delay import DelaySample
+from probe.capacity.model.replay import SentRequest, UserArrivals
+from probe.capacity.model.twin import Prediction
+from probe.capacity.model.windows import MetricsWindow
 from probe.core import latency
 from probe.core.objectives import Objectives
 from probe.core.percentiles import percentile
@@ -26,7 +26,7 @@ _GROWTH = 1.3
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Trial:
     """One load that was tried: requests/s of all traffic that came, as if all were of the workload, and what came of
     it.
     """
@@ -36,11 +36,11 @@ class Rung:
     run: StepRun
     tripped: str | None
     steady: bool = True
-    predicted: Predicted | None = None
-    delay: Delay | None = None
+    predicted: Prediction | None = None
+    delay: DelaySample | None = None
     tails: Mapping[str, float] = field(default_factory=dict)  # latencies at their objectives' percentiles, in seconds
     part: int = -1  # of what the model learnt from
-    came: Sequence[Came] = ()  # live users meanwhile
+    came: Sequence[UserArrivals] = ()  # live users meanwhile
     on_twin_too: bool = False  # the guard may have ended it on the twin, with the same requests
 
     @property
@@ -89,13 +89,13 @@ def tails(run: StepRun, objectives: Objectives) -> dict[str, float]:
     return found
 
 
-def sent(run: StepRun) -> tuple[Sent, ...]:
+def sent(run: StepRun) -> tuple[SentRequest, ...]:
     """The requests of a step, in the order of their times."""
     if not run.records:
         return ()
     begin, (window, end) = min(r.scheduled_ns for r in run.records), run.window_ns
     return tuple(
-        Sent(
+        SentRequest(
             at_s=(r.scheduled_ns - begin) * 1e-9,
             prompt_tokens=r.prompt_tokens or r.spec.prompt_tokens,
             output_tokens=r.spec.output_tokens,
@@ -105,7 +105,7 @@ def sent(run: StepRun) -> tuple[Sent, ...]:
     )
 
 
-def came(run: StepRun, readings: Sequence[ServerSnapshot]) -> tuple[Came, ...]:
+def came(run: StepRun, readings: Sequence[ServerSnapshot]) -> tuple[UserArrivals, ...]:
     """Live users in a step, as far as readings of the metrics tell: first tokens that were not ours, on average so much
     later than the requests.
     """
@@ -118,7 +118,7 @@ def came(run: StepRun, readings: Sequence[ServerSnapshot]) -> tuple[Came, ...]:
     (_, first), (_, last) = counted[0], counted[-1]
     late_s = (last.sum - first.sum) / (last.count - first.count) if last.count > first.count else 0.0
     zero_ns = min(r.scheduled_ns for r in run.records) + round(late_s * 1e9)
-    found: list[Came] = []
+    found: list[UserArrivals] = []
     others = placed = 0.0
     for (from_ns, before), (to_ns, after) in pairwise(counted):
         if after.count < before.count:
@@ -126,11 +126,11 @@ def came(run: StepRun, readings: Sequence[ServerSnapshot]) -> tuple[Came, ...]:
         others += after.count - before.count - (bisect_right(firsts, to_ns) - bisect_right(firsts, from_ns))
         count = max(round(others - placed), 0)
         placed += count
-        found.append(Came((from_ns - zero_ns) * 1e-9, (to_ns - zero_ns) * 1e-9, count))
+        found.append(UserArrivals((from_ns - zero_ns) * 1e-9, (to_ns - zero_ns) * 1e-9, count))
     return tuple(found)
 
 
-def steady(inside: Sequence[Window]) -> bool:
+def steady(inside: Sequence[MetricsWindow]) -> bool:
     """Whether the number in flight had stopped growing."""
     third = len(inside) // 3
     if not third:
@@ -139,7 +139,7 @@ def steady(inside: Sequence[Window]) -> bool:
     return after < _GROWTH * before + 2 * math.sqrt(before)
 
 
-def delay(step: StepSummary, seen: Window) -> Delay | None:
+def delay(step: StepSummary, seen: MetricsWindow) -> DelaySample | None:
     """By how much first tokens came later to us than the server says that it gave them, ours and live ones."""
     if step.requests.ok < FEW or not seen.prompts or step.ttft_s.mean is None or step.ttft_s.p95 is None:
         return None
@@ -147,4 +147,4 @@ def delay(step: StepSummary, seen: Window) -> Delay | None:
     # Those that are only in one of the means scatter; a quarter of p95 is about the sd of a latency.
     others = max(seen.prompts - step.requests.ok, 1.0) / seen.prompts
     error_s = step.ttft_s.p95 / 4 * math.sqrt(2 * others / step.requests.ok)
-    return Delay(seen.prompts / seen.seconds, late_s, step.requests.ok, error_s)
+    return DelaySample(seen.prompts / seen.seconds, late_s, step.requests.ok, error_s)

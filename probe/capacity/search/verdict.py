@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from probe.capacity.model.server_model import mean_length
 from probe.capacity.search.calibrate import unexplained
 from probe.capacity.search.knee import VOID
-from probe.capacity.search.search_state import FLOOR, REACHED, TOP, Knee, Understanding
-from probe.capacity.search.trial import Rung
+from probe.capacity.search.search_state import FLOOR, REACHED, TOP, KneeEstimate, SearchState
+from probe.capacity.search.trial import Trial
 from probe.core import objectives as slo
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
@@ -36,14 +36,14 @@ def void(steps: Sequence[StepSummary], stopped: Stopped) -> str | None:
     return f"{VOID.get(ours, 'a step judged nothing')} ({ours})" if ours is not None else None
 
 
-def too_much(known: Understanding) -> list[Rung]:
+def too_much(known: SearchState) -> list[Trial]:
     """The rungs that were too much. What held at the same one or a higher one refutes what broke by chance, and so does
     the model where it does the same with the same requests and says that others would be fine: some are longer.
     """
     return [rung for rung in _above(known) if not _foreseen(known, rung) and not _by_chance(known, rung)]
 
 
-def ceiling(known: Understanding) -> float:
+def ceiling(known: SearchState) -> float:
     """The lowest load to stay below, in requests/s: also one that the guard ended as a precaution, whether or not that
     was foreseen. Infinite where there is none.
     """
@@ -51,7 +51,7 @@ def ceiling(known: Understanding) -> float:
     return min((rung.came_rps for rung in (*too_much(known), *foreseen)), default=math.inf)
 
 
-def _by_chance(known: Understanding, rung: Rung) -> bool:
+def _by_chance(known: SearchState, rung: Trial) -> bool:
     """Whether as many requests may have missed an objective by chance at a load that just holds it (binomial)."""
     if rung.tripped is not None:
         return False
@@ -69,13 +69,13 @@ def _binomial(n: int, count: int, share: float) -> float:
     return math.exp(ways + n * math.log(share) + (count - n) * math.log1p(-share))
 
 
-def _above(known: Understanding) -> list[Rung]:
+def _above(known: SearchState) -> list[Trial]:
     """The rungs that broke, above all that held."""
     held = max((rung.came_rps for rung in known.rungs if rung.held), default=0.0)
     return [rung for rung in known.rungs if rung.broke and rung.came_rps > held * (1 + _SAME)]
 
 
-def _foreseen(known: Understanding, rung: Rung) -> bool:
+def _foreseen(known: SearchState, rung: Trial) -> bool:
     if known.forecast_rps is None or rung.came_rps > TOP * known.forecast_rps:
         return False
     if rung.precaution:
@@ -83,7 +83,7 @@ def _foreseen(known: Understanding, rung: Rung) -> bool:
     return rung.predicted is not None and known.worst_over(rung) > _FORESEEN
 
 
-def doubt(known: Understanding) -> str | None:
+def doubt(known: SearchState) -> str | None:
     """Why the model is not to be believed; None if it is."""
     broke = min((rung.came_rps for rung in too_much(known)), default=math.inf)
     if known.forecast_rps and broke < _REFUTES * known.forecast_rps:
@@ -96,13 +96,13 @@ def doubt(known: Understanding) -> str | None:
     return next(iter(reasons), None) if all(reasons) else None
 
 
-def _stood(known: Understanding, of: Callable[[Rung], bool] = lambda _: True) -> float:
+def _stood(known: SearchState, of: Callable[[Trial], bool] = lambda _: True) -> float:
     """The highest rate, of such rungs, that was judged by many requests and held."""
     held = (rung for rung in known.rungs if rung.held and rung.steady and rung.step.requests.ok >= ENOUGH)
     return max((rung.came_rps for rung in held if of(rung)), default=0.0)
 
 
-def nothing(known: Understanding) -> Capacity:
+def nothing(known: SearchState) -> Capacity:
     """Where what was seen tells no law, or none with a capacity."""
     if known.twin is not None:
         return Capacity(mode=FORECAST, reason="no rate holds the objectives, by what was seen of the server")
@@ -111,7 +111,7 @@ def nothing(known: Understanding) -> Capacity:
     return Capacity(mode=FORECAST, reason=f"not enough evidence: {words}")
 
 
-def by_model(known: Understanding, knee: Knee, *, verified: bool = True) -> Capacity:
+def by_model(known: SearchState, knee: KneeEstimate, *, verified: bool = True) -> Capacity:
     """The knee of a model that is believed: verified, where that is possible and allowed, or a forecast."""
     crowded = known.model.max_num_seqs is None and _MORE * known.model.most_running < knee.would_run
     # What was too much is too much, whatever the model says of it; but what the guard ended as a precaution broke no
@@ -138,14 +138,14 @@ def by_model(known: Understanding, knee: Knee, *, verified: bool = True) -> Capa
     )
 
 
-def _verified(known: Understanding, knee: Knee) -> bool:
+def _verified(known: SearchState, knee: KneeEstimate) -> bool:
     """Whether a load near the knee was judged and held, and the knee is sure enough for the word."""
     judged = max((rung.came_rps for rung in known.rungs if rung.held and rung.step.valid), default=0.0)
     low, high = knee.interval
     return REACHED * knee.rate_rps <= judged <= high and high - low <= _SURE * (high + low)
 
 
-def empirical(known: Understanding, doubted: str) -> Capacity:
+def empirical(known: SearchState, doubted: str) -> Capacity:
     """What the rungs alone say, where the model is refuted."""
     low = _stood(known) or None
     high = ceiling(known)

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from probe.capacity.trend.mann_whitney import largest_u, pairs_above
-from probe.core.shift import Baseline, Figure, Shift
+from probe.core.shift import Baseline, CapacitySample, Shift
 
 CONFIRMED_DROP, MEDIAN_OF_3, MANN_WHITNEY, RISE = METHODS = ("confirmed_drop", "median_of_3", "mann_whitney", "rise")
 DROP_RATIO = 0.2  # a page, once confirmed
@@ -59,7 +59,7 @@ _MAD_TO_SD = 1.4826  # of a normal distribution
 _MEDIAN_OF_3_VARIANCE, _MEDIAN_VARIANCE = 0.449, math.pi / 2
 
 
-def shift(history: Sequence[Figure]) -> Shift | None:
+def shift(history: Sequence[CapacitySample]) -> Shift | None:
     """The newest figure against its baseline; None while there are too few like it for a baseline."""
     alike = _alike(history)
     judge = _replay(alike)
@@ -74,20 +74,20 @@ def shift(history: Sequence[Figure]) -> Shift | None:
     )
 
 
-def wants_confirmation(history: Sequence[Figure]) -> bool:
+def wants_confirmation(history: Sequence[CapacitySample]) -> bool:
     """Whether the newest figure is a drop for which a second run has to be made at once."""
     alike = _alike(history)
     return bool(alike) and not alike[-1].confirms and _replay(alike).unconfirmed
 
 
-def _replay(alike: Sequence[Figure]) -> "Judge":
-    judge = Judge()
+def _replay(alike: Sequence[CapacitySample]) -> "ChangeDetector":
+    judge = ChangeDetector()
     for figure in alike:
         judge.take(figure)
     return judge
 
 
-def _alike(history: Sequence[Figure]) -> list[Figure]:
+def _alike(history: Sequence[CapacitySample]) -> list[CapacitySample]:
     usable = [figure for figure in history if 0 < figure.requests_per_second < math.inf]
     if not usable:
         return []
@@ -95,7 +95,7 @@ def _alike(history: Sequence[Figure]) -> list[Figure]:
     return [f for f in usable if f.fingerprint == newest.fingerprint and _forecast(f) == _forecast(newest)]
 
 
-def _forecast(figure: Figure) -> bool:
+def _forecast(figure: CapacitySample) -> bool:
     return figure.mode == "forecast"
 
 
@@ -109,7 +109,7 @@ class _Point:
     high: float
 
 
-def _point(figure: Figure) -> _Point:
+def _point(figure: CapacitySample) -> _Point:
     rps, lower, upper = figure.requests_per_second, figure.lower, figure.upper
     low = rps if lower is None or lower * (1 + _COARSE_RATIO) >= rps else lower
     if upper is None and lower is not None:
@@ -155,7 +155,7 @@ def _norm(points: Sequence[_Point], *, follows_shift: bool) -> _Norm:
     )
 
 
-class Judge:
+class ChangeDetector:
     """Follows figures that are alike, run by run: the same ones give the same verdict whenever they are replayed."""
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class Judge:
         fired = self._fired
         return {method: fired[method] for method in METHODS[:3]} | {RISE: fired["rise of 3"] or fired["rise of 5"]}
 
-    def take(self, figure: Figure) -> None:
+    def take(self, figure: CapacitySample) -> None:
         """The next run's figure."""
         point = _point(figure)
         before = self.recent[-1] if self.recent else None

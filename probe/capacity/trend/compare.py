@@ -35,7 +35,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ComparisonSection:
     """The values of one step, or of the capacity. `unjudged`: why they say nothing, as of a step that is void."""
 
     values: Mapping[str, Value] = field(default_factory=dict)
@@ -44,13 +44,13 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """One side. `lengths` are the mean prompt and output tokens; parts and lengths that are not known are absent."""
 
     name: str
     kind: str  # the program that wrote it
     parts: Mapping[str, str]
-    sections: Mapping[str, Section]
+    sections: Mapping[str, ComparisonSection]
     lengths: Mapping[str, float] = field(default_factory=dict)
     forecast: bool = False
     no_capacity: str | None = None  # why none was found, where one was looked for
@@ -58,7 +58,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One metric on both sides. `change`: new over base, less 1; None from zero.
 
     `verdict`: better, worse, same, or "-" where it judges nothing.
@@ -76,7 +76,7 @@ class Row:
 class Comparison:
     """All of it. `problems` name why the two cannot be compared, `notes` what could not be judged."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     differs: Mapping[str, tuple[str | None, str | None]]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
@@ -86,7 +86,7 @@ class Comparison:
         return any(row.verdict == "worse" for row in self.rows)
 
 
-def of_result(name: str, result: CapacityResult) -> Measured:
+def of_result(name: str, result: CapacityResult) -> Measurement:
     """A capacity run, as a side."""
     capacity = result.capacity
     sections = {_load(step): _step(step) for step in result.steps}
@@ -96,8 +96,8 @@ def of_result(name: str, result: CapacityResult) -> Measured:
         found = {"capacity": rate}
         found |= {"output": Value(tokens, TOKENS, HIGHER)} if tokens is not None else {}
         found |= {"knee": Value(knee, COUNT, None)} if knee is not None else {}
-        sections = {CAPACITY: Section(found), **sections}
-    return Measured(
+        sections = {CAPACITY: ComparisonSection(found), **sections}
+    return Measurement(
         name=name,
         kind="kneewatch",
         parts=parts(result.model, result.context),
@@ -109,13 +109,13 @@ def of_result(name: str, result: CapacityResult) -> Measured:
     )
 
 
-def compare(base: Measured, new: Measured, tolerance: float) -> Comparison:
+def compare(base: Measurement, new: Measurement, tolerance: float) -> Comparison:
     """`new` against `base`; `tolerance` is the change that is too small to matter, 0.05 for 5 %."""
     shared = [name for name in base.sections if name in new.sections]
     rows = [row for name in shared for row in _rows(name, base.sections[name], new.sections[name], tolerance)]
     if CAPACITY in base.sections and new.collapsed:
         lost = base.sections[CAPACITY].values["capacity"]
-        rows.insert(0, Row(CAPACITY, "capacity", lost, None, None, "worse"))
+        rows.insert(0, ComparisonRow(CAPACITY, "capacity", lost, None, None, "worse"))
     names = sorted({*base.parts, *new.parts}) if base.kind == new.kind else sorted({*base.parts} & {*new.parts})
     pairs = {name: (base.parts.get(name), new.parts.get(name)) for name in names}
     return Comparison(
@@ -127,7 +127,7 @@ def compare(base: Measured, new: Measured, tolerance: float) -> Comparison:
 
 
 def _problems(
-    base: Measured, new: Measured, pairs: Mapping[str, tuple[str | None, str | None]], *, empty: bool
+    base: Measurement, new: Measurement, pairs: Mapping[str, tuple[str | None, str | None]], *, empty: bool
 ) -> Iterator[str]:
     for name, (one, other) in pairs.items():
         if one != other and name.startswith(_PARTS_THAT_DECIDE):
@@ -147,7 +147,7 @@ def _problems(
         yield f"nothing is in both: {loads}"
 
 
-def _notes(base: Measured, new: Measured, shared: list[str]) -> Iterator[str]:
+def _notes(base: Measurement, new: Measurement, shared: list[str]) -> Iterator[str]:
     for side, other in ((base, new), (new, base)):
         if side.no_capacity is not None:
             yield f"{side.name} found no capacity: {side.no_capacity}"
@@ -161,7 +161,7 @@ def _notes(base: Measured, new: Measured, shared: list[str]) -> Iterator[str]:
             yield f"{name} judges nothing: {base.name} broke {', '.join(base.sections[name].broken)} there already"
 
 
-def _rows(name: str, base: Section, new: Section, tolerance: float) -> Iterator[Row]:
+def _rows(name: str, base: ComparisonSection, new: ComparisonSection, tolerance: float) -> Iterator[ComparisonRow]:
     if base.unjudged is not None or new.unjudged is not None:
         return
     for metric, before in base.values.items():
@@ -169,7 +169,9 @@ def _rows(name: str, base: Section, new: Section, tolerance: float) -> Iterator[
         if after is None:
             continue
         verdict = "-" if base.broken else _verdict(before, after, tolerance)
-        yield Row(name, metric, before, after, after.value / before.value - 1 if before.value else None, verdict)
+        yield ComparisonRow(
+            name, metric, before, after, after.value / before.value - 1 if before.value else None, verdict
+        )
 
 
 def _verdict(before: Value, after: Value, tolerance: float) -> str:
@@ -198,9 +200,9 @@ def _load(step: StepSummary) -> str:
     return f"concurrency {plan.concurrency}"
 
 
-def _step(step: StepSummary) -> Section:
+def _step(step: StepSummary) -> ComparisonSection:
     if not step.valid:
-        return Section(unjudged=step.reason or "invalid")
+        return ComparisonSection(unjudged=step.reason or "invalid")
     answered, failed = step.requests.ok, step.requests.failed
     values = {
         "throughput": Value(step.throughput_rps, RATE, HIGHER),
@@ -210,7 +212,7 @@ def _step(step: StepSummary) -> Section:
     }
     for name, latency in (("TTFT", step.ttft_s), ("TPOT", step.tpot_s), ("ITL", step.itl_s), ("E2E", step.e2e_s)):
         values |= _percentiles(name, latency)
-    return Section(values, step.broken)
+    return ComparisonSection(values, step.broken)
 
 
 def _percentiles(name: str, latency: Distribution) -> Iterator[tuple[str, Value]]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 
 from probe.core.result import CapacityResult, RunContext
-from probe.core.shift import Figure
+from probe.core.shift import CapacitySample
 
 _DIGITS = 12  # 48 bits: a number that fits into a sample of Prometheus without loss
 _NO_END = ("interrupt", "error")
@@ -54,7 +54,7 @@ def from_number(value: float) -> str:
     return f"{int(value):0{_DIGITS}x}"
 
 
-def figure(result: CapacityResult) -> Figure | None:
+def figure(result: CapacityResult) -> CapacitySample | None:
     """The capacity of a result as one figure of its target's history.
 
     None where the run found none, or where it was interrupted or broke: how far it had come says nothing of the server.
@@ -62,7 +62,7 @@ def figure(result: CapacityResult) -> Figure | None:
     capacity = result.capacity
     if capacity.requests_per_second is None or result.stopped.by in _NO_END:
         return None
-    return Figure(
+    return CapacitySample(
         at_s=result.started.timestamp(),
         requests_per_second=capacity.requests_per_second,
         lower=capacity.lower,

@@ -7,11 +7,11 @@ tokens how much of the capacity is in use; the larger share counts.
 from dataclasses import dataclass
 
 from probe.core.result import Capacity
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class CapacityShare:
     """What users take of a capacity: `live` of `most`, both per second, of `unit`."""
 
     live: float
@@ -24,7 +24,7 @@ class Share:
         return self.live / self.most
 
 
-def share(users: Users | None, capacity: Capacity | None) -> Share | None:
+def share(users: UserLoad | None, capacity: Capacity | None) -> CapacityShare | None:
     """The larger share of the two; None where users or the capacity are not known."""
     if users is None or capacity is None:
         return None
@@ -32,11 +32,11 @@ def share(users: Users | None, capacity: Capacity | None) -> Share | None:
         (users.requests_per_second, capacity.requests_per_second, "requests/s"),
         (users.output_tokens_per_second, capacity.output_tokens_per_second, "output tokens/s"),
     )
-    known = [Share(live, most, unit) for live, most, unit in pairs if live is not None and most]
+    known = [CapacityShare(live, most, unit) for live, most, unit in pairs if live is not None and most]
     return max(known, key=lambda one: one.ratio, default=None)
 
 
-def headroom(users: Users | None, capacity: Capacity | None) -> float | None:
+def headroom(users: UserLoad | None, capacity: Capacity | None) -> float | None:
     """1 - live load / capacity; below 0 where users take more than was found possible."""
     used = share(users, capacity)
     return None if used is None else 1 - used.ratio

@@ -15,14 +15,14 @@ from alerts.health import health_group
 from alerts.instrument import instrument_alerts
 from alerts.links import DEFAULT, PROBE
 from alerts.pressure import pressure_group
-from alerts.rules import Alert, Group, content
+from alerts.rules import Alert, RuleGroup, content
 from exporters import names
 from probe.config.models import config_from
 from probe.gpu import fields
 
 ROOT = Path(__file__).parents[3]
 CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://a:8000"}]}, "test")
-GROUPS: tuple[Callable[[float], Group], ...] = (
+GROUPS: tuple[Callable[[float], RuleGroup], ...] = (
     pressure_group,
     gpu_group,
     lambda scale: health_group(CONFIG, scale),

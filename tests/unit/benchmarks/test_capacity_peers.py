@@ -16,7 +16,7 @@ from benchmarks.capacity.truth_file import read
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome
 from probe.load.step_summary import over_objective as over_objective_of_a_record
-from probe.simulator.virtual_server import Visit
+from probe.simulator.virtual_server import SimulatedRequest
 from tests.made import record, spec
 
 CASE = CASES["32b-h100"]
@@ -132,9 +132,9 @@ def test_an_open_loop_comes_when_it_is_due() -> None:
     assert load.spent().requests == 3
 
 
-def _visit(ttft_s: float, tpot_s: float, tokens: int) -> Visit:
+def _visit(ttft_s: float, tpot_s: float, tokens: int) -> SimulatedRequest:
     first = 7.0 + ttft_s
-    return Visit(7.0, 8, tokens, ours=True, first_s=first, last_s=first + tpot_s * (tokens - 1), ended=True)
+    return SimulatedRequest(7.0, 8, tokens, ours=True, first_s=first, last_s=first + tpot_s * (tokens - 1), ended=True)
 
 
 @given(st.floats(0.001, 2.0), st.floats(0.001, 0.2), st.integers(1, 50))
@@ -150,7 +150,7 @@ def test_time_over_the_objective_is_what_it_is_for_kneewatch(ttft_s: float, tpot
 
 @given(st.floats(0.1, 10.0))
 def test_a_cancelled_request_is_over_once_it_should_have_ended(waited_s: float) -> None:
-    visit = Visit(7.0, 8, 21, ours=True)
+    visit = SimulatedRequest(7.0, 8, 21, ours=True)
     same = record(at_ms=7000.0, tokens=0, outcome=Outcome.ABORTED, spec=spec(output_tokens=21))
     same = replace(same, done_ns=round((7.0 + waited_s) * 1e9))
     ours = sum(end - begin for begin, end in over_objective(visit, OBJECTIVES, 7.0 + waited_s))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from standin import Standin, free_port, standin
 
-from probe.capacity.run.plan import Steps
+from probe.capacity.run.plan import StepSettings
 from probe.capacity.run.runner import Budget
 from probe.cli.commands import RampRequest, check_target, forecast_target, ramp_target
 from probe.config.models import Config, config_from
@@ -48,7 +48,7 @@ def _config(url: str, *, prometheus: str | None = None, **target: Any) -> Config
 
 def _asked(**values: Any) -> RampRequest:
     plain: dict[str, Any] = {
-        "steps": Steps(concurrency=(1, 2), requests=25),
+        "steps": StepSettings(concurrency=(1, 2), requests=25),
         "workload": "short",
         "budget": Budget(10**6, 60.0, 60.0),
         "guarded": True,
@@ -129,7 +129,7 @@ def test_an_unguarded_ramp_needs_no_metrics(host: tuple[asyncio.Runner, Standin]
     runner, server = host
     server.says_on_metrics("")
     result, _ = runner.run(
-        _ramp(_config(server.url), _asked(guarded=False, steps=Steps(concurrency=(2,), requests=25)))
+        _ramp(_config(server.url), _asked(guarded=False, steps=StepSettings(concurrency=(2,), requests=25)))
     )
     assert result.steps[0].requests.ok == 25
     assert result.steps[0].server.waiting_peak is None
@@ -158,7 +158,9 @@ def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner,
 
     async def both() -> None:
         server.driver.faults = Faults(extra_step_s=0.02)
-        first = asyncio.create_task(_ramp(_config(server.url), _asked(steps=Steps(concurrency=(2,), requests=20))))
+        first = asyncio.create_task(
+            _ramp(_config(server.url), _asked(steps=StepSettings(concurrency=(2,), requests=20)))
+        )
         async with asyncio.timeout(10):
             while server.generated == 0:  # noqa: ASYNC110 - another task changes it
                 await asyncio.sleep(0.01)

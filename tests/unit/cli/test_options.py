@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.capacity.run.plan import Steps
+from probe.capacity.run.plan import StepSettings
 from probe.cli.options import (
     ServerOptions,
     StepOptions,
@@ -157,17 +157,17 @@ SEARCHED = CapacityConfig()
 @pytest.mark.parametrize(
     ("options", "capacity", "expected"),
     [
-        (StepOptions(), SEARCHED, Steps()),
-        (StepOptions(observe=5.0), SEARCHED, Steps(observe_s=5.0)),
-        (StepOptions(observe=0.0), SEARCHED, Steps(observe_s=0.0)),
-        (StepOptions(), FIXED, Steps(concurrency=(1, 2), seconds=20.0)),
-        (StepOptions(step_seconds=3.0), FIXED, Steps(concurrency=(1, 2), seconds=3.0)),
-        (StepOptions(concurrency="4,8", requests_per_step=30), SEARCHED, Steps(concurrency=(4, 8), requests=30)),
-        (StepOptions(rates="0.5,1"), FIXED, Steps(rates=(0.5, 1.0), seconds=20.0)),
+        (StepOptions(), SEARCHED, StepSettings()),
+        (StepOptions(observe=5.0), SEARCHED, StepSettings(observe_s=5.0)),
+        (StepOptions(observe=0.0), SEARCHED, StepSettings(observe_s=0.0)),
+        (StepOptions(), FIXED, StepSettings(concurrency=(1, 2), seconds=20.0)),
+        (StepOptions(step_seconds=3.0), FIXED, StepSettings(concurrency=(1, 2), seconds=3.0)),
+        (StepOptions(concurrency="4,8", requests_per_step=30), SEARCHED, StepSettings(concurrency=(4, 8), requests=30)),
+        (StepOptions(rates="0.5,1"), FIXED, StepSettings(rates=(0.5, 1.0), seconds=20.0)),
     ],
 )
 def test_steps_are_as_written_and_else_as_configured(
-    options: StepOptions, capacity: CapacityConfig, expected: Steps
+    options: StepOptions, capacity: CapacityConfig, expected: StepSettings
 ) -> None:
     assert steps(options, capacity) == expected
 

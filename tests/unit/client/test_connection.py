@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from memory_wire import EOF, OPEN, RESET, Outcome, cut_at, exchange, outcome, recorded, streamed, wire
 from property_examples import examples
 
-from probe.client.connection import Stale
-from probe.client.response_buffer import Received
+from probe.client.connection import StaleConnectionError
+from probe.client.response_buffer import ResponseBuffer
 
 OK = whole(200, b"hello", "text/plain")
 CHUNKED = head(200, "text/plain", "transfer-encoding: chunked")
@@ -196,7 +196,7 @@ def test_a_body_without_a_length_is_complete_at_the_servers_end_alone() -> None:
     assert not after(data, RESET).complete
 
     async def ours() -> Outcome:
-        on, answer = wire(), Received(100, 100)
+        on, answer = wire(), ResponseBuffer(100, 100)
         on.start(answer)
         for piece in data:
             on.feed(piece)
@@ -212,7 +212,7 @@ def test_a_body_without_a_length_is_complete_at_the_servers_end_alone() -> None:
 def test_a_connection_that_closes_before_a_byte_is_stale_and_after_one_is_not() -> None:
     async def error_of(pieces: list[bytes], end: str) -> Exception:
         on = wire()
-        on.start(Received(100, 100))
+        on.start(ResponseBuffer(100, 100))
         for piece in pieces:
             on.feed(piece)
         on.end(end)
@@ -221,22 +221,22 @@ def test_a_connection_that_closes_before_a_byte_is_stale_and_after_one_is_not() 
         return caught.value
 
     for end in (EOF, RESET):
-        assert isinstance(asyncio.run(error_of([], end)), Stale)
+        assert isinstance(asyncio.run(error_of([], end)), StaleConnectionError)
         for first in (b"H", b"\r", b"HTTP/1.1 100 Continue\r\n\r\n"):
-            assert not isinstance(asyncio.run(error_of([first], end)), Stale)
+            assert not isinstance(asyncio.run(error_of([first], end)), StaleConnectionError)
 
 
 def test_bytes_that_come_while_nothing_was_asked_close_the_connection() -> None:
     async def main() -> None:
         fresh, used = wire(), wire()
-        used.start(Received(100, 100))
+        used.start(ResponseBuffer(100, 100))
         used.feed(OK)
         assert used.kept
         for on in (fresh, used):
             on.feed(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
             assert not on.connection.usable
-            with pytest.raises(Stale):
-                on.start(Received(100, 100))
+            with pytest.raises(StaleConnectionError):
+                on.start(ResponseBuffer(100, 100))
 
     asyncio.run(main())
 
@@ -245,7 +245,7 @@ def test_a_connection_serves_one_answer_after_the_other() -> None:
     async def main() -> None:
         on = wire()
         for name, (data, status, body, kept) in ANSWERS.items():
-            answer = Received(100, 100)
+            answer = ResponseBuffer(100, 100)
             on.start(answer)
             for piece in (data[:20], data[20:]):
                 on.feed(piece)
@@ -261,7 +261,7 @@ def test_an_answer_that_comes_before_the_request_is_sent_does_not_free_the_conne
     """The rest of the body would be read as the next request."""
 
     async def main() -> None:
-        on, answer = wire(), Received(100, 100)
+        on, answer = wire(), ResponseBuffer(100, 100)
         on.start(answer, last=False)
         assert await on.connection.write(b"part", last=False)
         on.feed(whole(413, b"too much"))
@@ -279,7 +279,7 @@ def test_a_connection_whose_reader_was_slow_is_read_again_when_it_is_used_again(
     """The socket is left alone because of the very bytes with which the answer is complete."""
 
     async def main() -> None:
-        on, long, next_ = wire(), Received(2**63, 2**63), Received(100, 100)
+        on, long, next_ = wire(), ResponseBuffer(2**63, 2**63), ResponseBuffer(100, 100)
         on.start(long, whole=False)
         on.feed(whole(200, bytes(2**20 + 1)))
         assert (long.complete, on.kept) == (True, True)
@@ -295,7 +295,7 @@ def test_giving_up_an_exchange_that_is_over_leaves_the_next_one_alone() -> None:
     """Its task may be cancelled after the last byte, when the connection serves another already."""
 
     async def main() -> None:
-        on, first, second = wire(), Received(100, 100), Received(100, 100)
+        on, first, second = wire(), ResponseBuffer(100, 100), ResponseBuffer(100, 100)
         on.start(first)
         on.feed(OK)
         on.start(second)
@@ -367,7 +367,7 @@ def test_a_body_of_just_the_size_is_whole(status: int) -> None:
 
 
 def test_what_follows_a_cut_is_not_kept() -> None:
-    received = Received(1000, 1000)
+    received = ResponseBuffer(1000, 1000)
     data = head(200, "text/plain", "transfer-encoding: chunked") + chunked(*[b"x"] * 50_000)
     got = after([data], OPEN, received=received)
     assert (got.cut, len(got.body)) == (True, 1001)
@@ -375,7 +375,7 @@ def test_what_follows_a_cut_is_not_kept() -> None:
 
 def test_a_body_sent_byte_by_byte_takes_no_more_memory_than_the_longest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probe.client.response_buffer._MAX_READS", 1000)
-    received = Received(2**30, 2**30)
+    received = ResponseBuffer(2**30, 2**30)
     got = after([CHUNKED] + [chunked(b"x", end=False) * 50] * 100, OPEN, received=received)
     assert (got.cut, got.complete, len(received.reads)) == (True, False, 1001)
 
@@ -383,7 +383,7 @@ def test_a_body_sent_byte_by_byte_takes_no_more_memory_than_the_longest_answer(m
 @pytest.mark.parametrize("part", [b"x" * 65_536, chunked(b"x", end=False) * 10_000])
 def test_for_a_reader_who_never_reads_the_socket_is_left_alone(part: bytes) -> None:
     async def main() -> int:
-        on, answer = wire(), Received(2**63, 2**63)
+        on, answer = wire(), ResponseBuffer(2**63, 2**63)
         on.start(answer, whole=False)
         on.feed(CHUNKED if part.startswith(b"1\r\n") else head(200, "text/plain"))
         fed = 0
@@ -406,7 +406,7 @@ def test_for_a_reader_who_never_reads_the_socket_is_left_alone(part: bytes) -> N
         tracemalloc.stop()
 
 
-async def _all_there_is(connection: Any, answer: Received) -> Any:
+async def _all_there_is(connection: Any, answer: ResponseBuffer) -> Any:
     """All that is there, and then the next wait, without anyone who answers it."""
     reads, answer.reads, answer.size = answer.reads, [], 0
     for _, _, data in reads:

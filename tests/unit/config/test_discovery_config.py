@@ -14,7 +14,7 @@ from probe.discovery.factory import source
 from probe.discovery.file_sd import FileSource
 from probe.discovery.http_sd import HttpSource
 from probe.discovery.kubernetes_sd import KubernetesSource
-from probe.discovery.types import Source
+from probe.discovery.types import Discovery
 
 PODS = {"selector": "app=qwen", "port": 8000}
 SLICES = {"endpoints": "qwen", "port": "http"}
@@ -45,7 +45,7 @@ def problems(**section: Any) -> list[str]:
         ({"http": {"url": "https://registry:8443/sd?team=chat", "every": "5m"}}, HttpSource),
     ],
 )
-def test_every_kind_is_one_source(section: dict[str, Any], kind: type[Source]) -> None:
+def test_every_kind_is_one_source(section: dict[str, Any], kind: type[Discovery]) -> None:
     assert problems(**section) == []
     assert isinstance(source(DiscoverConfig.model_validate(section), print), kind)
 

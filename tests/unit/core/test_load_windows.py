@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.core.load_windows import Window, closes_at, parse_window
+from probe.core.load_windows import LoadWindow, closes_at, parse_window
 
 BERLIN = "Europe/Berlin"
 MONDAY = datetime(2026, 11, 23, tzinfo=UTC)
@@ -27,15 +27,15 @@ def _closes(at: str, *windows: str, timezone: str = BERLIN) -> str | None:
 @pytest.mark.parametrize(
     ("text", "window"),
     [
-        ("01:00-05:00", Window(frozenset(range(7)), 60, 300)),
-        ("22:30-04:00", Window(frozenset(range(7)), 1350, 1680)),
-        ("00:00-24:00", Window(frozenset(range(7)), 0, 1440)),
-        ("Sat,Sun 00:00-24:00", Window(frozenset({5, 6}), 0, 1440)),
-        ("mon-FRI 09:00-17:00", Window(frozenset(range(5)), 540, 1020)),
-        ("Fri-Mon,wed 23:00-00:00", Window(frozenset({4, 5, 6, 0, 2}), 1380, 1440)),
+        ("01:00-05:00", LoadWindow(frozenset(range(7)), 60, 300)),
+        ("22:30-04:00", LoadWindow(frozenset(range(7)), 1350, 1680)),
+        ("00:00-24:00", LoadWindow(frozenset(range(7)), 0, 1440)),
+        ("Sat,Sun 00:00-24:00", LoadWindow(frozenset({5, 6}), 0, 1440)),
+        ("mon-FRI 09:00-17:00", LoadWindow(frozenset(range(5)), 540, 1020)),
+        ("Fri-Mon,wed 23:00-00:00", LoadWindow(frozenset({4, 5, 6, 0, 2}), 1380, 1440)),
     ],
 )
-def test_a_window_is_read_as_it_is_meant(text: str, window: Window) -> None:
+def test_a_window_is_read_as_it_is_meant(text: str, window: LoadWindow) -> None:
     assert parse_window(text) == window
 
 
@@ -109,7 +109,7 @@ def test_a_day_that_a_country_left_out_has_no_window() -> None:
 
 WINDOWS = st.lists(
     st.builds(
-        lambda days, start, length: Window(frozenset(days), start, start + length),
+        lambda days, start, length: LoadWindow(frozenset(days), start, start + length),
         st.sets(st.integers(0, 6), min_size=1),
         st.integers(0, 1439),
         st.integers(1, 1440),
@@ -120,7 +120,7 @@ WINDOWS = st.lists(
 MOMENTS = st.integers(0, 7 * 1440 - 1).map(lambda minute: MONDAY + timedelta(minutes=minute, seconds=30))
 
 
-def _is_open(windows: list[Window], at: datetime) -> bool:
+def _is_open(windows: list[LoadWindow], at: datetime) -> bool:
     """By the minutes of a week without daylight saving."""
     minute = int((at - MONDAY).total_seconds() // 60)
     return any(
@@ -129,7 +129,7 @@ def _is_open(windows: list[Window], at: datetime) -> bool:
 
 
 @given(WINDOWS, MOMENTS)
-def test_a_window_is_open_exactly_between_its_ends(windows: list[Window], at: datetime) -> None:
+def test_a_window_is_open_exactly_between_its_ends(windows: list[LoadWindow], at: datetime) -> None:
     closes = closes_at(windows, at, "UTC")
     if not _is_open(windows, at):
         assert closes == at
@@ -142,7 +142,7 @@ def test_a_window_is_open_exactly_between_its_ends(windows: list[Window], at: da
 
 @given(WINDOWS, st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)), st.sampled_from([BERLIN, "America/St_Johns"]))  # noqa: DTZ001
 def test_wherever_it_is_a_window_that_is_open_closes_later_and_is_closed_then(
-    windows: list[Window], at: datetime, timezone: str
+    windows: list[LoadWindow], at: datetime, timezone: str
 ) -> None:
     moment = at.replace(tzinfo=UTC)
     closes = closes_at(windows, moment, timezone)
@@ -157,4 +157,4 @@ def test_what_is_written_is_read_back(days: set[str], start: int, length: int) -
     if end == start:
         return
     text = f"{','.join(sorted(days))} {start // 60:02}:{start % 60:02}-{end // 60:02}:{end % 60:02}"
-    assert parse_window(text) == Window(frozenset(DAYS.index(day) for day in days), start, start + length)
+    assert parse_window(text) == LoadWindow(frozenset(DAYS.index(day) for day in days), start, start + length)

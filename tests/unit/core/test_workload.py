@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from probe.core.request import Api, RequestSpec
-from probe.core.workload import Lognormal, Workload, requests
+from probe.core.workload import LognormalLength, Workload, requests
 
 CACHE_BLOCK = 16  # the smallest block of tokens a server caches
 LENGTHS = st.integers(1, 300) | st.builds(
-    Lognormal, median=st.integers(1, 200), sigma=st.floats(0.01, 3), maximum=st.integers(1, 300)
+    LognormalLength, median=st.integers(1, 200), sigma=st.floats(0.01, 3), maximum=st.integers(1, 300)
 )
 WORKLOADS = st.builds(
     Workload,
@@ -97,7 +97,7 @@ def test_token_ids_are_ordinary_text_in_any_vocabulary() -> None:
 
 
 def test_lengths_follow_their_distribution() -> None:
-    workload = Workload("rag", Api.COMPLETIONS, 1, Lognormal(median=200, sigma=0.5, maximum=400))
+    workload = Workload("rag", Api.COMPLETIONS, 1, LognormalLength(median=200, sigma=0.5, maximum=400))
     lengths = [spec.output_tokens for spec in first(workload, 2000)]
     assert 180 <= statistics.median(lengths) <= 220
     assert max(lengths) == 400

@@ -9,20 +9,20 @@ from api_server import endpoint, endpoint_slice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.discovery.endpointslices import Slice, Slices
+from probe.discovery.endpointslices import EndpointSlice, Slices
 from probe.discovery.kubernetes_sd import SLICES
-from probe.discovery.types import Found
+from probe.discovery.types import DiscoveredServer
 
 LOADING: dict[str, Any] = {"ready": False, "serving": False, "terminating": False}
 READY: dict[str, Any] = {"ready": True, "serving": True, "terminating": False}
 TERMINATING: dict[str, Any] = {"ready": False, "serving": True, "terminating": True}
 
 
-def slice_of(*args: Any, **changes: Any) -> Slice:
-    return msgspec.json.decode(json.dumps(endpoint_slice(*args, **changes)), type=Slice)
+def slice_of(*args: Any, **changes: Any) -> EndpointSlice:
+    return msgspec.json.decode(json.dumps(endpoint_slice(*args, **changes)), type=EndpointSlice)
 
 
-def slices(*found: Slice, port: int | str = "http") -> Slices:
+def slices(*found: EndpointSlice, port: int | str = "http") -> Slices:
     its = Slices(port, "http", "")
     its.replace(found)
     return its
@@ -40,8 +40,8 @@ def test_an_endpoint_that_is_a_pod_has_its_name_and_any_other_its_address() -> N
     its = slices(slice_of("s", endpoint("10.0.0.1", "qwen-a"), endpoint("10.0.0.9")))
     labels = {"kubernetes.io/service-name": "qwen", "zone": "zone-a", "node": "node-0"}
     assert its.state == (
-        Found("10.0.0.9:8000", "http://10.0.0.9:8000", labels),
-        Found("qwen-a", "http://10.0.0.1:8000", labels),
+        DiscoveredServer("10.0.0.9:8000", "http://10.0.0.9:8000", labels),
+        DiscoveredServer("qwen-a", "http://10.0.0.1:8000", labels),
     )
 
 
@@ -173,7 +173,7 @@ def test_a_port_is_a_number_or_the_slices_name_for_it() -> None:
         ),
     ],
 )
-def test_what_keeps_endpoints_from_being_found_is_said(slice_: Slice | None, problem: str | None) -> None:
+def test_what_keeps_endpoints_from_being_found_is_said(slice_: EndpointSlice | None, problem: str | None) -> None:
     its = slices() if slice_ is None else slices(slice_)
     assert its.problem == problem
     assert its.state == ()
@@ -200,10 +200,10 @@ def test_that_one_has_failed_is_no_rollout() -> None:
 
 def test_what_an_api_server_may_leave_out_or_write_as_null() -> None:
     bare: dict[str, Any] = {"metadata": {"name": "s"}, "addressType": "IPv4", "endpoints": None, "ports": None}
-    assert slices(msgspec.json.decode(json.dumps(bare), type=Slice)).state == ()
+    assert slices(msgspec.json.decode(json.dumps(bare), type=EndpointSlice)).state == ()
     bare["endpoints"] = [{"addresses": None}, {"addresses": ["10.0.0.1"], "conditions": None, "targetRef": None}]
-    (found,) = slices(msgspec.json.decode(json.dumps(bare), type=Slice), port=8000).state
-    assert found == Found("10.0.0.1:8000", "http://10.0.0.1:8000")
+    (found,) = slices(msgspec.json.decode(json.dumps(bare), type=EndpointSlice), port=8000).state
+    assert found == DiscoveredServer("10.0.0.1:8000", "http://10.0.0.1:8000")
 
 
 def test_the_path_is_what_the_kubernetes_client_has_for_endpoint_slices() -> None:
@@ -219,7 +219,9 @@ PODS = st.dictionaries(st.integers(0, 9), st.sampled_from([READY, LOADING, TERMI
 PARTS = st.lists(st.integers(0, 2), min_size=10, max_size=10)  # by pod, which slice it is in
 
 
-def slice_with(name: str, pods: dict[int, dict[str, bool]], network: str = "10.0.0.", family: str = "IPv4") -> Slice:
+def slice_with(
+    name: str, pods: dict[int, dict[str, bool]], network: str = "10.0.0.", family: str = "IPv4"
+) -> EndpointSlice:
     each = (endpoint(f"{network}{i + 1}", f"p{i}", **conditions) for i, conditions in pods.items())
     return slice_of(name, *each, family=family)
 

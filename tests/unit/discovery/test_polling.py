@@ -8,23 +8,23 @@ from itertools import pairwise
 import pytest
 from virtual_time import virtually
 
-from probe.discovery.polling import AskError, Backoff, Told, followed, polled
-from probe.discovery.types import Found, State, state_of
+from probe.discovery.polling import Backoff, PollError, ProblemReporter, followed, polled
+from probe.discovery.types import DiscoveredServer, State, state_of
 
 
 def state(*ids: str) -> State:
-    return state_of(Found(name, f"http://{name}") for name in ids)
+    return state_of(DiscoveredServer(name, f"http://{name}") for name in ids)
 
 
 class Heard:
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.told = Told(self.said.append, lambda: self.said.append("well"))
+        self.told = ProblemReporter(self.said.append, lambda: self.said.append("well"))
 
 
 def test_a_state_is_sorted_and_has_each_id_once() -> None:
-    first, second = Found("b", "http://1"), Found("b", "http://2")
-    assert state_of([first, second, Found("a", "http://3")]) == (Found("a", "http://3"), first)
+    first, second = DiscoveredServer("b", "http://1"), DiscoveredServer("b", "http://2")
+    assert state_of([first, second, DiscoveredServer("a", "http://3")]) == (DiscoveredServer("a", "http://3"), first)
 
 
 def test_waits_grow_to_half_a_minute_and_begin_anew() -> None:
@@ -129,7 +129,7 @@ def test_who_cannot_be_asked_is_asked_sooner_and_the_state_before_stays() -> Non
         async def ask() -> State:
             asked.append(loop.time())
             if 2 <= len(asked) <= 5:
-                raise AskError("away")
+                raise PollError("away")
             return state("a") if len(asked) < 6 else state("b")
 
         seen: list[State] = []

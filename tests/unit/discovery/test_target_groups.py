@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.discovery.target_groups import MAX_TARGETS, address, read
-from probe.discovery.types import Found
+from probe.discovery.types import DiscoveredServer
 
 
 def test_groups_become_servers_with_their_labels_but_for_those_of_the_reader() -> None:
@@ -20,9 +20,9 @@ def test_groups_become_servers_with_their_labels_but_for_those_of_the_reader() -
     found, left_out = read(groups, "http", "/llm")
     assert left_out == []
     assert found == (
-        Found("10.0.0.2:8000", "http://10.0.0.2:8000/llm", {"team": "chat", "rack": "7"}),
-        Found("qwen:8000", "http://qwen:8000/llm", {"team": "chat", "rack": "7"}),
-        Found("secure:443", "https://secure:443/llm"),
+        DiscoveredServer("10.0.0.2:8000", "http://10.0.0.2:8000/llm", {"team": "chat", "rack": "7"}),
+        DiscoveredServer("qwen:8000", "http://qwen:8000/llm", {"team": "chat", "rack": "7"}),
+        DiscoveredServer("secure:443", "https://secure:443/llm"),
     )
 
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporters.metrics_page import Page
-from exporters.rendered_samples import Relay
+from exporters.metrics_page import MetricsPage
+from exporters.rendered_samples import RenderedSamples
 
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def samples(page: CollectorRegistry | Relay) -> Samples:
+def samples(page: CollectorRegistry | RenderedSamples) -> Samples:
     """Every sample of the text page, parsed back. Raises ValueError where the page is not valid."""
-    whole = Page(CollectorRegistry(), (page,)) if isinstance(page, Relay) else Page(page)
+    whole = MetricsPage(CollectorRegistry(), (page,)) if isinstance(page, RenderedSamples) else MetricsPage(page)
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(whole.render()[0].decode())
@@ -21,12 +21,12 @@ def samples(page: CollectorRegistry | Relay) -> Samples:
     }
 
 
-def value(page: CollectorRegistry | Relay, /, name: str, **labels: str) -> float | None:
+def value(page: CollectorRegistry | RenderedSamples, /, name: str, **labels: str) -> float | None:
     """The one sample with exactly these labels, or None."""
     return samples(page).get((name, frozenset(labels.items())))
 
 
-def values(page: CollectorRegistry | Relay, /, name: str, **labels: str) -> list[float]:
+def values(page: CollectorRegistry | RenderedSamples, /, name: str, **labels: str) -> list[float]:
     """The samples of that name that have at least these labels."""
     wanted = frozenset(labels.items())
     return [number for (found, has), number in samples(page).items() if found == name and wanted <= has]

@@ -11,7 +11,7 @@ from exporters.capacity import CapacityExporter
 from probe.capacity.trend.fingerprint import fingerprint, from_number
 from probe.core.result import Capacity, Stopped
 from probe.core.shift import Baseline, Shift
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
 GUARD_REASONS = (
@@ -246,15 +246,15 @@ def _headroom(registry: CollectorRegistry, mode: str) -> float | None:
 
 def test_headroom_is_what_users_leave_of_each_capacity_now() -> None:
     registry, exporter = _registry()
-    exporter.live("a", Users(4.0, None))
+    exporter.live("a", UserLoad(4.0, None))
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []  # of nothing
     exporter.observe(result())
     forecast = Capacity(mode="forecast", requests_per_second=16.0, output_tokens_per_second=100.0)
     exporter.restore(result(capacity=forecast))
-    exporter.live("a", Users(4.0, 90.0))
+    exporter.live("a", UserLoad(4.0, 90.0))
     assert _headroom(registry, "empirical") == pytest.approx(0.6)
     assert _headroom(registry, "forecast") == pytest.approx(0.1)  # by tokens
-    exporter.live("a", Users(20.0, None))
+    exporter.live("a", UserLoad(20.0, None))
     assert _headroom(registry, "empirical") == pytest.approx(-1.0)
     exporter.live("a", None)
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []
@@ -263,10 +263,10 @@ def test_headroom_is_what_users_leave_of_each_capacity_now() -> None:
 def test_headroom_of_a_capacity_that_was_replaced_is_gone() -> None:
     registry, exporter = _registry()
     exporter.observe(result())
-    exporter.live("a", Users(4.0, None))
+    exporter.live("a", UserLoad(4.0, None))
     exporter.observe(result(model="other"))
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []
-    exporter.live("a", Users(4.0, None))
+    exporter.live("a", UserLoad(4.0, None))
     assert len(values(registry, "kneewatch_capacity_headroom_ratio")) == 1
 
 

@@ -2,12 +2,12 @@
 
 from exposition import samples, value
 
-from exporters.cross_checks import JoinedExporter
+from exporters.cross_checks import CrossChecksExporter
 from probe.core.snapshot import CrossChecks
 
 
 def test_every_check_has_its_series() -> None:
-    exporter = JoinedExporter()
+    exporter = CrossChecksExporter()
     exporter.observe(
         "a",
         CrossChecks(
@@ -34,7 +34,7 @@ def test_every_check_has_its_series() -> None:
 
 
 def test_what_can_no_longer_be_told_is_gone() -> None:
-    exporter = JoinedExporter()
+    exporter = CrossChecksExporter()
     exporter.observe("a", CrossChecks(queue_share=0.4, stalled_s=0.0))
     exporter.observe("a", CrossChecks(stalled_s=0.0))
     assert value(exporter.relay, "kneewatch_server_queue_share_ratio", target="a") is None

@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from property_examples import examples
 
 from exporters import names
-from exporters.metrics_page import Page
+from exporters.metrics_page import MetricsPage
 from exporters.names import Series
-from exporters.rendered_samples import Lines, Relay
+from exporters.rendered_samples import RenderedSamples, SampleLines
 from probe.core import snapshot
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
@@ -43,12 +43,12 @@ def test_the_page_is_what_prometheus_client_would_have_written(label: str, value
     Counter("a_counter", "counts", ["x"], registry=registry).labels(label).inc(amount)
     Histogram("a_histogram", "of times", ["x"], buckets=(0.1, 1.0), registry=registry).labels(label).observe(0.5)
     Gauge("plain", "without labels", registry=registry).set(1)
-    page = Page(registry).render()[0].decode()
+    page = MetricsPage(registry).render()[0].decode()
     expected = generate_latest(registry).decode()
     assert told(text_string_to_metric_families(page)) == told(text_string_to_metric_families(expected))
     heads = [line for line in expected.split("\n") if line.startswith("#") and "_created" not in line]
     assert [line for line in page.split("\n") if line.startswith("#")] == heads
-    in_openmetrics = Page(registry).render(OPENMETRICS)[0].decode()
+    in_openmetrics = MetricsPage(registry).render(OPENMETRICS)[0].decode()
     if not math.isnan(value):
         assert told(parse_openmetrics(in_openmetrics)) == told(text_string_to_metric_families(page))  # type: ignore[no-untyped-call]
 
@@ -56,18 +56,18 @@ def test_the_page_is_what_prometheus_client_would_have_written(label: str, value
 def test_what_is_relayed_stands_beside_our_own() -> None:
     registry = CollectorRegistry()
     Gauge("kneewatch_own", "our own", registry=registry).set(1)
-    relay = Relay((names.SERVER_RUNNING,))
-    lines = Lines()
+    relay = RenderedSamples((names.SERVER_RUNNING,))
+    lines = SampleLines()
     lines.value(names.SERVER_RUNNING, ["a"], 3)
     relay.put("a", lines)
-    page, kind = Page(registry, (relay,)).render()
+    page, kind = MetricsPage(registry, (relay,)).render()
     assert page.decode().splitlines()[-3:] == [
         f"# HELP kneewatch_server_running_requests {names.SERVER_RUNNING.help}",
         "# TYPE kneewatch_server_running_requests gauge",
         'kneewatch_server_running_requests{target="a"} 3.0',
     ]
     assert kind.startswith("text/plain")
-    page, kind = Page(registry, (relay,)).render(OPENMETRICS)
+    page, kind = MetricsPage(registry, (relay,)).render(OPENMETRICS)
     assert page.decode().endswith('kneewatch_server_running_requests{target="a"} 3.0\n# EOF\n')
     assert kind.startswith("application/openmetrics-text")
 
@@ -85,7 +85,7 @@ def test_what_is_relayed_stands_beside_our_own() -> None:
     ],
 )
 def test_each_format_names_kinds_in_its_own_way(series: Series, plain: str, openmetrics: str) -> None:
-    relay, lines = Relay((series,)), Lines()
+    relay, lines = RenderedSamples((series,)), SampleLines()
     if series.kind == "histogram":
         lines.histogram(series, ["a"], snapshot.Histogram(((math.inf, 1.0),), 1.0))
     else:
@@ -96,9 +96,9 @@ def test_each_format_names_kinds_in_its_own_way(series: Series, plain: str, open
 
 
 def test_a_reading_replaces_the_one_before_it() -> None:
-    relay = Relay((names.SERVER_RUNNING, names.SERVER_KV))
+    relay = RenderedSamples((names.SERVER_RUNNING, names.SERVER_KV))
     for series in (names.SERVER_RUNNING, names.SERVER_KV):
-        lines = Lines()
+        lines = SampleLines()
         lines.value(series, ["a"], 1)
         relay.put("a", lines)
     written = "".join(relay.write(openmetrics=False))
@@ -107,7 +107,7 @@ def test_a_reading_replaces_the_one_before_it() -> None:
 
 
 def test_what_cannot_be_encoded_does_not_break_the_page() -> None:
-    relay, lines = Relay((names.SERVER_INFO,)), Lines()
+    relay, lines = RenderedSamples((names.SERVER_INFO,)), SampleLines()
     lines.value(names.SERVER_INFO, ["a", "vllm", "\ud800"], 1)
     relay.put("a", lines)
-    assert b'version="?"' in Page(CollectorRegistry(), (relay,)).render()[0]
+    assert b'version="?"' in MetricsPage(CollectorRegistry(), (relay,)).render()[0]

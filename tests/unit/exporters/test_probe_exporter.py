@@ -7,14 +7,14 @@ from example_records import CHAT, WALL_S, record, spec, token_events
 from exposition import samples, value, values
 
 from exporters.probe import ProbeExporter
-from exporters.rendered_samples import Relay
+from exporters.rendered_samples import RenderedSamples
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome, RequestRecord, Traffic
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "traffic": "canary"}
 
 
-def _exported(*records: RequestRecord, objectives: Objectives = CHAT) -> Relay:
+def _exported(*records: RequestRecord, objectives: Objectives = CHAT) -> RenderedSamples:
     exporter = ProbeExporter({"a": objectives})
     exporter.expect("a", "m", "short", Traffic.CANARY)
     for one in records:
@@ -183,7 +183,7 @@ def test_a_stream_with_gaps_of_nothing_counts_them() -> None:
     assert value(registry, "kneewatch_itl_seconds_bucket", **LABELS, le="0.001") == 2
 
 
-def _bounds(relay: Relay, name: str) -> set[float]:
+def _bounds(relay: RenderedSamples, name: str) -> set[float]:
     found = (dict(labels) for series, labels in samples(relay) if series == f"kneewatch_{name}_seconds_bucket")
     return {float(labels["le"]) for labels in found}
 

@@ -7,10 +7,10 @@ from example_records import CHAT, snapshot, whole_snapshot
 from exposition import samples, value, values
 
 from exporters import names
-from exporters.rendered_samples import Relay
-from exporters.server import ServerExporter, UsersExporter
+from exporters.rendered_samples import RenderedSamples
+from exporters.server import ServerExporter, UserTrafficExporter
 from probe.core.objectives import Objective, Objectives
-from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot, UsersTotals
+from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot, UserTotals
 
 
 class Exporter(ServerExporter):
@@ -20,7 +20,7 @@ class Exporter(ServerExporter):
         self.observe(target, snapshot, 0.1, 2000)
 
 
-def _registry(*targets: str) -> tuple[Relay, Exporter]:
+def _registry(*targets: str) -> tuple[RenderedSamples, Exporter]:
     exporter = Exporter(targets or ("a",), ("timeout", "status"))
     return exporter.relay, exporter
 
@@ -187,9 +187,9 @@ def test_what_a_server_offers_on_request_is_relayed() -> None:
 
 
 def test_users_are_told_in_the_servers_buckets_and_only_as_far_as_they_are_known() -> None:
-    exporter = UsersExporter({"a": CHAT})
+    exporter = UserTrafficExporter({"a": CHAT})
     times = Histogram(((0.3, 1.0), (float("inf"), 3.0)), 1.5)
-    exporter.observe("a", UsersTotals(5.0, None, 40.0, {"ttft": times}))
+    exporter.observe("a", UserTotals(5.0, None, 40.0, {"ttft": times}))
     assert value(exporter.relay, "kneewatch_users_requests_total", target="a") == 5
     assert value(exporter.relay, "kneewatch_users_tokens_total", target="a", kind="output") == 40
     assert value(exporter.relay, "kneewatch_users_tokens_total", target="a", kind="prompt") is None
@@ -210,9 +210,9 @@ def test_users_are_told_in_the_servers_buckets_and_only_as_far_as_they_are_known
 def test_users_are_judged_by_the_lowest_bound_at_or_above_the_objective(
     within_s: float, bound_s: float | None, good: float | None
 ) -> None:
-    exporter = UsersExporter({"a": Objectives("o", ttft=Objective(0.95, within_s), tpot=Objective(0.95, 0.05))})
+    exporter = UserTrafficExporter({"a": Objectives("o", ttft=Objective(0.95, within_s), tpot=Objective(0.95, 0.05))})
     times = Histogram(((0.3, 1.0), (0.5, 2.0), (float("inf"), 3.0)), 1.5)
-    exporter.observe("a", UsersTotals(5.0, None, 40.0, {"ttft": times}))
+    exporter.observe("a", UserTotals(5.0, None, 40.0, {"ttft": times}))
     of_ttft = {"target": "a", "objective": "ttft"}
     assert value(exporter.relay, "kneewatch_users_objective_seconds", **of_ttft) == bound_s
     assert value(exporter.relay, "kneewatch_users_good_requests_total", **of_ttft) == good

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from probe.core.latency import e2e_s, itl_s, ttft_s
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
-from probe.load.clock_sync import SAME_CLOCK, Offset, Round, as_ours, as_theirs, offset_of
-from probe.load.messages import Alive, Begin, Ended, Report, Standing
+from probe.load.clock_sync import SAME_CLOCK, ClockOffset, ClockRound, as_ours, as_theirs, offset_of
+from probe.load.messages import Heartbeat, Ready, Report, Start, StepFinished
 from probe.load.step_executor import FIGURES
 
 AHEAD = st.integers(-(10**18), 10**18)
@@ -20,7 +20,7 @@ WAY = st.integers(0, 10**9)
 @given(ahead=AHEAD, ways=st.lists(st.tuples(NS, WAY, WAY), min_size=1, max_size=9))
 def test_an_offset_is_never_more_wrong_than_it_says(ahead: int, ways: list[tuple[int, int, int]]) -> None:
     """Whatever the ways there and back take: they need not be alike."""
-    rounds = [Round(asked, asked + there + ahead, asked + there + back) for asked, there, back in ways]
+    rounds = [ClockRound(asked, asked + there + ahead, asked + there + back) for asked, there, back in ways]
     found = offset_of(rounds)
     assert abs(found.ns - ahead) <= found.error_ns
     assert found.error_ns == (min(there + back for _, there, back in ways) + 1) // 2
@@ -28,7 +28,7 @@ def test_an_offset_is_never_more_wrong_than_it_says(ahead: int, ways: list[tuple
 
 @given(ahead=AHEAD, asked=NS, way=WAY)
 def test_ways_that_are_alike_leave_no_error(ahead: int, asked: int, way: int) -> None:
-    assert offset_of([Round(asked, asked + way + ahead, asked + 2 * way)]).ns == ahead
+    assert offset_of([ClockRound(asked, asked + way + ahead, asked + 2 * way)]).ns == ahead
 
 
 def _record(times: list[int]) -> RequestRecord:
@@ -45,7 +45,7 @@ RECORDS = st.lists(NS, min_size=5, max_size=30).map(_record)
 
 @given(record=RECORDS, ahead=AHEAD)
 def test_a_record_changes_its_moment_and_no_latency(record: RequestRecord, ahead: int) -> None:
-    offset = Offset(ahead, 1)
+    offset = ClockOffset(ahead, 1)
     heard = as_ours(Report((record,), None, 3, at_ns=record.done_ns), offset)
     assert isinstance(heard, Report)
     (moved,) = heard.records
@@ -55,14 +55,14 @@ def test_a_record_changes_its_moment_and_no_latency(record: RequestRecord, ahead
     assert [at + ahead for at in moved.events.at_ns] == list(record.events.at_ns)
     assert (ttft_s(moved), e2e_s(moved)) == (ttft_s(record), e2e_s(record))
     assert list(itl_s(moved)) == list(itl_s(record))
-    back = as_ours(heard, Offset(-ahead))
+    back = as_ours(heard, ClockOffset(-ahead))
     assert back == Report((record,), None, 3, at_ns=record.done_ns)
 
 
 @given(figures=st.lists(st.tuples(NS, NS, NS, NS), max_size=9), ahead=AHEAD)
 def test_of_what_is_in_flight_only_the_due_time_is_one(figures: list[tuple[int, ...]], ahead: int) -> None:
     told = Report((), array("q", [number for one in figures for number in one]), len(figures), at_ns=5)
-    heard = as_ours(told, Offset(ahead))
+    heard = as_ours(told, ClockOffset(ahead))
     assert isinstance(heard, Report)
     assert heard.in_flight is not None
     rows = [tuple(heard.in_flight[i : i + FIGURES]) for i in range(0, len(heard.in_flight), FIGURES)]
@@ -74,13 +74,13 @@ def test_of_what_is_in_flight_only_the_due_time_is_one(figures: list[tuple[int, 
 def test_windows_and_beginnings_are_translated_and_the_rest_is_left(
     window: tuple[int, int], ahead: int, start: int
 ) -> None:
-    offset = Offset(ahead)
-    ended = Ended(window, (0.1,), cut_short=False, capped=True)
+    offset = ClockOffset(ahead)
+    ended = StepFinished(window, (0.1,), cut_short=False, capped=True)
     assert as_ours(ended, offset) == replace(ended, window_ns=(window[0] - ahead, window[1] - ahead))
-    assert as_theirs(Begin(start), offset) == Begin(start + ahead)
-    assert as_ours(Standing(), offset) == Standing()
-    assert as_theirs(Alive("k"), offset) == Alive("k")
-    assert as_theirs(Alive("k", sent_ns=start), offset) == Alive("k", sent_ns=start + ahead)
+    assert as_theirs(Start(start), offset) == Start(start + ahead)
+    assert as_ours(Ready(), offset) == Ready()
+    assert as_theirs(Heartbeat("k"), offset) == Heartbeat("k")
+    assert as_theirs(Heartbeat("k", sent_ns=start), offset) == Heartbeat("k", sent_ns=start + ahead)
 
 
 def test_on_one_clock_nothing_is_made_anew() -> None:

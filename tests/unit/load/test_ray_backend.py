@@ -18,12 +18,12 @@ from probe.core.workload import Workload
 from probe.load import local_backend as place
 from probe.load import ray_backend as ray
 from probe.load.backends import workers_of
-from probe.load.local_backend import ThisMachine
-from probe.load.ray_backend import OnRay
-from probe.load.worker_pool import Source, Workers
+from probe.load.local_backend import LocalBackend
+from probe.load.ray_backend import RayBackend
+from probe.load.worker_pool import RequestSource, WorkerPool
 
 CLOCK = SystemClock()
-SOURCE = Source(Endpoint("a", "http://127.0.0.1:1"), "m", Workload("w", Api.COMPLETIONS, 16, 8), 1.0)
+SOURCE = RequestSource(Endpoint("a", "http://127.0.0.1:1"), "m", Workload("w", Api.COMPLETIONS, 16, 8), 1.0)
 
 
 def _load(section: dict[str, Any] | None) -> Any:
@@ -36,14 +36,14 @@ def _load(section: dict[str, Any] | None) -> Any:
 )
 def test_a_cluster_is_chosen_by_its_address(address: str) -> None:
     workers = workers_of(_load({"ray": {"address": address}}), SOURCE, 300, CLOCK)
-    assert isinstance(workers._place, OnRay)
+    assert isinstance(workers._place, RayBackend)
     assert workers._count == 3
 
 
 @pytest.mark.parametrize("section", [None, {}, {"ray": None}])
 def test_without_one_load_is_made_here(section: dict[str, Any] | None) -> None:
     workers = workers_of(_load(section), SOURCE, 1, CLOCK, 2)
-    assert isinstance(workers._place, ThisMachine)
+    assert isinstance(workers._place, LocalBackend)
     assert workers._count == 2
 
 
@@ -79,7 +79,7 @@ def _said(address: str, within_s: float = 1.0) -> str:
 
     async def main() -> str:
         with pytest.raises(LoadError) as caught:
-            async with Workers(SOURCE, 2, CLOCK, OnRay(address, within_s)):
+            async with WorkerPool(SOURCE, 2, CLOCK, RayBackend(address, within_s)):
                 pass
         return str(caught.value)
 

@@ -12,12 +12,12 @@ import pytest
 
 from probe import __version__
 from probe.load import ray_driver
-from probe.load.messages import Failed, Standing, receive, send
-from probe.load.ray_backend import Placed, Wanted
-from probe.load.ray_driver import PlacingError, carry, drive, place
-from probe.load.ray_relay import CHUNK, Relay, Started
+from probe.load.messages import Failed, Ready, receive, send
+from probe.load.ray_backend import PlacementRequest, WorkersPlaced
+from probe.load.ray_driver import PlacementError, carry, drive, place
+from probe.load.ray_relay import CHUNK, WorkerRelay, WorkerStarted
 
-WANTED = Wanted("head:6379", 0.2)
+WANTED = PlacementRequest("head:6379", 0.2)
 
 
 @dataclass
@@ -33,12 +33,12 @@ class MadeActor:
     killed: bool = False
     telling: int = 0
 
-    async def start(self) -> Started:
+    async def start(self) -> WorkerStarted:
         if self.refuses is not None:
             raise self.refuses
         if not self.has_room:
             await asyncio.sleep(60)
-        return Started(self.node, self.version)
+        return WorkerStarted(self.node, self.version)
 
     async def tell(self, data: bytes) -> None:
         self.telling += 1
@@ -137,7 +137,7 @@ def test_the_controller_sees_the_end_of_a_worker_after_its_last_words(end: bytes
     ],
 )
 def test_workers_that_cannot_be_placed_are_one_line_with_the_mend(cluster: MadeCluster, said: str) -> None:
-    with pytest.raises(PlacingError, match=said) as caught:
+    with pytest.raises(PlacementError, match=said) as caught:
         asyncio.run(place(cluster, WANTED, [], 2))
     assert "\n" not in str(caught.value)
 
@@ -145,8 +145,8 @@ def test_workers_that_cannot_be_placed_are_one_line_with_the_mend(cluster: MadeC
 def test_to_who_has_given_the_address_for_elsewhere_it_is_not_offered() -> None:
     cluster = MadeCluster([], refuses=ConnectionAbortedError("no"))
     cluster.join = lambda address: (_ for _ in ()).throw(ConnectionAbortedError(address))  # type: ignore[method-assign]
-    with pytest.raises(PlacingError, match=r"ray_client_server.err says more$"):
-        asyncio.run(place(cluster, Wanted("ray://head:10001", 1.0), [], 2))
+    with pytest.raises(PlacementError, match=r"ray_client_server.err says more$"):
+        asyncio.run(place(cluster, PlacementRequest("ray://head:10001", 1.0), [], 2))
 
 
 async def _driven(
@@ -165,11 +165,11 @@ def test_a_driver_places_carries_and_ends_with_its_controller() -> None:
         cluster = MadeCluster([MadeActor("n1"), MadeActor("n2")])
         driving, reader, writer, ends = await _driven(cluster, 2)
         async with asyncio.timeout(5):
-            assert await receive(reader) == Placed(("n1", "n2"))
+            assert await receive(reader) == WorkersPlaced(("n1", "n2"))
             links = [await asyncio.open_connection(sock=end) for end in ends]
             for worker_reader, worker_writer in links:
-                send(worker_writer, Standing())
-                assert await receive(worker_reader) == Standing()
+                send(worker_writer, Ready())
+                assert await receive(worker_reader) == Ready()
             assert not cluster.left
             writer.close()
             await driving
@@ -235,7 +235,7 @@ def test_the_far_end_starts_a_worker_and_hears_its_end() -> None:
     """The actor's class as it is, without Ray around it."""
 
     async def main() -> None:
-        relay = Relay()
+        relay = WorkerRelay()
         started = await relay.start()
         assert started.version == __version__
         process = relay._process

@@ -20,7 +20,7 @@ from probe.core.latency import ttft_s
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
 from probe.load import step_summary as summary
-from probe.load.step_executor import FIGURES, Shard, Step
+from probe.load.step_executor import FIGURES, StepExecution, WorkerShare
 from probe.load.step_summary import MIN_REQUESTS
 
 FAILURES = [outcome for outcome in Outcome if outcome is not Outcome.OK]
@@ -30,7 +30,7 @@ async def _run(server: FakeServer, plan: StepPlan, *, stop_after_s: float | None
     stop = asyncio.Event()
     if stop_after_s is not None:
         asyncio.get_running_loop().call_later(stop_after_s, stop.set)
-    return await Step(plan, ready(server), VirtualClock()).run(stop)
+    return await StepExecution(plan, ready(server), VirtualClock()).run(stop)
 
 
 def _seconds(run: StepRun) -> float:
@@ -140,7 +140,7 @@ def test_a_step_that_is_stopped_before_it_begins_sends_nothing() -> None:
     async def run() -> StepRun:
         stop = asyncio.Event()
         stop.set()
-        return await Step(StepPlan(16, 5.0), ready(server), VirtualClock()).run(stop)
+        return await StepExecution(StepPlan(16, 5.0), ready(server), VirtualClock()).run(stop)
 
     server = FakeServer()
     ended = virtually(run())
@@ -164,7 +164,7 @@ def test_a_send_that_swallows_the_cancellation_does_not_keep_the_load_going() ->
     async def run() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(1.1, stop.set)
-        await Step(StepPlan(4, 30.0), ready(stubborn), VirtualClock()).run(stop)
+        await StepExecution(StepPlan(4, 30.0), ready(stubborn), VirtualClock()).run(stop)
 
     virtually(run())
     assert sent == 12
@@ -199,7 +199,7 @@ class SeemingRequest(FakeRequest):
 
 def _seeming(server: FakeServer, plan: StepPlan, *, good: bool) -> StepRun:
     return virtually(
-        Step(plan, (SeemingRequest(one, server, good) for one in specs()), VirtualClock()).run(asyncio.Event())
+        StepExecution(plan, (SeemingRequest(one, server, good) for one in specs()), VirtualClock()).run(asyncio.Event())
     )
 
 
@@ -242,7 +242,7 @@ def test_a_send_that_raises_ends_the_step_with_that_error_and_nothing_in_flight(
         loop = asyncio.get_running_loop()
         before = loop.time()
         with pytest.raises(ZeroDivisionError):
-            await Step(StepPlan(8, 30.0), ready(send), VirtualClock()).run(asyncio.Event())
+            await StepExecution(StepPlan(8, 30.0), ready(send), VirtualClock()).run(asyncio.Event())
         assert loop.time() - before < 0.2
 
     virtually(run())
@@ -253,7 +253,7 @@ def test_requests_that_run_out_are_an_error_and_no_endless_step() -> None:
     async def run() -> None:
         few = iter([one_spec(), one_spec()])
         with pytest.raises(RuntimeError):
-            await Step(StepPlan(1, 30.0), ready(FakeServer(), few), VirtualClock()).run(asyncio.Event())
+            await StepExecution(StepPlan(1, 30.0), ready(FakeServer(), few), VirtualClock()).run(asyncio.Event())
 
     virtually(run())
 
@@ -262,7 +262,7 @@ def test_the_same_request_twice_in_flight_is_two_requests() -> None:
     async def run() -> StepRun:
         same: Iterator[RequestSpec] = itertools.repeat(one_spec())
         plan = StepPlan(4, 1.0, requests=40)
-        return await Step(plan, ready(FakeServer(), same), VirtualClock()).run(asyncio.Event())
+        return await StepExecution(plan, ready(FakeServer(), same), VirtualClock()).run(asyncio.Event())
 
     assert len(virtually(run()).records) == 40
 
@@ -278,7 +278,7 @@ def test_answers_that_wait_to_be_read_do_not_pile_up() -> None:
                 peak = max(peak, len(step.in_flight_figures()) // FIGURES - step.sending)
 
         looks, plan = itertools.count(), StepPlan(500, 1.0, requests=6_000)
-        step = Step(plan, ready(FakeServer(seconds=lambda _: 0.0)), VirtualClock(), on_record=look)
+        step = StepExecution(plan, ready(FakeServer(seconds=lambda _: 0.0)), VirtualClock(), on_record=look)
         await step.run(asyncio.Event())
 
     virtually(run())
@@ -287,7 +287,7 @@ def test_answers_that_wait_to_be_read_do_not_pile_up() -> None:
 
 def test_making_the_first_requests_lets_others_have_their_turn() -> None:
     async def run() -> None:
-        step = Step(StepPlan(100, 1.0), ready(FakeServer()), VirtualClock())
+        step = StepExecution(StepPlan(100, 1.0), ready(FakeServer()), VirtualClock())
         preparing = asyncio.create_task(step.prepare())
         turns = 0
         while not preparing.done():
@@ -341,9 +341,11 @@ def test_users_join_one_after_the_other_over_all_workers_too(count: int) -> None
     async def begun() -> list[float]:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(4.9, stop.set)
-        shards = [Shard(i, count) for i in range(count)]
+        shards = [WorkerShare(i, count) for i in range(count)]
         plan = StepPlan(8, 1.0, warm_up_s=4.0)
-        await asyncio.gather(*(Step(plan, ready(server), VirtualClock(), shard=shard).run(stop) for shard in shards))
+        await asyncio.gather(
+            *(StepExecution(plan, ready(server), VirtualClock(), shard=shard).run(stop) for shard in shards)
+        )
         return [at - server.sent_s[0] for at in server.sent_s]
 
     server = FakeServer(seconds=lambda _: 100.0)
@@ -401,7 +403,7 @@ def test_an_open_loop_by_number_ends_after_so_many() -> None:
 def test_shards_together_send_what_the_whole_would() -> None:
     async def sent(count: int) -> list[int]:
         async def one(index: int) -> StepRun:
-            step = Step(plan, ready(FakeServer()), VirtualClock(), shard=Shard(index, count), seed=5)
+            step = StepExecution(plan, ready(FakeServer()), VirtualClock(), shard=WorkerShare(index, count), seed=5)
             return await step.run(asyncio.Event(), start_ns)
 
         start_ns = VirtualClock().monotonic_ns() + 10**9
@@ -414,7 +416,7 @@ def test_shards_together_send_what_the_whole_would() -> None:
 
 @given(st.integers(1, 1024), st.integers(1, 64))
 def test_shards_add_up(whole: int, count: int) -> None:
-    shares = [Shard(i, count).of(whole) for i in range(count)]
+    shares = [WorkerShare(i, count).of(whole) for i in range(count)]
     assert sum(shares) == whole
     assert max(shares) - min(shares) <= 1
 
@@ -428,7 +430,7 @@ def test_a_schedule_that_cannot_be_kept_does_not_keep_stop_out() -> None:
 
     async def run() -> StepRun:
         plan = StepPlan(10**6, 60.0, loop="open", arrivals=Arrivals(Pattern.REPLAY, times_s=(0.0,) * 5000))
-        return await Step(plan, ready(send), VirtualClock()).run(stop)
+        return await StepExecution(plan, ready(send), VirtualClock()).run(stop)
 
     stop, server = asyncio.Event(), FakeServer()
     ended = virtually(run())
@@ -459,7 +461,7 @@ def test_an_error_in_an_open_loop_is_not_lost() -> None:
 
     async def run() -> None:
         with pytest.raises(ZeroDivisionError):
-            await Step(_open(20.0, 60.0), ready(send), VirtualClock()).run(asyncio.Event())
+            await StepExecution(_open(20.0, 60.0), ready(send), VirtualClock()).run(asyncio.Event())
 
     virtually(run())
 
@@ -471,7 +473,7 @@ def test_what_is_in_flight_says_whether_an_answer_has_begun() -> None:
             raise AssertionError((spec, scheduled_ns))
 
         begun, waiting = (FakeRequest(one, never, reads) for one, reads in zip(specs(), (7, 0), strict=False))
-        step = Step(StepPlan(2, 10.0), iter((begun, waiting, waiting, waiting)), VirtualClock())
+        step = StepExecution(StepPlan(2, 10.0), iter((begun, waiting, waiting, waiting)), VirtualClock())
         stop = asyncio.Event()
         running = asyncio.create_task(step.run(stop))
         await asyncio.sleep(1.0)

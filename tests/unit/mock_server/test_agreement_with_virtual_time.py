@@ -12,11 +12,11 @@ from probe.mock_server.driver import Driver
 from probe.mock_server.metrics import Metrics
 from probe.mock_server.profiles import PROFILES
 from probe.scrape.engines import parse
-from probe.simulator.cost import FrontEnd, Profile, Unrest
+from probe.simulator.cost import FrontEnd, Jitter, Profile
 from probe.simulator.virtual_server import VirtualServer
 
 # Hiccups that never come, so that in virtual time no steps are taken at once, which would differ in the last digits.
-EXACT = Unrest(hiccup_every_s=1e12)
+EXACT = Jitter(hiccup_every_s=1e12)
 TINY = replace(PROFILES["tiny"], unrest=EXACT)
 SERVERS = {
     "plain": TINY,

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from probe.mock_server.metrics import Metrics, RequestTimes
 from probe.mock_server.profiles import PROFILES
-from probe.simulator.engine import Engine
+from probe.simulator.engine import SimulatedEngine
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vllm-0.32" / "metrics.txt"
 TINY = PROFILES["tiny"]  # recorded with the same max_model_len, which some bounds follow
@@ -18,8 +18,8 @@ def _families(page: str) -> dict[str, Metric]:
     return {family.name: family for family in text_string_to_metric_families(page)}
 
 
-def _page(metrics: Metrics, engine: Engine | None = None) -> dict[str, Metric]:
-    return _families(metrics.page(engine or Engine(TINY)).decode())
+def _page(metrics: Metrics, engine: SimulatedEngine | None = None) -> dict[str, Metric]:
+    return _families(metrics.page(engine or SimulatedEngine(TINY)).decode())
 
 
 def _value(page: dict[str, Metric], family: str, sample: str, **labels: str) -> float:
@@ -71,7 +71,7 @@ def test_cache_config_says_how_large_the_cache_is() -> None:
 
 
 def test_gauges_are_the_engine_at_the_scrape() -> None:
-    engine = Engine(TINY)
+    engine = SimulatedEngine(TINY)
     for _ in range(10):
         engine.submit(prompt_tokens=16, output_tokens=1)
     engine.plan_step()

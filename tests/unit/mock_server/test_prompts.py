@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from probe.mock_server.profiles import PROFILES
 from probe.mock_server.prompts import BYTES_PER_TOKEN, SeenPrompts
-from probe.mock_server.request_parser import Ask, read_chat, read_completion
+from probe.mock_server.request_parser import ParsedRequest, read_chat, read_completion
 
 CACHING = replace(PROFILES["tiny"], prefix_caching=True)
 
 
-def _ask(body: dict[str, Any], *, chat: bool = False, profile: Any = CACHING) -> Ask:
+def _ask(body: dict[str, Any], *, chat: bool = False, profile: Any = CACHING) -> ParsedRequest:
     read = read_chat if chat else read_completion
     return read(json.dumps(body).encode(), "application/json", model="m", profile=profile)
 

@@ -14,7 +14,7 @@ from made import MS, PROMISED, failure, record, spec
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
-from probe.client.loop_lateness import Turns
+from probe.client.loop_lateness import LoopLateness
 from probe.core import objectives as slo
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
@@ -41,8 +41,8 @@ class Answers:
         return answer
 
     @property
-    def turns(self) -> Turns:
-        return Turns()
+    def turns(self) -> LoopLateness:
+        return LoopLateness()
 
     def prepare(self, what: RequestSpec, model: str, traffic: Traffic) -> FakeRequest:
         return FakeRequest(what, lambda spec, due: self.send(spec, model, traffic, due))

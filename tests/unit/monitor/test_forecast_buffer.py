@@ -8,13 +8,13 @@ from probe.capacity.model.hints import NO_HINTS
 from probe.core.request import Api
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload
-from probe.monitor.forecast_buffer import Forecaster, unpacked
+from probe.monitor.forecast_buffer import ForecastBuffer, unpacked
 
 S = 10**9
 
 
-def _forecaster() -> Forecaster:
-    return Forecaster(Workload("short", Api.COMPLETIONS, 8, 3), CHAT, NO_HINTS)
+def _forecaster() -> ForecastBuffer:
+    return ForecastBuffer(Workload("short", Api.COMPLETIONS, 8, 3), CHAT, NO_HINTS)
 
 
 def _read(at_s: float, **values: float) -> ServerSnapshot:

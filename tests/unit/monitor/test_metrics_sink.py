@@ -14,14 +14,14 @@ from probe.config.models import config_from
 from probe.core.clock import SystemClock
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Traffic
-from probe.core.snapshot import CrossChecks, GpuSnapshot, Users, UsersTotals
-from probe.monitor.metrics_sink import Measurements
+from probe.core.snapshot import CrossChecks, GpuSnapshot, UserLoad, UserTotals
+from probe.monitor.metrics_sink import MetricsSink
 
 TARGETS = ("a", "a/b", "ab")
 CHAT = Objectives("chat", ttft=Objective(0.95, 0.5), tpot=Objective(0.95, 0.05))
 
 
-def _measured(measurements: Measurements, *names: str) -> None:
+def _measured(measurements: MetricsSink, *names: str) -> None:
     """Everything that can be told of targets."""
     raw = [{"name": "x", "base_url": "http://127.0.0.1:9", "capacity": {"mode": "verify"}, "gpu": {"nvml": True}}]
     (target,) = config_from({"targets": raw}, "test").servers
@@ -32,8 +32,8 @@ def _measured(measurements: Measurements, *names: str) -> None:
         measurements.record(record(target=name))
         measurements.record(replace(record(target=name), traffic=Traffic.CAPACITY))
         measurements.snapshot(name, snapshot(), 0.1, 1000)
-        measurements.users(name, UsersTotals())
-        measurements.joined(name, CrossChecks(), Users(1.0, 2.0))
+        measurements.users(name, UserTotals())
+        measurements.joined(name, CrossChecks(), UserLoad(1.0, 2.0))
         measurements.gpus(name, GpuSnapshot(1, 1.0, "nvml", ()))
         found = result(target=name, result_id=f"1-{name}")
         measurements.forecast(replace(found, id=f"2-{name}", capacity=replace(found.capacity, mode="forecast")))
@@ -41,13 +41,13 @@ def _measured(measurements: Measurements, *names: str) -> None:
         measurements.refused(name, "busy")
 
 
-def _of(measurements: Measurements, target: str) -> list[str]:
+def _of(measurements: MetricsSink, target: str) -> list[str]:
     page = measurements.page.render()[0].decode()
     return [line for line in page.splitlines() if f'target="{target}"' in line]
 
 
 def test_of_a_target_that_is_forgotten_nothing_is_left_and_the_others_stay() -> None:
-    measurements = Measurements(None, SystemClock())
+    measurements = MetricsSink(None, SystemClock())
     _measured(measurements, *TARGETS)
     before = {name: _of(measurements, name) for name in TARGETS}
     assert len({re.split(r"[{ ]", line)[0] for line in before["a"]}) > 40, "there is much to be forgotten"
@@ -58,7 +58,7 @@ def test_of_a_target_that_is_forgotten_nothing_is_left_and_the_others_stay() -> 
 
 
 def test_a_target_that_comes_again_starts_at_zero_and_with_the_capacity_that_is_known(tmp_path: Path) -> None:
-    measurements = Measurements(tmp_path / "kneewatch.db", SystemClock())
+    measurements = MetricsSink(tmp_path / "kneewatch.db", SystemClock())
     _measured(measurements, "a")
     capacity = [line for line in _of(measurements, "a") if line.startswith("kneewatch_capacity_requests_per_second")]
     assert capacity
@@ -76,7 +76,7 @@ def test_a_target_that_comes_again_starts_at_zero_and_with_the_capacity_that_is_
 
 
 def test_a_new_threshold_is_a_bound_of_all_histograms_and_they_begin_anew() -> None:
-    measurements = Measurements(None, SystemClock())
+    measurements = MetricsSink(None, SystemClock())
     measurements.promise([CHAT])
     _measured(measurements, "a")
     before = _of(measurements, "a")
@@ -103,7 +103,7 @@ def test_what_a_run_cost_is_counted_although_the_store_is_full(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "kneewatch.db"
-    measurements = Measurements(path, SystemClock())
+    measurements = MetricsSink(path, SystemClock())
     _measured(measurements, "a")
     first = result(target="a", result_id="first", started_s=WALL_S + 10)
     measurements.result(first)
@@ -132,7 +132,7 @@ def test_what_a_run_cost_is_counted_although_the_store_is_full(
 
 
 def test_a_result_that_cannot_be_stored_is_a_failure_of_its_task(tmp_path: Path) -> None:
-    measurements = Measurements(tmp_path / "kneewatch.db", SystemClock())
+    measurements = MetricsSink(tmp_path / "kneewatch.db", SystemClock())
     measurements.health.expect("capacity", "a", None, WALL_S)
     _full(tmp_path / "kneewatch.db")
     measurements.result(result(target="a"))

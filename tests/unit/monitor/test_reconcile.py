@@ -13,15 +13,15 @@ from standin import standin
 
 from probe.config.models import config_from, load_config
 from probe.core.clock import SystemClock
-from probe.discovery.types import Found
+from probe.discovery.types import DiscoveredServer
 from probe.monitor.app import App
 
 NOTHING_DUE = {"canary": {"every": "600s", "workload": "short"}, "scrape": "600s"}
 
 
-def _found(count: int, *, rolling: bool = False) -> tuple[Found, ...]:
+def _found(count: int, *, rolling: bool = False) -> tuple[DiscoveredServer, ...]:
     addresses = [f"127.0.0.1:{10_000 + n}" for n in range(count)]
-    return tuple(Found(each, f"http://{each}", rolling=rolling) for each in addresses)
+    return tuple(DiscoveredServer(each, f"http://{each}", rolling=rolling) for each in addresses)
 
 
 def _app() -> App:

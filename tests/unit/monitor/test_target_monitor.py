@@ -20,7 +20,7 @@ from standin import Standin, free_port, standin
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from exporters.metrics_page import Page
+from exporters.metrics_page import MetricsPage
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter
 from probe.capacity.run.locks import LOST_LEASE, FileLock, server_key
@@ -29,9 +29,9 @@ from probe.core.clock import Clock, SystemClock
 from probe.core.errors import LockError, TargetError
 from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.result import Capacity, CapacityResult, Stopped
-from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, ServerSnapshot, Users, UsersTotals
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
 from probe.mock_server.driver import Faults
-from probe.monitor.target_monitor import TargetWatch
+from probe.monitor.target_monitor import TargetMonitor
 from probe.observe.server_observer import GpuReader
 from probe.scrape.scraper import REASONS
 
@@ -43,9 +43,9 @@ class FakeSink:
     records: list[RequestRecord] = field(default_factory=list)
     snapshots: list[ServerSnapshot | None] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    totals: UsersTotals | None = None
+    totals: UserTotals | None = None
     checks: CrossChecks | None = None
-    live: Users | None = None
+    live: UserLoad | None = None
     read_gpus: list[GpuSnapshot | None] = field(default_factory=list)
     results: list[CapacityResult] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
@@ -67,11 +67,11 @@ class FakeSink:
         self.reasons.append(reason)
         self.server.failed(target, reason)
 
-    def users(self, target: str, totals: UsersTotals) -> None:
+    def users(self, target: str, totals: UserTotals) -> None:
         assert target == "a"
         self.totals = totals
 
-    def joined(self, target: str, found: CrossChecks, users: Users | None) -> None:
+    def joined(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
         assert target == "a"
         self.checks, self.live = found, users
 
@@ -82,7 +82,7 @@ class FakeSink:
     def page(self) -> bytes:
         """What the monitor would show Prometheus."""
         assert self.client is not None
-        return Page(CollectorRegistry(), (self.client.relay, self.server.relay)).render()[0]
+        return MetricsPage(CollectorRegistry(), (self.client.relay, self.server.relay)).render()[0]
 
     def result(self, result: CapacityResult) -> None:
         self.results.append(result)
@@ -108,7 +108,7 @@ def _watch(
     clock: Clock | None = None,
     read_gpus: GpuReader | None = None,
     **target: Any,
-) -> TargetWatch:
+) -> TargetMonitor:
     config = config_from(
         {
             # So wide that a busy machine's late event loop voids no step.
@@ -127,7 +127,7 @@ def _watch(
         },
         "test",
     )
-    watch = TargetWatch(
+    watch = TargetMonitor(
         config, config.targets[0], clock or SystemClock(), sink, firing, spent=spent, read_gpus=read_gpus
     )
     sink.client = ProbeExporter({"a": watch.objectives})
@@ -159,7 +159,7 @@ def host(shared_host: Host) -> Iterator[Host]:
     server.driver.faults = Faults()
 
 
-def _against(host: Host, work: Callable[[TargetWatch, FakeSink, Standin], Awaitable[None]], **options: Any) -> None:
+def _against(host: Host, work: Callable[[TargetMonitor, FakeSink, Standin], Awaitable[None]], **options: Any) -> None:
     """Runs `work` on a watch of the stand-in; the watch is closed afterwards."""
 
     async def run() -> None:
@@ -177,7 +177,7 @@ def _against(host: Host, work: Callable[[TargetWatch, FakeSink, Standin], Awaita
 
 
 def test_a_canary_learns_the_model_and_reports_what_it_measured(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         assert watch.status().up is None
         await watch.canary()
         (record,) = sink.records
@@ -222,7 +222,7 @@ def test_a_server_that_is_down_is_a_failing_canary_and_recovers_by_itself_with_a
 
 
 def test_a_server_that_hangs_is_a_time_out(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         server.driver.faults = Faults(stalled=True)
         await watch.canary()
@@ -269,7 +269,7 @@ HOSTILE_ANSWERS: dict[str, ASGIApp] = {
 
 @pytest.mark.parametrize("answer", HOSTILE_ANSWERS.values(), ids=HOSTILE_ANSWERS.keys())
 def test_whatever_a_server_answers_is_an_outcome_that_can_be_exported(host: Host, answer: ASGIApp) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         server.instead["/v1/completions"] = answer
         await watch.canary()
@@ -298,7 +298,7 @@ HOSTILE_MODELS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("body", HOSTILE_MODELS.values(), ids=HOSTILE_MODELS.keys())
 def test_whatever_a_server_calls_its_model_the_metrics_page_stays(host: Host, body: bytes) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         server.instead["/v1/models"] = Response(body, media_type="application/json")
         await watch.canary()
         page = sink.page()
@@ -313,7 +313,7 @@ def test_whatever_a_server_calls_its_model_the_metrics_page_stays(host: Host, bo
 
 
 def test_a_reading_is_shown_and_a_failing_one_takes_it_away(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.scrape()
         status = watch.status()
         assert status.server is not None
@@ -346,7 +346,7 @@ def test_a_reading_is_shown_and_a_failing_one_takes_it_away(host: Host) -> None:
     ],
 )
 def test_a_page_that_is_not_vllms_is_a_failed_reading(host: Host, page: str) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         server.says_on_metrics(page)
         await watch.scrape()
         assert sink.snapshots == [None]
@@ -366,7 +366,7 @@ def test_a_page_that_is_not_vllms_is_a_failed_reading(host: Host, page: str) -> 
     ],
 )
 def test_an_odd_page_does_not_take_our_own_away(host: Host, page: str) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         server.says_on_metrics(page)
         await watch.scrape()
         sink.page()
@@ -376,7 +376,7 @@ def test_an_odd_page_does_not_take_our_own_away(host: Host, page: str) -> None:
 
 @pytest.mark.parametrize("version", ["\\ud800", "a\\nb", "x" * 1000])
 def test_an_odd_version_does_not_take_our_own_page_away(host: Host, version: str) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         server.instead["/version"] = Response(f'{{"version": "{version}"}}', media_type="application/json")
         await watch.scrape()
         assert len(sink.page()) < 100_000
@@ -386,7 +386,7 @@ def test_an_odd_version_does_not_take_our_own_page_away(host: Host, version: str
 
 
 def test_a_server_cannot_make_series_without_end(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         reasons = "".join(f'vllm:num_requests_waiting_by_reason{{reason="r{i}"}} 1\n' for i in range(5000))
         server.says_on_metrics("vllm:num_requests_waiting 5000\n" + reasons)
         await watch.scrape()
@@ -399,7 +399,7 @@ def test_a_server_cannot_make_series_without_end(host: Host) -> None:
 
 
 def test_a_canary_is_taken_off_what_the_server_counted_and_compared_with_it(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         await watch.scrape()
         for _ in range(4):  # three accounts, after the one that begins them
             await watch.canary()
@@ -418,7 +418,7 @@ def test_a_canary_is_taken_off_what_the_server_counted_and_compared_with_it(host
 
 
 def test_what_others_ask_is_users_also_while_our_load_runs(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()  # a run wants one
         await watch.scrape()
         before = server.generated
@@ -440,7 +440,7 @@ def test_what_others_ask_is_users_also_while_our_load_runs(host: Host) -> None:
 
 
 def test_a_passive_target_is_asked_for_nothing_but_metrics_and_its_model_is_read_there(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         assert watch.model == "unknown"
         await watch.scrape()
         await watch.forecast()
@@ -483,7 +483,7 @@ def test_a_step_of_load_says_how_busy_the_gpus_were(host: Host) -> None:
     async def read() -> GpuSnapshot:
         return _gpus(SystemClock().monotonic_ns(), next(percents))
 
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         await watch.canary()
         await watch.capacity()
         (step,) = sink.results[-1].steps
@@ -523,7 +523,7 @@ BLIND = "vllm:num_requests_running 8\n"
 def test_a_refused_run_adds_no_load_and_says_why(
     host: Host, page: str | None, firing: Callable[[], Awaitable[list[str]]] | None, words: str
 ) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         if page is not None:
             server.says_on_metrics(page)
@@ -538,7 +538,7 @@ def test_a_refused_run_adds_no_load_and_says_why(
 
 
 def test_no_run_before_a_canary_or_after_one_that_failed(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.capacity()
         assert server.generated == 0
         await watch.canary()
@@ -555,7 +555,7 @@ def test_no_run_before_a_canary_or_after_one_that_failed(host: Host) -> None:
 
 
 def test_a_run_reports_its_result_and_marks_its_traffic(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         await watch.capacity()
         (result,) = sink.results
@@ -574,7 +574,7 @@ def test_a_run_reports_its_result_and_marks_its_traffic(host: Host) -> None:
 
 
 def test_without_steps_in_the_configuration_a_run_searches(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         await watch.capacity()
         (result,) = sink.results
@@ -588,7 +588,7 @@ def test_without_steps_in_the_configuration_a_run_searches(host: Host) -> None:
 
 
 def test_rates_in_the_configuration_are_an_open_loop(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         await watch.canary()
         await watch.capacity()
         (result,) = sink.results
@@ -599,7 +599,7 @@ def test_rates_in_the_configuration_are_an_open_loop(host: Host) -> None:
 
 
 def test_what_a_capacity_holds_for_names_the_configured_gpu(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         await watch.canary()
         await watch.capacity()
         await watch.forecast()
@@ -611,7 +611,7 @@ def test_what_a_capacity_holds_for_names_the_configured_gpu(host: Host) -> None:
 
 
 def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         measured = example(capacity=Capacity(mode="verified", requests_per_second=10.0, upper=11.0))
         forecast = example(capacity=Capacity(mode="forecast", requests_per_second=2.0, upper=3.0))
         watch.restore(measured)
@@ -627,7 +627,7 @@ def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Ho
 
 
 def test_a_capacity_far_below_the_baseline_is_measured_again_at_once_and_not_a_third_time(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         sink.low = True
         await watch.canary()
         await watch.capacity()
@@ -645,7 +645,7 @@ def test_a_second_run_has_to_pass_the_checks_before_it_too(host: Host) -> None:
     async def firing() -> list[str]:
         return answers.pop(0)
 
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         sink.low = True
         await watch.canary()
         await watch.capacity()
@@ -656,7 +656,7 @@ def test_a_second_run_has_to_pass_the_checks_before_it_too(host: Host) -> None:
 
 
 def test_a_run_that_something_ended_is_not_repeated(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         sink.low = True
         await watch.canary()
         await watch.capacity()
@@ -668,7 +668,7 @@ def test_a_run_that_something_ended_is_not_repeated(host: Host) -> None:
 
 
 def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(5):
@@ -690,7 +690,7 @@ def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) ->
 
 
 def test_without_a_run_there_is_nothing_to_end(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         async with asyncio.timeout(0.5):
             await watch.end_load("shutting down")
 
@@ -700,7 +700,7 @@ def test_without_a_run_there_is_nothing_to_end(host: Host) -> None:
 def test_a_run_that_breaks_is_reported_and_the_next_one_can_start(host: Host) -> None:
     """`error` is one of the ways a run ends; a run that vanishes was load that nobody accounts for."""
 
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         server.driver.faults = Faults(extra_step_s=0.01)
         run = asyncio.create_task(watch.capacity())
@@ -729,7 +729,7 @@ async def _breaks() -> ServerSnapshot:
 def test_while_somebody_else_loads_the_server_nothing_is_loaded(host: Host) -> None:
     """Another Kneewatch, which knows the server by another name."""
 
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         elsewhere = server.url.replace("127.0.0.1", "localhost") + "/"
         async with FileLock(server_key(elsewhere), None, SystemClock()):
@@ -744,7 +744,7 @@ def test_while_somebody_else_loads_the_server_nothing_is_loaded(host: Host) -> N
 
 
 def test_during_a_run_the_server_is_locked_and_afterwards_it_is_free(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(5):
@@ -763,7 +763,7 @@ def test_during_a_run_the_server_is_locked_and_afterwards_it_is_free(host: Host)
 def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host: Host) -> None:
     """As a Lease may be (probe/load/lease.py)."""
 
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         lost_at: list[float] = []
         losing: list[asyncio.Task[None]] = []
 
@@ -799,7 +799,7 @@ def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host:
 
 
 def test_a_lease_that_is_lost_is_the_reason_that_is_told(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(10):
@@ -814,7 +814,7 @@ def test_a_lease_that_is_lost_is_the_reason_that_is_told(host: Host) -> None:
 
 
 def test_what_a_server_counts_under_anothers_load_is_nobodys(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         body = {"model": "tiny", "prompt": "hello", "max_tokens": 3}
 
         async def asked(times: int) -> None:
@@ -844,7 +844,7 @@ def test_what_a_server_counts_under_anothers_load_is_nobodys(host: Host) -> None
 
 
 def test_who_has_the_lock_knows_that_nobody_else_loads_the_server(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, _: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, _: Standin) -> None:
         await watch.canary()
         watch.others_load(loading=True)  # an old answer
         await watch.capacity()
@@ -857,7 +857,7 @@ def test_who_has_the_lock_knows_that_nobody_else_loads_the_server(host: Host) ->
 
 
 def test_a_folder_that_takes_no_lock_is_a_refusal(host: Host, tmp_path: Path) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         watch._lock = lambda: FileLock(server_key(server.url), tmp_path / "missing", SystemClock())  # type: ignore[assignment]
         await watch.capacity()
@@ -875,7 +875,7 @@ class Night(SystemClock):
 
 
 def test_a_run_ends_with_its_window(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         server.driver.faults = Faults(extra_step_s=0.1)
         await watch.capacity()
@@ -894,7 +894,7 @@ def test_a_run_ends_with_its_window(host: Host) -> None:
 def test_a_run_gets_no_more_than_the_day_has_left(host: Host) -> None:
     """Eleven tokens a request: thirty of them are all that is left."""
 
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         await watch.canary()
         await watch.capacity()
         (result,) = sink.results
@@ -907,7 +907,7 @@ def test_a_run_gets_no_more_than_the_day_has_left(host: Host) -> None:
 
 
 def test_a_day_that_is_spent_has_no_run(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         await watch.capacity()
         assert sink.refusals == ["budget_spent"]
@@ -917,7 +917,7 @@ def test_a_day_that_is_spent_has_no_run(host: Host) -> None:
 
 
 def test_a_server_that_restarted_just_now_has_no_run(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         server.says_on_metrics("vllm:num_requests_waiting 0\nvllm:prompt_tokens_total 1000000\n")
         await watch.scrape()
@@ -933,7 +933,7 @@ def test_a_server_that_restarted_just_now_has_no_run(host: Host) -> None:
 
 
 def test_a_request_on_demand_is_a_canary_of_any_workload_and_is_counted_apart(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         own = await watch.on_demand(None)
         other = await watch.on_demand("default")
         again = await watch.on_demand("short")
@@ -953,7 +953,7 @@ def test_a_request_on_demand_is_a_canary_of_any_workload_and_is_counted_apart(ho
 
 
 def test_while_load_is_held_back_none_begins_and_what_runs_ends(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         watch.hold_load("a rollout is under way: pods of 2 revisions")
         await watch.capacity()
@@ -975,7 +975,7 @@ def test_while_load_is_held_back_none_begins_and_what_runs_ends(host: Host) -> N
 
 
 def test_a_hold_that_comes_while_a_run_waits_for_its_lock_is_heard(host: Host) -> None:
-    async def work(watch: TargetWatch, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         @asynccontextmanager
         async def slow() -> AsyncIterator[None]:
             watch.hold_load("a rollout is under way")

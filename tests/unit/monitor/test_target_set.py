@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.config.models import Config, config_from
-from probe.discovery.types import Found
-from probe.monitor.target_set import Roster, Shard
+from probe.discovery.types import DiscoveredServer
+from probe.monitor.target_set import Shard, TargetSet
 
-POD = Found("qwen-7d9-x", "http://10.0.0.1:8000", {"app": "qwen"}, "7d9")
+POD = DiscoveredServer("qwen-7d9-x", "http://10.0.0.1:8000", {"app": "qwen"}, "7d9")
 
 
 def _config(**template: Any) -> Config:
@@ -33,8 +33,8 @@ def _config(**template: Any) -> Config:
     )
 
 
-def _roster(config: Config | None = None, shard: Shard | None = None) -> Roster:
-    return Roster(config or _config(), shard)
+def _roster(config: Config | None = None, shard: Shard | None = None) -> TargetSet:
+    return TargetSet(config or _config(), shard)
 
 
 def test_what_was_found_is_watched_as_the_template_says() -> None:
@@ -59,7 +59,7 @@ def test_what_was_found_is_watched_as_the_template_says() -> None:
 )
 def test_what_has_no_address_that_can_be_watched_is_left_out_and_said(address: str) -> None:
     roster = _roster()
-    roster.found("qwen", (Found("odd", address), POD))
+    roster.found("qwen", (DiscoveredServer("odd", address), POD))
     assert list(roster.wanted()) == ["llama", "qwen/qwen-7d9-x"]
     assert roster.left_out == {"qwen": "odd has no address that can be watched"}
     roster.found("qwen", (POD,))
@@ -73,7 +73,7 @@ def test_terms_change_with_all_that_a_watch_is_made_of_and_with_nothing_else() -
     before = {name: one.terms for name, one in roster.wanted().items()}
     roster.configured(_config())
     assert {name: one.terms for name, one in roster.wanted().items()} == before, "the file was written again"
-    roster.found("qwen", (Found(POD.id, POD.base_url, {"app": "other"}, POD.revision),))
+    roster.found("qwen", (DiscoveredServer(POD.id, POD.base_url, {"app": "other"}, POD.revision),))
     assert {name: one.terms for name, one in roster.wanted().items()} == before, "labels are only told"
     roster.configured(_config(canary={"every": "8s"}))
     after = {name: one.terms for name, one in roster.wanted().items()}
@@ -109,7 +109,7 @@ def test_what_another_discovery_found_under_the_same_name_goes(change: dict[str,
     other = _config(discover={"dns": {"name": "qwen.serving", "port": 8000, **change}})
     roster.configured(other)
     assert list(roster.wanted()) == ["llama"]
-    roster.found("qwen", (Found("new", "http://10.0.0.2:8000"),))
+    roster.found("qwen", (DiscoveredServer("new", "http://10.0.0.2:8000"),))
     roster.configured(other)
     assert list(roster.wanted()) == ["llama", "qwen/new"]
     roster.configured(_config())
@@ -126,20 +126,22 @@ def test_what_was_found_goes_with_its_template() -> None:
 
 def test_while_a_rollout_is_under_way_no_load_may_begin() -> None:
     roster = _roster()
-    old, new = (Found(f"qwen-{name}", f"http://{name}:8000", revision=name, rolling=True) for name in ("old", "new"))
+    old, new = (
+        DiscoveredServer(f"qwen-{name}", f"http://{name}:8000", revision=name, rolling=True) for name in ("old", "new")
+    )
     roster.found("qwen", (old, new))
     holds = {name: one.hold for name, one in roster.wanted().items()}
     words = "a rollout is under way"
     assert holds == {"llama": None, "qwen/qwen-old": words, "qwen/qwen-new": words}
-    roster.found("qwen", (Found(new.id, new.base_url, rolling=True),))
+    roster.found("qwen", (DiscoveredServer(new.id, new.base_url, rolling=True),))
     assert roster.wanted()["qwen/qwen-new"].hold == "servers of its Service come or go"
-    roster.found("qwen", (Found(new.id, new.base_url),))
+    roster.found("qwen", (DiscoveredServer(new.id, new.base_url),))
     assert all(one.hold is None for one in roster.wanted().values())
 
 
 def test_a_pod_that_is_not_ready_is_watched_and_gets_no_load() -> None:
     roster = _roster()
-    roster.found("qwen", (Found(POD.id, POD.base_url, ready=False),))
+    roster.found("qwen", (DiscoveredServer(POD.id, POD.base_url, ready=False),))
     assert roster.wanted()["qwen/qwen-7d9-x"].hold == "the server is not ready"
 
 
@@ -167,7 +169,7 @@ def test_a_thousand_targets_are_shared_about_evenly() -> None:
 
 
 def test_a_shard_watches_its_own_alone() -> None:
-    pods = tuple(Found(f"pod-{n}", f"http://10.0.0.{n}:8000") for n in range(20))
+    pods = tuple(DiscoveredServer(f"pod-{n}", f"http://10.0.0.{n}:8000") for n in range(20))
     seen: list[str] = []
     for index in range(3):
         roster = _roster(shard=Shard(index, 3))
@@ -181,6 +183,6 @@ def test_a_service_before_the_pods_gets_canaries_and_no_load() -> None:
     pods = {"namespace": "serving", "selector": "app=qwen", "port": 8000, "service": "qwen:80"}
     raw = {"name": "qwen", "discover": {"kubernetes": pods}, "capacity": {"mode": "verify"}}
     roster = _roster(config_from({"targets": [raw]}, "test"))
-    roster.found("qwen", (Found("qwen", "http://qwen.serving:80"), POD))
+    roster.found("qwen", (DiscoveredServer("qwen", "http://qwen.serving:80"), POD))
     modes = {name: one.config.capacity.mode for name, one in roster.wanted().items()}
     assert modes == {"qwen/qwen": "off", "qwen/qwen-7d9-x": "verify"}

@@ -4,7 +4,7 @@ import pytest
 from made import poll
 
 from probe.core.snapshot import ServerSnapshot
-from probe.observe.restarts import Replicas, restarted
+from probe.observe.restarts import BackendChanges, restarted
 
 S = 10**9
 
@@ -14,7 +14,7 @@ def read(at_s: float, tokens: float, started_s: float | None = None) -> ServerSn
 
 
 def several(*readings: ServerSnapshot) -> bool:
-    replicas = Replicas()
+    replicas = BackendChanges()
     return [replicas.reading(reading) for reading in readings][-1]
 
 

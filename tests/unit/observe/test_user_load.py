@@ -4,7 +4,7 @@ import pytest
 from made import failure, poll, record
 
 from probe.core.request import Outcome, RequestRecord
-from probe.core.snapshot import Histogram, ServerSnapshot, Users
+from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
 from probe.observe.user_load import mean, users_beside
 
 INF = float("inf")
@@ -22,17 +22,17 @@ def _ours(count: int, start_s: float = 1.0) -> list[RequestRecord]:
 
 def test_what_is_not_ours_is_users() -> None:
     users = users_beside(_ours(10), [_read(0.0, 100, 5000), _read(5.0, 120, 6000), _read(10.0, 140, 7000)])
-    assert users == Users(pytest.approx(3.0), pytest.approx((2000 - 30) / 10))
+    assert users == UserLoad(pytest.approx(3.0), pytest.approx((2000 - 30) / 10))
 
 
 def test_of_ours_only_what_came_between_the_readings_is_taken_off() -> None:
     ours = [*_ours(5, start_s=-3.0), *_ours(5, start_s=2.0), *_ours(5, start_s=20.0)]
-    assert users_beside(ours, [_read(0.0, 0, 0), _read(10.0, 15, 25)]) == Users(1.0, 1.0)
+    assert users_beside(ours, [_read(0.0, 0, 0), _read(10.0, 15, 25)]) == UserLoad(1.0, 1.0)
 
 
 def test_an_idle_server_has_no_users_and_never_less_than_none() -> None:
-    assert users_beside(_ours(10), [_read(0.0, 0, 0), _read(10.0, 10, 30)]) == Users(0.0, 0.0)
-    assert users_beside(_ours(10), [_read(0.0, 0, 0), _read(10.0, 9, 29)]) == Users(0.0, 0.0)
+    assert users_beside(_ours(10), [_read(0.0, 0, 0), _read(10.0, 10, 30)]) == UserLoad(0.0, 0.0)
+    assert users_beside(_ours(10), [_read(0.0, 0, 0), _read(10.0, 9, 29)]) == UserLoad(0.0, 0.0)
 
 
 def test_a_request_that_failed_without_a_token_was_not_counted_by_the_server() -> None:
@@ -51,10 +51,10 @@ def test_a_request_that_failed_without_a_token_was_not_counted_by_the_server() -
     ],
 )
 def test_where_it_cannot_be_told_nothing_is_said(ours: list[RequestRecord], readings: list[ServerSnapshot]) -> None:
-    assert users_beside(ours, readings) == Users(None, None)
+    assert users_beside(ours, readings) == UserLoad(None, None)
 
 
 def test_stretches_count_by_their_length_and_unknown_ones_not_at_all() -> None:
-    parts = [(Users(1.0, 100.0), 30.0), (Users(4.0, None), 10.0), (Users(), 50.0)]
-    assert mean(parts) == Users(pytest.approx(1.75), 100.0)
-    assert mean([]) == mean([(Users(), 10.0)]) == Users(None, None)
+    parts = [(UserLoad(1.0, 100.0), 30.0), (UserLoad(4.0, None), 10.0), (UserLoad(), 50.0)]
+    assert mean(parts) == UserLoad(pytest.approx(1.75), 100.0)
+    assert mean([]) == mean([(UserLoad(), 10.0)]) == UserLoad(None, None)

@@ -11,8 +11,8 @@ from made import failure, poll, record
 from property_examples import examples
 
 from probe.core.request import Outcome, RequestRecord
-from probe.core.snapshot import Counted, Histogram, ServerSnapshot
-from probe.observe.user_traffic import UsersLedger, without
+from probe.core.snapshot import CountedTraffic, Histogram, ServerSnapshot
+from probe.observe.user_traffic import UserTraffic, without
 
 INF = float("inf")
 BOUNDS = (0.05, 0.2, 1.0, INF)
@@ -49,7 +49,7 @@ def ours(ttft_s: float, at_s: float = 0.0) -> RequestRecord:
     return record(at_ms=1000 * at_s, ttft_ms=1000 * ttft_s + 2)
 
 
-def canary(ledger: UsersLedger, server: Server, at_s: float, ttft_s: float = 0.1) -> None:
+def canary(ledger: UserTraffic, server: Server, at_s: float, ttft_s: float = 0.1) -> None:
     """One request, from its beginning to its end."""
     ledger.begun()
     server.serve(ttft_s)
@@ -58,7 +58,7 @@ def canary(ledger: UsersLedger, server: Server, at_s: float, ttft_s: float = 0.1
 
 
 def test_a_server_that_only_we_ask_has_no_users() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     server.serve(3.0)
     ledger.reading(server.read(0))
     for i in range(5):
@@ -70,7 +70,7 @@ def test_a_server_that_only_we_ask_has_no_users() -> None:
 
 
 def test_what_is_not_ours_is_users_in_the_servers_buckets() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     canary(ledger, server, at_s=1)
     for ttft_s in (0.01, 0.15, 0.7, 5.0):
@@ -83,7 +83,7 @@ def test_what_is_not_ours_is_users_in_the_servers_buckets() -> None:
 
 
 def test_accounts_wait_until_nothing_of_ours_is_under_way_and_the_server_has_counted_it() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     ledger.begun()
     server.serve(0.1)
@@ -96,7 +96,7 @@ def test_accounts_wait_until_nothing_of_ours_is_under_way_and_the_server_has_cou
 
 
 def test_users_show_though_a_canary_is_always_under_way() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     ledger.begun()
     for second in range(10, 70, 10):
@@ -106,7 +106,7 @@ def test_users_show_though_a_canary_is_always_under_way() -> None:
 
 
 def test_what_is_counted_while_another_prober_loads_is_nobodys() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     server.serve(0.04)
     ledger.reading(server.read(5))
@@ -131,7 +131,7 @@ def test_what_is_counted_while_another_prober_loads_is_nobodys() -> None:
 
 
 def test_others_load_is_nobodys_though_a_canary_is_always_under_way() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     ledger.others_began()
     ledger.begun()
@@ -149,7 +149,7 @@ def test_others_load_is_nobodys_though_a_canary_is_always_under_way() -> None:
 
 
 def test_a_server_that_restarts_under_others_load_has_no_users_of_it() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     server.serve(0.1)
     ledger.reading(server.read(0))
     ledger.others_began()
@@ -163,7 +163,7 @@ def test_a_server_that_restarts_under_others_load_has_no_users_of_it() -> None:
 
 
 def test_while_load_of_ours_runs_users_stand_still_and_are_made_up_for_afterwards() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     ledger.begun(load=True)
     for i in range(300):
@@ -179,7 +179,7 @@ def test_while_load_of_ours_runs_users_stand_still_and_are_made_up_for_afterward
 
 
 def test_a_restart_loses_what_came_after_the_last_reading_and_nothing_else() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     for _ in range(4):
         server.serve(0.1)
@@ -195,7 +195,7 @@ def test_a_restart_loses_what_came_after_the_last_reading_and_nothing_else() -> 
 
 
 def test_a_request_without_a_token_was_not_counted_by_the_server() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     ledger.request(failure())
     server.serve(0.1)
@@ -204,10 +204,10 @@ def test_a_request_without_a_token_was_not_counted_by_the_server() -> None:
 
 
 def test_both_sides_of_an_account_are_told() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     canary(ledger, server, at_s=1, ttft_s=0.1)
-    assert ledger.reading(server.read(5)) == Counted(
+    assert ledger.reading(server.read(5)) == CountedTraffic(
         requests=1,
         prompt_tokens=8,
         output_tokens=3,
@@ -221,21 +221,21 @@ def test_both_sides_of_an_account_are_told() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.ABORTED, Outcome.TIMEOUT, Outcome.SERVER_ERROR])
 def test_nothing_is_compared_where_a_request_of_ours_did_not_end_well(outcome: Outcome) -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     ledger.request(failure(outcome))
     assert ledger.reading(server.read(5)) is None
 
 
 def test_a_server_that_counts_nothing_has_no_users_told_of() -> None:
-    ledger = UsersLedger()
+    ledger = UserTraffic()
     ledger.reading(poll(at_ns=0))
     ledger.reading(poll(at_ns=5 * S))
     assert ledger.totals.requests is ledger.totals.output_tokens is None
 
 
 def test_a_histogram_with_other_buckets_starts_anew() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     server.serve(0.1)
     ledger.reading(server.read(5))
@@ -281,7 +281,7 @@ def cut(reads: int) -> RequestRecord:
 
 
 def test_requests_that_we_cancelled_are_ours_as_far_as_they_had_come() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     ledger.begun(load=True)
     for i in range(30):
@@ -296,7 +296,7 @@ def test_requests_that_we_cancelled_are_ours_as_far_as_they_had_come() -> None:
 
 
 def test_an_account_that_begins_in_the_middle_of_a_canary_is_not_compared() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.begun()
     ledger.reading(server.read(0))
     server.serve(0.1)
@@ -308,7 +308,7 @@ def test_an_account_that_begins_in_the_middle_of_a_canary_is_not_compared() -> N
 
 
 def test_nor_is_one_in_which_somebody_elses_request_was_being_worked_on() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(replace(server.read(0), running=1.0))
     canary(ledger, server, at_s=1)
     server.output += 5000
@@ -317,7 +317,7 @@ def test_nor_is_one_in_which_somebody_elses_request_was_being_worked_on() -> Non
 
 def test_a_canary_that_an_account_cut_in_two_is_no_user_for_long() -> None:
     """Late accounts have one on the wrong side: what came too early comes off with the next, and nothing stays."""
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     for minute in range(20):
         at_s = 61 * (minute + 1)
@@ -332,7 +332,7 @@ def test_a_canary_that_an_account_cut_in_two_is_no_user_for_long() -> None:
 
 
 def test_a_reading_that_was_asked_for_before_our_last_token_is_not_a_quiet_one() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     before = server.read(5)
     canary(ledger, server, at_s=1)
@@ -343,7 +343,7 @@ def test_a_reading_that_was_asked_for_before_our_last_token_is_not_a_quiet_one()
 
 
 def test_a_reading_that_comes_after_a_later_one_is_not_a_restart() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     early = server.read(2)
     server.serve(0.1)
@@ -355,7 +355,7 @@ def test_a_reading_that_comes_after_a_later_one_is_not_a_restart() -> None:
 
 
 def test_where_first_tokens_are_counted_of_streams_only_requests_are_counted_at_their_end() -> None:
-    ledger = UsersLedger()
+    ledger = UserTraffic()
 
     def read(at_s: float, finished: float) -> ServerSnapshot:
         counts = {"finished": {"finished": finished}, "histograms": {"ttft": histogram([])}}
@@ -367,7 +367,7 @@ def test_where_first_tokens_are_counted_of_streams_only_requests_are_counted_at_
 
 
 def test_users_do_not_make_up_for_requests_of_ours_that_the_server_never_counted() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     for i in range(50):
         ledger.request(ours(0.1))  # another replica's
@@ -379,7 +379,7 @@ def test_users_do_not_make_up_for_requests_of_ours_that_the_server_never_counted
 
 
 def test_what_was_compared_at_one_targets_reading_is_told_to_the_other_of_its_page() -> None:
-    ledger, server = UsersLedger(), Server()
+    ledger, server = UserTraffic(), Server()
     ledger.reading(server.read(0))
     canary(ledger, server, at_s=1)
     ledger.reading(server.read(5))

@@ -13,7 +13,7 @@ from alerts.rules import Alert
 from probe.config.models import config_from
 from probe.core.errors import TargetError
 from probe.core.request import Outcome
-from probe.core.shift import Figure
+from probe.core.shift import CapacitySample
 from probe.core.snapshot import ServerSnapshot
 from probe.prometheus.queries import Prometheus
 
@@ -120,7 +120,7 @@ def _matrix(*series: dict[str, object]) -> dict[str, object]:
     return {"status": "success", "data": {"resultType": "matrix", "result": list(series)}}
 
 
-def _history(url: str, now_s: float = 4e7) -> list[Figure]:
+def _history(url: str, now_s: float = 4e7) -> list[CapacitySample]:
     return asyncio.run(Prometheus(url).capacity_history("a", now_s))
 
 
@@ -137,8 +137,8 @@ RUNS = (
 def test_each_run_of_the_history_is_one_figure_oldest_first() -> None:
     with _prometheus(_matrix(*RUNS)) as (url, queries):
         assert _history(url) == [
-            Figure(3500.0, 40.0, 38.0, 42.0, "verified", "00000000000a"),
-            Figure(9000.0, 36.0, 36.0, None, "verified", "00000000000b"),
+            CapacitySample(3500.0, 40.0, 38.0, 42.0, "verified", "00000000000a"),
+            CapacitySample(9000.0, 36.0, 36.0, None, "verified", "00000000000b"),
         ]
     (asked,) = queries
     assert asked.startswith("/api/v1/query_range {__name__=~")

@@ -6,12 +6,12 @@ from dataclasses import replace
 from example_records import no_knee, result, step
 from rich.console import Console
 
-from probe.capacity.trend.compare import Comparison, Measured, compare, of_result
+from probe.capacity.trend.compare import Comparison, Measurement, compare, of_result
 from probe.core.result import CapacityResult
 from probe.report.comparison import comparison_json, comparison_table, comparison_words
 
 
-def _compared(base: CapacityResult, new: CapacityResult) -> tuple[Comparison, Measured, Measured]:
+def _compared(base: CapacityResult, new: CapacityResult) -> tuple[Comparison, Measurement, Measurement]:
     one, other = of_result("a.json", base), of_result("b.json", new)
     return compare(one, other, 0.05), one, other
 

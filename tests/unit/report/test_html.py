@@ -13,7 +13,7 @@ from example_records import no_knee, result, step
 from made_fleet import run
 
 from probe.core.result import Capacity, CapacityResult, Stopped
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 from probe.core.step import Arrivals, StepPlan
 from probe.report.html import report
 from probe.report.result_text import result_lines
@@ -93,7 +93,7 @@ def test_names_of_others_are_text() -> None:
         result(),
         result(steps=[], capacity=no_knee("no step was valid")),
         result(steps=[step(4, reason="client_bound")], capacity=no_knee()),
-        replace(result(), capacity=Capacity("verified", 12.5, 12.0, 13.0), users=Users(2.5, 160.0)),
+        replace(result(), capacity=Capacity("verified", 12.5, 12.0, 13.0), users=UserLoad(2.5, 160.0)),
         replace(result(), context=replace(result().context, objectives={"odd": [1, 2]})),
     ],
 )
@@ -121,7 +121,9 @@ def test_charts_are_over_what_is_in_flight_where_the_loop_was_closed() -> None:
 
 def test_charts_are_over_the_rate_of_all_where_requests_came_by_themselves() -> None:
     steps = [
-        replace(step(64, rps=rate), plan=StepPlan(64, 15.0, arrivals=Arrivals(rate_rps=rate)), users=Users(2.0, 100.0))
+        replace(
+            step(64, rps=rate), plan=StepPlan(64, 15.0, arrivals=Arrivals(rate_rps=rate)), users=UserLoad(2.0, 100.0)
+        )
         for rate in (8.0, 4.0)
     ]
     made = replace(result(steps=steps), capacity=Capacity("verified", 9.0, 8.5, 9.6, limiting="ttft"))

@@ -8,7 +8,7 @@ from example_records import WALL_S, no_knee, result
 
 from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.core.result import Capacity, CapacityResult, Roofline, Stopped
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 from probe.report.result_text import (
     advice,
     beside_measured,
@@ -28,7 +28,7 @@ def _lines(one: CapacityResult) -> dict[str, str]:
 
 
 def _with_users(rps: float | None, **values: Any) -> CapacityResult:
-    return replace(result(**values), users=Users(rps, None))
+    return replace(result(**values), users=UserLoad(rps, None))
 
 
 def test_a_knee_of_a_closed_loop_with_its_bounds_its_limit_and_its_cost() -> None:

@@ -8,7 +8,7 @@ import pytest
 from example_records import step
 from rich.console import Console
 
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 from probe.core.step import Arrivals, Distribution, GpuUse, StepPlan, StepSummary
 from probe.report.steps import PIPED_WIDTH, StepRows, step_rows
 
@@ -23,9 +23,9 @@ def _lines(steps: Sequence[StepSummary], width: int = PIPED_WIDTH) -> list[str]:
     return text.splitlines()
 
 
-def _at(rate_rps: float, *, users: Users | None = None, broken: tuple[str, ...] = ()) -> StepSummary:
+def _at(rate_rps: float, *, users: UserLoad | None = None, broken: tuple[str, ...] = ()) -> StepSummary:
     plan = StepPlan(512, 15.0, loop="open", arrivals=Arrivals(rate_rps=rate_rps))
-    return replace(step(broken=broken), plan=plan, users=users or Users())
+    return replace(step(broken=broken), plan=plan, users=users or UserLoad())
 
 
 def _words(lines: Sequence[str]) -> str:
@@ -76,10 +76,10 @@ def test_a_verdict_in_words(one: StepSummary, words: str, width: int) -> None:
 
 
 def test_a_rate_is_that_of_all_with_ours_in_brackets() -> None:
-    assert "14.6 (12.5)" in _words(_lines([_at(12.5, users=Users(2.1, 100.0))]))
-    assert "14.6" in _words(narrow := _lines([_at(12.5, users=Users(2.1, 100.0))], NARROW))
+    assert "14.6 (12.5)" in _words(_lines([_at(12.5, users=UserLoad(2.1, 100.0))]))
+    assert "14.6" in _words(narrow := _lines([_at(12.5, users=UserLoad(2.1, 100.0))], NARROW))
     assert "(12.5)" in _words(narrow)
-    alone = _words(_lines([_at(12.5, users=Users(0.0, 0.0)), _at(25.0)]))
+    alone = _words(_lines([_at(12.5, users=UserLoad(0.0, 0.0)), _at(25.0)]))
     assert "rate" in alone
     assert "(12.5)" not in alone
     assert "(25)" not in alone

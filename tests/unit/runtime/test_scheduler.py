@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from probe.runtime.scheduler import Schedule, TaskId, cron_trigger
+from probe.runtime.scheduler import Scheduler, TaskId, cron_trigger
 
 CANARY = TaskId("canary", "a")
 NEVER = "0 0 29 2 *"
@@ -25,11 +25,11 @@ class Heard:
     succeeded: list[TaskId] = field(default_factory=list)
     problems: list[tuple[TaskId, str, BaseException | None]] = field(default_factory=list)
 
-    def schedule(self) -> Schedule:
-        return Schedule(self.succeeded.append, lambda task, what, error: self.problems.append((task, what, error)))
+    def schedule(self) -> Scheduler:
+        return Scheduler(self.succeeded.append, lambda task, what, error: self.problems.append((task, what, error)))
 
 
-def _during(seconds: float, heard: Heard, plan: Callable[[Schedule], object]) -> None:
+def _during(seconds: float, heard: Heard, plan: Callable[[Scheduler], object]) -> None:
     async def run() -> None:
         schedule = heard.schedule()
         plan(schedule)
@@ -84,7 +84,7 @@ def test_a_task_never_overlaps_itself_and_what_was_skipped_is_heard() -> None:
 def test_one_slow_task_does_not_hold_up_another() -> None:
     heard, slow, quick = Heard(), Work(_sleeps(5.0)), Work()
 
-    def plan(schedule: Schedule) -> None:
+    def plan(schedule: Scheduler) -> None:
         schedule.every(CANARY, 0.1, slow)
         schedule.every(TaskId("canary", "b"), 0.1, quick)
 
@@ -110,7 +110,7 @@ def test_a_task_that_raises_is_heard_with_its_error_and_runs_again() -> None:
 def test_a_run_that_comes_too_late_is_left_out_and_heard() -> None:
     heard, work = Heard(), Work()
 
-    def plan(schedule: Schedule) -> None:
+    def plan(schedule: Scheduler) -> None:
         schedule.cron(CANARY, NEVER, "UTC", work)
         schedule.bring_forward(CANARY, -3600.0)
 
@@ -122,7 +122,7 @@ def test_a_run_that_comes_too_late_is_left_out_and_heard() -> None:
 def test_missed_runs_are_not_made_up_for() -> None:
     heard, work = Heard(), Work()
 
-    def plan(schedule: Schedule) -> None:
+    def plan(schedule: Scheduler) -> None:
         schedule.every(CANARY, 60.0, work)
         schedule.bring_forward(CANARY, -600.0)
 
@@ -133,7 +133,7 @@ def test_missed_runs_are_not_made_up_for() -> None:
 def test_a_run_can_be_brought_forward() -> None:
     heard, work = Heard(), Work()
 
-    def plan(schedule: Schedule) -> None:
+    def plan(schedule: Scheduler) -> None:
         schedule.cron(CANARY, NEVER, "UTC", work)
         schedule.bring_forward(CANARY, 0.1)
 
@@ -296,7 +296,7 @@ def test_a_first_run_may_be_put_off_and_how_late_a_task_begins_is_told() -> None
     heard, work = Heard(), Work()
 
     async def run() -> None:
-        schedule = Schedule(heard.succeeded.append, lambda *_: None, lambda task, late_s: late.append((task, late_s)))
+        schedule = Scheduler(heard.succeeded.append, lambda *_: None, lambda task, late_s: late.append((task, late_s)))
         began = asyncio.get_running_loop().time()
         schedule.every(CANARY, 60.0, work, first_s=0.3)
         schedule.start()

@@ -7,7 +7,7 @@ of its results.
 from dataclasses import dataclass, field
 
 from probe.simulator.cost import Batch, Profile
-from probe.simulator.engine import StepOutcome, StepPlan
+from probe.simulator.engine import ScheduledStep, StepOutcome
 
 
 @dataclass(eq=False)
@@ -36,7 +36,7 @@ class Reference:
         self.running: list[_Request] = []  # in order of admission
         self.prefix: list[int] = []  # the blocks in which the common beginning is cached
         self.submitted = 0
-        self.plan: StepPlan | None = None
+        self.plan: ScheduledStep | None = None
 
     def submit(self, prompt: int, output: int, shared: int) -> int:
         self.waiting.append(_Request(self.submitted, prompt, output, min(shared, prompt)))
@@ -49,7 +49,7 @@ class Reference:
         self.waiting = [request for request in self.waiting if request.number != number]
         return len(self.running) + len(self.waiting) < before
 
-    def plan_step(self) -> StepPlan | None:
+    def plan_step(self) -> ScheduledStep | None:
         if not self.running and not self.waiting:
             return None
         preempted: list[int] = []
@@ -68,7 +68,7 @@ class Reference:
                 admitted.append(request)
                 left -= tokens
         prefills = [(request, tokens) for request, tokens in scheduled if request.prefilling]
-        self.plan = StepPlan(
+        self.plan = ScheduledStep(
             decoding=tuple(request.number for request, _ in scheduled if not request.prefilling),
             prefills=tuple((request.number, tokens) for request, tokens in prefills),
             batch=Batch(

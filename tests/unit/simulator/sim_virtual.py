@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from probe.simulator.cost import Profile
-from probe.simulator.engine import Engine
+from probe.simulator.engine import SimulatedEngine
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def closed_loop(profile: Profile, *, concurrency: int, prompt: int, output: int, requests: int) -> Seen:
-    engine = Engine(profile)
+    engine = SimulatedEngine(profile)
     seen = Seen()
     sent: dict[int, float] = {}
     first: dict[int, float] = {}

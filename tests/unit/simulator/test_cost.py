@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.mock_server.profiles import PROFILES
-from probe.simulator.cost import Batch, Profile, StepCost, Unrest
+from probe.simulator.cost import Batch, Jitter, Profile, StepCost
 
 seconds = st.floats(0, 10)
 counts = st.integers(0, 10_000)
@@ -46,7 +46,7 @@ def test_a_cost_that_is_no_time_is_refused(term: float) -> None:
 
 def test_noise_moves_no_average_and_never_turns_time_back() -> None:
     generator = Random(1)
-    unrest = Unrest(noise_ratio=0.2)
+    unrest = Jitter(noise_ratio=0.2)
     samples = [unrest.seconds(2.0, 0.0, generator) for _ in range(20_000)]
     assert min(samples) > 0
     assert sum(samples) / len(samples) == pytest.approx(2.0, rel=0.01)
@@ -54,17 +54,17 @@ def test_noise_moves_no_average_and_never_turns_time_back() -> None:
 
 
 def test_without_noise_a_step_takes_exactly_its_cost() -> None:
-    assert Unrest().seconds(0.5, 0.0, Random(1)) == 0.5
+    assert Jitter().seconds(0.5, 0.0, Random(1)) == 0.5
 
 
 def test_hiccups_come_as_often_as_they_should() -> None:
-    unrest, generator = Unrest(hiccup_every_s=10, hiccup_s=1), Random(1)
+    unrest, generator = Jitter(hiccup_every_s=10, hiccup_s=1), Random(1)
     paused = sum(unrest.seconds(0.1, 0.0, generator) > 1 for _ in range(20_000))
     assert paused == pytest.approx(200, rel=0.25)
 
 
 def test_a_drift_goes_up_and_down_and_moves_no_average() -> None:
-    unrest = Unrest(drift_ratio=0.1, drift_period_s=100)
+    unrest = Jitter(drift_ratio=0.1, drift_period_s=100)
     seen = [unrest.seconds(1.0, at_s, Random(1)) for at_s in range(100)]
     assert sum(seen) / 100 == pytest.approx(1.0)
     assert (max(seen), min(seen)) == (pytest.approx(1.1, rel=0.01), pytest.approx(0.9, rel=0.01))
@@ -73,7 +73,7 @@ def test_a_drift_goes_up_and_down_and_moves_no_average() -> None:
 @pytest.mark.parametrize("wrong", [{"noise_ratio": 1.0}, {"hiccup_s": -1.0}, {"drift_period_s": 0.0}])
 def test_unrest_that_is_no_time_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="drift"):
-        Unrest(**wrong)
+        Jitter(**wrong)
 
 
 GOOD = Profile(

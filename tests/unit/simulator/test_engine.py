@@ -8,7 +8,7 @@ from sim_virtual import closed_loop, percentile
 
 from probe.mock_server.profiles import PROFILES
 from probe.simulator.cost import Profile, StepCost
-from probe.simulator.engine import Engine, StepOutcome, StepPlan
+from probe.simulator.engine import ScheduledStep, SimulatedEngine, StepOutcome
 
 
 def _profile(*, seqs: int = 4, block: int = 4, blocks: int = 17, batched: int = 16, length: int = 64) -> Profile:
@@ -68,7 +68,7 @@ class Audited:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.engine = Engine(profile)
+        self.engine = SimulatedEngine(profile)
         self.wanted: dict[int, int] = {}
         self.prompts: dict[int, int] = {}
         self.got: dict[int, int] = {}
@@ -120,7 +120,7 @@ class Audited:
         chunk = self.profile.max_num_batched_tokens
         return sum(-(-(self.prompts[n] + self.wanted[n]) // chunk) + self.wanted[n] for n in self.wanted)
 
-    def check_plan(self, plan: StepPlan) -> None:
+    def check_plan(self, plan: ScheduledStep) -> None:
         numbers = [number for number, _ in plan.scheduled]
         assert numbers, "a step with nothing in it would repeat for ever"
         assert len(set(numbers)) == len(numbers)
@@ -171,14 +171,14 @@ def test_rules_hold_whatever_happens(profile: Profile, story: list[Submit | Abor
     assert (audited.engine.running, audited.engine.waiting) == (0, 0)
 
 
-def _tokens_and_outcome(engine: Engine) -> tuple[int, StepOutcome]:
+def _tokens_and_outcome(engine: SimulatedEngine) -> tuple[int, StepOutcome]:
     plan = engine.plan_step()
     assert plan is not None
     return plan.batch.tokens, engine.complete_step()
 
 
 def test_one_request_prefills_then_decodes_a_token_a_step() -> None:
-    engine = Engine(_profile())
+    engine = SimulatedEngine(_profile())
     engine.submit(prompt_tokens=10, output_tokens=3)
     assert [_tokens_and_outcome(engine) for _ in range(3)] == [
         (10, StepOutcome(decoded=(), prefilled=(0,), finished=())),
@@ -189,14 +189,14 @@ def test_one_request_prefills_then_decodes_a_token_a_step() -> None:
 
 
 def test_a_long_prompt_is_cut_into_chunks_and_gives_its_token_after_the_last() -> None:
-    engine = Engine(_profile(batched=16))
+    engine = SimulatedEngine(_profile(batched=16))
     engine.submit(prompt_tokens=40, output_tokens=1)
     steps = [_tokens_and_outcome(engine) for _ in range(3)]
     assert [(tokens, outcome.emitted) for tokens, outcome in steps] == [(16, ()), (16, ()), (8, (0,))]
 
 
 def test_decodes_come_before_a_chunk_of_a_prompt() -> None:
-    engine = Engine(_profile(seqs=2, batched=8))
+    engine = SimulatedEngine(_profile(seqs=2, batched=8))
     engine.submit(prompt_tokens=4, output_tokens=9)
     engine.step()
     engine.submit(prompt_tokens=30, output_tokens=1)
@@ -206,7 +206,7 @@ def test_decodes_come_before_a_chunk_of_a_prompt() -> None:
 
 
 def test_requests_beyond_the_seats_wait_in_order() -> None:
-    engine = Engine(_profile(seqs=2))
+    engine = SimulatedEngine(_profile(seqs=2))
     for _ in range(4):
         engine.submit(prompt_tokens=2, output_tokens=2)
     first = engine.plan_step()
@@ -221,7 +221,7 @@ def test_requests_beyond_the_seats_wait_in_order() -> None:
 
 
 def test_a_request_is_not_admitted_before_all_of_its_prompt_would_fit() -> None:
-    engine = Engine(_profile(blocks=17, batched=16))
+    engine = SimulatedEngine(_profile(blocks=17, batched=16))
     engine.submit(prompt_tokens=40, output_tokens=20)
     for _ in range(3):
         engine.step()
@@ -231,9 +231,9 @@ def test_a_request_is_not_admitted_before_all_of_its_prompt_would_fit() -> None:
     assert (engine.running, engine.waiting, engine.free_blocks) == (1, 1, 5)
 
 
-def _preempting() -> tuple[Engine, StepPlan]:
+def _preempting() -> tuple[SimulatedEngine, ScheduledStep]:
     """Two requests that together outgrow 16 blocks of 4 tokens, at the step that preempts."""
-    engine = Engine(_profile(seqs=4, batched=64))
+    engine = SimulatedEngine(_profile(seqs=4, batched=64))
     for _ in range(2):
         engine.submit(prompt_tokens=24, output_tokens=40)
     engine.submit(prompt_tokens=24, output_tokens=1)  # waits: 4 blocks are free
@@ -269,7 +269,7 @@ def test_a_preempted_request_computes_its_prompt_and_its_output_again() -> None:
 
 
 def test_an_abort_in_a_step_frees_blocks_at_once_and_gives_no_token() -> None:
-    engine = Engine(_profile())
+    engine = SimulatedEngine(_profile())
     engine.submit(prompt_tokens=10, output_tokens=3)
     engine.plan_step()
     assert engine.free_blocks == 13
@@ -282,7 +282,7 @@ def test_an_abort_in_a_step_frees_blocks_at_once_and_gives_no_token() -> None:
 @pytest.mark.parametrize(("prompt", "output"), [(0, 1), (1, 0), (33, 32)])
 def test_a_request_that_could_never_end_is_refused(prompt: int, output: int) -> None:
     with pytest.raises(ValueError, match="token"):
-        Engine(_profile()).submit(prompt_tokens=prompt, output_tokens=output)
+        SimulatedEngine(_profile()).submit(prompt_tokens=prompt, output_tokens=output)
 
 
 def test_a_request_as_large_as_the_cache_ends() -> None:
@@ -294,7 +294,7 @@ def test_a_request_as_large_as_the_cache_ends() -> None:
 
 
 def test_steps_are_planned_and_completed_in_turn() -> None:
-    engine = Engine(_profile())
+    engine = SimulatedEngine(_profile())
     engine.submit(prompt_tokens=1, output_tokens=2)
     with pytest.raises(RuntimeError, match="plan_step"):
         engine.complete_step()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.simulator.cost import Profile, StepCost
-from probe.simulator.engine import Engine
+from probe.simulator.engine import SimulatedEngine
 from probe.simulator.prefix_cache import CommonPrefix
 
 ROOMY = Profile(
@@ -29,7 +29,7 @@ requests = st.lists(
 )
 
 
-def _drain(engine: Engine) -> tuple[int, int]:
+def _drain(engine: SimulatedEngine) -> tuple[int, int]:
     """Tokens computed and steps taken until all is done."""
     tokens = steps = 0
     while plan := engine.plan_step():
@@ -43,7 +43,7 @@ def _drain(engine: Engine) -> tuple[int, int]:
 
 @given(requests, st.sampled_from((ROOMY, TIGHT)))
 def test_every_request_ends_and_every_block_comes_back(asked: list[tuple[int, int, int]], profile: Profile) -> None:
-    engine = Engine(profile)
+    engine = SimulatedEngine(profile)
     for prompt, output, shared in asked:
         engine.submit(prompt_tokens=prompt, output_tokens=output, shared_tokens=shared)
     while engine.has_work:
@@ -56,7 +56,7 @@ def test_every_request_ends_and_every_block_comes_back(asked: list[tuple[int, in
 
 @given(requests)
 def test_what_is_found_is_what_is_not_computed(asked: list[tuple[int, int, int]]) -> None:
-    engine = Engine(ROOMY)
+    engine = SimulatedEngine(ROOMY)
     for prompt, output, shared in asked:
         found = engine.cached_tokens(prompt, shared)
         assert 0 <= found <= shared
@@ -72,7 +72,7 @@ def test_without_common_beginnings_the_cache_changes_nothing(
 ) -> None:
     done = []
     for caching in (True, False):
-        engine = Engine(replace(profile, prefix_caching=caching))
+        engine = SimulatedEngine(replace(profile, prefix_caching=caching))
         for prompt, output, _ in asked:
             engine.submit(prompt_tokens=prompt, output_tokens=output)
         done.append(_drain(engine))
@@ -84,7 +84,7 @@ def test_with_it_there_is_never_more_to_compute(asked: list[tuple[int, int, int]
     """Where there is room: a tight cache may preempt others at other times, which costs more or less."""
     tokens = []
     for caching in (True, False):
-        engine = Engine(replace(ROOMY, prefix_caching=caching))
+        engine = SimulatedEngine(replace(ROOMY, prefix_caching=caching))
         for prompt, output, shared in asked:
             engine.submit(prompt_tokens=prompt, output_tokens=output, shared_tokens=shared)
         tokens.append(_drain(engine)[0])
@@ -92,7 +92,7 @@ def test_with_it_there_is_never_more_to_compute(asked: list[tuple[int, int, int]
 
 
 def test_the_second_request_finds_what_the_first_computed_and_holds_it_with_it() -> None:
-    engine = Engine(ROOMY)
+    engine = SimulatedEngine(ROOMY)
     for _ in range(2):
         engine.submit(prompt_tokens=42, output_tokens=20, shared_tokens=40)
         engine.step()
@@ -102,14 +102,14 @@ def test_the_second_request_finds_what_the_first_computed_and_holds_it_with_it()
 
 
 def test_requests_with_less_in_common_find_their_part() -> None:
-    engine = Engine(ROOMY)
+    engine = SimulatedEngine(ROOMY)
     engine.submit(prompt_tokens=90, output_tokens=1, shared_tokens=80)
     _drain(engine)
     assert [engine.cached_tokens(64, shared) for shared in (0, 3, 16, 18, 64, 80)] == [0, 0, 16, 16, 60, 60]
 
 
 def test_an_unused_prefix_gives_way_from_its_end() -> None:
-    engine = Engine(TIGHT)
+    engine = SimulatedEngine(TIGHT)
     engine.submit(prompt_tokens=80, output_tokens=1, shared_tokens=80)
     _drain(engine)
     assert engine.cached_tokens(96, 80) == 80
@@ -122,7 +122,7 @@ def test_an_unused_prefix_gives_way_from_its_end() -> None:
 
 
 def test_a_prefix_in_use_stays() -> None:
-    engine = Engine(TIGHT)
+    engine = SimulatedEngine(TIGHT)
     engine.submit(prompt_tokens=80, output_tokens=40, shared_tokens=80)
     for _ in range(3):
         engine.step()

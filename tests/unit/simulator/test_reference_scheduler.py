@@ -9,7 +9,7 @@ from property_examples import examples
 from reference_scheduler import Reference
 
 from probe.simulator.cost import Batch, Profile, StepCost
-from probe.simulator.engine import Engine
+from probe.simulator.engine import SimulatedEngine
 
 
 @st.composite
@@ -66,7 +66,7 @@ class Pair:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.engine = Engine(profile)
+        self.engine = SimulatedEngine(profile)
         self.reference = Reference(profile)
         self.seen: set[str] = set()
 

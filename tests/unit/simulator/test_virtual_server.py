@@ -13,25 +13,27 @@ from property_examples import examples
 from probe.core.percentiles import percentile
 from probe.core.request import Api
 from probe.core.snapshot import Histogram
-from probe.core.workload import Lognormal, Workload
+from probe.core.workload import LognormalLength, Workload
 from probe.mock_server.profiles import PROFILES
-from probe.simulator.cost import Batch, FrontEnd, Profile, StepCost, Unrest
-from probe.simulator.front_end import Front
-from probe.simulator.virtual_server import Users, VirtualServer, Visit
+from probe.simulator.cost import Batch, FrontEnd, Jitter, Profile, StepCost
+from probe.simulator.front_end import FrontEndThread
+from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
-CHAT = Workload("t", Api.COMPLETIONS, Lognormal(200, 0.5, 1200), Lognormal(60, 0.5, 360))
+CHAT = Workload("t", Api.COMPLETIONS, LognormalLength(200, 0.5, 1200), LognormalLength(60, 0.5, 360))
 BUSY = PROFILES["8b-a100"]
 TIGHT = replace(BUSY, num_blocks=121, max_model_len=1600, max_num_seqs=16)  # preempts
 STREAM = replace(BUSY, front_end=FrontEnd(0.004, 0.0, 2e-4))
-STEADY = replace(BUSY, unrest=Unrest())
+STEADY = replace(BUSY, unrest=Jitter())
 # Hiccups that never come: no step is skipped, and nothing else is changed.
-STEP_BY_STEP = Unrest(noise_ratio=0.03, hiccup_every_s=1e12)
+STEP_BY_STEP = Jitter(noise_ratio=0.03, hiccup_every_s=1e12)
 
 servers = st.builds(
     VirtualServer,
     st.sampled_from((BUSY, TIGHT, STREAM, PROFILES["rough"], replace(BUSY, prefix_caching=True))),
     seed=st.integers(0, 5),
-    users=st.sampled_from((None, Users(4.0, CHAT), Users(4.0, replace(CHAT, shared_tokens=100)))),
+    users=st.sampled_from(
+        (None, BackgroundTraffic(4.0, CHAT), BackgroundTraffic(4.0, replace(CHAT, shared_tokens=100)))
+    ),
     shares=st.sampled_from(((1.0,), (0.7, 0.3))),
     accepted_tokens=st.sampled_from((0.0, 1.3)),
 )
@@ -48,8 +50,8 @@ class Story:
 
     def __init__(self, server: VirtualServer) -> None:
         self.server = server
-        self.visits: list[Visit] = []
-        self.aborted: list[Visit] = []
+        self.visits: list[SimulatedRequest] = []
+        self.aborted: list[SimulatedRequest] = []
 
     def tell(self, story: list[tuple[float, list[tuple[int, int]], int]]) -> None:
         for wait_s, asked, aborts in story:
@@ -118,7 +120,9 @@ def test_every_visit_ends_and_the_counters_are_their_sums(
 @pytest.mark.parametrize("profile", [BUSY, TIGHT, STREAM, PROFILES["rough"]], ids=lambda profile: profile.name)
 def test_the_same_seed_gives_the_same_and_another_another(profile: Profile) -> None:
     def run(seed: int, slices: int) -> tuple[list[float], object]:
-        server = VirtualServer(profile, seed=seed, users=Users(3.0, CHAT), shares=(0.5, 0.5), accepted_tokens=0.5)
+        server = VirtualServer(
+            profile, seed=seed, users=BackgroundTraffic(3.0, CHAT), shares=(0.5, 0.5), accepted_tokens=0.5
+        )
         for i in range(1, slices + 1):
             server.advance(30.0 * i / slices)
         return sorted(visit.last_s for visit in server.visits), server.snapshot()
@@ -128,12 +132,12 @@ def test_the_same_seed_gives_the_same_and_another_another(profile: Profile) -> N
 
 
 def test_skipping_steps_changes_nothing_but_the_noise() -> None:
-    def run(unrest: Unrest) -> VirtualServer:
-        server = VirtualServer(replace(BUSY, unrest=unrest), seed=3, users=Users(3.0, CHAT))
+    def run(unrest: Jitter) -> VirtualServer:
+        server = VirtualServer(replace(BUSY, unrest=unrest), seed=3, users=BackgroundTraffic(3.0, CHAT))
         server.advance(600.0)
         return server
 
-    skipping, stepping = run(Unrest(noise_ratio=0.03)), run(STEP_BY_STEP)
+    skipping, stepping = run(Jitter(noise_ratio=0.03)), run(STEP_BY_STEP)
     assert len(skipping.visits) == pytest.approx(len(stepping.visits), abs=3)
     for of in (lambda visit: visit.ttft_s, lambda visit: visit.tpot_s):
         ours, theirs = (sorted(map(of, server.visits)) for server in (skipping, stepping))
@@ -144,13 +148,13 @@ def test_skipping_steps_changes_nothing_but_the_noise() -> None:
 
 
 def test_without_noise_a_skip_takes_what_its_steps_take() -> None:
-    def run(unrest: Unrest) -> Visit:
+    def run(unrest: Jitter) -> SimulatedRequest:
         server = VirtualServer(replace(BUSY, unrest=unrest))
         visit = server.submit(0.0, 300, 400)
         server.advance(60.0)
         return visit
 
-    skipping, stepping = run(Unrest()), run(Unrest(hiccup_every_s=1e12))
+    skipping, stepping = run(Jitter()), run(Jitter(hiccup_every_s=1e12))
     assert skipping.first_s == stepping.first_s
     assert skipping.last_s == pytest.approx(stepping.last_s, rel=1e-4)
 
@@ -199,7 +203,7 @@ def test_an_abort_at_any_moment_frees_everything_and_gives_nothing_more(at_s: fl
 
 
 def test_users_come_at_their_rate_and_at_the_new_one_at_once() -> None:
-    server = VirtualServer(BUSY, users=Users(0.001, CHAT))
+    server = VirtualServer(BUSY, users=BackgroundTraffic(0.001, CHAT))
     server.advance(10.0)
     for rate_rps in (8.0, 0.0, 2.0):
         before, from_s = server._submitted, server.now_s
@@ -218,7 +222,7 @@ def test_a_server_without_users_has_no_rate_to_change() -> None:
 
 
 def test_speculation_gives_the_same_tokens_in_fewer_steps() -> None:
-    plain, fewer = (VirtualServer(STEADY, users=Users(1.0, CHAT), accepted_tokens=a) for a in (0.0, 1.5))
+    plain, fewer = (VirtualServer(STEADY, users=BackgroundTraffic(1.0, CHAT), accepted_tokens=a) for a in (0.0, 1.5))
     for server in (plain, fewer):
         server.advance(300.0)
     ratio = fmean(v.tpot_s for v in fewer.visits) / fmean(v.tpot_s for v in plain.visits)
@@ -270,7 +274,7 @@ def test_engines_behind_one_front_end_hand_out_in_the_order_of_their_steps() -> 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 1000), st.booleans()), max_size=30))
 def test_the_front_end_does_one_thing_after_the_other(given_: list[tuple[float, int, bool]]) -> None:
     costs = FrontEnd(0.01, 1e-4, 1e-3)
-    front, now_s, free_s, worked_s = Front(costs), 0.0, 0.0, 0.0
+    front, now_s, free_s, worked_s = FrontEndThread(costs), 0.0, 0.0, 0.0
     for wait_s, tokens, request in given_:
         now_s += wait_s
         cost_s = costs.request_seconds(tokens) if request else costs.per_output_token_s * tokens
@@ -287,7 +291,7 @@ def test_a_thousand_requests_cost_little_more_each_than_ten_at_once() -> None:
 
     def step_s(requests: int) -> float:
         profile = Profile("t", "", StepCost(0.001, 0, 0), 1024, 16, 100_001, 2048, 1600)
-        server = VirtualServer(replace(profile, unrest=Unrest(hiccup_every_s=1e12)))
+        server = VirtualServer(replace(profile, unrest=Jitter(hiccup_every_s=1e12)))
         for _ in range(requests):
             server.submit(0.0, 10, 1500)
         server.advance(0.1)

@@ -19,7 +19,7 @@ from fake_monitor import FakeMonitor
 from structlog.testing import capture_logs
 
 from probe.core.errors import ConfigError
-from probe.web.gate import Gate
+from probe.web.gate import AccessGate
 from probe.web.pages import build_pages
 from probe.web.serve import serve
 
@@ -280,7 +280,7 @@ def test_a_socket_that_cannot_be_listened_on_is_tried_again(files: Files, run: R
             raise OSError("too many open files")
 
     async def main() -> None:
-        gate = Gate(build_pages(FakeMonitor()), files.config)
+        gate = AccessGate(build_pages(FakeMonitor()), files.config)
         watching = asyncio.create_task(gate.watch(changed, LOOK_S))
         files.write(basic_auth_users=HASHES)
         await _eventually(lambda: len(calls) == 3)

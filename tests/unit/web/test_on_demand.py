@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.target_status import TargetStatus
-from probe.web.on_demand import BURST, EVERY_S, Limiter, exposition
+from probe.web.on_demand import BURST, EVERY_S, RateLimiter, exposition
 from probe.web.pages import build_pages
 
 
@@ -118,7 +118,7 @@ def test_a_server_is_asked_no_more_often_than_it_can_bear() -> None:
 
 def test_the_bucket_fills_with_time_and_forgets_who_is_full() -> None:
     now = 100.0
-    limiter = Limiter(lambda: now)
+    limiter = RateLimiter(lambda: now)
     assert [limiter.wait_s("a") for _ in range(BURST)] == [0.0] * BURST
     assert limiter.wait_s("a") == pytest.approx(EVERY_S)
     now += EVERY_S

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from probe.core.request import Outcome
 from probe.core.result import CapacityResult, Roofline
-from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, Users
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, UserLoad
 from probe.web import pages
 from probe.web.openapi import document
 
@@ -35,7 +35,7 @@ def everything() -> FakeMonitor:
         recent=[record(), record(outcome=Outcome.TIMEOUT)],
         failures=[record(outcome=Outcome.TIMEOUT)],
         server=whole_snapshot(),
-        users=Users(1.0, 2.0),
+        users=UserLoad(1.0, 2.0),
         checks=CrossChecks(ttft_gap_s={"matched": 0.1}, counted={"output": 0.5}, pressure={"usage": True}),
         gpus=GpuSnapshot(0, 1.0, "nvml", (Gpu({"gpu": "0"}, {"DCGM_FI_DEV_GPU_UTIL": 5.0}),)),
         gpu_error="gone",

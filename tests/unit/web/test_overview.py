@@ -12,16 +12,16 @@ from made_fleet import fleet
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus
 from probe.report.html import ago, good_share
-from probe.web.overview import Overview, Strip, failures, headroom_now, href, judged, row, strip
+from probe.web.overview import CanaryStrip, Overview, failures, headroom_now, href, judged, row, strip
 
 NOTHING = Objectives(name="none", availability=None)
 _BAR = re.compile(r"M(\d+) (-?[\d.]+)h3V28h-3z")
 
 
-def _strip(*outcomes: Outcome, objectives: Objectives = CHAT, ttft_s: float = 0.1) -> Strip:
+def _strip(*outcomes: Outcome, objectives: Objectives = CHAT, ttft_s: float = 0.1) -> CanaryStrip:
     recent = [record(ttft_s=ttft_s, outcome=outcome) for outcome in outcomes]
     return strip(recent, objectives, [slo.met(one, objectives) for one in recent])
 
@@ -86,11 +86,11 @@ def test_what_fails_says_since_when() -> None:
 
 
 def test_headroom_is_that_of_now_and_of_what_load_has_measured() -> None:
-    now = status(users=Users(2.5, 64.0), capacity=result(), measured=result())
+    now = status(users=UserLoad(2.5, 64.0), capacity=result(), measured=result())
     assert headroom_now(now) == pytest.approx(0.75)
     assert headroom_now(status(capacity=result())) is None
-    assert headroom_now(status(users=Users(2.5, 64.0))) is None
-    assert "headroom is 5 %" in " ".join(row(status(users=Users(9.5, 64.0), measured=result())).wrong)
+    assert headroom_now(status(users=UserLoad(2.5, 64.0))) is None
+    assert "headroom is 5 %" in " ".join(row(status(users=UserLoad(9.5, 64.0), measured=result())).wrong)
 
 
 def test_rows_are_as_new_as_the_canaries_however_often_they_are_asked_for() -> None:

@@ -20,7 +20,7 @@ from prometheus_client import Gauge
 from probe.config.models import config_from, show
 from probe.core.request import Outcome
 from probe.core.result import Capacity, CapacityResult, Stopped
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus
 from probe.report.figures import iso
 from probe.scrape import engines
@@ -90,11 +90,11 @@ def _words(page: _Tags) -> str:
 
 def at_a_rate() -> CapacityResult:
     capacity = Capacity(mode="verified", requests_per_second=12.5, lower=12.0, upper=13.0)
-    return replace(result(capacity=capacity), users=Users(2.5, 160.0))
+    return replace(result(capacity=capacity), users=UserLoad(2.5, 160.0))
 
 
 def at_its_edge() -> TargetStatus:
-    return status(up=True, recent=[record()], measured=result(), users=Users(9.6, 100.0))
+    return status(up=True, recent=[record()], measured=result(), users=UserLoad(9.6, 100.0))
 
 
 # What they say.

@@ -10,11 +10,11 @@ from seen_servers import CHAT, FAST, polled, profile, restarted, twin_of, watche
 from probe.capacity.model.fit_bias import Segments, bias
 from probe.capacity.model.server_model import prompt_lengths
 from probe.capacity.model.step_cost_fit import fit
-from probe.capacity.model.windows import Window, total, windows
+from probe.capacity.model.windows import MetricsWindow, total, windows
 from probe.core.snapshot import Histogram, ServerSnapshot
 from probe.core.workload import Workload
 from probe.simulator.cost import StepCost
-from probe.simulator.virtual_server import Users, VirtualServer
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 KNOWN = profile(FAST)
 TWIN = twin_of(KNOWN, CHAT)
@@ -29,7 +29,7 @@ def _as_it_is(_: Segments) -> StepCost:
     return FAST
 
 
-def _seen(readings: Sequence[Sequence[ServerSnapshot]]) -> list[list[Window]]:
+def _seen(readings: Sequence[Sequence[ServerSnapshot]]) -> list[list[MetricsWindow]]:
     """The windows of one rehearsal."""
     kept: list[Segments] = []
 
@@ -76,7 +76,7 @@ def test_the_fit_of_a_step_s_law_is_nearer_without_its_bias() -> None:
 
 
 def test_stretches_that_say_nothing_are_left_empty() -> None:
-    idle = polled(VirtualServer(KNOWN, users=Users(0.0, CHAT)), 20.0)
+    idle = polled(VirtualServer(KNOWN, users=BackgroundTraffic(0.0, CHAT)), 20.0)
     again = restarted(WATCHED[0], 20)
     assert [bool(segment) for segment in _seen([[], WATCHED[0][:1], idle, WATCHED[1]])] == [False, False, False, True]
     assert _seen([again, WATCHED[1]])[1]

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.capacity.model.front_end_delay import Delay, Front, fronts, likeliest
+from probe.capacity.model.front_end_delay import DelaySample, FrontEndEstimate, fronts, likeliest
 from probe.simulator.cost import FrontEnd
 
-NOTHING = Front(FrontEnd(), 0.0)
+NOTHING = FrontEndEstimate(FrontEnd(), 0.0)
 RATES = (10.0, 20.0, 30.0, 45.0, 60.0)
 
 
@@ -20,14 +20,16 @@ def md1(rate_rps: float, service_s: float) -> float:
     return service_s + rate_rps * service_s**2 / (2 * (1 - rate_rps * service_s))
 
 
-def front_of(seen: list[Delay], negligible_s: float) -> Front:
+def front_of(seen: list[DelaySample], negligible_s: float) -> FrontEndEstimate:
     return likeliest(fronts(seen, negligible_s))
 
 
-def delays(service_s: float, added_s: float, noise_s: float, seed: int = 0) -> list[Delay]:
+def delays(service_s: float, added_s: float, noise_s: float, seed: int = 0) -> list[DelaySample]:
     source = random.Random(seed)
     return [
-        Delay(rate, added_s + (md1(rate, service_s) if service_s else 0.0) + source.gauss(0, noise_s), 100, noise_s)
+        DelaySample(
+            rate, added_s + (md1(rate, service_s) if service_s else 0.0) + source.gauss(0, noise_s), 100, noise_s
+        )
         for rate in RATES
     ]
 
@@ -42,11 +44,11 @@ def test_a_queue_is_found_by_how_it_grows(added_s: float, seed: int) -> None:
 
 def test_a_constant_is_no_queue() -> None:
     found = front_of(delays(0.0, 0.005, 0.0), 0.001)
-    assert found == Front(FrontEnd(), pytest.approx(0.005))
+    assert found == FrontEndEstimate(FrontEnd(), pytest.approx(0.005))
 
 
 def test_of_one_rate_a_queue_cannot_be_told_from_a_constant_so_it_is_one() -> None:
-    assert front_of([Delay(20.0, 0.05, 100, 0.001)], 0.001) == Front(FrontEnd(), pytest.approx(0.05))
+    assert front_of([DelaySample(20.0, 0.05, 100, 0.001)], 0.001) == FrontEndEstimate(FrontEnd(), pytest.approx(0.05))
 
 
 def test_a_constant_with_noise_is_most_often_no_queue_and_never_a_long_one() -> None:
@@ -72,22 +74,22 @@ def test_without_delays_there_is_nothing() -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        Delay(0.0, 0.01, 10, 0.001),
-        Delay(-1.0, 0.01, 10, 0.001),
-        Delay(math.nan, 0.01, 10, 0.001),
-        Delay(10.0, math.nan, 10, 0.001),
-        Delay(10.0, 0.01, 10, math.nan),
-        Delay(10.0, math.inf, 10, 0.001),
-        Delay(10.0, 0.01, 10, math.inf),
+        DelaySample(0.0, 0.01, 10, 0.001),
+        DelaySample(-1.0, 0.01, 10, 0.001),
+        DelaySample(math.nan, 0.01, 10, 0.001),
+        DelaySample(10.0, math.nan, 10, 0.001),
+        DelaySample(10.0, 0.01, 10, math.nan),
+        DelaySample(10.0, math.inf, 10, 0.001),
+        DelaySample(10.0, 0.01, 10, math.inf),
     ],
 )
-def test_what_is_no_delay_is_left_out(odd: Delay) -> None:
+def test_what_is_no_delay_is_left_out(odd: DelaySample) -> None:
     assert front_of([odd], 0.0) == NOTHING
     assert front_of([odd, *delays(0.012, 0.0, 0.0)], 0.0) == front_of(delays(0.012, 0.0, 0.0), 0.0)
 
 
 DELAYS = st.builds(
-    Delay,
+    DelaySample,
     rate_rps=st.one_of(st.floats(-10, 0), st.floats(1e-6, 1e6)),
     seconds=st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf])),
     requests=st.just(10),
@@ -97,7 +99,9 @@ DELAYS = st.builds(
 
 @examples(40)
 @given(st.lists(DELAYS, max_size=6), st.floats(0, 1))
-def test_whatever_the_delays_the_front_end_keeps_up_with_what_was_seen(seen: list[Delay], negligible_s: float) -> None:
+def test_whatever_the_delays_the_front_end_keeps_up_with_what_was_seen(
+    seen: list[DelaySample], negligible_s: float
+) -> None:
     found = front_of(seen, negligible_s)
     assert math.isfinite(found.added_s)
     assert found.added_s >= 0

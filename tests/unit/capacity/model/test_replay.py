@@ -8,28 +8,32 @@ import pytest
 from example_records import record, snapshot
 from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
 
-from probe.capacity.model.replay import Came, Sent, replay, replayed
-from probe.capacity.model.twin import Predicted, Twin
+from probe.capacity.model.replay import SentRequest, UserArrivals, replay, replayed
+from probe.capacity.model.twin import Prediction, Twin
 from probe.capacity.search.trial import came
 from probe.core.percentiles import percentile
 from probe.core.snapshot import Histogram
 from probe.core.step import StepPlan, StepRun
 from probe.core.workload import Workload
-from probe.simulator.virtual_server import Users, VirtualServer
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 USUAL = promise(0.5, 0.03)
-NOBODY = Users(0.0, CHAT)
+NOBODY = BackgroundTraffic(0.0, CHAT)
 TWIN = twin_of(profile(FAST), CHAT)
 
 
-def again(twin: Twin, sent: list[Sent], live: Users = NOBODY, came: Sequence[Came] = ()) -> Predicted:
+def again(
+    twin: Twin, sent: list[SentRequest], live: BackgroundTraffic = NOBODY, came: Sequence[UserArrivals] = ()
+) -> Prediction:
     return replay(twin, sent, live, USUAL, settle_s=20.0, came=came)
 
 
-def poisson(rate_rps: float, count: int, asked: Workload = CHAT, seed: int = 5) -> list[Sent]:
-    server = VirtualServer(profile(FAST), seed=seed, users=Users(rate_rps, asked))
+def poisson(rate_rps: float, count: int, asked: Workload = CHAT, seed: int = 5) -> list[SentRequest]:
+    server = VirtualServer(profile(FAST), seed=seed, users=BackgroundTraffic(rate_rps, asked))
     server.advance(count / rate_rps)
-    return sorted((Sent(v.arrival_s, v.prompt_tokens, v.output_tokens) for v in server.visits), key=lambda s: s.at_s)
+    return sorted(
+        (SentRequest(v.arrival_s, v.prompt_tokens, v.output_tokens) for v in server.visits), key=lambda s: s.at_s
+    )
 
 
 def test_a_replay_is_what_the_server_of_that_law_does_with_the_same_requests() -> None:
@@ -46,11 +50,11 @@ def test_a_replay_is_what_the_server_of_that_law_does_with_the_same_requests() -
 def test_live_users_of_other_lengths_slow_a_replay_as_they_slow_the_server() -> None:
     heavy = workload(3000, 200, 0.3)
     sent = poisson(5.0, 200)
-    server = VirtualServer(profile(FAST), seed=8, others=Users(2.0, heavy))
+    server = VirtualServer(profile(FAST), seed=8, others=BackgroundTraffic(2.0, heavy))
     server.advance(30.0)
     visits = [server.submit(30.0 + s.at_s, s.prompt_tokens, s.output_tokens) for s in sent]
     server.advance(30.0 + sent[-1].at_s + 60)
-    alone, beside = again(TWIN, sent), again(TWIN, sent, Users(2.0, heavy))
+    alone, beside = again(TWIN, sent), again(TWIN, sent, BackgroundTraffic(2.0, heavy))
     assert beside.ttft_p50_s > 1.3 * alone.ttft_p50_s
     assert beside.tpot_p50_s == pytest.approx(percentile(sorted(v.tpot_s for v in visits), 0.5), rel=0.15)
 
@@ -58,7 +62,7 @@ def test_live_users_of_other_lengths_slow_a_replay_as_they_slow_the_server() -> 
 def test_a_chat_template_s_tokens_fit() -> None:
     """The server counts more than was asked for, and the workload is of fixed lengths."""
     twin = twin_of(profile(FAST), workload(256, 64, 0))
-    found = again(twin, [Sent(i / 2, 268, 64) for i in range(6)])
+    found = again(twin, [SentRequest(i / 2, 268, 64) for i in range(6)])
     assert math.isfinite(found.ttft_s)
 
 
@@ -70,20 +74,20 @@ def test_a_replay_needs_requests_and_not_their_order() -> None:
 
 
 def test_only_judged_requests_count() -> None:
-    assert again(TWIN, [Sent(0.0, 100, 50, judged=False)]).ttft_s == math.inf
+    assert again(TWIN, [SentRequest(0.0, 100, 50, judged=False)]).ttft_s == math.inf
 
 
 def test_answers_that_outlast_the_drain_are_judged() -> None:
     """Else the slowest would be missing, and the rest look quick."""
     crawling = replace(TWIN, cost=replace(FAST, host_s=0.5), workload=workload(100, 600, 0))
-    sent = [Sent(0.0, 100, 600), Sent(0.1, 100, 10)]
+    sent = [SentRequest(0.0, 100, 600), SentRequest(0.1, 100, 10)]
     assert replay(crawling, sent, NOBODY, USUAL, settle_s=900.0).tpot_p50_s == pytest.approx(0.5, rel=0.05)
 
 
 def test_live_users_come_when_they_were_seen_to_come() -> None:
     """A hundred in one second, in the middle: those of ours that come then are slower, the ones before are not."""
     sent = poisson(5.0, 100)
-    crowd = [Came(-5.0, 9.0, 0), Came(9.0, 10.0, 100), Came(10.0, 20.0, 0)]
+    crowd = [UserArrivals(-5.0, 9.0, 0), UserArrivals(9.0, 10.0, 100), UserArrivals(10.0, 20.0, 0)]
     with_crowd, without = (replayed(TWIN, sent, NOBODY, settle_s=5.0, came=came) for came in (crowd, []))
     begin_s = with_crowd.judged[0].arrival_s - sent[0].at_s
     for beside, alone in zip(with_crowd.judged, without.judged, strict=True):
@@ -95,14 +99,18 @@ def test_live_users_come_when_they_were_seen_to_come() -> None:
 
 
 def test_where_the_users_are_known_chance_moves_a_replay_less() -> None:
-    sent, users = poisson(4.0, 80), Users(8.0, CHAT)
-    known = [Came(float(i), i + 1.0, 8) for i in range(-10, 25)]
+    sent, users = poisson(4.0, 80), BackgroundTraffic(8.0, CHAT)
+    known = [UserArrivals(float(i), i + 1.0, 8) for i in range(-10, 25)]
     assert again(TWIN, sent, users, known).scatter["tpot_s"] < again(TWIN, sent, users).scatter["tpot_s"]
 
 
 def test_metrics_read_before_the_users_had_settled_are_no_trouble() -> None:
     found = replayed(
-        TWIN, [Sent(0.0, 100, 20)], NOBODY, settle_s=1.0, came=[Came(-40.0, -39.0, 3), Came(-39.0, 1.0, 0)]
+        TWIN,
+        [SentRequest(0.0, 100, 20)],
+        NOBODY,
+        settle_s=1.0,
+        came=[UserArrivals(-40.0, -39.0, 3), UserArrivals(-39.0, 1.0, 0)],
     )
     assert found.judged[0].ended
 

@@ -7,10 +7,10 @@ from seen_servers import CHAT, FAST, profile, watched, workload
 
 from probe.capacity.model.hints import Hints, ModelSize
 from probe.capacity.model.roofline import decode_floor_s, live_use, prefill_peak_tokens_s, roofline
-from probe.capacity.model.server_model import Model
-from probe.capacity.model.step_cost_fit import Law
+from probe.capacity.model.server_model import ServerModel
+from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.core.snapshot import ServerSnapshot
-from probe.gpu.peak_specs import Gpu, gpu
+from probe.gpu.peak_specs import GpuSpec, gpu
 from probe.simulator.cost import Batch, StepCost
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -19,19 +19,19 @@ KNOWN = Hints(gpu=H100, model=EIGHT_B)
 COST = StepCost(0.005, 2e-5, 4e-5, 0.0078, 5e-8)
 
 
-def h100() -> Gpu:
+def h100() -> GpuSpec:
     found = gpu(H100)
     assert found is not None
     return found
 
 
-def law(cost: StepCost = COST, **errors: float) -> Law:
+def law(cost: StepCost = COST, **errors: float) -> StepCostModel:
     """`errors`: standard errors of its terms, relative."""
     terms = astuple(cost)[:5]
     names = ("host", "sequence", "token", "weights", "kv")
     variances = [(errors.get(name, 0.0) * term) ** 2 for name, term in zip(names, terms, strict=True)]
     covariance = tuple(tuple(v if i == j else 0.0 for j in range(5)) for i, v in enumerate(variances))
-    return Law(
+    return StepCostModel(
         cost=cost,
         residual=0.01,
         drift=0.0,
@@ -91,7 +91,7 @@ def test_limits_that_are_not_confirmed_are_marked() -> None:
         (law(StepCost(0, 0, 0)), KNOWN),
     ],
 )
-def test_where_something_is_not_known_there_is_no_distance(learnt: Law | None, hints: Hints) -> None:
+def test_where_something_is_not_known_there_is_no_distance(learnt: StepCostModel | None, hints: Hints) -> None:
     assert roofline(learnt, [], hints) is None
 
 
@@ -116,7 +116,7 @@ def test_a_term_next_to_nothing_that_may_be_large_is_not_told() -> None:
 
 
 def test_from_live_traffic_it_comes_near_the_truth() -> None:
-    seen = Model(CHAT, KNOWN)
+    seen = ServerModel(CHAT, KNOWN)
     seen.learn(watched(profile(FAST), CHAT, 12.0, 120.0))
     assert seen.twin() is not None
     found = seen.roofline()
@@ -130,7 +130,7 @@ def test_from_live_traffic_it_comes_near_the_truth() -> None:
 
 def test_prompts_of_a_few_tokens_do_not_tell_how_fast_long_ones_are_read() -> None:
     short = workload(20, 150)
-    seen = Model(short, KNOWN)
+    seen = ServerModel(short, KNOWN)
     seen.learn(watched(profile(FAST), short, 12.0, 120.0))
     assert seen.twin() is not None
     found = seen.roofline()

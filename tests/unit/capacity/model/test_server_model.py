@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seen_servers import CHAT, FAST, polled, profile, restarted, watched, without, workload
 
-from probe.capacity.model.server_model import Hints, Model, engine_shares, mean_length, prompt_lengths
+from probe.capacity.model.server_model import Hints, ServerModel, engine_shares, mean_length, prompt_lengths
 from probe.capacity.model.twin import UNLIMITED_SEQS
 from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
-from probe.core.workload import Lognormal, Workload, lengths
-from probe.simulator.virtual_server import Users, VirtualServer
+from probe.core.workload import LognormalLength, Workload, lengths
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 KNOWN = profile(FAST)
 BUSY = watched(KNOWN, CHAT, 12.0, 90.0)
 
 
-def model(readings: list[ServerSnapshot], asked: Workload = CHAT, hints: Hints | None = None) -> Model:
-    found = Model(asked, hints or Hints())
+def model(readings: list[ServerSnapshot], asked: Workload = CHAT, hints: Hints | None = None) -> ServerModel:
+    found = ServerModel(asked, hints or Hints())
     found.watch(readings)
     return found
 
@@ -51,7 +51,7 @@ def test_another_look_at_the_live_rate_counts_by_its_length() -> None:
 
 
 def test_before_anything_is_seen_there_is_no_twin() -> None:
-    bare = Model(CHAT, Hints())
+    bare = ServerModel(CHAT, Hints())
     assert (bare.twin(), bare.parts, bare.live_rps, bare.live_differs) == (None, 0, 0.0, False)
     for readings in ([], BUSY[:1], [BUSY[0], BUSY[0]], watched(KNOWN, CHAT, 0.0, 20.0)):
         seen = model(readings)
@@ -66,7 +66,7 @@ def test_a_restart_while_watching_leaves_the_live_rate_unknown() -> None:
 
 
 def test_a_part_can_be_left_out() -> None:
-    seen = Model(CHAT, Hints())
+    seen = ServerModel(CHAT, Hints())
     for begin in range(0, 90, 30):
         seen.learn(BUSY[begin : begin + 31])
     whole = seen.twin()
@@ -77,12 +77,12 @@ def test_a_part_can_be_left_out() -> None:
     assert whole is not None
     assert part is not None
     assert part.cost != whole.cost
-    assert Model(CHAT, Hints()).twin(without=0) is None
+    assert ServerModel(CHAT, Hints()).twin(without=0) is None
 
 
 def test_live_users_of_the_same_lengths_do_not_differ() -> None:
     assert not model(BUSY).live_differs
-    assert model(BUSY).live == Users(model(BUSY).live_rps, CHAT)
+    assert model(BUSY).live == BackgroundTraffic(model(BUSY).live_rps, CHAT)
 
 
 def test_live_users_of_other_lengths_do() -> None:
@@ -99,7 +99,7 @@ def test_too_few_requests_do_not_tell_lengths() -> None:
 
 
 def test_seats_show_when_requests_wait_with_memory_free() -> None:
-    crowd = polled(VirtualServer(profile(FAST, seats=16), users=Users(20.0, CHAT)), 30.0)
+    crowd = polled(VirtualServer(profile(FAST, seats=16), users=BackgroundTraffic(20.0, CHAT)), 30.0)
     assert model(crowd).max_num_seqs == 16
     assert model(crowd, hints=Hints(max_num_seqs=99)).max_num_seqs == 99
     assert model(BUSY).max_num_seqs is None
@@ -108,7 +108,7 @@ def test_seats_show_when_requests_wait_with_memory_free() -> None:
 
 
 def test_those_of_several_engines_are_seats_of_each() -> None:
-    two = VirtualServer(profile(FAST, seats=16), users=Users(40.0, CHAT), shares=(0.5, 0.5))
+    two = VirtualServer(profile(FAST, seats=16), users=BackgroundTraffic(40.0, CHAT), shares=(0.5, 0.5))
     seen = model(polled(two, 40.0))
     assert seen.max_num_seqs == pytest.approx(16, abs=1)
     twin = seen.twin()
@@ -117,12 +117,12 @@ def test_those_of_several_engines_are_seats_of_each() -> None:
 
 
 def test_requests_that_wait_for_memory_say_nothing_of_seats() -> None:
-    full = polled(VirtualServer(profile(FAST, kv_tokens=8000), users=Users(20.0, CHAT)), 20.0)
+    full = polled(VirtualServer(profile(FAST, kv_tokens=8000), users=BackgroundTraffic(20.0, CHAT)), 20.0)
     assert model(full).max_num_seqs is None
 
 
 def test_speculation_is_told_by_tokens_that_come_together() -> None:
-    quick = VirtualServer(KNOWN, users=Users(12.0, CHAT), accepted_tokens=1.0)
+    quick = VirtualServer(KNOWN, users=BackgroundTraffic(12.0, CHAT), accepted_tokens=1.0)
     twin = model(polled(quick, 60.0)).twin()
     assert twin is not None
     assert twin.accepted_tokens == pytest.approx(1.0, abs=0.2)
@@ -130,7 +130,7 @@ def test_speculation_is_told_by_tokens_that_come_together() -> None:
 
 def test_a_prefix_cache_is_told_by_its_hits() -> None:
     shared = replace(workload(1000, 100, 0.3), shared_tokens=600)
-    server = VirtualServer(replace(KNOWN, prefix_caching=True), users=Users(10.0, shared))
+    server = VirtualServer(replace(KNOWN, prefix_caching=True), users=BackgroundTraffic(10.0, shared))
     twin = model(polled(server, 60.0), shared).twin()
     assert twin is not None
     assert twin.prefix_caching
@@ -147,21 +147,23 @@ def test_answers_of_one_token_decode_nothing() -> None:
     assert model(watched(KNOWN, workload(300, 1, 0), 10.0, 30.0)).twin() is None
 
 
-@pytest.mark.parametrize("asked", [CHAT, workload(300, 20, 0), Workload("w", CHAT.api, Lognormal(500, 1.2, 900), 1)])
+@pytest.mark.parametrize(
+    "asked", [CHAT, workload(300, 20, 0), Workload("w", CHAT.api, LognormalLength(500, 1.2, 900), 1)]
+)
 def test_the_mean_of_lengths(asked: Workload) -> None:
     drawn = fmean(prompt for prompt, _ in islice(lengths(asked), 20_000))
     assert mean_length(asked.prompt_tokens) == pytest.approx(drawn, rel=0.02)
 
 
 def test_a_spread_of_nothing_is_one_length() -> None:
-    assert mean_length(Lognormal(100, 0.0, 80)) == 80.0
+    assert mean_length(LognormalLength(100, 0.0, 80)) == 80.0
 
 
 @given(st.integers(1, 10_000), st.floats(0.0, 1.5), st.integers(1, 20_000), st.integers(0, 12_000), st.floats(0, 1))
 def test_prompt_lengths_are_ordered_and_above_zero(
     median: int, sigma: float, maximum: int, shared: int, cached: float
 ) -> None:
-    for prompt in (median, Lognormal(median, sigma, maximum)):
+    for prompt in (median, LognormalLength(median, sigma, maximum)):
         found = prompt_lengths(Workload("w", CHAT.api, prompt, 10, shared), cached_ratio=cached)
         assert found == sorted(found)
         assert 1 <= found[0] <= found[-1] <= max(median, maximum)
@@ -208,6 +210,6 @@ def test_shares_are_those_of_each_engine_whatever_the_order_on_the_page() -> Non
 
 
 def test_shares_seen_on_a_server_are_those_it_gives() -> None:
-    server = VirtualServer(KNOWN, seed=3, users=Users(20.0, CHAT), shares=(0.65, 0.35))
+    server = VirtualServer(KNOWN, seed=3, users=BackgroundTraffic(20.0, CHAT), shares=(0.65, 0.35))
     found = engine_shares(polled(server, 120.0))
     assert found == pytest.approx((0.65, 0.35), abs=0.05)

@@ -13,8 +13,8 @@ from property_examples import examples
 from seen_servers import CHAT, FAST, SLOW, WORDY, profile, watched, without, workload
 
 from probe.capacity.model.server_model import prompt_lengths
-from probe.capacity.model.step_cost_fit import MIN_WINDOWS, Law, _drift, fit
-from probe.capacity.model.windows import Window, windows
+from probe.capacity.model.step_cost_fit import MIN_WINDOWS, StepCostModel, _drift, fit
+from probe.capacity.model.windows import MetricsWindow, windows
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload
 from probe.simulator.cost import Batch, StepCost
@@ -27,17 +27,17 @@ KNOWN = {
 }
 
 
-def learnt(readings: Sequence[ServerSnapshot], asked: Workload, chunk: int = 2048) -> Law | None:
+def learnt(readings: Sequence[ServerSnapshot], asked: Workload, chunk: int = 2048) -> StepCostModel | None:
     return fit([windows(readings)], chunk, prompt_lengths(asked))
 
 
-def alike(count: int = 40, **changed: float) -> list[Window]:
+def alike(count: int = 40, **changed: float) -> list[MetricsWindow]:
     """Windows of one second, all the same."""
-    plain = Window(0, 1, 50, 490, 9.8, 10, 1000, 1, 10, 0.5, 1000, 500, 10, 0, 4000, 0)
+    plain = MetricsWindow(0, 1, 50, 490, 9.8, 10, 1000, 1, 10, 0.5, 1000, 500, 10, 0, 4000, 0)
     return [replace(plain, begin_s=i, end_s=i + 1, **changed) for i in range(count)]
 
 
-def off(law: Law, cost: StepCost, seen: Sequence[Window], prompt: int) -> list[float]:
+def off(law: StepCostModel, cost: StepCost, seen: Sequence[MetricsWindow], prompt: int) -> list[float]:
     """By how much the law is off, over the batches that it was learnt from, without and with a prompt in the step.
 
     As a share of the step, or of a gap as users saw it where that is longer: steps that hardly count are hardly learnt.
@@ -133,13 +133,13 @@ def test_windows_that_are_all_alike_explain_themselves() -> None:
     assert (law.drift, law.slower) == (0.0, (1.0,))
 
 
-def odd(source: random.Random) -> Window:
+def odd(source: random.Random) -> MetricsWindow:
     """Figures of any size, and many of them zero."""
 
     def figure(most: float) -> float:
         return source.choice((0.0, 10 ** source.uniform(-6, 0) * most, most))
 
-    return Window(
+    return MetricsWindow(
         begin_s=0.0,
         end_s=source.uniform(1, 300),
         steps=figure(1e4),

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from property_examples import examples
 from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
 
-from probe.capacity.model.twin import Predicted, _root, capacity, predict
+from probe.capacity.model.twin import Prediction, _root, capacity, predict
 from probe.core.percentiles import percentile
 from probe.core.workload import lengths
-from probe.simulator.virtual_server import Users, VirtualServer
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 USUAL = promise(0.5, 0.03)
-NOBODY = Users(0.0, CHAT)
+NOBODY = BackgroundTraffic(0.0, CHAT)
 TWIN = twin_of(profile(FAST), CHAT)
 
 
 def test_a_prediction_is_what_the_server_of_that_law_does() -> None:
-    server = VirtualServer(profile(FAST), seed=9, users=Users(15.0, CHAT))
+    server = VirtualServer(profile(FAST), seed=9, users=BackgroundTraffic(15.0, CHAT))
     server.advance(300.0)
     seen = [visit for visit in server.visits if visit.arrival_s > 60]
     found = predict(TWIN, 15.0, USUAL, requests=2000)
@@ -43,14 +43,14 @@ def test_what_is_added_before_the_server_is_in_every_first_token() -> None:
 
 
 def test_a_latency_without_an_objective_is_never_over() -> None:
-    found = Predicted(2.0, 0.02, 1.0, 0.01, 5.0, 0.0)
+    found = Prediction(2.0, 0.02, 1.0, 0.01, 5.0, 0.0)
     assert found.over(promise(1.0, None)) == 2.0
     assert found.over(promise(None, 0.04)) == 0.5
     assert found.over(promise(None, None)) == 0.0
 
 
 def test_live_users_take_room_from_the_workload() -> None:
-    live = Users(2.0, workload(3000, 200, 0.3))
+    live = BackgroundTraffic(2.0, workload(3000, 200, 0.3))
     room = capacity(replace(TWIN, live=live), USUAL, 15.0, seeds=(0,), requests=300)
     assert room < 0.85 * capacity(TWIN, USUAL, 15.0, seeds=(0,), requests=300)
 

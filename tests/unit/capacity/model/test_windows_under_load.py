@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from seen_servers import CHAT, FAST, profile, restarted, watched, without, workload
 
-from probe.capacity.model.windows import Window, total, windows
+from probe.capacity.model.windows import MetricsWindow, total, windows
 from probe.core.snapshot import Histogram, ServerSnapshot
 
 READINGS = watched(profile(FAST), CHAT, 6.0, 40.0)
@@ -44,7 +44,7 @@ def reading(at_s: float, done: float, **changed: object) -> ServerSnapshot:
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 
-def one(*readings: ServerSnapshot) -> Window:
+def one(*readings: ServerSnapshot) -> MetricsWindow:
     (window,) = windows(readings)
     return window
 
@@ -176,7 +176,7 @@ def test_what_a_long_window_says_of_the_batch_is_what_short_ones_say() -> None:
     readings = watched(profile(FAST), workload(100, 60), 6.0, 300.0)
     short, long = windows(readings), windows(readings[::60])
 
-    def met(seen: list[Window], figure: Callable[[Window], float]) -> float:
+    def met(seen: list[MetricsWindow], figure: Callable[[MetricsWindow], float]) -> float:
         return sum(figure(w) * w.decodes for w in seen) / sum(w.decodes for w in seen)
 
     truth = met(short, lambda w: w.company)
@@ -193,7 +193,7 @@ def test_zero_prompts_and_a_speculating_server() -> None:
 
 
 def test_nothing_at_all_is_no_division_by_zero() -> None:
-    empty = Window(0, 1, *([0.0] * 14))
+    empty = MetricsWindow(0, 1, *([0.0] * 14))
     assert (empty.itl_s, empty.batch, empty.company, empty.tokens_per_gap) == (0.0, 0.0, 0.0, 1.0)
     with pytest.raises(ValueError, match="no windows"):
         total([])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from example_records import CHAT, record, snapshot
 
-from probe.capacity.run.admission import Permission, Permit
+from probe.capacity.run.admission import Admission, AdmissionCheck
 from probe.config.models import CapacityConfig
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity
@@ -41,11 +41,11 @@ class Scene:
     firing: Callable[[], Awaitable[list[str]]] | None = None
     clock: Clock = field(default_factory=Clock)
     server: dict[str, Any] = field(default_factory=dict)  # what it says when it is asked
-    permission: Permission = field(init=False)
+    permission: AdmissionCheck = field(init=False)
 
     def __post_init__(self) -> None:
         config = CapacityConfig.model_validate({"mode": "verify", "step": "15s", **self.capacity})
-        self.permission = Permission(config, CHAT, self.clock, firing_pages=self.firing, spent=self.spent)
+        self.permission = AdmissionCheck(config, CHAT, self.clock, firing_pages=self.firing, spent=self.spent)
 
     def canary(self, **values: Any) -> RequestRecord:
         one = record(start_s=self.clock.now_s - 1.0, **values)
@@ -58,7 +58,7 @@ class Scene:
     def reading(self, **values: Any) -> None:
         self.permission.reading(self.reads(**values))
 
-    def ask(self, known: Capacity | None = None) -> Permit:
+    def ask(self, known: Capacity | None = None) -> Admission:
         async def read() -> ServerSnapshot:
             return self.reads(**self.server)
 

@@ -16,7 +16,7 @@ from probe.capacity.run.lease_lock import LASTS_S, LOST, LOST_S, KubernetesLease
 from probe.capacity.run.locks import LOCKED, NO_LOCK
 from probe.core.errors import LockError
 from probe.kubernetes import lease as module
-from probe.kubernetes.client import ClusterError
+from probe.kubernetes.client import KubernetesError
 
 SERVER = "qwen:8000"
 
@@ -60,18 +60,18 @@ class Line:
             async with asyncio.timeout(timeout_s):
                 await asyncio.sleep(self.takes_s / 2)
                 if not self.up:
-                    raise ClusterError("the API server cannot be reached: refused")
+                    raise KubernetesError("the API server cannot be reached: refused")
                 verb = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}[method]
                 if (refused := self.api._refusal(verb, "leases", self.namespace)) is not None:
-                    raise ClusterError(refused["message"], 403)
+                    raise KubernetesError(refused["message"], 403)
                 status, found = self.api._lease(verb, name, body or b"")
                 await asyncio.sleep(self.takes_s / 2)
                 while not self.answers:  # noqa: ASYNC110 - it has arrived, and nobody hears of it
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            raise ClusterError("the API server has not answered") from None
+            raise KubernetesError("the API server has not answered") from None
         if status >= 400:
-            raise ClusterError(found["message"], status)
+            raise KubernetesError(found["message"], status)
         return json.dumps(found).encode()
 
 

@@ -18,7 +18,7 @@ from probe.capacity.run.locks import FileLock, locked_by_others
 from probe.capacity.run.other_probers import EVERY_S, follow_others
 from probe.config.models import Config, config_from
 from probe.core.clock import SystemClock
-from probe.kubernetes.client import ClusterError
+from probe.kubernetes.client import KubernetesError
 
 SERVER = "qwen:8000"
 _TARGETS = [{"name": "a", "base_url": "http://qwen:8000"}]
@@ -44,12 +44,12 @@ class Line:
         self.asked.append(verb)
         await asyncio.sleep(0.01)
         if not self.up:
-            raise ClusterError("the API server cannot be reached: refused")
+            raise KubernetesError("the API server cannot be reached: refused")
         if (refused := self.api._refusal(verb, "leases", self.namespace)) is not None:
-            raise ClusterError(refused["message"], 403)
+            raise KubernetesError(refused["message"], 403)
         status, found = self.api._lease(verb, name, body or b"")
         if status >= 400:
-            raise ClusterError(found["message"], status)
+            raise KubernetesError(found["message"], status)
         return json.dumps(found).encode()
 
 

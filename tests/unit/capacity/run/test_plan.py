@@ -8,7 +8,7 @@ import pytest
 from example_records import CHAT, snapshot
 
 from probe.capacity.model.hints import Hints, ModelSize
-from probe.capacity.run.plan import Steps, context_of, course, preflight, ramp_job, steps_of
+from probe.capacity.run.plan import StepSettings, context_of, course, preflight, ramp_job, steps_of
 from probe.capacity.run.runner import Budget
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.models import CapacityConfig
@@ -16,9 +16,9 @@ from probe.core.errors import TargetError
 from probe.core.request import Api, Outcome
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import Arrivals, StepPlan
-from probe.core.workload import Lognormal, Workload
+from probe.core.workload import LognormalLength, Workload
 from probe.observe.guard import GuardLimits, GuardVerdict
-from probe.runtime.helper_process import Aside
+from probe.runtime.helper_process import HelperProcess
 
 BUDGET = Budget(1000, 60.0, 5.0)
 
@@ -121,7 +121,7 @@ def test_what_a_figure_holds_for_is_written_beside_it() -> None:
 
 
 def test_lengths_that_vary_are_described_whole() -> None:
-    context = _job(snapshot(), prompt_tokens=Lognormal(3000, 0.4, 8000)).context
+    context = _job(snapshot(), prompt_tokens=LognormalLength(3000, 0.4, 8000)).context
     assert context.workload["prompt_tokens"] == {"median": 3000, "sigma": 0.4, "maximum": 8000}
 
 
@@ -131,7 +131,7 @@ def test_lengths_that_vary_are_described_whole() -> None:
 WORKLOAD = Workload(name="w", api=Api.CHAT, prompt_tokens=8, output_tokens=4)
 
 
-def _plans(steps: Steps) -> list[StepPlan]:
+def _plans(steps: StepSettings) -> list[StepPlan]:
     async def ask() -> list[StepPlan]:
         async with course(steps, WORKLOAD, CHAT, guarded=True) as way:
             assert isinstance(way, FixedSteps)
@@ -141,16 +141,16 @@ def _plans(steps: Steps) -> list[StepPlan]:
 
 
 def test_a_closed_loop_is_a_step_for_each_concurrency_in_that_order() -> None:
-    plans = _plans(Steps(concurrency=(1, 2, 4), seconds=15.0))
+    plans = _plans(StepSettings(concurrency=(1, 2, 4), seconds=15.0))
     assert [plan.concurrency for plan in plans] == [1, 2, 4]
     assert {(p.seconds, p.requests, p.loop, p.warm_up_s, p.arrivals) for p in plans} == {
         (15.0, None, "closed", 3, None)
     }
-    assert {p.warm_up_s for p in _plans(Steps(concurrency=(2,), requests=50))} == {0.0}
+    assert {p.warm_up_s for p in _plans(StepSettings(concurrency=(2,), requests=50))} == {0.0}
 
 
 def test_an_open_loop_is_a_step_for_each_rate_with_poisson_arrivals() -> None:
-    plans = _plans(Steps(rates=(0.5, 12.5), seconds=10.0))
+    plans = _plans(StepSettings(rates=(0.5, 12.5), seconds=10.0))
     assert [plan.arrivals for plan in plans] == [Arrivals(rate_rps=0.5), Arrivals(rate_rps=12.5)]
     assert {(plan.loop, plan.seconds, plan.warm_up_s) for plan in plans} == {("open", 10.0, 2.0)}
     assert min(plan.concurrency for plan in plans) > 100, "it is a limit, and not what is in flight"
@@ -158,13 +158,13 @@ def test_an_open_loop_is_a_step_for_each_rate_with_poisson_arrivals() -> None:
 
 def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(Aside, "__init__", lambda _: None)
-    monkeypatch.setattr(Aside, "__exit__", lambda *_: None)
-    monkeypatch.setattr(Aside, "keep", lambda _, *what: kept.append(what))
+    monkeypatch.setattr(HelperProcess, "__init__", lambda _: None)
+    monkeypatch.setattr(HelperProcess, "__exit__", lambda *_: None)
+    monkeypatch.setattr(HelperProcess, "keep", lambda _, *what: kept.append(what))
 
     async def ask() -> None:
         hints = Hints(max_num_seqs=8, max_num_batched_tokens=512)
-        async with course(Steps(observe_s=7.0, hints=hints), WORKLOAD, CHAT, guarded=True) as way:
+        async with course(StepSettings(observe_s=7.0, hints=hints), WORKLOAD, CHAT, guarded=True) as way:
             assert way.observe_s == 7.0
             assert way.survives_overload
             assert kept == [("probe.capacity.search.search:Search", WORKLOAD, CHAT, hints)]
@@ -175,19 +175,19 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
 @pytest.mark.parametrize(
     ("raw", "steps"),
     [
-        ({}, Steps()),
-        ({"concurrency": [1, 2], "step": "20s"}, Steps(concurrency=(1, 2), seconds=20.0)),
-        ({"rates": [0.5, 1]}, Steps(rates=(0.5, 1.0))),
+        ({}, StepSettings()),
+        ({"concurrency": [1, 2], "step": "20s"}, StepSettings(concurrency=(1, 2), seconds=20.0)),
+        ({"rates": [0.5, 1]}, StepSettings(rates=(0.5, 1.0))),
         (
             {"observe": "1m", "server": {"max_num_seqs": 8, "max_num_batched_tokens": 512}},
-            Steps(observe_s=60.0, hints=Hints(8, 512)),
+            StepSettings(observe_s=60.0, hints=Hints(8, 512)),
         ),
         (
             {"server": {"gpu": "H100 SXM", "parameters": "70B", "weight_bits": 8, "gpus": 4}},
-            Steps(hints=Hints(gpu="H100 SXM", model=ModelSize(70e9, 8, 4))),
+            StepSettings(hints=Hints(gpu="H100 SXM", model=ModelSize(70e9, 8, 4))),
         ),
-        ({"server": {"gpu": "NVIDIA L4"}}, Steps(hints=Hints(gpu="NVIDIA L4"))),
+        ({"server": {"gpu": "NVIDIA L4"}}, StepSettings(hints=Hints(gpu="NVIDIA L4"))),
     ],
 )
-def test_steps_are_those_of_the_configuration(raw: dict[str, Any], steps: Steps) -> None:
+def test_steps_are_those_of_the_configuration(raw: dict[str, Any], steps: StepSettings) -> None:
     assert steps_of(CapacityConfig.model_validate(raw)) == steps

@@ -11,7 +11,7 @@ from fake_request import LocalLoad, Send
 from fake_server import Asked, FakeMetrics, FakeServer, ready, specs
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.runner import Budget, Ramp, RampJob
+from probe.capacity.run.runner import Budget, CapacityRun, RunJob
 from probe.core.request import Outcome, RequestRecord, RequestSpec
 from probe.core.result import CapacityResult, RunContext, Stopped
 from probe.core.snapshot import ServerSnapshot
@@ -24,7 +24,7 @@ CALM: dict[str, Any] = {}
 def _job(
     *concurrency: int, step_s: float = 4.0, budget: Budget = PLENTY, guarded: bool = True, requests: int | None = None
 ) -> Asked:
-    job = RampJob(
+    job = RunJob(
         target="a",
         model="m",
         objectives=CHAT,
@@ -52,7 +52,7 @@ class Run:
     records: list[RequestRecord] = field(default_factory=list)
     took_s: float = 0.0
 
-    def ramp(self) -> Ramp:
+    def ramp(self) -> CapacityRun:
         return self.asked.ramp(
             LocalLoad(ready(self.server, specs(self.prompt_tokens, self.output_tokens)), VirtualClock()),
             self.metrics,

@@ -11,21 +11,21 @@ from fake_request import LocalLoad
 from fake_server import Asked, FakeMetrics, FakeServer, ready
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.runner import CLIENT_LATE, Budget, RampJob
+from probe.capacity.run.runner import CLIENT_LATE, Budget, RunJob
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import CapacityResult, RunContext, Stopped
 from probe.core.snapshot import Histogram
 from probe.core.step import Arrivals, Pattern, StepPlan
 from probe.load.protocol import Load
-from probe.load.step_executor import Ready
+from probe.load.step_executor import SendableRequest
 
 INF = float("inf")
 PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)
 
 
 def _job(*plans: StepPlan, budget: Budget = PLENTY) -> Asked:
-    job = RampJob(
+    job = RunJob(
         target="a",
         model="m",
         objectives=CHAT,
@@ -48,7 +48,7 @@ def _run(
     server: FakeServer | None = None,
     values: Callable[[float], dict[str, Any] | None] = lambda _: {},
     clock: VirtualClock | None = None,
-    load: Callable[[Iterator[Ready], Clock], Load] = LocalLoad,
+    load: Callable[[Iterator[SendableRequest], Clock], Load] = LocalLoad,
 ) -> tuple[CapacityResult, float]:
     """The result, and how long it took; nothing is in flight afterwards."""
     server, clock = server or FakeServer(), clock or VirtualClock()
@@ -105,7 +105,7 @@ def test_a_server_that_accepts_and_never_answers_is_left_alone_after_twice_the_o
 class LateLoad(LocalLoad):
     """Tells of what is in flight as it was when it last looked, which it does when it is allowed to."""
 
-    def __init__(self, requests: Iterator[Ready], clock: Clock, looks: Callable[[float], bool]) -> None:
+    def __init__(self, requests: Iterator[SendableRequest], clock: Clock, looks: Callable[[float], bool]) -> None:
         super().__init__(requests, clock)
         self._looks, self._at = looks, clock
         self._seen: list[RequestRecord] = []
@@ -124,7 +124,7 @@ class LateLoad(LocalLoad):
         return self._seen_ns if self._step else None
 
 
-def _told(looks: Callable[[float], bool]) -> Callable[[Iterator[Ready], Clock], Load]:
+def _told(looks: Callable[[float], bool]) -> Callable[[Iterator[SendableRequest], Clock], Load]:
     return lambda requests, clock: LateLoad(requests, clock, looks)
 
 

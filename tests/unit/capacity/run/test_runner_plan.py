@@ -12,10 +12,10 @@ from fake_request import LocalLoad
 from fake_server import Asked, FakeMetrics, FakeServer, at_once, ready
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.runner import Budget, Ramp, RampJob, Think
+from probe.capacity.run.runner import Budget, CapacityRun, RunJob, Think
 from probe.core.clock import SystemClock
-from probe.core.result import Capacity, CapacityResult, Doing, RunContext, Stopped
-from probe.core.snapshot import Histogram, ServerSnapshot, Users
+from probe.core.result import Capacity, CapacityResult, Phase, RunContext, Stopped
+from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary
 
 _T = TypeVar("_T")
@@ -63,7 +63,7 @@ def _open(rate_rps: float, *, seconds: float = 10.0, cap: int = 1000) -> StepPla
 
 def _asked(course: Scripted, budget: Budget = PLENTY) -> Asked:
     context = RunContext(workload={"name": "short"}, objectives={})
-    return Asked(RampJob("a", "m", CHAT, budget, context), course=course)
+    return Asked(RunJob("a", "m", CHAT, budget, context), course=course)
 
 
 @dataclass
@@ -94,7 +94,7 @@ def _run(
 ) -> Ran:
     """In virtual time. Nothing is in flight afterwards."""
     server = server or FakeServer()
-    doing: list[Doing] = []
+    doing: list[Phase] = []
 
     async def run() -> tuple[CapacityResult, float]:
         loop, clock = asyncio.get_running_loop(), VirtualClock()
@@ -156,8 +156,8 @@ def _rising(users_rps: float) -> Values:
 
 def test_users_load_is_told_for_as_long_as_the_run_saw_it() -> None:
     ran = _run(Scripted([], observe_s=20.0), _rising(4.0))
-    assert ran.result.users == Users(pytest.approx(4.0), pytest.approx(200.0))
-    assert _run(Scripted([], observe_s=20.0)).result.users == Users(None, None)
+    assert ran.result.users == UserLoad(pytest.approx(4.0), pytest.approx(200.0))
+    assert _run(Scripted([], observe_s=20.0)).result.users == UserLoad(None, None)
 
 
 # An overload.
@@ -322,7 +322,7 @@ def test_unless_told_otherwise_a_course_thinks_in_a_thread_and_the_server_is_rea
     async def run() -> CapacityResult:
         clock = SystemClock()
         job = _asked(course).job
-        ramp = Ramp(job, course, LocalLoad(ready(FakeServer(seconds=lambda _: 0.001)), clock), metrics, clock)
+        ramp = CapacityRun(job, course, LocalLoad(ready(FakeServer(seconds=lambda _: 0.001)), clock), metrics, clock)
         running = asyncio.create_task(ramp.run())
         async with asyncio.timeout(10):
             while not threads:  # noqa: ASYNC110 - another thread changes it

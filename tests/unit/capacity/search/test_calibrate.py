@@ -8,16 +8,16 @@ from example_records import CHAT, record, spec, step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.capacity.model.twin import Predicted
+from probe.capacity.model.twin import Prediction
 from probe.capacity.search.calibrate import _pooled, correction, left_over, unexplained
-from probe.capacity.search.trial import Rung, tails
+from probe.capacity.search.trial import Trial, tails
 from probe.core.step import Arrivals, Distribution, StepPlan, StepRun
 
 RUN = StepRun(StepPlan(100, 10.0, loop="open", arrivals=Arrivals(rate_rps=10.0)), (), (0, 10**10), (), cut_short=False)
-AS_SEEN = Predicted(ttft_s=0.3, tpot_s=0.03, ttft_p50_s=0.1, tpot_p50_s=0.02, running=5.0, preemptions=0.0)
+AS_SEEN = Prediction(ttft_s=0.3, tpot_s=0.03, ttft_p50_s=0.1, tpot_p50_s=0.02, running=5.0, preemptions=0.0)
 
 
-def _rung(rate_rps: float = 10.0, predicted: Predicted = AS_SEEN, scatter: float = 0.05) -> Rung:
+def _rung(rate_rps: float = 10.0, predicted: Prediction = AS_SEEN, scatter: float = 0.05) -> Trial:
     """Latencies of 100 ms and 20 ms, 300 ms and 30 ms at their 95th percentiles."""
     seen = replace(
         step(),
@@ -26,10 +26,10 @@ def _rung(rate_rps: float = 10.0, predicted: Predicted = AS_SEEN, scatter: float
     )
     by_chance = {"ttft_s": scatter, "tpot_s": scatter, "ttft_p50_s": 0.02, "tpot_p50_s": 0.005}
     twin = replace(predicted, scatter=by_chance)
-    return Rung(rate_rps, seen, RUN, None, predicted=twin, tails={"ttft": 0.3, "tpot": 0.03})
+    return Trial(rate_rps, seen, RUN, None, predicted=twin, tails={"ttft": 0.3, "tpot": 0.03})
 
 
-def _twin(times: float, tail_times: float = 1.0) -> Predicted:
+def _twin(times: float, tail_times: float = 1.0) -> Prediction:
     """A twin that is faster by this factor, and more so in its tail."""
     return replace(
         AS_SEEN,

@@ -9,28 +9,28 @@ from seen_servers import FAST, polled, profile, promise, workload
 from benchmarks.capacity.virtual_load import VirtualLoad
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.replay import replayed
-from probe.capacity.model.server_model import Model
+from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.twin import Twin
 from probe.capacity.search.infer_limits import Replay, chunk_tokens, pair_s
-from probe.capacity.search.trial import Rung, sent
+from probe.capacity.search.trial import Trial, sent
 from probe.core.step import Arrivals, StepPlan, StepRun
 from probe.core.workload import Workload
 from probe.load import step_summary as summary
 from probe.simulator.cost import Profile
-from probe.simulator.simulated_request import Visit
-from probe.simulator.virtual_server import Users, VirtualServer
+from probe.simulator.simulated_request import SimulatedRequest
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 from tests.virtual_time import virtually
 
 OBJECTIVES = promise(5.0, 0.5)
-NOBODY = Users(0.0, workload(400, 150))
+NOBODY = BackgroundTraffic(0.0, workload(400, 150))
 PROMPTS = workload(3000, 100)
 DOCUMENTS = workload(12_000, 40)
 
 
-def _seen(known: Profile, asked: Workload, rate_rps: float, seconds: float) -> tuple[Model, Rung]:
+def _seen(known: Profile, asked: Workload, rate_rps: float, seconds: float) -> tuple[ServerModel, Trial]:
     """A model that watched a server, and one rung on it."""
-    model = Model(asked, Hints())
-    model.watch(polled(VirtualServer(known, seed=5, users=Users(rate_rps, asked)), 120.0))
+    model = ServerModel(asked, Hints())
+    model.watch(polled(VirtualServer(known, seed=5, users=BackgroundTraffic(rate_rps, asked)), 120.0))
     plan = StepPlan(1000, seconds, loop="open", arrivals=Arrivals(rate_rps=rate_rps))
 
     async def run() -> StepRun:
@@ -39,10 +39,10 @@ def _seen(known: Profile, asked: Workload, rate_rps: float, seconds: float) -> t
         return await VirtualLoad(server, asked, 7).run(plan, asyncio.Event(), lambda _: None)
 
     came = virtually(run(), within_s=10_000)
-    return model, Rung(rate_rps, summary.summarize(came, OBJECTIVES), came, None)
+    return model, Trial(rate_rps, summary.summarize(came, OBJECTIVES), came, None)
 
 
-def _replay(bare: Twin, rung: Rung) -> tuple[Visit, ...]:
+def _replay(bare: Twin, rung: Trial) -> tuple[SimulatedRequest, ...]:
     return replayed(bare, sent(rung.run), NOBODY, settle_s=1.0).judged
 
 

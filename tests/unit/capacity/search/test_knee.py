@@ -11,7 +11,7 @@ from property_examples import examples
 
 from probe.capacity.search.knee import knee
 from probe.core.result import Capacity, Stopped
-from probe.core.snapshot import Users
+from probe.core.snapshot import UserLoad
 from probe.core.step import Arrivals, StepPlan, StepSummary
 from probe.load.step_summary import CUT_SHORT
 
@@ -220,7 +220,7 @@ def _at(rate_rps: float, throughput_rps: float, broken: Sequence[str] = (), reas
 
 
 def _among(users_rps: float, one: StepSummary) -> StepSummary:
-    return replace(one, users=Users(users_rps, 100 * users_rps))
+    return replace(one, users=UserLoad(users_rps, 100 * users_rps))
 
 
 def test_the_knee_of_rates_is_a_rate_bounded_by_what_was_offered() -> None:

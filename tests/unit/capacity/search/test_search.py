@@ -13,9 +13,9 @@ from seen_servers import CHAT as _LENGTHS
 
 from probe.capacity.model.bottleneck import Bottleneck
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.windows import Window
+from probe.capacity.model.windows import MetricsWindow
 from probe.capacity.search.search import Search
-from probe.capacity.search.search_state import Knee
+from probe.capacity.search.search_state import KneeEstimate
 from probe.capacity.search.trial import sent, steady
 from probe.capacity.search.verdict import doubt, too_much
 from probe.core.result import Stopped
@@ -47,7 +47,7 @@ def _search(forecast_rps: float | None = None) -> Search:
 
 def _says(search: Search, rate_rps: float, limits: Bottleneck | None = None) -> None:
     search.known.forecast_rps = rate_rps
-    knee = Knee(rate_rps, (0.9 * rate_rps, 1.1 * rate_rps), "ttft", 4.0, limits)
+    knee = KneeEstimate(rate_rps, (0.9 * rate_rps, 1.1 * rate_rps), "ttft", 4.0, limits)
     search.known.knee = lambda **_: knee  # type: ignore[method-assign]
     search._knee = None
 
@@ -174,7 +174,7 @@ def test_an_objective_that_was_missed_by_chance_refutes_nothing(missed: int, jud
 
 def test_a_model_that_was_once_put_aside_is_never_called_verified() -> None:
     search = _search(10.0)
-    search.known.knee = lambda **_: Knee(10.0, (9.5, 10.5), "ttft", 4.0, None)  # type: ignore[method-assign]
+    search.known.knee = lambda **_: KneeEstimate(10.0, (9.5, 10.5), "ttft", 4.0, None)  # type: ignore[method-assign]
     search.known.model.max_num_seqs = 8
     for _ in range(3):
         _run(search, step())
@@ -230,9 +230,11 @@ def test_as_many_requests_come_in_a_rung_as_it_says() -> None:
     assert plan.arrivals.counted_s[:2] == (plan.warm_up_s, plan.seconds)
 
 
-def _window(at: float, running: float) -> Window:
-    figures: dict[str, Any] = dict.fromkeys(Window.__dataclass_fields__, 1.0)
-    return Window(**(figures | {"begin_s": at, "end_s": at + 1, "running": running, "waiting": 0.0, "engines": 1}))
+def _window(at: float, running: float) -> MetricsWindow:
+    figures: dict[str, Any] = dict.fromkeys(MetricsWindow.__dataclass_fields__, 1.0)
+    return MetricsWindow(
+        **(figures | {"begin_s": at, "end_s": at + 1, "running": running, "waiting": 0.0, "engines": 1})
+    )
 
 
 def test_a_rung_whose_batch_still_fills_is_not_steady() -> None:

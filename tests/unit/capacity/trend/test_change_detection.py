@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from probe.capacity.trend.change_detection import METHODS, shift, wants_confirmation
-from probe.core.shift import Figure, Shift
+from probe.core.shift import CapacitySample, Shift
 
 NOISE = (1.01, 0.99, 1.02, 1.0, 0.98)  # a month's, over and over
 
 
-def figures(rps: Iterable[float], *, width: float | None = 0.05, **other: object) -> list[Figure]:
+def figures(rps: Iterable[float], *, width: float | None = 0.05, **other: object) -> list[CapacitySample]:
     """A run a day, each with an interval of plus and minus `width`; None: at least so much."""
     made = [
-        Figure(
+        CapacitySample(
             at_s=day * 86400.0,
             requests_per_second=value,
             lower=value if width is None else value / (1 + width),
@@ -191,8 +191,10 @@ def test_above_a_baseline_that_is_only_at_least_nothing_has_risen() -> None:
     assert fired(judged([*month(), *[50.0] * 5], width=None)) == set()
 
 
-def _steps(values: Sequence[float], upper: float) -> list[Figure]:
-    return [Figure(day * 86400.0, value, value, value * upper, "empirical", "f") for day, value in enumerate(values)]
+def _steps(values: Sequence[float], upper: float) -> list[CapacitySample]:
+    return [
+        CapacitySample(day * 86400.0, value, value, value * upper, "empirical", "f") for day, value in enumerate(values)
+    ]
 
 
 def test_a_knee_that_hops_by_one_step_is_no_shift() -> None:

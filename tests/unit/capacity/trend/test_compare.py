@@ -15,8 +15,8 @@ from probe.capacity.trend.compare import (
     SECONDS,
     SHARE,
     Comparison,
-    Measured,
-    Section,
+    ComparisonSection,
+    Measurement,
     Value,
     compare,
     of_result,
@@ -27,8 +27,10 @@ from probe.core.step import Arrivals, Distribution, RequestCounts, StepPlan
 TOLERANCE = 0.05
 
 
-def _side(name: str = "base", **values: Value) -> Measured:
-    return Measured(name=name, kind="kneewatch", parts={"model": "m"}, sections={"concurrency 4": Section(values)})
+def _side(name: str = "base", **values: Value) -> Measurement:
+    return Measurement(
+        name=name, kind="kneewatch", parts={"model": "m"}, sections={"concurrency 4": ComparisonSection(values)}
+    )
 
 
 def _verdict(before: Value, after: Value, tolerance: float = TOLERANCE) -> str:

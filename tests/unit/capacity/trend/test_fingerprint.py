@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from probe.capacity.trend.fingerprint import as_number, figure, fingerprint, from_number, parts
 from probe.core.request import Api
 from probe.core.result import RunContext, Stopped
-from probe.core.workload import Lognormal, Workload
+from probe.core.workload import LognormalLength, Workload
 from probe.report.result_json import dumps, loads
 
 CONTEXT = RunContext(
-    workload=asdict(Workload("short", Api.COMPLETIONS, Lognormal(3000, 0.4, 8000), 128)),
+    workload=asdict(Workload("short", Api.COMPLETIONS, LognormalLength(3000, 0.4, 8000), 128)),
     objectives=asdict(CHAT),
     engine="vllm",
     version="0.32.0",
