@@ -1,0 +1,210 @@
+"""Commands that measure, forecast and compare capacity: ramp, forecast, compare."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from probe.cli.output import print_error, print_json
+from probe.cli.parameters import ApiKeyFile, BaseUrl, Json, MaybeConfigFile, Model, OneTarget
+from probe.core.errors import ConfigError
+from probe.core.text import one_line
+
+
+def ramp(
+    config: MaybeConfigFile = None,
+    target: OneTarget = None,
+    base_url: BaseUrl = None,
+    model: Model = None,
+    api_key_file: ApiKeyFile = None,
+    concurrency: Annotated[
+        str | None, typer.Option(help="Fixed steps, such as 1,2,4,8: so many requests in flight (closed loop).")
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(
+            help="Fixed steps, such as 0.5,1,2: so many requests a second (open loop, Poisson). Without these and"
+            " --concurrency, and where the configuration has no steps either, the knee is searched."
+        ),
+    ] = None,
+    observe: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=3600,
+            help="The search only: seconds to watch live traffic before load is added; 30 unless the configuration"
+            " says.",
+        ),
+    ] = None,
+    step_seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            max=3600,
+            help="How long a fixed step sends, up to three times as long where fewer than 20 requests were sent;"
+            " 15 unless the configuration says.",
+        ),
+    ] = None,
+    requests_per_step: Annotated[
+        int | None, typer.Option(min=1, help="End a fixed step after so many requests instead of after --step-seconds.")
+    ] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload of the configuration.")] = None,
+    prompt_tokens: Annotated[int | None, typer.Option(help="Prompt length, with --base-url; 256 if left out.")] = None,
+    output_tokens: Annotated[int | None, typer.Option(help="Output length, with --base-url; 128 if left out.")] = None,
+    ttft: Annotated[str | None, typer.Option(help="TTFT objective, with --base-url; 500ms if left out.")] = None,
+    tpot: Annotated[str | None, typer.Option(help="TPOT objective, with --base-url; 50ms if left out.")] = None,
+    ratio: Annotated[
+        str | None,
+        typer.Option(help="Share of requests that has to meet them, with --base-url; 0.95 if left out."),
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(min=1, help="Budget: wall time; 300 unless the configuration says.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Budget: prompt and output tokens; 500000 unless the configuration says."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the prompt lengths; prompts are new in every run.")] = 0,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Processes the load comes from; as the cores allow if left out.")
+    ] = None,
+    guard: Annotated[bool, typer.Option(help="Stop when the server queues, preempts or errs.")] = True,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Write the report to this file: one page for a browser.")
+    ] = None,
+) -> None:
+    """Find the knee now: guarded step-up load, also for a target without scheduled load.
+
+    Ctrl-C stops the load at once, and so does the loss of the server's Lease; what was measured by then is printed.
+    Exit status: 0 found, 1 not found, 2 could not measure.
+    """
+    import uvloop
+
+    from probe.capacity.run.runner import Budget
+    from probe.cli.commands import RampRequest, ramp_target
+    from probe.cli.options import (
+        ServerOptions,
+        StepOptions,
+        check_writable,
+        configuration,
+        one_target,
+        steps,
+    )
+    from probe.core.clock import SystemClock
+    from probe.report.progress import following
+    from probe.report.result_json import dumps
+    from probe.report.result_text import result_words
+
+    server = ServerOptions(
+        model=model,
+        api_key_file=api_key_file,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        ttft=ttft,
+        tpot=tpot,
+        ratio=ratio,
+    )
+    loaded = configuration(config, base_url, server)
+    chosen = one_target(loaded, target)
+    capacity, budget = chosen.capacity, chosen.capacity.budget
+    asked = RampRequest(
+        steps=steps(StepOptions(concurrency, rates, step_seconds, requests_per_step, observe), capacity),
+        workload=loaded.workload_name(workload) or capacity.workload or chosen.canary.workload,
+        budget=Budget(
+            tokens=max_tokens or budget.tokens_per_run,
+            seconds=max_seconds or budget.seconds,
+            # Somebody who switches the guard off wants to see what lies beyond the knee.
+            over_objective_seconds=budget.over_objective_seconds if guard else max_seconds or budget.seconds,
+        ),
+        guarded=guard,
+        seed=seed,
+        workers=workers,
+    )
+    check_writable(json_file)
+    check_writable(html_file, "--html")
+    with following() as follow:
+        run = ramp_target(loaded, chosen, asked, SystemClock(), follow.step, on_doing=follow.doing, on_lost=print_error)
+        result = uvloop.run(run)
+    if json_file:
+        json_file.write_text(dumps(result, indent=1) + "\n")
+    if html_file:
+        from probe.report.html import report
+
+        html_file.write_bytes(report(result).encode("utf-8", "replace"))
+    follow.console.print(f"\n{result_words(result)}", markup=False)
+    raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
+
+
+def forecast(
+    config: MaybeConfigFile = None,
+    target: OneTarget = None,
+    base_url: BaseUrl = None,
+    model: Model = None,
+    api_key_file: ApiKeyFile = None,
+    seconds: Annotated[float, typer.Option(min=15, max=86400, help="How long live traffic is watched.")] = 120.0,
+    history: Annotated[
+        str | None, typer.Option(help="Learn from so much of Prometheus' history instead, such as 6h; with -c.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Forecast capacity from live traffic, without any load.
+
+    Exit status: 0 a forecast, 1 not enough evidence for one, 2 could not look.
+    """
+    import uvloop
+
+    from probe.cli.commands import forecast_target
+    from probe.cli.options import ServerOptions, configuration, duration_of, one_target
+    from probe.core.clock import SystemClock
+    from probe.report.progress import following
+    from probe.report.result_json import dumps
+    from probe.report.result_text import forecast_words
+
+    loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file))
+    chosen = one_target(loaded, target)
+    past_s = duration_of(history, "--history") if history is not None else None
+    with following() as follow:
+        result = uvloop.run(
+            forecast_target(loaded, chosen, SystemClock(), watch_s=seconds, history_s=past_s, on_doing=follow.doing)
+        )
+    typer.echo(dumps(result, indent=1) if as_json else forecast_words(result))
+    raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
+
+
+def compare(
+    base: Annotated[Path, typer.Argument(help="The measurement to compare with.")],
+    new: Annotated[Path, typer.Argument(help="The measurement to judge.")],
+    tolerance: Annotated[
+        str, typer.Option(help="Change that is too small to matter; 0% lets the intervals alone decide.")
+    ] = "5%",
+    force: Annotated[bool, typer.Option("--force", help="Compare what is not comparable, and say so.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare two results of `ramp --json` or of `vllm bench serve --save-result`.
+
+    Exit status: 0 nothing is worse, 1 something is, 2 not comparable.
+    """
+    from rich.console import Console
+
+    from probe.capacity.trend import compare as comparing
+    from probe.cli.options import share
+    from probe.report.comparison import comparison_json, comparison_table, comparison_words
+    from probe.report.measured_file import read_measured
+
+    allowed = share(tolerance, "--tolerance")
+    before, after = read_measured(base), read_measured(new)
+    found = comparing.compare(before, after, allowed)
+    if found.problems and not (force and found.rows):
+        for problem in found.problems:
+            mend = "; compare them all the same with --force" if found.rows else ""
+            print_error(ConfigError(f"not comparable: {one_line(problem, 400)}{mend}"))
+        raise typer.Exit(2)
+    if as_json:
+        print_json(comparison_json(found, before, after, allowed))
+    else:
+        console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+        console.print(comparison_table(found, before, after))
+        console.print(comparison_words(found, allowed), markup=False)
+    raise typer.Exit(1 if found.regressed else 0)

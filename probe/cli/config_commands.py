@@ -1,0 +1,30 @@
+"""Commands about a configuration file: config check, config show, config schema."""
+
+import typer
+
+from probe.cli.output import print_json
+from probe.cli.parameters import ConfigFile
+
+
+def check(config: ConfigFile) -> None:
+    """Say whether the configuration is valid."""
+    from probe.config.models import load_config
+
+    loaded = load_config(config)
+    names = ", ".join(target.known_as for target in loaded.targets)
+    typer.echo(f"{config}: valid; {len(loaded.targets)} target(s): {names}")
+
+
+def show(config: ConfigFile) -> None:
+    """Print the effective configuration, secrets hidden."""
+    from probe.config.models import load_config
+    from probe.config.models import show as shown
+
+    typer.echo(shown(load_config(config)), nl=False)
+
+
+def schema() -> None:
+    """Print the JSON Schema of the configuration."""
+    from probe.config.models import Config
+
+    print_json(Config.model_json_schema())

@@ -1,0 +1,97 @@
+"""Commands that write files for Grafana and Prometheus: dashboards, alerts."""
+
+from typing import Annotated
+
+import typer
+
+from alerts.links import RUNBOOKS, Links
+from alerts.output_options import (
+    RulesFormat,
+    check_address,
+    check_uid_prefix,
+    check_window_scale,
+    prometheus_rule,
+)
+from probe.cli.output import print_written
+from probe.cli.parameters import ConfigFile, Out
+
+
+def dashboards(
+    config: ConfigFile,
+    out: Out,
+    uid_prefix: Annotated[
+        str, typer.Option(help="Put before each dashboard's uid, to have those of several teams in one Grafana.")
+    ] = "",
+    configmap: Annotated[
+        bool,
+        typer.Option("--configmap", help="Write manifests instead: ConfigMaps that Grafana's sidecar finds."),
+    ] = False,
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the ConfigMaps.")] = None,
+    runbooks: Annotated[str, typer.Option(help="Address under which each alert has its page.")] = RUNBOOKS,
+    preview: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of a Prometheus: write each dashboard as a page too, HTML for a browser, with what Prometheus"
+            " answers now."
+        ),
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Target of the pages; the first of the configuration.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload of the pages; all of them.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Hours that pages show; as each dashboard has it.")] = None,
+) -> None:
+    """Write the Grafana dashboards: kneewatch-fleet.json, -target, -capacity and -probe."""
+    from dashboards.build import render, write
+    from dashboards.preview.chosen import chosen
+    from probe.config.models import load_config
+
+    address = check_address(runbooks, "--runbooks", "https://example.org/runbooks/")
+    loaded = load_config(config)
+    pages = chosen(loaded, preview, target=target, workload=workload, hours=hours)
+    files = write(loaded, out, uid_prefix=uid_prefix, configmap=configmap, namespace=namespace, runbooks=address)
+    if pages is not None:
+        from dashboards.preview.write import write_pages
+
+        files += write_pages(render(loaded, uid_prefix=uid_prefix, runbooks=address), pages, out)
+    print_written(files)
+
+
+def alerts(
+    config: ConfigFile,
+    out: Out,
+    written: Annotated[
+        RulesFormat,
+        typer.Option(
+            "--format",
+            help="prometheus: kneewatch.rules.yml; operator: a PrometheusRule, kneewatch.prometheusrule.yml.",
+        ),
+    ] = RulesFormat.PROMETHEUS,
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the PrometheusRule.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="key=value, once for each label of the PrometheusRule: what your ruleSelector asks for."),
+    ] = None,
+    runbooks: Annotated[str, typer.Option(help="Address under which each alert has its page.")] = RUNBOOKS,
+    grafana: Annotated[
+        str, typer.Option(help="Grafana's address, for the links to dashboards; left out, they are paths on it.")
+    ] = "",
+    uid_prefix: Annotated[str, typer.Option(help="As given to `kneewatch dashboards`.")] = "",
+    window_scale: Annotated[
+        float,
+        typer.Option(
+            help="To rehearse only: multiplies every window and waiting time, so that 0.01 has a page of an hour's"
+            " window in half a minute. Thresholds stay. Not for rules that are to watch something."
+        ),
+    ] = 1.0,
+) -> None:
+    """Write the Prometheus rules, kneewatch.rules.yml or kneewatch.prometheusrule.yml."""
+    from alerts.build import write
+    from probe.config.models import load_config
+
+    links = Links(
+        runbooks=check_address(runbooks, "--runbooks", "https://example.org/runbooks/"),
+        grafana=grafana and check_address(grafana, "--grafana", "https://grafana.example.org"),
+        uid_prefix=check_uid_prefix(uid_prefix),
+    )
+    manifest = prometheus_rule(written, namespace, label or [])
+    scale = check_window_scale(window_scale)
+    print_written(write(load_config(config), out, window_scale=scale, links=links, manifest=manifest))

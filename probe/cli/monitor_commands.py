@@ -1,0 +1,89 @@
+"""Commands that watch servers: run, check."""
+
+from typing import Annotated
+
+import typer
+
+from probe.cli.output import print_error, print_json
+from probe.cli.parameters import ApiKeyFile, BaseUrl, ConfigFile, MaybeConfigFile, Model
+from probe.core.errors import TargetError
+
+
+def run(
+    config: ConfigFile,
+    total_shards: Annotated[
+        int,
+        typer.Option(min=1, max=1000, help="Share the targets among so many Kneewatches, each with its own --shard."),
+    ] = 1,
+    shard: Annotated[
+        int | None,
+        typer.Option(min=0, help="Which share is ours, from 0; left out, the number at the end of the host's name."),
+    ] = None,
+) -> None:
+    """Watch the configured targets until told to stop. SIGHUP takes the configuration anew."""
+    import asyncio
+
+    import uvloop
+
+    from probe.cli.options import shard_of
+    from probe.config.models import load_config
+    from probe.core.clock import SystemClock
+    from probe.monitor.app import App
+    from probe.runtime.logs import configure_logs
+
+    configure_logs()
+    ours = shard_of(shard, total_shards)
+    loaded = load_config(config)
+
+    async def serve() -> None:
+        await App(loaded, SystemClock(), config, ours).run(asyncio.Event())
+
+    uvloop.run(serve())
+
+
+def check(
+    config: MaybeConfigFile = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Target of the configuration; all of them if left out.")
+    ] = None,
+    base_url: BaseUrl = None,
+    model: Model = None,
+    api_key_file: ApiKeyFile = None,
+    api: Annotated[
+        str | None, typer.Option("--api", help="completions or chat, with --base-url; completions if left out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each target.")] = False,
+) -> None:
+    """One canary round. Exit status: 0 objectives met, 1 missed, 2 could not measure."""
+    import uvloop
+
+    from probe.cli.commands import check_target
+    from probe.cli.options import ServerOptions, configuration, located
+    from probe.core import objectives as slo
+    from probe.core.clock import SystemClock
+    from probe.core.request import Outcome
+    from probe.report.record_json import record_json, unmeasured_json
+    from probe.report.terminal import canary_words
+
+    loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file, api=api))
+    chosen = [loaded.target(target)] if target is not None else located(loaded)
+    clock = SystemClock()
+    answers: list[dict[str, object]] = []
+    missed = failed = False
+    for one in chosen:
+        objectives = loaded.objectives_of(one)
+        try:
+            record = uvloop.run(check_target(loaded, one, clock))
+        except TargetError as error:
+            failed = True
+            print_error(error, f"{one.name}: " if len(chosen) > 1 else "")
+            answers.append({"target": one.name, "model": None, **unmeasured_json(error, clock.wall_s()), "met": {}})
+            continue
+        good = slo.met(record, objectives)
+        missed = missed or record.outcome is not Outcome.OK or not good[slo.ALL]
+        answers.append({"target": one.name, "model": record.model, **record_json(record), "met": dict(good)})
+        if not as_json:
+            typer.echo(canary_words(record, objectives))
+    if as_json:
+        print_json(answers)
+    raise typer.Exit(2 if failed else 1 if missed else 0)
