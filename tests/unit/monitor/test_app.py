@@ -29,6 +29,7 @@ from probe.core.request import Outcome
 from probe.core.result import Capacity, CapacityResult
 from probe.monitor.app import App
 from probe.monitor.store import Store
+from probe.monitor.target_monitor import TargetMonitor
 
 
 def _config(
