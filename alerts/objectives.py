@@ -31,7 +31,7 @@ _BAD_EVENTS = MIN_BAD_EVENTS - 0.5
 # 120 canaries, one is 0.8 %. Without a second one, an outage that is over would page again.
 _BAD_LATELY = 1.5
 # More than one burst of one user (a batch, an agent's calls side by side), and twice what could be ours in the short
-# window: with a canary under way at every reading, one request a minute may be (docs/joined.md).
+# window: with a canary under way at every reading, one request a minute may be (docs/cross-checks.md).
 MIN_BAD_USERS = 10
 _BAD_USERS = MIN_BAD_USERS - 0.5
 # At night three users may be half of all. A ratio that pages by day spends the window's share of the budget; by night,
