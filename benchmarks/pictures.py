@@ -1,11 +1,11 @@
 """The pictures in docs/pictures, of the dashboards and of Kneewatch's own pages, made again by one command.
 
-    PYTHONPATH=tests/integration python benchmarks/pictures.py --out docs/pictures [--seconds 110]
+    PYTHONPATH=.:tests/integration python benchmarks/pictures.py --out docs/pictures [--seconds 110]
 
 In: nothing. Out: dashboard-fleet.png, -target, -capacity and -probe; page-status.png and page-target.png, as they are
 in that minute. Six stand-ins (made-up timings) with users that come and go are watched by `kneewatch run` and scraped
 by a real Prometheus with our rules, their windows scaled to minutes. One has too small a KV cache for its users, one
-dies. `kneewatch dashboards --preview` then asks that Prometheus, and Chromium takes the pictures. The figures of the
+dies. benchmarks/dashboards/preview then asks that Prometheus, and Chromium takes the pictures. The figures of the
 fortnight before are copies of one run's, a few percent apart; the GPUs are a recorded page of dcgm-exporter's.
 """
 
@@ -29,11 +29,14 @@ from pathlib import Path
 
 import httpx
 from browser import Browser
-from kneewatch_command import Finished, kneewatch
+from kneewatch_command import kneewatch
 from monitor import Monitor, Sim
 from real_prometheus import RealPrometheus
 from stub_server import stub_server
 
+from benchmarks.dashboards.preview.write import write_pages
+from dashboards.build import render
+from probe.config.models import load_config
 from probe.monitor.store import Store
 from probe.report.result_json import loads
 
@@ -100,13 +103,12 @@ def _pages(folder: Path, seconds: float, draw: Callable[[str, str], None]) -> Se
         prometheus = running.enter_context(
             RealPrometheus("prometheus", folder, addresses=[monitor.address], rule_files=sorted(rules.iterdir()))
         )
-        options = ("--preview", prometheus.base_url, "--target", _SHOWN, "--hours", f"{seconds / 3600:.4f}")
-        ask = partial(kneewatch, "dashboards", "-c", monitor.config_file, "-o", folder / "out", *options)
-        done = asyncio.run(_use(sims, seconds, ask, starter))
-        assert done.status == 0, done.err
+        dashboards = render(load_config(monitor.config_file))
+        ask = partial(write_pages, dashboards, prometheus.base_url, _SHOWN, folder / "out", seconds / 3600)
+        pages = asyncio.run(_use(sims, seconds, ask, starter))
         draw("page-status", monitor.base_url)
         draw("page-target", f"{monitor.base_url}/targets/{_SHOWN}")
-    return sorted((folder / "out").glob("*.html"))
+    return pages
 
 
 def _config(sims: dict[str, Sim], gpus: str, folder: Path) -> dict[str, object]:
@@ -157,7 +159,7 @@ def _fortnight(config: Path, folder: Path) -> None:
     store.close()
 
 
-async def _use(sims: dict[str, Sim], seconds: float, ask: Callable[[], Finished], starter: Executor) -> Finished:
+async def _use(sims: dict[str, Sim], seconds: float, ask: Callable[[], list[Path]], starter: Executor) -> list[Path]:
     """Users of every stand-in, in waves, until `ask` has been answered; one stand-in dies, twice."""
     async with httpx.AsyncClient(timeout=30, trust_env=False) as client, asyncio.TaskGroup() as group:
         users = [

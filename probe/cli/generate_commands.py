@@ -28,30 +28,14 @@ def dashboards(
     ] = False,
     namespace: Annotated[str | None, typer.Option(help="Namespace of the ConfigMaps.")] = None,
     runbooks: Annotated[str, typer.Option(help="Address under which each alert has its page.")] = RUNBOOKS,
-    preview: Annotated[
-        str | None,
-        typer.Option(
-            help="Address of a Prometheus: write each dashboard as a page too, HTML for a browser, with what Prometheus"
-            " answers now."
-        ),
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="Target of the pages; the first of the configuration.")] = None,
-    workload: Annotated[str | None, typer.Option(help="Workload of the pages; all of them.")] = None,
-    hours: Annotated[float | None, typer.Option(help="Hours that pages show; as each dashboard has it.")] = None,
 ) -> None:
     """Write the Grafana dashboards: kneewatch-fleet.json, -target, -capacity and -probe."""
-    from dashboards.build import render, write
-    from dashboards.preview.chosen import chosen
+    from dashboards.build import write
     from probe.config.models import load_config
 
     address = check_address(runbooks, "--runbooks", "https://example.org/runbooks/")
     loaded = load_config(config)
-    pages = chosen(loaded, preview, target=target, workload=workload, hours=hours)
     files = write(loaded, out, uid_prefix=uid_prefix, configmap=configmap, namespace=namespace, runbooks=address)
-    if pages is not None:
-        from dashboards.preview.write import write_pages
-
-        files += write_pages(render(loaded, uid_prefix=uid_prefix, runbooks=address), pages, out)
     print_written(files)
 
 

@@ -1,4 +1,4 @@
-"""The pages of `kneewatch dashboards --preview`, as a browser shows them and as a keyboard goes through them."""
+"""The dashboards' previews, as a browser shows them and as a keyboard goes through them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,15 +7,17 @@ from pathlib import Path
 import httpx
 import pytest
 from browser import Browser
-from kneewatch_command import kneewatch
 from made_dashboard import HOSTILE, NOW_S, dashboard, prometheus
 from monitor import Monitor, Sim
 from process import eventually
 from real_prometheus import RealPrometheus
 
-from dashboards.preview.asking import Asker
-from dashboards.preview.gather import Sitting, gather
-from dashboards.preview.page import page
+from benchmarks.dashboards.preview.asking import Asker
+from benchmarks.dashboards.preview.gather import Sitting, gather
+from benchmarks.dashboards.preview.page import page
+from benchmarks.dashboards.preview.write import write_pages
+from dashboards.build import render
+from probe.config.models import load_config
 
 pytestmark = pytest.mark.chromium
 
@@ -152,9 +154,8 @@ def test_a_running_monitors_dashboards_are_drawn(
     ):
         rate = f'rate(kneewatch_requests_total{{target="{TARGET}",outcome="ok"}}[4s]) > 0'
         eventually(lambda: real.query(rate), within_s=30, what="a rate of canaries")
-        options = ("--preview", real.base_url, "--target", TARGET, "--workload", "short", "--hours", "0.01")
-        done = kneewatch("dashboards", "-c", monitor.config_file, "-o", tmp_path / "out", *options)
-        assert (done.status, done.err) == (0, "")
+        dashboards = render(load_config(monitor.config_file))
+        write_pages(dashboards, real.base_url, TARGET, tmp_path / "out", hours=0.01)
     assert sorted(file.name for file in (tmp_path / "out").glob("*.html")) == sorted(PAGES)
     browser.screen(1400, 900)
     for name in PAGES:

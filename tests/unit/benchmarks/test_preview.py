@@ -10,18 +10,16 @@ import httpx
 import pytest
 from made_dashboard import HOSTILE, NOW_S, dashboard, panel, prometheus, table
 
+from benchmarks.dashboards.preview import variables
+from benchmarks.dashboards.preview.answers import Asked, drawn, legend
+from benchmarks.dashboards.preview.asking import Answer, Asker, QueryError, UnreachableError, on_grid
+from benchmarks.dashboards.preview.fields import UNITS, Named, field_of, unit_of
+from benchmarks.dashboards.preview.gather import Sitting, gather
+from benchmarks.dashboards.preview.intervals import Grid, Window, grid_of, rate_interval, step_of
+from benchmarks.dashboards.preview.places import Shown, View
+from benchmarks.dashboards.preview.write import write_pages
 from dashboards.build import panels_of, render
-from dashboards.preview import variables
-from dashboards.preview.answers import Asked, drawn, legend
-from dashboards.preview.asking import Answer, Asker, QueryError, UnreachableError, on_grid
-from dashboards.preview.chosen import Chosen, chosen
-from dashboards.preview.fields import UNITS, Named, field_of, unit_of
-from dashboards.preview.gather import Sitting, gather
-from dashboards.preview.intervals import Grid, Window, grid_of, rate_interval, step_of
-from dashboards.preview.places import Shown, View
-from dashboards.preview.write import write_pages
 from probe.config.models import load_config
-from probe.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")
@@ -328,31 +326,8 @@ def test_an_answer_that_is_none_is_one_line(status: int, body: str, error: type[
     assert type(raised.value) is error
 
 
-def test_the_choice_is_of_the_configuration() -> None:
-    def choice(url: str | None = "http://p:9090/", **more: Any) -> Chosen | None:
-        return chosen(CONFIG, url, **({"target": None, "workload": None, "hours": None} | more))
-
-    assert choice() == Chosen("http://p:9090", CONFIG.targets[0].name)
-    assert choice(workload="short-chat", hours=0.5) == Chosen("http://p:9090", "llama-8b", "short-chat", 0.5)
-    assert choice(None) is None
-    refused: dict[str, dict[str, Any]] = {
-        "--target nope: not in the configuration; expected one of llama-8b": {"target": "nope"},
-        "--hours 0: expected a number above 0 and at most 8784, such as 3": {"hours": 0.0},
-        "--preview ftp://p: expected an address such as http://prometheus:9090": {"url": "ftp://p"},
-        "--preview (hidden): expected an address without credentials": {"url": "http://me:secret@p"},
-        "--workload: goes with --preview only; Grafana has drop-downs for it": {"url": None, "workload": "a"},
-    }
-    for told, more in refused.items():
-        with pytest.raises(ConfigError) as raised:
-            choice(**more)
-        assert str(raised.value) == told
-
-
-def test_an_address_where_nobody_listens_is_one_line_and_writes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as raised:
-        write_pages(render(CONFIG), Chosen("http://127.0.0.1:1", "llama-8b"), tmp_path / "out")
-    assert str(raised.value) == (
-        "--preview http://127.0.0.1:1: no connection: Connection refused; check that Prometheus runs there, and the"
-        " address"
-    )
+def test_an_address_where_nothing_listens_is_one_line_and_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(QueryError) as raised:
+        write_pages(render(CONFIG), "http://127.0.0.1:1", "llama-8b", tmp_path / "out")
+    assert str(raised.value) == "no connection: Connection refused"
     assert not (tmp_path / "out").exists()

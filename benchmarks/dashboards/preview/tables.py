@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from dashboards.preview.asking import Answer, QueryError
-from dashboards.preview.fields import Named, field_of
-from dashboards.preview.variables import filled
+from benchmarks.dashboards.preview.asking import Answer, QueryError
+from benchmarks.dashboards.preview.fields import Named, field_of
+from benchmarks.dashboards.preview.variables import filled
 
 Json = dict[str, Any]
 Cell = float | str | None

@@ -1,5 +1,6 @@
 """Dashboards without Grafana: each as one HTML file, drawn from what a Prometheus answers at that moment.
 
+A tool for development: it makes the pictures in docs/, and shows whether every query of a dashboard has an answer.
 In: the dashboards' JSON as Grafana reads it, and the address of a Prometheus. Out: pages that need nothing else.
-What a panel means is read here (`fields`, `answers`, `tables`), how it looks is in page/ and done by the browser.
+`fields`, `answers` and `tables` interpret a panel; page/ draws it in the browser.
 """

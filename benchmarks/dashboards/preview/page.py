@@ -13,8 +13,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from dashboards.preview.fields import unit_of
-from dashboards.preview.places import View
+from benchmarks.dashboards.preview.fields import unit_of
+from benchmarks.dashboards.preview.places import View
 from probe import __version__
 from probe.charts import ECHARTS, data_text, digest, echarts, notice, values_script
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import httpx
 
-from dashboards.preview.intervals import DEFAULT_SCRAPE_S, Grid
+from benchmarks.dashboards.preview.intervals import DEFAULT_SCRAPE_S, Grid
 from exporters import names
 from probe.core.text import one_line
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dashboards.preview.answers import Json
-from dashboards.preview.intervals import Window
-from dashboards.preview.variables import Choice
+from benchmarks.dashboards.preview.answers import Json
+from benchmarks.dashboards.preview.intervals import Window
+from benchmarks.dashboards.preview.variables import Choice
 
 # Pixels of a unit of the grid, of a table's row, and of its title and head together.
 _WIDTH, _UNIT, _TABLE_ROW, _TABLE_HEAD = 24, 38, 30, 80

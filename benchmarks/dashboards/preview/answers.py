@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.preview import tables
-from dashboards.preview.asking import Answer, on_grid
-from dashboards.preview.fields import Named, field_of
-from dashboards.preview.intervals import Grid
+from benchmarks.dashboards.preview import tables
+from benchmarks.dashboards.preview.asking import Answer, on_grid
+from benchmarks.dashboards.preview.fields import Named, field_of
+from benchmarks.dashboards.preview.intervals import Grid
 
 Json = dict[str, Any]
 _DIGITS = 6

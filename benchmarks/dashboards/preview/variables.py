@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.preview.asking import Asker, QueryError
-from dashboards.preview.intervals import Window
+from benchmarks.dashboards.preview.asking import Asker, QueryError
+from benchmarks.dashboards.preview.intervals import Window
 
 # $name, ${name}, ${name:format} and [[name]].
 _VARIABLE = re.compile(r"\$\{(\w+)(?::(\w+))?\}|\$(\w+)|\[\[(\w+)\]\]")

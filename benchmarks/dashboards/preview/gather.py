@@ -5,16 +5,16 @@ A query that fails is told in its panel and ends nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from dashboards.preview import variables
-from dashboards.preview.answers import Asked, Json, drawn, legend
-from dashboards.preview.asking import Asker, QueryError, on_grid
-from dashboards.preview.intervals import MOST_POINTS, Window, grid_of, rate_interval, step_of
-from dashboards.preview.places import Shown, View, placed, without_paper
+from benchmarks.dashboards.preview import variables
+from benchmarks.dashboards.preview.answers import Asked, Json, drawn, legend
+from benchmarks.dashboards.preview.asking import Asker, QueryError, on_grid
+from benchmarks.dashboards.preview.intervals import MOST_POINTS, Window, grid_of, rate_interval, step_of
+from benchmarks.dashboards.preview.places import Shown, View, placed, without_paper
 from probe.core.durations import format_duration, parse_duration
 
 _DEFAULT_S = 3 * 3600.0
@@ -30,7 +30,6 @@ class Sitting:
     given: Mapping[str, str]
     pages: Mapping[str, str]
     hours: float | None = None
-    done: Callable[[], None] = lambda: None
 
 
 async def gather(dashboard: Mapping[str, Any], sitting: Sitting) -> View:
@@ -56,11 +55,6 @@ async def gather(dashboard: Mapping[str, Any], sitting: Sitting) -> View:
         events,
         look.links(dashboard.get("links", ())),
     )
-
-
-def count(dashboard: Mapping[str, Any]) -> int:
-    """How many panels there are to ask for: what a bar that shows progress counts."""
-    return len(placed(dashboard["panels"]))
 
 
 def _range_s(dashboard: Mapping[str, Any], hours: float | None) -> float:
@@ -98,7 +92,6 @@ class _Look:
                 data |= {"from": window.start_s, "to": window.end_s}
         except QueryError as error:
             problem = str(error)
-        self._sitting.done()
         grid = panel["gridPos"]
         return Shown(
             id=int(panel["id"]),

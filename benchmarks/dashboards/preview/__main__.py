@@ -1,0 +1,41 @@
+"""The dashboards of a configuration as HTML pages, without Grafana: `python -m benchmarks.dashboards.preview`.
+
+-c FILE            the configuration
+--prometheus URL   where its series are
+-o FOLDER          where the pages go
+--target NAME      the target that the pages show; the first of the configuration
+--hours 3          how far back they go; as each dashboard has it
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.dashboards.preview.asking import QueryError
+from benchmarks.dashboards.preview.write import write_pages
+from dashboards.build import render
+from probe.config.models import load_config
+from probe.core.errors import ConfigError
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.dashboards.preview", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("-c", "--config", type=Path, required=True)
+    parser.add_argument("--prometheus", required=True)
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--target")
+    parser.add_argument("--hours", type=float)
+    given = parser.parse_args(argv)
+    try:
+        config = load_config(given.config)
+        target = config.target(given.target) if given.target else config.targets[0]
+        for file in write_pages(render(config), given.prometheus.rstrip("/"), target.name, given.out, given.hours):
+            print(file)
+    except (ConfigError, QueryError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
