@@ -354,9 +354,9 @@ def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends
     async def run() -> None:
         app = App(whole, SystemClock())
         app._schedule.start()
-        await asyncio.gather(*(app._capacity_run(cast("TargetMonitor", Watch())) for _ in range(3)))
+        await asyncio.gather(*(app._capacity_run(cast(TargetMonitor, Watch())) for _ in range(3)))
         assert (peak, ran) == (1, 3)
-        waiting = [asyncio.create_task(app._capacity_run(cast("TargetMonitor", Watch()))) for _ in range(2)]
+        waiting = [asyncio.create_task(app._capacity_run(cast(TargetMonitor, Watch()))) for _ in range(2)]
         await asyncio.sleep(0.005)
         await app._schedule.stop()
         await asyncio.gather(*waiting)
