@@ -1,1 +1,1 @@
-"""Kneewatch's Prometheus series: what the client saw, what the server says, what it can take."""
+"""Kneewatch's series on /metrics: names, and how each is filled."""

@@ -1,4 +1,4 @@
-"""What pages are drawn with: Apache ECharts as it was published, and our own words and colours beside it.
+"""Charts on pages: Apache ECharts as published, and how its charts look here.
 
 Two kinds of page use it: the dashboards without Grafana, and the monitor's own with its reports. A file that holds
 all of it lets nothing else in: its policy knows each script and style by its digest, and its data cannot end the

@@ -1,1 +1,1 @@
-"""cli."""
+"""The commands: parse the command line, call, print."""

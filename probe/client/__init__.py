@@ -1,1 +1,1 @@
-"""Requests to an OpenAI-compatible server, and what came back, as records."""
+"""Sends one request and stamps each read."""

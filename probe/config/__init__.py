@@ -1,1 +1,1 @@
-"""config."""
+"""The configuration: YAML to checked, frozen models."""

@@ -1,1 +1,1 @@
-"""core."""
+"""Types and arithmetic that all share: requests, latencies, objectives, workloads."""

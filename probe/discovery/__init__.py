@@ -1,1 +1,1 @@
-"""discovery."""
+"""Finds servers: Kubernetes, DNS, files, HTTP."""

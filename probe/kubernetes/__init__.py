@@ -1,1 +1,1 @@
-"""kubernetes."""
+"""The Kubernetes API, and Leases."""

@@ -1,1 +1,1 @@
-"""Load: one step of requests, and the guarded step-up made of them."""
+"""Sends load: steps, worker processes, Ray."""

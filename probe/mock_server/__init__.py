@@ -1,1 +1,1 @@
-"""mock_server."""
+"""A mock vLLM server over HTTP, for the demo, `sim` and tests."""

@@ -1,1 +1,1 @@
-"""observe."""
+"""What successive scrapes show: user traffic, restarts, cross-checks; the guard."""

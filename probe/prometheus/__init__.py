@@ -1,1 +1,1 @@
-"""prometheus."""
+"""Queries to a Prometheus: firing pages, history."""

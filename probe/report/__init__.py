@@ -1,1 +1,1 @@
-"""Results for people (tables) and for programs (JSON)."""
+"""Results as text, JSON and HTML."""

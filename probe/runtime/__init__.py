@@ -1,1 +1,1 @@
-"""runtime."""
+"""Scheduler, helper process, logs."""

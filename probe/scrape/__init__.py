@@ -1,1 +1,1 @@
-"""scrape."""
+"""Reads a server's metrics page; one file per engine."""

@@ -1,1 +1,1 @@
-"""simulator."""
+"""vLLM's scheduler in virtual time."""

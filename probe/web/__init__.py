@@ -1,1 +1,1 @@
-"""The pages Kneewatch serves."""
+"""Status pages, API, /probe; TLS and passwords."""

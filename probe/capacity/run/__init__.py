@@ -1,1 +1,1 @@
-"""run."""
+"""One guarded capacity run: admission, lock, load, guard, result."""

@@ -1,1 +1,1 @@
-"""search."""
+"""Which load to try next, and what to conclude from it."""

@@ -1,1 +1,1 @@
-"""trend."""
+"""Capacity over months: shifts, headroom, compare."""
