@@ -19,13 +19,13 @@ def ramp(
     model: Model = None,
     api_key_file: ApiKeyFile = None,
     concurrency: Annotated[
-        str | None, typer.Option(help="Fixed steps, such as 1,2,4,8: so many requests in flight (closed loop).")
+        str | None, typer.Option(help="Fixed load levels in requests in flight (closed loop), such as 1,2,4,8.")
     ] = None,
     rates: Annotated[
         str | None,
         typer.Option(
-            help="Fixed steps, such as 0.5,1,2: so many requests a second (open loop, Poisson). Without these and"
-            " --concurrency, and where the configuration has no steps either, the knee is searched."
+            help="Fixed load levels in requests/s (open loop, Poisson), such as 0.5,1,2. Default: the configuration's;"
+            " if it has none either, Kneewatch searches for the knee."
         ),
     ] = None,
     observe: Annotated[
@@ -33,8 +33,7 @@ def ramp(
         typer.Option(
             min=0,
             max=3600,
-            help="The search only: seconds to watch live traffic before load is added; 30 unless the configuration"
-            " says.",
+            help="Search only: seconds to watch live traffic before adding load. Default: the configuration's, or 30.",
         ),
     ] = None,
     step_seconds: Annotated[
@@ -42,42 +41,48 @@ def ramp(
         typer.Option(
             min=1,
             max=3600,
-            help="How long a fixed step sends, up to three times as long where fewer than 20 requests were sent;"
-            " 15 unless the configuration says.",
+            help="Seconds that a fixed load level lasts, up to three times as long if fewer than 20 requests were sent."
+            " Default: the configuration's, or 15.",
         ),
     ] = None,
     requests_per_step: Annotated[
-        int | None, typer.Option(min=1, help="End a fixed step after so many requests instead of after --step-seconds.")
+        int | None,
+        typer.Option(min=1, help="End a fixed load level after this many requests instead of after --step-seconds."),
     ] = None,
-    workload: Annotated[str | None, typer.Option(help="Workload of the configuration.")] = None,
-    prompt_tokens: Annotated[int | None, typer.Option(help="Prompt length, with --base-url; 256 if left out.")] = None,
-    output_tokens: Annotated[int | None, typer.Option(help="Output length, with --base-url; 128 if left out.")] = None,
-    ttft: Annotated[str | None, typer.Option(help="TTFT objective, with --base-url; 500ms if left out.")] = None,
-    tpot: Annotated[str | None, typer.Option(help="TPOT objective, with --base-url; 50ms if left out.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload in the configuration.")] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Prompt length in tokens, with --base-url. Default: 256.")
+    ] = None,
+    output_tokens: Annotated[
+        int | None, typer.Option(help="Output length in tokens, with --base-url. Default: 128.")
+    ] = None,
+    ttft: Annotated[str | None, typer.Option(help="TTFT objective, with --base-url. Default: 500ms.")] = None,
+    tpot: Annotated[str | None, typer.Option(help="TPOT objective, with --base-url. Default: 50ms.")] = None,
     ratio: Annotated[
         str | None,
-        typer.Option(help="Share of requests that has to meet them, with --base-url; 0.95 if left out."),
+        typer.Option(help="Share of requests that must meet them, with --base-url. Default: 0.95."),
     ] = None,
     max_seconds: Annotated[
-        float | None, typer.Option(min=1, help="Budget: wall time; 300 unless the configuration says.")
+        float | None, typer.Option(min=1, help="Budget: wall time in seconds. Default: the configuration's, or 300.")
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Budget: prompt and output tokens; 500000 unless the configuration says."),
+        typer.Option(min=1, help="Budget: prompt and output tokens. Default: the configuration's, or 500000."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the prompt lengths; prompts are new in every run.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the prompt lengths; the prompts differ in every run.")] = 0,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Processes the load comes from; as the cores allow if left out.")
+        int | None,
+        typer.Option(
+            min=1, max=64, help="Number of processes that send the load. Default: as many as the cores allow."
+        ),
     ] = None,
-    guard: Annotated[bool, typer.Option(help="Stop when the server queues, preempts or errs.")] = True,
+    guard: Annotated[bool, typer.Option(help="Stop when the server queues, preempts or fails requests.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
-    html_file: Annotated[
-        Path | None, typer.Option("--html", help="Write the report to this file: one page for a browser.")
-    ] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write an HTML report to this file.")] = None,
 ) -> None:
-    """Find the knee now: guarded step-up load, also for a target without scheduled load.
+    """Find the knee now, with guarded step-up load. Works for targets without scheduled load too.
 
-    Ctrl-C stops the load at once, and so does the loss of the server's Lease; what was measured by then is printed.
+    Ctrl-C stops the load at once, and so does the loss of the server's Lease; the results so far are printed.
     Exit status: 0 found, 1 not found, 2 could not measure.
     """
     import uvloop
@@ -143,15 +148,15 @@ def forecast(
     base_url: BaseUrl = None,
     model: Model = None,
     api_key_file: ApiKeyFile = None,
-    seconds: Annotated[float, typer.Option(min=15, max=86400, help="How long live traffic is watched.")] = 120.0,
+    seconds: Annotated[float, typer.Option(min=15, max=86400, help="Seconds to watch live traffic.")] = 120.0,
     history: Annotated[
-        str | None, typer.Option(help="Learn from so much of Prometheus' history instead, such as 6h; with -c.")
+        str | None, typer.Option(help="Use this much history from Prometheus instead, such as 6h; needs -c.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Forecast capacity from live traffic, without any load.
+    """Forecast capacity from live traffic, without adding load.
 
-    Exit status: 0 a forecast, 1 not enough evidence for one, 2 could not look.
+    Exit status: 0 forecast made, 1 not enough evidence, 2 could not measure.
     """
     import uvloop
 
@@ -177,9 +182,11 @@ def compare(
     base: Annotated[Path, typer.Argument(help="The measurement to compare with.")],
     new: Annotated[Path, typer.Argument(help="The measurement to judge.")],
     tolerance: Annotated[
-        str, typer.Option(help="Change that is too small to matter; 0% lets the intervals alone decide.")
+        str, typer.Option(help="Changes up to this size count as equal; with 0% only the intervals decide.")
     ] = "5%",
-    force: Annotated[bool, typer.Option("--force", help="Compare what is not comparable, and say so.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare even results that are not comparable, and name the differences.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare two results of `ramp --json` or of `vllm bench serve --save-result`.
@@ -198,7 +205,7 @@ def compare(
     found = comparing.compare(before, after, allowed)
     if found.problems and not (force and found.rows):
         for problem in found.problems:
-            mend = "; compare them all the same with --force" if found.rows else ""
+            mend = "; to compare them anyway, use --force" if found.rows else ""
             print_error(ConfigError(f"not comparable: {one_line(problem, 400)}{mend}"))
         raise typer.Exit(2)
     if as_json:

@@ -61,7 +61,9 @@ async def check_target(config: Config, target: TargetConfig, clock: Clock) -> Re
     if record.outcome is Outcome.CLIENT_BOUND:
         raise TargetError(f"{target.base_url}: {record.detail}; run it on a quieter machine", record.outcome)
     if record.outcome in _COULD_NOT_ASK:
-        raise TargetError(f"{target.base_url}: {record.detail}; mend base_url, model, key or workload", record.outcome)
+        raise TargetError(
+            f"{target.base_url}: {record.detail}; check base_url, model, API key and workload", record.outcome
+        )
     return record
 
 
@@ -184,7 +186,7 @@ async def forecast_target(
 def _may_ask(target: TargetConfig) -> None:
     if target.passive:
         raise ConfigError(
-            f"{target.name}: passive is true, and no request is sent to it; take that out, or ask another"
+            f"{target.name}: passive is true, so it gets no requests; remove passive, or choose another target"
         )
 
 
@@ -198,16 +200,16 @@ async def _model(target: TargetConfig, where: Endpoint, clock: Clock, server: Se
 
 async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: float) -> list[ServerSnapshot]:
     if seconds > _LONGEST_HISTORY_S:
-        raise ConfigError("--history: expected at most 24h; leave out what is longer ago")
+        raise ConfigError("--history: expected at most 24h; use a shorter history")
     if config.prometheus is None:
-        raise ConfigError("--history: needs prometheus.url in the configuration; add it, or leave --history out")
+        raise ConfigError("--history: needs prometheus.url in the configuration; set it, or remove --history")
     from probe.prometheus.queries import Prometheus
 
     matchers = target.capacity.history or f'instance="{urlsplit(target.metrics_url or target.base_url).netloc}"'
     found = await Prometheus(config.prometheus.url).server_history(matchers, clock.wall_s(), seconds)
     if not found:
         raise TargetError(
-            f"{config.prometheus.url}: no vLLM series with {matchers}; name their labels in capacity.history",
+            f"{config.prometheus.url}: no vLLM series match {matchers}; set their labels in capacity.history",
             Outcome.NOT_FOUND,
         )
     return found
@@ -217,8 +219,8 @@ async def _may_load(config: Config, target: TargetConfig, scraper: Scraper, *, g
     verdict, server = await preflight(scraper.read, GuardLimits(), firing_pages(config, target.name))
     if guarded and not verdict.go:
         raise TargetError(
-            f"{target.base_url}: no load was sent, {verdict.reason}: {verdict.detail}; try again when the server is"
-            " calm, or pass --no-guard if nobody else uses it",
+            f"{target.base_url}: no load was sent, {verdict.reason}: {verdict.detail}; retry when the server"
+            " is idle, or use --no-guard if it has no other users",
             Outcome.REJECTED,
         )
     return server

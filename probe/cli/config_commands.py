@@ -7,7 +7,7 @@ from probe.cli.parameters import ConfigFile
 
 
 def check(config: ConfigFile) -> None:
-    """Say whether the configuration is valid."""
+    """Check the configuration file."""
     from probe.config.models import load_config
 
     loaded = load_config(config)

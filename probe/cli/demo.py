@@ -23,7 +23,7 @@ from probe.report.terminal import live_summary
 from probe.runtime.logs import configure_logs
 
 _TARGET = "demo"
-_MODEL = "stand-in-8b"
+_MODEL = "mock-8b"
 _START_S = 15.0
 # Early enough for a run to end within the shortest demo, late enough for a few canaries to be seen before.
 _FIRST_RUN_S = 6.0
@@ -40,7 +40,7 @@ async def run_demo(seconds: float, port: int) -> None:
     )  # fmt: skip
     try:
         url = await _address(server)
-        console.print(f"A stand-in for a vLLM server (made-up timings, no GPU) runs on {url}")
+        console.print(f"A mock vLLM server (simulated timings, no GPU) runs on {url}")
         with tempfile.TemporaryDirectory(prefix="kneewatch-demo-") as directory:
             app = App(_config(url, port, Path(directory), seconds), SystemClock())
             await _watch(app, seconds, console)
@@ -58,7 +58,7 @@ async def _address(server: asyncio.subprocess.Process) -> str:
     except TimeoutError:
         line = b""
     if b"http://" not in line:
-        raise TargetError("the stand-in server did not start; run `kneewatch sim` to see why", Outcome.UNREACHABLE)
+        raise TargetError("the mock server did not start; run `kneewatch sim` to see why", Outcome.UNREACHABLE)
     return line.decode().split()[-1]
 
 
@@ -105,13 +105,13 @@ async def _watch(app: App, seconds: float, console: Console) -> None:
 
     def ended(task: asyncio.Task[None]) -> None:
         if not address.done():
-            address.set_exception(task.exception() or RuntimeError("the monitor ended before it listened"))
+            address.set_exception(task.exception() or RuntimeError("the monitor ended before its pages were served"))
 
     monitor.add_done_callback(ended)
     url = await address
     try:
         console.print(f"status page  {url}/\nmetrics      {url}/metrics")
-        console.print(f"The nightly capacity run is brought forward; the demo ends by itself after {seconds:g} s.\n")
+        console.print(f"The nightly capacity run starts at once; the demo ends after {seconds:g} s.\n")
         app.measure_capacity_in(_TARGET, _FIRST_RUN_S)
         await _show(app, seconds, console, monitor)
     finally:

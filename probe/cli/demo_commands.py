@@ -10,12 +10,12 @@ from probe.core.errors import ConfigError
 def sim(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    profile: Annotated[str, typer.Option(help="Which server to imitate; --list shows them.")] = "llama-8b",
+    profile: Annotated[str, typer.Option(help="Server to simulate; --list shows the choices.")] = "llama-8b",
     model: Annotated[str, typer.Option(help="Model name to serve.")] = "stand-in",
-    seed: Annotated[int, typer.Option(help="Seed of its noise.")] = 0,
-    listed: Annotated[bool, typer.Option("--list", help="Print which servers it can imitate, and end.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the timing noise.")] = 0,
+    listed: Annotated[bool, typer.Option("--list", help="Print the servers it can simulate, and exit.")] = False,
 ) -> None:
-    """Serve the stand-in for a vLLM server: its API and metrics, made-up timings."""
+    """Run a mock vLLM server: the API and the metrics, with simulated timings."""
     import asyncio
 
     from probe.mock_server.listing import table
@@ -29,23 +29,23 @@ def sim(
         from probe.config.messages import did_you_mean
 
         hint = did_you_mean(profile, list(PROFILES))
-        raise ConfigError(f"--profile {profile}: unknown{hint}; expected one of those that kneewatch sim --list shows")
+        raise ConfigError(f"--profile {profile}: unknown{hint}; expected one that kneewatch sim --list shows")
 
     def ready(bound: int) -> None:
-        typer.echo(f"stand-in {profile} serves {model} on http://{host}:{bound}")
+        typer.echo(f"mock server {profile} serves {model} on http://{host}:{bound}")
 
     try:
         asyncio.run(serve(PROFILES[profile], host=host, port=port, model=model, seed=seed, ready=ready))
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (while")[0]  # create_server repeats the address
-        raise ConfigError(f"--host {host} --port {port}: cannot be listened on ({why}); choose another") from None
+        raise ConfigError(f"--host {host} --port {port}: cannot listen ({why}); choose another host or port") from None
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=5, max=3600, help="How long to run.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=5, max=3600, help="Seconds to run.")] = 60.0,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the pages; 0 takes a free one.")] = 9876,
 ) -> None:
-    """Show everything at once: a stand-in server, the monitor, canaries and a capacity run. No GPU needed."""
+    """Run a demo: a mock server, the monitor, canaries and a capacity run. No GPU needed."""
     import asyncio
 
     from probe.cli.demo import run_demo

@@ -20,14 +20,14 @@ def dashboards(
     config: ConfigFile,
     out: Out,
     uid_prefix: Annotated[
-        str, typer.Option(help="Put before each dashboard's uid, to have those of several teams in one Grafana.")
+        str, typer.Option(help="Prefix of each dashboard's uid, so that several teams can share one Grafana.")
     ] = "",
     configmap: Annotated[
         bool,
-        typer.Option("--configmap", help="Write manifests instead: ConfigMaps that Grafana's sidecar finds."),
+        typer.Option("--configmap", help="Write ConfigMaps for Grafana's sidecar instead."),
     ] = False,
     namespace: Annotated[str | None, typer.Option(help="Namespace of the ConfigMaps.")] = None,
-    runbooks: Annotated[str, typer.Option(help="Address under which each alert has its page.")] = RUNBOOKS,
+    runbooks: Annotated[str, typer.Option(help="Base URL of the runbooks.")] = RUNBOOKS,
 ) -> None:
     """Write the Grafana dashboards: kneewatch-fleet.json, -target, -capacity and -probe."""
     from dashboards.build import write
@@ -52,18 +52,18 @@ def alerts(
     namespace: Annotated[str | None, typer.Option(help="Namespace of the PrometheusRule.")] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="key=value, once for each label of the PrometheusRule: what your ruleSelector asks for."),
+        typer.Option(help="key=value label of the PrometheusRule, as your ruleSelector requires; can be repeated."),
     ] = None,
-    runbooks: Annotated[str, typer.Option(help="Address under which each alert has its page.")] = RUNBOOKS,
+    runbooks: Annotated[str, typer.Option(help="Base URL of the runbooks.")] = RUNBOOKS,
     grafana: Annotated[
-        str, typer.Option(help="Grafana's address, for the links to dashboards; left out, they are paths on it.")
+        str, typer.Option(help="Grafana's base URL, for links to dashboards. Default: links are paths without a host.")
     ] = "",
-    uid_prefix: Annotated[str, typer.Option(help="As given to `kneewatch dashboards`.")] = "",
+    uid_prefix: Annotated[str, typer.Option(help="The --uid-prefix given to `kneewatch dashboards`.")] = "",
     window_scale: Annotated[
         float,
         typer.Option(
-            help="To rehearse only: multiplies every window and waiting time, so that 0.01 has a page of an hour's"
-            " window in half a minute. Thresholds stay. Not for rules that are to watch something."
+            help="For tests only: multiplies every window and `for` time. With 0.01, an alert with a one-hour window"
+            " fires within half a minute. Thresholds do not change. Do not use it in production."
         ),
     ] = 1.0,
 ) -> None:

@@ -35,7 +35,7 @@ app.command()(generate_commands.alerts)
 app.command()(demo_commands.sim)
 app.command()(demo_commands.demo)
 
-config_app = typer.Typer(help="Look at a configuration.")
+config_app = typer.Typer(help="Check or print a configuration.")
 config_app.command()(config_commands.check)
 config_app.command()(config_commands.show)
 config_app.command()(config_commands.schema)

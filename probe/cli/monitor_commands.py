@@ -13,14 +13,14 @@ def run(
     config: ConfigFile,
     total_shards: Annotated[
         int,
-        typer.Option(min=1, max=1000, help="Share the targets among so many Kneewatches, each with its own --shard."),
+        typer.Option(min=1, max=1000, help="Number of instances that share the targets, each with its own --shard."),
     ] = 1,
     shard: Annotated[
         int | None,
-        typer.Option(min=0, help="Which share is ours, from 0; left out, the number at the end of the host's name."),
+        typer.Option(min=0, help="This instance's shard, from 0. Default: the number at the end of the host name."),
     ] = None,
 ) -> None:
-    """Watch the configured targets until told to stop. SIGHUP takes the configuration anew."""
+    """Watch the configured targets until stopped. SIGHUP reloads the configuration."""
     import asyncio
 
     import uvloop
@@ -43,18 +43,16 @@ def run(
 
 def check(
     config: MaybeConfigFile = None,
-    target: Annotated[
-        str | None, typer.Option("--target", help="Target of the configuration; all of them if left out.")
-    ] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Target in the configuration. Default: all.")] = None,
     base_url: BaseUrl = None,
     model: Model = None,
     api_key_file: ApiKeyFile = None,
     api: Annotated[
-        str | None, typer.Option("--api", help="completions or chat, with --base-url; completions if left out.")
+        str | None, typer.Option("--api", help="completions or chat, with --base-url. Default: completions.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each target.")] = False,
 ) -> None:
-    """One canary round. Exit status: 0 objectives met, 1 missed, 2 could not measure."""
+    """Send one canary to each target. Exit status: 0 objectives met, 1 missed, 2 could not measure."""
     import uvloop
 
     from probe.cli.commands import check_target

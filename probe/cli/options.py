@@ -69,7 +69,7 @@ def configuration(file: Path | None, base_url: str | None, server: ServerOptions
     if file is not None and base_url is None:
         if given := server.given():
             raise ConfigError(
-                "\n".join(f"{name}: goes with --base-url only; with -c set it in the configuration" for name in given)
+                "\n".join(f"{name}: requires --base-url; with -c, set it in the configuration" for name in given)
             )
         return load_config(file)
     if file is None and base_url is not None:
@@ -81,7 +81,9 @@ def located(config: Config) -> list[TargetConfig]:
     """The targets that a command can ask: those with an address that are not passive. Raises ConfigError for none."""
     found = [target for target in config.servers if not target.passive]
     if not found:
-        raise ConfigError("the configuration has no target with an address that may be asked; name one with --base-url")
+        raise ConfigError(
+            "the configuration has no target that can be probed (all are passive or discovered); use --base-url URL"
+        )
     return found
 
 
@@ -89,17 +91,17 @@ def shard_of(index: int | None, total: int) -> Shard | None:
     """Which share of the targets is ours; None: all of them. Raises ConfigError."""
     if total == 1:
         if index:
-            raise ConfigError(f"--shard {index}: there is one shard, 0; give --total-shards, or leave it out")
+            raise ConfigError(f"--shard {index}: the only shard is 0; set --total-shards, or remove --shard")
         return None
     if index is None:
         # A StatefulSet's pods are called kneewatch-0, kneewatch-1, ...
         host = socket.gethostname()
         ordinal = re.search(r"-([0-9]{1,4})$", host)
         if ordinal is None:
-            raise ConfigError(f"--total-shards {total}: the host's name, {host}, ends in no number; add --shard")
+            raise ConfigError(f"--total-shards {total}: the host name {host} does not end in a number; add --shard")
         index = int(ordinal[1])
     if index >= total:
-        raise ConfigError(f"--shard {index}: of {total} shards the last one is {total - 1}; make --total-shards larger")
+        raise ConfigError(f"--shard {index}: expected at most {total - 1}; lower it, or raise --total-shards")
     return Shard(index, total)
 
 
@@ -132,7 +134,7 @@ def steps(options: StepOptions, capacity: CapacityConfig) -> "StepSettings":
     from probe.capacity.run.plan import steps_of
 
     if options.concurrency is not None and options.rates is not None:
-        raise ConfigError("--concurrency, --rates: steps are of one kind or of the other; leave one of them out")
+        raise ConfigError("--concurrency, --rates: both are set; remove one")
     said = steps_of(capacity)
     if options.concurrency is not None:
         said = replace(said, concurrency=concurrency_steps(options.concurrency), rates=None)
@@ -142,10 +144,10 @@ def steps(options: StepOptions, capacity: CapacityConfig) -> "StepSettings":
     for name, value in (("--step-seconds", options.step_seconds), ("--requests-per-step", options.requests_per_step)):
         if searched and value is not None:
             raise ConfigError(
-                f"{name}: goes with --concurrency or --rates; the search decides by itself how long a step lasts"
+                f"{name}: requires --concurrency or --rates; a search sets the length of its load levels itself"
             )
     if not searched and options.observe is not None:
-        raise ConfigError("--observe: goes with the search only, and not with steps that are given; leave it out")
+        raise ConfigError("--observe: works with a search only, not with fixed load levels; remove it")
     return replace(
         said,
         seconds=said.seconds if options.step_seconds is None else options.step_seconds,
@@ -205,7 +207,7 @@ def check_writable(file: Path | None, option: str = "--json") -> None:
         file.open("a").close()
     except OSError as error:
         raise ConfigError(
-            f"{option} {file}: cannot be written ({error.strerror}); give a file in a directory that exists"
+            f"{option} {file}: cannot be written ({error.strerror}); use a file in an existing directory"
         ) from None
 
 
@@ -255,4 +257,4 @@ def _check_readable(option: str, file: Path) -> None:
     try:
         file.open("rb").close()
     except OSError as error:
-        raise ConfigError(f"{option} {file}: cannot be read ({error.strerror}); create it, or mend the path") from None
+        raise ConfigError(f"{option} {file}: cannot be read ({error.strerror}); create it, or fix the path") from None

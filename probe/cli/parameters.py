@@ -7,15 +7,15 @@ import typer
 
 ConfigFile = Annotated[Path, typer.Option("-c", "--config", help="Configuration file (YAML).")]
 MaybeConfigFile = Annotated[Path | None, typer.Option("-c", "--config", help="Configuration file (YAML).")]
-BaseUrl = Annotated[str | None, typer.Option("--base-url", help="A server instead of a configuration.")]
+BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Server to use instead of a configuration.")]
 Model = Annotated[
-    str | None, typer.Option("--model", help="Model name, with --base-url; auto, if left out, asks the server.")
+    str | None, typer.Option("--model", help="Model name, with --base-url. Default: auto, which asks the server.")
 ]
 ApiKeyFile = Annotated[
     Path | None, typer.Option("--api-key-file", help="File with the server's API key, with --base-url.")
 ]
 OneTarget = Annotated[
-    str | None, typer.Option("--target", help="Target of the configuration; needed where it has several.")
+    str | None, typer.Option("--target", help="Target in the configuration; required if it has several.")
 ]
-Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to; made where it is missing.")]
+Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to; created if missing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

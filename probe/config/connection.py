@@ -57,22 +57,22 @@ def connection_problems(
     for key, words in (*_unusable_tls(tls), *_unusable_ways(connection)):
         yield f"{key}: {written(key)} {words}"
     if tls.key_file and not tls.cert_file:
-        yield "tls.key_file: there is no certificate that it belongs to; add cert_file"
+        yield "tls.key_file: is set without a certificate; add cert_file"
     if tls.cert_file and not any(url.startswith("https:") for url in (base_url, metrics_url or "")):
-        yield "tls.cert_file: it is shown in https alone, and base_url is http; write https, or leave it out"
+        yield "tls.cert_file: base_url is http, and client certificates need https; use https, or remove cert_file"
     if connection.unix_socket and connection.proxy:
         yield "connection: unix_socket and proxy are both set; keep one"
     if connection.proxy_auth_file and not connection.proxy:
-        yield "connection.proxy_auth_file: there is no proxy to send it to; add proxy"
+        yield "connection.proxy_auth_file: is set without a proxy; add proxy"
     if connection.http2 and not base_url.startswith("https:"):
-        yield "connection.http2: it is agreed on in TLS, and base_url is http; write https, or leave it out"
+        yield "connection.http2: needs https, and base_url is http; use https, or remove http2"
     elif connection.http2 and importlib.util.find_spec("h2") is None:
         yield "connection.http2: the package h2 is not installed; pip install 'kneewatch[http2]'"
     for key, limit_s in connection.limits().items():
         if limit_s > timeout_s:
             yield (
                 f"connection.{key}: {written(f'connection.{key}')} is longer than canary.timeout,"
-                f" {format_duration(timeout_s)}, which ends a request anyway; make it shorter, or that one longer"
+                f" {format_duration(timeout_s)}, which ends the request first; lower it, or raise canary.timeout"
             )
 
 

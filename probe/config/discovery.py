@@ -30,7 +30,7 @@ _FILES = (".yml", ".yaml", ".json")
 
 def _object_name(text: str) -> str:
     if not _OBJECT.fullmatch(text):
-        raise ValueError("expected a name as Kubernetes has them: at most 63 of a-z, 0-9 and '-'")
+        raise ValueError("expected a Kubernetes object name: at most 63 of a-z, 0-9 and '-'")
     return text
 
 
@@ -48,20 +48,20 @@ def _port(value: object) -> object:
         return int(value)
     if isinstance(value, str) and _PORT_NAME.fullmatch(value):
         return value
-    raise ValueError("expected a port: its number, or the name that the container or the Service gives it")
+    raise ValueError("expected a port number, or a port name of the container or the Service")
 
 
 def _service(text: str) -> str:
     name, colon, port = text.partition(":")
     numbered = port.isascii() and port.isdigit() and 0 < int(port) <= _MAX_PORT
     if not _OBJECT.fullmatch(name) or (bool(colon) and not numbered):
-        raise ValueError("expected a Service's name, or NAME:PORT where its port is another than the pods'")
+        raise ValueError("expected a Service name, or NAME:PORT if its port differs from the pods'")
     return text
 
 
 def _host(text: str) -> str:
     if not _HOST.fullmatch(text):
-        raise ValueError("expected a name in the DNS such as qwen.serving.svc.cluster.local")
+        raise ValueError("expected a DNS name such as qwen.serving.svc.cluster.local")
     return text
 
 
@@ -80,7 +80,7 @@ def _registry_url(text: str) -> str:
 def _files(text: str) -> str:
     path = PurePath(text)
     if path.suffix not in _FILES or "*" in str(path.parent):
-        raise ValueError(f"expected files that end in {', '.join(_FILES)}, with '*' in the last part of the path alone")
+        raise ValueError(f"expected files that end in {', '.join(_FILES)}, with '*' only in the last part of the path")
     return text
 
 
@@ -189,9 +189,9 @@ class DiscoverConfig(ConfigSection):
 def discover_problems(discover: DiscoverConfig, written: Callable[[str], str]) -> Iterator[str]:
     """Lines that begin with the key's path below the target. `written` gives a key's value as the file has it."""
     if not discover.kinds:
-        yield "discover: nothing says where; add kubernetes, dns, file or http"
+        yield "discover: no source is set; add kubernetes, dns, file or http"
     elif len(discover.kinds) > 1:
-        yield f"discover: {' and '.join(discover.kinds)} are all set; keep one, and write another target for the other"
+        yield f"discover: {' and '.join(discover.kinds)} are all set; keep one, and add another target for the other"
     for problems in (_pod_problems, _dns_problems, _http_problems):
         yield from (f"discover.{line}" for line in problems(discover, written))
 
@@ -202,13 +202,13 @@ def _pod_problems(discover: DiscoverConfig, written: Callable[[str], str]) -> It
     if importlib.util.find_spec("lightkube") is None:
         yield "kubernetes: the package lightkube is not installed; pip install 'kneewatch[k8s]'"
     if pods.selector is None and pods.endpoints is None:
-        yield "kubernetes: nothing says which; add selector, labels of pods, or endpoints, a Service's name"
+        yield "kubernetes: no selection is set; add selector (pod labels) or endpoints (a Service name)"
     elif pods.selector is not None and pods.endpoints is not None:
-        yield "kubernetes: selector and endpoints are both set; keep one, and write another target for the other"
+        yield "kubernetes: selector and endpoints are both set; keep one, and add another target for the other"
     if pods.service is not None and isinstance(pods.port, str) and ":" not in pods.service:
         yield (
-            f"kubernetes.service: {written('discover.kubernetes.service')} has no port, and the pods' is a name, which"
-            f" does not tell the Service's; write its port, such as {pods.service}:80"
+            f"kubernetes.service: {written('discover.kubernetes.service')} has no port, and the pods' port is a name;"
+            f" write the Service's port, such as {pods.service}:80"
         )
 
 
@@ -216,9 +216,9 @@ def _dns_problems(discover: DiscoverConfig, _: Callable[[str], str]) -> Iterator
     if (dns := discover.dns) is None:
         return
     if dns.type == "SRV" and dns.port is not None:
-        yield "dns.port: SRV records have ports of their own; leave it out"
+        yield "dns.port: SRV records have their own ports; remove it"
     elif dns.type != "SRV" and dns.port is None:
-        yield f"dns.port: is missing, and {dns.type} records have none; add it"
+        yield f"dns.port: is missing, and {dns.type} records have no port; add it"
 
 
 def _http_problems(discover: DiscoverConfig, written: Callable[[str], str]) -> Iterator[str]:

@@ -28,8 +28,8 @@ def gpu_problems(gpu: GpuConfig) -> Iterator[str]:
     elif gpu.nvml and importlib.util.find_spec("pynvml") is None:
         yield "gpu.nvml: the package nvidia-ml-py is not installed; pip install 'kneewatch[nvml]'"
     elif not gpu.is_read and (gpu.labels or gpu.every != GpuConfig().every):
-        yield "gpu: nothing says where to read GPUs; add dcgm_urls, or nvml: true in a sidecar"
+        yield "gpu: no source is set; add dcgm_urls, or nvml: true in a sidecar"
     for name in gpu.labels:
         if name not in LABELS:
             hint = did_you_mean(name, LABELS)
-            yield f"gpu.labels: {name!r} is no label of a GPU{hint}; expected one of {', '.join(LABELS)}"
+            yield f"gpu.labels: {name!r} is not a GPU label{hint}; expected one of {', '.join(LABELS)}"

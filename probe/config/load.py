@@ -17,7 +17,9 @@ _MAX_PORT = 65535
 def _address(text: str) -> str:
     found = _ADDRESS.fullmatch(text)
     if text != _AUTO and (found is None or not 0 < int(found[4]) <= _MAX_PORT):
-        raise ValueError("expected HOST:PORT of a Ray cluster, ray://HOST:PORT, or auto for that of this machine")
+        raise ValueError(
+            "expected HOST:PORT of a Ray cluster, ray://HOST:PORT, or auto for the cluster on this machine"
+        )
     return text
 
 

@@ -173,9 +173,9 @@ class ServerLimitsConfig(ConfigSection):
     def lacking(self) -> str | None:
         """What is said in vain, for want of another key."""
         if self.parameters is None and (self.weight_bits, self.gpus) != (16, 1):
-            return "weight_bits and gpus say nothing without parameters; add them"
+            return "weight_bits and gpus have no effect without parameters; add parameters"
         if self.parameters is not None and self.gpu is None:
-            return "parameters says nothing without gpu; add it"
+            return "parameters has no effect without gpu; add gpu"
         return None
 
 
@@ -368,7 +368,7 @@ def only_located(target: WatchConfig) -> TargetConfig:
     """For a command that asks a single server. Raises ConfigError for targets that are found."""
     if isinstance(target, TargetConfig):
         return target
-    raise ConfigError(f"--target {target.name}: its servers are found while Kneewatch runs; name one with --base-url")
+    raise ConfigError(f"--target {target.name}: its servers are discovered at run time; use --base-url URL")
 
 
 # What `--base-url` alone, or a target that names nothing, is held to: an interactive chat.
@@ -397,7 +397,7 @@ def config_from(raw: object, source: str, environ: Mapping[str, str] = os.enviro
         problems = describe(error, raw, Config)
     except (RecursionError, ValueError) as error:
         why = "it refers to itself" if isinstance(error, RecursionError) else str(error)
-        raise ConfigError(f"{source}: not a configuration, {why}; write the values out") from None
+        raise ConfigError(f"{source}: not a configuration, {why}; write the values without aliases") from None
     if problems:
         raise ConfigError("\n".join(f"{source}: {one_line(problem, 400)}" for problem in problems))
     return config
@@ -427,13 +427,13 @@ def _dangling(config: Config, raw: object) -> list[str]:
         if name in names[:i]:
             written = shown(["targets", i, "name"], raw)
             first = names.index(name)
-            problems.append(f"targets[{i}].name: {written} is already targets[{first}]; give each target its own name")
+            problems.append(f"targets[{i}].name: {written} is also the name of targets[{first}]; use a unique name")
     for name, workload in config.workloads.items():
         shared = workload.prefix.shared_tokens if isinstance(workload.prefix, SharedPrefix) else 0
         if isinstance(workload.prompt_tokens, int) and shared > workload.prompt_tokens:
             problems.append(
-                f"workloads.{name}.prefix.shared_tokens: {shared} is more than the prompt's"
-                f" {workload.prompt_tokens} tokens; make it smaller"
+                f"workloads.{name}.prefix.shared_tokens: {shared} is more than prompt_tokens,"
+                f" {workload.prompt_tokens}; lower it"
             )
     return problems
 
@@ -459,14 +459,14 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
     if target.capacity.concurrency is not None and target.capacity.rates is not None:
         problems.append(f"{at}.capacity: concurrency and rates are both set; keep one of them")
     if target.passive and target.capacity.mode == "verify":
-        problems.append(f"{at}: passive allows no load, and capacity.mode is verify; use forecast, or take passive out")
+        problems.append(f"{at}: passive allows no load, but capacity.mode is verify; use forecast, or remove passive")
     if (lacking := target.capacity.server.lacking) is not None:
         problems.append(f"{at}.capacity.server: {lacking}")
     budget = target.capacity.budget
     if budget.daily_tokens < budget.tokens_per_run:
         problems.append(
             f"{at}.capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
-            f" {budget.tokens_per_run}; make it larger"
+            f" {budget.tokens_per_run}; raise it"
         )
     return problems + [f"{at}.{line}" for line in _reaching_problems(i, target, raw)]
 
@@ -483,7 +483,7 @@ def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
             ("gpu", target.gpu.is_read),
         ):
             if is_set:
-                yield f"{key}: every server that is found would be given the same one; leave it out"
+                yield f"{key}: would apply to every discovered server; remove it"
         yield from discover_problems(target.discover, written)
     else:
         base_url = target.base_url

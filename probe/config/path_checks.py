@@ -5,7 +5,7 @@ import ssl
 import stat
 from pathlib import Path
 
-_UNREADABLE = "cannot be read; create it, or mend the path"
+_UNREADABLE = "cannot be read; create it, or fix the path"
 
 
 def file_problem(file: Path) -> str | None:
@@ -24,13 +24,13 @@ def folder_problem(folder: Path) -> str | None:
         usable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     except (OSError, ValueError):  # one above it cannot be looked into, or the name is none
         usable = False
-    return None if usable else "is no folder that can be written; create it, or mend the path"
+    return None if usable else "is not a writable directory; create it, or fix the path"
 
 
 def authorities_problem(file: Path) -> str | None:
     """Of certificates to trust."""
     unreadable = file_problem(file)
-    return unreadable or (None if _holds_certificates(file) else "holds no certificates; give a PEM file")
+    return unreadable or (None if _holds_certificates(file) else "holds no certificates; use a PEM file")
 
 
 def client_certificate_problem(cert_file: Path, key_file: Path | None) -> tuple[str, str] | None:
@@ -40,7 +40,7 @@ def client_certificate_problem(cert_file: Path, key_file: Path | None) -> tuple[
     if key_file is not None and (unreadable := file_problem(key_file)):
         return "key_file", unreadable
     if not _holds_certificates(cert_file):
-        return "cert_file", "holds no certificate; give a PEM file"
+        return "cert_file", "holds no certificate; use a PEM file"
     words = _key_problem(cert_file, key_file)
     return ("cert_file" if key_file is None else "key_file", words) if words else None
 
@@ -61,7 +61,7 @@ def socket_problem(path: Path) -> str | None:
         mode = path.stat().st_mode
     except (OSError, ValueError):
         return None
-    return None if stat.S_ISSOCK(mode) else "is there and is no socket; give the path that the server listens on"
+    return None if stat.S_ISSOCK(mode) else "is not a socket; use the path that the server listens on"
 
 
 def _holds_certificates(file: Path) -> bool:
@@ -77,12 +77,12 @@ def _key_problem(cert_file: Path, key_file: Path | None) -> str | None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert_file, key_file, _refuse_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            return "holds a key that does not belong to the certificate; give the key it was made with"
+            return "holds a key that does not match the certificate; use the certificate's own key"
         if reason := str(error.reason or ""):  # too weak for the system's rules, for one
-            return f"cannot be used ({reason.lower().replace('_', ' ')}); give another certificate and key"
-        return f"holds no private key; {'give a PEM file' if key_file else 'name the file that holds it as key_file'}"
+            return f"cannot be used ({reason.lower().replace('_', ' ')}); use another certificate and key"
+        return f"holds no private key; {'use a PEM file' if key_file else 'set key_file to the file that holds it'}"
     except ValueError as error:
-        return f"{error}; give the key without one"
+        return f"{error}; use a key without one"
     except OSError:  # it went away meanwhile
         return _UNREADABLE
     return None

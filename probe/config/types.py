@@ -45,19 +45,19 @@ def _positive(seconds: float) -> float:
 
 def _a_second_at_least(seconds: float) -> float:
     if seconds < 1:
-        raise ValueError("expected at least 1s: more is load, which belongs under capacity")
+        raise ValueError("expected at least 1s; for more load, use capacity")
     return seconds
 
 
 def _a_minute_at_least(seconds: float) -> float:
     if seconds < 60:  # noqa: PLR2004
-        raise ValueError("expected at least 1m: a forecast is some seconds of arithmetic")
+        raise ValueError("expected at least 1m")
     return seconds
 
 
 def _matchers(text: str) -> str:
     if not _MATCHERS.fullmatch(text):
-        raise ValueError('expected label matchers of PromQL, such as \'job="vllm",pod="llama-0"\'')
+        raise ValueError('expected PromQL label matchers such as \'job="vllm",pod="llama-0"\'')
     return text
 
 
@@ -90,7 +90,7 @@ def _host_is_possible(host: str | None) -> bool:
 
 def _url(text: str) -> str:
     if "@" in text:
-        raise ValueError("expected an address without credentials, which belong into api_key_file")
+        raise ValueError("expected an address without credentials; put them in api_key_file")
     expected = ValueError("expected an address such as http://llama-8b:8000")
     try:
         parts = urlsplit(text)
@@ -118,7 +118,7 @@ def _base_url(text: str) -> str:
 
 def _proxy(text: str) -> str:
     if "@" in unquote(text):
-        raise ValueError("expected a proxy's address without credentials, which belong into proxy_auth_file")
+        raise ValueError("expected a proxy address without credentials; put them in proxy_auth_file")
     expected = ValueError("expected an HTTP proxy such as http://proxy:3128")
     try:
         url = _url(text)
@@ -131,9 +131,9 @@ def _proxy(text: str) -> str:
 
 def _socket_path(path: Path) -> Path:
     if str(path) == "." or str(path).startswith("unix:") or "\0" in str(path):
-        raise ValueError("expected the path of a socket such as /run/vllm.sock")
+        raise ValueError("expected a socket path such as /run/vllm.sock")
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
-        raise ValueError(f"expected the path of a socket, of at most {_MAX_SOCKET_PATH} bytes")
+        raise ValueError(f"expected a socket path of at most {_MAX_SOCKET_PATH} bytes")
     return path
 
 
@@ -177,7 +177,7 @@ def _gpu(text: str) -> str:
         plain = _MAKERS.sub("", text)
         several = [name for name in NAMES if plain and name.lower().startswith(plain.lower())]
         hint = f" (which of {', '.join(several)}?)" if several else did_you_mean(plain, NAMES)
-        raise ValueError(f"expected one of the GPUs in docs/capacity.md{hint}, or no such key")
+        raise ValueError(f"expected a GPU listed in docs/capacity.md{hint}; if yours is not there, remove the key")
     return text
 
 
@@ -201,7 +201,7 @@ def _parameters(value: object) -> float:
     except ValueError:
         count = 0.0
     if not min(_SIZES.values()) <= count <= _MOST_PARAMETERS:
-        raise ValueError("expected how many parameters, such as 8B or 8e9")
+        raise ValueError("expected a number of parameters such as 8B or 8e9")
     return count
 
 

@@ -35,7 +35,7 @@ def _interval(value: object) -> float:
         return 0.0
     seconds = parse_duration(value)
     if seconds > _LONGEST_S:
-        raise ValueError("expected an interval of an hour at most")
+        raise ValueError("expected an interval of at most one hour")
     return seconds
 
 
@@ -111,7 +111,7 @@ def load_web_config(file: Path) -> WebConfig:
     """What the file says, its paths made absolute. Raises ConfigError, one line a problem, without a value of it."""
     raw = read_yaml(file)
     if raw is None:  # as while it is being written: nobody wants to open the pages so
-        raise ConfigError(f"{file}: is empty; write {{}} for pages without TLS and passwords")
+        raise ConfigError(f"{file}: is empty; write {{}} to serve the pages without TLS and passwords")
     if not isinstance(raw, dict):
         raise ConfigError(f"{file}: expected a mapping of the web configuration format, got {type(raw).__name__}")
     try:
@@ -120,7 +120,7 @@ def load_web_config(file: Path) -> WebConfig:
     except ValueError as error:
         raise ConfigError(f"{file}: rate_limit.interval: {one_line(str(error))}") from None
     if empty := [key for key in ("tls_server_config", "basic_auth_users") if key in raw and raw[key] is None]:
-        raise ConfigError(f"{file}: {empty[0]}: is empty; take it out, and the pages are without it")
+        raise ConfigError(f"{file}: {empty[0]}: is empty; fill it in, or remove it to serve the pages without it")
     # Another section that is written and left empty is one that is not written.
     raw = {key: value for key, value in raw.items() if value is not None}
     try:
@@ -152,13 +152,13 @@ def _tls_problems(tls: TlsServer) -> Iterator[str]:
         if getattr(tls, inline) is not None and getattr(tls, file) is not None:
             yield f"{inline}: {file} is set too; keep one of them"
     if tls.cert is None and tls.cert_file is None:
-        yield "cert_file: missing; give a PEM file with the server's certificate"
+        yield "cert_file: missing; add a PEM file with the server's certificate"
     if tls.key is None and tls.key_file is None:
-        yield "key_file: missing; give a PEM file with the certificate's key"
+        yield "key_file: missing; add a PEM file with the certificate's key"
     if tls.min_version > tls.max_version:
-        yield "min_version: above max_version; swap them"
+        yield "min_version: above max_version; swap the two"
     if len(tls.curve_preferences) > 1:
-        yield "curve_preferences: one at most can be chosen here; keep the first, or none"
+        yield "curve_preferences: only one curve is supported; keep the first, or none"
     yield from _client_problems(tls)
 
 
@@ -166,10 +166,10 @@ def _client_problems(tls: TlsServer) -> Iterator[str]:
     """Of who may connect."""
     authority = tls.client_ca is not None or tls.client_ca_file is not None
     if tls.client_auth_type in _UNVERIFIED:
-        yield f"client_auth_type: a certificate that nobody checks proves nothing; use {_VERIFIED}"
+        yield f"client_auth_type: unverified certificates prove nothing; use {_VERIFIED}"
     if tls.client_auth_type in ("VerifyClientCertIfGiven", _VERIFIED) and not authority:
-        yield "client_ca_file: missing; give a PEM file with who signs the clients' certificates"
+        yield "client_ca_file: missing; add a PEM file with the CA that signs client certificates"
     if authority and tls.client_auth_type in ("", "NoClientCert"):
-        yield f"client_auth_type: missing, though there is a client_ca_file; use {_VERIFIED}"
+        yield f"client_auth_type: missing, but client_ca_file is set; use {_VERIFIED}"
     if tls.client_allowed_sans and tls.client_auth_type != _VERIFIED:
-        yield f"client_allowed_sans: only goes with client_auth_type {_VERIFIED}"
+        yield f"client_allowed_sans: requires client_auth_type {_VERIFIED}"

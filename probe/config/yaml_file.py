@@ -22,7 +22,7 @@ def read_yaml(path: Path) -> object:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file with -c FILE") from None
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); use an existing file with -c FILE") from None
     if len(data) > MAX_CONFIG_BYTES:
         raise ConfigError(f"{path}: {len(data)} bytes; expected a configuration of at most {MAX_CONFIG_BYTES}")
     try:
@@ -34,7 +34,7 @@ def read_yaml(path: Path) -> object:
         problem = re.sub(r"'(?!\\?.'|<)[^']*'", "'...'", str(error.problem))
         raise ConfigError(f"{path}{where}: not valid YAML ({problem})") from None
     except yaml.YAMLError:
-        raise ConfigError(f"{path}: not valid YAML (it holds characters that are no text)") from None
+        raise ConfigError(f"{path}: not valid YAML (it contains unprintable characters)") from None
     # What PyYAML lets through for a tag or a number that is none (!!int x, 2026-13-45).
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid YAML (a value cannot be read: {type(error).__name__})") from None
@@ -52,7 +52,7 @@ def expand(raw: object, environ: Mapping[str, str]) -> tuple[object, list[str]]:
         nonlocal left
         left -= 1
         if left < 0:
-            raise ValueError("it unfolds into too many values")
+            raise ValueError("it expands to too many values")
         if isinstance(value, dict):
             return {key: filled(v, f"{path}.{key}" if path else str(key)) for key, v in value.items()}
         if isinstance(value, list):
@@ -61,7 +61,7 @@ def expand(raw: object, environ: Mapping[str, str]) -> tuple[object, list[str]]:
             return value
         missing = [name for name in _VARIABLE.findall(value) if name not in environ]
         if missing:
-            problems.append(f"{path}: the environment variable {missing[0]} is not set; set it, or write the value")
+            problems.append(f"{path}: environment variable {missing[0]} is not set; set it, or write the value")
             return value
         return _VARIABLE.sub(lambda match: environ[match.group(1)], value)
 
@@ -77,7 +77,7 @@ class _StrictLoader(yaml.SafeLoader):
             key = getattr(key_node, "value", None)
             if isinstance(key, str) and key != "<<":
                 if key in seen:
-                    problem = "a key stands here twice; keep one"
+                    problem = "duplicate key; keep one"
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
                 seen.add(key)
         return super().construct_mapping(node, deep)

@@ -16,11 +16,11 @@ def parse_duration(text: object) -> float:
     mistake this guards against.
     """
     if not isinstance(text, str) or not re.fullmatch(DURATION_PATTERN.strip("^$"), text):
-        raise ValueError(f"expected a duration with its unit, such as 500ms, 15s or 1h, got {text!r}")
+        raise ValueError(f"expected a duration with a unit, such as 500ms, 15s or 1h, got {text!r}")
     # In decimal, so that 51ms is the float nearest to 0.051.
     seconds = float(sum(Decimal(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text)) / 1000)
     if seconds > _LONGEST_S:
-        raise ValueError(f"expected a duration that somebody can wait for, got {text!r}")
+        raise ValueError(f"expected a shorter duration, got {text!r}")
     return seconds
 
 

@@ -39,7 +39,7 @@ async def serve(
     except (OSError, OverflowError, ValueError) as error:  # taken or not ours; no port; no host
         listener.close()
         words = getattr(error, "strerror", None) or error
-        raise ConfigError(f"listen: {host}:{port} cannot be listened on ({words}); choose another") from None
+        raise ConfigError(f"listen: {host}:{port} cannot listen on this address ({words}); choose another") from None
     server = _Server(gate, listener)
     tasks = [asyncio.create_task(server.serve()), asyncio.create_task(gate.watch(server.listen, look_s))]
     shown = f"[{host}]" if family == socket.AF_INET6 else host

@@ -121,7 +121,7 @@ def test_a_bad_value_is_one_line_that_names_its_option(option: str, value: str) 
 def test_an_option_that_a_configuration_would_ignore(tmp_path: Path, command: str) -> None:
     file = tmp_path / "kneewatch.yml"
     file.write_text(yaml.safe_dump(_config()))
-    _refused(_run(command, "-c", file, "--model", "m"), "--model: goes with --base-url only")
+    _refused(_run(command, "-c", file, "--model", "m"), "--model: requires --base-url")
 
 
 def test_a_ramp_does_not_choose_among_several_targets(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, command: str) -> None:
 
 
 def test_an_address_that_is_not_this_machines() -> None:
-    _refused(kneewatch("sim", "--host", "192.0.2.1", "--port", "8123"), "192.0.2.1", "8123", "cannot be listened on")
+    _refused(kneewatch("sim", "--host", "192.0.2.1", "--port", "8123"), "192.0.2.1", "8123", "cannot listen")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

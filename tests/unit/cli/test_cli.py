@@ -105,19 +105,19 @@ def _help(command: str) -> str:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("check", "all of them if left out"),
-        ("ramp", "needed where it has several"),
-        ("ramp", "also for a target without scheduled load"),
+        ("check", "Target in the configuration. Default: all."),
+        ("ramp", "required if it has several"),
+        ("ramp", "Works for targets without scheduled load too."),
         ("ramp", "Ctrl-C stops the load at once"),
-        ("ramp", "the knee is searched"),
-        ("ramp", "up to three times as long where fewer than 20 requests were sent; 15 unless"),
-        ("sim", "Which server to imitate; --list shows them."),
+        ("ramp", "Kneewatch searches for the knee"),
+        ("ramp", "up to three times as long if fewer than 20 requests were sent. Default: the configuration's, or 15."),
+        ("sim", "Server to simulate; --list shows the choices."),
         ("dashboards", f"{FLEET}.json"),
         ("dashboards", RUNBOOKS),
         ("alerts", FILE),
         ("alerts", RUNBOOKS),
         ("alerts", MANIFEST_FILE),
-        ("alerts", "To rehearse only"),
+        ("alerts", "For tests only"),
     ],
 )
 def test_the_help_says(command: str, words: str) -> None:
@@ -212,17 +212,17 @@ def test_an_unknown_profile_is_one_line_with_a_hint() -> None:
     done = _kneewatch("sim", "--profile", "8b-h10")
     assert done.status == 2
     (said,) = done.err.splitlines()
-    assert "--profile 8b-h10: unknown (did you mean '8b-h100'?); expected one of those that" in said
+    assert "--profile 8b-h10: unknown (did you mean '8b-h100'?); expected one that" in said
     assert "sim --list" in said
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--concurrency", "1", "--rates", "1"), "--concurrency, --rates: steps are of one kind or of the other"),
+        (("--concurrency", "1", "--rates", "1"), "--concurrency, --rates: both are set"),
         (("--rates", "2,1"), "--rates 2,1: expected rising numbers above 0"),
-        (("--step-seconds", "5"), "--step-seconds: goes with --concurrency or --rates"),
-        (("--rates", "1", "--observe", "5"), "--observe: goes with the search only"),
+        (("--step-seconds", "5"), "--step-seconds: requires --concurrency or --rates"),
+        (("--rates", "1", "--observe", "5"), "--observe: works with a search only"),
     ],
 )
 def test_steps_that_make_no_sense_are_one_line_and_no_load(options: tuple[str, ...], line: str) -> None:

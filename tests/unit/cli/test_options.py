@@ -69,7 +69,7 @@ def test_the_options_beside_an_address_are_used(tmp_path: Path) -> None:
         ({"ratio": "most"}, "--ratio most: expected a number between 0 and 1, such as 0.95"),
         ({"ratio": "nan"}, "--ratio nan: expected a number between 0 and 1, such as 0.95"),
         ({"api": "foo"}, "--api foo: expected completions or chat"),
-        ({"ttft": "500"}, "--ttft 500: expected a duration with its unit, such as 500ms, 15s or 1h"),
+        ({"ttft": "500"}, "--ttft 500: expected a duration with a unit, such as 500ms, 15s or 1h"),
         ({"tpot": "0s"}, "--tpot 0s: expected a duration above zero"),
         ({"prompt_tokens": 0}, "--prompt-tokens 0: expected a whole number from 1 to 1000000"),
         ({"output_tokens": 10**7}, "--output-tokens 10000000: expected a whole number from 1 to 1000000"),
@@ -77,7 +77,7 @@ def test_the_options_beside_an_address_are_used(tmp_path: Path) -> None:
         ({"base_url": "x"}, "--base-url x: expected an address such as http://llama-8b:8000"),
         (
             {"api_key_file": Path("/nonexistent/key")},
-            "--api-key-file /nonexistent/key: cannot be read (No such file or directory); create it, or mend the path",
+            "--api-key-file /nonexistent/key: cannot be read (No such file or directory); create it, or fix the path",
         ),
     ],
 )
@@ -109,7 +109,7 @@ def test_what_a_configuration_says_itself_is_refused_beside_it(options: ServerOp
     with pytest.raises(ConfigError) as refused:
         configuration(Path("unread.yml"), None, options)
     assert str(refused.value).splitlines() == [
-        f"{name}: goes with --base-url only; with -c set it in the configuration" for name in names
+        f"{name}: requires --base-url; with -c, set it in the configuration" for name in names
     ]
 
 
@@ -175,11 +175,11 @@ def test_steps_are_as_written_and_else_as_configured(
 @pytest.mark.parametrize(
     ("options", "capacity", "words"),
     [
-        (StepOptions(concurrency="1,2", rates="1,2"), SEARCHED, "--concurrency, --rates: .*leave one of them out"),
-        (StepOptions(step_seconds=5.0), SEARCHED, "--step-seconds: goes with --concurrency or --rates"),
-        (StepOptions(requests_per_step=30), SEARCHED, "--requests-per-step: goes with --concurrency or --rates"),
-        (StepOptions(rates="1,2", observe=5.0), SEARCHED, "--observe: goes with the search only"),
-        (StepOptions(observe=5.0), FIXED, "--observe: goes with the search only"),
+        (StepOptions(concurrency="1,2", rates="1,2"), SEARCHED, "--concurrency, --rates: both are set; remove one"),
+        (StepOptions(step_seconds=5.0), SEARCHED, "--step-seconds: requires --concurrency or --rates"),
+        (StepOptions(requests_per_step=30), SEARCHED, "--requests-per-step: requires --concurrency or --rates"),
+        (StepOptions(rates="1,2", observe=5.0), SEARCHED, "--observe: works with a search only"),
+        (StepOptions(observe=5.0), FIXED, "--observe: works with a search only"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(
@@ -233,16 +233,16 @@ def test_a_stateful_set_numbers_its_pods(monkeypatch: pytest.MonkeyPatch, host: 
 @pytest.mark.parametrize(
     ("host", "index", "total", "line"),
     [
-        ("laptop", None, 2, "--total-shards 2: the host's name, laptop, ends in no number; add --shard"),
+        ("laptop", None, 2, "--total-shards 2: the host name laptop does not end in a number; add --shard"),
         (
             "kneewatch-7d9f8b-x2z",
             None,
             2,
-            "--total-shards 2: the host's name, kneewatch-7d9f8b-x2z, ends in no number;",
+            "--total-shards 2: the host name kneewatch-7d9f8b-x2z does not end in a number;",
         ),
-        ("kneewatch-3", None, 3, "--shard 3: of 3 shards the last one is 2; make --total-shards larger"),
-        ("laptop", 2, 2, "--shard 2: of 2 shards the last one is 1; make --total-shards larger"),
-        ("laptop", 1, 1, "--shard 1: there is one shard, 0; give --total-shards, or leave it out"),
+        ("kneewatch-3", None, 3, "--shard 3: expected at most 2; lower it, or raise --total-shards"),
+        ("laptop", 2, 2, "--shard 2: expected at most 1; lower it, or raise --total-shards"),
+        ("laptop", 1, 1, "--shard 1: the only shard is 0; set --total-shards, or remove --shard"),
     ],
 )
 def test_a_shard_that_there_is_not_is_refused(
@@ -267,12 +267,12 @@ def _found(tmp_path: Path, *more: str) -> Path:
 
 def test_a_command_that_asks_one_server_wants_one_with_an_address(tmp_path: Path) -> None:
     config = load_config(_found(tmp_path))
-    words = "--target pods: its servers are found while Kneewatch runs; name one with --base-url"
+    words = "--target pods: its servers are discovered at run time; use --base-url URL"
     for choose in (lambda: one_target(config, "pods"), lambda: one_target(config, None)):
         with pytest.raises(ConfigError) as refused:
             choose()
         assert str(refused.value) == words
-    with pytest.raises(ConfigError, match="no target with an address"):
+    with pytest.raises(ConfigError, match="no target that can be probed"):
         located(config)
 
 

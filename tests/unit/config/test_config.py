@@ -106,9 +106,7 @@ def test_a_missing_file_names_itself_and_the_flag(tmp_path: Path) -> None:
     path = tmp_path / "none.yaml"
     with pytest.raises(ConfigError) as caught:
         load_config(path)
-    assert (
-        str(caught.value) == f"{path}: cannot be read (No such file or directory); give an existing file with -c FILE"
-    )
+    assert str(caught.value) == f"{path}: cannot be read (No such file or directory); use an existing file with -c FILE"
 
 
 def test_a_folder_is_not_a_configuration(tmp_path: Path) -> None:
@@ -333,7 +331,7 @@ def test_parameters_are_read_as_people_write_them(written: str, count: float, tm
 @pytest.mark.parametrize("written", ["0", "-8B", "B", ".inf", ".nan", "infB", "true", "[8]", "{}", "1e30", "8 GB"])
 def test_what_is_no_number_of_parameters_is_refused_in_one_line(written: str, tmp_path: Path) -> None:
     text = f"{TARGET}    capacity: {{server: {{gpu: NVIDIA L4, parameters: {written}}}}}\n"
-    assert "capacity.server.parameters: expected how many" in refusal(text, tmp_path)
+    assert "capacity.server.parameters: expected a number of parameters" in refusal(text, tmp_path)
 
 
 def test_one_target_is_enough_and_gets_no_step_up_load(tmp_path: Path) -> None:
@@ -522,7 +520,7 @@ def test_any_target_is_accepted_or_refused_in_words(tree: Any) -> None:
 def test_the_web_configuration_is_judged_with_it_and_its_passwords_are_not_repeated(tmp_path: Path) -> None:
     web = tmp_path / "web.yml"
     text = f"web_config_file: {web}\n{TARGET}"
-    assert refusal(text, tmp_path).endswith("cannot be read; create it, or mend the path")
+    assert refusal(text, tmp_path).endswith("cannot be read; create it, or fix the path")
     web.write_text("basic_auth_users: {anna: sesame}\n")
     said = refusal(text, tmp_path)
     assert f"web_config_file: {web}: basic_auth_users.anna: expected a bcrypt hash" in said
@@ -540,7 +538,7 @@ def test_a_folder_that_cannot_even_be_looked_at_is_a_line_of_the_refusal(tmp_pat
         config_from(raw, "FILE")
     (said,) = str(refused.value).splitlines()
     assert said.startswith("FILE: lock_dir: ")
-    assert said.endswith("is no folder that can be written; create it, or mend the path")
+    assert said.endswith("is not a writable directory; create it, or fix the path")
 
 
 def test_a_folder_below_one_that_may_not_be_entered_is_no_folder_to_write_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,42 +63,42 @@ def test_a_certificate_and_its_key_may_be_in_two_files_or_in_one(tmp_path: Path)
 @pytest.mark.parametrize(
     ("cert", "key", "line"),
     [
-        (b"", KEY, "tls.cert_file: {cert} holds no certificate; give a PEM file"),
-        (b"\0\xff", KEY, "tls.cert_file: {cert} holds no certificate; give a PEM file"),
-        (KEY, KEY, "tls.cert_file: {cert} holds no certificate; give a PEM file"),
-        (CERTIFICATE[:200], KEY, "tls.cert_file: {cert} holds no certificate; give a PEM file"),
+        (b"", KEY, "tls.cert_file: {cert} holds no certificate; use a PEM file"),
+        (b"\0\xff", KEY, "tls.cert_file: {cert} holds no certificate; use a PEM file"),
+        (KEY, KEY, "tls.cert_file: {cert} holds no certificate; use a PEM file"),
+        (CERTIFICATE[:200], KEY, "tls.cert_file: {cert} holds no certificate; use a PEM file"),
         (
             ssl.PEM_cert_to_DER_cert(OURS.cert_chain_pems[0].bytes().decode()),
             KEY,
-            "tls.cert_file: {cert} holds no certificate; give a PEM file",
+            "tls.cert_file: {cert} holds no certificate; use a PEM file",
         ),
-        (CERTIFICATE, b"", "tls.key_file: {key} holds no private key; give a PEM file"),
-        (CERTIFICATE, CERTIFICATE, "tls.key_file: {key} holds no private key; give a PEM file"),
-        (CERTIFICATE, KEY[:100], "tls.key_file: {key} holds no private key; give a PEM file"),
+        (CERTIFICATE, b"", "tls.key_file: {key} holds no private key; use a PEM file"),
+        (CERTIFICATE, CERTIFICATE, "tls.key_file: {key} holds no private key; use a PEM file"),
+        (CERTIFICATE, KEY[:100], "tls.key_file: {key} holds no private key; use a PEM file"),
         (
             CERTIFICATE,
             OTHER.private_key_pem.bytes(),
-            "tls.key_file: {key} holds a key that does not belong to the certificate; give the key it was made with",
+            "tls.key_file: {key} holds a key that does not match the certificate; use the certificate's own key",
         ),
         (
             CERTIFICATE,
             with_passphrase(serialization.PrivateFormat.PKCS8),
-            "tls.key_file: {key} holds a key with a passphrase; give the key without one",
+            "tls.key_file: {key} holds a key with a passphrase; use a key without one",
         ),
         (
             CERTIFICATE,
             with_passphrase(serialization.PrivateFormat.TraditionalOpenSSL),
-            "tls.key_file: {key} holds a key with a passphrase; give the key without one",
+            "tls.key_file: {key} holds a key with a passphrase; use a key without one",
         ),
         (
             CERTIFICATE,
             None,
-            "tls.cert_file: {cert} holds no private key; name the file that holds it as key_file",
+            "tls.cert_file: {cert} holds no private key; set key_file to the file that holds it",
         ),
         (
             CERTIFICATE + OTHER.private_key_pem.bytes(),
             None,
-            "tls.cert_file: {cert} holds a key that does not belong to the certificate; give the key it was made with",
+            "tls.cert_file: {cert} holds a key that does not match the certificate; use the certificate's own key",
         ),
     ],
     # Said here, because what is made anew in each process cannot name a test.
@@ -157,9 +157,7 @@ def test_a_file_in_the_place_of_a_socket_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "vllm.sock").touch()
     (line,) = refusal(connection={"unix_socket": "vllm.sock"})
-    assert line == (
-        "connection.unix_socket: 'vllm.sock' is there and is no socket; give the path that the server listens on"
-    )
+    assert line == ("connection.unix_socket: 'vllm.sock' is not a socket; use the path that the server listens on")
 
 
 @pytest.mark.parametrize(("path", "accepted"), [("/run/" + "x" * 102, True), ("/run/" + "x" * 103, False)])
@@ -175,7 +173,7 @@ def test_a_socket_is_refused_that_the_system_could_not_open(path: str, accepted:
 @pytest.mark.parametrize("path", ["a\0b", "", "unix:/run/vllm.sock", "unix:///run/vllm.sock"])
 def test_a_socket_is_a_path(path: str) -> None:
     (line,) = refusal(connection={"unix_socket": path})
-    assert "expected the path of a socket" in line
+    assert "expected a socket path" in line
 
 
 @pytest.mark.parametrize(

@@ -129,13 +129,13 @@ def test_what_is_wrong_is_one_line_each_without_its_value(tmp_path: Path, conten
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"client_auth_type": "RequestClientCert"}, "proves nothing"),
-        ({"client_auth_type": "RequireAnyClientCert"}, "proves nothing"),
+        ({"client_auth_type": "RequestClientCert"}, "prove nothing"),
+        ({"client_auth_type": "RequireAnyClientCert"}, "prove nothing"),
         ({"client_auth_type": "RequireAndVerifyClientCert"}, "client_ca_file: missing"),
         ({"client_ca_file": "ca.pem"}, "client_auth_type: missing"),
-        ({"client_allowed_sans": ["a"]}, "client_allowed_sans: only goes with"),
+        ({"client_allowed_sans": ["a"]}, "client_allowed_sans: requires"),
         ({"min_version": "TLS13", "max_version": "TLS12"}, "min_version: above max_version"),
-        ({"curve_preferences": ["X25519", "CurveP256"]}, "curve_preferences: one at most"),
+        ({"curve_preferences": ["X25519", "CurveP256"]}, "curve_preferences: only one curve"),
         ({"client_auth_type": "Sometimes"}, "client_auth_type"),
     ],
 )
