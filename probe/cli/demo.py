@@ -118,7 +118,7 @@ async def _watch(app: App, seconds: float, console: Console) -> None:
         stop.set()
         await monitor
     console.print(live_summary(app.statuses(), time.time()))
-    result = app.watches[_TARGET].last_result
+    result = app.monitors[_TARGET].last_result
     if result is not None:
         console.print("The capacity run, closed loop, 256 prompt and 64 output tokens:")
         console.print(step_rows(result.steps, console.width))

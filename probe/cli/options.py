@@ -17,7 +17,7 @@ from probe.config.models import DEFAULT_OBJECTIVES, CapacityConfig, Config, Targ
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
 from probe.core.text import one_line
-from probe.monitor.target_set import Shard
+from probe.monitor.desired_targets import Shard
 
 if TYPE_CHECKING:
     from probe.capacity.run.plan import StepSettings

@@ -61,6 +61,6 @@ class DiscoveryManager:
                     async for found in states:
                         await self._on_found(name, found)
             except Exception as error:  # noqa: BLE001 - whatever it is: the monitor goes on, and says so
-                _log.error("discovery broke", target=name, exc_info=error)
+                _log.error("discovery broke", discovery=name, exc_info=error)
                 self._on_problem(name, f"it broke ({type(error).__name__})")
             await asyncio.sleep(_AGAIN_S)

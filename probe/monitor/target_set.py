@@ -1,119 +1,221 @@
-"""Which targets there are now: those of the configuration and those that were found, as far as they are of our shard.
+"""The monitors of one process, and the loop that makes them match the desired targets.
 
-In: the configuration, and what each discovery says as it says it. Out: `wanted`, everything that is to be watched.
+In: the configuration and the discovered servers (desired_targets.py). Out: one TargetMonitor for each desired target,
+its tasks scheduled, and the discoveries' series.
 """
 
-import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
-from probe.config.models import Config, TargetConfig, TemplateConfig
+import structlog
+
+from probe.capacity.run.plan import firing_pages
+from probe.config.models import Config
+from probe.core.clock import Clock
+from probe.core.target_status import TargetStatus
 from probe.discovery.types import DiscoveredServer
+from probe.monitor.desired_targets import DesiredTarget, DesiredTargets, Shard
+from probe.monitor.gpu_readers import GpuReaders
+from probe.monitor.metrics_sink import MetricsSink
+from probe.monitor.target_monitor import TargetMonitor
+from probe.monitor.target_tasks import TargetTasks
+from probe.monitor.wiring import page_of, server_of
+from probe.observe.user_traffic import UserTraffic
 
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One of several Kneewatches that share the targets; `index` from 0."""
-
-    index: int
-    total: int
-
-    def has(self, target: str) -> bool:
-        """Whether a target is its own. Rendezvous hashing: with one shard more, only those move that are its share.
-
-        Thaler and Ravishankar, "A name-based mapping scheme for rendezvous", 1996.
-        """
-        return self.index == max(range(self.total), key=lambda index: _weight(f"{index}/{target}"))
-
-
-@dataclass(frozen=True, slots=True)
-class DesiredTarget:
-    """A target that is to be watched.
-
-    `terms`: all that its watch is made of; while they are equal, it goes on as it is. `hold`: why no step-up load may
-    begin now. `discovery`: what found it.
-    """
-
-    config: TargetConfig
-    terms: tuple[object, ...]
-    discovery: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    hold: str | None = None
+_log = structlog.get_logger()
 
 
 class TargetSet:
-    """The targets of one process."""
+    """The monitored targets. Only one `reconcile` may run at a time."""
 
-    def __init__(self, config: Config, shard: Shard | None) -> None:
-        self._config = config
-        self._shard = shard
-        self.left_out: dict[str, str] = {}  # by discovery: why something that it found cannot be watched
-        self._found: dict[str, tuple[DiscoveredServer, ...]] = {}
+    def __init__(
+        self, config: Config, shard: Shard | None, *, clock: Clock, sink: MetricsSink, tasks: TargetTasks
+    ) -> None:
+        """`shard`: the share of the targets to monitor; None: all."""
+        self._clock, self._sink, self._tasks = clock, sink, tasks
+        self.monitors: dict[str, TargetMonitor] = {}
+        self._desired = DesiredTargets(config, shard)
+        self._current: dict[str, DesiredTarget] = {}  # what each monitor was built from
+        self._user_traffic: dict[str, UserTraffic] = defaultdict(UserTraffic)  # by page: two targets may share one
+        self._pages: dict[str, str] = {}  # by target
+        self._readers = GpuReaders(clock)
+        self._is_closing = False
+        self._poll_problems: dict[str, str] = {}  # by discovery: why it cannot be asked
+        self._reported: dict[str, str] = {}  # by discovery: the problem that was logged
 
-    def configured(self, config: Config) -> None:
-        """Another configuration. What a discovery has found stands while it is the same one.
+    # What changes the desired targets. `reconcile` puts it into effect.
 
-        Of another one under the same name it goes at once: whether its servers are still to be watched, and may be sent
-        the template's `api_key`, is for the new one to say, and that may never be asked.
+    def configure(self, config: Config) -> None:
+        """Replace the configuration."""
+        self._desired.configure(config)
+        for template in config.templates:
+            self._sink.discovery.found(template.name, self._desired.count(template.name))
+
+    def discovered(self, discovery: str, servers: tuple[DiscoveredServer, ...]) -> None:
+        """Replace the servers of a discovery."""
+        self._desired.discovered(discovery, servers)
+        self._sink.discovery.found(discovery, len(servers))
+
+    def discovery_problem(self, discovery: str, problem: str | None) -> None:
+        """Report why a discovery cannot be asked; None: it can be asked again."""
+        if problem is None:
+            self._poll_problems.pop(discovery, None)
+        else:
+            self._poll_problems[discovery] = problem
+        self._report(discovery)
+
+    # What takes effect.
+
+    def open_configured(self) -> None:
+        """Open the monitors of the targets that are known at startup."""
+        desired = list(self._desired.by_name().values())
+        for i, target in enumerate(desired):
+            self._add(target, i / len(desired))
+
+    async def reconcile(self) -> None:
+        """Close the monitors that are no longer desired or whose spec changed, then open the missing ones.
+
+        There may be a thousand of each, so the event loop runs other work between any two: load workers that hear
+        nothing for two seconds end their load, whichever target it is for.
         """
-        before = {template.name: template.discover for template in self._config.templates}
-        self._config = config
-        same = {template.name for template in config.templates if template.discover == before.get(template.name)}
-        self._found = {name: found for name, found in self._found.items() if name in same}
-
-    def found(self, discovery: str, servers: tuple[DiscoveredServer, ...]) -> None:
-        """All that a discovery has found."""
-        self._found[discovery] = servers
-
-    def count(self, discovery: str) -> int:
-        """How many servers it has found, also those of other shards."""
-        return len(self._found.get(discovery, ()))
-
-    def wanted(self) -> Mapping[str, DesiredTarget]:
-        """What is to be watched, by name, in the configuration's order. Sets `left_out`."""
-        self.left_out = {}
-        return {one.config.name: one for one in self._all() if self._shard is None or self._shard.has(one.config.name)}
-
-    def _all(self) -> Iterator[DesiredTarget]:
-        for target in self._config.targets:
-            if isinstance(target, TemplateConfig):
-                yield from self._of(target)
-            else:
-                yield DesiredTarget(target, self._terms(target))
-
-    def _of(self, template: TemplateConfig) -> Iterator[DesiredTarget]:
-        servers = self._found.get(template.name, ())
-        for server in servers:
+        desired = self._desired.by_name()
+        kept = {name for name, had in self._current.items() if name in desired and desired[name].spec == had.spec}
+        for name in kept:
+            self._update(desired[name])
+        self._log_replaced(desired)
+        async with asyncio.TaskGroup() as removals:
+            for name in [name for name in self._current if name not in kept]:
+                removals.create_task(self._remove(name))
+                await asyncio.sleep(0)
+        new = [target for name, target in desired.items() if name not in self.monitors]
+        for i, target in enumerate(new):
+            await asyncio.sleep(0)
+            if self._is_closing:
+                return  # nothing would close it
             try:
-                target = template.target(server.id, server.base_url)
-            except ValueError:
-                self.left_out[template.name] = f"{server.id} has no address that can be watched"
-                continue
-            if _is_gateway(template, server):
-                # Load on the Service would be load on all of its pods, each of which has a lock of its own.
-                target = target.model_copy(update={"capacity": target.capacity.model_copy(update={"mode": "off"})})
-            yield DesiredTarget(target, self._terms(target), template.name, server.labels, _hold(server))
+                self._add(target, i / len(new))
+            except Exception as error:  # noqa: BLE001 - one broken target must not keep the others from being added
+                _log.error("a target cannot be watched", target=target.name, exc_info=error)
+                await self._remove(target.name)
+        self.monitors = {name: self.monitors[name] for name in desired if name in self.monitors}
+        for template in self._desired.config.templates:
+            self._report(template.name)
 
-    def _terms(self, target: TargetConfig) -> tuple[object, ...]:
-        config = self._config
-        canary = config.workload(target.canary.workload)
-        load = config.workload(target.capacity.workload or target.canary.workload)
-        objectives = config.objectives_of(target)
-        return target, objectives, canary, load, config.prometheus, config.lock_dir, config.lease, config.load
+    def stop_adding(self) -> None:
+        """Open no more monitors: the process is shutting down."""
+        self._is_closing = True
 
+    async def end_load(self, why: str) -> None:
+        """Stop the capacity run of each target, and wait until it has been reported."""
+        await asyncio.gather(*(monitor.end_load(why) for monitor in self.monitors.values()))
 
-def _hold(server: DiscoveredServer) -> str | None:
-    """Why no load may begin on it now."""
-    if server.rolling:
-        known = server.revision is not None
-        return "a rollout is under way" if known else "servers of its Service come or go"
-    return None if server.ready else "the server is not ready"
+    async def close(self) -> None:
+        """Close every monitor's connections, and the GPU readers."""
+        await asyncio.gather(*(monitor.close() for monitor in self.monitors.values()), self._readers.close())
 
+    # What is known.
 
-def _is_gateway(template: TemplateConfig, server: DiscoveredServer) -> bool:
-    pods = template.discover.kubernetes
-    return pods is not None and pods.service is not None and server.id == pods.service.partition(":")[0]
+    def statuses(self) -> Sequence[TargetStatus]:
+        """Return the status of each target, in the configuration's order."""
+        return [
+            replace(monitor.status(), discovery=self._current[name].discovery, labels=self._current[name].labels)
+            for name, monitor in self.monitors.items()
+        ]
 
+    def discovery_problems(self) -> Mapping[str, str]:
+        """Return, by discovery, why it cannot be asked or what it leaves out. Healthy discoveries are not in it."""
+        templates = self._desired.config.templates
+        return {each.name: self._reported[each.name] for each in templates if each.name in self._reported}
 
-def _weight(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+    def servers(self) -> set[str]:
+        """Return the servers of all targets, as their locks name them."""
+        return {monitor.server for monitor in self.monitors.values()}
+
+    def others_load(self, servers: Collection[str]) -> None:
+        """Report which servers other probers load now."""
+        for monitor in self.monitors.values():
+            monitor.others_load(loading=monitor.server in servers)
+
+    def _log_replaced(self, desired: Mapping[str, DesiredTarget]) -> None:
+        for name, had in self._current.items():
+            if name in desired and (changed := desired[name].spec.changed_fields(had.spec)):
+                _log.info("a target's monitor is replaced", target=name, changed=changed)
+
+    def _update(self, target: DesiredTarget) -> None:
+        """Update a monitor that stays with what is not in its spec."""
+        name = target.name
+        monitor, had = self.monitors[name], self._current[name]
+        self._current[name] = target
+        monitor.hold_load(target.inhibited_by)
+        monitor.offer(self._desired.config)
+        if (target.discovery, target.labels) != (had.discovery, had.labels):
+            self._describe(target)
+
+    def _add(self, target: DesiredTarget, position: float) -> None:
+        """Open a monitor. `position`: its place among the new ones, from 0 to 1."""
+        config, name, page = self._desired.config, target.name, page_of(target.config)
+        monitor = TargetMonitor(
+            config,
+            target.config,
+            self._clock,
+            self._sink,
+            firing_pages(config, name),
+            spent=partial(self._sink.tokens_since, name),
+            loaded=partial(self._load_ended, server_of(target.config)),
+            ledger=self._user_traffic[page],
+            read_gpus=self._readers.reader(target.config.gpu),
+        )
+        self.monitors[name], self._current[name], self._pages[name] = monitor, target, page
+        monitor.hold_load(target.inhibited_by)
+        for known in self._sink.add(target.config, monitor.model, monitor.objectives):
+            monitor.restore(known)
+        self._describe(target)
+        self._tasks.plan(monitor, config, position)
+
+    def _describe(self, target: DesiredTarget) -> None:
+        if target.discovery is not None:
+            self._sink.discovery.describe(target.name, target.discovery, target.labels)
+
+    async def _remove(self, name: str) -> None:
+        """Close a target's monitor. Log what breaks: it must not keep other targets from being removed."""
+        try:
+            await self._close(name)
+        except Exception as error:  # noqa: BLE001 - see above
+            _log.error("a target that is gone did not end well", target=name, exc_info=error)
+
+    async def _close(self, name: str) -> None:
+        """End all work for a target, and remove its series."""
+        monitor = self.monitors.pop(name, None)
+        self._current.pop(name, None)
+        if monitor is None:
+            return
+        try:
+            await monitor.end_load("the target is not watched any more")
+            await self._tasks.drop(name)
+            await monitor.close()
+        finally:
+            self._sink.forget(name)
+            page = self._pages.pop(name)
+            if page not in self._pages.values():
+                self._user_traffic.pop(page, None)
+
+    def _load_ended(self, server: str) -> None:
+        for monitor in self.monitors.values():
+            if monitor.server == server:
+                monitor.load_ended()
+
+    def _report(self, discovery: str) -> None:
+        """Set a discovery's series, and log its problem when that changes."""
+        problem = self._poll_problems.get(discovery) or self._desired.left_out.get(discovery)
+        self._sink.discovery.failing(discovery, failing=problem is not None)
+        if problem == self._reported.get(discovery):
+            return
+        if problem is None:
+            del self._reported[discovery]
+            _log.info("discovery is well again", discovery=discovery)
+        else:
+            self._reported[discovery] = problem
+            _log.warning("discovery", discovery=discovery, problem=problem)

@@ -90,12 +90,12 @@ class _Told(App):
         began_s = loop.time()
         self._schedule.start()
         while loop.time() - began_s < minutes * MINUTE_S:
-            self.watches["a"]._forecaster.read(server.snapshot())
+            self.monitors["a"]._forecaster.read(server.snapshot())
             await asyncio.sleep(5.0)
             server.advance(loop.time() - began_s)
         await self._schedule.stop()
         await asyncio.sleep(0)
-        await self.watches["a"].close()
+        await self.monitors["a"].close()
         return [((at_s - began_s) / MINUTE_S, rps) for at_s, rps in self.told]
 
 

@@ -22,7 +22,7 @@ from probe.cli.options import (
 from probe.config.models import CapacityConfig, Config, config_from, load_config
 from probe.core.errors import ConfigError
 from probe.core.request import Api
-from probe.monitor.target_set import Shard
+from probe.monitor.desired_targets import Shard
 
 URL = "http://127.0.0.1:9"
 

@@ -196,7 +196,7 @@ def test_after_a_restart_a_forecast_stands_beside_what_was_measured(tmp_path: Pa
     shown = again.statuses()[0].capacity
     assert shown is not None
     assert shown.capacity.mode == "forecast"
-    known = again.watches["a"]._measured
+    known = again.monitors["a"]._measured
     assert known is not None, "live load is judged by what was measured"
     assert known.capacity.mode == "verified"
     again.measurements.store.close()
@@ -207,11 +207,11 @@ def test_a_run_is_no_users_load_for_any_target_of_its_server() -> None:
     raw = [{"name": name, "base_url": f"http://{host}:9"} for name, host in (("a", "127.0.0.1"), ("b", "localhost"))]
     raw.append({"name": "c", "base_url": "http://127.0.0.1:10"})
     app = App(config_from({"targets": raw}, "test"), SystemClock())
-    for watch in app.watches.values():
+    for watch in app.monitors.values():
         for at_s in (0, 60):
             watch._permission.reading(replace(snapshot(generation_tokens=9.0 * at_s), at_ns=at_s * 10**9))
-    app.watches["a"]._loaded()  # what a run calls when it has ended
-    assert [watch._permission._live.users() is None for watch in app.watches.values()] == [True, True, False]
+    app.monitors["a"]._loaded()  # what a run calls when it has ended
+    assert [watch._permission._live.users() is None for watch in app.monitors.values()] == [True, True, False]
 
 
 def _night(day: int, rps: float, **other: Any) -> CapacityResult:
@@ -272,9 +272,9 @@ def test_with_an_empty_store_the_history_is_what_prometheus_remembers() -> None:
     ]
     with prometheus({"status": "success", "data": {"resultType": "matrix", "result": answer}}) as (url, queries):
         app = App(_config("http://127.0.0.1:9", capacity=VERIFY, prometheus=url), SystemClock())
-        asyncio.run(app._recall("a"))
+        asyncio.run(app._tasks.recall("a", app.config.prometheus))
         app.measurements.result(_night(9, 30.0))
-        asyncio.run(app._recall("a"))
+        asyncio.run(app._tasks.recall("a", app.config.prometheus))
     assert _said(app, "knee_shift_ratio") == [pytest.approx(-0.25)]
     assert len(queries) == 1, "what is known is not asked for again"
 
@@ -283,7 +283,7 @@ def test_without_store_and_with_a_prometheus_that_is_down_the_history_begins_now
     app = App(
         _config("http://127.0.0.1:9", capacity=VERIFY, prometheus=f"http://127.0.0.1:{free_port()}"), SystemClock()
     )
-    asyncio.run(app._recall("a"))
+    asyncio.run(app._tasks.recall("a", app.config.prometheus))
     app.measurements.result(_night(0, 40.0))
     assert _said(app, "capacity_requests_per_second") == [40.0]
 
@@ -354,9 +354,9 @@ def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends
     async def run() -> None:
         app = App(whole, SystemClock())
         app._schedule.start()
-        await asyncio.gather(*(app._capacity_run(cast(TargetMonitor, Watch())) for _ in range(3)))
+        await asyncio.gather(*(app._tasks.capacity_run(cast("TargetMonitor", Watch()), None) for _ in range(3)))
         assert (peak, ran) == (1, 3)
-        waiting = [asyncio.create_task(app._capacity_run(cast(TargetMonitor, Watch()))) for _ in range(2)]
+        waiting = [asyncio.create_task(app._tasks.capacity_run(cast("TargetMonitor", Watch()), None)) for _ in range(2)]
         await asyncio.sleep(0.005)
         await app._schedule.stop()
         await asyncio.gather(*waiting)
@@ -393,14 +393,14 @@ def test_a_reload_keeps_what_is_unchanged_and_makes_the_rest_so(tmp_path: Path) 
 
             async def work(url: str) -> None:
                 await _until(lambda: all(status.recent for status in app.statuses()))
-                before = dict(app.watches)
-                count = len(app.watches["kept"].status().recent)
+                before = dict(app.monitors)
+                count = len(app.monitors["kept"].status().recent)
                 _file(file, kept, _target(server.url, "changes", scrape="300ms"), _target(server.url, "new"))
                 assert await app.reload() is None
                 assert _names(app) == ["kept", "changes", "new"]
-                assert app.watches["kept"] is before["kept"]
-                assert app.watches["changes"] is not before["changes"]
-                await _until(lambda: len(app.watches["kept"].status().recent) > count)
+                assert app.monitors["kept"] is before["kept"]
+                assert app.monitors["changes"] is not before["changes"]
+                await _until(lambda: len(app.monitors["kept"].status().recent) > count)
                 await _until(lambda: all(status.recent and status.server for status in app.statuses()))
                 page = (await _get(f"{url}/metrics")).text
                 assert 'target="goes"' not in page
@@ -420,7 +420,7 @@ def test_a_configuration_that_is_refused_changes_nothing_and_is_told(tmp_path: P
         app = App(load_config(file), SystemClock(), file)
 
         async def work(url: str) -> None:
-            watch = app.watches["a"]
+            watch = app.monitors["a"]
             file.write_text("nonsense: 1\n")
             refused = await app.reload()
             assert refused is not None
@@ -432,10 +432,10 @@ def test_a_configuration_that_is_refused_changes_nothing_and_is_told(tmp_path: P
             )
             file.unlink()
             assert await app.reload() is not None
-            assert app.watches == {"a": watch}
+            assert app.monitors == {"a": watch}
             _file(file, gone)
             assert await app.reload() is None
-            assert app.watches == {"a": watch}
+            assert app.monitors == {"a": watch}
             assert "kneewatch_config_last_reload_successful 1.0" in (await _get(f"{url}/metrics")).text
 
         await _while_running(app, work)
@@ -467,7 +467,7 @@ def test_a_target_that_goes_takes_its_load_with_it(tmp_path: Path) -> None:
             app = App(load_config(file), SystemClock(), file)
 
             async def work(_: str) -> None:
-                watch = app.watches["loads"]
+                watch = app.monitors["loads"]
                 await _until(lambda: bool(watch.status().recent))
                 app.measure_capacity_in("loads", 0)
                 await _until(lambda: watch.status().capacity_state == "running" and server.driver.engine.running > 1)
@@ -502,18 +502,18 @@ def test_servers_that_are_found_are_watched_for_as_long_as_they_are_there(tmp_pa
             async def work(url: str) -> None:
                 first, second = (f"pods/{server.url.removeprefix('http://')}" for server in (one, two))
                 await _until(lambda: _names(app) == [first] and bool(app.statuses()[0].recent))
-                watch = app.watches[first]
+                watch = app.monitors[first]
                 page = (await _get(f"{url}/metrics")).text
                 assert 'kneewatch_discovered_targets{target="pods"} 1.0' in page
                 assert f'kneewatch_target_info{{target="{first}",discovery="pods",label_rev="1"' in page
                 assert f'kneewatch_target_up{{target="{first}"}} 1.0' in page
                 found(one, two, revision="2")
                 await _until(lambda: sorted(_names(app)) == sorted([first, second]))
-                assert app.watches[first] is watch
+                assert app.monitors[first] is watch
                 await _until(lambda: all(status.recent for status in app.statuses()))
                 listed.write_text("no JSON")
                 await _until(lambda: 'discovery_failing{target="pods"} 1.0' in _page(app))
-                assert len(app.watches) == 2, "what it said before stands"
+                assert len(app.monitors) == 2, "what it said before stands"
                 found(two)
                 await _until(lambda: _names(app) == [second])
                 page = (await _get(f"{url}/metrics")).text
@@ -585,7 +585,7 @@ def test_what_breaks_a_reload_does_not_end_what_asks_for_reloads(
         app = App(load_config(file), SystemClock(), file)
 
         async def work(_: str) -> None:
-            monkeypatch.setattr(app, "_promise", lambda: 1 / 0)
+            monkeypatch.setattr(app, "_announce", lambda: 1 / 0)
             os.kill(os.getpid(), signal.SIGHUP)
             await _until(lambda: "kneewatch_config_last_reload_successful 0.0" in _page(app))
             monkeypatch.undo()

@@ -68,10 +68,10 @@ def test_four_times_as_many_targets_come_and_go_in_about_four_times_the_time() -
         app = _app()
         with counted() as came:
             await app._discovered("pods", _found(count))
-        assert len(app.watches) == count
+        assert len(app.monitors) == count
         with counted() as went:
             await app._discovered("pods", ())
-        assert not app.watches
+        assert not app.monitors
         assert 'target="pods/' not in app.page.render()[0].decode()
         return came.count, went.count
 
@@ -88,8 +88,8 @@ def test_between_any_two_targets_that_come_or_go_the_loop_does_what_else_is_due(
         seen: set[int] = set()
 
         def look() -> None:
-            assert [status.name for status in app.statuses()] == list(app.watches)
-            seen.add(len(app.watches))
+            assert [status.name for status in app.statuses()] == list(app.monitors)
+            seen.add(len(app.monitors))
 
         for servers in (_found(30), ()):
             seen.clear()
@@ -106,16 +106,16 @@ def test_no_load_can_begin_on_a_server_of_a_rollout_while_others_are_begun_or_en
     async def run() -> None:
         app = _app()
         await app._discovered("pods", _found(5))
-        assert not any(watch.held() for watch in app.watches.values())
+        assert not any(watch.held() for watch in app.monitors.values())
         held: list[bool] = []
 
         def look() -> None:
-            held.append(all(watch.held() for watch in app.watches.values()))
+            held.append(all(watch.held() for watch in app.monitors.values()))
 
         async with _turns(look):
             await app._discovered("pods", _found(20, rolling=True)[1:])
         # Before it began they were not; the one that goes is until it has gone.
-        assert len(app.watches) == 19
+        assert len(app.monitors) == 19
         assert len(held) >= 15
         assert all(held[held.index(True) :])
         assert held.index(True) <= 3
@@ -137,15 +137,15 @@ def test_ending_during_a_reload_begins_nothing_any_more(tmp_path: Path) -> None:
         reloading = asyncio.create_task(app.reload())
 
         def look() -> None:
-            if len(app.watches) > 1:
+            if len(app.monitors) > 1:
                 stop.set()
 
         async with _turns(look), asyncio.timeout(20):
             await running
-            watched = len(app.watches)
+            watched = len(app.monitors)
             await reloading
         assert 1 < watched < 200
-        assert len(app.watches) == watched
+        assert len(app.monitors) == watched
 
     asyncio.run(run())
 
@@ -165,10 +165,10 @@ def test_requests_on_demand_are_of_the_workloads_that_a_reload_has_brought(tmp_p
             assert [await asked(name) for name in ("same", "changes", "goes")] == [(n, "ok") for n in (4, 5, 6)]
             with pytest.raises(KeyError):
                 await asked("comes")
-            watch, kept = app.watches["a"], app.watches["a"]._others["same"]
+            watch, kept = app.monitors["a"], app.monitors["a"]._others["same"]
             _file(path, {"short": 3, "same": 4, "changes": 7, "comes": 8}, target)
             assert await app.reload() is None
-            assert app.watches["a"] is watch, "nothing that it is made of has changed"
+            assert app.monitors["a"] is watch, "nothing that it is made of has changed"
             assert [await asked(name) for name in ("same", "changes", "comes")] == [(n, "ok") for n in (4, 7, 8)]
             assert watch._others["same"] is kept
             with pytest.raises(KeyError):

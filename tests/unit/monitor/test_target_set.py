@@ -1,188 +1,47 @@
-"""Which targets there are: of the file, found, of our shard; and why one of them gets no load now."""
+"""The monitors of a process follow its desired targets; what replaces one is logged. At scale: test_reconcile."""
 
-from collections import Counter
+import asyncio
+from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import yaml
+from structlog.testing import capture_logs
 
-from probe.config.models import Config, config_from
-from probe.discovery.types import DiscoveredServer
-from probe.monitor.target_set import Shard, TargetSet
-
-POD = DiscoveredServer("qwen-7d9-x", "http://10.0.0.1:8000", {"app": "qwen"}, "7d9")
+from probe.config.models import load_config
+from probe.core.clock import SystemClock
+from probe.monitor.app import App
 
 
-def _config(**template: Any) -> Config:
-    return config_from(
-        {
-            "workloads": {"short": {"prompt_tokens": 8}},
-            "targets": [
-                {"name": "llama", "base_url": "http://llama:8000"},
-                {
-                    "name": "qwen",
-                    "discover": {"dns": {"name": "qwen.serving", "port": 8000}},
-                    "api_key": "sesame",
-                    "canary": {"every": "7s", "workload": "short"},
-                    **template,
-                },
-            ],
-        },
-        "test",
-    )
+def _file(path: Path, *targets: dict[str, Any]) -> Path:
+    workloads = {"short": {"prompt_tokens": 8}}
+    path.write_text(yaml.safe_dump({"store": {}, "workloads": workloads, "targets": list(targets)}))
+    return path
 
 
-def _roster(config: Config | None = None, shard: Shard | None = None) -> TargetSet:
-    return TargetSet(config or _config(), shard)
+def test_the_log_names_the_fields_that_replaced_a_monitor_and_not_their_values(tmp_path: Path) -> None:
+    async def run() -> None:
+        kept = {"name": "kept", "base_url": "http://127.0.0.1:9"}
+        changes = {
+            "name": "changes",
+            "base_url": "http://127.0.0.1:10",
+            "api_key": "sesame",
+            "canary": {"every": "7s", "workload": "short"},
+        }
+        file = _file(tmp_path / "kneewatch.yml", kept, changes)
+        app = App(load_config(file), SystemClock(), file)
+        before = dict(app.monitors)
+        canary = {"every": "8s", "workload": "short"}
+        _file(file, kept, {**changes, "api_key": "mellon", "canary": canary})
+        with capture_logs() as logs:
+            assert await app.reload() is None
+        assert app.monitors["kept"] is before["kept"]
+        assert app.monitors["changes"] is not before["changes"]
+        (replaced,) = [line for line in logs if line["event"] == "a target's monitor is replaced"]
+        assert replaced["target"] == "changes"
+        assert sorted(replaced["changed"]) == ["target.api_key", "target.canary.every"]
+        assert not any(secret in str(logs) for secret in ("sesame", "mellon"))
+        with capture_logs() as logs:
+            assert await app.reload() is None
+        assert "a target's monitor is replaced" not in {line["event"] for line in logs}
 
-
-def test_what_was_found_is_watched_as_the_template_says() -> None:
-    roster = _roster()
-    assert list(roster.wanted()) == ["llama"]
-    roster.found("qwen", (POD,))
-    assert list(roster.wanted()) == ["llama", "qwen/qwen-7d9-x"]
-    pod = roster.wanted()["qwen/qwen-7d9-x"]
-    assert (pod.discovery, pod.labels, pod.hold) == ("qwen", {"app": "qwen"}, None)
-    assert (pod.config.base_url, pod.config.canary.every, pod.config.secret()) == (
-        "http://10.0.0.1:8000",
-        7.0,
-        "sesame",
-    )
-    roster.found("qwen", ())
-    assert list(roster.wanted()) == ["llama"]
-    assert roster.left_out == {}
-
-
-@pytest.mark.parametrize(
-    "address", ["", "10.0.0.1", "http://u:p@10.0.0.1", "file:///etc/passwd", "http://10.0.0.1:99999"]
-)
-def test_what_has_no_address_that_can_be_watched_is_left_out_and_said(address: str) -> None:
-    roster = _roster()
-    roster.found("qwen", (DiscoveredServer("odd", address), POD))
-    assert list(roster.wanted()) == ["llama", "qwen/qwen-7d9-x"]
-    assert roster.left_out == {"qwen": "odd has no address that can be watched"}
-    roster.found("qwen", (POD,))
-    roster.wanted()
-    assert roster.left_out == {}
-
-
-def test_terms_change_with_all_that_a_watch_is_made_of_and_with_nothing_else() -> None:
-    roster = _roster()
-    roster.found("qwen", (POD,))
-    before = {name: one.terms for name, one in roster.wanted().items()}
-    roster.configured(_config())
-    assert {name: one.terms for name, one in roster.wanted().items()} == before, "the file was written again"
-    roster.found("qwen", (DiscoveredServer(POD.id, POD.base_url, {"app": "other"}, POD.revision),))
-    assert {name: one.terms for name, one in roster.wanted().items()} == before, "labels are only told"
-    roster.configured(_config(canary={"every": "8s"}))
-    after = {name: one.terms for name, one in roster.wanted().items()}
-    assert after["llama"] == before["llama"]
-    assert after["qwen/qwen-7d9-x"] != before["qwen/qwen-7d9-x"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"workloads": {"short": {"prompt_tokens": 9}}},
-        {"objectives": {"default": {"availability": 0.9}}},
-        {"prometheus": {"url": "http://p:9090"}},
-        {"lease": {}},
-        {"load": {"ray": {"address": "auto"}}},
-    ],
-)
-def test_what_a_target_only_names_is_one_of_its_terms(change: dict[str, Any]) -> None:
-    raw: dict[str, Any] = {
-        "workloads": {"short": {"prompt_tokens": 8}},
-        "targets": [{"name": "a", "base_url": "http://a", "canary": {"workload": "short"}}],
-    }
-    one, other = (_roster(config_from(each, "test")).wanted()["a"].terms for each in (raw, {**raw, **change}))
-    assert one != other
-
-
-@pytest.mark.parametrize("change", [{"name": "other.serving"}, {"port": 8001}, {"type": "AAAA"}])
-def test_what_another_discovery_found_under_the_same_name_goes(change: dict[str, Any]) -> None:
-    roster = _roster()
-    roster.found("qwen", (POD,))
-    roster.configured(_config(canary={"every": "8s"}))
-    assert "qwen/qwen-7d9-x" in roster.wanted(), "it is the same discovery"
-    other = _config(discover={"dns": {"name": "qwen.serving", "port": 8000, **change}})
-    roster.configured(other)
-    assert list(roster.wanted()) == ["llama"]
-    roster.found("qwen", (DiscoveredServer("new", "http://10.0.0.2:8000"),))
-    roster.configured(other)
-    assert list(roster.wanted()) == ["llama", "qwen/new"]
-    roster.configured(_config())
-    assert list(roster.wanted()) == ["llama"], "what it found long ago is not taken up again"
-
-
-def test_what_was_found_goes_with_its_template() -> None:
-    roster = _roster()
-    roster.found("qwen", (POD,))
-    roster.configured(config_from({"targets": [{"name": "llama", "base_url": "http://llama:8000"}]}, "test"))
-    roster.configured(_config())
-    assert list(roster.wanted()) == ["llama"]
-
-
-def test_while_a_rollout_is_under_way_no_load_may_begin() -> None:
-    roster = _roster()
-    old, new = (
-        DiscoveredServer(f"qwen-{name}", f"http://{name}:8000", revision=name, rolling=True) for name in ("old", "new")
-    )
-    roster.found("qwen", (old, new))
-    holds = {name: one.hold for name, one in roster.wanted().items()}
-    words = "a rollout is under way"
-    assert holds == {"llama": None, "qwen/qwen-old": words, "qwen/qwen-new": words}
-    roster.found("qwen", (DiscoveredServer(new.id, new.base_url, rolling=True),))
-    assert roster.wanted()["qwen/qwen-new"].hold == "servers of its Service come or go"
-    roster.found("qwen", (DiscoveredServer(new.id, new.base_url),))
-    assert all(one.hold is None for one in roster.wanted().values())
-
-
-def test_a_pod_that_is_not_ready_is_watched_and_gets_no_load() -> None:
-    roster = _roster()
-    roster.found("qwen", (DiscoveredServer(POD.id, POD.base_url, ready=False),))
-    assert roster.wanted()["qwen/qwen-7d9-x"].hold == "the server is not ready"
-
-
-@given(st.lists(st.text(min_size=1), unique=True, max_size=50), st.integers(1, 9))
-def test_every_target_is_of_one_shard_and_one_only(names: list[str], total: int) -> None:
-    shards = [Shard(index, total) for index in range(total)]
-    assert all(sum(shard.has(name) for shard in shards) == 1 for name in names)
-
-
-@given(st.lists(st.text(min_size=1), unique=True, max_size=50), st.integers(1, 9))
-def test_one_shard_more_takes_its_own_share_and_moves_nothing_else(names: list[str], total: int) -> None:
-    def owner(name: str, total: int) -> int:
-        return next(index for index in range(total) if Shard(index, total).has(name))
-
-    for name in names:
-        assert owner(name, total + 1) in (owner(name, total), total)
-
-
-def test_a_thousand_targets_are_shared_about_evenly() -> None:
-    counts = Counter(
-        index for n in range(1000) for index in range(5) if Shard(index, 5).has(f"qwen/qwen-7d9f8b-{n:05d}")
-    )
-    assert len(counts) == 5
-    assert all(150 < count < 250 for count in counts.values())
-
-
-def test_a_shard_watches_its_own_alone() -> None:
-    pods = tuple(DiscoveredServer(f"pod-{n}", f"http://10.0.0.{n}:8000") for n in range(20))
-    seen: list[str] = []
-    for index in range(3):
-        roster = _roster(shard=Shard(index, 3))
-        roster.found("qwen", pods)
-        seen += roster.wanted()
-    assert sorted(seen) == sorted(["llama", *(f"qwen/pod-{n}" for n in range(20))])
-
-
-def test_a_service_before_the_pods_gets_canaries_and_no_load() -> None:
-    """Each pod has a lock of its own, and load on the Service would be load on all of them."""
-    pods = {"namespace": "serving", "selector": "app=qwen", "port": 8000, "service": "qwen:80"}
-    raw = {"name": "qwen", "discover": {"kubernetes": pods}, "capacity": {"mode": "verify"}}
-    roster = _roster(config_from({"targets": [raw]}, "test"))
-    roster.found("qwen", (DiscoveredServer("qwen", "http://qwen.serving:80"), POD))
-    modes = {name: one.config.capacity.mode for name, one in roster.wanted().items()}
-    assert modes == {"qwen/qwen": "off", "qwen/qwen-7d9-x": "verify"}
+    asyncio.run(run())

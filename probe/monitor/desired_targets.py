@@ -1,0 +1,166 @@
+"""The targets that this process should monitor: configured or discovered, and in its shard.
+
+In: the configuration, and the servers that each discovery finds. Out: `DesiredTargets.by_name`.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from probe.config.load import LoadConfig
+from probe.config.models import Config, LeaseConfig, PrometheusConfig, TargetConfig, TemplateConfig, WorkloadConfig
+from probe.core.objectives import Objectives
+from probe.discovery.types import DiscoveredServer
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of several Kneewatch processes that share the targets; `index` counts from 0."""
+
+    index: int
+    total: int
+
+    def has(self, target: str) -> bool:
+        """Return whether the target is in this shard.
+
+        Rendezvous hashing: one more shard takes its share of the targets and moves no others. Thaler and Ravishankar,
+        "A name-based mapping scheme for rendezvous", 1996.
+        """
+        return self.index == max(range(self.total), key=lambda index: _weight(f"{index}/{target}"))
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSpec:
+    """All configuration that a target's monitor is built from. A monitor is replaced when its spec changes."""
+
+    target: TargetConfig
+    objectives: Objectives
+    canary_workload: WorkloadConfig
+    capacity_workload: WorkloadConfig
+    prometheus: PrometheusConfig | None
+    lock_dir: Path | None
+    lease: LeaseConfig | None
+    load: LoadConfig | None
+
+    def changed_fields(self, before: "WatchSpec") -> list[str]:
+        """Return the names of the fields that differ, such as "target.canary.every". Never their values: some are
+        secrets.
+        """
+        pairs = ((each.name, getattr(before, each.name), getattr(self, each.name)) for each in fields(self))
+        return [name for field_name, old, new in pairs for name in _changed(field_name, old, new)]
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredTarget:
+    """A target to monitor.
+
+    `discovery`: the name of the discovery that found it. `inhibited_by`: why no capacity run may start now.
+    """
+
+    spec: WatchSpec
+    discovery: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    inhibited_by: str | None = None
+
+    @property
+    def config(self) -> TargetConfig:
+        return self.spec.target
+
+    @property
+    def name(self) -> str:
+        return self.spec.target.name
+
+
+class DesiredTargets:
+    """The desired targets of one process."""
+
+    def __init__(self, config: Config, shard: Shard | None) -> None:
+        self.config = config
+        self._shard = shard
+        self.left_out: dict[str, str] = {}  # by discovery: why a discovered server cannot be monitored
+        self._servers: dict[str, tuple[DiscoveredServer, ...]] = {}  # by discovery
+
+    def configure(self, config: Config) -> None:
+        """Replace the configuration. Servers are kept while their discovery is unchanged.
+
+        When another discovery takes over a name, the servers of the one before are dropped at once: only the new one
+        can say whether they may be monitored and sent the template's `api_key`, and it may never answer.
+        """
+        before = {template.name: template.discover for template in self.config.templates}
+        self.config = config
+        same = {template.name for template in config.templates if template.discover == before.get(template.name)}
+        self._servers = {name: servers for name, servers in self._servers.items() if name in same}
+
+    def discovered(self, discovery: str, servers: tuple[DiscoveredServer, ...]) -> None:
+        """Replace the servers of a discovery."""
+        self._servers[discovery] = servers
+
+    def count(self, discovery: str) -> int:
+        """Return how many servers the discovery has found, including those of other shards."""
+        return len(self._servers.get(discovery, ()))
+
+    def by_name(self) -> Mapping[str, DesiredTarget]:
+        """Return the targets to monitor, in the configuration's order. Set `left_out`."""
+        self.left_out = {}
+        return {each.name: each for each in self._all() if self._shard is None or self._shard.has(each.name)}
+
+    def _all(self) -> Iterator[DesiredTarget]:
+        for target in self.config.targets:
+            if isinstance(target, TemplateConfig):
+                yield from self._of_template(target)
+            else:
+                yield DesiredTarget(self._spec(target))
+
+    def _of_template(self, template: TemplateConfig) -> Iterator[DesiredTarget]:
+        for server in self._servers.get(template.name, ()):
+            try:
+                target = template.target(server.id, server.base_url)
+            except ValueError:
+                self.left_out[template.name] = f"{server.id} has no address that can be watched"
+                continue
+            if _is_gateway(template, server):
+                # Load on the Service would be load on all of its pods, and each pod has a lock of its own.
+                target = target.model_copy(update={"capacity": target.capacity.model_copy(update={"mode": "off"})})
+            yield DesiredTarget(self._spec(target), template.name, server.labels, _inhibited_by(server))
+
+    def _spec(self, target: TargetConfig) -> WatchSpec:
+        config = self.config
+        return WatchSpec(
+            target=target,
+            objectives=config.objectives_of(target),
+            canary_workload=config.workload(target.canary.workload),
+            capacity_workload=config.workload(target.capacity.workload or target.canary.workload),
+            prometheus=config.prometheus,
+            lock_dir=config.lock_dir,
+            lease=config.lease,
+            load=config.load,
+        )
+
+
+def _changed(name: str, old: object, new: object) -> Iterator[str]:
+    """Yield the dotted names of the fields below `name` that differ."""
+    if isinstance(old, BaseModel) and type(old) is type(new):
+        for key in type(old).model_fields:
+            yield from _changed(f"{name}.{key}", getattr(old, key), getattr(new, key))
+    elif old != new:
+        yield name
+
+
+def _inhibited_by(server: DiscoveredServer) -> str | None:
+    """Return why no capacity run may start on the server now, or None."""
+    if server.rolling:
+        known = server.revision is not None
+        return "a rollout is under way" if known else "servers of its Service come or go"
+    return None if server.ready else "the server is not ready"
+
+
+def _is_gateway(template: TemplateConfig, server: DiscoveredServer) -> bool:
+    pods = template.discover.kubernetes
+    return pods is not None and pods.service is not None and server.id == pods.service.partition(":")[0]
+
+
+def _weight(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

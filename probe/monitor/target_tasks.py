@@ -1,0 +1,82 @@
+"""The scheduled tasks of each target: canary, scrape, GPU scrape, forecast and capacity run."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+
+import structlog
+
+from probe.config.models import Config, PrometheusConfig
+from probe.core.clock import Clock
+from probe.core.errors import TargetError
+from probe.monitor.metrics_sink import MetricsSink
+from probe.monitor.target_monitor import TargetMonitor
+from probe.runtime.scheduler import Scheduler, TaskId
+
+_log = structlog.get_logger()
+
+
+class TargetTasks:
+    """The tasks of all targets of one process."""
+
+    def __init__(self, schedule: Scheduler, sink: MetricsSink, clock: Clock) -> None:
+        self._schedule, self._sink, self._clock = schedule, sink, clock
+        self._one_run, self._one_forecast = asyncio.Lock(), asyncio.Lock()
+
+    def plan(self, monitor: TargetMonitor, config: Config, position: float) -> None:
+        """Schedule a target's tasks. `position`, from 0 to 1, is where in its interval each one first runs."""
+        target, health = monitor.config, self._sink.health
+        name, wall_s = target.name, self._clock.wall_s()
+        for task, seconds, work in _interval_tasks(monitor):
+            # Spread the targets of a fleet: two hundred canaries at once would be timed by a busy client.
+            self._schedule.every(TaskId(task, name), seconds, work, first_s=position * seconds)
+            health.expect(task, name, seconds, wall_s)
+        if target.capacity.mode != "off":
+            every_s = target.capacity.forecast_every
+            self._schedule.every(TaskId("forecast", name), every_s, partial(self._forecast, monitor))
+            health.expect("forecast", name, every_s, wall_s)
+        if target.capacity.mode == "verify":
+            schedule, run = target.capacity.schedule, partial(self.capacity_run, monitor, config.prometheus)
+            self._schedule.cron(TaskId("capacity", name), schedule.cron, schedule.timezone, run)
+            health.expect("capacity", name, None, wall_s)
+
+    async def drop(self, target: str) -> None:
+        """Remove a target's tasks. Cancel those that run, and wait until they have ended."""
+        await self._schedule.drop(target)
+
+    async def capacity_run(self, monitor: TargetMonitor, prometheus: PrometheusConfig | None) -> None:
+        """Measure a target's capacity. One run at a time: two would measure each other's load, and share a client."""
+        async with self._one_run:
+            if self._schedule.running:
+                await self.recall(monitor.config.name, prometheus)
+                await monitor.capacity()
+
+    async def recall(self, target: str, prometheus: PrometheusConfig | None) -> None:
+        """Load a target's capacity history from Prometheus if the store has none."""
+        if self._sink.has_history(target) or prometheus is None:
+            return
+        from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
+
+        try:
+            history = await Prometheus(prometheus.url).capacity_history(target, self._clock.wall_s())
+            self._sink.recalled(target, history)
+        except TargetError as error:
+            _log.warning("no history of capacity", target=target, detail=str(error))
+
+    async def _forecast(self, monitor: TargetMonitor) -> None:
+        """Make a forecast. One at a time: each takes a core for some seconds. Retry sooner after too little data."""
+        async with self._one_forecast:
+            if self._schedule.running:
+                again_s = await monitor.forecast()
+                if again_s is not None and again_s < monitor.config.capacity.forecast_every and self._schedule.running:
+                    self._schedule.bring_forward(TaskId("forecast", monitor.config.name), again_s)
+
+
+def _interval_tasks(monitor: TargetMonitor) -> Iterator[tuple[str, float, Callable[[], Awaitable[object]]]]:
+    """Yield the name, the interval in seconds and the work of each task that runs at an interval."""
+    target = monitor.config
+    if not target.passive:
+        yield "canary", target.canary.every, monitor.canary
+    yield "scrape", target.scrape, monitor.scrape
+    if target.gpu.is_read:
+        yield "gpu", target.gpu.every, monitor.scrape_gpus

@@ -1,0 +1,193 @@
+"""Which targets there are: of the file, found, of our shard; and why one of them gets no load now."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.config.models import Config, config_from
+from probe.discovery.types import DiscoveredServer
+from probe.monitor.desired_targets import DesiredTargets, Shard
+
+POD = DiscoveredServer("qwen-7d9-x", "http://10.0.0.1:8000", {"app": "qwen"}, "7d9")
+
+
+def _config(**template: Any) -> Config:
+    return config_from(
+        {
+            "workloads": {"short": {"prompt_tokens": 8}},
+            "targets": [
+                {"name": "llama", "base_url": "http://llama:8000"},
+                {
+                    "name": "qwen",
+                    "discover": {"dns": {"name": "qwen.serving", "port": 8000}},
+                    "api_key": "sesame",
+                    "canary": {"every": "7s", "workload": "short"},
+                    **template,
+                },
+            ],
+        },
+        "test",
+    )
+
+
+def _desired(config: Config | None = None, shard: Shard | None = None) -> DesiredTargets:
+    return DesiredTargets(config or _config(), shard)
+
+
+def test_what_was_found_is_watched_as_the_template_says() -> None:
+    desired = _desired()
+    assert list(desired.by_name()) == ["llama"]
+    desired.discovered("qwen", (POD,))
+    assert list(desired.by_name()) == ["llama", "qwen/qwen-7d9-x"]
+    pod = desired.by_name()["qwen/qwen-7d9-x"]
+    assert (pod.discovery, pod.labels, pod.inhibited_by) == ("qwen", {"app": "qwen"}, None)
+    assert (pod.config.base_url, pod.config.canary.every, pod.config.secret()) == (
+        "http://10.0.0.1:8000",
+        7.0,
+        "sesame",
+    )
+    desired.discovered("qwen", ())
+    assert list(desired.by_name()) == ["llama"]
+    assert desired.left_out == {}
+
+
+@pytest.mark.parametrize(
+    "address", ["", "10.0.0.1", "http://u:p@10.0.0.1", "file:///etc/passwd", "http://10.0.0.1:99999"]
+)
+def test_what_has_no_address_that_can_be_watched_is_left_out_and_said(address: str) -> None:
+    desired = _desired()
+    desired.discovered("qwen", (DiscoveredServer("odd", address), POD))
+    assert list(desired.by_name()) == ["llama", "qwen/qwen-7d9-x"]
+    assert desired.left_out == {"qwen": "odd has no address that can be watched"}
+    desired.discovered("qwen", (POD,))
+    desired.by_name()
+    assert desired.left_out == {}
+
+
+def test_a_spec_changes_with_all_that_a_monitor_is_built_from_and_with_nothing_else() -> None:
+    desired = _desired()
+    desired.discovered("qwen", (POD,))
+    before = {name: one.spec for name, one in desired.by_name().items()}
+    desired.configure(_config())
+    assert {name: one.spec for name, one in desired.by_name().items()} == before, "the file was written again"
+    desired.discovered("qwen", (DiscoveredServer(POD.id, POD.base_url, {"app": "other"}, POD.revision),))
+    assert {name: one.spec for name, one in desired.by_name().items()} == before, "labels are only told"
+    desired.configure(_config(canary={"every": "8s"}))
+    after = {name: one.spec for name, one in desired.by_name().items()}
+    assert after["llama"] == before["llama"]
+    assert after["qwen/qwen-7d9-x"] != before["qwen/qwen-7d9-x"]
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        (
+            {"workloads": {"short": {"prompt_tokens": 9}}},
+            ["canary_workload.prompt_tokens", "capacity_workload.prompt_tokens"],
+        ),
+        ({"objectives": {"default": {"availability": 0.9}}}, ["objectives"]),
+        ({"prometheus": {"url": "http://p:9090"}}, ["prometheus"]),
+        ({"lease": {}}, ["lease"]),
+        ({"load": {"ray": {"address": "auto"}}}, ["load"]),
+    ],
+)
+def test_what_a_target_only_names_is_part_of_its_spec(change: dict[str, Any], fields: list[str]) -> None:
+    raw: dict[str, Any] = {
+        "workloads": {"short": {"prompt_tokens": 8}},
+        "targets": [{"name": "a", "base_url": "http://a", "canary": {"workload": "short"}}],
+    }
+    one, other = (_desired(config_from(each, "test")).by_name()["a"].spec for each in (raw, {**raw, **change}))
+    assert one != other
+    assert other.changed_fields(one) == fields
+    assert one.changed_fields(one) == []
+
+
+@pytest.mark.parametrize("change", [{"name": "other.serving"}, {"port": 8001}, {"type": "AAAA"}])
+def test_what_another_discovery_found_under_the_same_name_goes(change: dict[str, Any]) -> None:
+    desired = _desired()
+    desired.discovered("qwen", (POD,))
+    desired.configure(_config(canary={"every": "8s"}))
+    assert "qwen/qwen-7d9-x" in desired.by_name(), "it is the same discovery"
+    other = _config(discover={"dns": {"name": "qwen.serving", "port": 8000, **change}})
+    desired.configure(other)
+    assert list(desired.by_name()) == ["llama"]
+    desired.discovered("qwen", (DiscoveredServer("new", "http://10.0.0.2:8000"),))
+    desired.configure(other)
+    assert list(desired.by_name()) == ["llama", "qwen/new"]
+    desired.configure(_config())
+    assert list(desired.by_name()) == ["llama"], "what it found long ago is not taken up again"
+
+
+def test_what_was_found_goes_with_its_template() -> None:
+    desired = _desired()
+    desired.discovered("qwen", (POD,))
+    desired.configure(config_from({"targets": [{"name": "llama", "base_url": "http://llama:8000"}]}, "test"))
+    desired.configure(_config())
+    assert list(desired.by_name()) == ["llama"]
+
+
+def test_while_a_rollout_is_under_way_no_load_may_begin() -> None:
+    desired = _desired()
+    old, new = (
+        DiscoveredServer(f"qwen-{name}", f"http://{name}:8000", revision=name, rolling=True) for name in ("old", "new")
+    )
+    desired.discovered("qwen", (old, new))
+    holds = {name: one.inhibited_by for name, one in desired.by_name().items()}
+    words = "a rollout is under way"
+    assert holds == {"llama": None, "qwen/qwen-old": words, "qwen/qwen-new": words}
+    desired.discovered("qwen", (DiscoveredServer(new.id, new.base_url, rolling=True),))
+    assert desired.by_name()["qwen/qwen-new"].inhibited_by == "servers of its Service come or go"
+    desired.discovered("qwen", (DiscoveredServer(new.id, new.base_url),))
+    assert all(one.inhibited_by is None for one in desired.by_name().values())
+
+
+def test_a_pod_that_is_not_ready_is_watched_and_gets_no_load() -> None:
+    desired = _desired()
+    desired.discovered("qwen", (DiscoveredServer(POD.id, POD.base_url, ready=False),))
+    assert desired.by_name()["qwen/qwen-7d9-x"].inhibited_by == "the server is not ready"
+
+
+@given(st.lists(st.text(min_size=1), unique=True, max_size=50), st.integers(1, 9))
+def test_every_target_is_of_one_shard_and_one_only(names: list[str], total: int) -> None:
+    shards = [Shard(index, total) for index in range(total)]
+    assert all(sum(shard.has(name) for shard in shards) == 1 for name in names)
+
+
+@given(st.lists(st.text(min_size=1), unique=True, max_size=50), st.integers(1, 9))
+def test_one_shard_more_takes_its_own_share_and_moves_nothing_else(names: list[str], total: int) -> None:
+    def owner(name: str, total: int) -> int:
+        return next(index for index in range(total) if Shard(index, total).has(name))
+
+    for name in names:
+        assert owner(name, total + 1) in (owner(name, total), total)
+
+
+def test_a_thousand_targets_are_shared_about_evenly() -> None:
+    counts = Counter(
+        index for n in range(1000) for index in range(5) if Shard(index, 5).has(f"qwen/qwen-7d9f8b-{n:05d}")
+    )
+    assert len(counts) == 5
+    assert all(150 < count < 250 for count in counts.values())
+
+
+def test_a_shard_watches_its_own_alone() -> None:
+    pods = tuple(DiscoveredServer(f"pod-{n}", f"http://10.0.0.{n}:8000") for n in range(20))
+    seen: list[str] = []
+    for index in range(3):
+        desired = _desired(shard=Shard(index, 3))
+        desired.discovered("qwen", pods)
+        seen += desired.by_name()
+    assert sorted(seen) == sorted(["llama", *(f"qwen/pod-{n}" for n in range(20))])
+
+
+def test_a_service_before_the_pods_gets_canaries_and_no_load() -> None:
+    """Each pod has a lock of its own, and load on the Service would be load on all of them."""
+    pods = {"namespace": "serving", "selector": "app=qwen", "port": 8000, "service": "qwen:80"}
+    raw = {"name": "qwen", "discover": {"kubernetes": pods}, "capacity": {"mode": "verify"}}
+    desired = _desired(config_from({"targets": [raw]}, "test"))
+    desired.discovered("qwen", (DiscoveredServer("qwen", "http://qwen.serving:80"), POD))
+    modes = {name: one.config.capacity.mode for name, one in desired.by_name().items()}
+    assert modes == {"qwen/qwen": "off", "qwen/qwen-7d9-x": "verify"}
