@@ -177,7 +177,7 @@ async def forecast_target(
             with suppress(TargetError):
                 forecaster.read(await scraper.read())
             await asyncio.sleep(_WATCH_EVERY_S)
-        on_doing(Phase("thinking"))
+        on_doing(Phase("computing the result"))
         found = await forecaster.forecast()
     context = context_of(server, load, objectives, target.capacity.server.gpu)
     return forecast_result(target.name, model, context, found, clock.wall_s())

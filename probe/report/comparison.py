@@ -44,8 +44,8 @@ def comparison_words(comparison: Comparison, tolerance: float) -> str:
         verdict: sum(row.verdict == verdict for row in comparison.rows) for verdict in ("worse", "better", "same")
     }
     lines.append(
-        f"{counts['worse']} worse, {counts['better']} better, {counts['same']} the same (within {percent(tolerance)} of"
-        " the base, or intervals that overlap)."
+        f"{counts['worse']} worse, {counts['better']} better, {counts['same']} equal (within {percent(tolerance)} of"
+        " the base, or with overlapping intervals)."
     )
     return "\n".join(one_line(line, 400) for line in lines)
 

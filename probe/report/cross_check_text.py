@@ -17,8 +17,8 @@ _COUNTED_OFF = 0.05
 _SIGNS = {
     "usage": "the KV cache is full",
     "waiting": "requests wait for room in it",
-    "preemptions": "requests are pushed out of it",
-    "rejections": "requests are turned away",
+    "preemptions": "requests are preempted",
+    "rejections": "requests are rejected",
 }
 _XID = "DCGM_FI_DEV_XID_ERRORS"
 # Of a program, and not of the GPU: https://docs.nvidia.com/deploy/xid-errors. The last one is told until the next.
@@ -44,24 +44,26 @@ def findings(status: TargetStatus) -> Sequence[Finding]:
 def _checks(checks: CrossChecks) -> Iterator[Finding]:
     if (stalled_s := checks.stalled_s or 0.0) >= STALLED_S:
         yield Finding(
-            f"stalled: an engine has requests and has generated nothing for {stalled_s:.0f} s, whatever /health says",
+            f"stalled: an engine has requests but has generated no token for {stalled_s:.0f} s, even if /health is OK",
             wrong=True,
         )
     signs = [words for sign, words in _SIGNS.items() if checks.pressure.get(sign)]
     if signs:
         yield Finding(f"KV pressure in the last minute: {', '.join(signs)}", wrong=len(signs) > 1)
     if (busy := checks.neighbour_utilization) is not None and busy >= _NEIGHBOUR:
-        yield Finding(f"the GPU was {percent(busy)} busy while nobody asked this server: a neighbour", wrong=True)
+        yield Finding(
+            f"the GPU was {percent(busy)} busy while this server had no requests: another process uses it", wrong=True
+        )
     for kind, ratio in checks.counted.items():
         if abs(ratio - 1) > _COUNTED_OFF:
             yield Finding(
-                f"the server counted {percent(ratio)} of our canaries' {kind} tokens: its metrics are of another"
-                " server, or of one of several",
+                f"the server counted {percent(ratio)} of the canaries' {kind} tokens: the metrics are those of"
+                " another server, or of one of several",
                 wrong=True,
             )
     if checks.several:
         yield Finding(
-            "several servers answer at this address, and their counters are mixed: give each a target of its own",
+            "several servers answer at this address, so their counters are mixed: configure a target for each",
             wrong=True,
         )
     if checks.queue_share is not None:
@@ -79,7 +81,7 @@ def _gpus(snapshot: GpuSnapshot | None) -> Iterator[Finding]:
     if snapshot is None:
         return
     if not snapshot.gpus:
-        yield Finding("none of the GPUs that are read has the labels of this target", wrong=True)
+        yield Finding("no GPU that is read has this target's labels; check gpu.labels", wrong=True)
         return
     parts = [
         *_mean(snapshot.gpus, utilization, "busy"),
@@ -87,7 +89,7 @@ def _gpus(snapshot: GpuSnapshot | None) -> Iterator[Finding]:
     ]
     models = Counter(gpu.labels.get("modelName", "GPU") for gpu in snapshot.gpus)
     names = ", ".join(f"{count} x {model}" if count > 1 else model for model, count in models.items())
-    yield Finding(f"{names}: {', '.join(parts) or 'nothing told'}", wrong=False)
+    yield Finding(f"{names}: {', '.join(parts) or 'no values'}", wrong=False)
     for gpu in snapshot.gpus:
         if xid := gpu.values.get(_XID):
             which = gpu.labels.get("gpu") or gpu.labels.get("UUID", "")

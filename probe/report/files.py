@@ -18,6 +18,6 @@ def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"-o {out}: cannot be written ({error.strerror}); give a directory that can be created"
+            f"-o {out}: cannot be written ({error.strerror}); use a directory that can be created"
         ) from None
     return paths

@@ -45,7 +45,7 @@ def read_measured(file: Path) -> Measurement:
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); {_EXPECTED}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{file}: not a text; {_EXPECTED}") from None
+        raise ConfigError(f"{file}: not a text file; {_EXPECTED}") from None
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -66,20 +66,20 @@ def read_measured(file: Path) -> Measurement:
 def _ours(file: Path, schema: object, text: str) -> Measurement:
     if schema != _SCHEMA:
         raise ConfigError(
-            f"{file}: schema {one_line(str(schema))} is not known; expected {_SCHEMA}: use the Kneewatch that wrote it"
+            f"{file}: schema {one_line(str(schema))} is not supported, expected {_SCHEMA}; use another version"
         )
     try:
         return of_result(str(file), loads(text))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        raise ConfigError(f"{file}: damaged, {where}: {one_line(first['msg'])}; write it again") from None
+        raise ConfigError(f"{file}: invalid {where}: {one_line(first['msg'])}; write the file again") from None
 
 
 def _bench(file: Path, data: Mapping[str, Any]) -> Measurement:
     try:
         if "total_output_tokens" not in data:
-            raise ConfigError(f"{file}: a benchmark of a model that generates nothing; Kneewatch compares generation")
+            raise ConfigError(f"{file}: the model generates no text; use a benchmark of text generation")
         completed = int(data["completed"])
         parts = {"model": str(data["model_id"])}
         if (api := _APIS.get(str(data.get("backend")))) is not None:
@@ -93,7 +93,7 @@ def _bench(file: Path, data: Mapping[str, Any]) -> Measurement:
             lengths={name: data[key] / completed for name, key in lengths.items()} if completed else {},
         )
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise ConfigError(f"{file}: damaged, {one_line(repr(error))}; run the benchmark again") from None
+        raise ConfigError(f"{file}: invalid, {one_line(repr(error))}; run the benchmark again") from None
 
 
 def _load(data: Mapping[str, Any]) -> str:

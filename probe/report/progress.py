@@ -47,7 +47,7 @@ def following() -> Iterator[ProgressView]:
     shown = console if on_terminal else Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), _Passed(), _Since())
     with Progress(*columns, console=shown, disable=not shown.is_terminal, transient=True) as progress:
-        bar = progress.add_task("beginning", total=None, begun_s=progress.get_time())
+        bar = progress.add_task("starting", total=None, begun_s=progress.get_time())
         yield ProgressView(console, StepRows(console.width), progress, bar)
 
 

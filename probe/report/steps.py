@@ -57,7 +57,7 @@ class StepRows:
 
     def _head(self, plan: StepPlan) -> Table:
         table = self._table("bottom")
-        load = "in\nflight" if plan.arrivals is None else "rate\n(ours)"
+        load = "in\nflight" if plan.arrivals is None else "rate\n(probe)"
         titles = [load, *(self._title(column) for column in _COLUMNS[1:])]
         verdict = ["verdict"] if self._room >= _VERDICT else []
         table.add_row(*(Text(title) for title in (*titles, *verdict)))
@@ -92,7 +92,7 @@ def step_verdict(step: StepSummary) -> tuple[str, str]:
         return "red", f"stopped: {step.tripped}"
     if not step.valid:
         return "yellow", f"invalid: {step.reason}"
-    return ("red", f"broke {', '.join(step.broken)}") if step.broken else ("green", "held")
+    return ("red", f"broke {', '.join(step.broken)}") if step.broken else ("green", "passed")
 
 
 def _load(step: StepSummary) -> str:

@@ -90,7 +90,7 @@ def test_ramp_prints_the_table_and_writes_the_result(tiny: Sim, tmp_path: Path) 
     assert "Knee:        2 requests in flight" in done.out
     rows = [words for line in done.out.splitlines() if (words := line.split()) and words[0] in {"1", "2"}]
     assert len(rows) == 2
-    assert all(row[-1] == "held" for row in rows)
+    assert all(row[-1] == "passed" for row in rows)
     result = json.loads(file.read_text())
     assert result["schema"] == "kneewatch.result/1"
     assert [step["plan"]["concurrency"] for step in result["steps"]] == [1, 2]
@@ -125,7 +125,7 @@ def test_a_ramp_takes_rates_and_writes_an_open_loop(tiny: Sim, tmp_path: Path) -
     assert done.status == 0, done.err
     assert done.err == ""
     rows = [words for line in done.out.splitlines() if (words := line.split()) and words[0] in {"20", "40"}]
-    assert [row[-1] for row in rows] == ["held", "held"]
+    assert [row[-1] for row in rows] == ["passed", "passed"]
     result = json.loads(file.read_text())
     assert [step["plan"]["arrivals"]["rate_rps"] for step in result["steps"]] == [20.0, 40.0]
     assert {step["plan"]["loop"] for step in result["steps"]} == {"open"}

@@ -39,7 +39,7 @@ def _was_late(step: dict[str, Any]) -> bool:
 
 
 def _rows(out: str) -> list[str]:
-    verdicts = ("held", "broke", "invalid:", "stopped:")
+    verdicts = ("passed", "broke", "invalid:", "stopped:")
     return [line for line in out.splitlines() if line[:1] == " " and any(word in line for word in verdicts)]
 
 
@@ -118,8 +118,8 @@ def test_on_a_terminal_there_is_a_bar_that_says_what_is_done_and_goes_away(tiny:
             break
     assert status == 0, text
     assert "step 1: concurrency 1" in text
-    assert "held" in text
-    after_row = text.rpartition("held")[2]
+    assert "passed" in text
+    after_row = text.rpartition("passed")[2]
     assert "Knee:        1 request in flight" in after_row
     assert after_row.rindex("\x1b[2K") < after_row.index("Knee:"), "the bar is wiped before the result"
 

@@ -113,7 +113,7 @@ def test_a_budget_that_ends_before_the_knee_leaves_a_forecast_and_never_a_verifi
     assert result.capacity.mode == "forecast"
     assert result.capacity.upper is not None
     assert result.capacity.upper > TRUTH_RPS
-    assert "if max_num_seqs allows" in str(result.capacity.reason), "8, which nobody has seen yet"
+    assert "assumes max_num_seqs >= " in str(result.capacity.reason), "8, which nobody has seen yet"
 
 
 class Jumping(VirtualClock):

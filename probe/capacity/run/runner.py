@@ -126,7 +126,8 @@ class _Observations:
 
 
 _LOOKING, _WATCHING = Phase("a first request"), "watching live traffic"
-_THINKING, _CALMING = Phase("thinking"), Phase("waiting for the server to be calm")
+_NEXT_LOAD, _RESULT = Phase("computing the next load level"), Phase("computing the result")
+_CALMING = Phase("waiting for the server to be idle")
 
 
 def _ignore(_: object) -> None:
@@ -231,13 +232,13 @@ class CapacityRun:
         for error in ended:
             if isinstance(error, Exception):
                 raise error
-        capacity = await self._considered(partial(self._course.capacity, self._steps, self._stopped()))
+        capacity = await self._considered(partial(self._course.capacity, self._steps, self._stopped()), _RESULT)
         return self._result(capacity)
 
     async def result(self) -> CapacityResult:
         """What was measured so far, and what ended it. Also after `run` has raised: what it cost has to be told."""
         try:
-            capacity = await self._considered(partial(self._course.capacity, self._steps, self._stopped()))
+            capacity = await self._considered(partial(self._course.capacity, self._steps, self._stopped()), _RESULT)
         except Exception as error:  # noqa: BLE001 - that may be what `run` has raised
             capacity = Capacity(mode=MODE, reason=f"it could not be computed ({type(error).__name__})")
         return self._result(capacity)
@@ -259,9 +260,9 @@ class CapacityRun:
             users=mean(self._users),
         )
 
-    async def _considered(self, work: Callable[[], _T]) -> _T:
+    async def _considered(self, work: Callable[[], _T], phase: Phase = _NEXT_LOAD) -> _T:
         """What the course makes of it; no load of ours runs meanwhile."""
-        self._on_doing(_THINKING)
+        self._on_doing(phase)
         return await self._think(work)
 
     def _halt_all(self) -> None:

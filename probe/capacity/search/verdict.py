@@ -134,7 +134,7 @@ def by_model(known: SearchState, knee: KneeEstimate, *, verified: bool = True) -
         advice=limits.advice if limits else None,
         bottleneck_gain=limits.gain if limits else None,
         roofline=known.model.roofline(),
-        reason=f"if max_num_seqs allows {knee.would_run:.0f} requests to run" if crowded else None,
+        reason=f"assumes max_num_seqs >= {knee.would_run:.0f}; set capacity.server.max_num_seqs" if crowded else None,
     )
 
 

@@ -31,11 +31,11 @@ def test_of_nothing_nothing_is_said() -> None:
 @pytest.mark.parametrize(
     ("checks", "words"),
     [
-        (CrossChecks(stalled_s=45.0), "generated nothing for 45 s"),
+        (CrossChecks(stalled_s=45.0), "generated no token for 45 s"),
         (CrossChecks(pressure={"usage": True, "waiting": True}), "the KV cache is full, requests wait for room in it"),
-        (CrossChecks(neighbour_utilization=0.6), "60 % busy while nobody asked"),
-        (CrossChecks(counted={"output": 0.0}), "counted 0 % of our canaries' output tokens"),
-        (CrossChecks(counted={"prompt": 2.0}), "counted 200 % of our canaries' prompt tokens"),
+        (CrossChecks(neighbour_utilization=0.6), "60 % busy while this server had no requests"),
+        (CrossChecks(counted={"output": 0.0}), "counted 0 % of the canaries' output tokens"),
+        (CrossChecks(counted={"prompt": 2.0}), "counted 200 % of the canaries' prompt tokens"),
     ],
 )
 def test_what_is_wrong_is_said_so(checks: CrossChecks, words: str) -> None:
@@ -91,7 +91,7 @@ def test_gpus_are_summed_up_and_their_errors_named() -> None:
 
 def test_gpus_that_are_not_found_or_not_read_are_wrong() -> None:
     for target, words in (
-        (_with(gpus=GpuSnapshot(0, 0.0, "dcgm", ())), "none of the GPUs"),
+        (_with(gpus=GpuSnapshot(0, 0.0, "dcgm", ())), "no GPU that is read"),
         (_with(gpu_error="http://node:9400/metrics: does not answer"), "does not answer"),
     ):
         (finding,) = findings(target)

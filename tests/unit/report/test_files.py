@@ -20,7 +20,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_says_why(tmp_path: Pat
     file.write_text("mine")
     with pytest.raises(ConfigError) as refused:
         write_files({"x.yml": ""}, file)
-    assert str(refused.value) == (f"-o {file}: cannot be written (File exists); give a directory that can be created")
+    assert str(refused.value) == (f"-o {file}: cannot be written (File exists); use a directory that can be created")
     assert file.read_text() == "mine"
     with pytest.raises(ConfigError, match="-o /proc/x: cannot be written"):
         write_files({"x.yml": ""}, Path("/proc/x"))

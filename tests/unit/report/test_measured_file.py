@@ -90,10 +90,10 @@ def test_another_backend_is_no_interface_of_ours(tmp_path: Path) -> None:
         ("[" * 100_000, "nested too deeply"),
         ("[]", "not a result; expected the file of `kneewatch ramp --json`"),
         ("{}", "not a result; expected the file of `kneewatch ramp --json`"),
-        ('{"schema": "kneewatch.result/2"}', "schema kneewatch.result/2 is not known; expected kneewatch.result/1"),
-        ('{"schema": "kneewatch.result/1"}', "damaged, id: Field required"),
-        ('{"request_throughput": 1, "model_id": "m"}', "a model that generates nothing"),
-        ('{"request_throughput": 1, "model_id": "m", "total_output_tokens": 1}', "damaged, KeyError('completed')"),
+        ('{"schema": "kneewatch.result/2"}', "schema kneewatch.result/2 is not supported, expected kneewatch.result/1"),
+        ('{"schema": "kneewatch.result/1"}', "invalid id: Field required"),
+        ('{"request_throughput": 1, "model_id": "m"}', "the model generates no text"),
+        ('{"request_throughput": 1, "model_id": "m", "total_output_tokens": 1}', "invalid, KeyError('completed')"),
     ],
 )
 def test_any_other_file_is_one_line_that_names_it(tmp_path: Path, text: str, said: str) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from example_records import WALL_S, no_knee, result
+from example_records import WALL_S, no_knee, result, step
 
 from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.core.result import Capacity, CapacityResult, Roofline, Stopped
@@ -35,10 +35,10 @@ def test_a_knee_of_a_closed_loop_with_its_bounds_its_limit_and_its_cost() -> Non
     lines = _lines(result())
     assert lines["Knee"] == "4 requests in flight"
     assert lines["Capacity"] == "10 requests/s (10 to 12.5), 640 output tokens/s; empirical"
-    assert lines["Broke first"] == "ttft"
+    assert lines["Limited by"] == "ttft"
     assert lines["Ended by"] == "done (concurrency 8 broke ttft)"
     assert lines["Cost"] == "300 requests, 57,600 tokens, 31.5 s, 2.0 s over an objective"
-    assert lines["Own error"] == "at most 1.0 ms in TTFT, 1.0 ms in ITL"
+    assert lines["Error bound"] == "at most 1.0 ms in TTFT, 1.0 ms in ITL"
     assert "Bottleneck" not in lines
 
 
@@ -52,9 +52,17 @@ def test_a_knee_that_is_a_rate_with_its_interval_and_its_mode() -> None:
 def test_a_lower_bound_says_that_it_is_one() -> None:
     lines = _lines(_with_users(1.0, capacity=AT_LEAST, stopped=Stopped("done")))
     assert lines["Capacity"].startswith("at least 10 requests/s")
-    assert "at least this" in lines["Note"]
+    assert lines["Knee"] == "not reached: no objective was broken up to 10 requests/s"
+    assert lines["Note"] == "The capacity is at least this."
     assert lines["Ended by"] == "done"
-    assert lines["Headroom"] == "at least 90 %: users ask for 1 requests/s"
+    assert lines["Headroom"] == "at least 90 %: user traffic is 1 requests/s"
+
+
+def test_a_limit_that_no_load_level_reached_is_the_models() -> None:
+    passed = result(capacity=VERIFIED, steps=(step(4), step(8)))
+    assert _lines(passed)["Limited by"] == "tpot, by the model: no load level broke an objective"
+    tripped = replace(passed, steps=(step(4), replace(step(8), tripped="queue")))
+    assert _lines(tripped)["Limited by"] == "tpot"
 
 
 def test_no_knee_says_why() -> None:
@@ -67,10 +75,10 @@ def test_no_knee_says_why() -> None:
 @pytest.mark.parametrize(
     ("users_rps", "left", "words"),
     [
-        (None, None, "not known"),
-        (0.0, 1.0, "all of it"),
-        (2.5, 0.8, "80 %: users ask for 2.5 requests/s"),
-        (20.0, -0.6, "0 %: users ask for 20 requests/s"),
+        (None, None, "unknown"),
+        (0.0, 1.0, "100 %: no users are sending requests"),
+        (2.5, 0.8, "80 %: user traffic is 2.5 requests/s"),
+        (20.0, -0.6, "0 %: user traffic is 20 requests/s"),
     ],
 )
 def test_headroom_is_what_users_leave(users_rps: float | None, left: float | None, words: str) -> None:
@@ -82,16 +90,16 @@ def test_headroom_is_what_users_leave(users_rps: float | None, left: float | Non
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (result(capacity=VERIFIED), "lighten each step"),
+        (result(capacity=VERIFIED), "make each step cheaper"),
         (result(capacity=replace(VERIFIED, limiting="preemptions")), "KV cache"),
         (result(capacity=replace(VERIFIED, limiting=None)), "plan with at most 12 requests/s"),
-        (_with_users(11.0, capacity=VERIFIED), "users leave 12 % of it"),
-        (result(capacity=AT_LEAST), "nothing broke"),
-        (result(capacity=replace(VERIFIED, mode="forecast")), "no measurement"),
-        (result(capacity=VERIFIED, stopped=Stopped("interrupt", "signal")), "let a run end by itself"),
+        (_with_users(11.0, capacity=VERIFIED), "only 12 % of the capacity is left"),
+        (result(capacity=AT_LEAST), "no objective was broken"),
+        (result(capacity=replace(VERIFIED, mode="forecast")), "not a measurement"),
+        (result(capacity=VERIFIED, stopped=Stopped("interrupt", "signal")), "let a run finish"),
         (result(capacity=no_knee(), stopped=Stopped("budget", "seconds")), "--max-seconds"),
         (result(capacity=no_knee(), stopped=Stopped("done")), "--rates"),
-        (result(capacity=no_knee(), stopped=Stopped("guard", "queue")), "when the server is calm"),
+        (result(capacity=no_knee(), stopped=Stopped("guard", "queue")), "when the server is idle"),
         (result(capacity=no_knee(), stopped=Stopped("error", "worker_lost")), "measure again"),
     ],
 )
@@ -110,10 +118,10 @@ def test_no_word_from_outside_can_write_on_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("max_num_seqs", "without it capacity would be 40 % higher"),
-        ("kv_cache", "with twice as much of it capacity would be 40 % higher"),
-        ("front_end", "without its time capacity would be 40 % higher"),
-        ("memory_bandwidth", "at half of its cost capacity would be 40 % higher"),
+        ("max_num_seqs", "capacity would be 40 % higher without this limit"),
+        ("kv_cache", "capacity would be 40 % higher with twice the KV cache"),
+        ("front_end", "capacity would be 40 % higher without the front end's time"),
+        ("memory_bandwidth", "capacity would be 40 % higher with this cost halved"),
     ],
 )
 def test_a_bottleneck_says_what_it_costs(name: str, words: str) -> None:
@@ -123,7 +131,8 @@ def test_a_bottleneck_says_what_it_costs(name: str, words: str) -> None:
 
 
 DECODE = (
-    "H100 SXM: decode at 37.3 % of its memory bandwidth (a step takes 12.8 ms at least, reading the weights 4.8 ms)"
+    "H100 SXM: decode at 37.3 % of its memory bandwidth (a step takes at least 12.8 ms, of which 4.8 ms to read"
+    " the weights)"
 )
 NEAR = Roofline("H100 SXM", sure=True, step_s=0.0128, floor_s=0.00478, decode_ratio=0.373, prefill_ratio=0.38)
 IN_USE = replace(NEAR, bandwidth_ratio=0.55, flops_ratio=0.121)
@@ -144,11 +153,11 @@ ESTIMATED = Roofline("H20 96GB", sure=False, bandwidth_ratio=0.55, flops_ratio=0
         (Roofline("H100 SXM", sure=True, prefill_ratio=0.38), "H100 SXM: prefill at 38 % of its FLOP/s"),
         (
             replace(NEAR, decode_ratio=3.73),
-            "H100 SXM: 3.7 times as fast as it can be: gpu, gpus, parameters or weight_bits is not what was said",
+            "H100 SXM: 3.7 times the hardware limit: correct gpu, gpus, parameters or weight_bits",
         ),
         (
             replace(ESTIMATED, sure=True),
-            "H20 96GB: by vLLM's estimates up to 55 % of its bandwidth and 12.1 % of its FLOP/s were in use",
+            "H20 96GB: vLLM estimates that up to 55 % of its bandwidth and 12.1 % of its FLOP/s were in use",
         ),
     ],
 )
@@ -158,12 +167,12 @@ def test_how_near_to_the_gpu_s_limits_in_words(found: Roofline, words: str) -> N
 
 def test_what_vllm_estimates_stands_beside_what_was_fitted() -> None:
     words = _lines(result(capacity=replace(VERIFIED, roofline=IN_USE)))["Roofline"]
-    assert words.startswith(f"{DECODE}; prefill at 38 % of its FLOP/s; by vLLM's estimates up to 55 %")
+    assert words.startswith(f"{DECODE}; prefill at 38 % of its FLOP/s; vLLM estimates that up to 55 %")
 
 
 def test_limits_that_are_not_confirmed_say_so() -> None:
     lines = _lines(result(capacity=replace(VERIFIED, roofline=ESTIMATED)))
-    assert lines["Roofline"].endswith("; these limits of it are not confirmed by its maker")
+    assert lines["Roofline"].endswith("; the GPU's maker has not confirmed these limits")
     assert "Roofline" not in _lines(result(capacity=VERIFIED))
 
 
@@ -188,7 +197,7 @@ def _forecast(rps: float | None, **values: Any) -> CapacityResult:
     [
         (12.9, "3 % above the last verified 12.5 (2 h ago)"),
         (10.0, "20 % below the last verified 12.5 (2 h ago)"),
-        (12.54, "the same as the last verified 12.5 (2 h ago)"),
+        (12.54, "equal to the last verified 12.5 (2 h ago)"),
     ],
 )
 def test_a_forecast_stands_beside_what_load_has_measured(rps: float, words: str) -> None:

@@ -40,7 +40,7 @@ def test_in_a_pipe_a_step_is_one_line_under_one_head() -> None:
     for word in ("flight", "req/s", "tok/s", "p50/p95/p99", "KV", "wait", "pre-", "GPU", "verdict"):
         assert word in " ".join(lines[:2])
     three = ["90.0/200/300"] * 4
-    assert rows[0] == ["1", "10", "640", "1,280", *three, "10", "40%", "0", "0", "-", "held"]
+    assert rows[0] == ["1", "10", "640", "1,280", *three, "10", "40%", "0", "0", "-", "passed"]
 
 
 @pytest.mark.parametrize("width", [NARROW, 81, 100, USUAL, PIPED_WIDTH, WIDE])
@@ -48,7 +48,7 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> N
     lines = _lines([step(1), _at(12.5, broken=("ttft",))], width)
     assert max(map(len, lines)) <= width
     words = _words(lines)
-    for word in ("90.0", "200", "300", "40%", "1,280", "12.5", "held", "broke ttft", "p99"):
+    for word in ("90.0", "200", "300", "40%", "1,280", "12.5", "passed", "broke ttft", "p99"):
         assert word in words
 
 
@@ -64,7 +64,7 @@ def test_a_row_is_printed_without_knowing_the_next() -> None:
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (step(), "held"),
+        (step(), "passed"),
         (step(broken=("ttft", "tpot")), "broke ttft, tpot"),
         (step(reason="too_few_requests"), "invalid: too_few_requests"),
         (replace(step(reason="cut_short"), tripped="queue"), "stopped: queue"),

@@ -130,10 +130,11 @@ def test_a_course_that_wants_to_see_nothing_first_waits_for_nothing() -> None:
 
 def test_what_is_done_is_told_as_it_begins() -> None:
     ran = _run(Scripted([_open(20), StepPlan(4, 2.0)], observe_s=5.0))
-    assert [words for words in ran.doing if words != "thinking"] == [
+    assert [words for words in ran.doing if not words.startswith("computing")] == [
         *("a first request", "watching live traffic", "step 1: 20 requests/s", "step 2: concurrency 4"),
     ]
-    assert "thinking" in ran.doing
+    assert "computing the next load level" in ran.doing
+    assert ran.doing[-1] == "computing the result"
 
 
 def test_stop_while_it_watches_ends_the_run_at_once() -> None:
@@ -176,7 +177,7 @@ def test_a_course_outlives_an_overload_and_goes_on_when_the_server_is_calm() -> 
     assert course.trips == ["queue", None]
     assert ran.result.stopped == Stopped("done", "that is all")
     assert not [at for at in ran.sent_s if 7.5 < at < 15.0], "no load until the server was calm"
-    assert "waiting for the server to be calm" in ran.doing
+    assert "waiting for the server to be idle" in ran.doing
 
 
 def test_a_step_of_a_search_ends_as_soon_as_it_is_certain_to_break_an_objective() -> None:
