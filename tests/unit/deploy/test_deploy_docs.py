@@ -1,4 +1,4 @@
-"""The pages on deployment: every link leads somewhere, and every command and alert in them exists."""
+"""README and the pages on deployment: every command and alert in them exists. Links: ../docs/."""
 
 import re
 import shlex
@@ -9,13 +9,7 @@ import deployed
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = ["deploy/README.md", "docs/operations.md", "docs/security.md", "docs/autoscaling.md"]
-
-
-def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+PAGES = ["README.md", "deploy/README.md", "docs/operations.md", "docs/security.md", "docs/autoscaling.md"]
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -23,18 +17,6 @@ def commands(text: str) -> Iterator[list[str]]:
     for line in text.replace("\\\n", " ").splitlines():
         if line.startswith("kneewatch "):
             yield shlex.split(line, comments=True)[1:]
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_every_link_leads_somewhere(name: str) -> None:
-    page = ROOT / name
-    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if not link.startswith("http")]
-    assert links
-    for link in links:
-        path, _, anchor = link.partition("#")
-        found = (page.parent / path).resolve() if path else page
-        assert found.exists(), link
-        assert not anchor or anchor in anchors(found), link
 
 
 @pytest.mark.parametrize("name", PAGES)
