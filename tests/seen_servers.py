@@ -1,4 +1,4 @@
-"""Servers whose law is known, in virtual time, and what a poll of their metrics shows."""
+"""Servers whose step cost model is known, in virtual time, and what a poll of their metrics shows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -50,7 +50,7 @@ def profile(
         num_blocks=kv_tokens // 16 + 1,
         max_num_batched_tokens=chunk,
         max_model_len=min(65_536, kv_tokens),
-        unrest=Jitter(noise_ratio=0.03),
+        jitter=Jitter(noise_ratio=0.03),
         front_end=front_end,
     )
 
@@ -70,11 +70,11 @@ def twin_of(known: Profile, asked: Workload) -> Twin:
 def polled(server: VirtualServer, seconds: float, every_s: float = 1.0, warm_s: float = 30.0) -> list[ServerSnapshot]:
     """Readings of a server that has been at work for a while."""
     begin_s = server.now_s + warm_s
-    readings = []
+    snapshots = []
     for i in range(round(seconds / every_s) + 1):
         server.advance(begin_s + i * every_s)
-        readings.append(server.snapshot())
-    return readings
+        snapshots.append(server.snapshot())
+    return snapshots
 
 
 def watched(known: Profile, asked: Workload, rate_rps: float, seconds: float, seed: int = 1) -> list[ServerSnapshot]:
@@ -82,29 +82,29 @@ def watched(known: Profile, asked: Workload, rate_rps: float, seconds: float, se
     return polled(VirtualServer(known, seed=seed, users=BackgroundTraffic(rate_rps, asked)), seconds)
 
 
-def without(reading: ServerSnapshot, *names: str) -> ServerSnapshot:
-    """A reading of a server that does not have these histograms."""
-    kept: Mapping[str, Histogram] = {k: h for k, h in reading.histograms.items() if k not in names}
-    return replace(reading, histograms=kept)
+def without(snapshot: ServerSnapshot, *names: str) -> ServerSnapshot:
+    """A snapshot of a server that does not have these histograms."""
+    kept: Mapping[str, Histogram] = {k: h for k, h in snapshot.histograms.items() if k not in names}
+    return replace(snapshot, histograms=kept)
 
 
-def restarted(readings: Sequence[ServerSnapshot], at: int) -> list[ServerSnapshot]:
+def restarted(snapshots: Sequence[ServerSnapshot], at: int) -> list[ServerSnapshot]:
     """The same, with all that is counted beginning at zero at reading `at`."""
-    zero = readings[at]
+    zero = snapshots[at]
 
-    def since(reading: ServerSnapshot) -> ServerSnapshot:
-        assert reading.prompt_tokens is not None
+    def since(snapshot: ServerSnapshot) -> ServerSnapshot:
+        assert snapshot.prompt_tokens is not None
         assert zero.prompt_tokens is not None
-        assert reading.generation_tokens is not None
+        assert snapshot.generation_tokens is not None
         assert zero.generation_tokens is not None
         return replace(
-            reading,
-            prompt_tokens=reading.prompt_tokens - zero.prompt_tokens,
-            generation_tokens=reading.generation_tokens - zero.generation_tokens,
-            histograms={k: less(h, zero.histograms[k]) for k, h in reading.histograms.items()},
+            snapshot,
+            prompt_tokens=snapshot.prompt_tokens - zero.prompt_tokens,
+            generation_tokens=snapshot.generation_tokens - zero.generation_tokens,
+            histograms={k: less(h, zero.histograms[k]) for k, h in snapshot.histograms.items()},
         )
 
-    return [*readings[:at], *map(since, readings[at:])]
+    return [*snapshots[:at], *map(since, snapshots[at:])]
 
 
 def less(histogram: Histogram, other: Histogram) -> Histogram:

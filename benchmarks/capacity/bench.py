@@ -21,7 +21,7 @@ KNEEWATCH, FORECAST = "kneewatch", "kneewatch forecast"
 OURS = (KNEEWATCH, FORECAST)
 METHODS = (*OURS, *PEERS)
 LIVE_SHARE = 0.2  # of the true capacity: what live users take
-# What a forecast is from: live users alone, at such a share, and readings so far apart, as `kneewatch run` makes them.
+# What a forecast is from: live users alone, at such a share, and snapshots so far apart, as `kneewatch run` makes them.
 FORECAST_SHARE, FORECAST_S, SCRAPE_S = 0.6, 600.0, 5.0
 
 
@@ -138,13 +138,13 @@ def _kneewatch(job: Job, case: Case) -> tuple[_Found, Spent]:
 def _forecast(job: Job, case: Case) -> tuple[_Found, Spent]:
     server = case.server(job.seed, FORECAST_SHARE * job.truth_rps)
     server.advance(120.0)
-    readings = []
+    snapshots = []
     for i in range(round(FORECAST_S / SCRAPE_S) + 1):
         server.advance(120.0 + i * SCRAPE_S)
-        readings.append(server.snapshot())
-    capacity = forecast(readings, case.workload, case.objectives)
+        snapshots.append(server.snapshot())
+    capacity = forecast(snapshots, case.workload, case.objectives)
     found = _Found(capacity.requests_per_second, capacity.reason, capacity.lower, capacity.upper, capacity.mode)
-    return found, Spent(0, 0, FORECAST_S, 0.0, len(server.visits), 0)
+    return found, Spent(0, 0, FORECAST_S, 0.0, len(server.ended_requests), 0)
 
 
 def _peer(job: Job, case: Case, level_s: float) -> tuple[_Found, Spent]:

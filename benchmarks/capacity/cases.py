@@ -141,7 +141,7 @@ def random_case(seed: int) -> Case:
         num_blocks=max(longest, round((prompt + output) * 10 ** source.uniform(1, 2.7))) // 16 + 2,
         max_num_batched_tokens=source.choice((1024, 2048, 4096, 8192)),
         max_model_len=longest,
-        unrest=Jitter(noise_ratio=source.uniform(0.01, 0.06)),
+        jitter=Jitter(noise_ratio=source.uniform(0.01, 0.06)),
     )
     workload = replace(_lengths(prompt, output, sigma=source.uniform(0.1, 0.6)), name=profile.name)
     # What a light load takes, times what a provider would allow.

@@ -59,7 +59,7 @@ class PeerLoad:
         self._case = case
         self._server = case.server(seed, live_rps)
         self._server.advance(BEGIN_S)
-        self._server.visits.clear()
+        self._server.ended_requests.clear()
         self._lengths = lengths(case.workload, seed * 1000 + 1)
         # A closed loop learns of an end when it looks; a fraction of a step is as good as at once.
         tpot = case.objectives.tpot
@@ -84,8 +84,8 @@ class PeerLoad:
                 self._submit(server.now_s)
         ended += self._finish(drain_s)
         wave_s = min(fmean(v.last_s - v.arrival_s for v in ended), seconds / 2) if ended else 0.0
-        inside = sum(begin + wave_s < visit.last_s <= begin + seconds for visit in ended)
-        judged = [visit for visit in ended if visit.arrival_s > begin + wave_s]
+        inside = sum(begin + wave_s < request.last_s <= begin + seconds for request in ended)
+        judged = [request for request in ended if request.arrival_s > begin + wave_s]
         return Level(in_flight, inside / (seconds - wave_s), score(judged, self._case.objectives))
 
     def open(self, rate_rps: float, due_s: Iterator[float], seconds: float = LEVEL_S, *, drain_s: float = 0.0) -> Level:
@@ -115,47 +115,47 @@ class PeerLoad:
         stops = server.now_s + drain_s
         while self._open and server.now_s < stops:
             ended += self._advance(min(server.now_s + _CHUNK_S, stops))
-        for visit in self._open.values():
-            server.abort(visit)
-            self._count(visit)
+        for request in self._open.values():
+            server.abort(request)
+            self._count(request)
         self._open.clear()
         self._advance(server.now_s + _PAUSE_S)
         return ended
 
     def _submit(self, at_s: float) -> None:
-        visit = self._server.submit(at_s, *next(self._lengths), self._case.workload.shared_tokens)
-        self._open[id(visit)] = visit
+        request = self._server.submit(at_s, *next(self._lengths), self._case.workload.shared_tokens)
+        self._open[id(request)] = request
         self._requests += 1
 
     def _advance(self, until_s: float) -> list[SimulatedRequest]:
         """Ours that have ended by then."""
         self._server.advance(until_s)
         ended = []
-        for visit in self._server.visits:
-            if not visit.ours:
+        for request in self._server.ended_requests:
+            if not request.is_probe:
                 self._users += 1
-                self._spoilt += spoilt(visit, self._case.objectives)
-            elif self._open.pop(id(visit), None):
-                self._count(visit)
-                ended.append(visit)
-        self._server.visits.clear()
+                self._spoilt += spoilt(request, self._case.objectives)
+            elif self._open.pop(id(request), None):
+                self._count(request)
+                ended.append(request)
+        self._server.ended_requests.clear()
         return ended
 
-    def _count(self, visit: SimulatedRequest) -> None:
+    def _count(self, request: SimulatedRequest) -> None:
         """Tokens the server worked on: of what it had not come to before it was cancelled, none."""
-        if not math.isnan(visit.scheduled_s):
-            done = visit.output_tokens if not math.isnan(visit.last_s) else len(visit.token_times_s())
-            self._tokens += visit.prompt_tokens + done
-        self._over += over_objective(visit, self._case.objectives, self._server.now_s)
+        if not math.isnan(request.scheduled_s):
+            done = request.output_tokens if not math.isnan(request.last_s) else len(request.token_times_s())
+            self._tokens += request.prompt_tokens + done
+        self._over += over_objective(request, self._case.objectives, self._server.now_s)
 
 
-def score(visits: Iterable[SimulatedRequest], objectives: Objectives) -> float:
+def score(requests: Iterable[SimulatedRequest], objectives: Objectives) -> float:
     """The worst objective: the percentile that was promised over its limit. Infinite where nothing has ended."""
-    visits = list(visits)
-    if not visits:
+    requests = list(requests)
+    if not requests:
         return math.inf
-    ttft = [visit.ttft_s for visit in visits]
-    tpot = [visit.tpot_s for visit in visits if visit.output_tokens > 1]
+    ttft = [request.ttft_s for request in requests]
+    tpot = [request.tpot_s for request in requests if request.output_tokens > 1]
     return max(_ratio(ttft, objectives.ttft), _ratio(tpot, objectives.tpot))
 
 
@@ -163,22 +163,22 @@ def _ratio(seconds: list[float], objective: Objective | None) -> float:
     return percentile(sorted(seconds), objective.ratio) / objective.within_s if objective and seconds else 0.0
 
 
-def spoilt(visit: SimulatedRequest, objectives: Objectives) -> bool:
+def spoilt(request: SimulatedRequest, objectives: Objectives) -> bool:
     """Whether it was late or slow."""
-    return score([visit], objectives) > 1
+    return score([request], objectives) > 1
 
 
-def over_objective(visit: SimulatedRequest, objectives: Objectives, now_s: float) -> list[tuple[int, int]]:
+def over_objective(request: SimulatedRequest, objectives: Objectives, now_s: float) -> list[tuple[int, int]]:
     """The spans (nanoseconds) in which it was late or slow, as step_summary.over_objective has it of a record."""
     ttft, tpot = objectives.ttft, objectives.tpot
-    if math.isnan(visit.last_s):  # cancelled
+    if math.isnan(request.last_s):  # cancelled
         if ttft is None or tpot is None:
             return []
-        allowed_s = ttft.within_s + tpot.within_s * (visit.output_tokens - 1)
-        over = [(visit.arrival_s + allowed_s, now_s)]
+        allowed_s = ttft.within_s + tpot.within_s * (request.output_tokens - 1)
+        over = [(request.arrival_s + allowed_s, now_s)]
     else:
-        over = [(visit.arrival_s + ttft.within_s, visit.first_s)] if ttft else []
-        over += [(visit.first_s, visit.last_s)] if tpot and visit.tpot_s > tpot.within_s else []
+        over = [(request.arrival_s + ttft.within_s, request.first_s)] if ttft else []
+        over += [(request.first_s, request.last_s)] if tpot and request.tpot_s > tpot.within_s else []
     return [(round(begin * 1e9), round(end * 1e9)) for begin, end in over if begin < end]
 
 
@@ -186,6 +186,6 @@ def alone(case: Case, seed: int, live_rps: float, seconds: float) -> int:
     """Live requests that are late or slow in the time of a run that takes so long, when there is none."""
     server = case.server(seed, live_rps)
     server.advance(BEGIN_S)
-    server.visits.clear()
+    server.ended_requests.clear()
     server.advance(BEGIN_S + seconds + AFTER_S)
-    return sum(spoilt(visit, case.objectives) for visit in server.visits)
+    return sum(spoilt(request, case.objectives) for request in server.ended_requests)

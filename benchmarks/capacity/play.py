@@ -40,7 +40,7 @@ def play(
     live_share: float = 0.2,
     budget: Budget = _PLENTY,
     guarded: bool = True,
-    page: Callable[[float, ServerSnapshot], ServerSnapshot] = lambda _, reading: reading,
+    page: Callable[[float, ServerSnapshot], ServerSnapshot] = lambda _, snapshot: snapshot,
     clock: Clock | None = None,
 ) -> Played:
     """Runs `course` on the case with live users at a share of its capacity.
@@ -57,9 +57,9 @@ def play(
         server.advance(begin)
         await asyncio.sleep(120)
         server.advance(loop.time())
-        server.visits.clear()
+        server.ended_requests.clear()
         load = VirtualLoad(server, case.workload, seed)
-        load.on_ended = lambda visit: None if visit.ours else users.append(visit)
+        load.on_ended = lambda request: None if request.is_probe else users.append(request)
 
         async def read() -> ServerSnapshot:
             server.advance(max(loop.time(), server.now_s))

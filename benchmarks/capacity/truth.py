@@ -53,10 +53,10 @@ def load_at(case: Case, rate_rps: float, seed: int, requests: int) -> _Load:
         # A queue that has grown this long is of no steady state.
         if sum(len(r.entering) + r.engine.waiting for r in server._replicas) > requests / 10:
             return _Load(float("inf"), 0.0)
-    visits = [visit for visit in server.visits if visit.arrival_s >= warm_s]
+    requests = [request for request in server.ended_requests if request.arrival_s >= warm_s]
     return _Load(
-        percentile(sorted(visit.ttft_s for visit in visits), 0.95) / ttft.within_s,
-        percentile(sorted(visit.tpot_s for visit in visits if visit.output_tokens > 1), 0.95) / tpot.within_s,
+        percentile(sorted(request.ttft_s for request in requests), 0.95) / ttft.within_s,
+        percentile(sorted(request.tpot_s for request in requests if request.output_tokens > 1), 0.95) / tpot.within_s,
     )
 
 

@@ -63,9 +63,9 @@ class VirtualLoad:
             if not due and not closed:
                 coming = loop.time()
         self._collect(loop.time(), keep)
-        for visit in self._open.values():
-            self._server.abort(visit)
-            keep(self._record(visit, loop.time()))
+        for request in self._open.values():
+            self._server.abort(request)
+            keep(self._record(request, loop.time()))
         self._open.clear()
         last = max((r.done_ns for r in records), default=round(start * 1e9))
         cut = stop.is_set() or capped
@@ -76,31 +76,31 @@ class VirtualLoad:
 
     def in_flight(self) -> list[RequestRecord]:
         now = asyncio.get_running_loop().time()
-        return [self._record(visit, now) for visit in self._open.values()]
+        return [self._record(request, now) for request in self._open.values()]
 
     def told_ns(self) -> int:
         return round(asyncio.get_running_loop().time() * 1e9)
 
     def _submit(self, at_s: float) -> None:
         prompt, output = next(self._lengths)
-        visit = self._server.submit(max(at_s, self._server.now_s), prompt, output, self._workload.shared_tokens)
-        self._open[id(visit)] = visit
+        request = self._server.submit(max(at_s, self._server.now_s), prompt, output, self._workload.shared_tokens)
+        self._open[id(request)] = request
 
     def _collect(self, now: float, keep: Callable[[RequestRecord], None]) -> None:
         self._server.advance(max(now, self._server.now_s))
-        for visit in self._server.visits:
-            self.on_ended(visit)
-            if visit.ours and self._open.pop(id(visit), None) is not None:
-                keep(self._record(visit, visit.last_s))
-        self._server.visits.clear()
+        for request in self._server.ended_requests:
+            self.on_ended(request)
+            if request.is_probe and self._open.pop(id(request), None) is not None:
+                keep(self._record(request, request.last_s))
+        self._server.ended_requests.clear()
 
-    def _record(self, visit: SimulatedRequest, now_s: float) -> RequestRecord:
-        done = visit.ended and visit.last_s == visit.last_s  # not NaN
-        times = visit.token_times_s() if done else []
-        begun = visit.first_s == visit.first_s  # not NaN
-        tokens = _spread(visit.output_tokens, len(times))
-        spec = RequestSpec(self._workload.name, Api.COMPLETIONS, (), visit.prompt_tokens, visit.output_tokens)
-        sent_ns = round(visit.arrival_s * 1e9)
+    def _record(self, request: SimulatedRequest, now_s: float) -> RequestRecord:
+        done = request.ended and request.last_s == request.last_s  # not NaN
+        times = request.token_times_s() if done else []
+        begun = request.first_s == request.first_s  # not NaN
+        tokens = _spread(request.output_tokens, len(times))
+        spec = RequestSpec(self._workload.name, Api.COMPLETIONS, (), request.prompt_tokens, request.output_tokens)
+        sent_ns = round(request.arrival_s * 1e9)
         return RequestRecord(
             target="bench",
             model="bench",
@@ -119,8 +119,8 @@ class VirtualLoad:
                 first_visible=0 if times else None,
             ),
             reads=1 if begun else 0,
-            prompt_tokens=visit.prompt_tokens,
-            output_tokens=visit.output_tokens if done else 0,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.output_tokens if done else 0,
         )
 
 

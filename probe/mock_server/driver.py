@@ -162,7 +162,7 @@ class Driver:
 
     def _step_seconds(self, plan: ScheduledStep, now_s: float) -> float:
         seconds = self._profile.cost.step_seconds(plan.batch)
-        return self._profile.unrest.seconds(seconds, now_s, self._random) + self._faults.extra_step_s
+        return self._profile.jitter.seconds(seconds, now_s, self._random) + self._faults.extra_step_s
 
     def _note_start(self, plan: ScheduledStep, now_s: float) -> None:
         for number in plan.admitted:

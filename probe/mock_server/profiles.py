@@ -45,7 +45,7 @@ def _server(
     kv_tokens: int = 400_000,
     batched: int = 2048,
     longest: int = 16_384,
-    unrest: Jitter = _CALM,
+    jitter: Jitter = _CALM,
     front_end: FrontEnd = _NO_FRONT,
     prefix_caching: bool = False,
 ) -> Profile:
@@ -58,7 +58,7 @@ def _server(
         num_blocks=kv_tokens // 16 + 1,
         max_num_batched_tokens=batched,
         max_model_len=longest,
-        unrest=unrest,
+        jitter=jitter,
         front_end=front_end,
         prefix_caching=prefix_caching,
     )
@@ -74,7 +74,7 @@ _TINY = Profile(
     num_blocks=512,
     max_num_batched_tokens=512,
     max_model_len=1024,
-    unrest=Jitter(noise_ratio=0.02),
+    jitter=Jitter(noise_ratio=0.02),
 )
 _LLAMA_8B = Profile(
     name="llama-8b",
@@ -85,7 +85,7 @@ _LLAMA_8B = Profile(
     num_blocks=1281,
     max_num_batched_tokens=2048,
     max_model_len=8192,
-    unrest=Jitter(noise_ratio=0.03),
+    jitter=Jitter(noise_ratio=0.03),
 )
 _SMALL_KV = Profile(
     name="small-kv",
@@ -96,7 +96,7 @@ _SMALL_KV = Profile(
     num_blocks=97,
     max_num_batched_tokens=512,
     max_model_len=1024,
-    unrest=Jitter(noise_ratio=0.02),
+    jitter=Jitter(noise_ratio=0.02),
 )
 
 # Models on GPUs: A100 about 1.6 TB/s and 150 Tflop/s reached, H100 2.6 and 400, L4 0.25 and 50, H200 3.8 and 420.
@@ -137,9 +137,9 @@ _ALL = (
     _server("chunk-8192", "the 8B model with max_num_batched_tokens 8192", _8B_A100, batched=8192),
     _server("long-context", "the 8B model with 128k of context", _8B_H100,
             kv_tokens=600_000, batched=8192, longest=131_072),
-    _server("rough", "the 8B model on a noisy machine with pauses", _8B_A100, unrest=_ROUGH),
+    _server("rough", "the 8B model on a noisy machine with pauses", _8B_A100, jitter=_ROUGH),
     _server("drifting", "the 8B model on a machine whose speed goes up and down by 6 %", _8B_A100,
-            unrest=Jitter(noise_ratio=0.03, drift_ratio=0.06)),
+            jitter=Jitter(noise_ratio=0.03, drift_ratio=0.06)),
     _server("slow-front", "a small model behind an API server that takes 12 ms for a request", _1B_H100,
             front_end=FrontEnd(per_request_s=0.012)),
     _server("slow-stream", "a small model behind an API server that takes 60 microseconds for a token", _1B_H100,

@@ -135,7 +135,7 @@ class Profile:
     num_blocks: int
     max_num_batched_tokens: int
     max_model_len: int
-    unrest: Jitter = Jitter()
+    jitter: Jitter = Jitter()
     front_end: FrontEnd = FrontEnd()
     prefix_caching: bool = False
 

@@ -155,7 +155,7 @@ class SimulatedEngine:
 
     def cached_tokens(self, prompt_tokens: int, shared_tokens: int) -> int:
         """How much of such a prompt the prefix cache holds now. Never all: its last token has to be computed."""
-        return min(min(shared_tokens, prompt_tokens - 1) // self._block, self._prefix.known) * self._block
+        return min(min(shared_tokens, prompt_tokens - 1) // self._block, self._prefix.cached) * self._block
 
     def plan_step(self) -> ScheduledStep | None:
         """Schedule the next step, taking its blocks; None when there is no work.
@@ -172,7 +172,7 @@ class SimulatedEngine:
         prefills: list[tuple[_Request, int]] = []
         if self._prompts and budget and not self._go_on_prefilling(budget, prefills):
             preempted.append(self._preempt_last())
-        self._prefix.keep(self._free_blocks)
+        self._prefix.evict(self._free_blocks)
         admitted: list[int] = []
         resumed: list[int] = []
         if self._waiting and not preempted:
@@ -225,14 +225,14 @@ class SimulatedEngine:
                     self._start_decoding(request)
         return StepOutcome(decoded, tuple(prefilled), tuple(finished))
 
-    def calm_steps(self) -> int:
+    def decode_only_steps(self) -> int:
         """How many steps there are for certain in which all decode on, none ends and none is preempted."""
         if self._waiting or self._prompts or not self._decoding or self._in_flight is not None:
             return 0
         cycles = self._free_blocks // len(self._decoding)  # of a block's length each, in which each takes one block
         return min(min(self._ending) - self._step, cycles * self._block)
 
-    def calm_batch(self, steps: int) -> Batch:
+    def decode_only_batch(self, steps: int) -> Batch:
         """What each of so many calm steps holds, on average."""
         decoding = len(self._decoding)
         return Batch(decoding, decoding, self._kv_tokens + decoding * (steps - 1) // 2)
@@ -242,7 +242,7 @@ class SimulatedEngine:
         cycles, rest = divmod(steps, self._block)
         phases = ((self._step + i) % self._block for i in range(rest))
         self._free_blocks -= cycles * len(self._decoding) + sum(self._crossing[phase] for phase in phases)
-        self._prefix.keep(self._free_blocks)
+        self._prefix.evict(self._free_blocks)
         self._kv_tokens += steps * len(self._decoding)
         self._step += steps
         return tuple(self._decoding)
@@ -254,7 +254,7 @@ class SimulatedEngine:
     @property
     def shared_blocks(self) -> int:
         """Blocks of the common prefix that requests use."""
-        return self._prefix.held
+        return self._prefix.in_use
 
     def held_blocks(self) -> dict[int, int]:
         """Blocks that each request holds, those left out that it has in common with others."""
@@ -316,16 +316,16 @@ class SimulatedEngine:
             shared = cached // self._block
             # Blocks for every known token must be free, though only the chunk's are taken (vLLM's
             # scheduler_reserve_full_isl, on by default): or long prompts would be admitted to be preempted.
-            needed = self._profile.blocks_for(request.known) - shared + self._prefix.taking(shared)
+            needed = self._profile.blocks_for(request.known) - shared + self._prefix.would_allocate(shared)
             if needed > self._free_blocks:
                 break
             self._waiting.popleft()
             request.computed = cached
             request.shared_blocks = shared
-            self._free_blocks -= self._prefix.use(shared)
+            self._free_blocks -= self._prefix.acquire(shared)
             tokens = min(request.known - cached, budget)
             self._take(request, tokens)
-            self._prefix.keep(self._free_blocks)
+            self._prefix.evict(self._free_blocks)
             self._prompts.append(request)
             prefills.append((request, tokens))
             started.append(request)
@@ -365,7 +365,7 @@ class SimulatedEngine:
         return request.number
 
     def _release(self, request: _Request) -> None:
-        self._free_blocks += request.blocks + self._prefix.leave(request.shared_blocks)
+        self._free_blocks += request.blocks + self._prefix.release(request.shared_blocks)
         request.blocks = request.shared_blocks = 0
 
     def _publish(self, request: _Request) -> None:
@@ -374,6 +374,6 @@ class SimulatedEngine:
         own = whole - request.shared_blocks
         if own > 0:
             request.blocks -= own
-            self._free_blocks += own + self._prefix.leave(request.shared_blocks)
-            self._free_blocks -= self._prefix.use(whole)
+            self._free_blocks += own + self._prefix.release(request.shared_blocks)
+            self._free_blocks -= self._prefix.acquire(whole)
             request.shared_blocks = whole

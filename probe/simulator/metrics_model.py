@@ -1,7 +1,7 @@
-"""What vLLM's metrics count, in virtual time: the same as metrics.py, without a page. Pure.
+"""vLLM's metrics in virtual time: the same counters as probe/mock_server/metrics.py, without a page. Pure.
 
-Input: what happens to visits. Output: a ServerSnapshot, as a poll would read it. When the real one counts what is said
-in metrics.py.
+Input: what happens to requests. Output: a ServerSnapshot, as a scrape would return it. mock_server/metrics.py says when
+vLLM counts what.
 """
 
 import math
@@ -16,7 +16,7 @@ from probe.simulator.simulated_request import SimulatedRequest
 
 
 class GrowingHistogram:
-    """A histogram that grows."""
+    """A histogram that observations are added to."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -53,26 +53,26 @@ class SimulatedMetrics:
         self._profile = profile
 
     def step(self, prompt_tokens: int, found_tokens: int, generated: float) -> None:
-        """A step that gave tokens: prompts that ended with it, what of them the prefix cache had, tokens given."""
+        """Count a step that produced tokens: prompt tokens whose prefill it ended, those found in the cache, output."""
         self.prompt_tokens += prompt_tokens
         self.generation_tokens += generated
         self.iteration_tokens.add(prompt_tokens - found_tokens + generated)
 
-    def ended(self, visit: SimulatedRequest, answered_s: float) -> None:
-        """Its last token was made, and the front end turned to it at `answered_s`."""
-        decode_s = visit.made_last_s - visit.made_first_s
+    def ended(self, request: SimulatedRequest, answered_s: float) -> None:
+        """Count a finished request; the front end began to send its last token at `answered_s`."""
+        decode_s = request.made_last_s - request.made_first_s
         self.finished += 1
-        self.tpot.add(decode_s / (visit.output_tokens - 1) if visit.output_tokens > 1 else 0.0)
-        self.e2e.add(answered_s - visit.entered_s)
-        self.queue.add(visit.scheduled_s - visit.entered_s)
-        self.prefill.add(visit.made_first_s - visit.scheduled_s)
-        self.prompt_length.add(visit.prompt_tokens)
-        self.output_length.add(visit.output_tokens)
+        self.tpot.add(decode_s / (request.output_tokens - 1) if request.output_tokens > 1 else 0.0)
+        self.e2e.add(answered_s - request.entered_s)
+        self.queue.add(request.scheduled_s - request.entered_s)
+        self.prefill.add(request.made_first_s - request.scheduled_s)
+        self.prompt_length.add(request.prompt_tokens)
+        self.output_length.add(request.output_tokens)
 
     def snapshot(
         self, engines: Sequence[SimulatedEngine], generated: Sequence[float], at_s: float, wall_s: float, version: str
     ) -> ServerSnapshot:
-        """The page as it would be read now. `generated`: tokens, by engine."""
+        """Return the metrics as a scrape would return them now. `generated`: tokens by engine."""
         return ServerSnapshot(
             at_ns=round(at_s * 1e9),
             wall_s=wall_s,

@@ -1,10 +1,9 @@
-"""One engine in virtual time, and the requests that visit it. Pure.
+"""One engine in virtual time, with its requests. Pure.
 
-Input: visits in the order in which the front end passes them on, and how far time may go. Output: what became of each,
-and what the metrics count. The scheduler and the costs are those of the stand-in that listens on a port.
+Input: requests in the order in which the front end passes them on, and how far time may advance. Output: the times of
+each request, and the metrics. Scheduler and costs are those of the mock server (probe/mock_server).
 
-Steps in which nothing but decoding happens are taken at once, with the noise of their mean: most of a server's steps
-are such.
+Consecutive steps that only decode, most of a server's steps, are simulated at once, with the noise of their mean.
 """
 
 import math
@@ -25,7 +24,7 @@ _WORTH_SKIPPING = 3  # steps
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Tokens on their way out: who has its first, and who its last, at `at_s`."""
+    """Tokens that leave at `at_s`: the first ones of `started`, the last ones of `finished`."""
 
     at_s: float
     started: Sequence[SimulatedRequest]
@@ -33,7 +32,7 @@ class Departure:
 
 
 class Replica:
-    """One engine and its clock. `departures` gets what the front end is handing out, in order."""
+    """One engine and its clock. Tokens that the front end sends are appended to `departures`, in order."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class Replica:
     ) -> None:
         self.engine = SimulatedEngine(profile)
         self.entering: deque[SimulatedRequest] = deque()  # in the order of entered_s
-        self.times_s = array("d")  # when the tokens of each step were out
+        self.times_s = array("d")  # when the tokens of each step were sent
         self.generated = 0.0  # tokens
         self._profile, self._random, self._front = profile, random, front
         self._measured, self._departures = measured, departures
@@ -58,7 +57,7 @@ class Replica:
 
     @property
     def next_s(self) -> float:
-        """When something happens here next."""
+        """When this engine does something next; infinite when idle."""
         if self._plan is not None:
             return self._step_ends_s
         if self.engine.has_work:
@@ -86,29 +85,29 @@ class Replica:
                 self._now_s = max(self._now_s, until_s)
                 return
 
-    def abort(self, visit: SimulatedRequest) -> None:
-        """Its client has gone; nothing if it is not here."""
-        if self._open.get(visit.number) is visit:
-            del self._open[visit.number]
-            self._stop_decoding(visit)
-            self.engine.abort(visit.number)
+    def abort(self, request: SimulatedRequest) -> None:
+        """Drop a request whose client is gone; nothing happens if it is not here."""
+        if self._open.get(request.number) is request:
+            del self._open[request.number]
+            self._stop_decoding(request)
+            self.engine.abort(request.number)
 
     def _skip(self, until_s: float) -> None:
-        """Takes the steps at once in which nothing but decoding happens."""
-        calm = self.engine.calm_steps()
-        unrest = self._profile.unrest
-        if calm < _WORTH_SKIPPING or unrest.hiccup_every_s or self._profile.front_end.per_output_token_s:
+        """Run consecutive decode-only steps at once."""
+        calm = self.engine.decode_only_steps()
+        jitter = self._profile.jitter
+        if calm < _WORTH_SKIPPING or jitter.hiccup_every_s or self._profile.front_end.per_output_token_s:
             return
-        one_s = self._profile.cost.step_seconds(self.engine.calm_batch(calm))
-        room = max(until_s - self._now_s, 0.0) / (one_s * (1 + unrest.drift_ratio)) if one_s else float(calm)
+        one_s = self._profile.cost.step_seconds(self.engine.decode_only_batch(calm))
+        room = max(until_s - self._now_s, 0.0) / (one_s * (1 + jitter.drift_ratio)) if one_s else float(calm)
         # Three sd less than fit, or a slow stretch would end after the moment that it must not pass.
-        steps = min(calm, int(room - 3 * unrest.noise_ratio * math.sqrt(room)))
+        steps = min(calm, int(room - 3 * jitter.noise_ratio * math.sqrt(room)))
         if steps < _WORTH_SKIPPING:
             return
-        one_s = self._profile.cost.step_seconds(self.engine.calm_batch(steps))
-        # The noise of so many steps together: independent, so it grows with the root of their number.
-        noise = max(1 + self._random.gauss(0.0, unrest.noise_ratio) / math.sqrt(steps), 0.5)
-        one_s = unrest.drifted(one_s * noise, self._now_s)
+        one_s = self._profile.cost.step_seconds(self.engine.decode_only_batch(steps))
+        # Steps have independent noise, so their mean's falls with the root of their number.
+        noise = max(1 + self._random.gauss(0.0, jitter.noise_ratio) / math.sqrt(steps), 0.5)
+        one_s = jitter.drifted(one_s * noise, self._now_s)
         decoding = len(self.engine.skip(steps))
         begin_s, measured = self._now_s, self._measured
         measured.itl.add(one_s, decoding * steps)
@@ -118,31 +117,31 @@ class Replica:
         self.times_s.extend([begin_s + one_s * i for i in range(1, steps + 1)])
         self._now_s = self._made_s = begin_s + one_s * steps
 
-    def _enter(self, visit: SimulatedRequest) -> None:
-        if visit.ended:
+    def _enter(self, request: SimulatedRequest) -> None:
+        if request.ended:
             return
-        visit.number = self.engine.submit(
-            prompt_tokens=visit.prompt_tokens, output_tokens=visit.steps, shared_tokens=visit.shared_tokens
+        request.number = self.engine.submit(
+            prompt_tokens=request.prompt_tokens, output_tokens=request.steps, shared_tokens=request.shared_tokens
         )
-        self._open[visit.number] = visit
+        self._open[request.number] = request
 
     def _begin(self, plan: ScheduledStep) -> None:
         self._plan = plan
         profile, measured = self._profile, self._measured
         cost_s = profile.cost.step_seconds(plan.batch)
-        self._step_ends_s = self._now_s + profile.unrest.seconds(cost_s, self._now_s, self._random)
+        self._step_ends_s = self._now_s + profile.jitter.seconds(cost_s, self._now_s, self._random)
         for number in plan.admitted:
-            visit = self._open[number]
-            visit.scheduled_s = self._now_s
+            request = self._open[number]
+            request.scheduled_s = self._now_s
             if profile.prefix_caching:
-                visit.found_tokens = self.engine.cached_tokens(visit.prompt_tokens, visit.shared_tokens)
-                measured.prefix_queries += visit.prompt_tokens
-                measured.prefix_hits += visit.found_tokens
+                request.found_tokens = self.engine.cached_tokens(request.prompt_tokens, request.shared_tokens)
+                measured.prefix_queries += request.prompt_tokens
+                measured.prefix_hits += request.found_tokens
         for number in plan.preempted:
-            visit = self._open[number]
-            visit.preemptions += 1
+            request = self._open[number]
+            request.preemptions += 1
             measured.preemptions += 1
-            self._stop_decoding(visit)
+            self._stop_decoding(request)
 
     def _complete(self, outcome: StepOutcome) -> None:
         measured, step, before_s = self._measured, len(self.times_s), self._made_s
@@ -154,35 +153,35 @@ class Replica:
         prompt_tokens = found_tokens = 0
         started: list[SimulatedRequest] = []
         for number in outcome.prefilled:
-            visit = self._open[number]
-            if math.isnan(visit.made_first_s):
-                visit.made_first_s = self._made_s
-                prompt_tokens += visit.prompt_tokens
-                found_tokens += visit.found_tokens
+            request = self._open[number]
+            if math.isnan(request.made_first_s):
+                request.made_first_s = self._made_s
+                prompt_tokens += request.prompt_tokens
+                found_tokens += request.found_tokens
                 generated += 1
-                measured.ttft.add(turned_s - visit.entered_s)
-                started.append(visit)
-            else:  # again, since it was preempted
-                generated += visit.tokens_a_step
-                measured.itl.add(self._made_s - visit.made_last_s)
-            visit.since = step
-            self._tokens_a_step += visit.tokens_a_step
+                measured.ttft.add(turned_s - request.entered_s)
+                started.append(request)
+            else:  # recomputed after a preemption
+                generated += request.tokens_a_step
+                measured.itl.add(self._made_s - request.made_last_s)
+            request.since = step
+            self._tokens_a_step += request.tokens_a_step
         if decoded:
             measured.itl.add(self._made_s - before_s, decoded)
         if decoded or outcome.prefilled:
             measured.step(prompt_tokens, found_tokens, generated)
             self.generated += generated
         finished = [self._open.pop(number) for number in outcome.finished]
-        for visit in finished:
-            self._stop_decoding(visit)
-            measured.ended(visit, turned_s)
+        for request in finished:
+            self._stop_decoding(request)
+            measured.ended(request, turned_s)
         if started or finished:
             self._departures.append(Departure(out_s, started, finished))
 
-    def _stop_decoding(self, visit: SimulatedRequest) -> None:
-        """Its stretch ends with the last step that is over."""
-        if visit.since >= 0:
-            visit.stretches.append((visit.since, len(self.times_s)))
-            visit.since = -1
-            visit.made_last_s = self._made_s
-            self._tokens_a_step -= visit.tokens_a_step
+    def _stop_decoding(self, request: SimulatedRequest) -> None:
+        """End the request's current range of steps with the last completed one."""
+        if request.since >= 0:
+            request.step_ranges.append((request.since, len(self.times_s)))
+            request.since = -1
+            request.made_last_s = self._made_s
+            self._tokens_a_step -= request.tokens_a_step

@@ -33,7 +33,7 @@ class BackgroundTraffic:
 
     rate_rps: float
     workload: Workload
-    ours: bool = False  # to be told from other users
+    is_probe: bool = False  # to be told from other users
 
 
 class VirtualServer:
@@ -56,7 +56,7 @@ class VirtualServer:
         self.profile = profile
         self.now_s = 0.0
         self.measured = SimulatedMetrics(profile)
-        self.visits: list[SimulatedRequest] = []  # ended since somebody last emptied it
+        self.ended_requests: list[SimulatedRequest] = []  # ended since somebody last emptied it
         self._version = version
         self._random = Random(f"{seed}/server")
         self._shares, self._accepted = shares, accepted_tokens
@@ -77,14 +77,14 @@ class VirtualServer:
         if at_s < self.now_s:
             raise ValueError(f"it is {self.now_s:g} s already")
         return self._expect(
-            SimulatedRequest(at_s, prompt_tokens, output_tokens, ours=True, shared_tokens=shared_tokens)
+            SimulatedRequest(at_s, prompt_tokens, output_tokens, is_probe=True, shared_tokens=shared_tokens)
         )
 
-    def abort(self, visit: SimulatedRequest) -> None:
+    def abort(self, request: SimulatedRequest) -> None:
         """Its client has gone. It appears in no counter, as in vLLM 0.32; nothing if it has ended."""
-        visit.ended = True
+        request.ended = True
         for replica in self._replicas:
-            replica.abort(visit)
+            replica.abort(request)
 
     def set_users(self, rate_rps: float) -> None:
         """From now on live users come at another rate. ValueError for a server without users."""
@@ -92,7 +92,7 @@ class VirtualServer:
             raise ValueError("a server without users has no rate of theirs")
         self._users = replace(self._users, rate_rps=rate_rps)
         # A Poisson process does not remember: who was to come next is drawn anew.
-        self._arriving = [entry for entry in self._arriving if entry[2].ours]
+        self._arriving = [entry for entry in self._arriving if entry[2].is_probe]
         heapq.heapify(self._arriving)
         self._expect_user(_arrivals(self._users, self._random, self._submitted, self.now_s))
 
@@ -102,12 +102,12 @@ class VirtualServer:
             raise ValueError(f"it is {self.now_s:g} s already")
         arriving = self._arriving
         while arriving and arriving[0][0] <= until_s:
-            _, _, visit, source = heapq.heappop(arriving)
+            _, _, request, source = heapq.heappop(arriving)
             if source is not None:
                 self._expect_user(source)
-            if not visit.ended:
-                self._run(visit.arrival_s)  # tokens that went out before it held up the front end
-                self._pass_on(visit)
+            if not request.ended:
+                self._run(request.arrival_s)  # tokens that went out before it held up the front end
+                self._pass_on(request)
         self._run(until_s)
         self._let_go(until_s)
         self.now_s = until_s
@@ -121,7 +121,7 @@ class VirtualServer:
     def in_flight(self) -> tuple[int, int]:
         """How many run, and how many wait, the front end included."""
         running = sum(replica.engine.running for replica in self._replicas)
-        entering = sum(not visit.ended for replica in self._replicas for visit in replica.entering)
+        entering = sum(not request.ended for replica in self._replicas for request in replica.entering)
         return running, entering + sum(replica.engine.waiting for replica in self._replicas)
 
     def _run(self, until_s: float) -> None:
@@ -132,24 +132,24 @@ class VirtualServer:
         for replica in self._replicas:
             replica.run(until_s)
 
-    def _pass_on(self, visit: SimulatedRequest) -> None:
-        visit.entered_s = self._front.pass_on(visit.arrival_s, visit.prompt_tokens)
-        visit.steps = self._steps_of(visit.output_tokens)
+    def _pass_on(self, request: SimulatedRequest) -> None:
+        request.entered_s = self._front.pass_on(request.arrival_s, request.prompt_tokens)
+        request.steps = self._steps_of(request.output_tokens)
         replica = self._choose()
-        visit.out_s = replica.times_s
-        replica.entering.append(visit)
+        request.out_s = replica.times_s
+        replica.entering.append(request)
 
     def _let_go(self, until_s: float) -> None:
         """Visits have what has left by now; those whose clients have gone get nothing."""
         while self._departures and self._departures[0].at_s <= until_s:
             departure = self._departures.popleft()
-            for visit in departure.started:
-                if not visit.ended:
-                    visit.first_s = departure.at_s
-            for visit in departure.finished:
-                if not visit.ended:
-                    visit.last_s, visit.ended = departure.at_s, True
-                    self.visits.append(visit)
+            for request in departure.started:
+                if not request.ended:
+                    request.first_s = departure.at_s
+            for request in departure.finished:
+                if not request.ended:
+                    request.last_s, request.ended = departure.at_s, True
+                    self.ended_requests.append(request)
 
     def _steps_of(self, output_tokens: int) -> int:
         """Steps in which an answer comes, with speculation where there is some."""
@@ -164,15 +164,15 @@ class VirtualServer:
         return self._random.choices(self._replicas, self._shares)[0]
 
     def _expect_user(self, source: Iterator[SimulatedRequest]) -> None:
-        visit = next(source, None)
-        if visit is not None:
-            self._expect(visit, source)
+        request = next(source, None)
+        if request is not None:
+            self._expect(request, source)
 
-    def _expect(self, visit: SimulatedRequest, source: Iterator[SimulatedRequest] | None = None) -> SimulatedRequest:
-        self.profile.check_lengths(visit.prompt_tokens, visit.output_tokens)
+    def _expect(self, request: SimulatedRequest, source: Iterator[SimulatedRequest] | None = None) -> SimulatedRequest:
+        self.profile.check_lengths(request.prompt_tokens, request.output_tokens)
         self._submitted += 1
-        heapq.heappush(self._arriving, (visit.arrival_s, self._submitted, visit, source))
-        return visit
+        heapq.heappush(self._arriving, (request.arrival_s, self._submitted, request, source))
+        return request
 
 
 def _arrivals(users: BackgroundTraffic, random: Random, seed: int, start_s: float = 0.0) -> Iterator[SimulatedRequest]:
@@ -182,5 +182,5 @@ def _arrivals(users: BackgroundTraffic, random: Random, seed: int, start_s: floa
             return
         at_s += random.expovariate(users.rate_rps)
         yield SimulatedRequest(
-            at_s, prompt_tokens, output_tokens, ours=users.ours, shared_tokens=users.workload.shared_tokens
+            at_s, prompt_tokens, output_tokens, is_probe=users.is_probe, shared_tokens=users.workload.shared_tokens
         )

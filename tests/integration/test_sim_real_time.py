@@ -48,11 +48,11 @@ def _in_virtual_time(profile: Profile) -> Latencies:
     ended = []
     while server.now_s < 60.0:
         server.advance(server.now_s + 0.0005)
-        for visit in server.visits:
-            ended.append(visit)
+        for request in server.ended_requests:
+            ended.append(request)
             server.submit(server.now_s, PROMPT, OUTPUT)
-        server.visits.clear()
-    return [visit.ttft_s for visit in ended], [visit.tpot_s for visit in ended]
+        server.ended_requests.clear()
+    return [request.ttft_s for request in ended], [request.tpot_s for request in ended]
 
 
 @pytest.mark.parametrize(

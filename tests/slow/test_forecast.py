@@ -20,14 +20,14 @@ BUSY = watched(profile(FAST), CHAT, 12.0, 60.0)
 
 
 def said(
-    readings: Sequence[ServerSnapshot],
+    snapshots: Sequence[ServerSnapshot],
     asked: Workload = CHAT,
     objectives: Objectives = USUAL,
     hints: Hints | None = HINTS,
     requests: int = 400,
 ) -> Capacity:
     """The forecast, which is either silent or whole."""
-    found = forecast(readings, asked, objectives, hints, requests=requests)
+    found = forecast(snapshots, asked, objectives, hints, requests=requests)
     assert found.mode == "forecast"
     assert found.reason
     whole = (found.requests_per_second, found.lower, found.upper, found.output_tokens_per_second, found.learnt_from)
@@ -38,8 +38,8 @@ def said(
     return found
 
 
-def silence(readings: Sequence[ServerSnapshot], **how: object) -> str:
-    found = said(readings, **how)  # type: ignore[arg-type]
+def silence(snapshots: Sequence[ServerSnapshot], **how: object) -> str:
+    found = said(snapshots, **how)  # type: ignore[arg-type]
     assert found.requests_per_second is None
     return str(found.reason)
 
@@ -77,23 +77,23 @@ def test_an_objective_that_no_load_meets() -> None:
 
 
 def test_an_objective_that_is_far_from_broken() -> None:
-    """Such a figure would be an extrapolation over more than the law was seen to hold for."""
+    """Such a figure would be an extrapolation over more than the step cost model was seen to hold for."""
     assert "not enough evidence: seen up to" in silence(watched(profile(FAST), CHAT, 2.0, 90.0), hints=HINTS)
 
 
 def test_seats_that_nobody_knows_of() -> None:
     """A server with 16 of them looks like one with hundreds, until they are taken."""
-    readings = watched(profile(FAST, seats=16), CHAT, 5.5, 90.0)
-    assert "max_num_seqs is not known" in silence(readings, hints=None)
+    snapshots = watched(profile(FAST, seats=16), CHAT, 5.5, 90.0)
+    assert "max_num_seqs is not known" in silence(snapshots, hints=None)
 
 
 def test_a_law_that_explains_nothing() -> None:
     """Every other window is of a server three times as slow: another one behind the same address."""
     fast, slow = BUSY, watched(replace(profile(FAST), cost=replace(FAST, host_s=0.03)), CHAT, 12.0, 60.0)
     mixed: list[ServerSnapshot] = []
-    for i, reading in enumerate(fast):
+    for i, snapshot in enumerate(fast):
         source = (fast, slow)[i // 2 % 2][i]
-        mixed.append(replace(source, at_ns=reading.at_ns))
+        mixed.append(replace(source, at_ns=snapshot.at_ns))
     assert said(mixed).requests_per_second is None
 
 
@@ -104,5 +104,5 @@ def test_a_restart_between_readings_is_left_out() -> None:
 
 def test_live_requests_shorter_than_the_workload_s_count_for_less() -> None:
     """Ten a second of a tenth of the tokens are a tenth of the load."""
-    readings = watched(profile(FAST), workload(60, 60), 8.0, 90.0)
-    assert "not enough evidence" in silence(readings, asked=workload(2000, 400), objectives=promise(1.0, 0.05))
+    snapshots = watched(profile(FAST), workload(60, 60), 8.0, 90.0)
+    assert "not enough evidence" in silence(snapshots, asked=workload(2000, 400), objectives=promise(1.0, 0.05))

@@ -23,7 +23,7 @@ from tests.virtual_time import VirtualClock
 
 TINY, TRUTH_RPS = CASES["tiny"], 14.43
 PLENTY = Budget(10**9, 1800, 20)
-BROKEN_AT_S = 50.0  # after it watched for 20 s, in a rung
+BROKEN_AT_S = 50.0  # after it watched for 20 s, in a trial
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +34,8 @@ def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(understanding, "_QUICK", 400)
 
 
-def _as_it_is(_: float, reading: ServerSnapshot) -> ServerSnapshot:
-    return reading
+def _as_it_is(_: float, snapshot: ServerSnapshot) -> ServerSnapshot:
+    return snapshot
 
 
 def _run(
@@ -52,15 +52,15 @@ def _slower(histogram: Histogram, times: float) -> Histogram:
     return Histogram(tuple((bound, count * times) for bound, count in histogram.buckets), histogram.sum * times)
 
 
-def _anew(at_s: float, reading: ServerSnapshot) -> ServerSnapshot:
+def _anew(at_s: float, snapshot: ServerSnapshot) -> ServerSnapshot:
     """A server that was started again at BROKEN_AT_S, and has counted a tenth since."""
-    if at_s < BROKEN_AT_S or reading.prompt_tokens is None or reading.generation_tokens is None:
-        return reading
+    if at_s < BROKEN_AT_S or snapshot.prompt_tokens is None or snapshot.generation_tokens is None:
+        return snapshot
     return replace(
-        reading,
-        prompt_tokens=reading.prompt_tokens / 10,
-        generation_tokens=reading.generation_tokens / 10,
-        histograms={name: _slower(each, 0.1) for name, each in reading.histograms.items()},
+        snapshot,
+        prompt_tokens=snapshot.prompt_tokens / 10,
+        generation_tokens=snapshot.generation_tokens / 10,
+        histograms={name: _slower(each, 0.1) for name, each in snapshot.histograms.items()},
     )
 
 
@@ -73,10 +73,10 @@ def test_a_server_that_restarts_under_a_search_ends_it_without_a_figure() -> Non
 
 
 def test_metrics_that_can_no_longer_be_read_end_the_load_and_leave_no_more_than_a_forecast() -> None:
-    def page(at_s: float, reading: ServerSnapshot) -> ServerSnapshot:
+    def page(at_s: float, snapshot: ServerSnapshot) -> ServerSnapshot:
         if at_s > BROKEN_AT_S:
             raise TargetError("no answer", Outcome.TIMEOUT)
-        return reading
+        return snapshot
 
     result = _run(page=page).result
     assert result.stopped == Stopped("guard", "server_unreadable")

@@ -24,7 +24,7 @@ def test_the_front_end_is_the_queue_of_the_textbook() -> None:
         profile = replace(PROFILES["1b-h100"], front_end=FrontEnd(per_request_s=service_s))
         server = VirtualServer(profile, users=users)
         server.advance(1.6 / service_s / (1 - load))
-        waits = [visit.entered_s - visit.arrival_s - service_s for visit in server.visits]
+        waits = [request.entered_s - request.arrival_s - service_s for request in server.ended_requests]
         assert fmean(waits) == pytest.approx(service_s * load / (2 * (1 - load)), rel=0.15)
 
 
@@ -36,8 +36,8 @@ def test_those_inside_are_rate_times_residence(profile: Profile, rate_rps: float
     for second in range(1, 201):
         server.advance(second)
         inside.append(sum(server.in_flight()))
-    residence_s = fmean(visit.last_s - visit.arrival_s for visit in server.visits)
-    assert fmean(inside) == pytest.approx(len(server.visits) / 200 * residence_s, rel=0.05)
+    residence_s = fmean(request.last_s - request.arrival_s for request in server.ended_requests)
+    assert fmean(inside) == pytest.approx(len(server.ended_requests) / 200 * residence_s, rel=0.05)
 
 
 def test_engines_share_as_told() -> None:
@@ -51,7 +51,7 @@ def test_two_engines_carry_twice_as_much() -> None:
     def tpot(rate_rps: float, shares: tuple[float, ...]) -> float:
         server = VirtualServer(BUSY, users=BackgroundTraffic(rate_rps, CHAT), shares=shares)
         server.advance(100.0)
-        return fmean(visit.tpot_s for visit in server.visits)
+        return fmean(request.tpot_s for request in server.ended_requests)
 
     assert tpot(20.0, (0.5, 0.5)) == pytest.approx(tpot(10.0, (1.0,)), rel=0.05)
     assert tpot(20.0, (1.0,)) > 1.1 * tpot(10.0, (1.0,))

@@ -1,7 +1,7 @@
-"""What limits a server: the twin again, with one limit after the other taken away. Pure; takes seconds.
+"""The bottleneck: simulate the twin again with one limit after another removed. Pure; takes seconds.
 
-In: the Twin and its capacity. Out: by how much capacity would grow without each limit, the one that matters most, and
-what to do about it. A limit whose removal gains nothing limits nothing, however full it looks.
+In: the Twin and its capacity. Out: by how much capacity would grow without each limit, the limit that matters most, and
+advice. A limit that gains nothing when removed is no bottleneck, however full it looks.
 """
 
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from probe.capacity.model.twin import UNLIMITED_SEQS, Twin, capacity
 from probe.core.objectives import Objectives
 from probe.simulator.cost import FrontEnd
 
-# Limits, in the order in which they are named where two gain the same: first what a flag can move.
+# In the order of preference between equal gains: limits that a flag can change come first.
 MAX_NUM_SEQS, KV_CACHE, FRONT_END = "max_num_seqs", "kv_cache", "front_end"
 PREFILL, MEMORY_BANDWIDTH, HOST = "prefill", "memory_bandwidth", "host"
-CLIENT = "client"  # our own side: no run that it limited publishes a capacity
+CLIENT = "client"  # the probe itself: a run that it limited publishes no capacity
 BOTTLENECKS = (MAX_NUM_SEQS, KV_CACHE, FRONT_END, PREFILL, MEMORY_BANDWIDTH, HOST, CLIENT)
 _HALF = 0.5
 _QUICK = 1200
 _WORTH_NAMING = 0.03  # gain, below which nothing is a bottleneck
 
 _ADVICE: Mapping[str, str] = {
-    MAX_NUM_SEQS: "requests wait for a seat: raise --max-num-seqs, as far as TPOT allows",
+    MAX_NUM_SEQS: "requests wait because max_num_seqs are running: raise --max-num-seqs, as far as TPOT allows",
     KV_CACHE: "requests wait for KV-cache memory or lose it: raise --gpu-memory-utilization, store the cache in 8 bits"
     " (--kv-cache-dtype fp8), or spread the model over more GPUs (--tensor-parallel-size)",
     FRONT_END: "the API server is slower than the engine: raise --api-server-count, or give it a faster CPU",
@@ -37,19 +37,19 @@ _ADVICE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """`gains`: by how much capacity would grow without each limit, or with half of a cost; `name`: the largest."""
+    """`gains`: relative growth of capacity without each limit, or at half of each cost; `name`: the largest gain's."""
 
     name: str | None
     gains: Mapping[str, float]
 
     @property
     def advice(self) -> str | None:
-        """What to do about it, in one sentence."""
+        """Advice in one sentence."""
         return _ADVICE[self.name] if self.name is not None else None
 
     @property
     def gain(self) -> float | None:
-        """By how much capacity would grow without it; 0.4 is 40 % more."""
+        """Relative growth of capacity without it: 0.4 is 40 % more."""
         return self.gains[self.name] if self.name is not None else None
 
 
@@ -61,9 +61,9 @@ def bottleneck(
     *,
     requests: int = _QUICK,
 ) -> Bottleneck:
-    """What limits the twin at its capacity, which is near that rate; nothing where no rate holds.
+    """Find what limits the twin at its capacity, which is near `near_rps`; no gains if no rate holds the objectives.
 
-    `requests`: so many are simulated at a time. ValueError as capacity().
+    `requests`: how many are simulated at each rate. ValueError as capacity().
     """
 
     def found(changed: Twin) -> float:
@@ -76,7 +76,7 @@ def bottleneck(
 
 
 def _relaxed(twin: Twin) -> dict[str, Twin]:
-    """The twin without each limit it has, or with half of each cost."""
+    """Return the twin without each of its limits, and with half of each cost."""
     cost = twin.cost
     found: dict[str, Twin] = {}
     if twin.max_num_seqs < UNLIMITED_SEQS:

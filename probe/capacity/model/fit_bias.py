@@ -1,8 +1,9 @@
-"""The twin, watched as the real server was. Pure.
+"""The bias of the step cost fit, by parametric bootstrap. Pure.
 
-A fit has errors of its own: windows are short, and its arithmetic of what meets in a step is about right only. What it
-gets wrong of a twin, whose law is known, it gets wrong of the real server as well (the bootstrap's estimate of bias:
-Efron, 1979). So: the same number of requests in the same seconds, read at the same moments, with other chances.
+The fit has errors of its own: windows are short, and its estimate of which requests share a step is approximate. It
+makes the same errors on a simulated copy of the server, where the true costs are known (bootstrap estimate of bias:
+Efron, 1979). So the twin gets the same number of requests in the same seconds, is scraped at the same moments, and the
+fit runs on those snapshots, several times with other random numbers.
 """
 
 import math
@@ -21,8 +22,8 @@ from probe.simulator.cost import StepCost, scaled
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 _TIMES = 12
-_MOST_REQUESTS = 6000.0  # in one rehearsal; of longer watching, the first part of each stretch
-_RESIDENCES = 3.0  # that it is left alone before
+_MOST_REQUESTS = 6000.0  # in one repetition; with more, only the first part of each segment is simulated
+_RESIDENCES = 3.0  # mean request durations that the twin runs before it is measured
 
 Segments = Sequence[Sequence[MetricsWindow]]
 
@@ -30,28 +31,28 @@ Segments = Sequence[Sequence[MetricsWindow]]
 def bias(
     twin: Twin,
     watched: Sequence[Sequence[ServerSnapshot]],
-    slower: Sequence[float],
+    slowdown: Sequence[float],
     lengths_of: Callable[[int], Workload],
     again: Callable[[Segments], StepCost | None],
 ) -> tuple[float, ...]:
-    """What the fit by itself adds to each term of the cost of a step.
+    """Estimate by how much the fit overestimates each term of the step cost.
 
-    `watched`: the readings of each stretch of time; `slower`: by what factor its steps took longer; `lengths_of` its
-    requests; `again`: the fit.
+    `watched`: the snapshots of each segment of time; `slowdown`: by what factor its steps took longer; `lengths_of`:
+    the lengths of its requests; `again`: the fit.
     """
-    begun = sum(_begun(*pair) for readings in watched for pair in pairwise(readings))
+    begun = sum(_begun(*pair) for snapshots in watched for pair in pairwise(snapshots))
     share = min(_MOST_REQUESTS / max(begun, 1), 1.0)
     found: list[tuple[float, ...]] = []
     for seed in range(_TIMES):
-        stretches = [
-            _stretch(
+        segments = [
+            _simulated_segment(
                 replace(twin, cost=scaled(twin.cost, speed), live=BackgroundTraffic(0.0, lengths_of(i))),
-                readings[: max(round(share * len(readings)), 2)],
+                snapshots[: max(round(share * len(snapshots)), 2)],
                 Random(f"{seed}/{i}"),
             )
-            for i, (readings, speed) in enumerate(zip(watched, slower, strict=True))
+            for i, (snapshots, speed) in enumerate(zip(watched, slowdown, strict=True))
         ]
-        cost = again(stretches)
+        cost = again(segments)
         if cost is not None:
             found.append(astuple(cost))
     if not found:
@@ -59,35 +60,35 @@ def bias(
     return tuple(median(terms) - term for *terms, term in zip(*found, astuple(twin.cost), strict=True))
 
 
-def _stretch(twin: Twin, readings: Sequence[ServerSnapshot], chance: Random) -> list[MetricsWindow]:
-    """What would have been seen of the twin, of requests with the lengths of its live users."""
-    if len(readings) < 2 or twin.live is None:  # noqa: PLR2004 - a difference needs two
+def _simulated_segment(twin: Twin, snapshots: Sequence[ServerSnapshot], chance: Random) -> list[MetricsWindow]:
+    """Simulate one segment on the twin, with requests of its live users' lengths, and return the windows measured."""
+    if len(snapshots) < 2 or twin.live is None:  # noqa: PLR2004 - a difference needs two
         return []
-    first_s, seconds = readings[0].at_ns * 1e-9, (readings[-1].at_ns - readings[0].at_ns) * 1e-9
-    begun = sum(_begun(*pair) for pair in pairwise(readings))
-    running = fmean(reading.running or 0.0 for reading in readings)
+    first_s, seconds = snapshots[0].at_ns * 1e-9, (snapshots[-1].at_ns - snapshots[0].at_ns) * 1e-9
+    begun = sum(_begun(*pair) for pair in pairwise(snapshots))
+    running = fmean(snapshot.running or 0.0 for snapshot in snapshots)
     if not begun or seconds <= 0 or not 0 < running < math.inf:
         return []
     settle_s = _RESIDENCES * running * seconds / begun  # Little's law
-    # As many are there at the beginning as there were.
-    due = list(poisson(begun / seconds * (readings[0].running or 0.0) / running, 0.0, settle_s, chance))
-    for before, after in pairwise(readings):
-        from_s, to_s = (settle_s + reading.at_ns * 1e-9 - first_s for reading in (before, after))
+    # Begin with as many requests in flight as there were.
+    due = list(poisson(begun / seconds * (snapshots[0].running or 0.0) / running, 0.0, settle_s, chance))
+    for before, after in pairwise(snapshots):
+        from_s, to_s = (settle_s + snapshot.at_ns * 1e-9 - first_s for snapshot in (before, after))
         due += sorted(chance.uniform(from_s, to_s) for _ in range(_begun(before, after)))
     server = twin.server(0.0, chance.getrandbits(32))
     mix, shared = lengths(twin.live.workload, chance.getrandbits(32)), twin.live.workload.shared_tokens
     for at_s, (prompt_tokens, output_tokens) in zip(due, mix, strict=False):
         server.submit(at_s, prompt_tokens, output_tokens, shared)
-    return windows([_read(server, settle_s + reading.at_ns * 1e-9 - first_s) for reading in readings])
+    return windows([_snapshot_at(server, settle_s + snapshot.at_ns * 1e-9 - first_s) for snapshot in snapshots])
 
 
-def _read(server: VirtualServer, at_s: float) -> ServerSnapshot:
+def _snapshot_at(server: VirtualServer, at_s: float) -> ServerSnapshot:
     server.advance(max(at_s, server.now_s))
     return server.snapshot()
 
 
 def _begun(before: ServerSnapshot, after: ServerSnapshot) -> int:
-    """Requests that got their first token between; 0 where the server was started again, or counts no numbers."""
+    """Return how many requests got their first token between; 0 after a restart or where that is not counted."""
     old, new = before.histograms.get("ttft"), after.histograms.get("ttft")
     grown = new.count - old.count if old is not None and new is not None else 0.0
     return round(grown) if 0 < grown < math.inf else 0

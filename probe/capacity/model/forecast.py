@@ -1,8 +1,7 @@
-"""The forecast: a server's capacity from its live traffic, with no load of ours. Pure; takes a few seconds.
+"""The forecast: a server's capacity from the metrics of its live traffic alone. Pure; takes a few seconds.
 
-In: readings of its metrics, a second or a few apart, over minutes to hours. Out: a Capacity of mode "forecast" with an
-interval and the range of loads it was learnt from, or with the reason why nothing is said: a guess is worth less than
-silence.
+In: snapshots of its metrics, a second or a few apart, over minutes to hours. Out: a Capacity of mode "forecast" with an
+interval and the range of loads it was learnt from; or the reason why there is none: a wrong number would be worse.
 """
 
 import math
@@ -12,7 +11,7 @@ from statistics import fmean
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.server_model import ServerModel, mean_length
 from probe.capacity.model.step_cost_fit import StepCostModel
-from probe.capacity.model.twin import capacity, predict
+from probe.capacity.model.twin import Twin, capacity, predict
 from probe.capacity.model.windows import MetricsWindow, total, windows
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity
@@ -20,72 +19,58 @@ from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload
 
 MODE = "forecast"
-# The readings are cut into so many parts; what the forecast would be without each of them is its spread.
-_PARTS = 8
-_LEAST_READINGS = 12
-# Below this share of the forecast it would be an extrapolation over more than the law has been seen to hold for.
-_SEEN = 0.15
+_PARTS = 8  # the snapshots are cut into this many parts; the forecast without each of them gives the spread
+_MIN_SNAPSHOTS = 12
+_MIN_SHARE_SEEN = 0.15  # the highest load over the forecast; below it the cost model would be extrapolated too far
 _TOO_WIDE = 0.35  # half of the interval, relative
-_UNEXPLAINED = 0.15  # median error of the law
-# With an unknown max_num_seqs, no more than so many times as many running at once are believed as were ever seen.
-_SEATS = 1.7
-_STRETCH_S = 30.0  # a second's arrivals are no load
+_UNEXPLAINED = 0.15  # median error of the step cost model
+# With an unknown max_num_seqs, how many times the most requests ever running may be assumed to run.
+_MAX_RUNNING_GROWTH = 1.7
+_MIN_SEGMENT_S = 30.0  # the arrivals of a shorter time are no load
 _Z, _FLOOR = 1.64, 0.04
-# Where nobody says what max_num_batched_tokens is: it is one of these, most likely.
-_USUAL_CHUNKS = (2048, 8192)
+_USUAL_CHUNKS = (2048, 8192)  # the likeliest values of max_num_batched_tokens, where it is unknown
 _REQUESTS = 3000
 
 
 def forecast(
-    readings: Sequence[ServerSnapshot],
+    snapshots: Sequence[ServerSnapshot],
     workload: Workload,
     objectives: Objectives,
     hints: Hints | None = None,
     *,
     requests: int = _REQUESTS,
 ) -> Capacity:
-    """The capacity for requests like the workload's, as far as live traffic tells.
+    """Forecast the capacity for requests like the workload's.
 
-    `requests`: so many are simulated at a time; with fewer it is quicker and a little less sure.
+    `requests`: how many are simulated at each rate; fewer are quicker and a little less accurate.
     """
-    if (lacking := _lacking(readings, objectives)) is not None:
-        return _silent(lacking)
-    seen = windows(readings)
-    if not seen:
-        return _silent("not enough evidence: the server had next to nothing to do")
+    if (lacking := _why_impossible(snapshots, objectives)) is not None:
+        return _no_forecast(lacking)
+    measured = windows(snapshots)
+    if not measured:
+        return _no_forecast("not enough evidence: the server had next to nothing to do")
     model = ServerModel(workload, hints or Hints())
-    for part in _cut(readings):
+    for part in _cut(snapshots):
         model.learn(part)
-    begun = total(seen)
-    rate = begun.prompts / begun.seconds
+    traffic = total(measured)
+    rate = traffic.prompts / traffic.seconds
     twin = model.twin()
-    if twin is None:
-        return _silent(
+    if twin is None or model.cost_model is None:
+        return _no_forecast(
             f"not enough evidence: at {rate:.3g} requests/s too few run at a time to tell what one more costs"
         )
     found = capacity(twin, objectives, max(2 * rate, 1e-3), requests=requests)
-    low, high = _range(seen)
-    share = high * _alike(begun, workload) / found if found else 0.0
-    condition = ""
-    doubt = _doubt(model.law, found, share) if model.law is not None else None
+    low, high = _load_range(measured)
+    share = high * _relative_size(traffic, workload) / found if found else 0.0
+    doubt, condition = _doubt(model.cost_model, found, share), ""
     if doubt is None and model.max_num_seqs is None:
-        most = max(*(reading.running or 0.0 for reading in readings), *(w.batch * w.engines for w in seen))
-        would_run = predict(twin, found, objectives, requests=requests // 2).running
-        doubt = _crowded(most, would_run)
-        if would_run > most:
-            condition = f", and provided that max_num_seqs is at least {would_run:.0f}"
+        doubt, condition = _max_num_seqs_doubt(twin, snapshots, measured, objectives, found, requests=requests // 2)
     if doubt is not None:
-        return _silent(doubt)
-    half = _Z * math.hypot(
-        _spread(model, objectives, found, requests // 2),
-        _by_chunk(model, objectives, found, requests),
-        model.law.drift if model.law is not None else 0.0,
-        extrapolated(share),
-        _FLOOR,
-    )
+        return _no_forecast(doubt)
+    half = _half_interval(model, model.cost_model, objectives, found, share, requests=requests)
     if half > _TOO_WIDE:
         spread = f"give or take {half:.0%}" if math.isfinite(half) else "and no second opinion"
-        return _silent(f"not enough evidence: {found:.3g} requests/s, {spread}, seen up to {share:.0%} of it")
+        return _no_forecast(f"not enough evidence: {found:.3g} requests/s, {spread}, seen up to {share:.0%} of it")
     return Capacity(
         mode=MODE,
         requests_per_second=found,
@@ -98,74 +83,106 @@ def forecast(
     )
 
 
-def _lacking(readings: Sequence[ServerSnapshot], objectives: Objectives) -> str | None:
-    """What a forecast needs and does not have."""
+def _why_impossible(snapshots: Sequence[ServerSnapshot], objectives: Objectives) -> str | None:
+    """Return what a forecast needs and does not have, or None."""
     if not objectives.latencies():
         return "nothing was promised of TTFT or TPOT, so no load is too much"
-    if len(readings) < _LEAST_READINGS:
-        return f"not enough evidence: {len(readings)} readings of the server, at least {_LEAST_READINGS} needed"
-    if not any(reading.kv_cache_tokens for reading in readings):
+    if len(snapshots) < _MIN_SNAPSHOTS:
+        return f"not enough evidence: {len(snapshots)} readings of the server, at least {_MIN_SNAPSHOTS} needed"
+    if not any(snapshot.kv_cache_tokens for snapshot in snapshots):
         return "the server does not say how large its KV cache is"
     return None
 
 
-def _doubt(law: StepCostModel, found: float, share: float) -> str | None:
-    """Why a capacity is not to be believed. `share` of it was seen."""
-    if law.residual > _UNEXPLAINED:
-        return f"no law of a step explains the server: half of the time it is off by more than {law.residual:.0%}"
+def _doubt(cost_model: StepCostModel, found: float, share: float) -> str | None:
+    """Return why a capacity is not credible, or None. `share`: the highest load measured, as a share of it."""
+    if cost_model.residual > _UNEXPLAINED:
+        return (
+            f"no step cost model explains the server: half of the time it is off by more than {cost_model.residual:.0%}"
+        )
     if not found:
         return "no rate holds the objectives, by what was seen of the server"
-    if share < _SEEN:
+    if share < _MIN_SHARE_SEEN:
         return f"not enough evidence: seen up to {share:.0%} of what would be the forecast, {found:.3g} requests/s"
     return None
 
 
-def _crowded(most_seen: float, would_run: float) -> str | None:
-    """Why a capacity is not to be believed, where the server may have no seats for so many requests at once."""
-    if would_run <= _SEATS * most_seen:
-        return None
+def _max_num_seqs_doubt(
+    twin: Twin,
+    snapshots: Sequence[ServerSnapshot],
+    measured: Sequence[MetricsWindow],
+    objectives: Objectives,
+    found: float,
+    *,
+    requests: int,
+) -> tuple[str | None, str]:
+    """Return why an unknown max_num_seqs may be too low for the capacity, or None; and a condition to state with it."""
+    most = max(*(snapshot.running or 0.0 for snapshot in snapshots), *(w.batch * w.engines for w in measured))
+    would_run = predict(twin, found, objectives, requests=requests).running
+    condition = f", and provided that max_num_seqs is at least {would_run:.0f}" if would_run > most else ""
+    if would_run <= _MAX_RUNNING_GROWTH * most:
+        return None, condition
     return (
-        f"not enough evidence: {would_run:.0f} requests would run at a time, {most_seen:.0f} were seen at most, and"
+        f"not enough evidence: {would_run:.0f} requests would run at a time, {most:.0f} were seen at most, and"
         " max_num_seqs is not known"
+    ), condition
+
+
+def _half_interval(
+    model: ServerModel,
+    cost_model: StepCostModel,
+    objectives: Objectives,
+    found: float,
+    share: float,
+    *,
+    requests: int,
+) -> float:
+    """Return half of the interval, relative to the capacity: all independent errors together."""
+    return _Z * math.hypot(
+        _jackknife_spread(model, objectives, found, requests // 2),
+        _chunk_spread(model, objectives, found, requests),
+        cost_model.drift,
+        extrapolated(share),
+        _FLOOR,
     )
 
 
-def _silent(reason: str) -> Capacity:
+def _no_forecast(reason: str) -> Capacity:
     return Capacity(mode=MODE, reason=reason)
 
 
-def _cut(readings: Sequence[ServerSnapshot]) -> list[Sequence[ServerSnapshot]]:
-    """Parts of equal number; each begins with the last reading of the one before, so that nothing is lost between."""
-    size = max(math.ceil(len(readings) / _PARTS), 2)
-    return [readings[max(i - 1, 0) : i + size] for i in range(0, len(readings), size)]
+def _cut(snapshots: Sequence[ServerSnapshot]) -> list[Sequence[ServerSnapshot]]:
+    """Cut into parts of equal number; each begins with the last snapshot of the one before, so that no time is lost."""
+    size = max(math.ceil(len(snapshots) / _PARTS), 2)
+    return [snapshots[max(i - 1, 0) : i + size] for i in range(0, len(snapshots), size)]
 
 
-def _range(seen: Sequence[MetricsWindow]) -> tuple[float, float]:
-    """The loads, in requests/s, that nine tenths of the time lie between, of stretches long enough to be a load."""
+def _load_range(measured: Sequence[MetricsWindow]) -> tuple[float, float]:
+    """Return the loads, in requests/s, between which the server was nine tenths of the time."""
     rates: list[float] = []
     begun = seconds = 0.0
-    for window in seen:
+    for window in measured:
         begun, seconds = begun + window.prompts, seconds + window.seconds
-        if seconds >= _STRETCH_S or (window is seen[-1] and not rates):
+        if seconds >= _MIN_SEGMENT_S or (window is measured[-1] and not rates):
             rates.append(begun / seconds)
             begun = seconds = 0.0
     rates.sort()
     return rates[len(rates) // 20], rates[-1 - len(rates) // 20]
 
 
-def _alike(begun: MetricsWindow, workload: Workload) -> float:
-    """How many of the workload's requests one that was seen is worth at least, by its tokens; 1 where it is no less."""
-    if not begun.prompts:
+def _relative_size(traffic: MetricsWindow, workload: Workload) -> float:
+    """Return the size of the measured requests relative to the workload's, by tokens; at most 1."""
+    if not traffic.prompts:
         return 1.0
-    prompt = begun.prompt_tokens / begun.prompts / mean_length(workload.prompt_tokens)
-    output = begun.generation_tokens / begun.prompts / mean_length(workload.output_tokens)
+    prompt = traffic.prompt_tokens / traffic.prompts / mean_length(workload.prompt_tokens)
+    output = traffic.generation_tokens / traffic.prompts / mean_length(workload.output_tokens)
     return min(prompt, output, 1.0)
 
 
-def _spread(model: ServerModel, objectives: Objectives, found: float, requests: int) -> float:
-    """The relative standard deviation of a capacity, from what it is without each part (jackknife: Quenouille, Tukey).
+def _jackknife_spread(model: ServerModel, objectives: Objectives, found: float, requests: int) -> float:
+    """Return the relative standard deviation of a capacity, from its value without each part of the data.
 
-    Infinite where there are no parts to leave out.
+    Jackknife: Quenouille, Tukey. Infinite if there are no parts to leave out.
     """
     twins = (model.twin(without=i) for i in range(model.parts))
     values = [capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None]
@@ -175,9 +192,9 @@ def _spread(model: ServerModel, objectives: Objectives, found: float, requests: 
     return math.sqrt((len(values) - 1) / len(values) * sum((value - mean) ** 2 for value in values)) / found
 
 
-def _by_chunk(model: ServerModel, objectives: Objectives, found: float, requests: int) -> float:
-    """By how much it depends on max_num_batched_tokens, relative, where that is not known."""
-    if model.chunk_known:
+def _chunk_spread(model: ServerModel, objectives: Objectives, found: float, requests: int) -> float:
+    """Return by how much the capacity depends on an unknown max_num_batched_tokens, relative; 0 if it is known."""
+    if model.is_chunk_known:
         return 0.0
     twins = (model.twin(chunk_tokens=chunk) for chunk in _USUAL_CHUNKS)
     values = [capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None]
@@ -185,5 +202,5 @@ def _by_chunk(model: ServerModel, objectives: Objectives, found: float, requests
 
 
 def extrapolated(share: float) -> float:
-    """What the law may be off by beyond what it was learnt from: grows with the distance, nothing near the knee."""
+    """Return the relative error to allow for loads above the highest measured one, which is `share` of the capacity."""
     return 0.06 * math.sqrt(1 / min(max(share, 0.01), 1.0) - 1)

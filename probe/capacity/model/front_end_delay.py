@@ -1,8 +1,8 @@
-"""The front end before the engine: how long it takes for a request, from how much later than the engine alone our first
-tokens came. Pure.
+"""The front end's time per request, from how much later first tokens arrive than the engine reports. Pure.
 
-A constant delay (the network, a proxy) and a server of requests one after the other look the same at one rate; the
-second one grows with it, and has an end. Mean wait in an M/G/1 queue: Pollaczek and Khinchine.
+In: mean delays at several rates. Out: front ends that explain them, each with a constant delay besides. A constant
+delay (network, proxy) and a front end that serves one request after another look the same at one rate, but the second
+grows with the rate and has a limit. Mean wait in an M/G/1 queue: Pollaczek and Khinchine.
 """
 
 import math
@@ -18,10 +18,7 @@ _CERTAIN = 3.0  # standard errors
 
 @dataclass(frozen=True, slots=True)
 class DelaySample:
-    """At a rate of all requests, by how much first tokens came later than from the engine, on average, in seconds.
-
-    `error_s` is the standard error of that.
-    """
+    """Mean delay of first tokens between engine and client, at one rate of all requests; `error_s`: standard error."""
 
     rate_rps: float
     seconds: float
@@ -31,7 +28,7 @@ class DelaySample:
 
 @dataclass(frozen=True, slots=True)
 class FrontEndEstimate:
-    """What the delays say: a front end, and a constant besides."""
+    """A front end and a constant delay that together explain the samples."""
 
     front_end: FrontEnd
     added_s: float
@@ -41,15 +38,15 @@ NONE = FrontEndEstimate(FrontEnd(), 0.0)
 
 
 def likeliest(fronts: Sequence[tuple[float, FrontEndEstimate]]) -> FrontEndEstimate:
-    """The one that explains the delays best; none where there are none."""
+    """Return the estimate that explains the delays best; NONE if there is none."""
     return min(fronts, key=lambda one: one[0], default=(0.0, NONE))[1]
 
 
 def fronts(delays: Sequence[DelaySample], negligible_s: float) -> list[tuple[float, FrontEndEstimate]]:
-    """All front ends that there may be, from none to a busy one, each with the constant that suits it best, and how
-    badly both explain the delays: the sum of squares of what is left, in standard errors.
+    """Return possible front ends, from none to a busy one, each with its best constant delay and its misfit.
 
-    Empty where the delays are less than `negligible_s`, or no more than chance.
+    The misfit is the sum of squared residuals in standard errors. Empty where the delays are below `negligible_s` or
+    within chance.
     """
     delays = [d for d in delays if d.rate_rps > 0 and all(map(math.isfinite, (d.rate_rps, d.seconds, d.error_s)))]
     if not delays:
@@ -66,7 +63,7 @@ def fronts(delays: Sequence[DelaySample], negligible_s: float) -> list[tuple[flo
 def _explained(
     delays: Sequence[DelaySample], weights: Sequence[float], service_s: float
 ) -> tuple[float, FrontEndEstimate]:
-    """How badly a service time explains the delays with the constant that suits it best, and both."""
+    """Return the misfit of a service time with the constant delay that suits it best, and both as an estimate."""
     by_queue = [service_s + d.rate_rps * service_s * service_s / (2 * (1 - d.rate_rps * service_s)) for d in delays]
     left = [d.seconds - queued for d, queued in zip(delays, by_queue, strict=True)]
     added_s = max(sum(w * x for w, x in zip(weights, left, strict=True)) / sum(weights), 0.0)

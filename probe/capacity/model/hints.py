@@ -1,4 +1,4 @@
-"""What is known of a server that its metrics do not say."""
+"""Facts about a server that its metrics do not show, from the configuration."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,10 @@ _FP8_BITS = 8
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """A model on its GPUs. `parameters`: those that work on a token, which a step with one request reads (of a mixture
-    of experts, the active ones); `gpus`: that share each step (tensor parallel).
+    """A model on its GPUs.
+
+    `parameters`: those used for one token (of a mixture of experts, the active ones); `gpus`: how many share each step
+    (tensor parallel).
     """
 
     parameters: float
@@ -22,17 +24,17 @@ class ModelSize:
 
     @property
     def fp8(self) -> bool:
-        """Whether it computes in 8 bits. Weights of 4 are unpacked to 16 first (AWQ, GPTQ)."""
+        """Whether the model computes in 8 bits. 4-bit weights are unpacked to 16 bits first (AWQ, GPTQ)."""
         return self.weight_bits == _FP8_BITS
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Flags that it was started with, and what it runs on. None: it has to be seen, or is not known."""
+    """The server's flags and hardware. None: unknown, or to be inferred."""
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
-    gpu: str | None = None  # as gpus.gpu() takes it
+    gpu: str | None = None  # a name that probe.gpu.peak_specs.gpu() knows
     model: ModelSize | None = None
 
 

@@ -1,8 +1,8 @@
-"""A rung once more, on the twin: the same requests at the same times, among live users as they came. Pure.
+"""Replays of a trial on the twin: the same requests at the same times, among as many live users. Pure.
 
-Nearer to what was seen than the steady state of the same rate: the chance of the arrivals and the filling of an empty
-batch are in both. Of the live users nobody knows more than how many came between two readings of the metrics, so they
-come at other moments and with other lengths in each replay; by how much these differ is what chance does to a rung.
+A replay is closer to the trial than the steady state at the same rate: both have the same arrivals and begin with the
+same empty batch. Of the live users only the number between two snapshots is known, so in each replay they arrive at
+other moments with other lengths. How much the replays differ shows what chance does to a trial.
 """
 
 import math
@@ -20,13 +20,13 @@ from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, 
 
 _TIMES = 6
 _DRAIN_S = 120.0
-_POLL_S = 0.5  # as often as the guard looks (load/ramp.py)
+_POLL_S = 0.5  # the guard's interval (capacity/run/runner.py)
 _LATENCIES = ("ttft_s", "tpot_s", "ttft_p50_s", "tpot_p50_s")
 
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """A request that was sent to the real server, and when, in seconds since the first one could have been."""
+    """A request that was sent to the real server; `at_s` counts from when the first one was due."""
 
     at_s: float
     prompt_tokens: int
@@ -36,7 +36,7 @@ class SentRequest:
 
 @dataclass(frozen=True, slots=True)
 class UserArrivals:
-    """So many requests of live users between two moments, in seconds of the same clock."""
+    """How many requests live users sent between two moments, in seconds of the same clock as SentRequest."""
 
     from_s: float
     to_s: float
@@ -45,7 +45,7 @@ class UserArrivals:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """Requests on the twin: those that are judged, in the order they were sent; how many ran when the last one came."""
+    """The judged requests on the twin in the order they were sent, and how many ran when the last one arrived."""
 
     judged: tuple[SimulatedRequest, ...]
     running: float
@@ -59,15 +59,17 @@ def replay(
     objectives: Objectives,
     *,
     settle_s: float,
-    came: Sequence[UserArrivals] = (),
+    user_arrivals: Sequence[UserArrivals] = (),
 ) -> Prediction:
-    """What the twin does with the requests, on average of several replays. `settle_s`: how long live users are there
-    before; `came`: those who came meanwhile, else some do by chance. ValueError where nothing was sent.
+    """Return the twin's latencies for these requests, as the mean of several replays.
+
+    `settle_s`: how long live users send before the first request; `user_arrivals`: how many arrive when, else they
+    arrive at random. ValueError if nothing was sent.
     """
     each: list[Prediction] = []
     for seed in range(_TIMES):
-        played = replayed(twin, sent, live, settle_s=settle_s, came=came, seed=seed)
-        ended = [visit for visit in played.judged if visit.ended]
+        played = replayed(twin, sent, live, settle_s=settle_s, user_arrivals=user_arrivals, seed=seed)
+        ended = [request for request in played.judged if request.ended]
         each.append(summary(ended, twin, objectives, played.running, played.preemptions))
     values = {name: [float(getattr(one, name)) for one in each] for name in _LATENCIES}
     means = {name: fmean(found) for name, found in values.items()}
@@ -79,20 +81,20 @@ def replay(
     return Prediction(**means, running=running, preemptions=preemptions, scatter=scatter)
 
 
-def ends_it(
+def would_guard_stop(
     twin: Twin,
     sent: Sequence[SentRequest],
     live: BackgroundTraffic,
     limits: GuardLimits,
     *,
     settle_s: float,
-    came: Sequence[UserArrivals] = (),
+    user_arrivals: Sequence[UserArrivals] = (),
 ) -> bool:
-    """Whether the guard, in any of the replays, ends the rung as a precaution: then it may have done so by chance."""
+    """Return whether the guard would stop the trial as a precaution in any replay; then the real stop may be chance."""
     last_s = max(s.at_s for s in sent)
     polls = [i * _POLL_S for i in range(math.ceil(last_s / _POLL_S) + 1)]
     for seed in range(_TIMES):
-        server, begin_s, _ = _loaded(twin, sent, live, settle_s=settle_s, came=came, seed=seed)
+        server, begin_s, _ = _loaded_server(twin, sent, live, settle_s=settle_s, user_arrivals=user_arrivals, seed=seed)
         seen: list[ServerSnapshot] = []
         for at_s in polls:
             server.advance(begin_s + at_s)
@@ -108,57 +110,60 @@ def replayed(
     live: BackgroundTraffic,
     *,
     settle_s: float,
-    came: Sequence[UserArrivals] = (),
+    user_arrivals: Sequence[UserArrivals] = (),
     seed: int = 0,
 ) -> ReplayResult:
-    """One replay; `seed`: of the live users and of the noise. ValueError where nothing was sent."""
-    server, begin_s, ours = _loaded(twin, sent, live, settle_s=settle_s, came=came, seed=seed)
+    """Replay the requests once; `seed` is for the live users and the noise. ValueError if nothing was sent."""
+    server, begin_s, requests = _loaded_server(
+        twin, sent, live, settle_s=settle_s, user_arrivals=user_arrivals, seed=seed
+    )
     last = begin_s + max(s.at_s for s in sent)
     server.advance(last)
     running = server.in_flight()[0]
-    while not all(visit.ended for visit in ours) and server.now_s < last + max(_DRAIN_S, settle_s):
+    while not all(request.ended for request in requests) and server.now_s < last + max(_DRAIN_S, settle_s):
         server.advance(server.now_s + 1.0)
-    judged = tuple(visit for visit, s in zip(ours, sent, strict=True) if s.judged)
+    judged = tuple(request for request, s in zip(requests, sent, strict=True) if s.judged)
     return ReplayResult(judged, running, server.measured.preemptions)
 
 
-def _loaded(
+def _loaded_server(
     twin: Twin,
     sent: Sequence[SentRequest],
     live: BackgroundTraffic,
     *,
     settle_s: float,
-    came: Sequence[UserArrivals],
+    user_arrivals: Sequence[UserArrivals],
     seed: int,
 ) -> tuple[VirtualServer, float, list[SimulatedRequest]]:
-    """The twin with all that is to come, the time at which ours begins there, and ours."""
+    """Return the twin with all arrivals submitted, the time its trial begins at, and the trial's requests."""
     if not sent:
         raise ValueError("nothing was sent")
-    # The server's own count of a prompt may be above what was asked for: a chat template adds to it.
+    # The server may count more prompt tokens than were asked for: a chat template adds some.
     longest = max(s.prompt_tokens + s.output_tokens for s in sent)
-    begin_s = max(settle_s, -min((c.from_s for c in came), default=0.0))
-    server = replace(twin, live=replace(live, rate_rps=0.0) if came else live).server(0.0, seed, longest)
+    begin_s = max(settle_s, -min((c.from_s for c in user_arrivals), default=0.0))
+    server = replace(twin, live=replace(live, rate_rps=0.0) if user_arrivals else live).server(0.0, seed, longest)
     mix = lengths(live.workload, seed)
-    for at_s in _moments(came, begin_s, live.rate_rps, settle_s, Random(f"{seed}/live")) if came else ():
-        server.submit(at_s, *next(mix), live.workload.shared_tokens)
+    if user_arrivals:
+        for at_s in _arrival_times(user_arrivals, begin_s, live.rate_rps, settle_s, Random(f"{seed}/live")):
+            server.submit(at_s, *next(mix), live.workload.shared_tokens)
     shared = twin.workload.shared_tokens
-    ours = [server.submit(begin_s + s.at_s, s.prompt_tokens, s.output_tokens, shared) for s in sent]
-    return server, begin_s, ours
+    requests = [server.submit(begin_s + s.at_s, s.prompt_tokens, s.output_tokens, shared) for s in sent]
+    return server, begin_s, requests
 
 
-def _moments(
-    came: Sequence[UserArrivals], begin_s: float, rate_rps: float, after_s: float, chance: Random
+def _arrival_times(
+    user_arrivals: Sequence[UserArrivals], begin_s: float, rate_rps: float, after_s: float, chance: Random
 ) -> Iterator[float]:
-    """When live users come: by chance before and after, and in between as many as did."""
-    yield from poisson(rate_rps, 0.0, begin_s + came[0].from_s, chance)
-    for each in came:
+    """Yield the arrival times of live users: at random before and after, and in between as many as there were."""
+    yield from poisson(rate_rps, 0.0, begin_s + user_arrivals[0].from_s, chance)
+    for each in user_arrivals:
         yield from (begin_s + chance.uniform(each.from_s, each.to_s) for _ in range(each.count))
-    last_s = begin_s + came[-1].to_s
+    last_s = begin_s + user_arrivals[-1].to_s
     yield from poisson(rate_rps, last_s, last_s + after_s, chance)
 
 
 def poisson(rate_rps: float, from_s: float, to_s: float, chance: Random) -> Iterator[float]:
-    """The times of a Poisson process between two moments."""
+    """Yield the times of a Poisson process between two moments."""
     at_s = from_s
     while rate_rps > 0 and (at_s := at_s + chance.expovariate(rate_rps)) < to_s:
         yield at_s

@@ -1,13 +1,12 @@
-"""How far a server is from what its GPU can do at most. Pure.
+"""The roofline: how close a server comes to the limits of its GPU. Pure.
 
-The roofline (Williams, Waterman, Patterson: Roofline, 2009) has two limits. A step reads all weights once, so it takes
-at least their bytes over the memory's bandwidth, however few requests are in it. A token
-takes two floating-point operations for each parameter (Kaplan et al.: Scaling Laws for Neural Language Models, 2020,
-table 1: 2N a token forward, attention over the context left out), so prompts are read at no more than peak FLOP/s over
-2N tokens a second.
+A roofline (Williams, Waterman, Patterson: Roofline, 2009) has two limits. A step reads all weights once, so it takes
+at least their bytes over the memory bandwidth, however few requests are in it. A token takes two floating-point
+operations for each parameter (Kaplan et al.: Scaling Laws for Neural Language Models, 2020, table 1: 2N a token
+forward, attention over the context left out), so prefill is limited to peak FLOP/s over 2N tokens a second.
 
-In: a fitted Law, readings with vLLM's own estimates, and the hints, which name the GPU and the model's size. Out: a
-Roofline, of what of these is known.
+In: a fitted StepCostModel, snapshots with vLLM's own estimates, and the hints, which name the GPU and the model's size.
+Out: a Roofline with the ratios that can be known from these.
 """
 
 import math
@@ -26,35 +25,35 @@ from probe.simulator.cost import Batch, StepCost
 _GB = 1e9
 FLOP_PER_PARAMETER = 2.0
 _ALONE = Batch(1, 1)
-# A step of this many tokens of prompts is all compute: where the two limits meet is at some hundred tokens.
+# A step with this many prompt tokens is compute-bound: the two limits cross at some hundred tokens.
 _PROMPT_TOKENS = 2048
 _FULL = Batch(1, _PROMPT_TOKENS, pairs=_PROMPT_TOKENS**2 / 2)
-# Standard error of a step's duration, relative, above which the law does not tell it. It holds what scatters alone: on
-# simulated servers the law was off by up to four times as much, where means stand for spreads.
-_TELLING = 0.04
-_STRETCH_S = 10.0  # what a GPU is busy with over less is chance
+# Relative standard error of a step's duration above which it counts as unknown. Only scatter is in it: on simulated
+# servers, whose windows give means and not spreads, the cost model was off by up to four times as much.
+_MAX_ERROR = 0.04
+_MIN_SEGMENT_S = 10.0  # over a shorter time, GPU use is chance
 
 
 def decode_floor_s(model: ModelSize, on: GpuSpec) -> float:
-    """Seconds that a step takes at least: a GPU's share of the weights over its bandwidth."""
+    """Return the least time of a step in seconds: a GPU's share of the weights over its memory bandwidth."""
     return model.weight_bytes / model.gpus / (on.bandwidth_gb_s * _GB)
 
 
 def prefill_peak_tokens_s(model: ModelSize, on: GpuSpec) -> float:
-    """Tokens of prompts a second at most: FLOP/s of all GPUs over two operations a parameter."""
+    """Return the most prompt tokens per second: FLOP/s of all GPUs over two operations per parameter."""
     return model.gpus * on.flop_s(fp8=model.fp8) / (FLOP_PER_PARAMETER * model.parameters)
 
 
-def roofline(law: StepCostModel | None, readings: Sequence[ServerSnapshot], hints: Hints) -> Roofline | None:
-    """How near a server comes to its limits; None where the GPU is not known, or nothing to hold against it.
+def roofline(cost_model: StepCostModel | None, snapshots: Sequence[ServerSnapshot], hints: Hints) -> Roofline | None:
+    """Compare a server with the limits of its GPU; None if the GPU is unknown, or there is nothing to compare.
 
-    Whole steps are compared and not the law's terms: which of its terms a second is in, windows hardly tell.
+    Whole steps are compared, not single terms of the cost model: windows hardly show which term a second belongs to.
     """
     on = gpu(hints.gpu) if hints.gpu is not None else None
     if on is None:
         return None
     model = hints.model
-    uses = list(_uses(readings, on, fp8=model is not None and model.fp8))
+    uses = list(_uses(snapshots, on, fp8=model is not None and model.fp8))
     found = Roofline(
         gpu=on.name,
         sure=on.sure,
@@ -62,8 +61,8 @@ def roofline(law: StepCostModel | None, readings: Sequence[ServerSnapshot], hint
         flops_ratio=max((use.flops_ratio for use in uses), default=None),
     )
     step_s = full_s = None
-    if law is not None and model is not None:
-        step_s, full_s = _seconds(law, _ALONE), _seconds(law, _FULL)
+    if cost_model is not None and model is not None:
+        step_s, full_s = _seconds(cost_model, _ALONE), _seconds(cost_model, _FULL)
         if step_s is not None:
             floor_s = decode_floor_s(model, on)
             found = replace(found, step_s=step_s, floor_s=floor_s, decode_ratio=floor_s / step_s)
@@ -72,37 +71,35 @@ def roofline(law: StepCostModel | None, readings: Sequence[ServerSnapshot], hint
     return found if uses or step_s is not None or full_s is not None else None
 
 
-def _seconds(law: StepCostModel, batch: Batch) -> float | None:
-    """How long such a step takes; None where what was seen does not tell that, as of long prompts where all were short.
+def _seconds(cost_model: StepCostModel, batch: Batch) -> float | None:
+    """Return how long such a step takes; None where the data do not show it (long prompts when all were short).
 
-    Its error is what the duration changes by along each axis of the terms' scatter (an unscented transform: Julier,
-    Uhlmann, 1997). At a term that is next to nothing, slopes would say that there is none.
+    The error is the change of the duration along each axis of the terms' scatter (unscented transform: Julier, Uhlmann,
+    1997). Derivatives would give none for a term that is almost zero.
     """
-    seconds = law.cost.step_seconds(batch)
-    terms = np.array(astuple(law.cost)[: len(law.covariance)])
-    sizes, axes = np.linalg.eigh(np.array(law.covariance))
+    seconds = cost_model.cost.step_seconds(batch)
+    terms = np.array(astuple(cost_model.cost)[: len(cost_model.covariance)])
+    sizes, axes = np.linalg.eigh(np.array(cost_model.covariance))
     error = 0.0
     for size, axis in zip(sizes, axes.T, strict=True):
         away = math.sqrt(max(size, 0.0)) * axis
         more, less = (StepCost(*np.maximum(moved, 0.0)).step_seconds(batch) for moved in (terms + away, terms - away))
         error = math.hypot(error, max(abs(more - seconds), abs(less - seconds)))
-    return seconds if error < _TELLING * seconds else None
+    return seconds if error < _MAX_ERROR * seconds else None
 
 
 @dataclass(frozen=True, slots=True)
 class PeakShare:
-    """Shares of a GPU's peaks between two readings, 0 to 1 (or above, where vLLM's estimate is): model FLOP/s (MFU),
-    and memory bandwidth.
-    """
+    """Shares of a GPU's peak FLOP/s (MFU) and memory bandwidth between two snapshots; vLLM's estimate may exceed 1."""
 
     flops_ratio: float
     bandwidth_ratio: float
 
 
 def live_use(before: ServerSnapshot, after: ServerSnapshot, on: GpuSpec, *, fp8: bool = False) -> PeakShare | None:
-    """How much of each GPU a server used, by vLLM's own estimates (--enable-mfu-metrics), its idle time included.
+    """Return the mean GPU use of a server's engines by vLLM's own estimates (--enable-mfu-metrics), with idle time.
 
-    None where it does not say, was restarted or has no time passed. The mean of its engines.
+    None without these estimates, after a restart, or if no time has passed.
     """
     seconds = (after.at_ns - before.at_ns) * 1e-9
     flops = _growth(before.estimated_flops, after.estimated_flops)
@@ -114,15 +111,15 @@ def live_use(before: ServerSnapshot, after: ServerSnapshot, on: GpuSpec, *, fp8:
     return PeakShare(flops / each / on.flop_s(fp8=fp8), (read + written) / each / (on.bandwidth_gb_s * _GB))
 
 
-def _uses(readings: Sequence[ServerSnapshot], on: GpuSpec, *, fp8: bool) -> Iterator[PeakShare]:
-    """One for each stretch of readings that is long enough."""
-    begin = readings[0] if readings else None
-    for reading in readings:
-        if begin is None or (reading.at_ns - begin.at_ns) * 1e-9 < _STRETCH_S:
+def _uses(snapshots: Sequence[ServerSnapshot], on: GpuSpec, *, fp8: bool) -> Iterator[PeakShare]:
+    """Yield the GPU use of each span of snapshots that is long enough."""
+    begin = snapshots[0] if snapshots else None
+    for snapshot in snapshots:
+        if begin is None or (snapshot.at_ns - begin.at_ns) * 1e-9 < _MIN_SEGMENT_S:
             continue
-        if (use := live_use(begin, reading, on, fp8=fp8)) is not None:
+        if (use := live_use(begin, snapshot, on, fp8=fp8)) is not None:
             yield use
-        begin = reading
+        begin = snapshot
 
 
 def _growth(before: float | None, after: float | None) -> float | None:

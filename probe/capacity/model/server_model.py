@@ -1,11 +1,10 @@
-"""What is understood of a server: from readings of its metrics to a Twin. Pure; needs scipy.
+"""The server model: from snapshots of a server's metrics to a Twin. Pure; needs scipy.
 
-    readings --> windows --> law  -.
-    readings --> seats, KV size, engines, speculation, prefix hits, live traffic --> Twin
-    our requests' first tokens --> front end -'
+    snapshots --> windows --> step cost model -.
+    snapshots --> max_num_seqs, KV cache size, engines, speculation, prefix cache, live traffic --> Twin
 
-A Model only grows: `learn` takes what was read since the last time, `twin` is what follows from all of it, or from all
-but one part (for the spread of what follows).
+A ServerModel only grows: `learn` adds the snapshots since the last call, `twin` builds the twin from all of them, or
+from all but one part (for the jackknife).
 """
 
 import math
@@ -30,168 +29,184 @@ _KV_ROOM = 0.9  # with more of the cache in use, requests may wait for memory
 _FEW_REQUESTS = 10
 _SAME_LENGTHS = 0.15
 _NEARLY = 0.93
-_SPECULATES = 1.05  # tokens that come together, above which it is no rounding
-# What max_num_batched_tokens may be where nobody says: vLLM's defaults are 2048, and 8192 on GPUs of 70 GiB and more
-# but A100 (vllm/engine/arg_utils.py, 0.32).
+_SPECULATES = 1.05  # mean tokens in a step of a request above which rounding is no explanation
+# Possible values of an unknown max_num_batched_tokens. vLLM's defaults are 2048, and 8192 on GPUs with 70 GiB and more
+# except the A100 (vllm/engine/arg_utils.py, 0.32).
 CHUNKS = (512, 1024, 2048, 4096, 8192, 16384)
 _CHUNK = 2048
 
 
 class ServerModel:
-    """Everything read so far. `law` is that of the last `twin`."""
+    """What all snapshots so far show about a server. `cost_model` is the one of the last `twin()` without arguments."""
 
     def __init__(self, workload: Workload, hints: Hints) -> None:
         self.workload = workload
         self._hints = hints
         self.max_num_seqs = hints.max_num_seqs
-        self.law: StepCostModel | None = None
+        self.cost_model: StepCostModel | None = None
         self.live_rps = 0.0
         self.pair_s = 0.0  # for each pair of a prompt's tokens
-        self.chunk_known = hints.max_num_batched_tokens is not None
+        self.is_chunk_known = hints.max_num_batched_tokens is not None
         self.chunk_tokens = hints.max_num_batched_tokens or _CHUNK
-        self._readings: list[Sequence[ServerSnapshot]] = []  # of each stretch of time
+        self._snapshots: list[Sequence[ServerSnapshot]] = []  # of each part
         self._all: list[ServerSnapshot] = []
         self._segments: list[list[MetricsWindow]] = []
         self._bias: tuple[float, ...] = (0.0,) * len(fields(StepCost))  # of the fit, by term
-        self._watched_s = 0.0
-        self._live_lengths: Workload | None = None  # None: as the workload's, as far as can be told
+        self._observed_s = 0.0
+        self._live_lengths: Workload | None = None  # None: no different from the workload's
 
     @property
     def parts(self) -> int:
-        """How many stretches of time it was learnt from."""
+        """How many segments of time were learnt from."""
         return len(self._segments)
 
     @property
-    def telling_parts(self) -> list[int]:
-        """Those in which there was something to be learnt."""
+    def informative_parts(self) -> list[int]:
+        """Indices of the parts that contain windows."""
         return [part for part, segment in enumerate(self._segments) if segment]
 
-    def slower(self, part: int) -> float:
-        """By what factor steps took longer in that stretch of time than the last twin's law says."""
-        return self.law.slower[part] if self.law is not None and 0 <= part < len(self.law.slower) else 1.0
+    def slowdown(self, part: int) -> float:
+        """Return by what factor steps in that part took longer than `cost_model` says."""
+        known = self.cost_model.slowdown if self.cost_model is not None else ()
+        return known[part] if 0 <= part < len(known) else 1.0
 
     @property
     def most_running(self) -> float:
-        """Of all engines, at any reading."""
-        return max((reading.running or 0.0 for reading in self._all), default=0.0)
+        """Most requests running in any snapshot, over all engines."""
+        return max((snapshot.running or 0.0 for snapshot in self._all), default=0.0)
 
     @property
     def live(self) -> BackgroundTraffic:
-        """The live users, as far as they were seen."""
+        """The live users' rate and request lengths."""
         return BackgroundTraffic(self.live_rps, self._live_lengths or self.workload)
 
     @property
-    def live_differs(self) -> bool:
-        """Whether live users' requests have other lengths than the workload's."""
+    def has_other_live_lengths(self) -> bool:
+        """Whether live users' requests differ in length from the workload's."""
         return self._live_lengths is not None
 
-    def watch(self, readings: Sequence[ServerSnapshot]) -> None:
-        """Live traffic without ours."""
-        parts = self.learn(readings)
-        if len(readings) < 2:  # noqa: PLR2004 - a difference needs two
+    def learn_live(self, snapshots: Sequence[ServerSnapshot]) -> None:
+        """Learn from live traffic without probe requests: also sets the rate and lengths of live users."""
+        parts = self.learn(snapshots)
+        if len(snapshots) < 2:  # noqa: PLR2004 - a difference needs two
             return
-        seconds = (readings[-1].at_ns - readings[0].at_ns) * 1e-9
-        begun = [reading.histograms["ttft"].count for reading in readings if "ttft" in reading.histograms]
-        if seconds > 0 and len(begun) == len(readings) and begun == sorted(begun):  # else it was restarted
-            self.live_rps, self._watched_s = (begun[-1] - begun[0]) / seconds, seconds
-        if parts and (seen := total(parts)).prompts >= _FEW_REQUESTS:
-            self._live_lengths = _other_lengths(seen, self.workload)
+        seconds = (snapshots[-1].at_ns - snapshots[0].at_ns) * 1e-9
+        begun = [snapshot.histograms["ttft"].count for snapshot in snapshots if "ttft" in snapshot.histograms]
+        if seconds > 0 and len(begun) == len(snapshots) and begun == sorted(begun):  # else the server was restarted
+            self.live_rps, self._observed_s = (begun[-1] - begun[0]) / seconds, seconds
+        if parts and (traffic := total(parts)).prompts >= _FEW_REQUESTS:
+            self._live_lengths = _different_lengths(traffic, self.workload)
 
-    def learn(self, readings: Sequence[ServerSnapshot], *, overloaded: bool = False) -> list[MetricsWindow]:
-        """Any traffic. `overloaded`: it ended because requests waited too long."""
-        parts = windows(readings)
-        self._readings.append(readings)
-        self._all += readings
+    def learn(self, snapshots: Sequence[ServerSnapshot], *, overloaded: bool = False) -> list[MetricsWindow]:
+        """Learn from any traffic, as one part. `overloaded`: the load was stopped because requests waited too long."""
+        parts = windows(snapshots)
+        self._snapshots.append(snapshots)
+        self._all += snapshots
         self._segments.append(parts)
         if self.max_num_seqs is None:
-            self.max_num_seqs = _seats(self._all, polls=1 if overloaded else 3)
+            self.max_num_seqs = _infer_max_num_seqs(self._all, polls=1 if overloaded else 3)
         return parts
 
-    def saw_live(self, rate_rps: float, seconds: float) -> None:
-        """Another look at the rate of live users."""
+    def update_live_rate(self, rate_rps: float, seconds: float) -> None:
+        """Average another measurement of the live users' rate into `live_rps`, weighted by its duration."""
         if seconds > 0:
-            self._watched_s += seconds
-            self.live_rps += (rate_rps - self.live_rps) * seconds / self._watched_s
+            self._observed_s += seconds
+            self.live_rps += (rate_rps - self.live_rps) * seconds / self._observed_s
 
     def twin(
         self, without: int | None = None, chunk_tokens: int | None = None, pair_s: float | None = None
     ) -> Twin | None:
-        """The server as it is understood; None where too little was seen. `without`: leave that part out;
-        `chunk_tokens`, `pair_s`: as if max_num_batched_tokens, or the cost of attention, were this.
+        """Build the twin from everything learnt; None if that is too little.
+
+        `without`: leave that part out; `chunk_tokens`, `pair_s`: assume this max_num_batched_tokens, or this cost of
+        attention. Without arguments, the bias of the fit is estimated anew and `cost_model` is set.
         """
-        as_understood = without is None and chunk_tokens is None and pair_s is None
+        is_default = without is None and chunk_tokens is None and pair_s is None
         chunk = chunk_tokens or self.chunk_tokens
         pair_s = self.pair_s if pair_s is None else pair_s
         segments = [segment for i, segment in enumerate(self._segments) if i != without]
-        seen = [window for segment in segments for window in segment]
-        if not seen:
+        measured = [window for segment in segments for window in segment]
+        if not measured:
             return None
-        every = total(seen)
-        cached = every.cached_tokens / every.prompt_tokens if every.prompt_tokens else 0.0
+        traffic = total(measured)
+        cached = traffic.cached_tokens / traffic.prompt_tokens if traffic.prompt_tokens else 0.0
         prompts = prompt_lengths(self.workload, cached_ratio=cached)
-        law = fit(segments, chunk, prompts, pair_s)
-        if law is None:
+        cost_model = fit(segments, chunk, prompts, pair_s)
+        if cost_model is None:
             return None
-        together = every.tokens_per_gap
-        twin = Twin(
-            cost=law.cost,
+        twin = self._uncorrected_twin(cost_model.cost, measured, traffic, chunk, has_prefix_hits=cached > 0)
+        if is_default:
+
+            def fit_again(simulated: Segments) -> StepCost | None:
+                found = fit(simulated, chunk, prompts, pair_s)
+                return found.cost if found is not None else None
+
+            self._bias = bias(twin, self._snapshots, cost_model.slowdown, self._lengths_of, fit_again)
+            self.cost_model = replace(cost_model, cost=_less(cost_model.cost, self._bias))
+        return replace(twin, cost=_less(cost_model.cost, self._bias))
+
+    def _uncorrected_twin(
+        self,
+        cost: StepCost,
+        measured: Sequence[MetricsWindow],
+        traffic: MetricsWindow,
+        chunk_tokens: int,
+        *,
+        has_prefix_hits: bool,
+    ) -> Twin:
+        """Return the twin with this cost, whose fit may be biased."""
+        together = traffic.tokens_per_gap
+        return Twin(
+            cost=cost,
             kv_tokens=next((r.kv_cache_tokens for r in reversed(self._all) if r.kv_cache_tokens), 1e9),
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
-            chunk_tokens=chunk,
-            engines=seen[-1].engines,
+            chunk_tokens=chunk_tokens,
+            engines=measured[-1].engines,
             shares=engine_shares(self._all),
             accepted_tokens=together - 1 if together > _SPECULATES else 0.0,
-            prefix_caching=cached > 0 and self.workload.shared_tokens > 0,
+            prefix_caching=has_prefix_hits and self.workload.shared_tokens > 0,
         )
-        if as_understood:
-
-            def again(rehearsed: Segments) -> StepCost | None:
-                found = fit(rehearsed, chunk, prompts, pair_s)
-                return found.cost if found is not None else None
-
-            self._bias = bias(twin, self._readings, law.slower, self._lengths_of, again)
-            self.law = replace(law, cost=_less(law.cost, self._bias))
-        return replace(twin, cost=_less(law.cost, self._bias))
 
     def _lengths_of(self, part: int) -> Workload:
-        """Of the requests that were there in that stretch of time."""
-        seen = total(self._segments[part]) if self._segments[part] else None
-        return (_other_lengths(seen, self.workload) if seen is not None else None) or self.workload
+        """Return the lengths of the requests in that part."""
+        traffic = total(self._segments[part]) if self._segments[part] else None
+        return (_different_lengths(traffic, self.workload) if traffic is not None else None) or self.workload
 
-    def roofline(self, *, believed: bool = True) -> Roofline | None:
-        """How near the server comes to the limits of its GPUs, where the hints name them. The law counts where it is
-        `believed`.
+    def roofline(self, *, is_believed: bool = True) -> Roofline | None:
+        """Compare the server with the limits of its GPUs, if the hints name them.
+
+        The step cost model is left out unless it is believed.
         """
-        return roofline(self.law if believed else None, self._all, self._hints)
+        return roofline(self.cost_model if is_believed else None, self._all, self._hints)
 
 
-def engine_shares(readings: Sequence[ServerSnapshot]) -> tuple[float, ...]:
-    """What each of several engines gets of the requests, by the tokens it made; nothing where they are alike.
+def engine_shares(snapshots: Sequence[ServerSnapshot]) -> tuple[float, ...]:
+    """Return each engine's share of the requests, by the tokens it generated; empty if no difference is proven.
 
-    Drawn towards the same for all, by as much of the difference as chance makes (James and Stein, 1961).
+    Shares are drawn towards equal ones by as much of their difference as chance explains (James and Stein, 1961).
     """
-    told = [r for r in readings if r.by_engine and "ttft" in r.histograms]
-    if not told or told[0].by_engine.keys() != told[-1].by_engine.keys():
+    usable = [r for r in snapshots if r.by_engine and "ttft" in r.histograms]
+    if not usable or usable[0].by_engine.keys() != usable[-1].by_engine.keys():
         return ()
-    first, last = told[0].by_engine, told[-1].by_engine
-    made = [
+    first, last = usable[0].by_engine, usable[-1].by_engine
+    generated = [
         after - before
         for name in first
         if (before := first[name].generation_tokens) is not None and (after := last[name].generation_tokens) is not None
     ]
     count = len(first)
-    requests = told[-1].histograms["ttft"].count - told[0].histograms["ttft"].count
-    if len(made) < count or min(made) <= 0 or requests <= 0:  # one of them was restarted, is idle, or does not tell
+    requests = usable[-1].histograms["ttft"].count - usable[0].histograms["ttft"].count
+    if len(generated) < count or min(generated) <= 0 or requests <= 0:  # restarted, idle, or without the counter
         return ()
-    away = [each / sum(made) - 1 / count for each in made]
+    away = [each / sum(generated) - 1 / count for each in generated]
     chance = (1 - 1 / count) / requests  # the variances of all shares together
     kept = max(1 - chance / sum(one * one for one in away), 0.0) if any(away) else 0.0
     return tuple(1 / count + kept * one for one in away) if kept else ()
 
 
 def prompt_lengths(workload: Workload, count: int = _QUANTILES, cached_ratio: float = 0.0) -> list[float]:
-    """Lengths of prompts that are equally likely, without what a prefix cache holds of them."""
+    """Return equally likely prompt lengths, without the tokens that a prefix cache holds."""
     prompt = workload.prompt_tokens
     cached = float(workload.shared_tokens) if cached_ratio > 0 else 0.0
     if not isinstance(prompt, LognormalLength):
@@ -202,7 +217,7 @@ def prompt_lengths(workload: Workload, count: int = _QUANTILES, cached_ratio: fl
 
 
 def mean_length(tokens: int | LognormalLength) -> float:
-    """The mean of such lengths: of a log-normal one, what is above the maximum cut to it."""
+    """Return the mean length; of a log-normal one, lengths above the maximum count as the maximum."""
     if not isinstance(tokens, LognormalLength):
         return float(tokens)
     if not tokens.sigma:
@@ -216,35 +231,36 @@ def _less(cost: StepCost, bias: Sequence[float]) -> StepCost:
     return StepCost(*(max(term - by, 0.0) for term, by in zip(astuple(cost), bias, strict=True)))
 
 
-def _other_lengths(seen: MetricsWindow, workload: Workload) -> Workload | None:
-    """Lengths like those seen; None where they are about the workload's, or too few to tell."""
-    if seen.prompts < _FEW_REQUESTS:
+def _different_lengths(traffic: MetricsWindow, workload: Workload) -> Workload | None:
+    """Return a workload with the measured mean lengths; None if they are near the workload's, or requests too few."""
+    if traffic.prompts < _FEW_REQUESTS:
         return None
-    prompt, output = seen.prompt_tokens / seen.prompts, seen.generation_tokens / seen.prompts
-    if _near(prompt, workload.prompt_tokens) and _near(output, workload.output_tokens):
+    prompt, output = traffic.prompt_tokens / traffic.prompts, traffic.generation_tokens / traffic.prompts
+    if _is_near(prompt, workload.prompt_tokens) and _is_near(output, workload.output_tokens):
         return None
-    return replace(workload, prompt_tokens=_scaled(prompt), output_tokens=_scaled(output), shared_tokens=0)
+    return replace(workload, prompt_tokens=_chat_lengths(prompt), output_tokens=_chat_lengths(output), shared_tokens=0)
 
 
-def _near(mean: float, tokens: int | LognormalLength) -> bool:
+def _is_near(mean: float, tokens: int | LognormalLength) -> bool:
     return abs(mean / mean_length(tokens) - 1) < _SAME_LENGTHS
 
 
-def _scaled(mean: float) -> LognormalLength:
-    """Lengths of that mean, spread as those of a chat."""
+def _chat_lengths(mean: float) -> LognormalLength:
+    """Return lengths of that mean, with the spread of a chat."""
     sigma = 0.5
     median = max(round(mean * math.exp(-(sigma**2) / 2)), 1)
     return LognormalLength(median, sigma, 4 * median)
 
 
-def _seats(readings: Sequence[ServerSnapshot], polls: int) -> int | None:
-    """max_num_seqs, where it has shown: again and again as many run as ever did, and not one more, while others wait
-    and memory is free. A load that wanders would come near its highest more often than exactly to it.
+def _infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], polls: int) -> int | None:
+    """Infer max_num_seqs from the number of running requests; None as long as it does not show.
 
-    `polls`: how often that has to have been seen; one less where nobody ever waited with fewer running.
+    It shows when again and again exactly as many requests run as ever did, while others wait and memory is free. A
+    varying load would come near its maximum more often than exactly to it. `polls`: how often that has to occur; one
+    less if no request ever waited while fewer ran.
     """
-    fullest = [(_fullest(r), r.waiting or 0) for r in readings if (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
-    most = max((_fullest(r) for r in readings), default=0.0)
+    fullest = [(_fullest(r), r.waiting or 0) for r in snapshots if (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
+    most = max((_fullest(r) for r in snapshots), default=0.0)
     full = [waiting for running, waiting in fullest if running == most]
     waited = sum(waiting > 0 for waiting in full)
     near = sum(_NEARLY * most <= running < most for running, _ in fullest)
@@ -256,7 +272,7 @@ def _seats(readings: Sequence[ServerSnapshot], polls: int) -> int | None:
     return max(round(most), 1)
 
 
-def _fullest(reading: ServerSnapshot) -> float:
-    """How many run on the engine that has most; about, where they are not told apart."""
-    told = [engine.running for engine in reading.by_engine.values() if engine.running is not None]
-    return max(told, default=(reading.running or 0.0) / reading.engines)
+def _fullest(snapshot: ServerSnapshot) -> float:
+    """Return how many requests run on the engine with the most; the mean if engines are not reported one by one."""
+    running = [engine.running for engine in snapshot.by_engine.values() if engine.running is not None]
+    return max(running, default=(snapshot.running or 0.0) / snapshot.engines)

@@ -1,7 +1,8 @@
-"""The twin: a server with a fitted step law, in virtual time. What does a load do to it, and when does it break? Pure.
+"""The twin: a simulated copy of a server, with its fitted step costs, in virtual time. Pure.
 
-In: a Twin (law, limits, lengths). Out: the latencies it would show at a rate, and its capacity. Its scheduler is that
-of the stand-in (probe/sim/engine.py): what the real one does besides is not in it, and has to be found by comparing.
+In: a Twin (step costs, limits, request lengths). Out: its latencies at a given rate, and its capacity: the rate at
+which an objective breaks. It runs on the simulator's scheduler (probe/simulator/engine.py); what the real server does
+differently shows only when both are compared.
 """
 
 import math
@@ -16,27 +17,25 @@ from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
 from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
 NO_FRONT = FrontEnd()
-# No limit that is known of: more than any server allows.
-UNLIMITED_SEQS = 1024
+UNLIMITED_SEQS = 1024  # stands for an unknown max_num_seqs: more than any server allows
 _BLOCK = 16
-# So many requests tell where the capacity is, to 2 % or so.
-_FINE = 3000
+_FINE = 3000  # simulated requests that locate the capacity to about 2 %
 _PRECISION = 0.008  # of a rate, relative
 _FIRST_STEP = 0.04  # of a rate, as a logarithm, doubled each time: the first guess is mostly near
 _FAR = 6.0  # e-folds from the first guess
-_ENDLESS = 4.0  # latency over objective, from which on it does not matter how much
-# A queue that holds this share of all requests has no end.
-_RUNAWAY = 0.12
+_ENDLESS = 4.0  # ratio of latency to objective; above it, differences do not matter
+_RUNAWAY = 0.12  # a queue with this share of all requests counts as endless
 _RESIDENCES = 3.0
 _SLICES = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """A server as it is understood. `kv_tokens`: of all its engines; `accepted_tokens`: by which speculation exceeds
-    one token in a step; `added_s`: what a client sees of TTFT beyond what the server does, at any load; `live`: users
-    with lengths other than the workload's, who are there besides; `shares`: of the requests, that each engine gets,
-    where they do not get the same.
+    """What is known of a server, ready to simulate.
+
+    `kv_tokens`: of all its engines; `accepted_tokens`: tokens that speculation adds to the one of a step; `added_s`: a
+    constant that clients see in TTFT on top of the server's; `live`: additional users with other request lengths;
+    `shares`: each engine's share of the requests, if they differ.
     """
 
     cost: StepCost
@@ -54,7 +53,7 @@ class Twin:
     shares: tuple[float, ...] = ()
 
     def profile(self, longest: int = 0) -> Profile:
-        """The server to simulate, with room for the longest request, and for one of `longest` tokens."""
+        """Return the server to simulate, with room for the longest request, and for one of `longest` tokens."""
         mixes = [self.workload, *([self.live.workload] if self.live else [])]
         longest = max(longest, *(_longest(mix.prompt_tokens) + _longest(mix.output_tokens) for mix in mixes))
         return Profile(
@@ -66,17 +65,17 @@ class Twin:
             num_blocks=max(int(self.kv_tokens / self.engines), longest + _BLOCK) // _BLOCK + 1,
             max_num_batched_tokens=self.chunk_tokens,
             max_model_len=longest,
-            unrest=Jitter(noise_ratio=self.noise_ratio),
+            jitter=Jitter(noise_ratio=self.noise_ratio),
             front_end=self.front_end,
             prefix_caching=self.prefix_caching,
         )
 
     def server(self, rate_rps: float, seed: int, longest: int = 0) -> VirtualServer:
-        """It, with requests of the workload at this rate, its live users, and room for one of `longest` tokens."""
+        """Return the server with the workload at this rate, its live users, and room for `longest` tokens."""
         return VirtualServer(
             self.profile(longest),
             seed=seed,
-            users=BackgroundTraffic(rate_rps, self.workload, ours=True),
+            users=BackgroundTraffic(rate_rps, self.workload, is_probe=True),
             others=self.live,
             shares=self.shares or [1.0] * self.engines,
             accepted_tokens=self.accepted_tokens,
@@ -85,9 +84,9 @@ class Twin:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a load does, in seconds; all infinite where the queue has no end. TPOT is 0 for answers of one token.
+    """Latencies under a load, in seconds; all infinite if the queue is endless. TPOT is 0 for answers of one token.
 
-    `scatter`: standard deviation of the logarithm of a latency by chance, by its name here, where that is known.
+    `scatter`: standard deviation of the logarithm of each latency by chance, by field name, where known.
     """
 
     ttft_s: float
@@ -98,17 +97,17 @@ class Prediction:
     preemptions: float
     scatter: Mapping[str, float] = field(default_factory=dict)
 
-    def over(self, objectives: Objectives) -> float:
-        """The worst latency over its objective: above 1 one is broken."""
+    def worst_objective_ratio(self, objectives: Objectives) -> float:
+        """Return the largest ratio of a latency to its objective: above 1, an objective is broken."""
         limits = objectives.latencies()
         return max((getattr(self, f"{name}_s") / limit.within_s for name, limit in limits.items()), default=0.0)
 
 
 def predict(twin: Twin, rate_rps: float, objectives: Objectives, *, requests: int = _FINE, seed: int = 0) -> Prediction:
-    """The latencies at the objectives' own percentiles, in the steady state of a Poisson load. The rate is above 0."""
+    """Simulate a steady Poisson load and return its latencies at the objectives' percentiles. The rate is above 0."""
     server = twin.server(rate_rps, seed)
     until_s, running = 0.0, 0.0
-    # Full of its own load: as long again as it took to get there, and at least as long as three requests take.
+    # Warm up until the batch has filled, and at least for three mean request durations.
     warm_s = requests / 8 / rate_rps
     while until_s < warm_s:
         until_s += warm_s / 8
@@ -126,8 +125,8 @@ def predict(twin: Twin, rate_rps: float, objectives: Objectives, *, requests: in
         seen.append(running)
         if waiting > _RUNAWAY * requests:
             return _endless(server)
-    server.advance(end_s + drain_s)  # users go on coming, so that the last ones are not better off
-    judged = [visit for visit in server.visits if visit.ours and begin_s <= visit.arrival_s < end_s]
+    server.advance(end_s + drain_s)  # arrivals continue, so that the last requests get no emptier server
+    judged = [request for request in server.ended_requests if request.is_probe and begin_s <= request.arrival_s < end_s]
     return summary(judged, twin, objectives, sum(seen) / len(seen), server.measured.preemptions)
 
 
@@ -140,11 +139,11 @@ def capacity(
     seeds: Sequence[int] = (0, 1),
     requests: int = _FINE,
 ) -> float:
-    """The rate at which the first objective breaks, the mean of a search with each seed. `near_rps`: a first guess.
+    """Return the rate at which the first objective breaks, as the mean of a search with each seed.
 
-    `correction`: by what the latencies of the server exceed those of the twin, by name. 0 where no rate holds; where
-    none breaks, a rate far above the guess (400 times). ValueError without an objective for a latency, or where the
-    guess is not above 0.
+    `near_rps`: a first guess; `correction`: ratio of the server's latencies to the twin's, by name. The result is 0 if
+    no rate holds, and far above the guess (400 times) if none breaks. ValueError without a latency objective, or if
+    the guess is not above 0.
     """
     by = correction or {}
     limits = objectives.latencies()
@@ -152,7 +151,7 @@ def capacity(
         raise ValueError("a capacity needs an objective for a latency, and a first guess above 0")
 
     def excess(rate_rps: float, seed: int) -> float:
-        """The logarithm of the worst latency over its objective."""
+        """Return the logarithm of the largest ratio of a latency to its objective."""
         seen = predict(twin, rate_rps, objectives, requests=requests, seed=seed)
         worst = max(getattr(seen, f"{name}_s") * by.get(name, 1.0) / o.within_s for name, o in limits.items())
         return math.log(min(max(worst, 1e-6), _ENDLESS))
@@ -167,7 +166,7 @@ def capacity(
 
 
 def _root(excess: Callable[[float], float], near: float) -> float:
-    """Where a rising function of a rate crosses 0, to about half a per cent: regula falsi in logarithms."""
+    """Return where a rising function of a rate crosses 0, to about half a per cent: regula falsi in logarithms."""
     low = high = math.log(near)
     at_low = at_high = excess(near)
     step = _FIRST_STEP
@@ -201,15 +200,15 @@ def _endless(server: VirtualServer) -> Prediction:
 
 
 def summary(
-    visits: Iterable[SimulatedRequest], twin: Twin, objectives: Objectives, running: float, preemptions: float
+    requests: Iterable[SimulatedRequest], twin: Twin, objectives: Objectives, running: float, preemptions: float
 ) -> Prediction:
-    """What these requests met, on average of `running` at a time, with so many preemptions."""
+    """Summarise these requests' latencies; `running` (mean in the batch) and `preemptions` are passed through."""
     ttft: list[float] = []
     tpot: list[float] = []
-    for visit in visits:
-        ttft.append(visit.ttft_s + twin.added_s)
-        if visit.output_tokens > 1:
-            tpot.append(visit.tpot_s)
+    for request in requests:
+        ttft.append(request.ttft_s + twin.added_s)
+        if request.output_tokens > 1:
+            tpot.append(request.tpot_s)
     ttft.sort()
     tpot.sort()
     if not ttft:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from probe.capacity.search.knee import MODE, OVER_OBJECTIVE, load_words
+from probe.capacity.search.knee import MODE, OVER_OBJECTIVE, describe_load
 from probe.core import objectives as slo
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
@@ -291,7 +291,7 @@ class CapacityRun:
         await self._poll()  # the state before the step, so that its preemptions are its own
         if self._halt.is_set():
             return
-        words = f"step {len(self._steps) + 1}: {load_words(plan)}"
+        words = f"step {len(self._steps) + 1}: {describe_load(plan)}"
         self._on_doing(Phase(words, plan.warm_up_s + plan.seconds if plan.requests is None else None))
         run = await self._run_step(plan)
         await self._poll()

@@ -1,15 +1,15 @@
-"""The course of a run whose steps are given: one after the other, until one breaks an objective. Pure."""
+"""The load plan for given steps: one after another, until one breaks an objective. Pure."""
 
 from collections.abc import Iterator, Sequence
 
-from probe.capacity.search.knee import knee, load_words
+from probe.capacity.search.knee import describe_load, knee
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan, StepRun, StepSummary
 
 
 class FixedSteps:
-    """The steps in their order. `to_the_end`: also those above one that broke an objective."""
+    """The steps in their order. `to_the_end`: continue after a step that broke an objective."""
 
     observe_s = 0.0
     survives_overload = False
@@ -19,8 +19,8 @@ class FixedSteps:
         self._to_the_end = to_the_end
         self._ended: str | None = None
 
-    def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
-        """Nothing follows from it."""
+    def saw(self, snapshots: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+        """Ignore the unloaded baseline: the steps are given."""
 
     def next(self) -> StepPlan | None:
         return None if self._ended else next(self._plans, None)
@@ -29,11 +29,11 @@ class FixedSteps:
         self,
         step: StepSummary,
         run: StepRun,  # noqa: ARG002
-        readings: Sequence[ServerSnapshot],  # noqa: ARG002
+        snapshots: Sequence[ServerSnapshot],  # noqa: ARG002
         tripped: str | None,  # noqa: ARG002
     ) -> None:
         if step.valid and step.broken and not self._to_the_end:
-            self._ended = f"{load_words(step.plan)} broke {', '.join(step.broken)}"
+            self._ended = f"{describe_load(step.plan)} broke {', '.join(step.broken)}"
 
     def ended(self) -> str | None:
         return self._ended

@@ -1,8 +1,8 @@
-"""What our own requests tell of a server, that neither its metrics nor anybody else says. Pure.
+"""Limits of a server that neither its metrics nor the configuration give, inferred from the probe's requests. Pure.
 
-In: rungs, and a way to replay one on a twin. Out: max_num_batched_tokens, from the longest gaps: while a step reads a
-prompt, no other request gets a token. And what attention costs, from how first tokens come later the longer a prompt
-is: work for each token grows in proportion, work for each pair of tokens by the square.
+In: trials, and a function that replays one on a twin. Out: max_num_batched_tokens, from the longest gaps between
+tokens: while a step computes a prompt, no other request gets a token. The cost of attention, from how TTFT grows with
+the prompt: work per token grows in proportion, work per pair of tokens with the square. And the front end.
 """
 
 import math
@@ -17,30 +17,30 @@ from probe.capacity.search.trial import Trial
 from probe.core.percentiles import percentile
 from probe.simulator.simulated_request import SimulatedRequest
 
-_STALLS_DIFFER = 0.12  # in logarithms: by so much the longest gaps must fit better, for another chunk size
+_STALLS_DIFFER = 0.12  # as a logarithm: another chunk size must fit the longest gaps this much better
 _LONG_PROMPTS = 8000.0  # tokens; with shorter ones attention over the prompt is a small part of a step
-_PROMPTS_A_STEP = 4.0  # of mean length; seldom are there more
-# Of what a prompt of mean length takes, the share that pairs of tokens may have.
+_PROMPTS_A_STEP = 4.0  # of mean length; more in one step are rare
+# Shares of a mean prompt's prefill time that attention pairs may have.
 _PAIR_SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
-_FEW = 20  # requests of different lengths
+_FEW = 20  # requests
 _CERTAIN = 3.0  # standard errors
 
-_FRONTS = 8  # that are tried
+_FRONTS = 8  # candidates
 
-# TTFTs of the judged requests of a rung on the twin behind a front end, in the order of their times.
+# Replays a trial behind a front end; returns the TTFTs of the judged requests, in the order of their times.
 ReplayBehind = Callable[[FrontEndEstimate, Trial], Sequence[float]]
-# Visits of the judged requests of a rung on a twin, in the order of their times; None where it has no twin.
+# Replays a trial on a twin; returns the judged requests, in the order of their times.
 Replay = Callable[[Twin, Trial], Sequence[SimulatedRequest]]
 
 
-def chunk_tokens(model: ServerModel, rung: Trial, replay: Replay) -> int:
-    """The max_num_batched_tokens that explains the longest gaps best; as before where none is clearly better."""
+def chunk_tokens(model: ServerModel, trial: Trial, replay: Replay) -> int:
+    """Return the max_num_batched_tokens that explains the longest gaps best; the present one unless clearly worse."""
     off = {}
     most = _PROMPTS_A_STEP * mean_length(model.workload.prompt_tokens)
     candidates = [chunk for chunk in CHUNKS if chunk <= max(most, model.chunk_tokens)]
     for chunk in candidates:
-        twin, seen = model.twin(chunk_tokens=chunk), rung.step.stall_s
-        would = _stalls(replay(twin, rung)) if twin is not None else (0.0, 0.0)
+        twin, seen = model.twin(chunk_tokens=chunk), trial.step.stall_s
+        would = _stalls(replay(twin, trial)) if twin is not None else (0.0, 0.0)
         off[chunk] = fmean(
             abs(math.log(was / one)) if was and one else math.inf
             for was, one in zip((seen.p50, seen.p95), would, strict=True)
@@ -50,8 +50,8 @@ def chunk_tokens(model: ServerModel, rung: Trial, replay: Replay) -> int:
     return best if off[best] < off.get(now, math.inf) - _STALLS_DIFFER else now
 
 
-def pair_s(model: ServerModel, rungs: Sequence[Trial], replay: Replay) -> float:
-    """Seconds for each pair of a prompt's tokens, with which first tokens of long prompts are as late as they were."""
+def pair_s(model: ServerModel, trials: Sequence[Trial], replay: Replay) -> float:
+    """Return the seconds per pair of a prompt's tokens that explain how late first tokens of long prompts are."""
     mean = mean_length(model.workload.prompt_tokens)
     if mean < _LONG_PROMPTS:
         return 0.0
@@ -62,7 +62,7 @@ def pair_s(model: ServerModel, rungs: Sequence[Trial], replay: Replay) -> float:
     for share in _PAIR_SHARES:
         per_pair_s = 2 * share * bare.cost.per_token_s / mean
         twin = model.twin(pair_s=per_pair_s)
-        slope = _slope([point for rung in rungs for point in _lateness(rung, replay(twin, rung))]) if twin else None
+        slope = _slope([point for trial in trials for point in _lateness(trial, replay(twin, trial))]) if twin else None
         if slope is None:
             return model.pair_s
         value, error = slope
@@ -76,30 +76,29 @@ def pair_s(model: ServerModel, rungs: Sequence[Trial], replay: Replay) -> float:
 
 
 def front_end(
-    fronts: Sequence[tuple[float, FrontEndEstimate]], rungs: Sequence[Trial], replay: ReplayBehind
+    fronts: Sequence[tuple[float, FrontEndEstimate]], trials: Sequence[Trial], replay: ReplayBehind
 ) -> FrontEndEstimate:
-    """That of the fronts with which each first token is as late as it was. By the mean delay alone, a constant and a
-    server of one request after the other differ little; but behind the second one, requests that come close together
-    wait for each other.
+    """Return the front end that best explains the TTFT of every single request.
 
-    `fronts`: with how badly each explains the mean delays; `replay`: a rung behind one of them, with the TTFT of each
-    request in seconds.
+    The mean delay hardly distinguishes a constant from a queue that serves one request after another; but behind a
+    queue, requests that arrive close together wait for each other. `fronts`: candidates, each with its misfit of the
+    mean delays; `replay`: replays a trial behind one of them.
     """
     least = min(squares for squares, _ in fronts)
     likely = [(squares, one) for squares, one in fronts if squares < least + _CERTAIN**2]
     tried = likely[:: max((len(likely) - 1) // (_FRONTS - 1), 1)]
-    offs = [[off for rung in rungs for off in _apart(rung, replay(one, rung))] for _, one in tried]
+    offs = [[off for trial in trials for off in _apart(trial, replay(one, trial))] for _, one in tried]
     usual = min((fmean(each) for each in offs if each), default=0.0)
     if not usual:
         return likeliest(fronts)
-    # Minus the logarithm of the likelihood: normal for the means, Laplace's for what single requests differ by.
+    # Negative log-likelihood: normal for the means, Laplace for the differences of single requests.
     cost = [squares / 2 + sum(each) / usual for (squares, _), each in zip(tried, offs, strict=True)]
     return tried[min(range(len(tried)), key=lambda i: cost[i])][1]
 
 
-def _apart(rung: Trial, ttfts: Sequence[float]) -> list[float]:
-    """For each request by how much its TTFT differs from that on the twin, as a logarithm, at least 0."""
-    seen = rung.first_tokens()
+def _apart(trial: Trial, ttfts: Sequence[float]) -> list[float]:
+    """Return for each request by how much its TTFT differs from the twin's: a logarithm, at least 0."""
+    seen = trial.first_tokens()
     if len(seen) != len(ttfts):
         return []
     return [
@@ -109,27 +108,27 @@ def _apart(rung: Trial, ttfts: Sequence[float]) -> list[float]:
     ]
 
 
-def _stalls(visits: Sequence[SimulatedRequest]) -> tuple[float, float]:
-    """Median and 95th percentile of the longest gap of those that have one."""
-    times = (visit.token_times_s() for visit in visits)
+def _stalls(requests: Sequence[SimulatedRequest]) -> tuple[float, float]:
+    """Return the median and the 95th percentile of the requests' longest gaps between tokens."""
+    times = (request.token_times_s() for request in requests)
     longest = sorted(max(after - before for before, after in pairwise(each)) for each in times if len(each) > 1)
     return (percentile(longest, 0.5), percentile(longest, 0.95)) if longest else (0.0, 0.0)
 
 
-def _lateness(rung: Trial, visits: Sequence[SimulatedRequest]) -> list[tuple[float, float]]:
-    """For each request the logarithms of its prompt's length, and of its TTFT over that on the twin."""
-    seen = rung.first_tokens()
-    if len(seen) != len(visits):
+def _lateness(trial: Trial, requests: Sequence[SimulatedRequest]) -> list[tuple[float, float]]:
+    """Return for each request the logarithms of its prompt length and of its TTFT over the twin's."""
+    seen = trial.first_tokens()
+    if len(seen) != len(requests):
         return []
     return [
-        (math.log(tokens), math.log(waited_s / visit.ttft_s))
-        for (tokens, waited_s), visit in zip(seen, visits, strict=True)
-        if waited_s > 0 and visit.ttft_s > 0
+        (math.log(tokens), math.log(waited_s / request.ttft_s))
+        for (tokens, waited_s), request in zip(seen, requests, strict=True)
+        if waited_s > 0 and request.ttft_s > 0
     ]
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
-    """Of the least-squares line, and its standard error; None for too few points, or all of one length."""
+    """Return the slope of the least-squares line and its standard error; None for too few points or equal lengths."""
     if len(points) < _FEW:
         return None
     x, y = fmean(p[0] for p in points), fmean(p[1] for p in points)

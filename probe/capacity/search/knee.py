@@ -1,4 +1,7 @@
-"""The knee of a series of fixed steps, all of a closed loop or all of an open one. Pure."""
+"""The knee of a series of fixed steps, all closed-loop or all open-loop. Pure.
+
+In: the steps' summaries and why the run ended. Out: a Capacity of mode "empirical", or the reason why there is none.
+"""
 
 from collections.abc import Sequence
 
@@ -10,23 +13,23 @@ from probe.observe.guard import OVERLOAD, SERVER_RESTARTED
 MODE = "empirical"  # measured, with no model behind it
 
 
-# The budget's reason that says that the server was too slow, and not that the run was too long.
+# The only reason of the budget that means a slow server rather than a long run.
 OVER_OBJECTIVE = "over_objective_seconds"
-# Why a step judged nothing, and what to do about it.
+# Reasons why a step was not judged, with a hint.
 VOID = {
     "too_few_requests": f"fewer than {MIN_REQUESTS} requests were answered in a step; give it more time or requests",
     "client_bound": "this machine was too late to judge a step; use a quieter machine, more --workers or a looser"
     " objective",
     "worker_lost": "a load worker died or hung in a step; look for a kill for memory in this machine's log",
 }
-# What ended a run before a step was complete, and what to do about it.
+# What ended a run before a step was complete, with a hint.
 _ENDED = {
     "budget": "the budget ended the run; raise it: budget in the configuration, --max-seconds or --max-tokens",
     "interrupt": "the run was interrupted; let it end by itself",
     "error": "an error ended the run; measure again",
     "guard": "the guard ended the run before a higher step",
 }
-# Ends whose reason says more than who ended it: budgets that are not the run's own, and a guard that hears too late.
+# Reasons that are more specific than the kind of end: budgets outside the run, and reports too late for the guard.
 _BY_REASON = {
     "window": "the window of the schedule closed; let the run begin earlier, or make it shorter",
     "tokens_per_day": "the tokens of the day were spent; raise tokens_per_day, or measure less often",
@@ -35,17 +38,17 @@ _BY_REASON = {
 
 
 def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
-    """The highest valid step that held every objective, as a capacity.
+    """Return the highest valid step that held every objective, as a capacity.
 
     The true knee lies between that step and the next one up that did not hold: one that broke an objective, or one
     that had to be stopped, by the guard or because it was over an objective for as long as the budget allows.
     `lower` is the throughput held. `upper`, in a closed loop, is what the broken step reached or, where throughput had
     already collapsed there, what it could have reached at most (throughput grows no faster than concurrency); in an
-    open loop it is what was offered in the broken step, whatever came of it. None where nothing broke.
-    Steps that are invalid for another reason judge nothing. Users' requests count in all of these, where the server
-    told them: a capacity does not depend on how many they were when it was measured.
+    open loop it is the rate offered in the broken step. None where nothing broke.
+    Steps that are invalid for another reason are ignored. User traffic, where known, counts in all of these, so that
+    the capacity does not depend on how much of it there was during the run.
     """
-    if stopped.reason == SERVER_RESTARTED:  # of which of the two servers would it be?
+    if stopped.reason == SERVER_RESTARTED:  # the steps belong to two different servers
         return Capacity(mode=MODE, reason=f"the server restarted during the run ({SERVER_RESTARTED}); measure again")
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
     best = max(held, key=_load, default=None)
@@ -67,8 +70,8 @@ def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     )
 
 
-def load_words(plan: StepPlan) -> str:
-    """How much load a step is: "concurrency 8", or "12.5 requests/s"."""
+def describe_load(plan: StepPlan) -> str:
+    """Return a step's load as text: "concurrency 8", or "12.5 requests/s"."""
     return f"concurrency {plan.concurrency}" if plan.arrivals is None else f"{plan.arrivals.rate_rps:.4g} requests/s"
 
 
@@ -77,7 +80,7 @@ def _had_to_stop(stopped: Stopped) -> bool:
 
 
 def _load(step: StepSummary) -> float:
-    """What rises from step to step."""
+    """Return the load by which steps are ordered."""
     return step.plan.concurrency if step.plan.arrivals is None else step.plan.arrivals.rate_rps
 
 
@@ -93,7 +96,7 @@ def _limiting(above: StepSummary | None, stopped: Stopped) -> str | None:
     if above is not None and above.broken:
         return above.broken[0]
     if above is not None and stopped.reason == OVER_OBJECTIVE:
-        # Not judged, because it was cut short: the objective that fewest of its requests met.
+        # The step was cut short and not judged, so take the objective that the fewest of its requests met.
         latencies = {name: ratio for name, ratio in above.good_ratio.items() if name in ("ttft", "tpot")}
         return min(latencies, key=lambda name: latencies[name], default="availability")
     return stopped.reason if stopped.by == "guard" else None
@@ -101,7 +104,7 @@ def _limiting(above: StepSummary | None, stopped: Stopped) -> str | None:
 
 def _upper(best: StepSummary, above: StepSummary) -> float:
     if above.plan.arrivals is not None:
-        # By chance fewer or more may have been sent than planned; of a step that was cut short that says little.
+        # Chance may send more requests than planned; in a step that was cut short the measured rate says little.
         offered = max(above.offered_rps, _load(above)) if above.valid else _load(above)
         return max(offered + (_users_rps(above) or _users_rps(best)), _rate(best))
     if above.valid and _rate(above) >= _rate(best):
@@ -110,14 +113,14 @@ def _upper(best: StepSummary, above: StepSummary) -> float:
 
 
 def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
-    """Why there is no knee, and what to do about it, in words."""
+    """Return a sentence: why there is no knee, and what to do about it."""
     judged = min((step for step in steps if step.valid), key=_load, default=None)
     if judged is not None and judged.broken:
-        which, broke = load_words(judged.plan), ", ".join(judged.broken)
+        which, broke = describe_load(judged.plan), ", ".join(judged.broken)
         lower = _voided([step for step in steps if _load(step) < _load(judged)], stopped)
         return "; ".join([f"the lowest step judged, {which}, already broke {broke}: {_below(judged.plan)}", *lower])
     if judged is not None:
-        return f"no request was answered at {load_words(judged.plan)}; `kneewatch check` says why"
+        return f"no request was answered at {describe_load(judged.plan)}; `kneewatch check` says why"
     if stopped.by == "guard":
         return _guarded(steps, stopped.reason)
     if _had_to_stop(stopped) and steps:
@@ -132,7 +135,7 @@ def _guarded(steps: Sequence[StepSummary], reason: str | None) -> str:
         cause = "try again when the server is calm" if reason in OVERLOAD else "`kneewatch check` says what fails"
         when = "before a step could be judged" if steps else "before its first step"
         return f"the guard stopped the run {when} ({reason}); {cause}"
-    where = "the first step" if len(steps) == 1 else f"the step at {load_words(cut.plan)}"
+    where = "the first step" if len(steps) == 1 else f"the step at {describe_load(cut.plan)}"
     advice = _below(cut.plan) if reason in OVERLOAD else "that is no knee; look at the server's log, then measure again"
     return f"the guard stopped {where} ({reason}): {advice}"
 
@@ -140,7 +143,7 @@ def _guarded(steps: Sequence[StepSummary], reason: str | None) -> str:
 def _below(plan: StepPlan) -> str:
     if plan.arrivals is not None:
         rates = ",".join(f"{plan.arrivals.rate_rps / by:.3g}" for by in (8, 4, 2))
-        return f"the knee is below {load_words(plan)}; begin lower, e.g. --rates {rates}"
+        return f"the knee is below {describe_load(plan)}; begin lower, e.g. --rates {rates}"
     concurrency = plan.concurrency
     lower = [str(2**i) for i in range(concurrency.bit_length()) if 2**i < concurrency]
     if not lower:
@@ -149,7 +152,7 @@ def _below(plan: StepPlan) -> str:
 
 
 def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
-    """A sentence for each reason why some of these steps judged nothing."""
+    """Return a sentence for each reason why some of these steps were not judged."""
     reasons = sorted({step.reason for step in steps if step.reason})
     return [
         _ended(stopped) if reason == CUT_SHORT else f"{VOID.get(reason, 'a step judged nothing')} ({reason})"
@@ -166,8 +169,8 @@ def _ended(stopped: Stopped) -> str:
 def _caveat(
     steps: Sequence[StepSummary], broke: Sequence[StepSummary], best: StepSummary, stopped: Stopped
 ) -> str | None:
-    """What a reader has to know about the figure, or None."""
-    below = [load_words(step.plan) for step in broke if _load(step) <= _load(best)]
+    """Return what a reader has to know about the capacity, or None."""
+    below = [describe_load(step.plan) for step in broke if _load(step) <= _load(best)]
     if below:
         return f"not monotone: {below[0]} broke an objective at or below the knee; measure again"
     if broke:

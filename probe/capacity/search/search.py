@@ -1,12 +1,13 @@
-"""The search for the knee: predict where it is from what has been seen, then verify by going near it. Pure.
+"""The search for the knee: predict it from what has been measured, then verify by loading the server near it. Pure.
 
-    live traffic --> Understanding --> forecast --> a rung at a share of it --> Understanding --> forecast --> ...
+    live traffic --> SearchState --> forecast --> a trial at a share of it --> SearchState --> forecast --> ...
 
-In: readings of the server's metrics and, after each rung, our requests. Out: the next rung, as a StepPlan, and at last
-a Capacity (verdict.py). Rates are of requests like the workload's; live users count as so many of these as they take
-room of. Where rungs show what the model does not explain, it is left aside and the knee is climbed to in small steps.
+In: snapshots of the server's metrics and, after each trial, the probe's requests. Out: the next trial as a StepPlan,
+and in the end a Capacity (verdict.py). Rates count requests like the workload's; live users count as the number of such
+requests that would take as much of the capacity. When trials contradict the model, the search continues without it, in
+small steps.
 
-The work takes some seconds, in `next` and at the end: search_aside.py does it away from an event loop.
+`next` and `capacity` take some seconds of arithmetic: capacity/run/search_process.py keeps that off an event loop.
 """
 
 import math
@@ -18,12 +19,12 @@ from probe.capacity.search.verdict import (
     CLIMB,
     ENOUGH,
     FORECAST,
-    by_model,
     ceiling,
-    doubt,
     empirical,
-    nothing,
-    too_much,
+    find_doubt,
+    model_capacity,
+    no_capacity,
+    overloading,
     void,
 )
 from probe.core.objectives import Objectives
@@ -33,25 +34,25 @@ from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary
 from probe.core.workload import Workload
 from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS, TOO_FEW
 
-# Shares of the forecast to climb to. The last one is near enough that what lies beyond is no surprise.
-_RUNGS = (0.5, 0.72, TOP)
-_BELOW = 0.95  # of a load that was too much: what is still to be tried
-# No rung is more than this times the last one that held: the forecast may be wrong. Far below it, a bit more.
+# Shares of the forecast to try. The last is so near the knee that nothing unexpected lies beyond it.
+_FORECAST_SHARES = (0.5, 0.72, TOP)
+_BELOW = 0.95  # of a load that broke an objective: the highest load still tried
+# No trial is above this multiple of the last load that held, since the forecast may be wrong; more far below it.
 _STRIDE, _LONG_STRIDE = 1.45, 1.7
-_MAX_RUNGS, _MAX_FAILED = 9, 2
-_FEWEST_TELLING = 2  # a single rung tells a law, but not how sure it is
-# A rung is long enough for its batch to fill and for its queue to show, in residence times, and at least this long.
+_MAX_TRIALS, _MAX_FAILED = 9, 2
+_MIN_INFORMATIVE = 2  # one trial is enough for a step cost model, but not for its uncertainty
+# A trial lasts long enough for its batch to fill and its queue to show: in mean request durations, and at least.
 _WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
 _MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
 _TOP_LONGER = 1.3
 _LONGEST_S = 90.0  # for requests that are rare
 _FURTHER = 1.06
-# Without a model: how near the two ends have to come, how far one may go between them, and how many rungs that takes.
+# Without a model: the ratio of the two ends at which the search is done, the longest step between them, most trials.
 _CLOSE, _LEAP, _MAX_CLIMBS = 1.08, 1.3, 7
 
 
 class Search:
-    """One search. Ask `next` for a rung, tell `took` what came of it, until there is none."""
+    """One search: alternate `next`, which plans a trial, and `took`, which reports it, until `next` returns None."""
 
     survives_overload = True
 
@@ -64,27 +65,27 @@ class Search:
         observe_s: float = 60.0,
         explain: bool = True,
     ) -> None:
-        """`explain`: say what the bottleneck is, for some more seconds of arithmetic at the end."""
+        """`explain`: also find the bottleneck, for some more seconds of arithmetic at the end."""
         self.observe_s = observe_s
-        self.known = SearchState(workload, objectives, hints or Hints())
+        self.state = SearchState(workload, objectives, hints or Hints())
         self._explains = explain
-        self._knee: KneeEstimate | None = None  # by all that was seen
-        self._doubted: str | None = None  # why the model was left aside
+        self._knee: KneeEstimate | None = None  # from all data so far
+        self._doubted: str | None = None  # why the search continues without the model
         self._climbs = 0
 
-    def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
-        """Live traffic without ours, and a single request."""
-        self.known.watched(readings, lone)
+    def saw(self, snapshots: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+        """Take snapshots of live traffic without probe requests, and the unloaded baseline."""
+        self.state.observe_live(snapshots, lone)
         self._knee = None
 
     def next(self) -> StepPlan | None:
-        """The next rung, or None when the search is over."""
-        self.known.refresh()
+        """Plan the next trial; None when the search is over."""
+        self.state.refresh()
         rate = self._next_rate()
-        own = rate - self.known.live_equivalent_rps if rate is not None else 0.0
-        if rate is None or own <= 0:  # users may have come meanwhile, and take all of the next rung themselves
+        own = rate - self.state.live_equivalent_rps if rate is not None else 0.0
+        if rate is None or own <= 0:  # live traffic may have grown to the next trial's load by itself
             return None
-        residence_s, forecast_rps = self.known.residence_s(rate), self.known.forecast_rps
+        residence_s, forecast_rps = self.state.residence_s(rate), self.state.forecast_rps
         top = self._doubted is not None or (forecast_rps and rate > REACHED * forecast_rps)
         seconds = min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S) * (_TOP_LONGER if top else 1.0)
         seconds = max(seconds, min(1.2 * (ENOUGH if top else MIN_REQUESTS) / own, _LONGEST_S))
@@ -94,81 +95,79 @@ class Search:
             seconds=seconds,
             loop="open",
             warm_up_s=warm_up_s,
-            # Where by chance a fifth more come than were asked for, users wait longer than anybody wanted.
-            # A step that goes on, since too few requests came, does so for twice its length at most.
+            # If chance sent a fifth more requests than planned, users would wait longer than intended. A step with too
+            # few requests goes on for at most twice its length.
             arrivals=Arrivals(Pattern.POISSON, own, counted_s=(warm_up_s, seconds, seconds, seconds)),
         )
 
-    def took(self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None) -> None:
-        """What came of the rung that `next` gave; `tripped`: why the guard ended it, if it did."""
-        self.known.took(step, run, readings, tripped)
+    def took(self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None) -> None:
+        """Take the result of the trial that `next` planned; `tripped`: why the guard stopped it, if it did."""
+        self.state.add_trial(step, run, snapshots, tripped)
         self._knee = None
 
     def ended(self) -> str | None:
-        return None  # the capacity says it
+        return None  # the capacity has the reason
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
-        """What is known so far."""
+        """Return the capacity from all data so far."""
         if (why := void(steps, stopped)) is not None:
             return Capacity(mode=FORECAST, reason=why)
-        self.known.refresh()
-        self._knee = knee = self._knee or self.known.knee(explain=self._explains)
+        self.state.refresh()
+        self._knee = knee = self._knee or self.state.knee(explain=self._explains)
         if knee is None:
-            return nothing(self.known)
-        # A model that was put aside may have learnt from what came then.
-        if (doubted := doubt(self.known)) is not None:
-            return empirical(self.known, doubted)
-        return by_model(self.known, knee, verified=self._doubted is None)
+            return no_capacity(self.state)
+        # The model goes on learning while the search does without it, and may explain the server after all.
+        if (doubted := find_doubt(self.state)) is not None:
+            return empirical(self.state, doubted)
+        return model_capacity(self.state, knee, may_verify=self._doubted is None)
 
     def _next_rate(self) -> float | None:
-        known = self.known
-        if known.rungs and known.rungs[-1].step.reason not in (None, TOO_FEW, CUT_SHORT):
-            return None  # our own side failed; more load would not help
-        held = max((rung.came_rps for rung in known.rungs if rung.held), default=known.live_equivalent_rps)
-        if self._doubted is None and (doubted := doubt(known)) is not None:
-            if (again := self._once_more()) is not None:
-                return again
+        state = self.state
+        if state.trials and state.trials[-1].step.reason not in (None, TOO_FEW, CUT_SHORT):
+            return None  # the probe itself failed; more load would not help
+        held = max((trial.load_rps for trial in state.trials if trial.has_held), default=state.live_equivalent_rps)
+        if self._doubted is None and (doubted := find_doubt(state)) is not None:
+            if (repeated := self._rate_to_repeat()) is not None:
+                return repeated
             self._doubted, self._climbs = doubted, 0
-        failed = ceiling(known)
+        failed = ceiling(state)
         if self._doubted is not None:
             return self._climb(held, failed)
-        if len(known.rungs) >= _MAX_RUNGS or sum(rung.broke for rung in known.rungs) >= _MAX_FAILED:
+        if len(state.trials) >= _MAX_TRIALS or sum(trial.has_broken for trial in state.trials) >= _MAX_FAILED:
             return None
-        if known.forecast_rps is not None:
-            return self._towards(known.forecast_rps, held, failed)
-        # A twin without a forecast says that no rate holds.
-        return self._before_a_forecast(held, failed) if known.twin is None else None
+        if state.forecast_rps is not None:
+            return self._towards(state.forecast_rps, held, failed)
+        # A twin without a forecast means that no rate holds the objectives.
+        return self._rate_without_forecast(held, failed) if state.twin is None else None
 
-    def _once_more(self) -> float | None:
-        """The rate that raised a doubt, where it was tried only once: it may have been a slow moment."""
-        broken = too_much(self.known)
+    def _rate_to_repeat(self) -> float | None:
+        """Return the rate that raised a doubt, if it was tried only once: the server may have been slow just then."""
+        broken = overloading(self.state)
         if not broken:
-            tops = self.known.tops()
-            return tops[0].came_rps if len(tops) == 1 else None
-        rate = min(rung.came_rps for rung in broken)
-        tries = sum(abs(rung.came_rps / rate - 1) < LITTLE for rung in self.known.rungs)
+            top_trials = self.state.top_trials()
+            return top_trials[0].load_rps if len(top_trials) == 1 else None
+        rate = min(trial.load_rps for trial in broken)
+        tries = sum(abs(trial.load_rps / rate - 1) < LITTLE for trial in self.state.trials)
         return rate if tries == 1 else None
 
-    def _before_a_forecast(self, held: float, failed: float) -> float:
-        """Up in long strides from about one request at a time; half way back from what was too much."""
+    def _rate_without_forecast(self, held: float, failed: float) -> float:
+        """Go up in long strides from about one request at a time, and half way back after a failure."""
         if failed < math.inf:
             return (held + failed) / 2
-        return held * _LONG_STRIDE if self.known.rungs else max(held * _STRIDE, held + 0.7 / self.known.lone_s)
+        return held * _LONG_STRIDE if self.state.trials else max(held * _STRIDE, held + 0.7 / self.state.unloaded_s)
 
     def _towards(self, forecast_rps: float, held: float, failed: float) -> float | None:
-        """The next share of the forecast, or of a little less than what was too much; no further from what held than a
-        stride.
-        """
+        """Return the next share of the forecast, below the lowest failure and within a stride of what held."""
         ceiling = min(forecast_rps, _BELOW * failed)
-        for share in _RUNGS:
+        for share in _FORECAST_SHARES:
             rate = share * ceiling
-            if rate > held * _FURTHER and (share > _RUNGS[0] or rate > self.known.live_equivalent_rps * 1.2):
+            if rate > held * _FURTHER and (share > _FORECAST_SHARES[0] or rate > self.state.live_equivalent_rps * 1.2):
                 stride = _LONG_STRIDE if held < 0.4 * ceiling else _STRIDE
                 return min(rate, held * stride) if held else rate
-        return TOP * ceiling if sum(rung.telling for rung in self.known.rungs) < _FEWEST_TELLING else None
+        return TOP * ceiling if sum(trial.is_informative for trial in self.state.trials) < _MIN_INFORMATIVE else None
 
     def _climb(self, held: float, failed: float) -> float | None:
-        """Up in small steps, then between the highest that held and the lowest that did not."""
+        """Go up in small steps, then between the highest rate that held and the lowest that did not."""
         self._climbs += 1
         if self._climbs > _MAX_CLIMBS or failed < held * _CLOSE:
             return None

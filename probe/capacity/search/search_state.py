@@ -1,7 +1,6 @@
-"""What is understood of a server in a search: the twin, how it compares with each load that was tried, and the knee
-that follows. Pure.
+"""The state of a search: the twin, how it compares with each trial, and the knee that follows. Pure.
 
-    live traffic, rungs --> Model, front --> Twin --> replays of the rungs --> corrections --> forecast --> knee
+live traffic, trials --> ServerModel, front end --> Twin --> replays of the trials --> correction --> forecast --> knee
 """
 
 import math
@@ -14,13 +13,13 @@ from probe.capacity.model.bottleneck import Bottleneck, bottleneck
 from probe.capacity.model.forecast import extrapolated
 from probe.capacity.model.front_end_delay import NONE, FrontEndEstimate, fronts, likeliest
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.replay import ends_it, replay, replayed
+from probe.capacity.model.replay import replay, replayed, would_guard_stop
 from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, capacity, predict
 from probe.capacity.model.windows import total, windows
-from probe.capacity.search.calibrate import correction, left_over
+from probe.capacity.search.calibrate import correction, unexplained_tail
 from probe.capacity.search.infer_limits import chunk_tokens, front_end, pair_s
-from probe.capacity.search.trial import Trial, came, delay, sent, steady, tails
+from probe.capacity.search.trial import Trial, delay, is_steady, sent, tails, user_arrivals
 from probe.core.objectives import Objectives
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepRun, StepSummary
@@ -29,28 +28,27 @@ from probe.observe.guard import GuardLimits
 from probe.simulator.cost import scaled
 from probe.simulator.simulated_request import SimulatedRequest
 
-# A rung that held at so much of the forecast verifies it, and tells of all that happens at the knee.
-REACHED = 0.86
-FLOOR = 0.035  # a standard deviation of a capacity that no part shows
-TOP = 0.95  # of the forecast: near enough that what lies beyond is no surprise
-_LATENCY = 0.012  # a standard deviation of a latency of the twin, relative
-_BELOW, _LEAST_SLOPE = 0.85, 0.05  # of the knee, where the latencies' rise is taken from; and what it is at least
+REACHED = 0.86  # of the forecast: a trial that held there verifies it
+FLOOR = 0.035  # standard deviation of a capacity that the jackknife cannot show
+TOP = 0.95  # of the forecast: so near the knee that nothing unexpected lies beyond it
+_LATENCY = 0.012  # relative standard deviation of a latency of the twin
+_BELOW, _LEAST_SLOPE = 0.85, 0.05  # share of the knee from which the latencies' slope is taken, and the least slope
 LITTLE = 0.07  # of a rate
 _SETTLE_RESIDENCES = 3.0
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 _Z = 1.64  # standard deviations to each side
-_FEWEST_PARTS, _UNKNOWN = 3, 0.2  # with fewer, their spread says nothing of how sure a capacity is
+_FEWEST_PARTS, _UNKNOWN = 3, 0.2  # with fewer parts for the jackknife, this spread is assumed
 _QUICK = 1200  # requests of a simulation that is repeated for the spread
-# Requests of the simulation that the next rung is from, and of those that the knee is from.
-_ON_THE_WAY, _FINAL = 2000, 10_000
+_ON_THE_WAY, _FINAL = 2000, 10_000  # simulated requests: to plan the next trial, and for the final knee
 _FRONT_REPLAYS = 3
-_TOLD = 3  # of the highest rungs: they tell what attention costs
+_PAIR_TRIALS = 3  # the highest trials, from which the cost of attention is inferred
 
 
 @dataclass(frozen=True, slots=True)
 class KneeEstimate:
-    """Where the twin breaks an objective: rate and interval in requests/s of all traffic, as if all were of the
-    workload; the objective that breaks; how many would run there at a time; and what limits it, where that was asked.
+    """Where the twin breaks an objective. Rates are requests/s of all traffic, as if all of it were the workload's.
+
+    `limiting`: the objective that breaks; `would_run`: mean requests in the batch there.
     """
 
     rate_rps: float
@@ -61,128 +59,132 @@ class KneeEstimate:
 
 
 class SearchState:
-    """Grows by `watched` and `took`; `refresh` makes of it what follows."""
+    """Data of a search and what follows from them: `observe_live` and `add_trial` add, `refresh` recomputes."""
 
     def __init__(self, workload: Workload, objectives: Objectives, hints: Hints) -> None:
         self.objectives = objectives
         self.model = ServerModel(workload, hints)
-        self.rungs: list[Trial] = []
+        self.trials: list[Trial] = []
         self.twin: Twin | None = None
-        self.correction: dict[str, float] = {}  # by what the twin's latencies are to be multiplied
-        # Of all traffic, as if all were of the workload; None without a twin, and where no rate holds on it.
+        self.correction: dict[str, float] = {}  # factors for the twin's latencies
+        # Of all traffic, as if all of it were the workload's; None without a twin, and if no rate holds on it.
         self.forecast_rps: float | None = None
-        self.live_equivalent_rps = 0.0  # live users count as so many of these as they take room of
-        self.front = NONE
-        self.lone_s = 1.0  # how long a single request takes
-        self._news = False  # seen, and not yet thought about
+        self.live_equivalent_rps = 0.0  # the rate of workload requests that takes as much capacity as live users do
+        self.front_end_estimate = NONE
+        self.unloaded_s = 1.0  # E2E of the unloaded baseline
+        self._is_stale = False  # there are data that `refresh` has not used
 
-    def watched(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
-        """Live traffic without ours, and a single request."""
-        self.lone_s = lone.e2e_s.mean or 1.0
-        self.model.watch(readings)
+    def observe_live(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary) -> None:
+        """Add snapshots of live traffic without probe requests, and the unloaded baseline."""
+        self.unloaded_s = baseline.e2e_s.mean or 1.0
+        self.model.learn_live(snapshots)
         self.live_equivalent_rps = self.model.live_rps
-        self._news = True
+        self._is_stale = True
 
-    def took(self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None) -> None:
-        """A rung; `tripped`: why the guard ended it, if it did."""
-        self.model.learn(readings, overloaded=tripped is not None)
+    def add_trial(
+        self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
+    ) -> None:
+        """Add a trial; `tripped`: why the guard stopped it, if it did."""
+        self.model.learn(snapshots, overloaded=tripped is not None)
         begin, end = run.window_ns
-        inside = windows([reading for reading in readings if begin <= reading.at_ns <= end])
+        in_window = windows([snapshot for snapshot in snapshots if begin <= snapshot.at_ns <= end])
         late = None
-        if inside:
-            ours = sum(begin <= record.scheduled_ns <= end for record in run.records) / ((end - begin) * 1e-9)
-            seen = total(inside)
-            self.model.saw_live(max(seen.prompts / seen.seconds - ours, 0.0), seen.seconds)
-            late = delay(step, seen)
-        self.rungs.append(
+        if in_window:
+            probe_rps = sum(begin <= record.scheduled_ns <= end for record in run.records) / ((end - begin) * 1e-9)
+            measured = total(in_window)
+            self.model.update_live_rate(max(measured.prompts / measured.seconds - probe_rps, 0.0), measured.seconds)
+            late = delay(step, measured)
+        self.trials.append(
             Trial(
                 _offered_rps(step, run, tripped) + self.live_equivalent_rps,
                 step,
                 run,
                 tripped,
-                steady(inside),
+                is_steady(in_window),
                 delay=late,
                 tails=tails(run, self.objectives),
                 part=self.model.parts - 1,
-                came=came(run, readings),
+                user_arrivals=user_arrivals(run, snapshots),
             )
         )
-        self._news = True
+        self._is_stale = True
 
     def refresh(self) -> None:
-        """Where there is news: the twin anew, what it says of each rung, and the forecast."""
-        if not self._news:
+        """Recompute the twin, its replay of each trial, and the forecast, if data were added."""
+        if not self._is_stale:
             return
-        self._news = False
+        self._is_stale = False
         ttft = self.objectives.ttft
-        delays = [rung.delay for rung in self.rungs if rung.delay is not None]
+        delays = [trial.delay for trial in self.trials if trial.delay is not None]
         found = fronts(delays, _NEGLIGIBLE_SHARE * ttft.within_s if ttft else math.inf)
-        self.front = likeliest(found)
-        self._discern()
+        self.front_end_estimate = likeliest(found)
+        self._infer_limits()
         bare = self.model.twin()
         if bare is None:
             return
         if found:
-            told = [rung for rung in self.rungs if rung.telling]
-            self.front = front_end(found, told, partial(self._ttfts_behind, bare))
-        self.twin = twin = self._complete(bare)
-        self.rungs = [
-            replace(rung, predicted=self._replay(twin, rung), on_twin_too=self._ends_it(twin, rung))
-            for rung in self.rungs
+            informative = [trial for trial in self.trials if trial.is_informative]
+            self.front_end_estimate = front_end(found, informative, partial(self._ttfts_behind, bare))
+        self.twin = twin = self._with_front_end(bare)
+        self.trials = [
+            replace(trial, predicted=self._replay(twin, trial), would_stop_twin=self._would_guard_stop(twin, trial))
+            for trial in self.trials
         ]
-        self.correction = correction(self.rungs, self.objectives)
-        near_rps = self.forecast_rps or max(2 * self.model.live_rps, 1 / self.lone_s)
+        self.correction = correction(self.trials, self.objectives)
+        near_rps = self.forecast_rps or max(2 * self.model.live_rps, 1 / self.unloaded_s)
         self.forecast_rps = self._capacity(twin, near_rps, _ON_THE_WAY) or None
         self.live_equivalent_rps = self.model.live_rps
-        if self.model.live_differs and self.forecast_rps is not None:
+        if self.model.has_other_live_lengths and self.forecast_rps is not None:
             room_rps = self._capacity(replace(twin, live=self.model.live), near_rps, _ON_THE_WAY)
             self.live_equivalent_rps = max(self.forecast_rps - room_rps, 0.0)
 
     def residence_s(self, rate_rps: float) -> float:
-        """How long a request stays at that rate."""
+        """Return how long a request takes on average at that rate, in seconds."""
         if self.twin is not None:
-            seen = predict(self.twin, rate_rps, self.objectives, requests=500)
-            if math.isfinite(seen.tpot_p50_s):
-                return seen.running / rate_rps
-        last = self.rungs[-1].step.e2e_s.mean if self.rungs else None
-        return last or self.lone_s
+            predicted = predict(self.twin, rate_rps, self.objectives, requests=500)
+            if math.isfinite(predicted.tpot_p50_s):
+                return predicted.running / rate_rps
+        last = self.trials[-1].step.e2e_s.mean if self.trials else None
+        return last or self.unloaded_s
 
-    def over(self, seen: Prediction) -> dict[str, float]:
-        """The twin's latencies over their objectives, corrected."""
+    def objective_ratios(self, predicted: Prediction) -> dict[str, float]:
+        """Return the twin's corrected latencies over their objectives, by name."""
         return {
-            name: getattr(seen, f"{name}_s") * self.correction.get(name, 1.0) / limit.within_s
+            name: getattr(predicted, f"{name}_s") * self.correction.get(name, 1.0) / limit.within_s
             for name, limit in self.objectives.latencies().items()
         }
 
-    def worst_over(self, rung: Trial) -> float:
-        """The worst latency over its objective on the twin, with the same requests; infinite where it has none."""
-        return max(self.over(rung.predicted).values(), default=0.0) if rung.predicted is not None else math.inf
+    def worst_objective_ratio(self, trial: Trial) -> float:
+        """Return the largest objective ratio of a trial's replay; infinite if it has none."""
+        if trial.predicted is None:
+            return math.inf
+        return max(self.objective_ratios(trial.predicted).values(), default=0.0)
 
-    def tops(self) -> list[Trial]:
-        """The highest rungs that tell something: the highest one, and those at nearly the same load."""
-        told = sorted(
-            (rung for rung in self.rungs if rung.telling and rung.predicted is not None),
-            key=lambda rung: -rung.came_rps,
+    def top_trials(self) -> list[Trial]:
+        """Return the informative trials at nearly the highest load."""
+        trials = sorted(
+            (trial for trial in self.trials if trial.is_informative and trial.predicted is not None),
+            key=lambda trial: -trial.load_rps,
         )
-        return [rung for rung in told if rung.came_rps > (1 - LITTLE) * told[0].came_rps]
+        return [trial for trial in trials if trial.load_rps > (1 - LITTLE) * trials[0].load_rps]
 
-    def nearly(self, rung: Trial, name: str, seen_s: float, allowed: float) -> bool:
-        """Whether a rate that differs by little would explain it: near the knee a queue is long or short by chance."""
-        if self.twin is None or rung.predicted is None:
+    def is_explained_nearby(self, trial: Trial, name: str, measured_s: float, allowed: float) -> bool:
+        """Return whether a slightly different rate explains a latency: near the knee, queues vary by chance."""
+        if self.twin is None or trial.predicted is None:
             return False
         here, low, high = (
-            getattr(predict(self.twin, rung.came_rps * share, self.objectives, requests=_QUICK), f"{name}_p50_s")
+            getattr(predict(self.twin, trial.load_rps * share, self.objectives, requests=_QUICK), f"{name}_p50_s")
             for share in (1.0, 1 - LITTLE, 1 + LITTLE)
         )
-        expected_s = getattr(rung.predicted, f"{name}_p50_s")
+        expected_s = getattr(trial.predicted, f"{name}_p50_s")
         if not math.isfinite(here):
             return True
-        return bool(expected_s * low / here / allowed <= seen_s <= expected_s * high / here * allowed)
+        return bool(expected_s * low / here / allowed <= measured_s <= expected_s * high / here * allowed)
 
     def knee(self, *, explain: bool) -> KneeEstimate | None:
-        """The knee, with more requests than the forecast is from; None where there is no forecast.
+        """Locate the knee, with more simulated requests than for the forecast; None if there is no forecast.
 
-        `explain`: say what the bottleneck is, for some more seconds of arithmetic.
+        `explain`: also find the bottleneck, for some more seconds of arithmetic.
         """
         if self.twin is None or self.forecast_rps is None:
             return None
@@ -190,101 +192,127 @@ class SearchState:
         if rate_rps is None:
             return None
         there = predict(self.twin, rate_rps, self.objectives, requests=_FINAL)
-        over = self.over(there)
-        left = min((left_over(top, self.correction, self.objectives) for top in self.tops()), default=0.0)
+        ratios = self.objective_ratios(there)
+        left = min((unexplained_tail(top, self.correction, self.objectives) for top in self.top_trials()), default=0.0)
         half = _Z * math.hypot(
-            self._spread(rate_rps),
+            self._jackknife_spread(rate_rps),
             FLOOR,
-            self.model.law.drift if self.model.law is not None else 0.0,
-            math.hypot(left, _LATENCY) / self._slope(self.twin, rate_rps, max(over.values(), default=1.0)),
-            extrapolated(self._seen_rps() / rate_rps / REACHED),
+            self.model.cost_model.drift if self.model.cost_model is not None else 0.0,
+            math.hypot(left, _LATENCY) / self._latency_slope(self.twin, rate_rps, max(ratios.values(), default=1.0)),
+            extrapolated(self._highest_informative_rps() / rate_rps / REACHED),
         )
         return KneeEstimate(
             rate_rps,
             (rate_rps * max(1 - half, 0.0), rate_rps * (1 + half)),
-            max(over, key=lambda name: over[name], default=None),
+            max(ratios, key=lambda name: ratios[name], default=None),
             there.running,
             bottleneck(self.twin, self.objectives, self.correction, rate_rps) if explain else None,
         )
 
-    def _seen_rps(self) -> float:
-        """The highest load that told something."""
-        return max((rung.came_rps for rung in self.rungs if rung.telling), default=self.model.live_rps)
+    def _highest_informative_rps(self) -> float:
+        """Return the highest load of an informative trial, else the live users' rate."""
+        return max((trial.load_rps for trial in self.trials if trial.is_informative), default=self.model.live_rps)
 
-    def _spread(self, rate_rps: float) -> float:
-        """By how much the knee differs without one part of what was seen, each in turn: a relative standard deviation
-        (the jackknife: Quenouille, Tukey).
+    def _jackknife_spread(self, rate_rps: float) -> float:
+        """Return the relative standard deviation of the knee, from its value without each part of the data.
+
+        Jackknife: Quenouille, Tukey.
         """
-        twins = [self.model.twin(without=part) for part in self.model.telling_parts]
-        found = [self._capacity(self._complete(bare), rate_rps, _QUICK) for bare in twins if bare is not None]
+        twins = [self.model.twin(without=part) for part in self.model.informative_parts]
+        found = [self._capacity(self._with_front_end(bare), rate_rps, _QUICK) for bare in twins if bare is not None]
         if len(found) < _FEWEST_PARTS:
             return _UNKNOWN
         mean = fmean(found)
         return math.sqrt((len(found) - 1) / len(found) * sum((one - mean) ** 2 for one in found)) / rate_rps
 
-    def _slope(self, twin: Twin, rate_rps: float, at_knee: float) -> float:
-        """By how many per cent the worst latency rises with one per cent of the rate, towards the knee. Where it rises
-        slowly, little that is wrong with a latency is much of a rate.
+    def _latency_slope(self, twin: Twin, rate_rps: float, at_knee: float) -> float:
+        """Return by how many per cent the worst latency rises per per cent of the rate, just below the knee.
+
+        Where it rises slowly, a small error of a latency is a large error of the rate.
         """
-        below = max(self.over(predict(twin, _BELOW * rate_rps, self.objectives, requests=_FINAL)).values(), default=0.0)
+        below = max(
+            self.objective_ratios(predict(twin, _BELOW * rate_rps, self.objectives, requests=_FINAL)).values(),
+            default=0.0,
+        )
         slope = math.log(at_knee / below) / -math.log(_BELOW) if 0 < below < at_knee < math.inf else 0.0
         return max(slope, _LEAST_SLOPE)
 
     def _capacity(self, twin: Twin, near_rps: float, requests: int, seeds: Sequence[int] = (0,)) -> float:
         return capacity(twin, self.objectives, near_rps, correction=self.correction, seeds=seeds, requests=requests)
 
-    def _complete(self, bare: Twin) -> Twin:
-        return replace(bare, front_end=self.front.front_end, added_s=self.front.added_s)
+    def _with_front_end(self, bare: Twin) -> Twin:
+        return replace(bare, front_end=self.front_end_estimate.front_end, added_s=self.front_end_estimate.added_s)
 
-    def _discern(self) -> None:
-        """What our own requests tell of the server, where nobody else does."""
-        told = sorted((rung for rung in self.rungs if rung.telling), key=lambda rung: rung.came_rps)
-        stalled = [rung for rung in told if rung.step.stall_s.p50 and rung.step.stall_s.p95]
-        if stalled and not self.model.chunk_known:
-            self.model.chunk_tokens = chunk_tokens(self.model, stalled[-1], self._visits)
-        if told and self.front.front_end == NO_FRONT:  # a tokenizer too takes longer for a long prompt
-            self.model.pair_s = pair_s(self.model, told[-_TOLD:], self._visits)
+    def _infer_limits(self) -> None:
+        """Infer limits from the probe's requests that neither metrics nor configuration give."""
+        trials = sorted((trial for trial in self.trials if trial.is_informative), key=lambda trial: trial.load_rps)
+        stalled = [trial for trial in trials if trial.step.stall_s.p50 and trial.step.stall_s.p95]
+        if stalled and not self.model.is_chunk_known:
+            self.model.chunk_tokens = chunk_tokens(self.model, stalled[-1], self._replay_requests)
+        if trials and self.front_end_estimate.front_end == NO_FRONT:  # a tokenizer too takes longer for a long prompt
+            self.model.pair_s = pair_s(self.model, trials[-_PAIR_TRIALS:], self._replay_requests)
 
-    def _ttfts_behind(self, bare: Twin, tried: FrontEndEstimate, rung: Trial) -> Sequence[float]:
-        """On average of some replays: nobody knows when the live users came."""
+    def _ttfts_behind(self, bare: Twin, tried: FrontEndEstimate, trial: Trial) -> Sequence[float]:
+        """Return mean TTFTs over some replays, since live users' exact arrival times are unknown."""
         twin = replace(bare, front_end=tried.front_end, added_s=tried.added_s)
-        twin = replace(twin, cost=scaled(bare.cost, self.model.slower(rung.part)))
+        twin = replace(twin, cost=scaled(bare.cost, self.model.slowdown(trial.part)))
         played = [
             replayed(
-                twin, sent(rung.run), self.model.live, settle_s=self._settle_s(rung), came=rung.came, seed=seed
+                twin,
+                sent(trial.run),
+                self.model.live,
+                settle_s=self._settle_s(trial),
+                user_arrivals=trial.user_arrivals,
+                seed=seed,
             ).judged
             for seed in range(_FRONT_REPLAYS)
         ]
-        return [fmean(visit.ttft_s for visit in same) + twin.added_s for same in zip(*played, strict=True)]
+        return [fmean(request.ttft_s for request in same) + twin.added_s for same in zip(*played, strict=True)]
 
-    def _visits(self, bare: Twin, rung: Trial) -> Sequence[SimulatedRequest]:
+    def _replay_requests(self, bare: Twin, trial: Trial) -> Sequence[SimulatedRequest]:
         return replayed(
-            self._complete(bare), sent(rung.run), self.model.live, settle_s=self._settle_s(rung), came=rung.came
+            self._with_front_end(bare),
+            sent(trial.run),
+            self.model.live,
+            settle_s=self._settle_s(trial),
+            user_arrivals=trial.user_arrivals,
         ).judged
 
-    def _replay(self, twin: Twin, rung: Trial) -> Prediction | None:
-        """What the twin does with its requests; None where they tell nothing."""
-        if not rung.telling or not rung.run.records:
+    def _replay(self, twin: Twin, trial: Trial) -> Prediction | None:
+        """Replay a trial on the twin; None if it is not informative."""
+        if not trial.is_informative or not trial.run.records:
             return None
-        twin = replace(twin, cost=scaled(twin.cost, self.model.slower(rung.part)))
+        twin = replace(twin, cost=scaled(twin.cost, self.model.slowdown(trial.part)))
         return replay(
-            twin, sent(rung.run), self.model.live, self.objectives, settle_s=self._settle_s(rung), came=rung.came
+            twin,
+            sent(trial.run),
+            self.model.live,
+            self.objectives,
+            settle_s=self._settle_s(trial),
+            user_arrivals=trial.user_arrivals,
         )
 
-    def _ends_it(self, twin: Twin, rung: Trial) -> bool:
-        """Whether it may have been ended as a precaution by chance."""
-        if not rung.precaution or not rung.run.records:
+    def _would_guard_stop(self, twin: Twin, trial: Trial) -> bool:
+        """Return whether the guard would stop the twin as well, in a trial that it stopped as a precaution."""
+        if not trial.is_precaution or not trial.run.records:
             return False
-        twin = replace(twin, cost=scaled(twin.cost, self.model.slower(rung.part)))
-        limits = GuardLimits().promised(self.objectives).offered(rung.came_rps)
-        return ends_it(twin, sent(rung.run), self.model.live, limits, settle_s=self._settle_s(rung), came=rung.came)
+        twin = replace(twin, cost=scaled(twin.cost, self.model.slowdown(trial.part)))
+        limits = GuardLimits().promised(self.objectives).offered(trial.load_rps)
+        return would_guard_stop(
+            twin,
+            sent(trial.run),
+            self.model.live,
+            limits,
+            settle_s=self._settle_s(trial),
+            user_arrivals=trial.user_arrivals,
+        )
 
-    def _settle_s(self, rung: Trial) -> float:
-        return _SETTLE_RESIDENCES * (rung.step.e2e_s.mean or self.lone_s)
+    def _settle_s(self, trial: Trial) -> float:
+        return _SETTLE_RESIDENCES * (trial.step.e2e_s.mean or self.unloaded_s)
 
 
 def _offered_rps(step: StepSummary, run: StepRun, tripped: str | None) -> float:
-    """What a rung was: what came, where by chance that may differ from what was planned."""
+    """Return the probe's rate in a trial: as planned where exactly that was sent, else as measured."""
     arrivals = run.plan.arrivals
     if arrivals is not None and (arrivals.counted_s or tripped is not None):
         return arrivals.rate_rps

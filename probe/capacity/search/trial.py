@@ -1,4 +1,4 @@
-"""One load that a search tried, and what can be read from it. Pure."""
+"""A trial: one load level that a search tried, and what can be derived from its requests and snapshots. Pure."""
 
 import math
 from bisect import bisect_right
@@ -20,66 +20,62 @@ from probe.core.step import StepRun, StepSummary
 from probe.load.step_summary import TOO_FEW
 from probe.observe.guard import PRECAUTIONS
 
-FEW = 8  # requests, that tell something
-# A rung is steady where no more are in flight at its end than at its beginning, but for chance.
+FEW = 8  # the least requests to learn something from
+# A trial is steady if, beyond chance, no more requests are in flight at its end than at its beginning.
 _GROWTH = 1.3
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One load that was tried: requests/s of all traffic that came, as if all were of the workload, and what came of
-    it.
-    """
+    """One load level and its result. `load_rps`: requests/s of all traffic, as if all of it were the workload's."""
 
-    came_rps: float
+    load_rps: float
     step: StepSummary
     run: StepRun
     tripped: str | None
-    steady: bool = True
+    is_steady: bool = True
     predicted: Prediction | None = None
     delay: DelaySample | None = None
     tails: Mapping[str, float] = field(default_factory=dict)  # latencies at their objectives' percentiles, in seconds
-    part: int = -1  # of what the model learnt from
-    came: Sequence[UserArrivals] = ()  # live users meanwhile
-    on_twin_too: bool = False  # the guard may have ended it on the twin, with the same requests
+    part: int = -1  # index of the server model's part with this trial's snapshots
+    user_arrivals: Sequence[UserArrivals] = ()
+    would_stop_twin: bool = False  # the guard may stop the twin too, with the same requests
 
     @property
-    def held(self) -> bool:
-        """Also one with too few requests to be judged, as long as nothing went wrong in it."""
+    def has_held(self) -> bool:
+        """Whether nothing went wrong, even if there were too few requests to judge."""
         return self.tripped is None and not self.step.broken and self.step.reason in (None, TOO_FEW)
 
     @property
-    def broke(self) -> bool:
-        """Not one that our budget or a person ended: that is neither."""
+    def has_broken(self) -> bool:
+        """Whether an objective broke or the guard stopped it. An end by budget or by a person is neither."""
         return self.tripped is not None or bool(self.step.broken)
 
     @property
-    def precaution(self) -> bool:
-        """Whether the guard ended it before an objective of ours was broken."""
+    def is_precaution(self) -> bool:
+        """Whether the guard stopped it before an objective broke."""
         return self.tripped in PRECAUTIONS
 
     @property
-    def telling(self) -> bool:
-        """Whether its latencies say anything."""
+    def is_informative(self) -> bool:
+        """Whether there are enough requests to learn from its latencies."""
         return self.step.valid or (self.step.reason == TOO_FEW and self.step.requests.ok >= FEW)
 
     def first_tokens(self) -> list[tuple[int, float]]:
-        """Of the requests that are judged, in the order they were due: prompt tokens, and TTFT in seconds (0 where
-        there is none).
-        """
+        """Return prompt tokens and TTFT in seconds (0 if unknown) of judged requests, in the order they were due."""
         judged = _judged(self.run)
         return [(r.prompt_tokens or r.spec.prompt_tokens, latency.ttft_s(r) or 0.0) for r in judged]
 
 
 def _judged(run: StepRun) -> list[RequestRecord]:
-    """Answered, and due in the window; in the order they were due."""
+    """Return the answered requests that were due in the window, in the order they were due."""
     begin, end = run.window_ns
     judged = (r for r in run.records if r.outcome is Outcome.OK and begin <= r.scheduled_ns <= end)
     return sorted(judged, key=lambda r: r.scheduled_ns)
 
 
 def tails(run: StepRun, objectives: Objectives) -> dict[str, float]:
-    """The latencies of a step at their objectives' percentiles, in seconds."""
+    """Return the latencies of a step at their objectives' percentiles, in seconds."""
     judged = _judged(run)
     found = {}
     for name, objective in objectives.latencies().items():
@@ -90,7 +86,7 @@ def tails(run: StepRun, objectives: Objectives) -> dict[str, float]:
 
 
 def sent(run: StepRun) -> tuple[SentRequest, ...]:
-    """The requests of a step, in the order of their times."""
+    """Return the requests of a step in the order of their times."""
     if not run.records:
         return ()
     begin, (window, end) = min(r.scheduled_ns for r in run.records), run.window_ns
@@ -105,46 +101,48 @@ def sent(run: StepRun) -> tuple[SentRequest, ...]:
     )
 
 
-def came(run: StepRun, readings: Sequence[ServerSnapshot]) -> tuple[UserArrivals, ...]:
-    """Live users in a step, as far as readings of the metrics tell: first tokens that were not ours, on average so much
-    later than the requests.
+def user_arrivals(run: StepRun, snapshots: Sequence[ServerSnapshot]) -> tuple[UserArrivals, ...]:
+    """Return when live users' requests arrived during a step, by the server's counters.
+
+    First tokens that are not the probe's belong to users; their requests arrived a mean TTFT earlier.
     """
     if not run.records:
         return ()
     firsts = sorted(r.events.at_ns[r.events.first_visible] for r in run.records if r.events.first_visible is not None)
-    counted = [(r.at_ns, r.histograms["ttft"]) for r in readings if "ttft" in r.histograms]
+    counted = [(r.at_ns, r.histograms["ttft"]) for r in snapshots if "ttft" in r.histograms]
     if not counted or not all(math.isfinite(value) for _, ttft in counted for value in (ttft.count, ttft.sum)):
         return ()
     (_, first), (_, last) = counted[0], counted[-1]
     late_s = (last.sum - first.sum) / (last.count - first.count) if last.count > first.count else 0.0
     zero_ns = min(r.scheduled_ns for r in run.records) + round(late_s * 1e9)
     found: list[UserArrivals] = []
-    others = placed = 0.0
+    users = placed = 0.0
     for (from_ns, before), (to_ns, after) in pairwise(counted):
         if after.count < before.count:
-            return ()  # it was restarted
-        others += after.count - before.count - (bisect_right(firsts, to_ns) - bisect_right(firsts, from_ns))
-        count = max(round(others - placed), 0)
+            return ()  # the server was restarted
+        users += after.count - before.count - (bisect_right(firsts, to_ns) - bisect_right(firsts, from_ns))
+        count = max(round(users - placed), 0)
         placed += count
         found.append(UserArrivals((from_ns - zero_ns) * 1e-9, (to_ns - zero_ns) * 1e-9, count))
     return tuple(found)
 
 
-def steady(inside: Sequence[MetricsWindow]) -> bool:
-    """Whether the number in flight had stopped growing."""
-    third = len(inside) // 3
+def is_steady(inside: Sequence[MetricsWindow]) -> bool:
+    """Return whether the number of requests in flight had stopped growing; True if it is unknown."""
+    in_flight = [w.running + w.waiting for w in inside if w.running is not None and w.waiting is not None]
+    third = len(in_flight) // 3
     if not third:
         return True
-    before, after = (fmean(w.running + w.waiting for w in part) for part in (inside[:third], inside[-third:]))
+    before, after = fmean(in_flight[:third]), fmean(in_flight[-third:])
     return after < _GROWTH * before + 2 * math.sqrt(before)
 
 
 def delay(step: StepSummary, seen: MetricsWindow) -> DelaySample | None:
-    """By how much first tokens came later to us than the server says that it gave them, ours and live ones."""
+    """Return how much later the probe got first tokens than the server reports for all requests; None if unknown."""
     if step.requests.ok < FEW or not seen.prompts or step.ttft_s.mean is None or step.ttft_s.p95 is None:
         return None
     late_s = step.ttft_s.mean - seen.ttft_sum_s / seen.prompts
-    # Those that are only in one of the means scatter; a quarter of p95 is about the sd of a latency.
+    # Requests in only one of the two means cause scatter; a latency's standard deviation is about a quarter of p95.
     others = max(seen.prompts - step.requests.ok, 1.0) / seen.prompts
     error_s = step.ttft_s.p95 / 4 * math.sqrt(2 * others / step.requests.ok)
     return DelaySample(seen.prompts / seen.seconds, late_s, step.requests.ok, error_s)

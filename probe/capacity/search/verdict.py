@@ -1,10 +1,14 @@
-"""What to believe of a search: which loads were too much, whether the model is refuted, and what is published. Pure."""
+"""The verdict of a search: which loads were too high, whether the model is refuted, and the published Capacity. Pure.
+
+In: a SearchState and its knee. Out: reasons for doubt, the load to stay below, and a Capacity: by the model ("verified"
+or "forecast"), by the trials alone ("empirical"), or none with a reason.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 
 from probe.capacity.model.server_model import mean_length
-from probe.capacity.search.calibrate import unexplained
+from probe.capacity.search.calibrate import find_misfit
 from probe.capacity.search.knee import VOID
 from probe.capacity.search.search_state import FLOOR, REACHED, TOP, KneeEstimate, SearchState
 from probe.capacity.search.trial import Trial
@@ -15,141 +19,147 @@ from probe.load.step_summary import CUT_SHORT, TOO_FEW
 from probe.observe.guard import SERVER_RESTARTED
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
-# Without a model: steps up, and how many requests judge a rung.
+# Without a model: steps up, and how many requests judge a trial.
 CLIMB, ENOUGH = 1.12, 40
-_FORESEEN = 0.9  # of an objective, that the twin reaches with the requests of a rung that broke it
-_REFUTES = 0.85  # a load that breaks at so much of the forecast is no chance: the model is wrong
-_MORE = 1.25  # as many as were seen to run may run as well
-_SURE = 0.08  # half of an interval, relative, above which a figure is not called verified
-_CHANCE = 0.1  # of missing an objective so often at a load that just holds it: above it, the load is not refuted
-_SAME = 1e-6  # of a rate, by which the same sum may differ
-_APART = 0.3  # of rungs above the model, in logarithms: a queue that has not filled lets them pass, so neither counts
+_FORESEEN = 0.9  # of an objective: the twin reaches this with the requests of a trial that broke it
+_REFUTES = 0.85  # of the forecast: a load that breaks below this share is no chance, so the model is wrong
+_MORE = 1.25  # this many times the most requests running in any snapshot may run as well
+_SURE = 0.08  # half of an interval, relative, above which a capacity is not called verified
+_CHANCE = 0.1  # probability of so many misses at a load that just holds; above it, the load has not failed
+_SAME = 1e-6  # of a rate: rounding
+# As a logarithm: trials that pass this far above the model show only that their queue had no time to fill.
+_APART = 0.3
 
 
 def void(steps: Sequence[StepSummary], stopped: Stopped) -> str | None:
-    """Why nothing that was seen makes a capacity."""
+    """Return why the run's data cannot give any capacity, or None."""
     if stopped.by == "error":
         return f"the run failed ({stopped.reason})"
     if stopped.reason == SERVER_RESTARTED:
         return "the server restarted: what was seen is of two servers; measure again"
-    ours = next((step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)), None)
-    return f"{VOID.get(ours, 'a step judged nothing')} ({ours})" if ours is not None else None
+    failure = next((step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)), None)
+    return f"{VOID.get(failure, 'a step judged nothing')} ({failure})" if failure is not None else None
 
 
-def too_much(known: SearchState) -> list[Trial]:
-    """The rungs that were too much. What held at the same one or a higher one refutes what broke by chance, and so does
-    the model where it does the same with the same requests and says that others would be fine: some are longer.
+def overloading(state: SearchState) -> list[Trial]:
+    """Return the trials whose load was too high.
+
+    A trial that broke is excused if the same or a higher load held, if so many misses may be chance, or if the twin
+    breaks with the same requests (some are longer) although it holds the rate.
     """
-    return [rung for rung in _above(known) if not _foreseen(known, rung) and not _by_chance(known, rung)]
+    return [trial for trial in _above(state) if not _is_foreseen(state, trial) and not _may_be_chance(state, trial)]
 
 
-def ceiling(known: SearchState) -> float:
-    """The lowest load to stay below, in requests/s: also one that the guard ended as a precaution, whether or not that
-    was foreseen. Infinite where there is none.
+def ceiling(state: SearchState) -> float:
+    """Return the load to stay below, in requests/s; infinite if there is none.
+
+    A load that the guard stopped as a precaution counts, foreseen by the twin or not.
     """
-    foreseen = (rung for rung in _above(known) if rung.precaution)
-    return min((rung.came_rps for rung in (*too_much(known), *foreseen)), default=math.inf)
+    foreseen = (trial for trial in _above(state) if trial.is_precaution)
+    return min((trial.load_rps for trial in (*overloading(state), *foreseen)), default=math.inf)
 
 
-def _by_chance(known: SearchState, rung: Trial) -> bool:
-    """Whether as many requests may have missed an objective by chance at a load that just holds it (binomial)."""
-    if rung.tripped is not None:
+def _may_be_chance(state: SearchState, trial: Trial) -> bool:
+    """Return whether so many requests may have missed an objective by chance at a load that just holds (binomial)."""
+    if trial.tripped is not None:
         return False
-    count, promised = rung.step.requests.ok, slo.promised(known.objectives)
+    count, promised = trial.step.requests.ok, slo.promised(state.objectives)
     chances = []
-    for name in rung.step.broken:
-        missed = round((1 - rung.step.good_ratio.get(name, 0.0)) * count)
+    for name in trial.step.broken:
+        missed = round((1 - trial.step.good_ratio.get(name, 0.0)) * count)
         chances.append(1 - sum(_binomial(n, count, 1 - promised[name]) for n in range(missed)))
     return min(chances, default=0.0) > _CHANCE
 
 
 def _binomial(n: int, count: int, share: float) -> float:
-    """The probability of exactly `n` of `count`, each of them with this probability, above 0 and below 1."""
+    """Return the probability of exactly `n` of `count`, each with probability `share` (above 0, below 1)."""
     ways = math.lgamma(count + 1) - math.lgamma(n + 1) - math.lgamma(count - n + 1)
     return math.exp(ways + n * math.log(share) + (count - n) * math.log1p(-share))
 
 
-def _above(known: SearchState) -> list[Trial]:
-    """The rungs that broke, above all that held."""
-    held = max((rung.came_rps for rung in known.rungs if rung.held), default=0.0)
-    return [rung for rung in known.rungs if rung.broke and rung.came_rps > held * (1 + _SAME)]
+def _above(state: SearchState) -> list[Trial]:
+    """Return the trials that broke an objective above every load that held."""
+    held = max((trial.load_rps for trial in state.trials if trial.has_held), default=0.0)
+    return [trial for trial in state.trials if trial.has_broken and trial.load_rps > held * (1 + _SAME)]
 
 
-def _foreseen(known: SearchState, rung: Trial) -> bool:
-    if known.forecast_rps is None or rung.came_rps > TOP * known.forecast_rps:
+def _is_foreseen(state: SearchState, trial: Trial) -> bool:
+    if state.forecast_rps is None or trial.load_rps > TOP * state.forecast_rps:
         return False
-    if rung.precaution:
-        return rung.on_twin_too
-    return rung.predicted is not None and known.worst_over(rung) > _FORESEEN
+    if trial.is_precaution:
+        return trial.would_stop_twin
+    return trial.predicted is not None and state.worst_objective_ratio(trial) > _FORESEEN
 
 
-def doubt(known: SearchState) -> str | None:
-    """Why the model is not to be believed; None if it is."""
-    broke = min((rung.came_rps for rung in too_much(known)), default=math.inf)
-    if known.forecast_rps and broke < _REFUTES * known.forecast_rps:
-        return f"{broke:.3g} requests/s were too many, of {known.forecast_rps:.3g} that the model of this server holds"
-    # By the model it should have broken; one whose queue has not filled holds on the twin as well.
-    stood = _stood(known, lambda rung: known.worst_over(rung) > 1 / _FORESEEN)
-    if known.forecast_rps and _REFUTES * stood > known.forecast_rps:
-        return f"{stood:.3g} requests/s were in time, of {known.forecast_rps:.3g} that the model says it holds"
-    reasons = [unexplained(rung, known.objectives, known.nearly) for rung in known.tops()]
+def find_doubt(state: SearchState) -> str | None:
+    """Return why the model is not credible, or None."""
+    broke = min((trial.load_rps for trial in overloading(state)), default=math.inf)
+    if state.forecast_rps and broke < _REFUTES * state.forecast_rps:
+        return f"{broke:.3g} requests/s were too many, of {state.forecast_rps:.3g} that the model of this server holds"
+    # Only trials that should have broken by the model: where the queue has not filled, they hold on the twin as well.
+    stood = _highest_held_rps(state, lambda trial: state.worst_objective_ratio(trial) > 1 / _FORESEEN)
+    if state.forecast_rps and _REFUTES * stood > state.forecast_rps:
+        return f"{stood:.3g} requests/s were in time, of {state.forecast_rps:.3g} that the model says it holds"
+    reasons = [find_misfit(trial, state.objectives, state.is_explained_nearby) for trial in state.top_trials()]
     return next(iter(reasons), None) if all(reasons) else None
 
 
-def _stood(known: SearchState, of: Callable[[Trial], bool] = lambda _: True) -> float:
-    """The highest rate, of such rungs, that was judged by many requests and held."""
-    held = (rung for rung in known.rungs if rung.held and rung.steady and rung.step.requests.ok >= ENOUGH)
-    return max((rung.came_rps for rung in held if of(rung)), default=0.0)
+def _highest_held_rps(state: SearchState, of: Callable[[Trial], bool] = lambda _: True) -> float:
+    """Return the highest rate of such trials that held, judged by many requests."""
+    held = (trial for trial in state.trials if trial.has_held and trial.is_steady and trial.step.requests.ok >= ENOUGH)
+    return max((trial.load_rps for trial in held if of(trial)), default=0.0)
 
 
-def nothing(known: SearchState) -> Capacity:
-    """Where what was seen tells no law, or none with a capacity."""
-    if known.twin is not None:
+def no_capacity(state: SearchState) -> Capacity:
+    """Return the reason why there is no forecast: no step cost model, or no rate that holds."""
+    if state.twin is not None:
         return Capacity(mode=FORECAST, reason="no rate holds the objectives, by what was seen of the server")
-    most = max((rung.came_rps for rung in known.rungs), default=known.model.live_rps)
+    most = max((trial.load_rps for trial in state.trials), default=state.model.live_rps)
     words = f"at up to {most:.3g} requests/s too few ran at a time to tell what one more costs"
     return Capacity(mode=FORECAST, reason=f"not enough evidence: {words}")
 
 
-def by_model(known: SearchState, knee: KneeEstimate, *, verified: bool = True) -> Capacity:
-    """The knee of a model that is believed: verified, where that is possible and allowed, or a forecast."""
-    crowded = known.model.max_num_seqs is None and _MORE * known.model.most_running < knee.would_run
-    # What was too much is too much, whatever the model says of it; but what the guard ended as a precaution broke no
-    # objective of ours, so it may have been a little less than that.
+def model_capacity(state: SearchState, knee: KneeEstimate, *, may_verify: bool = True) -> Capacity:
+    """Return the knee of a credible model: verified if the data allow it and `may_verify`, else a forecast."""
+    is_crowded = state.model.max_num_seqs is None and _MORE * state.model.most_running < knee.would_run
+    # A load that was too high bounds the capacity whatever the model says. One that the guard stopped as a precaution
+    # broke no objective, so the capacity may lie a little above it.
     most = min(
-        (rung.came_rps * (1 + FLOOR if rung.precaution else 1.0) for rung in too_much(known)),
+        (trial.load_rps * (1 + FLOOR if trial.is_precaution else 1.0) for trial in overloading(state)),
         default=math.inf,
     )
     rate = min(knee.rate_rps, most)
     low, high = knee.interval
     limits = knee.bottleneck
     return Capacity(
-        mode=VERIFIED if verified and _verified(known, knee) and not crowded else FORECAST,
+        mode=VERIFIED if may_verify and _is_verified(state, knee) and not is_crowded else FORECAST,
         requests_per_second=rate,
         lower=low * rate / knee.rate_rps,
         upper=min(high, most * (1 + _SURE)),
-        output_tokens_per_second=rate * mean_length(known.model.workload.output_tokens),
+        output_tokens_per_second=rate * mean_length(state.model.workload.output_tokens),
         limiting=knee.limiting,
         bottleneck=limits.name if limits else None,
         advice=limits.advice if limits else None,
         bottleneck_gain=limits.gain if limits else None,
-        roofline=known.model.roofline(),
-        reason=f"assumes max_num_seqs >= {knee.would_run:.0f}; set capacity.server.max_num_seqs" if crowded else None,
+        roofline=state.model.roofline(),
+        reason=f"assumes max_num_seqs >= {knee.would_run:.0f}; set capacity.server.max_num_seqs"
+        if is_crowded
+        else None,
     )
 
 
-def _verified(known: SearchState, knee: KneeEstimate) -> bool:
-    """Whether a load near the knee was judged and held, and the knee is sure enough for the word."""
-    judged = max((rung.came_rps for rung in known.rungs if rung.held and rung.step.valid), default=0.0)
+def _is_verified(state: SearchState, knee: KneeEstimate) -> bool:
+    """Return whether a judged load near the knee held, and the interval is narrow enough for "verified"."""
+    judged = max((trial.load_rps for trial in state.trials if trial.has_held and trial.step.valid), default=0.0)
     low, high = knee.interval
     return REACHED * knee.rate_rps <= judged <= high and high - low <= _SURE * (high + low)
 
 
-def empirical(known: SearchState, doubted: str) -> Capacity:
-    """What the rungs alone say, where the model is refuted."""
-    low = _stood(known) or None
-    high = ceiling(known)
-    tokens = mean_length(known.model.workload.output_tokens)
+def empirical(state: SearchState, doubted: str) -> Capacity:
+    """Return the capacity from the trials alone, for a model that is not credible."""
+    low = _highest_held_rps(state) or None
+    high = ceiling(state)
+    tokens = mean_length(state.model.workload.output_tokens)
     if low is not None and high == math.inf:
         return Capacity(
             mode=EMPIRICAL,
@@ -161,10 +171,10 @@ def empirical(known: SearchState, doubted: str) -> Capacity:
     if low is None or high > low * CLIMB * CLIMB:
         return Capacity(mode=EMPIRICAL, reason=f"{doubted}, and no rung told where the knee is without it")
     rate = math.sqrt(low * high)
-    if known.forecast_rps and math.log(rate / known.forecast_rps) > _APART:
+    if state.forecast_rps and math.log(rate / state.forecast_rps) > _APART:
         return Capacity(
             mode=EMPIRICAL,
-            reason=f"{doubted}; it says {known.forecast_rps:.3g} requests/s, the rungs say {rate:.3g}",
+            reason=f"{doubted}; it says {state.forecast_rps:.3g} requests/s, the rungs say {rate:.3g}",
         )
     return Capacity(
         mode=EMPIRICAL,
@@ -173,5 +183,5 @@ def empirical(known: SearchState, doubted: str) -> Capacity:
         upper=high * (1 + FLOOR),
         output_tokens_per_second=rate * tokens,
         reason=f"measured without a model: {doubted}",
-        roofline=known.model.roofline(believed=False),
+        roofline=state.model.roofline(is_believed=False),
     )

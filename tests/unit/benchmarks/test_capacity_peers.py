@@ -132,35 +132,37 @@ def test_an_open_loop_comes_when_it_is_due() -> None:
     assert load.spent().requests == 3
 
 
-def _visit(ttft_s: float, tpot_s: float, tokens: int) -> SimulatedRequest:
+def _request(ttft_s: float, tpot_s: float, tokens: int) -> SimulatedRequest:
     first = 7.0 + ttft_s
-    return SimulatedRequest(7.0, 8, tokens, ours=True, first_s=first, last_s=first + tpot_s * (tokens - 1), ended=True)
+    return SimulatedRequest(
+        7.0, 8, tokens, is_probe=True, first_s=first, last_s=first + tpot_s * (tokens - 1), ended=True
+    )
 
 
 @given(st.floats(0.001, 2.0), st.floats(0.001, 0.2), st.integers(1, 50))
 def test_time_over_the_objective_is_what_it_is_for_kneewatch(ttft_s: float, tpot_s: float, tokens: int) -> None:
     assume(abs(tpot_s - 0.05) > 1e-5)  # at the limit itself a rounding decides
-    visit = _visit(ttft_s, tpot_s, tokens)
+    request = _request(ttft_s, tpot_s, tokens)
     same = record(at_ms=7000.0, ttft_ms=ttft_s * 1e3, gap_ms=tpot_s * 1e3, tokens=tokens)
-    same = replace(same, done_ns=round(visit.last_s * 1e9))
-    ours = sum(end - begin for begin, end in over_objective(visit, OBJECTIVES, 100.0))
+    same = replace(same, done_ns=round(request.last_s * 1e9))
+    ours = sum(end - begin for begin, end in over_objective(request, OBJECTIVES, 100.0))
     theirs = sum(end - begin for begin, end in over_objective_of_a_record(same, OBJECTIVES))
     assert ours == pytest.approx(theirs, abs=100_000)  # the record's stamps are whole nanoseconds of milliseconds
 
 
 @given(st.floats(0.1, 10.0))
 def test_a_cancelled_request_is_over_once_it_should_have_ended(waited_s: float) -> None:
-    visit = SimulatedRequest(7.0, 8, 21, ours=True)
+    request = SimulatedRequest(7.0, 8, 21, is_probe=True)
     same = record(at_ms=7000.0, tokens=0, outcome=Outcome.ABORTED, spec=spec(output_tokens=21))
     same = replace(same, done_ns=round((7.0 + waited_s) * 1e9))
-    ours = sum(end - begin for begin, end in over_objective(visit, OBJECTIVES, 7.0 + waited_s))
+    ours = sum(end - begin for begin, end in over_objective(request, OBJECTIVES, 7.0 + waited_s))
     assert ours == pytest.approx(
         sum(end - begin for begin, end in over_objective_of_a_record(same, OBJECTIVES)), abs=10
     )
 
 
 def test_the_worst_objective_decides() -> None:
-    good, late, slow = _visit(0.1, 0.01, 10), _visit(1.0, 0.01, 10), _visit(0.1, 0.1, 10)
+    good, late, slow = _request(0.1, 0.01, 10), _request(1.0, 0.01, 10), _request(0.1, 0.1, 10)
     assert score([good] * 19, OBJECTIVES) == pytest.approx(0.2)
     assert score([good] * 8 + [late] * 2, OBJECTIVES) == pytest.approx(2.0)
     assert score([good] * 8 + [slow] * 2, OBJECTIVES) == pytest.approx(2.0)
@@ -168,4 +170,4 @@ def test_the_worst_objective_decides() -> None:
     assert spoilt(late, OBJECTIVES)
     assert spoilt(slow, OBJECTIVES)
     assert not spoilt(good, OBJECTIVES)
-    assert not spoilt(_visit(0.1, 9.0, 1), OBJECTIVES)  # one token has no time between tokens
+    assert not spoilt(_request(0.1, 9.0, 1), OBJECTIVES)  # one token has no time between tokens

@@ -17,11 +17,11 @@ from probe.simulator.virtual_server import VirtualServer
 
 # Hiccups that never come, so that in virtual time no steps are taken at once, which would differ in the last digits.
 EXACT = Jitter(hiccup_every_s=1e12)
-TINY = replace(PROFILES["tiny"], unrest=EXACT)
+TINY = replace(PROFILES["tiny"], jitter=EXACT)
 SERVERS = {
     "plain": TINY,
     "preempts": replace(TINY, num_blocks=66, max_num_seqs=32),
-    "drifts": replace(TINY, unrest=replace(EXACT, drift_ratio=0.3, drift_period_s=7.0)),
+    "drifts": replace(TINY, jitter=replace(EXACT, drift_ratio=0.3, drift_period_s=7.0)),
     "slow front end": replace(TINY, front_end=FrontEnd(0.02, 1e-4, 0.0)),
     "slow to hand out": replace(TINY, front_end=FrontEnd(0.001, 0.0, 9e-4)),
     "prefix cache": replace(TINY, prefix_caching=True, num_blocks=100),
@@ -79,23 +79,21 @@ def _in_virtual_time(profile: Profile, requests: list[Request]) -> VirtualServer
     # A loop's clock begins at 100 s there, and a drift goes with the clock.
     server = VirtualServer(profile)
     server.advance(100.0)
-    visits = [server.submit(100.0 + r.at_s, r.prompt, r.output, r.shared) for r in requests]
-    leaving = [
-        (r.at_s + r.leaves_s, visit) for r, visit in zip(requests, visits, strict=True) if r.leaves_s is not None
-    ]
-    for leaves_s, visit in sorted(leaving, key=lambda one: one[0]):
+    simulated = [server.submit(100.0 + r.at_s, r.prompt, r.output, r.shared) for r in requests]
+    leaving = [(r.at_s + r.leaves_s, one) for r, one in zip(requests, simulated, strict=True) if r.leaves_s is not None]
+    for leaves_s, one in sorted(leaving, key=lambda pair: pair[0]):
         server.advance(100.0 + leaves_s)
-        if not visit.ended:
-            server.abort(visit)
+        if not one.ended:
+            server.abort(one)
     server.advance(140.0)
-    for request, visit in zip(requests, visits, strict=True):
-        request.times_s = [at_s - 100.0 for at_s in visit.token_times_s()]
+    for request, one in zip(requests, simulated, strict=True):
+        request.times_s = [at_s - 100.0 for at_s in one.token_times_s()]
     return server
 
 
 @pytest.mark.parametrize("name", SERVERS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_both_stand_ins_give_every_token_at_the_same_time_and_count_alike(name: str, seed: int) -> None:
+def test_mock_server_and_simulator_give_every_token_at_the_same_time_and_count_alike(name: str, seed: int) -> None:
     ours, theirs = _requests(seed), _requests(seed)
     page = _on_a_clock(SERVERS[name], ours)
     server = _in_virtual_time(SERVERS[name], theirs)

@@ -15,7 +15,7 @@ from probe.mock_server.profiles import PROFILES
 from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
 
 OVERSHOOT_S = 0.0007
-STEADY = replace(PROFILES["tiny"], cost=StepCost(0.004, 0.0, 0.0), unrest=Jitter())
+STEADY = replace(PROFILES["tiny"], cost=StepCost(0.004, 0.0, 0.0), jitter=Jitter())
 
 
 class _JumpingLoop(asyncio.SelectorEventLoop):
@@ -276,7 +276,7 @@ def test_tokens_on_their_way_out_reach_nobody_who_has_gone(leave: Callable[[Driv
 
 def test_what_the_prefix_cache_has_is_counted_and_not_computed() -> None:
     async def scene() -> None:
-        driver, metrics = _driver(replace(PROFILES["tiny"], prefix_caching=True, unrest=Jitter()))
+        driver, metrics = _driver(replace(PROFILES["tiny"], prefix_caching=True, jitter=Jitter()))
         for _ in range(2):
             await _times_s(driver.submit(prompt_tokens=200, output_tokens=2, shared_tokens=160))
         seen = _samples(metrics, driver)

@@ -23,7 +23,7 @@ from probe.mock_server.server import serve
 from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
 
 # A step lasts 20 ms: time enough to look at a request that runs, and 900 tokens would take 18 s.
-SLOW = replace(PROFILES["tiny"], cost=StepCost(0.02, 0, 0), max_num_seqs=2, unrest=Jitter())
+SLOW = replace(PROFILES["tiny"], cost=StepCost(0.02, 0, 0), max_num_seqs=2, jitter=Jitter())
 FAST = replace(PROFILES["tiny"], cost=StepCost(0.0002, 0, 0))
 SHORT: dict[str, Any] = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True}
 LONG = SHORT | {"prompt": [1] * 100, "max_tokens": 900}

@@ -46,8 +46,8 @@ def test_a_cost_that_is_no_time_is_refused(term: float) -> None:
 
 def test_noise_moves_no_average_and_never_turns_time_back() -> None:
     generator = Random(1)
-    unrest = Jitter(noise_ratio=0.2)
-    samples = [unrest.seconds(2.0, 0.0, generator) for _ in range(20_000)]
+    jitter = Jitter(noise_ratio=0.2)
+    samples = [jitter.seconds(2.0, 0.0, generator) for _ in range(20_000)]
     assert min(samples) > 0
     assert sum(samples) / len(samples) == pytest.approx(2.0, rel=0.01)
     assert max(samples) > 2.5
@@ -58,20 +58,20 @@ def test_without_noise_a_step_takes_exactly_its_cost() -> None:
 
 
 def test_hiccups_come_as_often_as_they_should() -> None:
-    unrest, generator = Jitter(hiccup_every_s=10, hiccup_s=1), Random(1)
-    paused = sum(unrest.seconds(0.1, 0.0, generator) > 1 for _ in range(20_000))
+    jitter, generator = Jitter(hiccup_every_s=10, hiccup_s=1), Random(1)
+    paused = sum(jitter.seconds(0.1, 0.0, generator) > 1 for _ in range(20_000))
     assert paused == pytest.approx(200, rel=0.25)
 
 
 def test_a_drift_goes_up_and_down_and_moves_no_average() -> None:
-    unrest = Jitter(drift_ratio=0.1, drift_period_s=100)
-    seen = [unrest.seconds(1.0, at_s, Random(1)) for at_s in range(100)]
+    jitter = Jitter(drift_ratio=0.1, drift_period_s=100)
+    seen = [jitter.seconds(1.0, at_s, Random(1)) for at_s in range(100)]
     assert sum(seen) / 100 == pytest.approx(1.0)
     assert (max(seen), min(seen)) == (pytest.approx(1.1, rel=0.01), pytest.approx(0.9, rel=0.01))
 
 
 @pytest.mark.parametrize("wrong", [{"noise_ratio": 1.0}, {"hiccup_s": -1.0}, {"drift_period_s": 0.0}])
-def test_unrest_that_is_no_time_is_refused(wrong: dict[str, float]) -> None:
+def test_jitter_that_takes_no_time_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="drift"):
         Jitter(**wrong)
 

@@ -138,10 +138,10 @@ def test_held_blocks_are_those_of_the_request_that_uses_most(story: list[tuple[b
     prefix, users, taken = CommonPrefix(), list[int](), 0
     for leaves, number in story:
         if leaves and users:
-            taken -= prefix.leave(users.pop(number % len(users)))
+            taken -= prefix.release(users.pop(number % len(users)))
         else:
-            assert prefix.taking(number) == max(number - prefix.held, 0)
-            taken += prefix.use(number)
+            assert prefix.would_allocate(number) == max(number - prefix.in_use, 0)
+            taken += prefix.acquire(number)
             users.append(number)
-        assert prefix.held == taken == max(users, default=0)
-        assert prefix.known >= prefix.held
+        assert prefix.in_use == taken == max(users, default=0)
+        assert prefix.cached >= prefix.in_use

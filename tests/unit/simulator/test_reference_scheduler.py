@@ -78,7 +78,7 @@ class Pair:
             for _ in range(happening.count):
                 self.step()
         elif isinstance(happening, Skip):
-            self.skip(round(happening.share * self.engine.calm_steps()))
+            self.skip(round(happening.share * self.engine.decode_only_steps()))
         elif known:
             which = min(known - 1, int(happening.which * known))
             if happening.in_step:
@@ -115,7 +115,7 @@ class Pair:
     def skip(self, steps: int) -> None:
         if not steps:
             return
-        batch = self.engine.calm_batch(steps)
+        batch = self.engine.decode_only_batch(steps)
         tokens = 0
         decoding = self.engine.skip(steps)
         for _ in range(steps):

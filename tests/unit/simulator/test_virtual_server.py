@@ -23,7 +23,7 @@ CHAT = Workload("t", Api.COMPLETIONS, LognormalLength(200, 0.5, 1200), Lognormal
 BUSY = PROFILES["8b-a100"]
 TIGHT = replace(BUSY, num_blocks=121, max_model_len=1600, max_num_seqs=16)  # preempts
 STREAM = replace(BUSY, front_end=FrontEnd(0.004, 0.0, 2e-4))
-STEADY = replace(BUSY, unrest=Jitter())
+STEADY = replace(BUSY, jitter=Jitter())
 # Hiccups that never come: no step is skipped, and nothing else is changed.
 STEP_BY_STEP = Jitter(noise_ratio=0.03, hiccup_every_s=1e12)
 
@@ -50,18 +50,18 @@ class Story:
 
     def __init__(self, server: VirtualServer) -> None:
         self.server = server
-        self.visits: list[SimulatedRequest] = []
+        self.ended_requests: list[SimulatedRequest] = []
         self.aborted: list[SimulatedRequest] = []
 
     def tell(self, story: list[tuple[float, list[tuple[int, int]], int]]) -> None:
         for wait_s, asked, aborts in story:
             now_s = self.server.now_s
-            self.visits += [self.server.submit(now_s + wait_s / 2, *lengths) for lengths in asked]
+            self.ended_requests += [self.server.submit(now_s + wait_s / 2, *lengths) for lengths in asked]
             self.server.advance(now_s + wait_s)
-            open_ = [visit for visit in self.visits if not visit.ended]
-            for visit in open_[:: len(open_) // aborts + 1] if aborts else []:
-                self.server.abort(visit)
-                self.aborted.append(visit)
+            open_ = [request for request in self.ended_requests if not request.ended]
+            for request in open_[:: len(open_) // aborts + 1] if aborts else []:
+                self.server.abort(request)
+                self.aborted.append(request)
 
     def drain(self) -> None:
         if self.server._users:
@@ -83,18 +83,18 @@ def test_every_visit_ends_and_the_counters_are_their_sums(
     told = Story(server)
     told.tell(story)
     told.drain()
-    done, page = server.visits, server.snapshot()
-    users = [visit for visit in done if not visit.ours]
-    assert len(done) - len(users) + len(told.aborted) == len(told.visits)
+    done, page = server.ended_requests, server.snapshot()
+    users = [request for request in done if not request.is_probe]
+    assert len(done) - len(users) + len(told.aborted) == len(told.ended_requests)
     assert not set(map(id, done)) & set(map(id, told.aborted))
-    for visit in done:
-        assert visit.arrival_s <= visit.entered_s <= visit.scheduled_s < visit.made_first_s <= visit.first_s
-        assert visit.made_first_s <= visit.made_last_s <= visit.last_s
-        assert (visit.made_first_s == visit.made_last_s) == (visit.steps == 1)
-        times = visit.token_times_s()
-        assert len(times) == visit.steps
+    for request in done:
+        assert request.arrival_s <= request.entered_s <= request.scheduled_s < request.made_first_s <= request.first_s
+        assert request.made_first_s <= request.made_last_s <= request.last_s
+        assert (request.made_first_s == request.made_last_s) == (request.steps == 1)
+        times = request.token_times_s()
+        assert len(times) == request.steps
         assert times == sorted(times)
-        assert (times[0], times[-1]) == (visit.first_s, visit.last_s)
+        assert (times[0], times[-1]) == (request.first_s, request.last_s)
     for replica in server._replicas:
         assert replica.engine.free_blocks == server.profile.usable_blocks
         assert replica._tokens_a_step == pytest.approx(0.0, abs=1e-9)
@@ -102,16 +102,16 @@ def test_every_visit_ends_and_the_counters_are_their_sums(
         return  # what they got before is in some counters, as in vLLM's
     h = page.histograms
     assert page.finished == {"length": len(done)}
-    assert page.prompt_tokens == sum(visit.prompt_tokens for visit in done)
-    assert page.generation_tokens == pytest.approx(sum(visit.output_tokens for visit in done))
-    assert page.preemptions == sum(visit.preemptions for visit in done)
-    assert page.prefix_cache_hits == sum(visit.found_tokens for visit in done)
-    assert _count(h["itl"]) == sum(visit.steps - 1 for visit in done)
-    assert h["itl"].sum == pytest.approx(sum(visit.made_last_s - visit.made_first_s for visit in done))
-    assert h["queue"].sum == pytest.approx(sum(visit.scheduled_s - visit.entered_s for visit in done))
-    assert h["prefill"].sum == pytest.approx(sum(visit.made_first_s - visit.scheduled_s for visit in done))
+    assert page.prompt_tokens == sum(request.prompt_tokens for request in done)
+    assert page.generation_tokens == pytest.approx(sum(request.output_tokens for request in done))
+    assert page.preemptions == sum(request.preemptions for request in done)
+    assert page.prefix_cache_hits == sum(request.found_tokens for request in done)
+    assert _count(h["itl"]) == sum(request.steps - 1 for request in done)
+    assert h["itl"].sum == pytest.approx(sum(request.made_last_s - request.made_first_s for request in done))
+    assert h["queue"].sum == pytest.approx(sum(request.scheduled_s - request.entered_s for request in done))
+    assert h["prefill"].sum == pytest.approx(sum(request.made_first_s - request.scheduled_s for request in done))
     assert h["iteration_tokens"].sum == pytest.approx(
-        sum(visit.prompt_tokens - visit.found_tokens + visit.output_tokens for visit in done)
+        sum(request.prompt_tokens - request.found_tokens + request.output_tokens for request in done)
     )
     for name in ("ttft", "tpot", "e2e", "prompt_length", "output_length"):
         assert _count(h[name]) == len(done)
@@ -125,22 +125,22 @@ def test_the_same_seed_gives_the_same_and_another_another(profile: Profile) -> N
         )
         for i in range(1, slices + 1):
             server.advance(30.0 * i / slices)
-        return sorted(visit.last_s for visit in server.visits), server.snapshot()
+        return sorted(request.last_s for request in server.ended_requests), server.snapshot()
 
     assert run(1, 10) == run(1, 10)
     assert run(1, 10) != run(2, 10)
 
 
 def test_skipping_steps_changes_nothing_but_the_noise() -> None:
-    def run(unrest: Jitter) -> VirtualServer:
-        server = VirtualServer(replace(BUSY, unrest=unrest), seed=3, users=BackgroundTraffic(3.0, CHAT))
+    def run(jitter: Jitter) -> VirtualServer:
+        server = VirtualServer(replace(BUSY, jitter=jitter), seed=3, users=BackgroundTraffic(3.0, CHAT))
         server.advance(600.0)
         return server
 
     skipping, stepping = run(Jitter(noise_ratio=0.03)), run(STEP_BY_STEP)
-    assert len(skipping.visits) == pytest.approx(len(stepping.visits), abs=3)
-    for of in (lambda visit: visit.ttft_s, lambda visit: visit.tpot_s):
-        ours, theirs = (sorted(map(of, server.visits)) for server in (skipping, stepping))
+    assert len(skipping.ended_requests) == pytest.approx(len(stepping.ended_requests), abs=3)
+    for of in (lambda request: request.ttft_s, lambda request: request.tpot_s):
+        ours, theirs = (sorted(map(of, server.ended_requests)) for server in (skipping, stepping))
         assert fmean(ours) == pytest.approx(fmean(theirs), rel=0.02)
         assert percentile(ours, 0.95) == pytest.approx(percentile(theirs, 0.95), rel=0.03)
     ours, theirs = (server.snapshot().histograms["itl"] for server in (skipping, stepping))
@@ -148,11 +148,11 @@ def test_skipping_steps_changes_nothing_but_the_noise() -> None:
 
 
 def test_without_noise_a_skip_takes_what_its_steps_take() -> None:
-    def run(unrest: Jitter) -> SimulatedRequest:
-        server = VirtualServer(replace(BUSY, unrest=unrest))
-        visit = server.submit(0.0, 300, 400)
+    def run(jitter: Jitter) -> SimulatedRequest:
+        server = VirtualServer(replace(BUSY, jitter=jitter))
+        request = server.submit(0.0, 300, 400)
         server.advance(60.0)
-        return visit
+        return request
 
     skipping, stepping = run(Jitter()), run(Jitter(hiccup_every_s=1e12))
     assert skipping.first_s == stepping.first_s
@@ -187,19 +187,19 @@ def test_a_request_that_the_server_would_refuse_is_refused() -> None:
 def test_an_abort_at_any_moment_frees_everything_and_gives_nothing_more(at_s: float) -> None:
     """Before it arrives, in the front end, waiting, in its prompt, decoding, and when it has ended."""
     server = VirtualServer(replace(STEADY, max_num_seqs=2, front_end=FrontEnd(0.2, 0.0, 0.001)))
-    visits = [server.submit(0.1, 4000, 100) for _ in range(4)]
+    requests = [server.submit(0.1, 4000, 100) for _ in range(4)]
     server.advance(at_s)
-    had = [visit.token_times_s() for visit in visits]
-    for visit in visits:
-        server.abort(visit)
-        server.abort(visit)
+    had = [request.token_times_s() for request in requests]
+    for request in requests:
+        server.abort(request)
+        server.abort(request)
     assert server.in_flight() == (0, 0)
     assert all(replica.engine.free_blocks == BUSY.usable_blocks for replica in server._replicas)
-    ended = len(server.visits)
+    ended = len(server.ended_requests)
     other = server.submit(server.now_s, 10, 10)
     server.advance(server.now_s + 10.0)
-    assert server.visits[ended:] == [other]
-    assert [visit.token_times_s() for visit in visits] == had
+    assert server.ended_requests[ended:] == [other]
+    assert [request.token_times_s() for request in requests] == had
 
 
 def test_users_come_at_their_rate_and_at_the_new_one_at_once() -> None:
@@ -209,10 +209,10 @@ def test_users_come_at_their_rate_and_at_the_new_one_at_once() -> None:
         before, from_s = server._submitted, server.now_s
         server.set_users(rate_rps)
         server.advance(from_s + 500.0)
-        came = server._submitted - before - (rate_rps > 0)  # one is always expected
-        assert came == pytest.approx(500 * rate_rps, abs=4 * math.sqrt(500 * rate_rps))
+        user_arrivals = server._submitted - before - (rate_rps > 0)  # one is always expected
+        assert user_arrivals == pytest.approx(500 * rate_rps, abs=4 * math.sqrt(500 * rate_rps))
     server.advance(server.now_s + 30.0)
-    arrivals = sorted(visit.arrival_s for visit in server.visits)
+    arrivals = sorted(request.arrival_s for request in server.ended_requests)
     assert not [at_s for at_s in arrivals if 510.0 < at_s < 1010.0]
 
 
@@ -225,7 +225,7 @@ def test_speculation_gives_the_same_tokens_in_fewer_steps() -> None:
     plain, fewer = (VirtualServer(STEADY, users=BackgroundTraffic(1.0, CHAT), accepted_tokens=a) for a in (0.0, 1.5))
     for server in (plain, fewer):
         server.advance(300.0)
-    ratio = fmean(v.tpot_s for v in fewer.visits) / fmean(v.tpot_s for v in plain.visits)
+    ratio = fmean(v.tpot_s for v in fewer.ended_requests) / fmean(v.tpot_s for v in plain.ended_requests)
     assert 1 / 2.5 < ratio < 1 / 1.7
     pages = [server.snapshot().histograms["itl"] for server in (plain, fewer)]
     assert pages[1].sum / _count(pages[1]) == pytest.approx(pages[0].sum / _count(pages[0]), rel=0.05)
@@ -233,26 +233,26 @@ def test_speculation_gives_the_same_tokens_in_fewer_steps() -> None:
 
 def test_the_front_end_delays_in_order_and_only_clients_see_it() -> None:
     server = VirtualServer(replace(STEADY, front_end=FrontEnd(per_request_s=0.1, per_prompt_token_s=0.001)))
-    visits = [server.submit(1.0, prompt, 5) for prompt in (100, 300, 50)]
+    requests = [server.submit(1.0, prompt, 5) for prompt in (100, 300, 50)]
     server.advance(1.05)
     assert server.in_flight() == (0, 3)
     assert server.snapshot().waiting == 0, "the engine does not know of them yet"
     server.advance(10.0)
-    assert [visit.entered_s for visit in visits] == pytest.approx([1.2, 1.6, 1.75])
+    assert [request.entered_s for request in requests] == pytest.approx([1.2, 1.6, 1.75])
     ttft = server.snapshot().histograms["ttft"]
-    assert ttft.sum == pytest.approx(sum(visit.ttft_s for visit in visits) - (0.2 + 0.6 + 0.75))
+    assert ttft.sum == pytest.approx(sum(request.ttft_s for request in requests) - (0.2 + 0.6 + 0.75))
 
 
 def test_slow_handing_out_shows_at_the_client_and_not_in_the_engines_times() -> None:
     """vLLM takes inter-token latencies from the engine's own stamps; its TTFT ends when the front end turns to it."""
     server = VirtualServer(replace(STEADY, front_end=FrontEnd(per_output_token_s=0.005)))
-    visits = [server.submit(0.0, 100, 50) for _ in range(10)]  # 50 ms to hand out, 13 to 14 ms to make
+    requests = [server.submit(0.0, 100, 50) for _ in range(10)]  # 50 ms to hand out, 13 to 14 ms to make
     server.advance(1.5)
-    assert not server.visits, "all made, but not out"
+    assert not server.ended_requests, "all made, but not out"
     assert server.snapshot().finished == {"length": 10.0}
-    assert all(not math.isnan(visit.first_s) and math.isnan(visit.last_s) for visit in visits)
+    assert all(not math.isnan(request.first_s) and math.isnan(request.last_s) for request in requests)
     server.advance(10.0)
-    assert fmean(visit.tpot_s for visit in visits) == pytest.approx(0.05, rel=0.01)
+    assert fmean(request.tpot_s for request in requests) == pytest.approx(0.05, rel=0.01)
     itl = server.snapshot().histograms["itl"]
     assert itl.sum / _count(itl) == pytest.approx(STEADY.cost.step_seconds(Batch(10, 10, 1250)), rel=0.05)
 
@@ -291,7 +291,7 @@ def test_a_thousand_requests_cost_little_more_each_than_ten_at_once() -> None:
 
     def step_s(requests: int) -> float:
         profile = Profile("t", "", StepCost(0.001, 0, 0), 1024, 16, 100_001, 2048, 1600)
-        server = VirtualServer(replace(profile, unrest=Jitter(hiccup_every_s=1e12)))
+        server = VirtualServer(replace(profile, jitter=Jitter(hiccup_every_s=1e12)))
         for _ in range(requests):
             server.submit(0.0, 10, 1500)
         server.advance(0.1)

@@ -1,4 +1,4 @@
-"""What a fit adds to a law by itself."""
+"""What a fit adds to a step cost model by itself."""
 
 import math
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ def _as_it_is(_: Segments) -> StepCost:
     return FAST
 
 
-def _seen(readings: Sequence[Sequence[ServerSnapshot]]) -> list[list[MetricsWindow]]:
+def _seen(snapshots: Sequence[Sequence[ServerSnapshot]]) -> list[list[MetricsWindow]]:
     """The windows of one rehearsal."""
     kept: list[Segments] = []
 
     def keep(segments: Segments) -> None:
         kept.append(segments)
 
-    bias(TWIN, readings, [1.0] * len(readings), _chat, keep)
+    bias(TWIN, snapshots, [1.0] * len(snapshots), _chat, keep)
     return [list(segment) for segment in kept[0]]
 
 
@@ -61,15 +61,15 @@ def test_the_fit_of_a_step_s_law_is_nearer_without_its_bias() -> None:
     """Of steps as long as those with 40 requests and a prompt, at three lucks."""
     off = []
     for seed in range(3):
-        readings = [watched(KNOWN, CHAT, rate, 40.0, seed=10 * seed + round(rate)) for rate in (6.0, 12.0, 18.0)]
+        snapshots = [watched(KNOWN, CHAT, rate, 40.0, seed=10 * seed + round(rate)) for rate in (6.0, 12.0, 18.0)]
 
-        def law(segments: Segments) -> StepCost | None:
+        def cost_model(segments: Segments) -> StepCost | None:
             found = fit(segments, 2048, prompt_lengths(CHAT))
             return found.cost if found is not None else None
 
-        found = law(list(map(windows, readings)))
+        found = cost_model(list(map(windows, snapshots)))
         assert found is not None
-        by = bias(replace(TWIN, cost=found), readings, [1.0, 1.0, 1.0], _chat, law)
+        by = bias(replace(TWIN, cost=found), snapshots, [1.0, 1.0, 1.0], _chat, cost_model)
         fair = StepCost(*(max(term - less, 0.0) for term, less in zip(astuple(found), by, strict=True)))
         off.append([abs(cost.per_token_s / FAST.per_token_s - 1) for cost in (found, fair)])
     assert sum(after for _, after in off) < sum(before for before, _ in off)

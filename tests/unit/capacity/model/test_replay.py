@@ -1,4 +1,4 @@
-"""A rung once more, on a twin."""
+"""A trial once more, on a twin."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
 
 from probe.capacity.model.replay import SentRequest, UserArrivals, replay, replayed
 from probe.capacity.model.twin import Prediction, Twin
-from probe.capacity.search.trial import came
+from probe.capacity.search.trial import user_arrivals
 from probe.core.percentiles import percentile
 from probe.core.snapshot import Histogram
 from probe.core.step import StepPlan, StepRun
@@ -23,28 +23,29 @@ TWIN = twin_of(profile(FAST), CHAT)
 
 
 def again(
-    twin: Twin, sent: list[SentRequest], live: BackgroundTraffic = NOBODY, came: Sequence[UserArrivals] = ()
+    twin: Twin, sent: list[SentRequest], live: BackgroundTraffic = NOBODY, user_arrivals: Sequence[UserArrivals] = ()
 ) -> Prediction:
-    return replay(twin, sent, live, USUAL, settle_s=20.0, came=came)
+    return replay(twin, sent, live, USUAL, settle_s=20.0, user_arrivals=user_arrivals)
 
 
 def poisson(rate_rps: float, count: int, asked: Workload = CHAT, seed: int = 5) -> list[SentRequest]:
     server = VirtualServer(profile(FAST), seed=seed, users=BackgroundTraffic(rate_rps, asked))
     server.advance(count / rate_rps)
     return sorted(
-        (SentRequest(v.arrival_s, v.prompt_tokens, v.output_tokens) for v in server.visits), key=lambda s: s.at_s
+        (SentRequest(v.arrival_s, v.prompt_tokens, v.output_tokens) for v in server.ended_requests),
+        key=lambda s: s.at_s,
     )
 
 
 def test_a_replay_is_what_the_server_of_that_law_does_with_the_same_requests() -> None:
     sent = poisson(12.0, 400)
     server = VirtualServer(profile(FAST), seed=3)
-    visits = [server.submit(s.at_s, s.prompt_tokens, s.output_tokens) for s in sent]
+    requests = [server.submit(s.at_s, s.prompt_tokens, s.output_tokens) for s in sent]
     server.advance(sent[-1].at_s + 60)
     found = again(TWIN, sent)
-    assert found.ttft_p50_s == pytest.approx(percentile(sorted(v.ttft_s for v in visits), 0.5), rel=0.05)
-    assert found.ttft_s == pytest.approx(percentile(sorted(v.ttft_s for v in visits), 0.95), rel=0.08)
-    assert found.tpot_s == pytest.approx(percentile(sorted(v.tpot_s for v in visits), 0.95), rel=0.05)
+    assert found.ttft_p50_s == pytest.approx(percentile(sorted(v.ttft_s for v in requests), 0.5), rel=0.05)
+    assert found.ttft_s == pytest.approx(percentile(sorted(v.ttft_s for v in requests), 0.95), rel=0.08)
+    assert found.tpot_s == pytest.approx(percentile(sorted(v.tpot_s for v in requests), 0.95), rel=0.05)
 
 
 def test_live_users_of_other_lengths_slow_a_replay_as_they_slow_the_server() -> None:
@@ -52,11 +53,11 @@ def test_live_users_of_other_lengths_slow_a_replay_as_they_slow_the_server() -> 
     sent = poisson(5.0, 200)
     server = VirtualServer(profile(FAST), seed=8, others=BackgroundTraffic(2.0, heavy))
     server.advance(30.0)
-    visits = [server.submit(30.0 + s.at_s, s.prompt_tokens, s.output_tokens) for s in sent]
+    requests = [server.submit(30.0 + s.at_s, s.prompt_tokens, s.output_tokens) for s in sent]
     server.advance(30.0 + sent[-1].at_s + 60)
     alone, beside = again(TWIN, sent), again(TWIN, sent, BackgroundTraffic(2.0, heavy))
     assert beside.ttft_p50_s > 1.3 * alone.ttft_p50_s
-    assert beside.tpot_p50_s == pytest.approx(percentile(sorted(v.tpot_s for v in visits), 0.5), rel=0.15)
+    assert beside.tpot_p50_s == pytest.approx(percentile(sorted(v.tpot_s for v in requests), 0.5), rel=0.15)
 
 
 def test_a_chat_template_s_tokens_fit() -> None:
@@ -88,12 +89,14 @@ def test_live_users_come_when_they_were_seen_to_come() -> None:
     """A hundred in one second, in the middle: those of ours that come then are slower, the ones before are not."""
     sent = poisson(5.0, 100)
     crowd = [UserArrivals(-5.0, 9.0, 0), UserArrivals(9.0, 10.0, 100), UserArrivals(10.0, 20.0, 0)]
-    with_crowd, without = (replayed(TWIN, sent, NOBODY, settle_s=5.0, came=came) for came in (crowd, []))
+    with_crowd, without = (
+        replayed(TWIN, sent, NOBODY, settle_s=5.0, user_arrivals=user_arrivals) for user_arrivals in (crowd, [])
+    )
     begin_s = with_crowd.judged[0].arrival_s - sent[0].at_s
     for beside, alone in zip(with_crowd.judged, without.judged, strict=True):
         if beside.last_s < begin_s + 9.0:
             assert beside.tpot_s < 1.2 * alone.tpot_s
-    then = [i for i, visit in enumerate(with_crowd.judged) if 9.5 < visit.arrival_s - begin_s < 11]
+    then = [i for i, request in enumerate(with_crowd.judged) if 9.5 < request.arrival_s - begin_s < 11]
     assert all(with_crowd.judged[i].tpot_s > 1.3 * without.judged[i].tpot_s for i in then)
     assert then
 
@@ -110,7 +113,7 @@ def test_metrics_read_before_the_users_had_settled_are_no_trouble() -> None:
         [SentRequest(0.0, 100, 20)],
         NOBODY,
         settle_s=1.0,
-        came=[UserArrivals(-40.0, -39.0, 3), UserArrivals(-39.0, 1.0, 0)],
+        user_arrivals=[UserArrivals(-40.0, -39.0, 3), UserArrivals(-39.0, 1.0, 0)],
     )
     assert found.judged[0].ended
 
@@ -122,4 +125,4 @@ def test_a_counter_that_is_no_number_tells_of_no_users(count: float) -> None:
         replace(snapshot(histograms={"ttft": Histogram(((math.inf, total),), total)}), at_ns=at)
         for at, total in ((0, 1.0), (10**9, count))
     ]
-    assert came(run, seen) == ()
+    assert user_arrivals(run, seen) == ()

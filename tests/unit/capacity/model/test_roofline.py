@@ -25,7 +25,7 @@ def h100() -> GpuSpec:
     return found
 
 
-def law(cost: StepCost = COST, **errors: float) -> StepCostModel:
+def cost_model(cost: StepCost = COST, **errors: float) -> StepCostModel:
     """`errors`: standard errors of its terms, relative."""
     terms = astuple(cost)[:5]
     names = ("host", "sequence", "token", "weights", "kv")
@@ -36,13 +36,13 @@ def law(cost: StepCost = COST, **errors: float) -> StepCostModel:
         residual=0.01,
         drift=0.0,
         covariance=covariance,
-        slower=(1.0,),
+        slowdown=(1.0,),
         batches=(1.0, 50.0),
         windows=100,
     )
 
 
-def reading(at_s: float, flops: float | None, read: float | None, **more: object) -> ServerSnapshot:
+def snapshot(at_s: float, flops: float | None, read: float | None, **more: object) -> ServerSnapshot:
     plain = ServerSnapshot(at_ns=round(at_s * 1e9), wall_s=at_s, estimated_flops=flops, estimated_read_bytes=read)
     return replace(plain, **more)  # type: ignore[arg-type]
 
@@ -64,7 +64,7 @@ def test_fewer_bits_are_read_sooner_and_eight_of_them_computed_sooner() -> None:
 
 
 def test_how_far_a_server_is_from_them() -> None:
-    found = roofline(law(), [], KNOWN)
+    found = roofline(cost_model(), [], KNOWN)
     assert found is not None
     assert (found.gpu, found.sure) == ("H100 SXM", True)
     assert found.step_s == pytest.approx(0.01282, rel=1e-3)
@@ -75,7 +75,7 @@ def test_how_far_a_server_is_from_them() -> None:
 
 
 def test_limits_that_are_not_confirmed_are_marked() -> None:
-    found = roofline(law(), [], replace(KNOWN, gpu="NVIDIA H20"))
+    found = roofline(cost_model(), [], replace(KNOWN, gpu="NVIDIA H20"))
     assert found is not None
     assert not found.sure
 
@@ -83,12 +83,12 @@ def test_limits_that_are_not_confirmed_are_marked() -> None:
 @pytest.mark.parametrize(
     ("learnt", "hints"),
     [
-        (law(), Hints()),
-        (law(), Hints(model=EIGHT_B)),
-        (law(), Hints(gpu=H100)),
-        (law(), replace(KNOWN, gpu="NVIDIA H100 80GB HBM3 MIG 3g.40gb")),
+        (cost_model(), Hints()),
+        (cost_model(), Hints(model=EIGHT_B)),
+        (cost_model(), Hints(gpu=H100)),
+        (cost_model(), replace(KNOWN, gpu="NVIDIA H100 80GB HBM3 MIG 3g.40gb")),
         (None, KNOWN),
-        (law(StepCost(0, 0, 0)), KNOWN),
+        (cost_model(StepCost(0, 0, 0)), KNOWN),
     ],
 )
 def test_where_something_is_not_known_there_is_no_distance(learnt: StepCostModel | None, hints: Hints) -> None:
@@ -96,20 +96,20 @@ def test_where_something_is_not_known_there_is_no_distance(learnt: StepCostModel
 
 
 def test_a_ratio_that_the_law_does_not_tell_is_left_out() -> None:
-    short_prompts = roofline(law(token=0.5), [], KNOWN)
+    short_prompts = roofline(cost_model(token=0.5), [], KNOWN)
     assert short_prompts is not None
     assert short_prompts.decode_ratio is not None
     assert short_prompts.prefill_ratio is None
-    drifting = roofline(law(host=0.5), [], KNOWN)
+    drifting = roofline(cost_model(host=0.5), [], KNOWN)
     assert drifting is not None
     assert (drifting.step_s, drifting.floor_s, drifting.decode_ratio) == (None, None, None)
     assert drifting.prefill_ratio is not None
-    assert roofline(law(host=0.9, weights=0.9, token=0.9), [], KNOWN) is None
+    assert roofline(cost_model(host=0.9, weights=0.9, token=0.9), [], KNOWN) is None
 
 
 def test_a_term_next_to_nothing_that_may_be_large_is_not_told() -> None:
     """The slope at nothing is nothing: the smooth maximum has its other side there."""
-    learnt = law(replace(COST, per_token_s=1e-12), token=1e8)
+    learnt = cost_model(replace(COST, per_token_s=1e-12), token=1e8)
     found = roofline(learnt, [], KNOWN)
     assert found is not None
     assert found.prefill_ratio is None
@@ -125,7 +125,7 @@ def test_from_live_traffic_it_comes_near_the_truth() -> None:
     assert found.prefill_ratio is not None
     true_s = FAST.step_seconds(Batch(1, 2048))
     assert found.prefill_ratio == pytest.approx(2048 / true_s / prefill_peak_tokens_s(EIGHT_B, h100()), rel=0.2)
-    assert seen.roofline(believed=False) is None
+    assert seen.roofline(is_believed=False) is None
 
 
 def test_prompts_of_a_few_tokens_do_not_tell_how_fast_long_ones_are_read() -> None:
@@ -140,8 +140,8 @@ def test_prompts_of_a_few_tokens_do_not_tell_how_fast_long_ones_are_read() -> No
 
 
 def test_live_use_is_the_share_of_both_peaks() -> None:
-    begin = reading(0, 0, 0, estimated_write_bytes=0.0)
-    end = reading(10, 989.5e12, 33.5e12 / 4, estimated_write_bytes=33.5e12 / 4)
+    begin = snapshot(0, 0, 0, estimated_write_bytes=0.0)
+    end = snapshot(10, 989.5e12, 33.5e12 / 4, estimated_write_bytes=33.5e12 / 4)
     found = live_use(begin, end, h100())
     assert found is not None
     assert found.flops_ratio == pytest.approx(0.1)
@@ -157,33 +157,33 @@ def test_live_use_is_the_share_of_both_peaks() -> None:
 @pytest.mark.parametrize(
     "after",
     [
-        reading(10, None, 1e12),
-        reading(10, 1e15, None),
-        reading(10, 0.5e15, 1e12),  # counted from zero again
-        reading(1, 1e15, 1e12),  # no time has passed
-        reading(0, 1e15, 1e12),
-        reading(10, 2e15, 2e12, engines=2),
+        snapshot(10, None, 1e12),
+        snapshot(10, 1e15, None),
+        snapshot(10, 0.5e15, 1e12),  # counted from zero again
+        snapshot(1, 1e15, 1e12),  # no time has passed
+        snapshot(0, 1e15, 1e12),
+        snapshot(10, 2e15, 2e12, engines=2),
     ],
 )
 def test_live_use_of_odd_readings_is_unknown(after: ServerSnapshot) -> None:
-    assert live_use(reading(1, 1e15, 1e12), after, h100()) is None
+    assert live_use(snapshot(1, 1e15, 1e12), after, h100()) is None
 
 
 def test_what_vllm_estimates_counts_where_it_was_busiest_for_ten_seconds() -> None:
     """A second of much is chance, and half a minute of nothing no evidence."""
     flops = [0.0, *(i * 1e13 for i in range(1, 11)), *(1e14 + i * 2e14 for i in range(1, 11)), 2.1e15]
     times = [*range(21), 51]
-    readings = [reading(float(at), total, total / 100) for at, total in zip(times, flops, strict=True)]
-    found = roofline(None, readings, Hints(gpu=H100))
+    snapshots = [snapshot(float(at), total, total / 100) for at, total in zip(times, flops, strict=True)]
+    found = roofline(None, snapshots, Hints(gpu=H100))
     assert found is not None
     assert found.flops_ratio == pytest.approx(2e14 / 989.5e12)
     assert found.bandwidth_ratio == pytest.approx(2e12 / 3350e9)
     assert (found.step_s, found.decode_ratio, found.prefill_ratio) == (None, None, None)
-    assert roofline(None, readings[:5], Hints(gpu=H100)) is None
+    assert roofline(None, snapshots[:5], Hints(gpu=H100)) is None
 
 
 def test_estimates_count_in_the_bits_that_the_model_computes_in() -> None:
-    readings = [reading(0.0, 0.0, 0.0), reading(10.0, 1979e12, 1.0)]
-    found = roofline(None, readings, replace(KNOWN, model=replace(EIGHT_B, weight_bits=8)))
+    snapshots = [snapshot(0.0, 0.0, 0.0), snapshot(10.0, 1979e12, 1.0)]
+    found = roofline(None, snapshots, replace(KNOWN, model=replace(EIGHT_B, weight_bits=8)))
     assert found is not None
     assert found.flops_ratio == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""What is understood of a server, from readings of its metrics."""
+"""What is understood of a server, from snapshots of its metrics."""
 
 import math
 from dataclasses import replace
@@ -20,9 +20,9 @@ KNOWN = profile(FAST)
 BUSY = watched(KNOWN, CHAT, 12.0, 90.0)
 
 
-def model(readings: list[ServerSnapshot], asked: Workload = CHAT, hints: Hints | None = None) -> ServerModel:
+def model(snapshots: list[ServerSnapshot], asked: Workload = CHAT, hints: Hints | None = None) -> ServerModel:
     found = ServerModel(asked, hints or Hints())
-    found.watch(readings)
+    found.learn_live(snapshots)
     return found
 
 
@@ -30,8 +30,8 @@ def test_a_twin_of_a_watched_server() -> None:
     seen = model(BUSY)
     twin = seen.twin()
     assert twin is not None
-    assert seen.law is not None
-    assert twin.cost == seen.law.cost
+    assert seen.cost_model is not None
+    assert twin.cost == seen.cost_model.cost
     assert twin.kv_tokens == 400_000
     assert (twin.engines, twin.accepted_tokens, twin.prefix_caching) == (1, 0.0, False)
     assert (twin.max_num_seqs, twin.chunk_tokens) == (UNLIMITED_SEQS, 2048)
@@ -44,17 +44,17 @@ def test_the_live_rate_is_that_of_first_tokens() -> None:
 def test_another_look_at_the_live_rate_counts_by_its_length() -> None:
     seen = model(BUSY)
     before = seen.live_rps
-    seen.saw_live(before + 3.0, 45.0)
+    seen.update_live_rate(before + 3.0, 45.0)
     assert seen.live_rps == pytest.approx(before + 1.0)
-    seen.saw_live(1000.0, 0.0)
+    seen.update_live_rate(1000.0, 0.0)
     assert seen.live_rps == pytest.approx(before + 1.0)
 
 
 def test_before_anything_is_seen_there_is_no_twin() -> None:
     bare = ServerModel(CHAT, Hints())
-    assert (bare.twin(), bare.parts, bare.live_rps, bare.live_differs) == (None, 0, 0.0, False)
-    for readings in ([], BUSY[:1], [BUSY[0], BUSY[0]], watched(KNOWN, CHAT, 0.0, 20.0)):
-        seen = model(readings)
+    assert (bare.twin(), bare.parts, bare.live_rps, bare.has_other_live_lengths) == (None, 0, 0.0, False)
+    for snapshots in ([], BUSY[:1], [BUSY[0], BUSY[0]], watched(KNOWN, CHAT, 0.0, 20.0)):
+        seen = model(snapshots)
         assert (seen.twin(), seen.live_rps) == (None, 0.0)
 
 
@@ -70,10 +70,10 @@ def test_a_part_can_be_left_out() -> None:
     for begin in range(0, 90, 30):
         seen.learn(BUSY[begin : begin + 31])
     whole = seen.twin()
-    law = seen.law
+    cost_model = seen.cost_model
     part = seen.twin(without=1)
     assert seen.parts == 3
-    assert seen.law is law  # that of the last whole one
+    assert seen.cost_model is cost_model  # that of the last whole one
     assert whole is not None
     assert part is not None
     assert part.cost != whole.cost
@@ -81,21 +81,21 @@ def test_a_part_can_be_left_out() -> None:
 
 
 def test_live_users_of_the_same_lengths_do_not_differ() -> None:
-    assert not model(BUSY).live_differs
+    assert not model(BUSY).has_other_live_lengths
     assert model(BUSY).live == BackgroundTraffic(model(BUSY).live_rps, CHAT)
 
 
 def test_live_users_of_other_lengths_do() -> None:
     heavy = workload(2000, 300, 0.3)
     seen = model(watched(KNOWN, heavy, 3.0, 120.0))
-    assert seen.live_differs
+    assert seen.has_other_live_lengths
     live = seen.live.workload
     assert mean_length(live.prompt_tokens) == pytest.approx(mean_length(heavy.prompt_tokens), rel=0.1)
     assert mean_length(live.output_tokens) == pytest.approx(mean_length(heavy.output_tokens), rel=0.15)
 
 
 def test_too_few_requests_do_not_tell_lengths() -> None:
-    assert not model(watched(KNOWN, workload(2000, 300), 0.05, 100.0)).live_differs
+    assert not model(watched(KNOWN, workload(2000, 300), 0.05, 100.0)).has_other_live_lengths
 
 
 def test_seats_show_when_requests_wait_with_memory_free() -> None:
@@ -170,15 +170,15 @@ def test_prompt_lengths_are_ordered_and_above_zero(
 
 
 def _engines(made: tuple[float, ...], prompts: float) -> list[ServerSnapshot]:
-    def reading(tokens: tuple[float, ...]) -> dict[str, EngineReading]:
+    def snapshot(tokens: tuple[float, ...]) -> dict[str, EngineReading]:
         return {str(i): EngineReading(generation_tokens=made) for i, made in enumerate(tokens)}
 
     first = ServerSnapshot(
-        at_ns=0, wall_s=0.0, engines=len(made), by_engine=reading((0.0,) * len(made)),
+        at_ns=0, wall_s=0.0, engines=len(made), by_engine=snapshot((0.0,) * len(made)),
         histograms={"ttft": Histogram(((math.inf, 0.0),), 0.0)},
     )  # fmt: skip
     last = replace(
-        first, at_ns=10**9, by_engine=reading(made), histograms={"ttft": Histogram(((math.inf, prompts),), 1.0)}
+        first, at_ns=10**9, by_engine=snapshot(made), histograms={"ttft": Histogram(((math.inf, prompts),), 1.0)}
     )
     return [first, last]
 

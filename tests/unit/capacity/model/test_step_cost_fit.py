@@ -1,4 +1,4 @@
-"""From windows to the law of a step. Single terms are confounded, so step times over what was seen are compared."""
+"""From windows to the step cost model. Single terms are confounded, so the durations of whole steps are compared."""
 
 import math
 import random
@@ -27,8 +27,8 @@ KNOWN = {
 }
 
 
-def learnt(readings: Sequence[ServerSnapshot], asked: Workload, chunk: int = 2048) -> StepCostModel | None:
-    return fit([windows(readings)], chunk, prompt_lengths(asked))
+def learnt(snapshots: Sequence[ServerSnapshot], asked: Workload, chunk: int = 2048) -> StepCostModel | None:
+    return fit([windows(snapshots)], chunk, prompt_lengths(asked))
 
 
 def alike(count: int = 40, **changed: float) -> list[MetricsWindow]:
@@ -37,8 +37,8 @@ def alike(count: int = 40, **changed: float) -> list[MetricsWindow]:
     return [replace(plain, begin_s=i, end_s=i + 1, **changed) for i in range(count)]
 
 
-def off(law: StepCostModel, cost: StepCost, seen: Sequence[MetricsWindow], prompt: int) -> list[float]:
-    """By how much the law is off, over the batches that it was learnt from, without and with a prompt in the step.
+def off(cost_model: StepCostModel, cost: StepCost, seen: Sequence[MetricsWindow], prompt: int) -> list[float]:
+    """Return how much the cost model is off for the batches it was learnt from, without and with a prompt in the step.
 
     As a share of the step, or of a gap as users saw it where that is longer: steps that hardly count are hardly learnt.
     """
@@ -51,48 +51,50 @@ def off(law: StepCostModel, cost: StepCost, seen: Sequence[MetricsWindow], promp
             n = round(batch)
             step = Batch(n, n + prefill, round(tokens_each * n))
             true_s = cost.step_seconds(step)
-            found.append((law.cost.step_seconds(step) - true_s) / max(true_s, gap_s))
+            found.append((cost_model.cost.step_seconds(step) - true_s) / max(true_s, gap_s))
     return found
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_steps_of_a_known_server_are_recovered(name: str) -> None:
     cost, asked, rate_rps = KNOWN[name]
-    readings = watched(profile(cost), asked, rate_rps, 240.0)
-    law = learnt(readings, asked)
-    assert law is not None
+    snapshots = watched(profile(cost), asked, rate_rps, 240.0)
+    cost_model = learnt(snapshots, asked)
+    assert cost_model is not None
     prompt = asked.prompt_tokens if isinstance(asked.prompt_tokens, int) else asked.prompt_tokens.median
-    errors = off(law, cost, windows(readings), prompt)
+    errors = off(cost_model, cost, windows(snapshots), prompt)
     # Of steps that only decode. They are hardly seen where prompts take nearly all of the time.
     assert max(map(abs, errors[::2])) < (0.2 if name == "wordy" else 0.05)
     assert max(map(abs, errors)) < 0.12
-    assert law.residual < 0.1
+    assert cost_model.residual < 0.1
 
 
 def test_prompts_longer_than_a_step_s_tokens() -> None:
     asked = workload(6000, 100, 0.3)
-    readings = watched(profile(FAST, chunk=1024), asked, 1.2, 240.0)
-    law = learnt(readings, asked, 1024)
-    assert law is not None
-    assert max(map(abs, off(law, FAST, windows(readings), 1000))) < 0.12
+    snapshots = watched(profile(FAST, chunk=1024), asked, 1.2, 240.0)
+    cost_model = learnt(snapshots, asked, 1024)
+    assert cost_model is not None
+    assert max(map(abs, off(cost_model, FAST, windows(snapshots), 1000))) < 0.12
 
 
 def test_an_old_server_without_steps_and_prefill_times() -> None:
-    readings = [
+    snapshots = [
         without(r, "iteration_tokens", "prefill", "prompt_length") for r in watched(profile(SLOW), CHAT, 1.5, 240.0)
     ]
-    law = learnt(readings, CHAT)
-    assert law is not None
-    assert max(map(abs, off(law, SLOW, windows(readings), 400)[::2])) < 0.08
+    cost_model = learnt(snapshots, CHAT)
+    assert cost_model is not None
+    assert max(map(abs, off(cost_model, SLOW, windows(snapshots), 400)[::2])) < 0.08
 
 
 def test_a_cache_that_was_not_seen_costs_nothing() -> None:
     """Else its term would be the first guess: a tenth of a step for each token in it."""
-    readings = [replace(r, kv_cache_tokens=None) for r in watched(profile(FAST), CHAT, 12.0, 120.0)]
-    law = learnt(readings, CHAT)
-    assert law is not None
-    assert law.cost.per_kv_token_s == 0
-    assert law.cost.step_seconds(Batch(30, 30)) == pytest.approx(FAST.step_seconds(Batch(30, 30, 15_000)), rel=0.07)
+    snapshots = [replace(r, kv_cache_tokens=None) for r in watched(profile(FAST), CHAT, 12.0, 120.0)]
+    cost_model = learnt(snapshots, CHAT)
+    assert cost_model is not None
+    assert cost_model.cost.per_kv_token_s == 0
+    assert cost_model.cost.step_seconds(Batch(30, 30)) == pytest.approx(
+        FAST.step_seconds(Batch(30, 30, 15_000)), rel=0.07
+    )
 
 
 def test_a_hiccup_does_not_move_the_law() -> None:
@@ -126,11 +128,11 @@ def test_prefill_times_of_zero_are_left_aside() -> None:
 
 
 def test_windows_that_are_all_alike_explain_themselves() -> None:
-    law = fit([alike()], 2048, [100.0])
-    assert law is not None
-    assert law.residual < 0.01
-    assert law.batches == (9.8, 9.8)
-    assert (law.drift, law.slower) == (0.0, (1.0,))
+    cost_model = fit([alike()], 2048, [100.0])
+    assert cost_model is not None
+    assert cost_model.residual < 0.01
+    assert cost_model.batches == (9.8, 9.8)
+    assert (cost_model.drift, cost_model.slowdown) == (0.0, (1.0,))
 
 
 def odd(source: random.Random) -> MetricsWindow:
@@ -165,10 +167,10 @@ def odd(source: random.Random) -> MetricsWindow:
 def test_whatever_the_windows_a_law_is_sound_or_absent(seed: int, count: int, chunk: int) -> None:
     source = random.Random(seed)
     seen = [odd(source) for _ in range(count)]
-    law = fit([seen[:4], seen[4:]], chunk, [100.0, 1000.0])
-    if law is not None:
-        assert law.residual >= 0
-        assert 0 < law.cost.step_seconds(Batch(10, 10, 100)) < math.inf
+    cost_model = fit([seen[:4], seen[4:]], chunk, [100.0, 1000.0])
+    if cost_model is not None:
+        assert cost_model.residual >= 0
+        assert 0 < cost_model.cost.step_seconds(Batch(10, 10, 100)) < math.inf
 
 
 def test_stretches_of_one_speed_have_no_drift_and_others_have_theirs() -> None:

@@ -22,7 +22,7 @@ TWIN = twin_of(profile(FAST), CHAT)
 def test_a_prediction_is_what_the_server_of_that_law_does() -> None:
     server = VirtualServer(profile(FAST), seed=9, users=BackgroundTraffic(15.0, CHAT))
     server.advance(300.0)
-    seen = [visit for visit in server.visits if visit.arrival_s > 60]
+    seen = [request for request in server.ended_requests if request.arrival_s > 60]
     found = predict(TWIN, 15.0, USUAL, requests=2000)
     assert found.ttft_p50_s == pytest.approx(percentile(sorted(v.ttft_s for v in seen), 0.5), rel=0.08)
     assert found.tpot_s == pytest.approx(percentile(sorted(v.tpot_s for v in seen), 0.95), rel=0.08)
@@ -32,7 +32,7 @@ def test_a_prediction_is_what_the_server_of_that_law_does() -> None:
 def test_a_queue_without_end_is_infinite() -> None:
     found = predict(TWIN, 1000.0, USUAL, requests=500)
     assert (found.ttft_s, found.tpot_p50_s) == (math.inf, math.inf)
-    assert found.over(USUAL) == math.inf
+    assert found.worst_objective_ratio(USUAL) == math.inf
 
 
 def test_what_is_added_before_the_server_is_in_every_first_token() -> None:
@@ -44,9 +44,9 @@ def test_what_is_added_before_the_server_is_in_every_first_token() -> None:
 
 def test_a_latency_without_an_objective_is_never_over() -> None:
     found = Prediction(2.0, 0.02, 1.0, 0.01, 5.0, 0.0)
-    assert found.over(promise(1.0, None)) == 2.0
-    assert found.over(promise(None, 0.04)) == 0.5
-    assert found.over(promise(None, None)) == 0.0
+    assert found.worst_objective_ratio(promise(1.0, None)) == 2.0
+    assert found.worst_objective_ratio(promise(None, 0.04)) == 0.5
+    assert found.worst_objective_ratio(promise(None, None)) == 0.0
 
 
 def test_live_users_take_room_from_the_workload() -> None:
@@ -57,8 +57,8 @@ def test_live_users_take_room_from_the_workload() -> None:
 
 def test_a_capacity_is_where_the_objective_breaks() -> None:
     found = capacity(TWIN, USUAL, 20.0, seeds=(0,), requests=1000)
-    assert predict(TWIN, 0.93 * found, USUAL, requests=2000, seed=7).over(USUAL) < 1
-    assert predict(TWIN, 1.07 * found, USUAL, requests=2000, seed=7).over(USUAL) > 1
+    assert predict(TWIN, 0.93 * found, USUAL, requests=2000, seed=7).worst_objective_ratio(USUAL) < 1
+    assert predict(TWIN, 1.07 * found, USUAL, requests=2000, seed=7).worst_objective_ratio(USUAL) > 1
 
 
 def test_without_an_objective_or_a_guess_there_is_no_capacity() -> None:

@@ -1,4 +1,4 @@
-"""What a server did between two readings of its metrics, odd readings included."""
+"""What a server did between two snapshots of its metrics, odd snapshots included."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def histogram(count: float, total_s: float) -> Histogram:
     return Histogram(((math.inf, count),), total_s)
 
 
-def reading(at_s: float, done: float, **changed: object) -> ServerSnapshot:
+def snapshot(at_s: float, done: float, **changed: object) -> ServerSnapshot:
     """After `done` seconds of 10 requests/s of 100 in and 50 out, 25 at a time, in steps of 20 ms."""
     counts = {
         "itl": histogram(490 * done, 9.8 * done),
@@ -44,13 +44,13 @@ def reading(at_s: float, done: float, **changed: object) -> ServerSnapshot:
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 
-def one(*readings: ServerSnapshot) -> MetricsWindow:
-    (window,) = windows(readings)
+def one(*snapshots: ServerSnapshot) -> MetricsWindow:
+    (window,) = windows(snapshots)
     return window
 
 
 def test_a_window_is_what_was_counted_between_two_readings() -> None:
-    window = one(reading(5, 2), reading(6, 3))
+    window = one(snapshot(5, 2), snapshot(6, 3))
     assert (window.begin_s, window.end_s, window.seconds) == (5.0, 6.0, 1.0)
     assert window.itl_s == pytest.approx(0.02)
     assert window.batch == pytest.approx(9.8)
@@ -67,30 +67,30 @@ def test_a_server_s_windows_hold_all_that_it_did() -> None:
     assert seen.prompts / seen.seconds == pytest.approx(6.0, rel=0.3)
 
 
-@pytest.mark.parametrize("readings", [[], [reading(1, 1)]])
-def test_fewer_than_two_readings_say_nothing(readings: list[ServerSnapshot]) -> None:
-    assert windows(readings) == []
+@pytest.mark.parametrize("snapshots", [[], [snapshot(1, 1)]])
+def test_fewer_than_two_readings_say_nothing(snapshots: list[ServerSnapshot]) -> None:
+    assert windows(snapshots) == []
 
 
 def test_a_restart_gives_no_window_across_it() -> None:
-    found = windows([reading(1, 1), reading(2, 2), reading(3, 0.5), reading(4, 1.5)])
+    found = windows([snapshot(1, 1), snapshot(2, 2), snapshot(3, 0.5), snapshot(4, 1.5)])
     assert [(window.begin_s, window.end_s) for window in found] == [(1.0, 2.0), (3.0, 4.0)]
     assert len(windows(restarted(READINGS, 20))) <= len(windows(READINGS))
 
 
 def test_a_restart_that_only_a_sum_shows() -> None:
-    later = reading(2, 2)
+    later = snapshot(2, 2)
     fell = replace(later, histograms={**later.histograms, "ttft": histogram(20, 0.5)})
-    assert windows([reading(1, 1), fell]) == []
+    assert windows([snapshot(1, 1), fell]) == []
 
 
 def test_an_engine_that_goes_or_comes_gives_no_window() -> None:
-    assert windows([reading(1, 1, engines=2), reading(2, 3, engines=1)]) == []
-    assert windows([reading(1, 1, engines=1), reading(2, 3, engines=2)]) == []
+    assert windows([snapshot(1, 1, engines=2), snapshot(2, 3, engines=1)]) == []
+    assert windows([snapshot(1, 1, engines=1), snapshot(2, 3, engines=2)]) == []
 
 
 def test_one_of_several_engines_gone_makes_the_counts_fall() -> None:
-    assert windows([reading(1, 10), reading(2, 6), reading(2.5, 6.1)]) == []
+    assert windows([snapshot(1, 10), snapshot(2, 6), snapshot(2.5, 6.1)]) == []
 
 
 @pytest.mark.parametrize("missing", ["itl", "ttft"])
@@ -100,12 +100,12 @@ def test_without_a_needed_histogram_there_is_no_window(missing: str) -> None:
 
 @pytest.mark.parametrize("missing", ["prompt_tokens", "generation_tokens"])
 def test_without_a_needed_counter_there_is_no_window(missing: str) -> None:
-    assert windows([reading(1, 1), reading(2, 2, **{missing: None})]) == []
+    assert windows([snapshot(1, 1), snapshot(2, 2, **{missing: None})]) == []
 
 
 def test_an_old_server_counts_no_steps_and_no_prefills() -> None:
     """vLLM before 0.6: as many steps as the gaps of those that run fit in the time."""
-    old = [without(r, "iteration_tokens", "prefill", "prompt_length") for r in (reading(1, 1), reading(2, 2))]
+    old = [without(r, "iteration_tokens", "prefill", "prompt_length") for r in (snapshot(1, 1), snapshot(2, 2))]
     window = one(*old)
     assert window.batch == pytest.approx(9.8)  # seconds of waiting for tokens, in a second
     assert (window.finished, window.prefill_sum_s, window.finished_prompt_tokens) == (0, 0, 0)
@@ -113,88 +113,88 @@ def test_an_old_server_counts_no_steps_and_no_prefills() -> None:
 
 def test_uncounted_steps_are_those_of_all_engines() -> None:
     """Two engines share the load, so half of it is in a step of each."""
-    old = [without(r, "iteration_tokens") for r in (reading(1, 1, engines=2), reading(2, 2, engines=2))]
+    old = [without(r, "iteration_tokens") for r in (snapshot(1, 1, engines=2), snapshot(2, 2, engines=2))]
     assert one(*old).batch == pytest.approx(9.8 / 2)
 
 
 def test_a_gauge_that_is_missing_once_does_not_halve_the_mean() -> None:
-    gone = reading(2, 2, running=None, waiting=None, kv_cache_usage=None)
-    window = one(reading(1, 1), gone)
+    gone = snapshot(2, 2, running=None, waiting=None, kv_cache_usage=None)
+    window = one(snapshot(1, 1), gone)
     assert (window.running, window.kv_tokens) == (25.0, 4000.0)
 
 
-def test_without_gauges_or_the_size_of_the_cache_they_read_zero() -> None:
-    bare = [reading(s, s, running=None, waiting=None, kv_cache_usage=None, kv_cache_tokens=None) for s in (1, 2)]
+def test_gauges_that_are_never_there_are_unknown_and_not_zero() -> None:
+    bare = [snapshot(s, s, running=None, waiting=None, kv_cache_usage=None, kv_cache_tokens=None) for s in (1, 2)]
     window = one(*bare)
-    assert (window.running, window.waiting, window.kv_tokens) == (0.0, 0.0, 0.0)
+    assert (window.running, window.waiting, window.kv_tokens) == (None, None, 0.0)
 
 
 def test_a_figure_that_is_no_number_gives_no_window() -> None:
-    nan, later = float("nan"), reading(2, 2)
+    nan, later = float("nan"), snapshot(2, 2)
     bad_sum = replace(later, histograms={**later.histograms, "itl": histogram(980, nan)})
-    assert windows([reading(1, 1), bad_sum]) == []
-    assert windows([reading(1, 1), replace(later, running=nan)]) == []
-    assert windows([reading(1, 1), replace(later, kv_cache_tokens=math.inf)]) == []
+    assert windows([snapshot(1, 1), bad_sum]) == []
+    assert windows([snapshot(1, 1), replace(later, running=nan)]) == []
+    assert windows([snapshot(1, 1), replace(later, kv_cache_tokens=math.inf)]) == []
 
 
 def test_readings_of_the_same_moment_or_out_of_order_are_left_out() -> None:
-    twice = [r for r in (reading(1, 1), reading(2, 2), reading(3, 3)) for _ in range(2)]
+    twice = [r for r in (snapshot(1, 1), snapshot(2, 2), snapshot(3, 3)) for _ in range(2)]
     assert [(w.begin_s, w.end_s) for w in windows(twice)] == [(1.0, 2.0), (2.0, 3.0)]
-    assert len(windows([reading(1, 1), reading(0.5, 2), reading(2, 2)])) == 1
+    assert len(windows([snapshot(1, 1), snapshot(0.5, 2), snapshot(2, 2)])) == 1
 
 
 def test_a_long_time_without_readings_gives_no_window() -> None:
-    assert windows([reading(0, 1), reading(400, 300)]) == []
-    assert len(windows([reading(0, 1), reading(60, 61)])) == 1
+    assert windows([snapshot(0, 1), snapshot(400, 300)]) == []
+    assert len(windows([snapshot(0, 1), snapshot(60, 61)])) == 1
 
 
 def test_short_moments_are_joined() -> None:
-    found = windows([reading(1 + i / 10, 1 + i / 10) for i in range(11)])
+    found = windows([snapshot(1 + i / 10, 1 + i / 10) for i in range(11)])
     assert [round(window.seconds, 1) for window in found] == [0.9]
 
 
 def test_an_idle_server_gives_no_window() -> None:
-    assert windows([reading(s, 1) for s in range(100)]) == []
+    assert windows([snapshot(s, 1) for s in range(100)]) == []
 
 
 def test_a_quiet_stretch_of_hours_does_not_dilute_what_comes_after_it() -> None:
-    quiet = [reading(s, 1) for s in range(0, 7200, 60)]
-    busy = windows([*quiet, *(reading(7200 + s, 1 + s) for s in range(1, 4))])
+    quiet = [snapshot(s, 1) for s in range(0, 7200, 60)]
+    busy = windows([*quiet, *(snapshot(7200 + s, 1 + s) for s in range(1, 4))])
     assert max(window.seconds for window in busy) <= 300
 
 
 def test_a_request_meets_itself_and_those_that_are_there_at_any_time() -> None:
     """Known of an M/M/infinity queue; in a moment it meets those of the moment."""
-    moment, minute = one(reading(5, 2), reading(6, 3)), one(reading(5, 2), reading(65, 62))
+    moment, minute = one(snapshot(5, 2), snapshot(6, 3)), one(snapshot(5, 2), snapshot(65, 62))
     assert moment.batch == minute.batch == pytest.approx(9.8)
-    assert minute.company == pytest.approx(1 + 9.8, abs=0.05)
-    assert moment.batch < moment.company < moment.batch + 0.4
+    assert minute.experienced_batch == pytest.approx(1 + 9.8, abs=0.05)
+    assert moment.batch < moment.experienced_batch < moment.batch + 0.4
 
 
 def test_what_a_long_window_says_of_the_batch_is_what_short_ones_say() -> None:
     """Of a server whose steps take longer with each request: 4 at a time, and 0 to 10 within a minute."""
-    readings = watched(profile(FAST), workload(100, 60), 6.0, 300.0)
-    short, long = windows(readings), windows(readings[::60])
+    snapshots = watched(profile(FAST), workload(100, 60), 6.0, 300.0)
+    short, long = windows(snapshots), windows(snapshots[::60])
 
     def met(seen: list[MetricsWindow], figure: Callable[[MetricsWindow], float]) -> float:
         return sum(figure(w) * w.decodes for w in seen) / sum(w.decodes for w in seen)
 
-    truth = met(short, lambda w: w.company)
-    assert met(long, lambda w: w.company) == pytest.approx(truth, rel=0.04)
+    truth = met(short, lambda w: w.experienced_batch)
+    assert met(long, lambda w: w.experienced_batch) == pytest.approx(truth, rel=0.04)
     assert met(long, lambda w: w.batch) < 0.9 * truth, "which the mean of a window does not"
 
 
 def test_zero_prompts_and_a_speculating_server() -> None:
-    later = reading(9.5, 1)
+    later = snapshot(9.5, 1)
     decoded = replace(later, histograms={**later.histograms, "itl": histogram(890, 17.8)}, generation_tokens=1500)
-    window = one(reading(1, 1), decoded)
+    window = one(snapshot(1, 1), decoded)
     assert (window.prompts, window.prompt_tokens) == (0, 0)
     assert window.tokens_per_gap == pytest.approx(2.5)
 
 
 def test_nothing_at_all_is_no_division_by_zero() -> None:
     empty = MetricsWindow(0, 1, *([0.0] * 14))
-    assert (empty.itl_s, empty.batch, empty.company, empty.tokens_per_gap) == (0.0, 0.0, 0.0, 1.0)
+    assert (empty.itl_s, empty.batch, empty.experienced_batch, empty.tokens_per_gap) == (0.0, 0.0, 0.0, 1.0)
     with pytest.raises(ValueError, match="no windows"):
         total([])
 
@@ -223,13 +223,13 @@ ODD = st.builds(
 
 @examples(80)
 @given(st.lists(ODD, max_size=12))
-def test_whatever_is_read_windows_are_sound(readings: list[ServerSnapshot]) -> None:
-    for window in windows(readings):
+def test_whatever_is_read_windows_are_sound(snapshots: list[ServerSnapshot]) -> None:
+    for window in windows(snapshots):
         assert all(map(math.isfinite, astuple(window)))
         assert window.seconds >= 0.9
         assert window.decodes >= 20
         assert min(window.steps, window.prompts, window.itl_sum_s, window.prefill_sum_s) >= 0
-        assert window.batch <= window.company < math.inf
+        assert window.batch <= window.experienced_batch < math.inf
 
 
 @examples(40)

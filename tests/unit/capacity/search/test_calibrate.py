@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.capacity.model.twin import Prediction
-from probe.capacity.search.calibrate import _pooled, correction, left_over, unexplained
+from probe.capacity.search.calibrate import _pooled, correction, find_misfit, unexplained_tail
 from probe.capacity.search.trial import Trial, tails
 from probe.core.step import Arrivals, Distribution, StepPlan, StepRun
 
@@ -42,7 +42,7 @@ def _twin(times: float, tail_times: float = 1.0) -> Prediction:
 
 def test_a_twin_that_is_right_is_not_corrected() -> None:
     assert correction([_rung()], CHAT) == {"ttft": 1.0, "tpot": 1.0}
-    assert left_over(_rung(), {}, CHAT) == 0.0
+    assert unexplained_tail(_rung(), {}, CHAT) == 0.0
 
 
 def test_a_twin_that_is_too_fast_is_corrected_by_as_much() -> None:
@@ -68,24 +68,24 @@ def test_the_highest_load_counts_most() -> None:
 
 def test_what_no_factor_explains_is_left_over() -> None:
     """One tail says more, the other less than what both were corrected by."""
-    rung = _rung(predicted=_twin(1.0, 1.5))
-    assert left_over(rung, {}, CHAT) == pytest.approx(math.log(1.5) - 0.054)
-    assert left_over(rung, {"ttft": 1.5, "tpot": 1.5}, CHAT) == 0.0
+    trial = _rung(predicted=_twin(1.0, 1.5))
+    assert unexplained_tail(trial, {}, CHAT) == pytest.approx(math.log(1.5) - 0.054)
+    assert unexplained_tail(trial, {"ttft": 1.5, "tpot": 1.5}, CHAT) == 0.0
 
 
 def test_a_server_half_as_slow_again_is_another_one() -> None:
-    words = unexplained(_rung(predicted=_twin(1.6)), CHAT, lambda *_: False)
+    words = find_misfit(_rung(predicted=_twin(1.6)), CHAT, lambda *_: False)
     assert words is not None
     assert "TTFT was 1.60 times" in words
 
 
 def test_a_rate_that_differs_by_little_excuses_it() -> None:
-    assert unexplained(_rung(predicted=_twin(1.6)), CHAT, lambda *_: True) is None
+    assert find_misfit(_rung(predicted=_twin(1.6)), CHAT, lambda *_: True) is None
 
 
 def test_latencies_far_below_their_objectives_do_not_matter() -> None:
     far = replace(CHAT, ttft=replace(CHAT.ttft, within_s=5.0), tpot=replace(CHAT.tpot, within_s=5.0))  # type: ignore[type-var]
-    assert unexplained(_rung(predicted=_twin(3.0)), far, lambda *_: False) is None
+    assert find_misfit(_rung(predicted=_twin(3.0)), far, lambda *_: False) is None
 
 
 def test_a_correction_takes_no_more_than_chance_leaves_over() -> None:

@@ -1,4 +1,4 @@
-"""What rungs tell of a server besides its metrics: how long its steps are, and what attention costs."""
+"""What trials tell of a server besides its metrics: how long its steps are, and what attention costs."""
 
 import asyncio
 from dataclasses import replace
@@ -28,9 +28,9 @@ DOCUMENTS = workload(12_000, 40)
 
 
 def _seen(known: Profile, asked: Workload, rate_rps: float, seconds: float) -> tuple[ServerModel, Trial]:
-    """A model that watched a server, and one rung on it."""
+    """A model that watched a server, and one trial on it."""
     model = ServerModel(asked, Hints())
-    model.watch(polled(VirtualServer(known, seed=5, users=BackgroundTraffic(rate_rps, asked)), 120.0))
+    model.learn_live(polled(VirtualServer(known, seed=5, users=BackgroundTraffic(rate_rps, asked)), 120.0))
     plan = StepPlan(1000, seconds, loop="open", arrivals=Arrivals(rate_rps=rate_rps))
 
     async def run() -> StepRun:
@@ -38,12 +38,12 @@ def _seen(known: Profile, asked: Workload, rate_rps: float, seconds: float) -> t
         server.advance(asyncio.get_running_loop().time())
         return await VirtualLoad(server, asked, 7).run(plan, asyncio.Event(), lambda _: None)
 
-    came = virtually(run(), within_s=10_000)
-    return model, Trial(rate_rps, summary.summarize(came, OBJECTIVES), came, None)
+    user_arrivals = virtually(run(), within_s=10_000)
+    return model, Trial(rate_rps, summary.summarize(user_arrivals, OBJECTIVES), user_arrivals, None)
 
 
-def _replay(bare: Twin, rung: Trial) -> tuple[SimulatedRequest, ...]:
-    return replayed(bare, sent(rung.run), NOBODY, settle_s=1.0).judged
+def _replay(bare: Twin, trial: Trial) -> tuple[SimulatedRequest, ...]:
+    return replayed(bare, sent(trial.run), NOBODY, settle_s=1.0).judged
 
 
 REPLAY: Replay = _replay
@@ -51,29 +51,29 @@ REPLAY: Replay = _replay
 
 @pytest.mark.parametrize("chunk", [512, 2048, 8192])
 def test_the_longest_gaps_tell_how_many_tokens_a_step_takes(chunk: int) -> None:
-    model, rung = _seen(profile(FAST, chunk=chunk, kv_tokens=900_000), PROMPTS, 4.0, 60.0)
-    found = chunk_tokens(model, rung, REPLAY)
+    model, trial = _seen(profile(FAST, chunk=chunk, kv_tokens=900_000), PROMPTS, 4.0, 60.0)
+    found = chunk_tokens(model, trial, REPLAY)
     assert found in {512: (512,), 2048: (2048,), 8192: (4096, 8192, 16384)}[chunk], "few prompts fill 8192"
 
 
 def test_prompts_that_fit_in_any_step_leave_it_as_it_is() -> None:
-    model, rung = _seen(profile(FAST, chunk=8192), workload(100, 50), 10.0, 20.0)
-    assert chunk_tokens(model, rung, REPLAY) == model.chunk_tokens
+    model, trial = _seen(profile(FAST, chunk=8192), workload(100, 50), 10.0, 20.0)
+    assert chunk_tokens(model, trial, REPLAY) == model.chunk_tokens
 
 
 def test_what_attention_costs_is_told_by_long_prompts() -> None:
     cost = replace(FAST, per_pair_s=6e-9)  # as much as the tokens themselves, at 12,000 of them
-    model, rung = _seen(profile(cost, chunk=8192, kv_tokens=2_000_000), DOCUMENTS, 0.5, 120.0)
+    model, trial = _seen(profile(cost, chunk=8192, kv_tokens=2_000_000), DOCUMENTS, 0.5, 120.0)
     model.chunk_tokens = 8192
-    assert 3e-9 < pair_s(model, [rung], REPLAY) < 12e-9, "to a factor of two: who waits for whom hides the rest"
+    assert 3e-9 < pair_s(model, [trial], REPLAY) < 12e-9, "to a factor of two: who waits for whom hides the rest"
 
 
 def test_where_it_costs_nothing_none_is_found() -> None:
-    model, rung = _seen(profile(FAST, chunk=8192, kv_tokens=2_000_000), DOCUMENTS, 0.5, 120.0)
+    model, trial = _seen(profile(FAST, chunk=8192, kv_tokens=2_000_000), DOCUMENTS, 0.5, 120.0)
     model.chunk_tokens = 8192
-    assert pair_s(model, [rung], REPLAY) == 0.0
+    assert pair_s(model, [trial], REPLAY) == 0.0
 
 
 def test_short_prompts_are_not_looked_at() -> None:
-    model, rung = _seen(profile(FAST), workload(400, 50), 10.0, 20.0)
-    assert pair_s(model, [rung], lambda *_: pytest.fail("replayed")) == 0.0
+    model, trial = _seen(profile(FAST), workload(400, 50), 10.0, 20.0)
+    assert pair_s(model, [trial], lambda *_: pytest.fail("replayed")) == 0.0

@@ -16,8 +16,8 @@ from probe.capacity.model.hints import Hints
 from probe.capacity.model.windows import MetricsWindow
 from probe.capacity.search.search import Search
 from probe.capacity.search.search_state import KneeEstimate
-from probe.capacity.search.trial import sent, steady
-from probe.capacity.search.verdict import doubt, too_much
+from probe.capacity.search.trial import is_steady, sent
+from probe.capacity.search.verdict import find_doubt, overloading
 from probe.core.result import Stopped
 from probe.core.step import StepPlan, StepRun, StepSummary
 from probe.observe.guard import SERVER_RESTARTED
@@ -26,12 +26,12 @@ DONE = Stopped("done")
 
 
 def _run(search: Search, summary: StepSummary, tripped: str | None = None) -> StepPlan:
-    """One rung that the search asks for, with what came of it, on a server that shows nothing."""
+    """One trial that the search asks for, with what came of it, on a server that shows nothing."""
     plan = search.next()
     assert plan is not None
     assert plan.arrivals is not None
-    came = replace(summary, offered_rps=plan.arrivals.rate_rps)
-    search.took(came, StepRun(plan, (), (0, 10**10), (), cut_short=tripped is not None), [], tripped)
+    user_arrivals = replace(summary, offered_rps=plan.arrivals.rate_rps)
+    search.took(user_arrivals, StepRun(plan, (), (0, 10**10), (), cut_short=tripped is not None), [], tripped)
     return plan
 
 
@@ -46,9 +46,9 @@ def _search(forecast_rps: float | None = None) -> Search:
 
 
 def _says(search: Search, rate_rps: float, limits: Bottleneck | None = None) -> None:
-    search.known.forecast_rps = rate_rps
+    search.state.forecast_rps = rate_rps
     knee = KneeEstimate(rate_rps, (0.9 * rate_rps, 1.1 * rate_rps), "ttft", 4.0, limits)
-    search.known.knee = lambda **_: knee  # type: ignore[method-assign]
+    search.state.knee = lambda **_: knee  # type: ignore[method-assign]
     search._knee = None
 
 
@@ -76,7 +76,7 @@ def test_users_who_come_meanwhile_and_leave_no_room_end_it() -> None:
     search = _search(10.0)
     assert search.next() is not None
     _run(search, step())
-    search.known.live_equivalent_rps = 100.0
+    search.state.live_equivalent_rps = 100.0
     assert search.next() is None
 
 
@@ -108,10 +108,10 @@ def test_a_run_that_broke_publishes_nothing(stopped: Stopped) -> None:
 
 def test_a_load_that_breaks_far_below_the_forecast_puts_the_model_aside() -> None:
     search = _search(10.0)
-    search.known.model.max_num_seqs = 8
+    search.state.model.max_num_seqs = 8
     _run(search, step())
     first, again = (_run(search, step(broken=("ttft",))) for _ in range(2))
-    assert search.known.rungs[-1].came_rps < 8.5
+    assert search.state.trials[-1].load_rps < 8.5
     assert first.arrivals == again.arrivals, "it may have been a slow moment"
     _run(search, step())
     found = search.capacity([step()], DONE)
@@ -123,27 +123,27 @@ def test_a_load_that_breaks_once_and_holds_the_next_time_refutes_nothing() -> No
     search = _search(10.0)
     _run(search, step())
     _run(search, step(broken=("ttft",)))
-    assert too_much(search.known)
+    assert overloading(search.state)
     _run(search, step())
-    assert too_much(search.known) == []
+    assert overloading(search.state) == []
     assert search.capacity([step()], DONE).mode == "forecast"
 
 
 def test_a_rung_that_a_budget_ended_neither_held_nor_broke() -> None:
     search = _search(10.0)
     _run(search, step(reason="cut_short"))
-    assert (search.known.rungs[0].held, search.known.rungs[0].broke) == (False, False)
-    assert too_much(search.known) == []
+    assert (search.state.trials[0].has_held, search.state.trials[0].has_broken) == (False, False)
+    assert overloading(search.state) == []
 
 
 def test_what_holds_far_above_the_forecast_puts_the_model_aside() -> None:
     search = _search(3.0)
     _run(search, replace(step(), requests=replace(step().requests, ok=39)))
-    search.known.rungs = [replace(search.known.rungs[0], came_rps=9.0)]
-    assert doubt(search.known) is None, "few may have been in time by luck"
+    search.state.trials = [replace(search.state.trials[0], load_rps=9.0)]
+    assert find_doubt(search.state) is None, "few may have been in time by luck"
     many = replace(step(), requests=replace(step().requests, ok=40))
-    search.known.rungs = [replace(search.known.rungs[0], step=many)]
-    assert "were in time" in str(doubt(search.known))
+    search.state.trials = [replace(search.state.trials[0], step=many)]
+    assert "were in time" in str(find_doubt(search.state))
 
 
 def test_without_a_model_it_ends_between_what_held_and_what_broke() -> None:
@@ -154,8 +154,8 @@ def test_without_a_model_it_ends_between_what_held_and_what_broke() -> None:
         assert plan.arrivals is not None
         rate = plan.arrivals.rate_rps
         slow = replace(enough, broken=("tpot",), good_ratio={"tpot": 0.8})
-        came = replace(enough if rate < 6 else slow, offered_rps=rate)
-        search.took(came, StepRun(plan, (), (0, 10**10), (), cut_short=False), [], None)
+        user_arrivals = replace(enough if rate < 6 else slow, offered_rps=rate)
+        search.took(user_arrivals, StepRun(plan, (), (0, 10**10), (), cut_short=False), [], None)
     found = search.capacity([step()], DONE)
     assert (found.mode, found.requests_per_second) == ("empirical", pytest.approx(6.0, rel=0.08))
     assert found.lower is not None
@@ -169,13 +169,13 @@ def test_an_objective_that_was_missed_by_chance_refutes_nothing(missed: int, jud
     search = _search(10.0)
     seen = replace(step(broken=("ttft",)), requests=replace(step().requests, ok=judged))
     _run(search, replace(seen, good_ratio={"ttft": 1 - missed / judged}))
-    assert bool(too_much(search.known)) is ((missed, judged) in {(5, 48), (320, 5000)})
+    assert bool(overloading(search.state)) is ((missed, judged) in {(5, 48), (320, 5000)})
 
 
 def test_a_model_that_was_once_put_aside_is_never_called_verified() -> None:
     search = _search(10.0)
-    search.known.knee = lambda **_: KneeEstimate(10.0, (9.5, 10.5), "ttft", 4.0, None)  # type: ignore[method-assign]
-    search.known.model.max_num_seqs = 8
+    search.state.knee = lambda **_: KneeEstimate(10.0, (9.5, 10.5), "ttft", 4.0, None)  # type: ignore[method-assign]
+    search.state.model.max_num_seqs = 8
     for _ in range(3):
         _run(search, step())
     assert search.capacity([step()], DONE).mode == "verified"
@@ -187,17 +187,17 @@ def test_a_model_that_was_once_put_aside_is_never_called_verified() -> None:
 def test_what_held_at_a_higher_load_refutes_what_broke_by_chance() -> None:
     search = _search(10.0)
     _run(search, step(broken=("tpot",)))
-    assert too_much(search.known) == search.known.rungs
-    search.known.rungs.append(
-        replace(search.known.rungs[0], came_rps=search.known.rungs[0].came_rps * 1.2, step=step())
+    assert overloading(search.state) == search.state.trials
+    search.state.trials.append(
+        replace(search.state.trials[0], load_rps=search.state.trials[0].load_rps * 1.2, step=step())
     )
-    assert too_much(search.known) == []
+    assert overloading(search.state) == []
 
 
 def test_a_capacity_names_what_its_bottleneck_costs_and_how_near_the_gpu_s_limits_it_is() -> None:
     search = Search(_LENGTHS, CHAT, Hints(gpu="NVIDIA L4"), explain=False)
     busy = [snapshot(estimated_flops=flops, estimated_read_bytes=flops) for flops in (1e12, 2e12)]
-    search.known.model.learn([busy[0], replace(busy[1], at_ns=10**10)])
+    search.state.model.learn([busy[0], replace(busy[1], at_ns=10**10)])
     _says(search, 10.0, Bottleneck("kv_cache", {"host": 0.1, "kv_cache": 0.4}))
     found = search.capacity([step()], DONE)
     assert (found.bottleneck, found.bottleneck_gain) == ("kv_cache", 0.4)
@@ -213,11 +213,11 @@ def test_memory_that_runs_out_on_the_twin_too_caps_no_capacity_but_no_load_goes_
         _run(search, step())
     plan = _run(search, step(reason="cut_short"), tripped="preemptions")
     assert plan.arrivals is not None
-    assert too_much(search.known) == search.known.rungs[2:]
+    assert overloading(search.state) == search.state.trials[2:]
     assert search.capacity([step()], DONE).requests_per_second == pytest.approx(plan.arrivals.rate_rps * 1.035)
     for too in (False, True):
-        search.known.rungs[2] = replace(search.known.rungs[2], on_twin_too=too)
-        assert bool(too_much(search.known)) is not too
+        search.state.trials[2] = replace(search.state.trials[2], would_stop_twin=too)
+        assert bool(overloading(search.state)) is not too
     assert search.capacity([step()], DONE).requests_per_second == 10.0
     again = search.next()
     assert again is None or (again.arrivals is not None and again.arrivals.rate_rps < plan.arrivals.rate_rps)
@@ -238,9 +238,16 @@ def _window(at: float, running: float) -> MetricsWindow:
 
 
 def test_a_rung_whose_batch_still_fills_is_not_steady() -> None:
-    assert steady([_window(i, 30.0) for i in range(9)])
-    assert not steady([_window(i, 10.0 + 10 * i) for i in range(9)])
-    assert steady([])
+    assert is_steady([_window(i, 30.0) for i in range(9)])
+    assert not is_steady([_window(i, 10.0 + 10 * i) for i in range(9)])
+    assert is_steady([])
+
+
+def test_an_unknown_number_in_flight_is_not_taken_for_zero() -> None:
+    """Of nothing in flight at either end the comparison says "still growing", and no trial would ever count as held."""
+    unknown = [replace(_window(i, 30.0), running=None, waiting=None) for i in range(9)]
+    assert is_steady(unknown)
+    assert not is_steady([w for i, blank in enumerate(unknown) for w in (blank, _window(i, 10.0 + 10 * i))])
 
 
 def test_what_was_sent_comes_in_the_order_of_its_times() -> None:
