@@ -19,6 +19,15 @@ SOURCES = [str(file.relative_to(ROOT)) for folder in PACKAGES for file in (ROOT 
 PATH = re.compile(rf"(?<![\w/.-])(?:\.\./)*((?:{'|'.join(PACKAGES)}|docs)/[\w./*-]*[\w*/])")
 # A file named without its folder, or with a part of it. Those of vLLM begin with `v1/`.
 FILE = re.compile(r"`(?!v1/)([\w/]+\.py)`")
+# A module, or a name in one.
+MODULE = re.compile(rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?!\w)")
+
+
+def is_there(dotted: str) -> bool:
+    """Return whether a module has this name, or a module has this name in it."""
+    module, _, name = dotted.rpartition(".")
+    file = ROOT / f"{module.replace('.', '/')}.py"
+    return any(ROOT.glob(dotted.replace(".", "/") + "*")) or (file.exists() and name in file.read_text())
 
 
 def anchors(page: Path) -> set[str]:
@@ -45,6 +54,12 @@ def test_a_path_that_has_moved_is_noticed() -> None:
 def test_every_python_file_exists(name: str) -> None:
     ends = FILE.findall((ROOT / name).read_text())
     assert [end for end in ends if not any(f"/{file}".endswith(f"/{end}") for file in SOURCES)] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_module_exists(name: str) -> None:
+    named = MODULE.findall((ROOT / name).read_text())
+    assert [each for each in named if not each.endswith((".md", ".py")) and not is_there(each)] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
