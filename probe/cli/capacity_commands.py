@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -137,7 +138,9 @@ def ramp(
     if html_file:
         from probe.report.html import report
 
-        html_file.write_bytes(report(result).encode("utf-8", "replace"))
+        html_file.write_bytes(
+            report(result, urlsplit(base_url).netloc if base_url else None).encode("utf-8", "replace")
+        )
     follow.console.print(f"\n{result_words(result)}", markup=False)
     raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
 

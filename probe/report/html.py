@@ -1,7 +1,7 @@
-"""A capacity run as a page for a browser: one HTML file that needs nothing else, and the pieces that pages share.
+"""The HTML report of a capacity run, one self-contained file, and the parts it shares with the monitor's pages.
 
-In: a CapacityResult. Out: HTML. Names come from anybody: the templates escape them, the data are JSON that cannot end
-its element, and the file's policy runs only the scripts and styles written in it, known by their digests.
+Names in a result are untrusted: templates escape them, data is JSON that cannot close its script element, and the
+file's Content-Security-Policy allows only its own scripts and styles, by digest.
 """
 
 import time
@@ -24,17 +24,17 @@ from probe.core.result import CapacityResult
 from probe.core.step import Distribution
 from probe.report import figures as words
 from probe.report.figures import MISSING, milliseconds, number, percent, promises, when
-from probe.report.result_text import capacity_words, knee_words, result_lines
+from probe.report.result_text import capacity_words, knee_line, limit_words, result_lines
 from probe.report.run_charts import charts, loads
 from probe.report.steps import step_verdict
 
 _HERE = Path(__file__).parent / "page"
 _OBJECTIVES = TypeAdapter(Objectives)
-_LONG = 60  # characters of a value that a line of facts can show
+_LONG = 60  # maximum characters of a value in a line of facts
 
 
-def report(result: CapacityResult) -> str:
-    """The run as one HTML file."""
+def report(result: CapacityResult, server: str | None = None) -> str:
+    """Return the run as one HTML file. `server`: its title, if the target's name says little."""
     scripts = [echarts(), charts_script()]
     policy = [
         "default-src 'none'",
@@ -49,6 +49,7 @@ def report(result: CapacityResult) -> str:
         .get_template("report.html")
         .render(
             run=result,
+            subject=server or result.target,
             policy="; ".join(policy),
             version=__version__,
             echarts=ECHARTS,
@@ -61,39 +62,39 @@ def report(result: CapacityResult) -> str:
 
 
 def run_data(result: CapacityResult) -> dict[str, Any]:
-    """What the charts' script draws of a run."""
+    """Return the data that the charts' script draws."""
     return {"charts": charts(result)}
 
 
 def embedded(data: object) -> Markup:
-    """Data for a script element of a page."""
+    """Return data as text for a script element."""
     return Markup(data_text(data))  # noqa: S704 - JSON without "<"
 
 
 @cache
 def style() -> str:
-    """The style sheet of every page."""
+    """Return the style sheet of all pages."""
     return _text("page.css")
 
 
 @cache
 def charts_script() -> str:
-    """The script that draws the data of a page, after the library."""
+    """Return the script that draws a page's data. It needs the ECharts library."""
     parts = (values_script(), *map(_text, ("run.js", "waterfall.js", "draw.js")))
     return f'(() => {{\n"use strict";\n{"".join(parts)}}})();\n'
 
 
 def environment(*folders: Path) -> jinja2.Environment:
-    """Templates of these folders, and those that the report shares with them."""
-    made = jinja2.Environment(
+    """Return a template environment with these folders and the shared templates."""
+    env = jinja2.Environment(
         loader=jinja2.FileSystemLoader([*folders, _HERE]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= _filters()
-    return made
+    env.filters |= _filters()
+    return env
 
 
 @cache
@@ -102,7 +103,7 @@ def _text(name: str) -> str:
 
 
 def _filters() -> Mapping[str, Callable[..., object]]:
-    """What the templates use."""
+    """Return the filters for the templates."""
     return {
         "ms": milliseconds,
         "number": number,
@@ -117,7 +118,8 @@ def _filters() -> Mapping[str, Callable[..., object]]:
         "lag": latency.schedule_lag_s,
         "good_share": good_share,
         "limits": promises,
-        "knee": knee_words,
+        "knee_line": knee_line,
+        "limit": limit_words,
         "capacity": capacity_words,
         "lines": result_lines,
         "loads": loads,
@@ -129,36 +131,36 @@ def _filters() -> Mapping[str, Callable[..., object]]:
 
 
 def ago(wall_s: float) -> str:
-    """How long ago, in the largest unit that fits."""
+    """Return the age in its largest unit, such as "3 min ago"."""
     return words.ago(wall_s, time.time())
 
 
 def good_share(records: Sequence[RequestRecord], objectives: Objectives) -> float | None:
-    """The share of requests that met every objective."""
+    """Return the share of requests that met every objective."""
     return slo.good_ratio(records, objectives).get(slo.ALL)
 
 
 def _three(values: Distribution) -> str:
-    """Median and tails, in milliseconds."""
+    """Return p50, p95 and p99 in milliseconds."""
     found = [values.p50, values.p95, values.p99]
     return " / ".join(MISSING if one is None else number(one * 1000) for one in found)
 
 
 def _answered(record: RequestRecord) -> bool:
-    """Whether the server answered as it should."""
+    """Return whether the server answered correctly."""
     return record.outcome in UP
 
 
 def _promised(objectives: Mapping[str, object]) -> str:
-    """A run's objectives in words."""
+    """Return a run's objectives as text."""
     try:
         return promises(_OBJECTIVES.validate_python(dict(objectives)))
-    except ValidationError:  # of another version
+    except ValidationError:  # written by another version
         return ", ".join(f"{key} {value}" for key, value in _facts(objectives))
 
 
 def _facts(values: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Settings as pairs of words; those that are not set are left out."""
+    """Return settings as pairs of text, without those that are unset."""
     found = []
     for key, value in values.items():
         if value is None or value in ((), [], {}):

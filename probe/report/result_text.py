@@ -177,7 +177,7 @@ def _capacity(result: CapacityResult) -> Iterator[tuple[str, str]]:
     else:
         tokens = capacity.output_tokens_per_second
         more = f", {number(tokens)} output tokens/s" if tokens is not None else ""
-        yield "Knee", _knee_line(capacity)
+        yield "Knee", knee_line(capacity)
         yield "Capacity", f"{capacity_words(capacity)}{more}; {capacity.mode}"
         if capacity.reason:
             yield "Note", _sentence(capacity.reason)
@@ -207,7 +207,8 @@ def _headroom_and_error(result: CapacityResult) -> Iterator[tuple[str, str]]:
         yield "Error bound", f"at most {ttft * 1000:.1f} ms in TTFT, {itl * 1000:.1f} ms in ITL"
 
 
-def _knee_line(capacity: Capacity) -> str:
+def knee_line(capacity: Capacity) -> str:
+    """Return where the knee is, or that it was not reached."""
     if is_lower_bound(capacity):
         return f"not reached: no objective was broken up to {knee_words(capacity)}"
     return knee_words(capacity)

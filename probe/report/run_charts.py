@@ -1,7 +1,6 @@
-"""A capacity run's steps as charts over load. Pure.
+"""Charts of a capacity run over load, as data for the page's script (page/run.js). No I/O.
 
-In: a CapacityResult. Out: plain mappings that the page's script draws (page/charts.js): points of (load, value), a
-limit where something was promised, and the knee.
+Each chart has points of (load, value, valid), the objective as a limit if there is one, and the knee.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from probe.core import objectives as slo
 from probe.core.result import CapacityResult
 from probe.core.step import Distribution, StepSummary
 from probe.report.figures import number
+from probe.report.result_text import is_lower_bound
 
 Json = dict[str, Any]
 _SECONDS, _RATE, _SHARE, _COUNT = "s", "req/s", "share", "count"
@@ -19,14 +19,14 @@ _NAMES = {slo.AVAILABILITY: "available", "ttft": "TTFT", "tpot": "TPOT"}
 
 
 def charts(result: CapacityResult) -> list[Json]:
-    """One for each thing to see; none without a step."""
+    """Return the charts of a run; empty if it has no steps."""
     steps = sorted(result.steps, key=lambda step: _load(step, closed=_closed(result)))
     found = [_rates(result, steps), *_latencies(result, steps), _kept(result, steps), *_server(result, steps)]
     return [chart for chart in found if any(one["points"] for one in chart["series"])]
 
 
 def loads(result: CapacityResult) -> list[str]:
-    """What each step's load is called, in the run's order."""
+    """Return the load of each step as text, in the order of the steps."""
     closed = _closed(result)
     unit = " in flight" if closed else " req/s"
     return [number(_load(step, closed=closed)) + unit for step in result.steps]
@@ -37,7 +37,7 @@ def _closed(result: CapacityResult) -> bool:
 
 
 def _load(step: StepSummary, *, closed: bool) -> float:
-    """Requests in flight where every step says how many; else requests/s of all, users' and ours."""
+    """Return the requests in flight if all steps are closed loop; else the total rate, user and probe traffic."""
     if closed:
         return float(step.plan.concurrency)
     arrivals = step.plan.arrivals
@@ -56,7 +56,8 @@ def _chart(result: CapacityResult, title: str, unit: str, series: Sequence[Json]
         "load": "requests in flight" if closed else "requests/s",
         "series": list(series),
         "knee": found.knee_concurrency if closed else found.requests_per_second,
-        # Where the load is a rate, so are the knee's bounds.
+        "kneeName": "highest load, no objective broken" if is_lower_bound(found) else "knee",
+        # The bounds are rates, so they fit only an axis of rates.
         "bounds": None if closed or found.lower is None else [found.lower, found.upper],
         **more,
     }
@@ -81,14 +82,14 @@ def _rates(result: CapacityResult, steps: Sequence[StepSummary]) -> Json:
     def good(step: StepSummary) -> float:
         if not among or not step.throughput_rps:
             return step.goodput_rps
-        # Of users' requests nobody knows how good they were: ours among them tell.
+        # Only probe requests are judged; assume the same share of good requests for users.
         return (step.throughput_rps + _users_rps(step)) * step.goodput_rps / step.throughput_rps
 
     lines = [
         _line(result, "answered", steps, lambda step: step.throughput_rps + _users_rps(step)),
         _line(result, "within every objective", steps, good),
     ]
-    title = "Requests/s, users' among them" if among else "Requests/s"
+    title = "Requests/s, including user traffic" if among else "Requests/s"
     limit = None if found.requests_per_second is None else {"name": "capacity", "value": found.requests_per_second}
     return _chart(result, title, _RATE, lines, limit=limit)
 
@@ -119,9 +120,9 @@ def _kept(result: CapacityResult, steps: Sequence[StepSummary]) -> Json:
         for name, words in _NAMES.items()
         if _promise(result, name) is not None
     ]
-    limits = {_limit_of(result, name) for name in ("ttft", "tpot")} - {None}
+    limits = {_promised_ratio(result, name) for name in ("ttft", "tpot")} - {None}
     shared = limits.pop() if len(limits) == 1 else None
-    limit = None if shared is None else {"name": "promised", "value": shared}
+    limit = None if shared is None else {"name": "objective", "value": shared}
     return _chart(result, "Requests within each objective", _SHARE, lines, limit=limit)
 
 
@@ -130,20 +131,20 @@ def _server(result: CapacityResult, steps: Sequence[StepSummary]) -> Iterator[Js
         _line(result, "KV cache, peak", steps, lambda step: step.server.kv_cache_usage_peak),
         _line(result, "GPU busy", steps, lambda step: step.gpu.utilization),
     ]
-    yield _chart(result, "How full the server is", _SHARE, [one for one in full if one["points"]], limit=None)
+    yield _chart(result, "Server utilization", _SHARE, [one for one in full if one["points"]], limit=None)
     waiting = [
         _line(result, "running, peak", steps, lambda step: step.server.running_peak),
         _line(result, "waiting, peak", steps, lambda step: step.server.waiting_peak),
         _line(result, "preemptions", steps, lambda step: step.server.preemptions),
     ]
-    yield _chart(result, "Requests in the server", _COUNT, [one for one in waiting if one["points"]], limit=None)
+    yield _chart(result, "Requests on the server", _COUNT, [one for one in waiting if one["points"]], limit=None)
 
 
 def _promise(result: CapacityResult, name: str) -> object:
     return result.context.objectives.get(name)
 
 
-def _limit_of(result: CapacityResult, name: str) -> float | None:
+def _promised_ratio(result: CapacityResult, name: str) -> float | None:
     promise = _promise(result, name)
     ratio = promise.get("ratio") if isinstance(promise, Mapping) else None
     return float(ratio) if isinstance(ratio, int | float) else None

@@ -13,7 +13,7 @@ from probe.core.request import Outcome, RequestRecord
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.report.figures import MISSING, ago, milliseconds, number, percent, promises
-from probe.report.result_text import knee_words
+from probe.report.result_text import is_lower_bound, knee_words
 
 
 def canary_words(record: RequestRecord, objectives: Objectives) -> str:
@@ -46,8 +46,12 @@ def _status_row(status: TargetStatus, wall_s: float) -> tuple[str, ...]:
     capacity = result.capacity if result else None
     words = status.capacity_state or MISSING
     if result and capacity and capacity.requests_per_second is not None:
-        at = f" at {knee_words(capacity)}" if capacity.knee_concurrency is not None else ""
-        words = f"{number(capacity.requests_per_second)} req/s{at}, {ago(result.ended_s, wall_s)}"
+        words = f"{number(capacity.requests_per_second)} req/s"
+        if is_lower_bound(capacity):
+            words = f"at least {words}"
+        elif capacity.knee_concurrency is not None:
+            words = f"{words} at {knee_words(capacity)}"
+        words = f"{words}, {ago(result.ended_s, wall_s)}"
     return (
         status.name,
         f"{len(status.recent)}, last {last.outcome.value}" if last else "none yet",

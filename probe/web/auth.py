@@ -92,9 +92,9 @@ class BasicAuth:
         running = self._checking.get(known)
         if running is None:
             if self._waiting[client] >= _WAITING_EACH:
-                raise BusyError("too many passwords from this address wait to be checked")
+                raise BusyError("too many passwords from this address are being checked")
             if len(self._checking) >= _WAITING:
-                raise BusyError("too many passwords wait to be checked")
+                raise BusyError("too many passwords are being checked")
             loop = asyncio.get_running_loop()
             running = loop.run_in_executor(self._thread, _matches, given, self._users.get(given.user, self._nobody))
             self._checking[known] = running

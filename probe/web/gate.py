@@ -109,7 +109,7 @@ class AccessGate:
         except BusyError as busy:
             return PlainTextResponse(f"{busy}\n", 429, {"Retry-After": "5"})
         wanted = {"WWW-Authenticate": 'Basic realm="Kneewatch", charset="UTF-8"'}
-        return PlainTextResponse("a user and a password are wanted\n", 401, wanted)
+        return PlainTextResponse("user and password required\n", 401, wanted)
 
 
 class _Tokens:

@@ -41,9 +41,7 @@ def by_our_names(app: ASGIApp, names: Callable[[], Sequence[str]]) -> ASGIApp:
         if scope["type"] == "http" and scope["path"] not in OPEN:
             hosts = Headers(scope=scope).getlist("host")
             if len(hosts) != 1 or not is_ours(hosts[0], (machine, *names())):
-                words = (
-                    "Kneewatch is not known by the name in Host; web_allowed_hosts in its configuration adds names\n"
-                )
+                words = "the name in Host is not allowed; add it to web_allowed_hosts in the configuration\n"
                 await PlainTextResponse(words, _MISDIRECTED)(scope, receive, send)
                 return
         await app(scope, receive, send)

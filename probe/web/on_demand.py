@@ -75,7 +75,7 @@ class OnDemand:
     def _target(self, request: Request) -> TargetStatus:
         """Whom to ask, if one may."""
         if from_elsewhere(request):
-            raise _RefusedError(403, "another site's page asks for this; only Kneewatch's own may")
+            raise _RefusedError(403, "cross-site request refused; only Kneewatch's own pages may send this")
         target = request.query_params.get("target")
         if not target:
             raise _RefusedError(400, "target is missing: /probe?target=NAME, with a name that /api/v1/targets lists")
@@ -85,7 +85,7 @@ class OnDemand:
             raise _RefusedError(403, "the target is passive: it gets no requests")
         wait_s = self._limiter.wait_s(target) if self._running < AT_ONCE else 1.0
         if wait_s > 0:
-            words = f"too many on-demand probes; one in {EVERY_S:g} s is sent to a target"
+            words = f"too many on-demand probes; each target gets at most one in {EVERY_S:g} s"
             raise _RefusedError(429, words, {"Retry-After": str(int(wait_s) + 1)})
         return status
 
@@ -111,7 +111,7 @@ class OnDemand:
 
     def _check_is_there(self, target: str) -> None:
         if self._status(target) is None:
-            raise _RefusedError(404, "the target is gone: it was taken away meanwhile") from None
+            raise _RefusedError(404, "the target was removed during the request") from None
 
 
 class _RefusedError(Exception):
@@ -134,9 +134,9 @@ def exposition(
             Gauge(name, words, registry=registry).set(value)
 
     success = record is not None and record.outcome in UP
-    gauge("probe_success", "Whether the target answered as it should", float(success))
+    gauge("probe_success", "1 if the target answered correctly", float(success))
     gauge("probe_duration_seconds", "How long the probe took", seconds)
-    outcome = Gauge("probe_outcome_info", "How it ended", ["outcome", "model", "workload"], registry=registry)
+    outcome = Gauge("probe_outcome_info", "Outcome of the probe", ["outcome", "model", "workload"], registry=registry)
     if record is None:
         outcome.labels("timeout", "", "").set(1)
     else:
@@ -160,8 +160,8 @@ def _seen(
     gauge("probe_tpot_seconds", "Mean time per output token after the first", latency.tpot_s(record))
     gauge("probe_e2e_seconds", "Time to the last token, from when the request was due", latency.e2e_s(record))
     gauge("probe_itl_max_seconds", "Longest gap between two token events", latency.stall_s(record))
-    gauge("probe_schedule_lag_seconds", "How late Kneewatch sent it", latency.schedule_lag_s(record))
-    tokens = Gauge("probe_tokens", "Tokens of the request, as the server counts them", ["kind"], registry=registry)
+    gauge("probe_schedule_lag_seconds", "How late Kneewatch sent the request", latency.schedule_lag_s(record))
+    tokens = Gauge("probe_tokens", "Tokens of the request, as counted by the server", ["kind"], registry=registry)
     tokens.labels("prompt").set(record.prompt_tokens)
     tokens.labels("output").set(record.output_tokens)
     met = Gauge("probe_objective_met", "Whether the request met the objective", ["objective"], registry=registry)

@@ -30,7 +30,7 @@ def document() -> Json:
         "info": {
             "title": "Kneewatch",
             "version": __version__,
-            "summary": "What the monitor knows of its targets, and what may be asked of it.",
+            "summary": "State of the monitored targets, capacity runs, on-demand probes and reload.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         # Relative to the document: right behind a proxy's path too.
@@ -46,38 +46,40 @@ def document() -> Json:
 
 
 def _paths() -> Json:
-    target = _parameter("name", "path", "A target's name. One that was found has a slash in it: send it as it is.")
+    target = _parameter(
+        "name", "path", "A target's name. The name of a discovered target has a slash; do not escape it."
+    )
     run = _parameter("id", "path", "A run's id, as /api/v1/runs gives it.")
     only = _parameter("target", "query", "Only those of this target.", required=False)
-    missing = {"404": _json("Nothing has this name or id.", _ref("ErrorJson"))}
+    missing = {"404": _json("There is no target or run with this name or id.", _ref("ErrorJson"))}
     return {
-        "/api/v1/targets": _get("targets", "Every target, in the configuration's order", {
-            "200": _json("All of them.", {"type": "array", "items": _ref("TargetJson")})}),
+        "/api/v1/targets": _get("targets", "All targets, in the configuration's order", {
+            "200": _json("The targets.", {"type": "array", "items": _ref("TargetJson")})}),
         "/api/v1/targets/{name}": _get("target", "One target", {
             "200": _json("The target.", _ref("TargetJson")), **missing}, [target]),
-        "/api/v1/runs": _get("runs", "The newest capacity runs, newest first, without their steps", {
-            "200": _json("Twenty at most.", {"type": "array", "items": _ref("RunSummary")})}, [only]),
-        "/api/v1/runs/{id}": _get("run", "One capacity run, whole", {
+        "/api/v1/runs": _get("runs", "The newest capacity runs, without their steps, newest first", {
+            "200": _json("At most 20 runs.", {"type": "array", "items": _ref("RunSummary")})}, [only]),
+        "/api/v1/runs/{id}": _get("run", "One capacity run with its steps", {
             "200": _json("The run.", _ref("CapacityResult")), **missing}, [run]),
         "/api/v1/openapi.json": _get("openapi", "This document", {
             "200": _json("OpenAPI 3.1.", {"type": "object"})}),
-        "/probe": _get("probe", "One request to a target now, as metrics of that request alone", {
-            "200": _text("In Prometheus's text format: probe_success and more, also where it failed."),
-            "400": _text("No target is named."),
-            "403": _text("The target is passive, or another site's page asks."),
-            "404": _text("No target or workload has this name, or not any more."),
-            "429": _text("Too many of them: Retry-After says when.")},
+        "/probe": _get("probe", "Send one request to a target and return its metrics", {
+            "200": _text("Prometheus text format: probe_success and more, also if the request failed."),
+            "400": _text("The parameter target is missing."),
+            "403": _text("The target is passive, or the request is cross-site."),
+            "404": _text("There is no target or workload with this name."),
+            "429": _text("Too many probes; Retry-After says when to retry.")},
             [_parameter("target", "query", "The target's name."),
-             _parameter("workload", "query", "A workload of the configuration; else the canary's.", required=False)]),
-        "/metrics": _get("metrics", "Every series", {"200": _text("In Prometheus's text format, or OpenMetrics.")}),
+             _parameter("workload", "query", "A configured workload. Default: the canary's.", required=False)]),
+        "/metrics": _get("metrics", "All metrics", {"200": _text("Prometheus text format, or OpenMetrics.")}),
         "/config": _get("config", "The effective configuration, secrets hidden", {"200": _text("YAML.")}),
-        "/-/healthy": _get("healthy", "Whether the process answers", {"200": _text("It does.")}),
-        "/-/ready": _get("ready", "Whether it measures", {
-            "200": _text("It does."), "503": _text("Not yet, or not any more.")}),
-        "/-/reload": {"post": _operation("reload", "Take the configuration anew", {
-            "200": _text("Taken."),
-            "403": _text("Another site's page asks."),
-            "500": _text("Refused, in one line why; the one before stays.")})},
+        "/-/healthy": _get("healthy", "Whether the process answers", {"200": _text("Yes.")}),
+        "/-/ready": _get("ready", "Whether Kneewatch is monitoring", {
+            "200": _text("Yes."), "503": _text("Starting or stopping.")}),
+        "/-/reload": {"post": _operation("reload", "Reload the configuration", {
+            "200": _text("Reloaded."),
+            "403": _text("The request is cross-site."),
+            "500": _text("Refused, with the reason; the previous configuration stays in use.")})},
     }  # fmt: skip
 
 
@@ -93,11 +95,11 @@ def _operation(name: str, words: str, answers: Mapping[str, Json], parameters: l
 def _refusing(path: str, operations: Json) -> Json:
     """With what is answered to who may not come in."""
     refusals = {
-        "401": _text("A user and a password are wanted."),
-        "429": _text("Too many requests, or passwords that wait to be checked: Retry-After says when to ask again."),
+        "401": _text("User and password required."),
+        "429": _text("Too many requests or password checks; Retry-After says when to retry."),
     }
     if path not in OPEN:
-        refusals["421"] = _text("Host is no name that Kneewatch is known by.")
+        refusals["421"] = _text("The Host header is not an allowed name.")
     return {
         method: {**operation, "responses": {**refusals, **operation["responses"]}}
         for method, operation in operations.items()
@@ -129,6 +131,6 @@ def _schemas() -> Json:
             # Every key is answered, those without a value as null.
             schema |= {"required": list(schema["properties"]), "additionalProperties": False}
     summary = deepcopy(found["CapacityResult"])
-    summary |= {"title": "RunSummary", "description": "A capacity run in a list: how many steps it had, not which."}
+    summary |= {"title": "RunSummary", "description": "A capacity run in a list: `steps` is their number."}
     summary["properties"]["steps"] = {"title": "Steps", "type": "integer"}
     return {**found, "RunSummary": summary}

@@ -188,17 +188,17 @@ def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapp
         last = status.recent[0] if status.recent else None
         since = next((record for record in status.recent if record.outcome in UP), None)
         if last is not None:
-            known = f"since {when(since.done_wall_s)}" if since is not None else "as long as it is remembered"
-            yield f"{last.outcome.value}: {last.detail or 'no reason known'} (no success {known})"
+            known = f"no success since {when(since.done_wall_s)}" if since is not None else "no recent success"
+            yield f"{last.outcome.value}: {last.detail or 'no reason known'} ({known})"
     for name in broken:
         promise = slo.promised(status.objectives)[name]
         limit = status.objectives.latencies().get(name)
         within = f" within {milliseconds(limit.within_s)}" if limit is not None else ""
         word = "answered" if name == slo.AVAILABILITY else f"{name.upper()}{within}"
-        yield f"{word}: {percent(ratios[name])} of the last {len(status.recent)} canaries; promised {percent(promise)}"
+        yield f"{word}: {percent(ratios[name])} of the last {len(status.recent)} canaries, objective {percent(promise)}"
     left = headroom_now(status)
     if left is not None and left < _LITTLE:
-        yield f"headroom is {percent(left)}: users take nearly all that was measured, or more"
+        yield f"headroom is {percent(left)}: user traffic is close to the measured capacity, or above it"
     if status.server_error is not None:
         yield f"server's metrics: {status.server_error}"
 

@@ -133,7 +133,7 @@ class _Pages:
     async def run(self, request: Request) -> Response:
         run = self._monitor.result_of(request.path_params["id"])
         if run is None:
-            return self._nothing(request, "No run has this number; the oldest are forgotten.")
+            return self._nothing(request, "No run has this id. Only the newest runs are kept.")
         if "download" in request.query_params:
             text = await asyncio.to_thread(report, run)
             # Its policy is in the file: the one of the pages would keep its own scripts from it.
@@ -160,15 +160,15 @@ class _Pages:
 
     async def reload(self, request: Request) -> Response:
         if from_elsewhere(request):
-            return PlainTextResponse("another site's page asks for this\n", status_code=403)
+            return PlainTextResponse("cross-site request refused\n", status_code=403)
         problem = await self._monitor.reload()
         if problem is not None:
             return PlainTextResponse(f"{problem}\n", status_code=500)
-        return PlainTextResponse("Kneewatch has taken the configuration.\n")
+        return PlainTextResponse("Configuration reloaded.\n")
 
     async def missing(self, request: Request, _: Exception) -> Response:
         if request.url.path.startswith("/api/"):
-            return as_json({"error": "not here; /api/v1/openapi.json says what is"}, status=404)
+            return as_json({"error": "no such path; /api/v1/openapi.json lists all paths"}, status=404)
         return self._nothing(request, "There is no such page.")
 
     def _nothing(self, request: Request, what: str) -> Response:

@@ -1,7 +1,6 @@
-"""Recent canaries as a waterfall. Pure.
+"""Waterfall of recent canaries, as data for the page's script (page/waterfall.js). No I/O.
 
-In: records, newest first. Out: what the page's script draws (page/waterfall.js): for each canary its pieces of time
-from when it was due, and a tick for each event that carried tokens.
+Each canary has its phases, from its scheduled time on, and a tick for each event that carried tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +13,12 @@ from probe.report.figures import milliseconds, when
 
 _ROWS = 20
 _TICKS = 200
-_LATE_S = 0.002  # less than this is nothing to see
+_LATE_S = 0.002  # a shorter delay is not visible
 _NS = 1e-9
 
 
 def waterfall(recent: Sequence[RequestRecord], objectives: Objectives) -> dict[str, Any] | None:
-    """The last canaries; None before there is one."""
+    """Return the waterfall of the newest canaries, or None if there are none."""
     if not recent:
         return None
     shown = recent[:_ROWS]
@@ -47,7 +46,7 @@ def _row(record: RequestRecord) -> dict[str, Any]:
 
 
 def _pieces(record: RequestRecord) -> Iterator[tuple[str, float, float]]:
-    """What it was doing, from when to when."""
+    """Return the phases of a canary: kind, start and end in seconds."""
     late, done = max(latency.schedule_lag_s(record), 0.0), (record.done_ns - record.scheduled_ns) * _NS
     if late > _LATE_S:
         yield "late", 0.0, late
@@ -63,7 +62,7 @@ def _pieces(record: RequestRecord) -> Iterator[tuple[str, float, float]]:
 
 
 def _ticks(record: RequestRecord) -> list[float]:
-    """When tokens came; of very many, some."""
+    """Return the arrival times of tokens, at most about _TICKS of them."""
     stamps = record.events.at_ns
     every = max(1, -(-len(stamps) // _TICKS))
     return [(at - record.scheduled_ns) * _NS for at in stamps[::every]]

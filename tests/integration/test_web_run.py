@@ -126,7 +126,7 @@ def test_a_new_password_is_taken_while_it_runs(secured: Secured) -> None:
 
 def test_the_configuration_is_taken_anew_when_asked(secured: Secured) -> None:
     taken = secured.get("/-/reload", method="POST")
-    assert (taken.status_code, taken.text) == (200, "Kneewatch has taken the configuration.\n")
+    assert (taken.status_code, taken.text) == (200, "Configuration reloaded.\n")
     file = secured.folder / "kneewatch.yml"
     good = file.read_text()
     file.write_text(good.replace("targets:", "tragets:"))
@@ -145,9 +145,9 @@ def test_what_discovery_found_and_what_is_wrong_with_it_is_on_the_pages(followed
     assert target["discovery"] == "good"
     assert target["labels"]["app.kubernetes.io/name"] == "qwen"
     page = monitor.page(f"/targets/{name}")
-    assert "found by good" in page
+    assert "discovered by good" in page
     assert "<dt>zone</dt><dd>eu-1</dd>" in page
-    assert "found by" not in monitor.page("/targets/leaving")
+    assert "discovered by" not in monitor.page("/targets/leaving")
     eventually(
         lambda: "Discovery has a problem" in monitor.page("/"), within_s=20, what="the other discovery's problem"
     )
@@ -187,7 +187,7 @@ def test_a_target_that_is_removed_while_it_is_probed_is_said_to_be_gone(followed
         eventually(running, within_s=20, what="the probe is under way")
         followed.reload(targets=followed.config["targets"][:2])  # type: ignore[index]
         answer = asked.result(60)
-    assert (answer.status_code, answer.text) == (404, "the target is gone: it was taken away meanwhile\n")
+    assert (answer.status_code, answer.text) == (404, "the target was removed during the request\n")
 
 
 @pytest.mark.prometheus

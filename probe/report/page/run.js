@@ -1,4 +1,4 @@
-// A run's charts: values over load, what was promised as a dashed line, the knee as a band or a line.
+// Charts of a run: values over load, the objective as a dashed line, the knee as a band or a line.
 
 const UNITS = {
   s: (value) => duration(value), "req/s": (value) => `${digits(value)} req/s`,
@@ -8,7 +8,7 @@ const AXES = { ...UNITS, "req/s": (value) => digits(value) };
 
 function knee(chart) {
   const paint = theme().named.purple;
-  const label = { show: true, formatter: "knee", color: paint, fontSize: 11, position: "end", distance: 2 };
+  const label = { show: true, formatter: chart.kneeName, color: paint, fontSize: 11, position: "end", distance: 2 };
   const line = chart.knee === null ? [] : [{ xAxis: chart.knee, label, lineStyle: { color: paint, type: "solid", width: 1.5 } }];
   const limit = chart.limit ? [{
     yAxis: chart.limit.value, lineStyle: { color: theme().soft, type: [5, 5], width: 1 },
@@ -26,10 +26,10 @@ function runOption(chart, width) {
   const all = chart.series.flatMap((one) => one.points);
   const values = all.map((point) => point[1]).filter((value) => value > 0);
   const most = Math.max(...values, chart.limit?.value ?? 0);
-  // Where the last step is a hundred times as slow as the first, a plain axis would show that one alone.
+  // A linear axis would show only the slowest step if it is far slower than the first.
   const log = chart.unit === "s" && values.length > 0 && most / Math.min(...values) > 30;
   const xs = all.map((point) => point[0]);
-  // Steps double what is in flight: on a plain axis most of them would share its left end.
+  // Requests in flight double from step to step: on a linear axis most points would crowd at the left.
   const flight = chart.load !== "requests/s";
   const wide = Math.max(...xs) / Math.min(...xs) > (flight ? 7 : 20);
   return frame({
@@ -68,14 +68,14 @@ function loadTip(chart, points) {
 }
 
 function runFigure(chart) {
-  const said = chart.series.map((one) => `${one.name} ${UNITS[chart.unit](one.points[0][1])} at first, ${UNITS[chart.unit](one.points.at(-1)[1])} at last`).join("; ");
-  const known = chart.knee === null ? "" : `; the knee is at ${digits(chart.knee)} ${chart.load}`;
+  const said = chart.series.map((one) => `${one.name} ${UNITS[chart.unit](one.points[0][1])} at the lowest load, ${UNITS[chart.unit](one.points.at(-1)[1])} at the highest`).join("; ");
+  const known = chart.knee === null ? "" : `; ${chart.kneeName} at ${digits(chart.knee)} ${chart.load}`;
   const place = element("div", { class: "chart", role: "img", tabindex: "0", "aria-label": `${chart.title} over ${chart.load}: ${said}${known}` });
   const invalid = chart.series.some((one) => one.points.some((point) => !point[2]));
   const legend = element("ul", { class: "legend", "aria-hidden": "true" },
     ...chart.series.map((one, i) => element("li", {}, swatch(theme().palette[i]), one.name)),
     chart.limit ? element("li", {}, swatch(theme().soft, "dashed"), `${chart.limit.name} ${UNITS[chart.unit](chart.limit.value)}`) : null,
-    invalid ? element("li", {}, "hollow: judges nothing") : null);
+    invalid ? element("li", {}, "hollow: invalid, not judged") : null);
   place.addEventListener("keydown", (event) => walkPoints(event, place, chart.series[0].points.length));
   return [element("figure", {}, element("figcaption", {}, chart.title), place, legend), place, (width) => runOption(chart, width)];
 }

@@ -1,8 +1,8 @@
-// Canaries as a waterfall: a row each, from when it was due to its last token.
+// Waterfall of canaries: one row each, from the scheduled time to the last token.
 
 const ROW = 17;
 
-/** Those of the moments that are far enough apart to be seen one by one. */
+/** Return the moments that are at least `least` apart. */
 function apart(moments, least) {
   let last = -Infinity;
   return moments.filter((at) => at - last >= least && ((last = at), true));

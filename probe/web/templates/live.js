@@ -1,11 +1,11 @@
-// Keeps the page as it is now: fetched again every few seconds, and put in place without losing what its reader is at.
+// Refreshes the page every few seconds without losing focus, scroll position or open details.
 (() => {
   "use strict";
   const EVERY_MS = 5000;
   const say = (text) => { const place = document.getElementById("fresh"); if (place) place.textContent = text; };
   let paused = false;
 
-  /** Whether somebody reads or types where new content would go. */
+  /** Whether a refresh would disturb the reader: hidden page, pause, selected text, or a chart in use. */
   const busy = () => document.hidden || paused || !getSelection().isCollapsed || document.querySelector(".chart:hover, .chart:focus") !== null;
 
   async function renew() {
@@ -16,7 +16,7 @@
       if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
       text = await answer.text();
     } catch (error) {
-      say(`no answer since then (${error.message})`);
+      say(`cannot refresh: ${error.message}`);
       return;
     }
     if (busy()) return;
@@ -29,7 +29,7 @@
     const open = [...now.querySelectorAll("details[id][open]")].map((one) => one.id);
     const scrolled = [...now.querySelectorAll(".tall, .scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
     const focus = now.contains(document.activeElement) ? trail(document.activeElement, now) : null;
-    // What is marked so has a state of its own.
+    // Elements with data-keep have state of their own.
     const keep = [...now.querySelectorAll("[data-keep]")];
     next.querySelectorAll("[data-keep]").forEach((place, i) => keep[i] && place.replaceWith(keep[i]));
     now.replaceChildren(...next.childNodes);
@@ -45,7 +45,7 @@
     document.dispatchEvent(new Event("kneewatch-new-data"));
   }
 
-  /** The way to an element, by places among children: the new content has the same shape, most often. */
+  /** Return the path to an element: its id, its link, or its child indexes (the new page mostly has the same shape). */
   function trail(element, root) {
     if (element.id) return [element.id];
     if (element.tagName === "A") return [`a[href="${CSS.escape(element.getAttribute("href"))}"]`];
@@ -75,7 +75,7 @@
     const answer = document.getElementById("answer");
     button.disabled = true;
     answer.className = "answer";
-    answer.textContent = "asked, waiting for its answer";
+    answer.textContent = "sent, waiting for the answer";
     try {
       const reply = await fetch(button.dataset.probe);
       const text = await reply.text();

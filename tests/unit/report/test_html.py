@@ -106,6 +106,20 @@ def test_it_says_what_the_terminal_says(made: CapacityResult) -> None:
     assert len(re.findall(r"in flight", page.text)) >= len(made.steps)
 
 
+def test_a_report_is_titled_with_the_target_unless_a_server_is_named() -> None:
+    assert "<h1>Capacity of a</h1>" in report(result())
+    named = report(result(), "llama<8b>:8000")
+    assert "<h1>Capacity of llama&lt;8b&gt;:8000</h1>" in named
+    assert "<title>Capacity of llama&lt;8b&gt;:8000, " in named
+
+
+def test_where_no_objective_was_broken_the_charts_show_no_knee() -> None:
+    lower_bound = Capacity(mode="empirical", requests_per_second=10.0, lower=10.0, knee_concurrency=4)
+    names = {chart["kneeName"] for chart in charts(result(capacity=lower_bound))}
+    assert names == {"highest load, no objective broken"}
+    assert {chart["kneeName"] for chart in charts(result())} == {"knee"}
+
+
 def test_charts_are_over_what_is_in_flight_where_the_loop_was_closed() -> None:
     rates, ttft, tpot, kept, *_ = charts(run())
     assert rates["load"] == "requests in flight"
@@ -115,7 +129,7 @@ def test_charts_are_over_what_is_in_flight_where_the_loop_was_closed() -> None:
     assert ttft["limit"] == {"name": "objective", "value": 0.5}
     assert tpot["limit"] == {"name": "objective", "value": 0.05}
     assert [one["name"] for one in kept["series"]] == ["available", "TTFT", "TPOT"]
-    assert kept["limit"] == {"name": "promised", "value": 0.95}
+    assert kept["limit"] == {"name": "objective", "value": 0.95}
     assert loads(run())[0] == "4 in flight"
 
 
@@ -128,7 +142,7 @@ def test_charts_are_over_the_rate_of_all_where_requests_came_by_themselves() -> 
     ]
     made = replace(result(steps=steps), capacity=Capacity("verified", 9.0, 8.5, 9.6, limiting="ttft"))
     rates = charts(made)[0]
-    assert rates["title"] == "Requests/s, users' among them"
+    assert rates["title"] == "Requests/s, including user traffic"
     assert rates["load"] == "requests/s"
     assert (rates["knee"], rates["bounds"]) == (9.0, [8.5, 9.6])
     assert [point[:2] for point in rates["series"][0]["points"]] == [[6.0, 6.0], [10.0, 10.0]], "by load"

@@ -118,7 +118,7 @@ def test_one_client_leaves_room_for_the_others(theirs: list[str], ours: str) -> 
         assert known is True
         assert [answer for answer in found if not isinstance(answer, BusyError)] == [False] * 4
         assert {str(answer) for answer in found if answer is not False} == {
-            "too many passwords from this address wait to be checked"
+            "too many passwords from this address are being checked"
         }
         assert not await one.allows(header("alice", "again"), theirs[0]), "its place is free again"
         assert not one._waiting

@@ -153,7 +153,7 @@ def test_a_target_that_goes_meanwhile_is_what_is_gone_and_neither_workload_nor_s
     failed.counted = True
     for monitor in (uncounted, failed):
         (answer,) = _ask(monitor, "/probe?target=a&workload=short")
-        assert (answer.status_code, answer.text) == (404, "the target is gone: it was taken away meanwhile\n")
+        assert (answer.status_code, answer.text) == (404, "the target was removed during the request\n")
     there = _Leaving()
     there.counted = True
     (answer,) = _ask(there, "/probe?target=a")

@@ -82,7 +82,7 @@ def test_what_fails_says_since_when() -> None:
     (words, *_) = row(status(up=False, recent=[failed, record()])).wrong
     assert words == "timeout: no token (no success since 2026-09-21 14:13:20 UTC)"
     (words,) = row(status(up=False, recent=[failed])).wrong
-    assert words == "timeout: no token (no success as long as it is remembered)"
+    assert words == "timeout: no token (no recent success)"
 
 
 def test_headroom_is_that_of_now_and_of_what_load_has_measured() -> None:

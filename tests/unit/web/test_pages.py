@@ -103,17 +103,17 @@ def at_its_edge() -> TargetStatus:
 @pytest.mark.parametrize(
     ("shown", "words"),
     [
-        (status(), ["1 starting", "none yet", "not measured"]),
+        (status(), ["1 starting", "no canary yet", "not measured"]),
         (status(up=True, recent=[record()]), ["1 good", "100 ms / 10.0 ms", "100 % within objectives"]),
         (status(up=False, recent=[record(outcome=Outcome.TIMEOUT)]), ["1 failing", "timeout: it failed"]),
         (status(up=True, recent=[record(ttft_s=0.9)] * 6), ["TTFT within 500 ms: 0 % of the last 6 canaries"]),
         (status(server=whole_snapshot()), ["3 / 2", "25 %"]),
         (status(server_error="http://a/metrics: no metrics (HTTP 404)"), ["no metrics (HTTP 404)"]),
-        (status(passive=True), ["1 passive", "none are sent"]),
+        (status(passive=True), ["1 passive", "no canaries: passive"]),
         (at_its_edge(), ["4 %", "of 10 req/s", "headroom is 4 %"]),
-        (status(capacity=result(capacity=no_knee("no step was valid"))), ["none found: no step was valid"]),
+        (status(capacity=result(capacity=no_knee("no step was valid"))), ["no knee: no step was valid"]),
         (status(capacity_state="busy: 3 are waiting"), ["last run refused: busy: 3 are waiting"]),
-        (status(capacity_state="running"), ["a run is under way"]),
+        (status(capacity_state="running"), ["a run is in progress"]),
     ],
 )
 def test_the_first_page_answers_what_is_asked_first(shown: TargetStatus, words: list[str]) -> None:
@@ -125,7 +125,7 @@ def test_the_first_page_answers_what_is_asked_first(shown: TargetStatus, words: 
 @pytest.mark.parametrize(
     ("shown", "words"),
     [
-        (status(), ["starting", "No canary has ended yet", "have not been read yet", "Not measured"]),
+        (status(), ["starting", "No canary has finished yet", "have not been scraped yet", "Not measured"]),
         (status(up=True, recent=[record()]), ["last canary", "100 ms", "10.0 ms", "100 % met every objective"]),
         (status(up=False, recent=[record(outcome=Outcome.TIMEOUT)]), ["failing", "timeout", "it failed"]),
         (status(server=whole_snapshot()), ["waiting2 (2 capacity)", "25 %", "vllm 0.32.0"]),
@@ -156,14 +156,14 @@ def test_what_is_wrong_with_discovery_is_near_the_top_a_line_each() -> None:
     monitor.problems = {f"d{n}": "gone" for n in range(23)}
     text = _words(_Tags(_get(monitor, "/").text))
     assert len(re.findall(r"d\d+gone", text)) == 20
-    assert "and 3 more, which are in the log" in text
+    assert "and 3 more, see the log" in text
 
 
 def test_the_labels_of_a_target_that_was_found_are_on_its_page() -> None:
     labels = {"app.kubernetes.io/name": "qwen", "evil": EVIL, **{f"x{n:02}": "y" * 300 for n in range(40)}}
     shown = status(name="pods/qwen-0", discovery="pods", labels=labels)
     page = _target(shown)
-    assert "found by pods, with 32 labels" in _words(page)
+    assert "discovered by pods, with 32 labels" in _words(page)
     assert "app.kubernetes.io/nameqwen" in _words(page)
     assert EVIL in page.text
     assert "x29" + "y" * 256 in page.text
