@@ -9,7 +9,8 @@ from alerts.links import CAPACITY
 from alerts.rules import Alert, RuleGroup, now, one_of
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
-from probe.capacity.trend.change_detection import CONFIRMED_DROP, DROP_RATIO, MANN_WHITNEY, MEDIAN_OF_3
+from probe.capacity.trend.change_detection import CONFIRMED_DROP, MANN_WHITNEY, MEDIAN_OF_3
+from probe.capacity.trend.reference import DROP_RATIO
 from probe.config.models import Config
 
 # Verified and empirical figures have one baseline; which of the two the last one was, must not end an alert.

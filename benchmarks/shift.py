@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from probe import __version__
-from probe.capacity.trend.change_detection import MAX_BASELINE, MIN_BASELINE, RISE, ChangeDetector
+from probe.capacity.trend.change_detection import RISE, ChangeDetector
+from probe.capacity.trend.reference import MAX_BASELINE, MIN_BASELINE
 from probe.core.shift import CapacitySample
 
 MOST_FALSE_A_YEAR = 1.0
@@ -48,31 +49,33 @@ class Target:
     """A server that is measured once a night, and at once again after a drop; and what is said of it."""
 
     def __init__(self, seed: str, noise: Noise) -> None:
-        self.judge = ChangeDetector()
+        self.detector = ChangeDetector()
         self._rng = random.Random(seed)
         self._noise = noise
         self._nights = 0
 
     def night(self, level: float = 0.0) -> Counter[str]:
         """One night at `level` (log of the true capacity over the usual one): the methods that fired in it."""
-        before = self.judge.fired()
+        before = self.detector.fired()
         self._run(level, confirms=False)
-        if self.judge.unconfirmed:
+        if self.detector.is_unconfirmed:
             self._run(level, confirms=True)
         self._nights += 1
-        return Counter(name for name, fired in self.judge.fired().items() if fired and not before[name])
+        return Counter(name for name, fired in self.detector.fired().items() if fired and not before[name])
 
     def shifted(self, *, up: bool = False) -> bool:
-        return any(fired for name, fired in self.judge.fired().items() if (name == RISE) == up)
+        return any(fired for name, fired in self.detector.fired().items() if (name == RISE) == up)
 
     def learn(self, runs: int) -> None:
         """Nights until the baseline has so many runs."""
-        while self.judge.norm is None or self.judge.norm.baseline.count < runs:
+        while self.detector.reference is None or self.detector.reference.baseline.count < runs:
             self.night()
 
     def _run(self, level: float, *, confirms: bool) -> None:
         rps = _USUAL_RPS * math.exp(level + self._noise(self._rng))
-        self.judge.take(CapacitySample(self._nights * 86400.0, rps, rps / 1.05, rps * 1.05, "verified", "f", confirms))
+        self.detector.add(
+            CapacitySample(self._nights * 86400.0, rps, rps / 1.05, rps * 1.05, "verified", "f", confirms)
+        )
 
 
 def false_shifts(years: int, noise: Noise, *, baseline: int, nights: int = _YEAR) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dashboards.queries import FORECAST, MEASURED, MODEL, RATE, WORKLOAD, counte
 from dashboards.queries import TARGET as ONE
 from exporters import names
 from exporters.names import Series
-from probe.capacity.trend.change_detection import DROP_RATIO
+from probe.capacity.trend.reference import DROP_RATIO
 
 
 def shifts() -> list[PlacedPanel]:

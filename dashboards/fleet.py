@@ -12,7 +12,7 @@ from dashboards.pieces import GREEN, GREY, RED, YELLOW, Column, PanelRow, Placed
 from dashboards.queries import burn, named, quantile
 from exporters import names
 from exporters.names import Series
-from probe.capacity.trend.change_detection import DROP_RATIO
+from probe.capacity.trend.reference import DROP_RATIO
 from probe.observe.cross_checks import FULL
 
 TITLE = "Kneewatch / Fleet"

@@ -6,7 +6,7 @@ from exporters import names
 from exporters.registry import ByTarget, counter_by_target, gauge_by_target
 from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.capacity.trend.change_detection import METHODS
-from probe.capacity.trend.fingerprint import alike, as_number, fingerprint
+from probe.capacity.trend.fingerprint import as_number, fingerprint, is_comparable
 from probe.capacity.trend.headroom import headroom
 from probe.core.result import Capacity, CapacityResult
 from probe.core.shift import Shift
@@ -138,7 +138,9 @@ class CapacityExporter:
     def verified(self, result: CapacityResult, forecast: CapacityResult | None) -> None:
         """Publishes by how much the last forecast was off, where a run has measured what it was about."""
         found = result.capacity
-        said = forecast.capacity.requests_per_second if forecast is not None and alike(forecast, result) else None
+        said = (
+            forecast.capacity.requests_per_second if forecast is not None and is_comparable(forecast, result) else None
+        )
         # Where no load broke anything the figure is a lower bound, and says nothing of a forecast above it.
         if said and found.requests_per_second and found.upper is not None and found.mode != _FORECAST:
             self._residual.labels(*_labels(result)[:3]).set(said / found.requests_per_second - 1)

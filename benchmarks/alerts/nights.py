@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from probe.capacity.trend.change_detection import shift, wants_confirmation
+from probe.capacity.trend.change_detection import detect_shift, needs_confirmation
 from probe.config.models import CapacityConfig
 from probe.core.shift import CapacitySample, Shift
 from probe.runtime.scheduler import cron_trigger
@@ -56,7 +56,7 @@ def runs(rng: np.random.Generator, at: Sequence[float], rps: Callable[[float], f
             continue
         one = _run(rng, start_s, rps, history, confirms=False)
         found.append(one)
-        if wants_confirmation(history):
+        if needs_confirmation(history):
             found.append(_run(rng, one.end_s + 30, rps, history, confirms=True))
     return found
 
@@ -75,4 +75,4 @@ def _run(
     mode = "empirical" if rng.random() < _EMPIRICAL else "verified"
     figure = CapacitySample(end_s, measured, measured / 1.05, measured * 1.05, mode, "the same", confirms)
     history.append(figure)
-    return Run(start_s, end_s, "done", figure, shift(history))
+    return Run(start_s, end_s, "done", figure, detect_shift(history))

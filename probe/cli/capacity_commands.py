@@ -217,4 +217,4 @@ def compare(
         console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
         console.print(comparison_table(found, before, after))
         console.print(comparison_words(found, allowed), markup=False)
-    raise typer.Exit(1 if found.regressed else 0)
+    raise typer.Exit(1 if found.has_regressed else 0)

@@ -20,8 +20,8 @@ from exporters.metrics_page import MetricsPage
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter, UserTrafficExporter
 from probe import __version__
-from probe.capacity.trend.change_detection import shift, wants_confirmation
-from probe.capacity.trend.fingerprint import figure
+from probe.capacity.trend.change_detection import detect_shift, needs_confirmation
+from probe.capacity.trend.fingerprint import capacity_sample
 from probe.config.models import TargetConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
@@ -141,7 +141,7 @@ class MetricsSink:
         self._spend(result)  # before all that may fail
         self._capacity.verified(result, self._forecasts.get(result.target))
         self._capacity.observe(result)  # first: a full disk takes the history, not the figure
-        if (found := figure(result)) is not None:
+        if (found := capacity_sample(result)) is not None:
             self._figures.setdefault(result.target, []).append(found)
             self._compare(result)
         self._keep(result)
@@ -167,7 +167,7 @@ class MetricsSink:
             _log.info("results can be stored again")
 
     def dropped(self, result: CapacityResult) -> bool:
-        return figure(result) is not None and wants_confirmation(self._figures[result.target])
+        return capacity_sample(result) is not None and needs_confirmation(self._figures[result.target])
 
     def forecast(self, result: CapacityResult) -> None:
         self._capacity.restore(result)
@@ -180,4 +180,4 @@ class MetricsSink:
         # Of its own kind: restored are a measurement and a forecast, and one of them is the older one.
         forecast = result.capacity.mode == "forecast"
         alike = [figure for figure in self._figures[result.target] if (figure.mode == "forecast") == forecast]
-        self._capacity.compare(result, shift(alike))
+        self._capacity.compare(result, detect_shift(alike))

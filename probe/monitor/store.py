@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from probe.capacity.trend.fingerprint import figure
+from probe.capacity.trend.fingerprint import capacity_sample
 from probe.core.errors import ConfigError
 from probe.core.result import CapacityResult
 from probe.core.shift import CapacitySample
@@ -75,7 +75,7 @@ class Store:
             (target,),
         )
         results = [result for row in rows if (result := _readable(row[0])) is not None]
-        return [found for result in results if (found := figure(result)) is not None]
+        return [found for result in results if (found := capacity_sample(result)) is not None]
 
     def latest_knees(self, target: str) -> Sequence[CapacityResult]:
         """The newest results of a target that found a knee: of those that load has measured and of the forecasts one

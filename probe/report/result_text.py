@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from probe.capacity.trend.fingerprint import alike
+from probe.capacity.trend.fingerprint import is_comparable
 from probe.capacity.trend.headroom import headroom as left_of
 from probe.capacity.trend.headroom import share
 from probe.core.result import Capacity, CapacityResult, Roofline
@@ -69,7 +69,7 @@ def beside_measured(forecast: CapacityResult, measured: CapacityResult | None, n
     """Compare a forecast with the last measurement of the same server and workload; "" if one of them is missing."""
     said = forecast.capacity.requests_per_second
     found = measured.capacity.requests_per_second if measured is not None else None
-    if measured is None or not said or not found or not alike(forecast, measured):
+    if measured is None or not said or not found or not is_comparable(forecast, measured):
         return ""
     ratio = said / found - 1
     off = f"{percent(round(abs(ratio), 2))} {'above' if ratio > 0 else 'below'}"

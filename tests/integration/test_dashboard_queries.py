@@ -26,7 +26,7 @@ from stub_server import stub_server
 
 from dashboards.build import annotations, queries, substitute
 from exporters import names
-from probe.capacity.trend.fingerprint import figure
+from probe.capacity.trend.fingerprint import capacity_sample
 from probe.core.result import CapacityResult
 from probe.monitor.store import Store
 from probe.prometheus.queries import Prometheus
@@ -261,7 +261,7 @@ def test_what_prometheus_has_recorded_is_the_history_of_capacity(monitor: Monito
     runs = f"{monitor.base_url}/api/v1/runs"
     ids = [run["id"] for run in httpx.get(runs, timeout=5, trust_env=False).json()]
     results = [loads(httpx.get(f"{runs}/{one}", timeout=5, trust_env=False).text) for one in ids]
-    measured = [replace(one, at_s=0.0) for result in results if (one := figure(result)) is not None]
+    measured = [replace(one, at_s=0.0) for result in results if (one := capacity_sample(result)) is not None]
     assert history
     for one in history:  # its time is the run's end, and not its beginning
         assert replace(one, at_s=0.0) in measured

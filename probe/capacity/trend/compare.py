@@ -1,11 +1,13 @@
-"""Two measurements of a server, metric by metric: what is better, worse or the same. Pure.
+"""Compare two measurements of a server metric by metric: better, worse or the same. Pure.
 
-In: two Measured, from results of Kneewatch or of `vllm bench serve` (probe/report/measured_file.py). Out: a Comparison.
+In: two Measurements, from results of Kneewatch or of `vllm bench serve` (probe/report/measured_file.py). Out: a
+Comparison.
 
 A row is worse or better when it has changed by more than the tolerance and, where both sides have an interval, the
-intervals lie apart: of fifty rows one or two lie apart by chance, and a change that is real may be too small to
-matter. A tolerance of 0 leaves the intervals alone to decide. Steps at which the base had already broken an objective
-are shown and judge nothing: beyond the knee latencies are those of a queue that grows, and differ from run to run.
+intervals do not overlap. Both conditions are needed: of fifty rows one or two do not overlap by chance, and a real
+change may be too small to matter. With a tolerance of 0 the intervals alone decide. Steps at which the base had already
+broken an objective are shown but not judged: beyond the knee latencies are those of a growing queue, and differ from
+run to run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,14 +20,14 @@ from probe.core.step import Distribution, StepSummary
 CAPACITY = "capacity"
 HIGHER, LOWER = "higher", "lower"
 RATE, TOKENS, COUNT, SECONDS, SHARE = "requests/s", "tokens/s", "requests in flight", "s", "share"
-# Measured mean lengths of the same workload differ by a little where answers end early or templates add tokens.
+# Mean lengths of the same workload differ by a little when answers end early or templates add tokens.
 _SAME_LENGTH = 0.02
 _PARTS_THAT_DECIDE = ("workload.", "objectives.")
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number with its interval, as far as there is one. `better`: HIGHER, LOWER, or None where neither is."""
+    """A number with its interval, if there is one. `better`: HIGHER, LOWER, or None if neither is."""
 
     value: float
     unit: str
@@ -36,7 +38,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSection:
-    """The values of one step, or of the capacity. `unjudged`: why they say nothing, as of a step that is void."""
+    """The values of one step, or of the capacity. `unjudged`: why they are not compared, as of a void step."""
 
     values: Mapping[str, Value] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
@@ -45,23 +47,23 @@ class ComparisonSection:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One side. `lengths` are the mean prompt and output tokens; parts and lengths that are not known are absent."""
+    """One side of a comparison. `lengths`: mean prompt and output tokens; unknown parts and lengths are absent."""
 
     name: str
     kind: str  # the program that wrote it
     parts: Mapping[str, str]
     sections: Mapping[str, ComparisonSection]
     lengths: Mapping[str, float] = field(default_factory=dict)
-    forecast: bool = False
-    no_capacity: str | None = None  # why none was found, where one was looked for
-    collapsed: bool = False  # none was found, and the run had every chance to
+    is_forecast: bool = False
+    no_capacity: str | None = None  # why none was found, if one was looked for
+    has_collapsed: bool = False  # the run could end as planned, and yet no capacity was found
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One metric on both sides. `change`: new over base, less 1; None from zero.
+    """One metric on both sides. `change`: new / base - 1, None if the base is zero.
 
-    `verdict`: better, worse, same, or "-" where it judges nothing.
+    `verdict`: "better", "worse", "same", or "-" if it is not judged.
     """
 
     section: str
@@ -74,7 +76,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All of it. `problems` name why the two cannot be compared, `notes` what could not be judged."""
+    """The whole comparison. `problems`: why the two cannot be compared; `notes`: what could not be judged."""
 
     rows: tuple[ComparisonRow, ...]
     differs: Mapping[str, tuple[str | None, str | None]]
@@ -82,14 +84,14 @@ class Comparison:
     notes: tuple[str, ...]
 
     @property
-    def regressed(self) -> bool:
+    def has_regressed(self) -> bool:
         return any(row.verdict == "worse" for row in self.rows)
 
 
 def of_result(name: str, result: CapacityResult) -> Measurement:
-    """A capacity run, as a side."""
+    """Return a capacity run as one side of a comparison."""
     capacity = result.capacity
-    sections = {_load(step): _step(step) for step in result.steps}
+    sections = {_load_name(step): _step_section(step) for step in result.steps}
     if capacity.requests_per_second is not None:
         rate = Value(capacity.requests_per_second, RATE, HIGHER, capacity.lower, capacity.upper)
         tokens, knee = capacity.output_tokens_per_second, capacity.knee_concurrency
@@ -103,17 +105,17 @@ def of_result(name: str, result: CapacityResult) -> Measurement:
         parts=parts(result.model, result.context),
         sections=sections,
         lengths=_lengths(result),
-        forecast=capacity.mode == "forecast",
+        is_forecast=capacity.mode == "forecast",
         no_capacity=None if capacity.requests_per_second is not None else f"{capacity.reason}",
-        collapsed=capacity.requests_per_second is None and result.stopped.by in ("done", "guard"),
+        has_collapsed=capacity.requests_per_second is None and result.stopped.by in ("done", "guard"),
     )
 
 
 def compare(base: Measurement, new: Measurement, tolerance: float) -> Comparison:
-    """`new` against `base`; `tolerance` is the change that is too small to matter, 0.05 for 5 %."""
+    """Compare `new` with `base`; `tolerance`: the relative change that is too small to matter, 0.05 for 5 %."""
     shared = [name for name in base.sections if name in new.sections]
     rows = [row for name in shared for row in _rows(name, base.sections[name], new.sections[name], tolerance)]
-    if CAPACITY in base.sections and new.collapsed:
+    if CAPACITY in base.sections and new.has_collapsed:
         lost = base.sections[CAPACITY].values["capacity"]
         rows.insert(0, ComparisonRow(CAPACITY, "capacity", lost, None, None, "worse"))
     names = sorted({*base.parts, *new.parts}) if base.kind == new.kind else sorted({*base.parts} & {*new.parts})
@@ -137,10 +139,10 @@ def _problems(
             after = new.lengths.get(name, before)
             if abs(after - before) > _SAME_LENGTH * max(before, after):
                 yield f"{name} are {before:.4g} on average in {base.name} and {after:.4g} in {new.name}"
-    if base.forecast != new.forecast:
-        forecast, measured = (base, new) if base.forecast else (new, base)
+    if base.is_forecast != new.is_forecast:
+        forecast, measured = (base, new) if base.is_forecast else (new, base)
         yield f"{forecast.name} is a forecast and {measured.name} was measured"
-    if CAPACITY in base.sections and new.no_capacity is not None and not new.collapsed:
+    if CAPACITY in base.sections and new.no_capacity is not None and not new.has_collapsed:
         yield f"{new.name} was ended before it found a capacity"
     if empty:
         loads = " and ".join(f"{side.name} has {', '.join(side.sections) or 'no step'}" for side in (base, new))
@@ -151,8 +153,8 @@ def _notes(base: Measurement, new: Measurement, shared: list[str]) -> Iterator[s
     for side, other in ((base, new), (new, base)):
         if side.no_capacity is not None:
             yield f"{side.name} found no capacity: {side.no_capacity}"
-        if alone := [name for name in side.sections if name not in other.sections and name != CAPACITY]:
-            yield f"only in {side.name}: {', '.join(alone)}"
+        if unmatched := [name for name in side.sections if name not in other.sections and name != CAPACITY]:
+            yield f"only in {side.name}: {', '.join(unmatched)}"
         for name in shared:
             if (why := side.sections[name].unjudged) is not None:
                 yield f"{name} is void in {side.name} ({why})"
@@ -177,30 +179,30 @@ def _rows(name: str, base: ComparisonSection, new: ComparisonSection, tolerance:
 def _verdict(before: Value, after: Value, tolerance: float) -> str:
     if before.better is None:
         return "-"
-    # A share that was zero has no relative change: the tolerance is then one of the share itself.
+    # A share that was zero has no relative change; the tolerance then applies to the share itself.
     scale = abs(before.value) or (1.0 if before.unit == SHARE else 0.0)
-    if abs(after.value - before.value) <= tolerance * scale or _overlap(before, after):
+    if abs(after.value - before.value) <= tolerance * scale or _do_overlap(before, after):
         return "same"
-    risen = HIGHER if after.value > before.value else LOWER
-    return "better" if risen == before.better else "worse"
+    direction = HIGHER if after.value > before.value else LOWER
+    return "better" if direction == before.better else "worse"
 
 
-def _overlap(before: Value, after: Value) -> bool:
-    """Whether both have an interval and these have values in common; a side that is not bounded reaches to infinity."""
+def _do_overlap(before: Value, after: Value) -> bool:
+    """Return whether both have an interval and these overlap; an interval without a bound reaches to infinity."""
     if any(value.lower is None and value.upper is None for value in (before, after)):
         return False
     low, high = (before, after) if before.value <= after.value else (after, before)
     return low.upper is None or high.lower is None or low.upper >= high.lower
 
 
-def _load(step: StepSummary) -> str:
+def _load_name(step: StepSummary) -> str:
     plan = step.plan
     if plan.arrivals is not None:
         return f"rate {plan.arrivals.rate_rps:g} ({plan.arrivals.pattern.value})"
     return f"concurrency {plan.concurrency}"
 
 
-def _step(step: StepSummary) -> ComparisonSection:
+def _step_section(step: StepSummary) -> ComparisonSection:
     if not step.valid:
         return ComparisonSection(unjudged=step.reason or "invalid")
     answered, failed = step.requests.ok, step.requests.failed
@@ -227,7 +229,7 @@ def _percentiles(name: str, latency: Distribution) -> Iterator[tuple[str, Value]
 
 
 def _lengths(result: CapacityResult) -> dict[str, float]:
-    """Mean tokens of a request as the server counted them, over the valid steps."""
+    """Return the mean tokens of a request as the server counted them, over the valid steps."""
     steps = [step for step in result.steps if step.valid and step.throughput_rps > 0]
     rate = sum(step.throughput_rps for step in steps)
     if not rate:

@@ -1,8 +1,8 @@
-"""What a capacity holds for, as parts that can be compared and as one short digest. Pure.
+"""The fingerprint: what a capacity is valid for, as named parts and as one short digest. Pure.
 
-In: a model's name and a RunContext. Two figures with the same fingerprint may be compared; with another one a new
-baseline starts. Left out is what names a thing without changing it (the names of workload and objectives), and the
-window of the objectives, over which no capacity is judged.
+In: a model's name and a RunContext. Capacities with the same fingerprint may be compared; another fingerprint starts a
+new baseline. Left out are the names of workload and objectives, which change nothing, and the window of the objectives,
+over which no capacity is judged.
 """
 
 import hashlib
@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from probe.core.result import CapacityResult, RunContext
 from probe.core.shift import CapacitySample
 
-_DIGITS = 12  # 48 bits: a number that fits into a sample of Prometheus without loss
+_DIGITS = 12  # 48 bits: a number that a Prometheus sample holds without loss
 _NO_END = ("interrupt", "error")
 _LEFT_OUT = ("workload.name", "objectives.name", "objectives.window_s")
 
 
 def parts(model: str, context: RunContext) -> dict[str, str]:
-    """Each part by its name, such as "version" or "workload.prompt_tokens"; what is not set or not seen is absent."""
+    """Return each part by its name, such as "version" or "workload.prompt_tokens"; unknown ones are absent."""
     whole = {
         "model": model,
         "engine": context.engine,
@@ -32,32 +32,32 @@ def parts(model: str, context: RunContext) -> dict[str, str]:
 
 
 def fingerprint(model: str, context: RunContext) -> str:
-    """Twelve hexadecimal digits, the same for the same parts in every process and version."""
+    """Return twelve hexadecimal digits, the same for the same parts in every process and version."""
     text = json.dumps(parts(model, context), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-def alike(one: CapacityResult, other: CapacityResult) -> bool:
-    """Whether both are about the same, so that their capacities may be compared."""
+def is_comparable(one: CapacityResult, other: CapacityResult) -> bool:
+    """Return whether both have the same fingerprint, so that their capacities may be compared."""
     return fingerprint(one.model, one.context) == fingerprint(other.model, other.context)
 
 
 def as_number(digest: str) -> float:
-    """The fingerprint as the value of a series."""
+    """Return the fingerprint as the value of a series."""
     return float(int(digest, 16))
 
 
 def from_number(value: float) -> str:
-    """The fingerprint that a series has the value of. Raises ValueError where it can be none."""
+    """Return the fingerprint of a series' value. ValueError if the value cannot be one."""
     if not (0 <= value < 16**_DIGITS and value == int(value)):
         raise ValueError(f"{value} is no fingerprint")
     return f"{int(value):0{_DIGITS}x}"
 
 
-def figure(result: CapacityResult) -> CapacitySample | None:
-    """The capacity of a result as one figure of its target's history.
+def capacity_sample(result: CapacityResult) -> CapacitySample | None:
+    """Return the capacity of a result as one sample of its target's history.
 
-    None where the run found none, or where it was interrupted or broke: how far it had come says nothing of the server.
+    None if the run found none, was interrupted or failed: how far it came shows nothing about the server.
     """
     capacity = result.capacity
     if capacity.requests_per_second is None or result.stopped.by in _NO_END:
@@ -74,7 +74,7 @@ def figure(result: CapacityResult) -> CapacitySample | None:
 
 
 def _flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
-    """Leaves as text that does not depend on whether they have been through JSON."""
+    """Yield the leaves with their paths, as text that is the same before and after a round trip through JSON."""
     if value is None:
         return
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""What users leave of a capacity. Pure.
+"""Headroom: the part of a capacity that users do not take. Pure.
 
-A user's request may be longer than those that capacity was found with, so it is asked both of requests and of output
-tokens how much of the capacity is in use; the larger share counts.
+Users' requests may be longer than those the capacity was measured with, so the share in use is computed both from
+requests and from output tokens; the larger one counts.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from probe.core.snapshot import UserLoad
 
 @dataclass(frozen=True, slots=True)
 class CapacityShare:
-    """What users take of a capacity: `live` of `most`, both per second, of `unit`."""
+    """How much of a capacity users take: `live` of `most`, both per second, in `unit`."""
 
     live: float
     most: float
@@ -20,12 +20,12 @@ class CapacityShare:
 
     @property
     def ratio(self) -> float:
-        """1: all of it."""
+        """Share of the capacity in use; 1 is all of it."""
         return self.live / self.most
 
 
 def share(users: UserLoad | None, capacity: Capacity | None) -> CapacityShare | None:
-    """The larger share of the two; None where users or the capacity are not known."""
+    """Return the larger of both shares; None if user traffic or the capacity is unknown."""
     if users is None or capacity is None:
         return None
     pairs = (
@@ -37,6 +37,6 @@ def share(users: UserLoad | None, capacity: Capacity | None) -> CapacityShare | 
 
 
 def headroom(users: UserLoad | None, capacity: Capacity | None) -> float | None:
-    """1 - live load / capacity; below 0 where users take more than was found possible."""
+    """Return 1 - live load / capacity; below 0 if users take more than the capacity found."""
     used = share(users, capacity)
     return None if used is None else 1 - used.ratio

@@ -1,4 +1,4 @@
-"""The Mann-Whitney test in its exact form, for samples as small as a week of runs. Pure.
+"""The exact Mann-Whitney test, for samples as small as a week of runs. Pure.
 
 H. B. Mann and D. R. Whitney, "On a Test of Whether one of Two Random Variables is Stochastically Larger than the
 Other", 1947. U counts the pairs in which the recent value is the higher one; a pair of equals counts one half.
@@ -11,13 +11,13 @@ from functools import cache
 
 
 def pairs_above(recent: Sequence[float], ordered: Sequence[float]) -> float:
-    """U: over all pairs, how often a value of `recent` lies above one of `ordered` (which rises)."""
+    """Return U: in how many pairs the value of `recent` is above the one of `ordered` (ascending)."""
     return sum((bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in recent)
 
 
 @cache
 def largest_u(recent: int, before: int, p: float) -> int:
-    """The largest U that chance alone stays at or below with a probability under `p`; -1 where no U is that rare."""
+    """Return the largest U that chance alone stays at or below with a probability under `p`; -1 if none is so rare."""
     counts = _arrangements(recent, before)
     allowed = p * math.comb(recent + before, recent)
     so_far, u = 0, -1
@@ -28,7 +28,7 @@ def largest_u(recent: int, before: int, p: float) -> int:
 
 
 def _arrangements(recent: int, before: int) -> list[int]:
-    """In how many of the orders of both samples U is 0, 1, 2, ...: the Gaussian binomial coefficient's."""
+    """Return how many orders of both samples give U = 0, 1, 2, ...: the Gaussian binomial coefficient's."""
     counts = [1] + [0] * (recent * before)
     for i in range(1, recent + 1):
         rising, falling = before + i, i

@@ -21,7 +21,7 @@ from fake_prometheus import prometheus
 from prometheus_client import REGISTRY, generate_latest
 from standin import Standin, free_port, standin
 
-from probe.capacity.trend.fingerprint import as_number, figure
+from probe.capacity.trend.fingerprint import as_number, capacity_sample
 from probe.config.models import Config, TargetConfig, config_from, load_config
 from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError
@@ -259,7 +259,7 @@ def test_a_run_without_a_knee_changes_no_comparison() -> None:
 
 def test_with_an_empty_store_the_history_is_what_prometheus_remembers() -> None:
     nights = [_night(day, 40.0) for day in range(9)]
-    fingerprint = as_number(figure(nights[0]).fingerprint)  # type: ignore[union-attr]
+    fingerprint = as_number(capacity_sample(nights[0]).fingerprint)  # type: ignore[union-attr]
 
     def series(name: str, values: Callable[[CapacityResult], float | None]) -> dict[str, object]:
         said = [[night.started.timestamp(), str(values(night))] for night in nights]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from example_records import WALL_S, no_knee, result, step
 
-from probe.capacity.trend.fingerprint import figure
+from probe.capacity.trend.fingerprint import capacity_sample
 from probe.core.errors import ConfigError
 from probe.core.result import Capacity, Stopped
 from probe.monitor.store import Store
@@ -174,5 +174,5 @@ def test_figures_come_oldest_first_without_runs_that_found_none() -> None:
         for i, text in enumerate(["{}", "not json", "3"]):
             store._db.execute("INSERT INTO results VALUES (?, 'a', ?, ?)", (f"odd{i}", WALL_S, text))
         assert [found.at_s for found in store.figures("a")] == [WALL_S + 1, WALL_S + 2]
-        assert store.figures("a")[0] == figure(result(started_s=WALL_S + 1))
+        assert store.figures("a")[0] == capacity_sample(result(started_s=WALL_S + 1))
         assert store.figures("nobody") == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.capacity.trend.change_detection import METHODS, shift, wants_confirmation
+from probe.capacity.trend.change_detection import METHODS, detect_shift, needs_confirmation
 from probe.core.shift import CapacitySample, Shift
 
 NOISE = (1.01, 0.99, 1.02, 1.0, 0.98)  # a month's, over and over
@@ -38,7 +38,7 @@ def month(level: float = 40.0, days: int = 33) -> list[float]:
 
 
 def judged(rps: Iterable[float], **other: object) -> Shift:
-    found = shift(figures(rps, **other))  # type: ignore[arg-type]
+    found = detect_shift(figures(rps, **other))  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -146,35 +146,35 @@ def test_outliers_in_the_baseline_do_not_spoil_it() -> None:
 
 def test_a_drop_of_a_fifth_asks_for_a_second_run_and_a_second_run_for_no_third() -> None:
     night = figures([*month(), 31.0])
-    assert wants_confirmation(night)
-    assert not wants_confirmation(figures([*month(), 33.0]))
+    assert needs_confirmation(night)
+    assert not needs_confirmation(figures([*month(), 33.0]))
     again = replace(night[-1], at_s=night[-1].at_s + 300, confirms=True)
-    assert not wants_confirmation([*night, again])
-    assert "confirmed_drop" in fired(shift([*night, again]))
+    assert not needs_confirmation([*night, again])
+    assert "confirmed_drop" in fired(detect_shift([*night, again]))
 
 
 def test_a_drop_that_is_known_asks_for_no_more_runs() -> None:
     """Else a page would double the load of every night until somebody mends the server."""
-    assert wants_confirmation(figures([*month(), 30.0]))
-    assert not wants_confirmation(figures([*month(), 30.0, 30.0]))
-    assert not wants_confirmation(figures([*month(), 30.0, 30.0, 30.0]))
-    assert wants_confirmation(figures([*month(), 30.0, 40.0, 30.0]))
+    assert needs_confirmation(figures([*month(), 30.0]))
+    assert not needs_confirmation(figures([*month(), 30.0, 30.0]))
+    assert not needs_confirmation(figures([*month(), 30.0, 30.0, 30.0]))
+    assert needs_confirmation(figures([*month(), 30.0, 40.0, 30.0]))
 
 
 def test_a_night_that_was_measured_twice_counts_once_with_its_second_run() -> None:
     """Else one bad hour would be two bad nights of three."""
     history = figures([*month(), 36.0, 30.0, 36.0])
     low, second = history[-2], replace(history[-2], requests_per_second=40.0, lower=39.0, upper=41.0, confirms=True)
-    assert fired(shift([*history[:-2], low, second, history[-1]])) == set()
-    assert fired(shift(history)) == {"median_of_3"}
+    assert fired(detect_shift([*history[:-2], low, second, history[-1]])) == set()
+    assert fired(detect_shift(history)) == {"median_of_3"}
     twice = figures([*month(), 35.0, 31.0, 33.0])
-    assert fired(shift([*twice[:-1], replace(twice[-1], confirms=True)])) == set()
-    assert fired(shift(twice)) == {"median_of_3"}
+    assert fired(detect_shift([*twice[:-1], replace(twice[-1], confirms=True)])) == set()
+    assert fired(detect_shift(twice)) == {"median_of_3"}
 
 
 def test_without_a_baseline_nothing_asks_for_a_second_run() -> None:
-    assert not wants_confirmation([])
-    assert not wants_confirmation(figures([40.0, 10.0]))
+    assert not needs_confirmation([])
+    assert not needs_confirmation(figures([40.0, 10.0]))
 
 
 # Intervals.
@@ -183,8 +183,8 @@ def test_without_a_baseline_nothing_asks_for_a_second_run() -> None:
 def test_a_figure_that_is_only_at_least_is_no_drop() -> None:
     low = figures([30.0] * 5, width=None)
     history = [*figures(month()), *[replace(f, at_s=f.at_s + 33 * 86400) for f in low]]
-    assert fired(shift(history)) == set()
-    assert not wants_confirmation(history)
+    assert fired(detect_shift(history)) == set()
+    assert not needs_confirmation(history)
 
 
 def test_above_a_baseline_that_is_only_at_least_nothing_has_risen() -> None:
@@ -199,21 +199,21 @@ def _steps(values: Sequence[float], upper: float) -> list[CapacitySample]:
 
 def test_a_knee_that_hops_by_one_step_is_no_shift() -> None:
     """Steps that double: the knee is known to within a factor of two, and lies at the edge of a step."""
-    assert fired(shift(_steps([*month(), *[20.5] * 5], upper=2.0))) == set()
+    assert fired(detect_shift(_steps([*month(), *[20.5] * 5], upper=2.0))) == set()
 
 
 def test_a_knee_that_falls_by_more_than_its_step_is() -> None:
-    assert fired(shift(_steps([*month(), *[14.0] * 5], upper=2.0))) >= {"median_of_3", "confirmed_drop"}
-    assert fired(shift(_steps([*month(), *[85.0] * 5], upper=2.0))) == {"rise"}
+    assert fired(detect_shift(_steps([*month(), *[14.0] * 5], upper=2.0))) >= {"median_of_3", "confirmed_drop"}
+    assert fired(detect_shift(_steps([*month(), *[85.0] * 5], upper=2.0))) == {"rise"}
 
 
 # What is compared with what.
 
 
 def test_too_few_runs_are_no_baseline() -> None:
-    assert shift([]) is None
-    assert shift(figures(month(days=9))) is None
-    found = shift(figures(month(days=10)))
+    assert detect_shift([]) is None
+    assert detect_shift(figures(month(days=9))) is None
+    found = detect_shift(figures(month(days=10)))
     assert found is not None
     assert found.baseline.count == 5
 
@@ -221,9 +221,9 @@ def test_too_few_runs_are_no_baseline() -> None:
 def test_another_fingerprint_starts_a_baseline_and_the_old_one_is_there_after_a_roll_back() -> None:
     old = figures(month())
     new = [replace(f, fingerprint="g", at_s=f.at_s + 33 * 86400) for f in figures([20.0] * 9)]
-    assert shift([*old, *new]) is None
+    assert detect_shift([*old, *new]) is None
     back = [replace(f, at_s=f.at_s + 50 * 86400) for f in figures([36.0] * 3)]
-    found = shift([*old, *new, *back])
+    found = detect_shift([*old, *new, *back])
     assert fired(found) == {"median_of_3"}
     assert found is not None
     assert found.baseline.requests_per_second == pytest.approx(40.0)
@@ -234,11 +234,11 @@ def test_a_forecast_is_compared_with_forecasts_and_a_measurement_with_measuremen
     measured[::2] = [replace(f, mode="empirical") for f in measured[::2]]
     forecasts = [replace(f, mode="forecast", at_s=f.at_s + 60) for f in figures([20.0] * 33)]
     mixed = sorted([*measured, *forecasts], key=lambda f: f.at_s)
-    found = shift(mixed)
+    found = detect_shift(mixed)
     assert found is not None
     assert (found.baseline.requests_per_second, fired(found)) == (pytest.approx(20.0), set())
-    assert shift([*mixed, replace(measured[-1], at_s=1e9)]) is not None
-    assert fired(shift([*mixed, replace(measured[-1], at_s=1e9)])) == set()
+    assert detect_shift([*mixed, replace(measured[-1], at_s=1e9)]) is not None
+    assert fired(detect_shift([*mixed, replace(measured[-1], at_s=1e9)])) == set()
 
 
 # The baseline over time.
@@ -270,7 +270,7 @@ def test_a_week_of_trouble_is_not_learnt() -> None:
 
 def test_a_slow_decay_is_seen_because_the_baseline_stays() -> None:
     decaying = [40.0 * 0.99 ** (day / 7) for day in range(70)]
-    seen = [shift(figures([*month(), *decaying[:days]])) for days in range(70)]
+    seen = [detect_shift(figures([*month(), *decaying[:days]])) for days in range(70)]
     first = next(days for days, found in enumerate(seen) if fired(found))
     assert first < 56
 
@@ -282,7 +282,7 @@ LEVELS = st.lists(st.floats(0.5, 500.0), min_size=0, max_size=60)
 
 @given(LEVELS, st.floats(0.01, 100.0))
 def test_the_unit_does_not_matter(rps: list[float], unit: float) -> None:
-    one, other = shift(figures(rps)), shift(figures([value * unit for value in rps]))
+    one, other = detect_shift(figures(rps)), detect_shift(figures([value * unit for value in rps]))
     if one is None or other is None:
         assert one is other
     else:
@@ -292,14 +292,14 @@ def test_the_unit_does_not_matter(rps: list[float], unit: float) -> None:
 
 @given(LEVELS)
 def test_steady_figures_never_fire_and_a_verdict_is_whole(rps: list[float]) -> None:
-    found = shift(figures(rps))
+    found = detect_shift(figures(rps))
     assert (found is None) == (len(rps) < 10)
     if found is not None:
         assert 5 <= found.baseline.count <= 28
         assert (found.since_s is None) == (not any(found.fired.values()))
         assert found.ratio > -1
     if rps:
-        assert fired(shift(figures(rps[:1] * 20))) == set()
+        assert fired(detect_shift(figures(rps[:1] * 20))) == set()
 
 
 @given(st.lists(st.floats(0.97, 1.03), min_size=10, max_size=80))
@@ -317,7 +317,7 @@ def test_a_drop_beyond_the_noise_fires_after_three_runs_and_goes_on(noise: list[
 
 @given(LEVELS, st.sampled_from([0.0, -1.0, math.inf, math.nan]))
 def test_a_figure_that_is_none_is_left_out(rps: list[float], odd: float) -> None:
-    assert shift([*figures(rps), *figures([odd])]) == shift(figures(rps))
+    assert detect_shift([*figures(rps), *figures([odd])]) == detect_shift(figures(rps))
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
@@ -325,5 +325,5 @@ def test_figures_of_another_fingerprint_change_nothing(rng: random.Random, count
     mine = figures(month(days=40))
     others = [replace(f, fingerprint="g") for f in figures([rng.uniform(1, 100) for _ in range(count)])]
     mixed = sorted([*others, *mine], key=lambda f: f.at_s)
-    assert shift(mixed if mixed[-1].fingerprint == "f" else [*mixed, mine[-1]]) is not None
-    assert shift([f for f in mixed if f.fingerprint == "f"]) == shift([*others, *mine])
+    assert detect_shift(mixed if mixed[-1].fingerprint == "f" else [*mixed, mine[-1]]) is not None
+    assert detect_shift([f for f in mixed if f.fingerprint == "f"]) == detect_shift([*others, *mine])

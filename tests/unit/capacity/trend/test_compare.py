@@ -95,7 +95,7 @@ def test_what_is_worse_one_way_is_not_worse_the_other_way(one: Value, other: Val
 def test_a_result_is_the_same_as_itself_metric_by_metric() -> None:
     found = _results(result(), result())
     assert {row.verdict for row in found.rows} <= {"same", "-"}
-    assert (found.regressed, found.problems, dict(found.differs)) == (False, (), {})
+    assert (found.has_regressed, found.problems, dict(found.differs)) == (False, (), {})
     metrics = [row.metric for row in found.rows if row.section == "concurrency 4"]
     assert metrics[:4] == ["throughput", "goodput", "output", "failed"]
     assert metrics[4:] == [f"{name} {p}" for name in ("TTFT", "TPOT", "ITL", "E2E") for p in ("p50", "p95", "p99")]
@@ -105,16 +105,16 @@ def test_a_lower_capacity_is_a_regression_where_the_bounds_lie_apart() -> None:
     def at(rps: float, upper: float) -> CapacityResult:
         return result(capacity=Capacity("verified", rps, rps * 0.95, upper, None, None))
 
-    assert not _results(at(40.0, 42.0), at(39.0, 41.0)).regressed
+    assert not _results(at(40.0, 42.0), at(39.0, 41.0)).has_regressed
     worse = _results(at(40.0, 42.0), at(30.0, 31.0))
-    assert worse.regressed
+    assert worse.has_regressed
     (capacity,) = (row for row in worse.rows if row.section == CAPACITY)
     assert capacity.change == pytest.approx(-0.25)
 
 
 def test_a_knee_that_is_gone_is_a_regression() -> None:
     found = _results(result(), result(capacity=no_knee("the lowest step broke ttft"), stopped=Stopped("done")))
-    assert found.regressed
+    assert found.has_regressed
     assert found.rows[0].new is None
     assert "b.json found no capacity: the lowest step broke ttft" in found.notes
 
@@ -130,10 +130,10 @@ def test_steps_that_the_base_had_broken_already_judge_nothing() -> None:
     base = result(steps=[step(4), step(8, broken=("ttft",))])
     new = result(steps=[step(4), replace(step(8, broken=("ttft",)), ttft_s=slow)])
     found = _results(base, new)
-    assert not found.regressed
+    assert not found.has_regressed
     assert any("concurrency 8 judges nothing" in note for note in found.notes)
     held = result(steps=[step(4), step(8)])
-    assert _results(held, new).regressed
+    assert _results(held, new).has_regressed
 
 
 def test_void_steps_and_steps_of_one_side_are_named_and_not_compared() -> None:
@@ -146,7 +146,7 @@ def test_void_steps_and_steps_of_one_side_are_named_and_not_compared() -> None:
 
 def test_failures_count() -> None:
     failing = replace(step(4), requests=RequestCounts(ok=100, failed=20, aborted=0))
-    assert _results(result(steps=[step(4)]), result(steps=[failing])).regressed
+    assert _results(result(steps=[step(4)]), result(steps=[failing])).has_regressed
 
 
 def test_open_loops_are_told_apart_by_their_rate() -> None:

@@ -7,7 +7,7 @@ from example_records import CHAT, no_knee, result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.capacity.trend.fingerprint import as_number, figure, fingerprint, from_number, parts
+from probe.capacity.trend.fingerprint import as_number, capacity_sample, fingerprint, from_number, parts
 from probe.core.request import Api
 from probe.core.result import RunContext, Stopped
 from probe.core.workload import LognormalLength, Workload
@@ -84,17 +84,17 @@ def test_names_windows_and_order_do_not(changed: dict[str, object]) -> None:
 def test_it_survives_the_store() -> None:
     """A result of this run and one read from a file have to be alike: enumerations, tuples and numbers become JSON."""
     one = replace(result(), context=CONTEXT)
-    assert figure(loads(dumps(one))) == figure(one)
+    assert capacity_sample(loads(dumps(one))) == capacity_sample(one)
 
 
 def test_a_result_is_a_figure_if_it_found_a_knee() -> None:
-    found = figure(result(started_s=1000.0))
+    found = capacity_sample(result(started_s=1000.0))
     assert found is not None
     assert (found.at_s, found.requests_per_second, found.lower, found.upper) == (1000.0, 10.0, 10.0, 12.5)
     assert (found.mode, found.confirms) == ("empirical", False)
-    assert figure(result(capacity=no_knee())) is None
-    assert figure(result(stopped=Stopped("interrupt"))) is None
-    again = figure(replace(result(), confirms="the one before"))
+    assert capacity_sample(result(capacity=no_knee())) is None
+    assert capacity_sample(result(stopped=Stopped("interrupt"))) is None
+    again = capacity_sample(replace(result(), confirms="the one before"))
     assert again is not None
     assert again.confirms
 

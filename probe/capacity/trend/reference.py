@@ -1,0 +1,83 @@
+"""The reference that new capacity samples are compared with: the statistics of a frozen baseline. Pure.
+
+In: capacity samples as LogSamples. Out: a Reference: the baseline's middle, how far the median of three new runs may
+lie from it, and whether a single sample has dropped or is back.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from probe.core.shift import Baseline, CapacitySample
+
+DROP_RATIO = 0.2  # a page, once confirmed
+MIN_BASELINE, MAX_BASELINE = 5, 28
+_MEDIAN_RATIO = 0.065
+_COARSE_RATIO = 0.1
+# The noise of one sample that is assumed at first, and the number of runs that this assumption is worth.
+_USUAL_NOISE, _USUAL_RUNS = 0.03, 10
+_NOISE_FACTOR = 2.2
+_MAD_TO_SD = 1.4826  # of a normal distribution
+# Variance of a median over that of one value: of three, exactly; of n, pi / 2n (Kenney and Keeping, 1962).
+_MEDIAN_OF_3_VARIANCE, _MEDIAN_VARIANCE = 0.449, math.pi / 2
+
+
+@dataclass(frozen=True, slots=True)
+class LogSample:
+    """A capacity's logarithm, and the values that it counts as when a drop (`high`) or a rise (`low`) is tested.
+
+    These are the value itself, unless its interval is coarse (more than 10 % to that side): then the interval's end.
+    """
+
+    at_s: float
+    value: float
+    low: float
+    high: float
+
+
+def log_sample(sample: CapacitySample) -> LogSample:
+    rps, lower, upper = sample.requests_per_second, sample.lower, sample.upper
+    low = rps if lower is None or lower * (1 + _COARSE_RATIO) >= rps else lower
+    if upper is None and lower is not None:
+        upper = math.inf
+    high = rps if upper is None or upper <= rps * (1 + _COARSE_RATIO) else upper
+    return LogSample(sample.at_s, math.log(rps), math.log(low) if low > 0 else -math.inf, math.log(high))
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A baseline's middle, from which drops and rises are measured, and the largest normal distance of a median."""
+
+    baseline: Baseline
+    fall_from: float
+    rise_from: float
+    lows: tuple[float, ...]  # ascending
+    highs: tuple[float, ...]
+    stray: float  # of the median of three runs
+
+    def has_dropped(self, sample: LogSample) -> bool:
+        return sample.high - self.fall_from <= math.log(1 - DROP_RATIO)
+
+    def is_back(self, sample: LogSample) -> bool:
+        return self.fall_from - sample.high <= self.stray / 2
+
+
+def reference(samples: Sequence[LogSample], *, follows_shift: bool) -> Reference:
+    """Compute the reference from a baseline's samples, at least one. `follows_shift`: it began after a shift."""
+    count, values = len(samples), [sample.value for sample in samples]
+    middle = median(values)
+    spread = _MAD_TO_SD * median([abs(value - middle) for value in values])
+    noise = math.sqrt((count * spread**2 + _USUAL_RUNS * _USUAL_NOISE**2) / (count + _USUAL_RUNS))
+    uncertain = math.sqrt(
+        (_MEDIAN_OF_3_VARIANCE + _MEDIAN_VARIANCE / count) / (_MEDIAN_OF_3_VARIANCE + _MEDIAN_VARIANCE / MAX_BASELINE)
+    )
+    lows, highs = sorted(sample.low for sample in samples), sorted(sample.high for sample in samples)
+    return Reference(
+        baseline=Baseline(math.exp(middle), count, samples[0].at_s, noise, follows_shift),
+        fall_from=median(lows),
+        rise_from=median(highs),
+        lows=tuple(lows),
+        highs=tuple(highs),
+        stray=max(-math.log(1 - _MEDIAN_RATIO), _NOISE_FACTOR * noise) * uncertain,
+    )
