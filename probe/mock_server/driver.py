@@ -1,12 +1,11 @@
-"""The stand-in's clock: runs engine steps for as long as their cost says, and hands out tokens.
+"""The mock server's driver: runs engine steps in real time, and gives out tokens.
 
-Input: requests and aborts from the HTTP side. Output: each request's tokens, on a queue of its
-own, and the metrics. Requests come to the engine, and tokens to the clients, through the front end
-(front.py). One task steps the engine; it is started by the first request and ends with the last, so
-an idle server does nothing at all.
+Input: requests and aborts from the HTTP side. Output: each request's tokens, on a queue of its own, and the metrics.
+Requests reach the engine, and tokens the clients, through the front end (simulator/front_end.py). One task steps the
+engine; the first request starts it and it ends with the last, so an idle server does nothing.
 
-A step is due a cost after the step before was due, not after it was handed out: the overshoot
-of a sleep does not add up, and a thousand steps take what their costs say.
+Each step is due one step cost after the previous step was due, not after its tokens went out. So oversleeping does not
+add up, and a thousand steps take exactly as long as their costs.
 """
 
 import asyncio
@@ -18,17 +17,17 @@ from probe.simulator.cost import Profile
 from probe.simulator.engine import ScheduledStep, SimulatedEngine, StepOutcome
 from probe.simulator.front_end import FrontEndThread
 
-# How late the schedule may be and still catch up. After a longer hold-up (a suspended process, a
-# lifted stall) it starts afresh, rather than pour out tokens faster than any server would.
+# How late the schedule may be and still catch up. After a longer delay (a suspended process, the end of a stall) it
+# starts afresh, since catching up would give out tokens faster than any server.
 MAX_LAG_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Ways to be broken, for tests. `stalled` is the one that /health cannot see."""
+    """Faults to inject in tests. /health does not show a stalled engine."""
 
     extra_step_s: float = 0.0
-    stalled: bool = False
+    is_stalled: bool = False
     error_ratio: float = 0.0  # share of requests answered with 500
 
 
@@ -37,7 +36,7 @@ HEALTHY = Faults()
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One request on its way. Times are seconds on the event loop's clock, those of tokens the engine's own."""
+    """One request in progress. Times are seconds on the event loop's clock; those of tokens are the engine's."""
 
     prompt_tokens: int
     output_tokens: int
@@ -47,14 +46,14 @@ class Generation:
     scheduled_s: float = 0.0
     first_token_s: float = 0.0
     last_token_s: float = 0.0
-    made: int = 0  # tokens, by the engine
-    given: int = 0  # tokens, to the client
+    made: int = 0  # tokens that the engine has generated
+    given: int = 0  # tokens that were sent to the client
     found_tokens: int = 0  # in the prefix cache
     preemptions: int = 0
     _ready: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)
 
     async def next_token(self) -> int | None:
-        """The number of the next token, from 1; None when the request was cut short."""
+        """Wait for the next token and return its number, from 1; None if the request was cut short."""
         return await self._ready.get()
 
     def give_token(self) -> None:
@@ -70,7 +69,7 @@ class Driver:
 
     def __init__(self, profile: Profile, metrics: Metrics, *, seed: int = 0, faults: Faults = HEALTHY) -> None:
         self.engine = SimulatedEngine(profile)
-        self.worst_lag_s = 0.0  # how far behind its schedule it has been: was the stand-in the bottleneck?
+        self.worst_lag_s = 0.0  # behind the schedule, at most: shows whether this process was the bottleneck
         self._profile = profile
         self._metrics = metrics
         self._random = Random(seed)
@@ -89,15 +88,15 @@ class Driver:
 
     @faults.setter
     def faults(self, faults: Faults) -> None:
-        """Change what is broken, from the next step on."""
+        """Change the injected faults, from the next step on."""
         self._faults = faults
-        if faults.stalled:
+        if faults.is_stalled:
             self._flowing.clear()
         else:
             self._flowing.set()
 
     def submit(self, *, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> Generation:
-        """Take a request. ValueError as Engine.submit; after close() it is cut short at once."""
+        """Accept a request. ValueError as SimulatedEngine.submit; after close() it is cut short at once."""
         self._profile.check_lengths(prompt_tokens, output_tokens)
         generation = Generation(prompt_tokens, output_tokens, shared_tokens)
         if self._closed:
@@ -113,16 +112,16 @@ class Driver:
         return generation
 
     def abort(self, generation: Generation) -> None:
-        """Drop a request whose client has gone, freeing its blocks at once; nothing if it has ended.
+        """Drop a request whose client is gone and free its blocks at once; nothing happens if it has ended.
 
-        It appears in no counter: vLLM 0.32 drops such a request before its statistics see it (measured).
+        No counter shows it: vLLM 0.32 drops such a request before its statistics see it (measured).
         """
         entry = self._entering.pop(generation, None)
         if entry is not None:
             entry.cancel()
             generation.cut()
         elif self._open.pop(generation.number, None) is not None:
-            self.engine.abort(generation.number)  # which may be through with it, and the front end not yet
+            self.engine.abort(generation.number)  # which may have finished it before the front end has
             generation.cut()
 
     def close(self) -> None:
@@ -134,7 +133,7 @@ class Driver:
             self.abort(generation)
 
     def _enter(self, generation: Generation) -> None:
-        """The front end is through with it."""
+        """Pass a request from the front end to the engine."""
         self._entering.pop(generation, None)
         loop = asyncio.get_running_loop()
         generation.entered_s = loop.time()
@@ -204,9 +203,9 @@ class Driver:
             self._give(emitted)
 
     def _give(self, emitted: list[Generation]) -> None:
-        """The front end has sent a token of each."""
+        """Give each request the token that the front end has sent."""
         for generation in emitted:
-            if generation.number in self._open:  # its client may have gone meanwhile
+            if generation.number in self._open:  # its client may be gone by now
                 generation.give_token()
                 if generation.given == generation.output_tokens:
                     del self._open[generation.number]

@@ -1,7 +1,7 @@
-"""The table of `kneewatch sim --list`: what each made-up server is, and what it meets first. Pure.
+"""The table of `kneewatch sim --list`: the profiles of the mock server, and which limit each meets first. Pure.
 
-Input: profiles. Output: text. All figures are for one kind of request, follow from the profile alone, and leave noise
-out. They are no capacities: those depend on the objectives and on how requests arrive.
+Input: profiles. Output: text. All numbers are for one kind of request, follow from the profile alone and leave noise
+out. They are not capacities, which depend on the objectives and on how requests arrive.
 """
 
 from collections.abc import Iterable
@@ -9,15 +9,16 @@ from collections.abc import Iterable
 from probe.simulator.cost import Batch, Profile
 
 _PROMPT, _OUTPUT = 400, 150
-_HEAD = ("profile", "first token", "each token", "together", "then mostly", "what it is")
-_NOTE = (
-    f"For {_PROMPT} tokens in and {_OUTPUT} out: the times of a request alone; how many run together, and what keeps"
-    "\nmore of them waiting; what a step's time goes to then, or what stands before the engine."
-)
+_HEAD = ("profile", "first token", "each token", "at most running", "step time goes to", "description")
+_NOTE = f"""\
+All numbers are for requests of {_PROMPT} prompt and {_OUTPUT} output tokens:
+  first token, each token  times of a single request
+  at most running          how many run at once, and which limit keeps others waiting
+  step time goes to        the largest part of a step with that many, or the front end before the engine"""
 
 
 def table(profiles: Iterable[Profile]) -> str:
-    """A line each, under a heading and a note."""
+    """Return a line for each profile, under a heading and a note."""
     rows = [_HEAD, *map(_row, profiles)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
@@ -46,15 +47,15 @@ def _row(profile: Profile) -> tuple[str, ...]:
 
 
 def most_together(profile: Profile) -> tuple[int, str]:
-    """How many such requests run at once, and whether seats or the KV cache allow no more."""
+    """Return how many such requests run at once, and whether max_num_seqs or the KV cache is the limit."""
     in_cache = profile.usable_blocks // profile.blocks_for(_PROMPT + _OUTPUT)
-    return (in_cache, "KV cache") if in_cache < profile.max_num_seqs else (profile.max_num_seqs, "seats")
+    return (in_cache, "KV cache") if in_cache < profile.max_num_seqs else (profile.max_num_seqs, "max_num_seqs")
 
 
 def mostly(profile: Profile, together: int) -> str:
-    """The largest part of a step in which so many decode and new ones come as old ones end; or the front end."""
+    """Return the largest part of a step when `together` requests run, each replaced as it ends; or "front end"."""
     cost, front = profile.cost, profile.front_end
-    starting = together / _OUTPUT  # a step
+    starting = together / _OUTPUT  # requests that begin in a step
     prompt_tokens = min(starting * _PROMPT, profile.max_num_batched_tokens - together)
     batch = Batch(
         together,

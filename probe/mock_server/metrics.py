@@ -1,12 +1,11 @@
-"""The stand-in's /metrics page: vLLM 0.32's names, types, labels and bucket bounds.
+"""The mock server's /metrics page: vLLM 0.32's names, types, labels and bucket bounds.
 
-Input: what the driver reports (tokens, steps, finished requests) and the engine's state at the
-scrape. Output: the page. Only families that a stand-in can fill truthfully are here; a test
-compares each with a page recorded from the real server. When vLLM observes what, too, is as
-measured there: prompt tokens when the prefill ends, `iteration_tokens_total` (a histogram,
-despite its name) only in steps that gave a token and without what the prefix cache had, a
-request's times when it finishes. TTFT and E2E begin when the front end has passed a request on and
-end when it turns to the tokens; all other times are the engine's own.
+Input: what the driver reports (tokens, steps, finished requests) and the engine's state at the scrape. Output: the
+page. It has only the families that a mock server can fill truthfully; a test compares each with a page recorded from
+the real server. Values are observed when vLLM observes them, as measured there: prompt tokens when the prefill ends;
+`iteration_tokens_total` (a histogram, despite its name) only in steps that produced a token, and without tokens from
+the prefix cache; a request's times when it finishes. TTFT and E2E begin when the front end has passed a request on, and
+end when it begins with the tokens; all other times are the engine's own.
 """
 
 from collections.abc import Iterable
@@ -19,15 +18,15 @@ from probe.simulator.buckets import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one
 from probe.simulator.cost import Profile
 from probe.simulator.engine import SimulatedEngine
 
-ENGINE = "0"  # vLLM numbers its data-parallel engines; the stand-in is one
+ENGINE = "0"  # vLLM numbers its data-parallel engines; the mock server has one
 _M = TypeVar("_M", Gauge, Counter)
 
 FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 _PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 
-# What vLLM's cache_config_info says of features that the stand-in does not have. The label set is
-# part of the contract: one missing, and a query or a parser written against the real page breaks.
+# vLLM's cache_config_info for features that the mock server does not have. The label set is part of the contract: a
+# query or a parser for the real page breaks if one is missing.
 _CACHE_CONFIG = {
     **dict.fromkeys(
         (
@@ -61,7 +60,8 @@ _CACHE_CONFIG = {
 class RequestTimes:
     """A finished request as its series see it. Times are seconds on one monotonic clock.
 
-    The engine made the first and the last token; then the front end turned to the last one at `answered_s`.
+    The engine's times are those of the first and the last token; `answered_s` is when the front end began to send the
+    last one.
     """
 
     prompt_tokens: int
@@ -111,15 +111,15 @@ class Metrics:
         self._constants(profile, model)
 
     def looked_up(self, prompt_tokens: int, found_tokens: int) -> None:
-        """The prefix cache was asked for a request that is new to the batch.
+        """Count a prefix cache lookup, for a request that is new to the batch.
 
-        vLLM does not count re-admissions here, and nothing where the cache is off.
+        vLLM does not count re-admissions after a preemption, and nothing if the cache is off.
         """
         self._queries.inc(prompt_tokens)
         self._hits.inc(found_tokens)
 
     def step(self, *, prompt_tokens: int, found_tokens: int, emitted: int, preempted: int) -> None:
-        """A step ended: the prompts whose prefills ended with it, what the prefix cache had of them, tokens given."""
+        """Count a step: prompt tokens whose prefill it ended, those found in the prefix cache, output tokens."""
         self._preemptions.inc(preempted)
         if emitted:
             self._prompt.inc(prompt_tokens)
@@ -135,7 +135,7 @@ class Metrics:
             self._itl.observe(gap_s)
 
     def completed(self, times: RequestTimes) -> None:
-        """A request got its last token (finish reason "length": the stand-in has no end-of-text token)."""
+        """Count a finished request (finish reason "length": the mock server has no end-of-text token)."""
         decode_s = times.last_token_s - times.first_token_s
         self._finished["length"].inc()
         self._e2e.observe(times.answered_s - times.arrival_s)
@@ -150,7 +150,7 @@ class Metrics:
         self._output_length.observe(times.output_tokens)
 
     def page(self, engine: SimulatedEngine) -> bytes:
-        """The page in Prometheus' text format, with the gauges as the engine is now."""
+        """Return the page in Prometheus' text format, with gauges of the engine's present state."""
         self._running.set(engine.running)
         self._waiting.set(engine.waiting)
         self._capacity.set(engine.waiting)
@@ -158,8 +158,8 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _constants(self, profile: Profile, model: str) -> None:
-        """Series that are set once: refusals, of which there are none, and the cache's configuration."""
-        names = ("model_name", "reason")  # the API server refuses, not an engine: no engine label
+        """Set the constant series: refusals, which never occur, and the cache's configuration."""
+        names = ("model_name", "reason")  # no engine label: the API server refuses, not an engine
         text = "Requests refused because the queue was full."
         refused = Counter("vllm:admission_rejections", text, names, registry=self._registry)
         for reason in ("max_num_queued_reqs", "max_num_queued_tokens"):

@@ -1,7 +1,7 @@
-"""The made-up servers that the stand-in can pretend to be.
+"""The profiles: fictional servers that the mock server can imitate.
 
-No profile models a particular machine or engine build. The figures have the size that a model of so many parameters
-has on a GPU of such a memory and speed, and are chosen for what limits them: that is what their names say.
+No profile models a particular machine or engine build. Sizes and speeds are typical for a model and a GPU of that
+kind, and are chosen for the limit that the profile is named after.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,7 @@ def _gpu(
     kv_kb: float,
     host_ms: float = 3.0,
 ) -> StepCost:
-    """The roofline of a model: its weights and a token's share of the KV cache over the memory's bandwidth, a
-    token's work over the speed that is reached in practice.
-    """
+    """Return the step cost of a model: bytes over memory bandwidth, and a token's work over the speed in practice."""
     return StepCost(
         host_s=host_ms * 1e-3,
         per_sequence_s=2e-5,

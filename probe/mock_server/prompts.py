@@ -1,11 +1,13 @@
-"""Which beginning a prompt has in common with those before it. Pure but for its memory, which is bounded.
+"""The common prefix of a prompt with earlier ones. Pure except for its memory, which is bounded.
 
-Input: prompts as bytes, four to a token. Output: how many leading tokens, in whole blocks, an earlier prompt began with
-too. Each block is known by a hash of itself and all before it, as in vLLM; those not met for longest are forgotten.
+Input: prompts as bytes, four per token. Output: how many leading tokens, in whole blocks, an earlier prompt began with
+too. A block is identified by a hash of itself and all blocks before it, as in vLLM; the least recently used ones are
+dropped.
 
-Not modelled: what was computed. A prompt counts as met when it arrives, and the engine (prefix.py) knows a common
-beginning from the first prompt on that is known to have it. So the second prompt with a beginning computes it again,
-and the third finds it; vLLM's second would. Nor are two different beginnings kept apart in the cache's memory.
+Not modelled: what has been computed. A prompt counts as known when it arrives, and the engine
+(simulator/prefix_cache.py) caches a common prefix only from the first prompt that is known to share it. So the second
+prompt with a prefix computes it again, and the third finds it; in vLLM the second would. Nor are two different prefixes
+kept apart in the cache's memory.
 """
 
 from hashlib import blake2b
@@ -13,18 +15,18 @@ from hashlib import blake2b
 BYTES_PER_TOKEN = 4
 
 
-class SeenPrompts:
-    """The blocks of the last prompts: at most `most_blocks`, of `block_size` tokens."""
+class PromptHistory:
+    """The blocks of recent prompts: at most `most_blocks`, of `block_size` tokens each."""
 
     def __init__(self, block_size: int, most_blocks: int) -> None:
         self._block_size, self._most = block_size, most_blocks
-        self._keys: dict[bytes, None] = {}  # the last one met at the end
+        self._keys: dict[bytes, None] = {}  # most recently used last
 
-    def meet(self, content: bytes) -> int:
-        """Leading tokens that an earlier prompt had too; from now on this is an earlier one."""
+    def match_and_add(self, content: bytes) -> int:
+        """Return how many leading tokens an earlier prompt had too, and add this prompt."""
         keys = self._keys_of(content)
         known = next((i for i, key in enumerate(keys) if key not in self._keys), len(keys))
-        for key in reversed(keys):  # the end of a prompt is forgotten before its beginning
+        for key in reversed(keys):  # the end of a prompt is dropped before its beginning
             self._keys.pop(key, None)
             self._keys[key] = None
         while len(self._keys) > self._most:

@@ -1,7 +1,7 @@
-"""One answer of the stand-in: runs a request and writes its tokens, as a stream or at once.
+"""One response of the mock server: runs a request and writes its tokens, as a stream or at once.
 
-Input: a Driver and an Answer. Output: an ASGI response. When the client goes away, the request
-is aborted right then, and not when the next token finds nobody.
+Input: a Driver and a MockResponse. Output: an ASGI response. When the client disconnects, the request is aborted at
+once, not only when its next token cannot be sent.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ BROKEN = Refusal(500, "Internal server error", "InternalServerError")
 
 
 class Reply:
-    """An ASGI response that runs one request, and aborts it as soon as the client is gone."""
+    """An ASGI response that runs one request, and aborts it as soon as the client disconnects."""
 
     def __init__(self, driver: Driver, answer: wire.MockResponse, *, chat: bool, shared_tokens: int) -> None:
-        """`shared_tokens`: of the prompt, that others began with too."""
+        """`shared_tokens`: leading tokens of the prompt that an earlier prompt had too."""
         self._driver = driver
         self._answer = answer
         self._chat = chat
         self._shared_tokens = shared_tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ask = self._answer.ask
+        request = self._answer.request
         generation = self._driver.submit(
-            prompt_tokens=ask.prompt_tokens, output_tokens=ask.output_tokens, shared_tokens=self._shared_tokens
+            prompt_tokens=request.prompt_tokens, output_tokens=request.output_tokens, shared_tokens=self._shared_tokens
         )
 
         async def abort_when_gone() -> None:
@@ -40,7 +40,7 @@ class Reply:
 
         watcher = asyncio.create_task(abort_when_gone())
         try:
-            if ask.stream:
+            if request.stream:
                 await self._stream(generation, send)
             else:
                 response = await self._whole(generation)
@@ -85,6 +85,6 @@ def json_answer(body: str, status: int = 200) -> Response:
 
 
 def like_vllm(response: Response) -> Response:
-    """The response with the header that vLLM's CORS middleware adds, even without an Origin."""
+    """Add the header that vLLM's CORS middleware adds, even without an Origin, and return the response."""
     response.headers["vary"] = "Origin"
     return response

@@ -1,8 +1,8 @@
-"""From a request's body to what it asks of the engine, or a refusal in vLLM 0.32's words.
+"""Parse a request's body, or refuse it with vLLM 0.32's messages.
 
-Input: the body's bytes and the server's limits. Output: an Ask, or a Refusal with the status
-and the JSON that the real server answers. Text is counted, not tokenised: four bytes are one
-token, roughly what English costs, and a chat message adds what a template would.
+Input: the body's bytes and the server's limits. Output: a ParsedRequest, or a Refusal with the status and the JSON that
+the real server answers. Text is not tokenised: four bytes count as one token, about as in English, and a chat message
+adds what a template would.
 """
 
 import json
@@ -15,19 +15,19 @@ from pydantic import BaseModel, Field, ValidationError
 from probe.mock_server.prompts import BYTES_PER_TOKEN
 from probe.simulator.cost import Profile
 
-VOCABULARY = 32_000  # ids from 0; the smallest common among today's models, so what passes here passes there
+VOCABULARY = 32_000  # ids from 0; the smallest of today's common models, so what passes here passes there
 TEMPLATE_TOKENS = 3  # a chat prompt's opening for the answer
 TEMPLATE_TOKENS_PER_MESSAGE = 4  # role and delimiters
-DEFAULT_MAX_TOKENS = 16  # completions only; chat defaults to all the room there is
+DEFAULT_MAX_TOKENS = 16  # completions only; chat defaults to the rest of the context
 
 _TokenIds = list[Annotated[int, Field(ge=0)]]
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A valid request: lengths in tokens, and how its answer is to be sent.
+    """A valid request: lengths in tokens, and how to send its answer.
 
-    `content`: the prompt to compare others with, BYTES_PER_TOKEN a token; empty for a server without a prefix cache.
+    `content`: the prompt for prefix matching, BYTES_PER_TOKEN per token; empty without a prefix cache.
     """
 
     prompt_tokens: int
@@ -38,8 +38,8 @@ class ParsedRequest:
     content: bytes = field(default=b"", repr=False)
 
 
-class Refusal(Exception):  # noqa: N818  # an answer, not a fault of ours
-    """A request that is answered with an error: `status`, and `body` in vLLM's shape."""
+class Refusal(Exception):  # noqa: N818  # an answer, not an error of this program
+    """An error response: `status`, and `body` in vLLM's shape."""
 
     def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ _B = TypeVar("_B", bound=BaseModel)
 
 
 def read_completion(body: bytes, content_type: str, *, model: str, profile: Profile) -> ParsedRequest:
-    """What a POST to /v1/completions asks for. Raises Refusal."""
+    """Parse a POST to /v1/completions. Raises Refusal."""
     asked = _parse(_Completion, body, content_type)
     _check_common(asked, model)
     prompt_tokens = _count_prompt(asked.prompt, profile)
@@ -87,7 +87,7 @@ def read_completion(body: bytes, content_type: str, *, model: str, profile: Prof
 
 
 def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -> ParsedRequest:
-    """What a POST to /v1/chat/completions asks for. Raises Refusal."""
+    """Parse a POST to /v1/chat/completions. Raises Refusal."""
     asked = _parse(_Chat, body, content_type)
     _check_common(asked, model)
     if not asked.messages:
@@ -102,7 +102,7 @@ def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -
 
 
 def text_tokens(text: str) -> int:
-    """Tokens the stand-in takes `text` for: one for every four bytes of UTF-8, begun or full."""
+    """Return how many tokens the mock server counts for `text`: one per four bytes of UTF-8, rounded up."""
     return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
@@ -116,7 +116,7 @@ def _content(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None) -> by
 
 
 def _chat_content(messages: list[_Message]) -> bytes:
-    """With room for what the template adds, so that it is as many tokens as are counted."""
+    """Return the chat as bytes, padded for what the template adds, so that it has as many tokens as are counted."""
     role = TEMPLATE_TOKENS_PER_MESSAGE * BYTES_PER_TOKEN
     said = (message.role.encode()[:role].ljust(role, b"\0") + _whole_tokens(_text_of(message)) for message in messages)
     return b"".join(said) + bytes(TEMPLATE_TOKENS * BYTES_PER_TOKEN)
@@ -156,7 +156,7 @@ def _parse(shape: type[_B], body: bytes, content_type: str) -> _B:
 
 
 def _invalid(problems: list[dict[str, Any]]) -> Refusal:
-    """vLLM's message for a body of the wrong shape: one line of pydantic's findings for each."""
+    """Return vLLM's refusal of a body of the wrong shape: a line for each of pydantic's errors."""
     lines = []
     for problem in problems:
         shown = {"type": problem["type"], "loc": _place(problem["loc"]), "msg": problem["msg"]}
@@ -187,7 +187,7 @@ def _check_common(asked: _Common, model: str) -> None:
     if asked.stream_options is not None and not asked.stream:
         raise _bad("Stream options can only be defined when `stream=True`.", "stream_options")
     if asked.n not in (None, 1):
-        raise Refusal(400, "The stand-in gives one answer to a request: n must be 1", "BadRequestError", "n")
+        raise Refusal(400, "The mock server gives one answer per request: n must be 1", "BadRequestError", "n")
 
 
 def _bad(message: str, param: str, given: int | None = None) -> Refusal:
@@ -200,11 +200,11 @@ def _count_prompt(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None, 
         raise _bad("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         if len(prompt) > 1:
-            message = f"The stand-in takes one prompt in a request, not {len(prompt)}"
+            message = f"The mock server takes one prompt per request, not {len(prompt)}"
             raise Refusal(400, message, "BadRequestError", "prompt")
         prompt = prompt[0]
     if isinstance(prompt, str):
-        # vLLM stops tokenising text one past the limit, and so does not know how long it is.
+        # vLLM stops tokenising text one token past the limit, so it does not know the length.
         return min(text_tokens(prompt), profile.max_model_len + 1)
     ids: list[Any] = prompt or []
     if not ids:

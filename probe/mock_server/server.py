@@ -1,9 +1,8 @@
-"""The stand-in as an HTTP server: vLLM 0.32's routes, on a simulated engine.
+"""The mock server: vLLM 0.32's HTTP routes on a simulated engine.
 
-Input: a Profile and a model name. Output: an ASGI app, or a listening server. It says what it
-is in /version and in every answer's system_fingerprint. It generates words, not language, and
-always max_tokens of them, with or without ignore_eos. It differs from vLLM in taking one prompt
-and one answer (n) a request.
+Input: a Profile and a model name. Output: an ASGI app, or a listening server. It identifies itself in /version and in
+every answer's system_fingerprint. It generates words, not language, and always max_tokens of them, with or without
+ignore_eos. Unlike vLLM it takes only one prompt and one answer (n) per request.
 """
 
 import asyncio
@@ -29,37 +28,37 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from probe.mock_server import wire
 from probe.mock_server.driver import HEALTHY, Driver, Faults
 from probe.mock_server.metrics import Metrics
-from probe.mock_server.prompts import SeenPrompts
+from probe.mock_server.prompts import PromptHistory
 from probe.mock_server.reply import BROKEN, Reply, json_answer, like_vllm
 from probe.mock_server.request_parser import Refusal, read_chat, read_completion
 from probe.simulator.cost import Profile
 
 VERSION = "0.32.0-sim"
 GUARDED_PREFIX = "/v1"
-STOP_SECONDS = 1  # for answers that are being written when the server is told to stop
+STOP_SECONDS = 1  # for answers in progress when the server stops
 
 
 def build_app(
     profile: Profile, *, model: str, seed: int = 0, api_key: str | None = None, faults: Faults = HEALTHY
 ) -> Starlette:
-    """The stand-in as an ASGI app. `app.state.driver` is its Driver: set `.faults` there to break it.
+    """Build the mock server as an ASGI app. `app.state.driver` is its Driver; set `.faults` there to inject faults.
 
-    `seed` fixes ids, words and noise. With `api_key`, paths under /v1 want it as a bearer token.
+    `seed` fixes ids, words and noise. With `api_key`, paths under /v1 require it as a bearer token.
     """
-    standin = _Standin(profile, model, seed, faults)
+    mock = _MockServer(profile, model, seed, faults)
     app = Starlette(
         routes=[
-            Route("/v1/completions", standin.completions, methods=["POST"]),
-            Route("/v1/chat/completions", standin.chat, methods=["POST"]),
-            Route("/v1/models", standin.models),
-            Route("/health", standin.health),
-            Route("/version", standin.version),
-            Route("/metrics", standin.metrics),
+            Route("/v1/completions", mock.completions, methods=["POST"]),
+            Route("/v1/chat/completions", mock.chat, methods=["POST"]),
+            Route("/v1/models", mock.models),
+            Route("/health", mock.health),
+            Route("/version", mock.version),
+            Route("/metrics", mock.metrics),
         ],
         middleware=[Middleware(_BearerToken, token=api_key)] if api_key else [],
         exception_handlers={HTTPException: _http_error},
     )
-    app.state.driver = standin.driver
+    app.state.driver = mock.driver
     return app
 
 
@@ -74,7 +73,7 @@ async def serve(
     ready: Callable[[int], None] | None = None,
     handle_signals: bool = True,
 ) -> None:
-    """Build the stand-in and serve it, as `serve_app` does."""
+    """Build the mock server and serve it, as `serve_app` does."""
     app = build_app(profile, model=model, seed=seed, api_key=api_key)
     await serve_app(app, host=host, port=port, ready=ready, handle_signals=handle_signals)
 
@@ -87,16 +86,16 @@ async def serve_app(
     ready: Callable[[int], None] | None = None,
     handle_signals: bool = True,
 ) -> None:
-    """Serve until cancelled or, with `handle_signals`, told to stop by SIGTERM or SIGINT.
+    """Serve until cancelled or, with `handle_signals`, until SIGTERM or SIGINT.
 
-    Port 0 takes any free one; `ready` gets the real port once requests are accepted. Answers
-    under way are ended with an error event. OSError if the address cannot be bound.
+    Port 0 takes any free one; `ready` gets the real port once requests are accepted. Answers in progress end with an
+    error event. OSError if the address cannot be bound.
     """
     driver: Driver = app.state.driver
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family, backlog=2048) as listener:
-        # Of a listener made by hand asyncio, unlike vLLM's uvloop, leaves Nagle's algorithm on: a short answer's tokens
-        # would wait 40 ms for the client's delayed acknowledgement, and come in one read. Connections inherit it.
+        # On a listener made by hand, asyncio leaves Nagle's algorithm on, unlike vLLM's uvloop: a short answer's tokens
+        # would wait 40 ms for the client's delayed acknowledgement, and arrive in one read. Connections inherit this.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound = listener.getsockname()[1]
         server = _Server(app, ready=lambda: ready(bound) if ready else None)
@@ -114,15 +113,15 @@ async def serve_app(
                 await serving
 
 
-class _Standin:
-    """The routes of one simulated server, and what they share."""
+class _MockServer:
+    """The routes of one mock server, and their shared state."""
 
     def __init__(self, profile: Profile, model: str, seed: int, faults: Faults) -> None:
         self._profile = profile
         self._model = model
         self._random = Random(seed)
         self._metrics = Metrics(profile, model)
-        self._seen = SeenPrompts(profile.block_size, profile.usable_blocks)
+        self._prompts = PromptHistory(profile.block_size, profile.usable_blocks)
         self.driver = Driver(profile, self._metrics, seed=seed, faults=faults)
 
     async def completions(self, request: Request) -> ASGIApp:
@@ -151,17 +150,17 @@ class _Standin:
         read = read_chat if chat else read_completion
         content_type = request.headers.get("content-type", "")
         try:
-            ask = read(await request.body(), content_type, model=self._model, profile=self._profile)
+            parsed = read(await request.body(), content_type, model=self._model, profile=self._profile)
         except Refusal as refusal:
             return json_answer(wire.dumps(refusal.body), refusal.status)
         answer = wire.MockResponse(
-            ask=ask,
+            request=parsed,
             model=self._model,
             id=f"{self._random.getrandbits(64):016x}",
             created=int(time.time()),
             seed=self._random.randrange(len(wire.WORDS)),
         )
-        return Reply(self.driver, answer, chat=chat, shared_tokens=self._seen.meet(ask.content))
+        return Reply(self.driver, answer, chat=chat, shared_tokens=self._prompts.match_and_add(parsed.content))
 
 
 class _BearerToken:
@@ -184,7 +183,7 @@ class _BearerToken:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that says when it listens, and leaves signals to whoever runs the event loop."""
+    """uvicorn with a callback when it listens, and without its own signal handlers."""
 
     def __init__(self, app: Starlette, *, ready: Callable[[], None]) -> None:
         config = uvicorn.Config(
@@ -210,7 +209,7 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on SIGTERM and SIGINT, then put the handlers back that were there before."""
+    """Call `stop` on SIGTERM and SIGINT; restore the previous handlers at the end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
-"""The bytes of an answer, as vLLM 0.32 writes them: events of a stream, and whole answers. Pure.
+"""The bytes of an answer as vLLM 0.32 writes them: events of a stream, and whole answers. Pure.
 
-Input: an Ask, the model's name and the answer's id. Output: JSON in the field order and with the
-separators of recorded transcripts (tests/golden/vllm-0.32). All of an event that does not change
-from token to token is built once for a request, because JSON is most of what a token costs here.
+Input: a ParsedRequest, the model's name and the answer's id. Output: JSON in the field order and with the separators of
+recorded transcripts (tests/golden/vllm-0.32). The parts of an event that are the same for every token are built once
+per request, because JSON is most of what a token costs here.
 """
 
 import json
@@ -15,7 +15,7 @@ from probe.mock_server.request_parser import ParsedRequest
 FINGERPRINT = "vllm-0.32.0-sim"
 DONE = b"data: [DONE]\n\n"
 
-# Each is taken for one token. The stand-in has no model: it says words of its trade, in turn.
+# Each counts as one token. The mock server has no model: it answers with these words in turn.
 WORDS = (
     *(" queue", " block", " token", " batch", " step", " knee", " load", " decode", " prefill", " cache"),
     *(" wait", " rate", " burst", " limit", " seat", " page", " time", " point", " curve", " server"),
@@ -25,19 +25,19 @@ _WORDS_JSON = tuple(json.dumps(word) for word in WORDS)
 
 @dataclass(frozen=True, slots=True)
 class MockResponse:
-    """What the bytes of one answer depend on. `seed` picks the words."""
+    """Everything that the bytes of one answer depend on. `seed` picks the words."""
 
-    ask: ParsedRequest
+    request: ParsedRequest
     model: str
     id: str  # 16 hexadecimal digits, as vLLM's
     created: int  # seconds since the epoch
     seed: int
 
     def text(self) -> str:
-        return "".join(WORDS[(self.seed + n) % len(WORDS)] for n in range(1, self.ask.output_tokens + 1))
+        return "".join(WORDS[(self.seed + n) % len(WORDS)] for n in range(1, self.request.output_tokens + 1))
 
     def usage(self, output_tokens: int) -> dict[str, int]:
-        prompt_tokens = self.ask.prompt_tokens
+        prompt_tokens = self.request.prompt_tokens
         return {
             "prompt_tokens": prompt_tokens,
             "total_tokens": prompt_tokens + output_tokens,
@@ -61,38 +61,38 @@ class EventStream:
             rest = '"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]'
             self._after = f',"logprobs":null,"finish_reason":null,{rest}'
             self._after_last = f',"logprobs":null,"finish_reason":"length",{rest}'
-        if not answer.ask.include_usage:  # the fingerprint comes once, in the last event with JSON in it
+        if not answer.request.include_usage:  # the fingerprint comes once, in the last event with JSON in it
             self._after_last += f',"system_fingerprint":"{FINGERPRINT}"'
 
     def opening(self) -> bytes:
-        """What precedes the first token: for chat an event with a role and no content, else nothing."""
+        """Return what precedes the first token: for chat an event with a role and no content, else nothing."""
         if not self._chat:
             return b""
-        usage = self._usage(0) if self._answer.ask.continuous_usage else ""
+        usage = self._usage(0) if self._answer.request.continuous_usage else ""
         choice = '{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
         return f'data: {self._head}{choice}{usage},"prompt_token_ids":null,"prompt_text":null}}\n\n'.encode()
 
     def token(self, number: int) -> bytes:
-        """The event of token `number`, from 1 to output_tokens."""
-        ask = self._answer.ask
+        """Return the event of token `number`, from 1 to output_tokens."""
+        request = self._answer.request
         word = _WORDS_JSON[(self._answer.seed + number) % len(_WORDS_JSON)]
-        after = self._after if number < ask.output_tokens else self._after_last
-        usage = self._usage(number) if ask.continuous_usage else ""
+        after = self._after if number < request.output_tokens else self._after_last
+        usage = self._usage(number) if request.continuous_usage else ""
         return f"{self._before}{word}{after}{usage}}}\n\n".encode()
 
     def closing(self) -> Sequence[bytes]:
-        """What follows the last token: a usage event if asked for, then the end mark."""
-        ask = self._answer.ask
-        if not ask.include_usage:
+        """Return what follows the last token: a usage event if requested, then the end mark."""
+        request = self._answer.request
+        if not request.include_usage:
             return (DONE,)
-        usage = dumps(self._answer.usage(ask.output_tokens))
+        usage = dumps(self._answer.usage(request.output_tokens))
         return (
             f'data: {self._head}],"usage":{usage},"system_fingerprint":"{FINGERPRINT}"}}\n\n'.encode(),
             DONE,
         )
 
     def _usage(self, number: int) -> str:
-        prompt = self._answer.ask.prompt_tokens
+        prompt = self._answer.request.prompt_tokens
         details = ',"completion_tokens_details":null' if self._chat else ""
         return (
             f',"usage":{{"prompt_tokens":{prompt},"total_tokens":{prompt + number},'
@@ -109,7 +109,7 @@ def chat_events(answer: MockResponse) -> EventStream:
 
 
 def completion_body(answer: MockResponse) -> str:
-    """The whole answer of /v1/completions."""
+    """Return the whole answer of /v1/completions."""
     return (
         f'{dumps(_head(answer, "cmpl", "text_completion"))[:-1]},"choices":[{{"index":0,'
         f'"text":{json.dumps(answer.text())},"logprobs":null,"finish_reason":"length","stop_reason":null,'
@@ -119,7 +119,7 @@ def completion_body(answer: MockResponse) -> str:
 
 
 def chat_body(answer: MockResponse) -> str:
-    """The whole answer of /v1/chat/completions."""
+    """Return the whole answer of /v1/chat/completions."""
     return (
         f'{dumps(_head(answer, "chatcmpl", "chat.completion"))[:-1]},"choices":[{{"index":0,'
         f'"message":{{"role":"assistant","content":{json.dumps(answer.text())},"refusal":null,'
@@ -131,7 +131,7 @@ def chat_body(answer: MockResponse) -> str:
 
 
 def models_body(model: str, max_model_len: int, created: int, permission: str) -> str:
-    """The answer of /v1/models."""
+    """Return the answer of /v1/models."""
     name = json.dumps(model, ensure_ascii=False)
     return (
         f'{{"object":"list","data":[{{"id":{name},"object":"model","created":{created},"owned_by":"vllm",'
@@ -143,7 +143,7 @@ def models_body(model: str, max_model_len: int, created: int, permission: str) -
 
 
 def dumps(value: Mapping[str, Any]) -> str:
-    """JSON with vLLM's separators, and text as it is."""
+    """Return JSON with vLLM's separators and unescaped text."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -152,7 +152,7 @@ def _head(answer: MockResponse, prefix: str, kind: str) -> dict[str, Any]:
 
 
 def _trailer(answer: MockResponse) -> str:
-    usage = dumps(answer.usage(answer.ask.output_tokens))[:-1]
+    usage = dumps(answer.usage(answer.request.output_tokens))[:-1]
     return (
         f'"service_tier":null,"system_fingerprint":"{FINGERPRINT}",'
         f'"usage":{usage},"prompt_tokens_details":null,"completion_tokens_details":null}}'

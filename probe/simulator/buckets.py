@@ -1,4 +1,4 @@
-"""The bucket bounds of vLLM 0.32's histograms. Pure: virtual time needs them without a metrics library."""
+"""The bucket bounds of vLLM 0.32's histograms, usable without a metrics library. Pure."""
 
 TTFT_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -16,5 +16,5 @@ STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 def one_two_five(limit: int) -> tuple[int, ...]:
-    """1, 2, 5, 10, 20, 50 ... up to the limit: vLLM's buckets for token counts follow max_model_len."""
+    """Return 1, 2, 5, 10, 20, 50 ... up to the limit: vLLM's buckets for token counts follow max_model_len."""
     return tuple(m * 10**e for e in range(len(str(limit))) for m in (1, 2, 5) if m * 10**e <= limit)

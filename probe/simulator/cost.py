@@ -1,15 +1,14 @@
-"""What a step costs, and what a server to pretend to be is made of. Pure.
+"""The cost of an engine step, and the profile of a simulated server. Pure.
 
-Input: what a step holds. Output: seconds. Because this is the only place that decides how long
-anything takes, the capacity of a simulated server is known from it, and a search for that
-capacity can be checked.
+Input: what a step holds. Output: seconds. Only this module decides how long anything takes, so the capacity of a
+simulated server is known, and a search for that capacity can be checked.
 """
 
 import math
 from dataclasses import astuple, dataclass
 from random import Random
 
-# vLLM keeps one block of the pool to itself (the null block), and leaves it out of the usage ratio.
+# vLLM reserves one block of the pool (the null block) and leaves it out of the usage ratio.
 NULL_BLOCKS = 1
 
 
@@ -17,8 +16,8 @@ NULL_BLOCKS = 1
 class Batch:
     """What one engine step holds.
 
-    `tokens`: all it computes; `kv_tokens`: those that were in the cache before, over all its sequences; `pairs`:
-    of a prompt's token with one before it, which is what attention over a long prompt costs.
+    `tokens`: all that it computes; `kv_tokens`: those in the KV cache before, over all sequences; `pairs`: pairs of a
+    prompt's token with one before it, the work of attention over a long prompt.
     """
 
     sequences: int
@@ -27,19 +26,19 @@ class Batch:
     pairs: float = 0.0
 
 
-# Memory traffic and compute overlap, so a step takes about the longer of the two; near the crossing, a bit more than
-# either. The p-norm with this exponent is 19 % above where they are equal.
+# Memory traffic and compute overlap, so a step takes about the longer of the two, and a bit more where they are close.
+# The p-norm with this exponent is 19 % higher where they are equal.
 _OVERLAP = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Seconds of one engine step, by what is in it: a roofline with a constant.
+    """Seconds of one engine step by what is in it: a roofline plus a constant.
 
     host + per_sequence * sequences + max(weights + per_kv_token * kv_tokens, per_token * tokens) + per_pair * pairs,
-    the maximum taken smoothly. The constant stands for launch overhead; the share of a sequence for sampling and
-    detokenising; then reading the weights and the cache, or computing the tokens, whichever takes longer (Williams,
-    Waterman, Patterson: Roofline, 2009); the pairs for attention over long prompts.
+    with a smooth maximum. `host_s` is launch overhead; `per_sequence_s` sampling and detokenising; the maximum is
+    reading weights and KV cache or computing the tokens, whichever takes longer (Williams, Waterman, Patterson:
+    Roofline, 2009); `per_pair_s` is attention over long prompts.
     """
 
     host_s: float
@@ -55,7 +54,7 @@ class StepCost:
             raise ValueError("a step's cost cannot be negative or infinite")
 
     def step_seconds(self, batch: Batch) -> float:
-        """Seconds for a step that holds `batch`."""
+        """Return the seconds of a step that holds `batch`."""
         memory = self.weights_s + self.per_kv_token_s * batch.kv_tokens
         compute = self.per_token_s * batch.tokens
         larger, smaller = (memory, compute) if memory > compute else (compute, memory)
@@ -65,11 +64,11 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """What makes a server's steps take other times than their cost.
+    """Variation of step times around their cost.
 
-    `noise_ratio`: sd of the log-normal noise of each step, of mean one, so that it moves no average. Hiccups: pauses
-    of `hiccup_s`, one in `hiccup_every_s` of work. Drift: the speed goes up and down by `drift_ratio`, over
-    `drift_period_s`, as with clocks that follow the temperature.
+    `noise_ratio`: standard deviation of each step's log-normal noise, of mean one, so that averages stay. Hiccups:
+    pauses of `hiccup_s`, one per `hiccup_every_s` of work. Drift: the speed goes up and down by `drift_ratio` with
+    the period `drift_period_s`, like clocks that follow the temperature.
     """
 
     noise_ratio: float = 0.0
@@ -85,7 +84,7 @@ class Jitter:
             raise ValueError("hiccups take no negative time, and a drift some time")
 
     def seconds(self, cost_s: float, at_s: float, random: Random) -> float:
-        """How long a step of that cost takes that begins at `at_s`; never negative."""
+        """Return how long a step of that cost takes if it begins at `at_s`; never negative."""
         taken_s = cost_s
         if self.noise_ratio:
             sigma = self.noise_ratio
@@ -96,35 +95,34 @@ class Jitter:
         return taken_s
 
     def drifted(self, taken_s: float, at_s: float) -> float:
-        """What takes so long on average, at the speed of that moment."""
+        """Scale a mean duration to the speed of that moment."""
         return taken_s * (1 + self.drift_ratio * math.sin(2 * math.pi * at_s / self.drift_period_s))
 
 
 def scaled(cost: StepCost, factor: float) -> StepCost:
-    """The same server, so many times as slow."""
+    """Return the cost multiplied by a factor: the same server, that many times as slow."""
     return StepCost(*(term * factor for term in astuple(cost)))
 
 
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
-    """The API server before the engine: one thread, which takes each request and hands out each token in turn."""
+    """Costs of the API server before the engine: one thread, which takes requests and sends tokens in turn."""
 
     per_request_s: float = 0.0
     per_prompt_token_s: float = 0.0
     per_output_token_s: float = 0.0
 
     def request_seconds(self, prompt_tokens: int) -> float:
-        """What one request takes before the engine has it."""
+        """Return the seconds that a request takes before the engine has it."""
         return self.per_request_s + self.per_prompt_token_s * prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A server to pretend to be: its step cost, and limits under vLLM's own names for them.
+    """A server to simulate: its step cost, and its limits under vLLM's names.
 
-    Raises ValueError where vLLM would refuse to start: when a request of `max_model_len` cannot
-    fit in the KV cache, or a decode of every sequence not in one step's tokens. Both rules are
-    what keeps the scheduler free of starvation.
+    Raises ValueError where vLLM would refuse to start: if a request of `max_model_len` does not fit in the KV cache, or
+    a decode of every sequence not in one step's tokens. Both rules keep the scheduler free of starvation.
     """
 
     name: str
@@ -152,16 +150,16 @@ class Profile:
 
     @property
     def usable_blocks(self) -> int:
-        """KV blocks that requests can hold."""
+        """KV blocks available to requests."""
         return self.num_blocks - NULL_BLOCKS
 
     def check_lengths(self, prompt_tokens: int, output_tokens: int) -> None:
-        """ValueError for a request that is empty or longer than max_model_len."""
+        """Raise ValueError for a request that is empty or longer than max_model_len."""
         if prompt_tokens < 1 or output_tokens < 1:
             raise ValueError("a request needs at least one prompt token and one output token")
         if prompt_tokens + output_tokens > self.max_model_len:
             raise ValueError(f"a request may have at most {self.max_model_len} tokens, in and out")
 
     def blocks_for(self, tokens: int) -> int:
-        """KV blocks that `tokens` tokens of one request occupy."""
+        """Return how many KV blocks `tokens` tokens of one request occupy."""
         return -(-tokens // self.block_size)

@@ -1,27 +1,25 @@
-"""The stand-in's scheduler: continuous batching over a paged KV cache. Pure: no clock, no asyncio.
+"""The simulated scheduler: continuous batching over a paged KV cache. Pure: no clock, no asyncio.
 
-Input: requests as lengths, aborts, and the call that ends each step. Output: what a step held
-and who got a token. Whoever drives it turns steps into time with cost.py, be it on a clock
-(driver.py) or in virtual time (virtual.py).
+Input: requests as lengths, aborts, and the call that ends each step. Output: what a step held and which requests got a
+token. The caller turns steps into time with cost.py: in real time (mock_server/driver.py) or in virtual time
+(replica.py).
 
-The rules are those of vLLM 0.32's default scheduler. First come, first served. Requests that
-run are scheduled first, one token each for those that decode, so that a chunk of a long prompt
-gets what is left of max_num_batched_tokens. A waiting request is admitted when a seat
-(max_num_seqs), tokens and blocks for all it knows so far are free, and not in a step that had
-to preempt. When a running request needs a block and none is free, the one admitted last loses
-all of its blocks, goes to the front of the queue and computes prompt and output again.
+The rules are those of vLLM 0.32's default scheduler. First come, first served. Running requests are scheduled first,
+one token each for those that decode; a chunk of a long prompt gets what is left of max_num_batched_tokens. A waiting
+request is admitted when fewer than max_num_seqs run, and tokens and blocks for its whole prompt are free, but not in a
+step that had to preempt. When a running request needs a block and none is free, the one admitted last loses all of its
+blocks, goes to the front of the queue and computes prompt and output again.
 
-Why it cannot livelock: every request fits in the empty cache (`submit` and Profile see to it),
-and the oldest running request may take blocks from all others, so each step advances it.
+No livelock: every request fits in the empty cache (`submit` and Profile check that), and the oldest running request may
+take blocks from all others, so each step advances it.
 
-Why it is quick: those that decode all get one token in every step, so nothing of theirs is
-counted up step by step. A request's end is known when it begins to decode, and the requests that
-need a block in a step are known by their lengths modulo the block size. A step costs almost the
-same whether it holds one request or a thousand. Between steps at most one request is in the middle
-of its prompt, and it is the last one admitted: it took all the tokens that were left.
+Speed: decoding requests all get one token in every step, so nothing is counted up for each of them. A request's end is
+known when it begins to decode, and the requests that need a block in a step are known by their lengths modulo the block
+size. A step takes almost the same time to simulate for one request or a thousand. Between steps at most one request is
+in the middle of its prompt, and it is the last one admitted: it took all the tokens that were left.
 
-With a prefix cache (prefix.py), a request is given what the cache holds of its prompt when it is admitted. One that
-computed the common beginning while others did so too gives its copy back at the end of its prompt; vLLM's keeps it.
+With a prefix cache (prefix_cache.py), a request gets what the cache holds of its prompt when it is admitted. If several
+requests computed the common prefix at once, each but one frees its copy at the end of its prompt; in vLLM it keeps it.
 """
 
 from collections import defaultdict, deque
@@ -33,7 +31,7 @@ from probe.simulator.prefix_cache import CommonPrefix
 
 @dataclass(frozen=True, slots=True)
 class ScheduledStep:
-    """A step about to run, and how the batch changed to get there. Requests are in order of admission."""
+    """A step about to run, and the changes of the batch. Requests are in order of admission."""
 
     decoding: tuple[int, ...]  # one token each
     prefills: tuple[tuple[int, int], ...]  # (request, tokens)
@@ -50,7 +48,7 @@ class ScheduledStep:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """A step that ran: those that got a token, for some their first (or the first since a preemption) or last."""
+    """A completed step. Requests in `prefilled` got their first token, or the first since a preemption."""
 
     decoded: tuple[int, ...]
     prefilled: tuple[int, ...]
@@ -58,7 +56,7 @@ class StepOutcome:
 
     @property
     def emitted(self) -> tuple[int, ...]:
-        """All that got a token, in order of admission."""
+        """All requests that got a token, in order of admission."""
         return self.decoded + self.prefilled
 
 
@@ -73,13 +71,13 @@ class _Request:
     generated: int = 0
     computed: int = 0  # tokens whose keys and values are in the cache
     since: int = 0
-    blocks: int = 0  # while it is not decoding, but for those it shares
-    shared_blocks: int = 0  # of the common prefix, that it uses now
+    blocks: int = 0  # of its own, kept while it is not decoding
+    shared_blocks: int = 0  # of the common prefix
     preemptions: int = 0
 
     @property
     def known(self) -> int:
-        """Tokens there are: a step computes them up to here, and the last one makes the next."""
+        """Tokens so far, prompt and output; computing the last of them produces the next."""
         return self.prompt_tokens + self.generated
 
 
@@ -92,13 +90,13 @@ class SimulatedEngine:
         self._requests: dict[int, _Request] = {}
         self._waiting: deque[_Request] = deque()
         self._decoding: dict[int, _Request] = {}  # in order of admission, so the last one is preempted first
-        self._prompts: list[_Request] = []  # admitted, and not at the end of their prompts
-        self._kv_tokens = 0  # in the cache, of those that decode
-        self._crossing = [0] * profile.block_size  # how many need a block in steps of this remainder
+        self._prompts: list[_Request] = []  # admitted, their prompts not fully computed
+        self._kv_tokens = 0  # in the cache, of decoding requests
+        self._crossing = [0] * profile.block_size  # requests that need a block, by step number modulo block size
         self._ending: defaultdict[int, list[_Request]] = defaultdict(list)  # by the step that ends them
         self._free_blocks = profile.usable_blocks
         self._in_flight: ScheduledStep | None = None
-        self._aborted = False  # somebody, in the step in flight
+        self._has_aborted = False  # a decoding request, in the step in flight
         self._step = 0
         self._submitted = 0
         self._prefix = CommonPrefix()
@@ -117,7 +115,7 @@ class SimulatedEngine:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the usable KV blocks that is held, 0 to 1."""
+        """Share of the usable KV blocks in use, 0 to 1."""
         return 1.0 - self._free_blocks / self._profile.usable_blocks
 
     @property
@@ -125,10 +123,10 @@ class SimulatedEngine:
         return bool(self._decoding or self._waiting or self._prompts)
 
     def submit(self, *, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> int:
-        """Queue a request; its number. ValueError if it is empty or longer than max_model_len.
+        """Queue a request and return its number. ValueError if it is empty or longer than max_model_len.
 
-        The first `shared_tokens` of its prompt are those of every request that has as many; the prefix cache, where
-        the profile has one, finds them.
+        All requests have the same tokens at the beginning of their prompts, as far as their `shared_tokens` reach; a
+        prefix cache finds them.
         """
         self._profile.check_lengths(prompt_tokens, output_tokens)
         request = _Request(self._submitted, prompt_tokens, output_tokens, min(shared_tokens, prompt_tokens))
@@ -138,12 +136,12 @@ class SimulatedEngine:
         return request.number
 
     def abort(self, number: int) -> bool:
-        """Forget a request and free its blocks, also in the middle of a step; False if it is not here."""
+        """Drop a request and free its blocks, also in the middle of a step. Return False if it is not here."""
         request = self._requests.pop(number, None)
         if request is None:
             return False
         if number in self._decoding:
-            self._aborted = True
+            self._has_aborted = True
             self._ending[self._end(request)].remove(request)
             self._stop_decoding(request)
         elif request in self._prompts:
@@ -154,7 +152,7 @@ class SimulatedEngine:
         return True
 
     def cached_tokens(self, prompt_tokens: int, shared_tokens: int) -> int:
-        """How much of such a prompt the prefix cache holds now. Never all: its last token has to be computed."""
+        """Return how many tokens of such a prompt the prefix cache holds; never all, its last has to be computed."""
         return min(min(shared_tokens, prompt_tokens - 1) // self._block, self._prefix.cached) * self._block
 
     def plan_step(self) -> ScheduledStep | None:
@@ -196,16 +194,16 @@ class SimulatedEngine:
         return self._in_flight
 
     def complete_step(self) -> StepOutcome:
-        """End the planned step: hand out its tokens, free the finished. RuntimeError without a plan."""
+        """End the planned step: give out its tokens, free finished requests. RuntimeError without a plan."""
         plan = self._in_flight
         if plan is None:
             raise RuntimeError("plan_step() must come before complete_step()")
         self._in_flight = None
         decoded = plan.decoding
-        if self._aborted:
+        if self._has_aborted:
             decoded = tuple(number for number in decoded if number in self._decoding)
-            self._aborted = False
-        ended = self._ending.pop(self._step, [])  # in order of admission: that is how they began to decode
+            self._has_aborted = False
+        ended = self._ending.pop(self._step, [])  # in order of admission, as they began to decode
         self._step += 1
         self._kv_tokens += len(decoded)
         for done in ended:
@@ -226,19 +224,19 @@ class SimulatedEngine:
         return StepOutcome(decoded, tuple(prefilled), tuple(finished))
 
     def decode_only_steps(self) -> int:
-        """How many steps there are for certain in which all decode on, none ends and none is preempted."""
+        """Return how many steps are certain to only decode, with no request ending or preempted."""
         if self._waiting or self._prompts or not self._decoding or self._in_flight is not None:
             return 0
-        cycles = self._free_blocks // len(self._decoding)  # of a block's length each, in which each takes one block
+        cycles = self._free_blocks // len(self._decoding)  # in block_size steps, each request takes one block
         return min(min(self._ending) - self._step, cycles * self._block)
 
     def decode_only_batch(self, steps: int) -> Batch:
-        """What each of so many calm steps holds, on average."""
+        """Return the mean content of the next `steps` decode-only steps."""
         decoding = len(self._decoding)
         return Batch(decoding, decoding, self._kv_tokens + decoding * (steps - 1) // 2)
 
     def skip(self, steps: int) -> tuple[int, ...]:
-        """Runs so many calm steps at once; those that got a token in each."""
+        """Run that many decode-only steps at once. Return the requests that got a token in each."""
         cycles, rest = divmod(steps, self._block)
         phases = ((self._step + i) % self._block for i in range(rest))
         self._free_blocks -= cycles * len(self._decoding) + sum(self._crossing[phase] for phase in phases)
@@ -248,22 +246,22 @@ class SimulatedEngine:
         return tuple(self._decoding)
 
     def step(self) -> StepOutcome | None:
-        """Plan and complete a step at once, for virtual time; None when there is no work."""
+        """Plan and complete a step at once; None when there is no work."""
         return None if self.plan_step() is None else self.complete_step()
 
     @property
     def shared_blocks(self) -> int:
-        """Blocks of the common prefix that requests use."""
+        """Blocks of the common prefix in use."""
         return self._prefix.in_use
 
     def held_blocks(self) -> dict[int, int]:
-        """Blocks that each request holds, those left out that it has in common with others."""
+        """Return how many blocks each request holds, shared ones left out."""
         return {n: self._blocks_of(r) if n in self._decoding else r.blocks for n, r in self._requests.items()}
 
     # Decoding: all of them, a token each.
 
     def _schedule_decoding(self) -> list[int]:
-        """Takes the blocks that this step's tokens need, from the last ones admitted where there are too few."""
+        """Take the blocks that this step's tokens need. Return the requests preempted for them, last admitted first."""
         preempted: list[int] = []
         phase = self._step % self._block
         while self._crossing[phase] > self._free_blocks:
@@ -279,7 +277,7 @@ class SimulatedEngine:
         self._ending[self._end(request)].append(request)
 
     def _stop_decoding(self, request: _Request) -> None:
-        """Frees all it holds and brings its counts up to date."""
+        """Free all that the request holds and bring its counts up to date."""
         del self._decoding[request.number]
         request.blocks = self._blocks_of(request)
         self._crossing[(request.since - request.computed) % self._block] -= 1
@@ -290,11 +288,11 @@ class SimulatedEngine:
         self._release(request)
 
     def _end(self, request: _Request) -> int:
-        """The step in which it gets its last token."""
+        """Return the step in which a decoding request gets its last token."""
         return request.since + request.output_tokens - request.generated - 1
 
     def _blocks_of(self, request: _Request) -> int:
-        """Of its own, while it decodes; in a planned step, those of that step's token too."""
+        """Return a decoding request's own blocks, in a planned step with that step's token."""
         tokens = request.computed + self._step - request.since + (self._in_flight is not None)
         return -(-tokens // self._block) - request.shared_blocks
 
@@ -314,8 +312,8 @@ class SimulatedEngine:
             request = self._waiting[0]
             cached = self.cached_tokens(request.known, request.shared_tokens)
             shared = cached // self._block
-            # Blocks for every known token must be free, though only the chunk's are taken (vLLM's
-            # scheduler_reserve_full_isl, on by default): or long prompts would be admitted to be preempted.
+            # Blocks for the whole prompt must be free, though only the chunk's are taken (vLLM's
+            # scheduler_reserve_full_isl, on by default): otherwise long prompts would be admitted only to be preempted.
             needed = self._profile.blocks_for(request.known) - shared + self._prefix.would_allocate(shared)
             if needed > self._free_blocks:
                 break
@@ -333,7 +331,7 @@ class SimulatedEngine:
         return started
 
     def _advance(self, request: _Request, tokens: int) -> bool:
-        """Counts a chunk as computed; whether it was the last, which gives a token."""
+        """Count a chunk as computed. Return whether it was the last, which produces a token."""
         request.computed += tokens
         if request.computed < request.known:
             return False
@@ -369,7 +367,7 @@ class SimulatedEngine:
         request.blocks = request.shared_blocks = 0
 
     def _publish(self, request: _Request) -> None:
-        """Others may use what it computed of the common prefix, and it uses theirs where they were before it."""
+        """Put the common prefix that a request computed into the cache, and drop its own copy of cached blocks."""
         whole = request.shared_tokens // self._block
         own = whole - request.shared_blocks
         if own > 0:

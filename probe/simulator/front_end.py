@@ -1,29 +1,29 @@
-"""The API server before the engine, at work: one thread, which does one thing after the other. Pure but for its queue.
+"""The API server before the engine: one thread that does one thing after another. Pure except for its queue.
 
-Input: when a request or a step's tokens came to it. Output: when it turned to them, and when it was done. Used on a
-clock (driver.py) and in virtual time (virtual.py).
+Input: when a request or a step's tokens reach it. Output: when it begins with them, and when it is done. Used in real
+time (mock_server/driver.py) and in virtual time (virtual_server.py).
 
-A step's tokens leave together, when all of them are written: vLLM's own loop hands a step's outputs to the answers
-before the first of these is sent. Where tokens cost nothing, they do not wait for requests either.
+A step's tokens leave together, when all of them are written: vLLM's loop hands a step's outputs to the responses before
+it sends the first of them. Where tokens cost nothing, they do not wait for requests either.
 """
 
 from probe.simulator.cost import FrontEnd
 
 
 class FrontEndThread:
-    """What it is given in the order of time, it does in that order."""
+    """A queue served in the order of arrival. Calls must come in the order of time."""
 
     def __init__(self, costs: FrontEnd) -> None:
         self.free_at_s = 0.0
         self._costs = costs
 
     def pass_on(self, at_s: float, prompt_tokens: int) -> float:
-        """When the engine has a request that arrived at `at_s`."""
+        """Return when the engine gets a request that arrived at `at_s`."""
         cost_s = self._costs.request_seconds(prompt_tokens)
         return self._do(at_s, cost_s)[1]
 
     def hand_out(self, at_s: float, tokens: int) -> tuple[float, float]:
-        """When it turned to the tokens of a step that ended at `at_s`, and when they were out."""
+        """Return when the thread begins with the tokens of a step that ended at `at_s`, and when they are sent."""
         return self._do(at_s, self._costs.per_output_token_s * tokens)
 
     def _do(self, at_s: float, cost_s: float) -> tuple[float, float]:

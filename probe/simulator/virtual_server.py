@@ -1,12 +1,12 @@
-"""The stand-in in virtual time: no sleeping, no sockets, thousands of requests in a tenth of a second. Pure.
+"""The simulated server: vLLM in virtual time, thousands of requests in a tenth of a second. Pure.
 
-Input: a Profile, live users, requests with the times at which they arrive. Output: when each got its first and its
-last token, and what the server's metrics would show at any moment. The scheduler and the costs are those of the
-stand-in that listens on a port (engine.py, cost.py, front.py).
+Input: a Profile, live users, and requests with their arrival times. Output: when each request got its first and its
+last token, and what the server's metrics would show at any moment. Scheduler, costs and front end (engine.py, cost.py,
+front_end.py) are the ones that the mock server runs in real time.
 
-    requests --> front end (in turn) --> engine, step by step --> front end (hands out tokens) --> times, metrics
+    requests --> front end (in turn) --> engine, step by step --> front end (sends tokens) --> times, metrics
 
-Speculation is told from outside only: an answer comes in fewer steps, which each cost what they would without it.
+Speculation only shortens answers: they take fewer steps, and a step costs the same as without it.
 """
 
 import heapq
@@ -29,15 +29,15 @@ __all__ = ("BackgroundTraffic", "SimulatedRequest", "VirtualServer")
 
 @dataclass(frozen=True, slots=True)
 class BackgroundTraffic:
-    """Live users: a Poisson process of requests with their own lengths."""
+    """Requests that arrive as a Poisson process, with a workload's lengths. `is_probe`: marks them as the probe's."""
 
     rate_rps: float
     workload: Workload
-    is_probe: bool = False  # to be told from other users
+    is_probe: bool = False
 
 
 class VirtualServer:
-    """One address, behind which one engine works, or several."""
+    """One address with one engine behind it, or several."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class VirtualServer:
         accepted_tokens: float = 0.0,
         version: str = "virtual",
     ) -> None:
-        """`others`: more live users, with lengths of their own. `shares`: of the requests, that each engine gets.
-        `accepted_tokens`: by which speculation exceeds one token in a step, on average.
+        """`others`: more live users, with other lengths; `shares`: each engine's share of the requests;
+        `accepted_tokens`: mean tokens that speculation adds to the one of a step.
         """
         self.profile = profile
         self.now_s = 0.0
         self.measured = SimulatedMetrics(profile)
-        self.ended_requests: list[SimulatedRequest] = []  # ended since somebody last emptied it
+        self.ended_requests: list[SimulatedRequest] = []  # since the caller last cleared it
         self._version = version
         self._random = Random(f"{seed}/server")
         self._shares, self._accepted = shares, accepted_tokens
@@ -69,64 +69,64 @@ class VirtualServer:
         self._arriving: list[tuple[float, int, SimulatedRequest, Iterator[SimulatedRequest] | None]] = []
         self._submitted = 0
         self._users = users
-        self._expect_user(_arrivals(users, Random(f"{seed}/users"), seed) if users else iter(()))
-        self._expect_user(_arrivals(others, Random(f"{seed}/others"), seed + 1) if others else iter(()))
+        self._schedule_user(_arrivals(users, Random(f"{seed}/users"), seed) if users else iter(()))
+        self._schedule_user(_arrivals(others, Random(f"{seed}/others"), seed + 1) if others else iter(()))
 
     def submit(self, at_s: float, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> SimulatedRequest:
-        """A request of ours that arrives at `at_s`. ValueError where that has passed, or for too many tokens."""
+        """Submit a probe request that arrives at `at_s`. ValueError if that is in the past, or for too many tokens."""
         if at_s < self.now_s:
             raise ValueError(f"it is {self.now_s:g} s already")
-        return self._expect(
+        return self._schedule(
             SimulatedRequest(at_s, prompt_tokens, output_tokens, is_probe=True, shared_tokens=shared_tokens)
         )
 
     def abort(self, request: SimulatedRequest) -> None:
-        """Its client has gone. It appears in no counter, as in vLLM 0.32; nothing if it has ended."""
+        """Drop a request whose client is gone, unless it has ended. As in vLLM 0.32, no counter shows it."""
         request.ended = True
         for replica in self._replicas:
             replica.abort(request)
 
     def set_users(self, rate_rps: float) -> None:
-        """From now on live users come at another rate. ValueError for a server without users."""
+        """Change the rate of live users from now on. ValueError for a server without users."""
         if self._users is None:
-            raise ValueError("a server without users has no rate of theirs")
+            raise ValueError("this server has no users, so it has no rate to set")
         self._users = replace(self._users, rate_rps=rate_rps)
-        # A Poisson process does not remember: who was to come next is drawn anew.
+        # A Poisson process has no memory, so the next arrival can be drawn again.
         self._arriving = [entry for entry in self._arriving if entry[2].is_probe]
         heapq.heapify(self._arriving)
-        self._expect_user(_arrivals(self._users, self._random, self._submitted, self.now_s))
+        self._schedule_user(_arrivals(self._users, self._random, self._submitted, self.now_s))
 
     def advance(self, until_s: float) -> None:
-        """Lets time pass. ValueError where it would have to go back."""
+        """Advance the time. ValueError if it would go back."""
         if until_s < self.now_s:
             raise ValueError(f"it is {self.now_s:g} s already")
         arriving = self._arriving
         while arriving and arriving[0][0] <= until_s:
             _, _, request, source = heapq.heappop(arriving)
             if source is not None:
-                self._expect_user(source)
+                self._schedule_user(source)
             if not request.ended:
-                self._run(request.arrival_s)  # tokens that went out before it held up the front end
+                self._run(request.arrival_s)  # earlier tokens may still occupy the front end
                 self._pass_on(request)
         self._run(until_s)
-        self._let_go(until_s)
+        self._deliver(until_s)
         self.now_s = until_s
 
     def snapshot(self, wall_s: float = 0.0) -> ServerSnapshot:
-        """The metrics as a poll would read them now."""
+        """Return the metrics as a scrape would return them now."""
         engines = [replica.engine for replica in self._replicas]
         generated = [replica.generated for replica in self._replicas]
         return self.measured.snapshot(engines, generated, self.now_s, wall_s + self.now_s, self._version)
 
     def in_flight(self) -> tuple[int, int]:
-        """How many run, and how many wait, the front end included."""
+        """Return how many requests run, and how many wait, the front end included."""
         running = sum(replica.engine.running for replica in self._replicas)
         entering = sum(not request.ended for replica in self._replicas for request in replica.entering)
         return running, entering + sum(replica.engine.waiting for replica in self._replicas)
 
     def _run(self, until_s: float) -> None:
         if len(self._replicas) > 1 and self.profile.front_end.per_output_token_s:
-            # They hand out through the same front end, in the order in which their steps end.
+            # All engines send through the same front end, in the order in which their steps end.
             while (replica := min(self._replicas, key=lambda replica: replica.next_s)).next_s <= until_s:
                 replica.run(replica.next_s)
         for replica in self._replicas:
@@ -139,8 +139,8 @@ class VirtualServer:
         request.out_s = replica.times_s
         replica.entering.append(request)
 
-    def _let_go(self, until_s: float) -> None:
-        """Visits have what has left by now; those whose clients have gone get nothing."""
+    def _deliver(self, until_s: float) -> None:
+        """Give requests the tokens that were sent by now, except those whose clients are gone."""
         while self._departures and self._departures[0].at_s <= until_s:
             departure = self._departures.popleft()
             for request in departure.started:
@@ -152,7 +152,7 @@ class VirtualServer:
                     self.ended_requests.append(request)
 
     def _steps_of(self, output_tokens: int) -> int:
-        """Steps in which an answer comes, with speculation where there is some."""
+        """Return how many steps an answer takes; fewer than tokens with speculation."""
         if not self._accepted:
             return output_tokens
         accepted = self._accepted * self._random.gammavariate(4.0, 0.25)
@@ -163,12 +163,14 @@ class VirtualServer:
             return self._replicas[0]
         return self._random.choices(self._replicas, self._shares)[0]
 
-    def _expect_user(self, source: Iterator[SimulatedRequest]) -> None:
+    def _schedule_user(self, source: Iterator[SimulatedRequest]) -> None:
         request = next(source, None)
         if request is not None:
-            self._expect(request, source)
+            self._schedule(request, source)
 
-    def _expect(self, request: SimulatedRequest, source: Iterator[SimulatedRequest] | None = None) -> SimulatedRequest:
+    def _schedule(
+        self, request: SimulatedRequest, source: Iterator[SimulatedRequest] | None = None
+    ) -> SimulatedRequest:
         self.profile.check_lengths(request.prompt_tokens, request.output_tokens)
         self._submitted += 1
         heapq.heappush(self._arriving, (request.arrival_s, self._submitted, request, source))

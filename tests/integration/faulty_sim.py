@@ -56,9 +56,9 @@ class FaultySim:
         if self._process is not None:
             self._process.kill()
 
-    def fault(self, *, extra_step_s: float = 0.0, stalled: bool = False, error_ratio: float = 0.0) -> None:
+    def fault(self, *, extra_step_s: float = 0.0, is_stalled: bool = False, error_ratio: float = 0.0) -> None:
         """From the next step on; without arguments it is well again."""
-        body = {"extra_step_s": extra_step_s, "stalled": stalled, "error_ratio": error_ratio}
+        body = {"extra_step_s": extra_step_s, "is_stalled": is_stalled, "error_ratio": error_ratio}
         httpx.post(f"{self.base_url}/fault", json=body, timeout=20, trust_env=False).raise_for_status()
 
     def _answers(self) -> bool:

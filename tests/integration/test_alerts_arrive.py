@@ -83,7 +83,7 @@ def _long_requests(server: FaultySim, until: ExitStack) -> None:
 
 
 def _faulty(server: FaultySim, until: ExitStack, *, extra_step_s: float = 0.0, stalled: bool = False) -> None:
-    server.fault(extra_step_s=extra_step_s, stalled=stalled)
+    server.fault(extra_step_s=extra_step_s, is_stalled=stalled)
     until.callback(server.fault)
 
 

@@ -1,4 +1,4 @@
-"""A stand-in on a free loopback port, in a thread of its own, for the length of a `with`."""
+"""A mock server on a free loopback port, in a thread of its own, for the length of a `with`."""
 
 import asyncio
 import json
@@ -79,9 +79,9 @@ def running(profile: Profile, *, model: str = "tiny", api_key: str | None = None
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert listening.wait(10), "the stand-in did not come up"
+        assert listening.wait(10), "the mock server did not come up"
         yield Standin(ports[0], app.state.driver, loop)
     finally:
         loop.call_soon_threadsafe(serving.cancel)
         thread.join(10)
-        assert not thread.is_alive(), "the stand-in did not stop"
+        assert not thread.is_alive(), "the mock server did not stop"

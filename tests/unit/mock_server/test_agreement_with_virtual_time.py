@@ -1,4 +1,4 @@
-"""The stand-in on a clock and the one in virtual time are the same server: same times, same counters."""
+"""The mock server on a clock and the one in virtual time are the same server: same times, same counters."""
 
 import asyncio
 from dataclasses import dataclass, field, replace

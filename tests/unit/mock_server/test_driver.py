@@ -171,7 +171,7 @@ def test_a_stall_holds_every_token_until_it_is_lifted() -> None:
         driver, _ = _driver()
         generation = driver.submit(prompt_tokens=10, output_tokens=5)
         await generation.next_token()
-        driver.faults = Faults(stalled=True)
+        driver.faults = Faults(is_stalled=True)
         waiting = asyncio.create_task(generation.next_token())
         await asyncio.sleep(60)
         assert not waiting.done()

@@ -12,13 +12,13 @@ BASE = PROFILES["8b-a100"]
 @pytest.mark.parametrize(
     ("name", "limit"),
     [
-        ("seats-16", (16, "seats")),
+        ("seats-16", (16, "max_num_seqs")),
         ("kv-tight", (42, "KV cache")),
         ("small-kv", (2, "KV cache")),
-        ("tiny", (8, "seats")),
+        ("tiny", (8, "max_num_seqs")),
     ],
 )
-def test_seats_or_blocks_limit_how_many_run_together(name: str, limit: tuple[int, str]) -> None:
+def test_max_num_seqs_or_blocks_limit_how_many_run_together(name: str, limit: tuple[int, str]) -> None:
     assert most_together(PROFILES[name]) == limit
 
 

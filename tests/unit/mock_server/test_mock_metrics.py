@@ -1,4 +1,4 @@
-"""The stand-in's /metrics page against one recorded from the real vLLM 0.32."""
+"""The mock server's /metrics page against one recorded from the real vLLM 0.32."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The stand-in over loopback: what a client, a scrape and an operator see."""
+"""The mock server over loopback: what a client, a scrape and an operator see."""
 
 import asyncio
 import json
@@ -198,7 +198,7 @@ def test_a_key_guards_v1_and_nothing_else() -> None:
 
 def test_a_stalled_engine_is_healthy_and_silent() -> None:
     with running(FAST) as server:
-        server.breaks(Faults(stalled=True))
+        server.breaks(Faults(is_stalled=True))
         with _post(server, SHORT) as connection:
             _until(lambda: server.samples()["vllm:num_requests_running"] == 1, "it does not run")
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The stand-in's bytes against transcripts of the real vLLM 0.32."""
+"""The mock server's bytes against transcripts of the real vLLM 0.32."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -224,7 +224,7 @@ def test_a_server_that_is_down_is_a_failing_canary_and_recovers_by_itself_with_a
 def test_a_server_that_hangs_is_a_time_out(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
-        server.driver.faults = Faults(stalled=True)
+        server.driver.faults = Faults(is_stalled=True)
         await watch.canary()
         server.driver.faults = Faults()
         await watch.canary()
