@@ -1,7 +1,7 @@
-"""When the requests of an open loop are due: seeded iterators of times. Pure.
+"""Arrival times of an open loop, as seeded iterators. Pure.
 
-Times are nanoseconds since the step began, absolute: how long a request takes, or how late one was sent, moves
-none of those after it.
+Times are nanoseconds since the start of the step. They are absolute, so a slow or late request delays none of the
+later ones.
 """
 
 import math
@@ -13,9 +13,9 @@ from probe.core.step import Arrivals, Pattern
 
 
 def due_ns(arrivals: Arrivals, seed: int = 0) -> Iterator[int]:
-    """The times of an arrival pattern, in order, without an end but for "replay".
+    """Return the times of an arrival pattern, in order; endless except for "replay".
 
-    Raises ValueError for a pattern that lacks what it needs.
+    Raises ValueError if the pattern lacks a parameter.
     """
     if arrivals.pattern is Pattern.REPLAY:
         return _replay(arrivals.times_s)
@@ -31,13 +31,15 @@ def due_ns(arrivals: Arrivals, seed: int = 0) -> Iterator[int]:
 
 
 def _constant(rate_rps: float) -> Iterator[int]:
-    """Multiples of the interval: adding it up would drift by the rounding of each."""
+    """Yield multiples of the interval; summing intervals would accumulate rounding errors."""
     return (round(i / rate_rps * 1e9) for i in count())
 
 
 def _poisson(rate_rps: float, counted_s: tuple[float, ...], seed: int) -> Iterator[int]:
-    """A Poisson process that brings, in each of these stretches, no more and no fewer than are expected: given their
-    number, its arrivals are independent and uniform (Kingman, Poisson Processes, 1993). After them, an ordinary one.
+    """Yield a Poisson process with exactly the expected number of arrivals in each of the `counted_s` segments.
+
+    Given their number, the arrivals of a segment are independent and uniform (Kingman, Poisson Processes, 1993). After
+    the segments, an ordinary Poisson process follows.
     """
     source, from_s, so_far = random.Random(seed), 0.0, 0
     for seconds in counted_s:
@@ -50,9 +52,11 @@ def _poisson(rate_rps: float, counted_s: tuple[float, ...], seed: int) -> Iterat
 
 
 def _gamma(rate_rps: float, shape: float, seed: int) -> Iterator[int]:
-    """Gamma-distributed gaps with mean 1/rate. Shape 1 is a Poisson process; below it arrivals come in bursts (the
-    squared coefficient of variation of the gaps is 1/shape), above it they are more even. It is the `--burstiness`
-    of `vllm bench serve`. Raises ValueError for a shape that is not above 0.
+    """Yield arrivals with gamma-distributed gaps of mean 1/rate.
+
+    Shape 1 is a Poisson process. Below 1 arrivals come in bursts (the squared coefficient of variation of the gaps is
+    1/shape), above 1 they are more even. It is the `--burstiness` of `vllm bench serve`. Raises ValueError for a
+    shape that is not above 0.
     """
     if not shape > 0:
         raise ValueError(f"burstiness has to be above 0, not {shape:g}")
@@ -63,10 +67,11 @@ def _gamma(rate_rps: float, shape: float, seed: int) -> Iterator[int]:
 
 
 def _ramp(start_rps: float, end_rps: float, seconds: float, seed: int) -> Iterator[int]:
-    """A Poisson process whose rate goes in a straight line from one rate to the other, and stays there.
+    """Yield a Poisson process whose rate changes linearly from `start_rps` to `end_rps`, and then stays there.
 
     Arrivals of a unit-rate process are mapped through the inverse of the expected count N(t) = at + (b-a)t^2/2T
-    (inversion method; Cinlar, Introduction to Stochastic Processes, 1975). Raises ValueError without a length.
+    (inversion method; Cinlar, Introduction to Stochastic Processes, 1975). Raises ValueError if `seconds` or `end_rps`
+    is not above 0.
     """
     if not (seconds > 0 and end_rps > 0):
         raise ValueError(f"a ramp needs an end rate and a length above 0, not {end_rps:g} and {seconds:g}")
@@ -84,6 +89,6 @@ def _ramp(start_rps: float, end_rps: float, seconds: float, seed: int) -> Iterat
 
 
 def _replay(times_s: tuple[float, ...]) -> Iterator[int]:
-    """Recorded times, counted from the first."""
+    """Return recorded times, relative to the first."""
     ordered = sorted(times_s)
     return (round((at_s - ordered[0]) * 1e9) for at_s in ordered)

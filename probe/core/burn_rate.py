@@ -1,7 +1,7 @@
-"""How fast the canaries of the last hour spend their error budgets. It does no I/O.
+"""Burn rates of the error budgets, from the canaries of the last hour. Pure.
 
-A burn rate is the share of bad requests over the share that the objective allows: at 1 the budget lasts exactly as long
-as its window.
+A burn rate is the ratio of bad requests divided by the ratio that the objective allows. At 1 the budget lasts exactly
+as long as its window.
 """
 
 from collections import Counter, deque
@@ -12,34 +12,34 @@ from probe.core.objectives import Objectives
 
 _MINUTE_NS = 60 * 10**9
 _MINUTES = 60
-# One bad canary is an accident and two are a coincidence, as for the alerts: at an availability of 99.9 % and a canary
-# every 15 s, one failure alone is a burn rate of 4.
+# Fewer bad canaries count as chance, as in the alerts: at an availability of 99.9 % and a canary every 15 s, one
+# failure is a burn rate of 4.
 _MIN_BAD = 3
 
 
 class BurnRates:
-    """The last hour of one target, by minute."""
+    """The canaries of one target in the last hour, counted by minute."""
 
     def __init__(self) -> None:
         self._minutes: deque[tuple[int, Counter[tuple[str, bool]]]] = deque(maxlen=_MINUTES)
 
     def add(self, met: Mapping[str, bool], at_ns: int) -> None:
-        """A canary ended; `met` as slo.met says it."""
+        """Count a canary; `met` is the result of slo.met."""
         minute = at_ns // _MINUTE_NS
         if not self._minutes or self._minutes[-1][0] < minute:
             self._minutes.append((minute, Counter()))
         self._minutes[-1][1].update(met.items())
 
     def rates(self, objectives: Objectives, now_ns: int) -> dict[str, float]:
-        """The burn rate of each objective that canaries of the last hour judge; 0 where fewer than three were bad."""
+        """Return the burn rate of each objective judged in the last hour; 0 if fewer than three canaries were bad."""
         first = now_ns // _MINUTE_NS - _MINUTES
-        seen: Counter[tuple[str, bool]] = Counter()
+        counted: Counter[tuple[str, bool]] = Counter()
         for minute, counts in self._minutes:
             if minute > first:
-                seen += counts
+                counted += counts
         rates = {}
         for name, ratio in slo.promised(objectives).items():
-            good, bad = seen[name, True], seen[name, False]
+            good, bad = counted[name, True], counted[name, False]
             if good + bad:
                 rates[name] = bad / (good + bad) / (1 - ratio) if bad >= _MIN_BAD else 0.0
         return rates

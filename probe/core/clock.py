@@ -1,7 +1,6 @@
-"""Time, injected: a monotonic clock for every interval, wall time only for stamps.
+"""Injectable time: a monotonic clock for intervals, wall time for timestamps only.
 
-Intervals never come from the wall clock, which steps and slews. Tests pass a clock of their
-own instead of patching this one.
+Intervals never use the wall clock, because it steps and slews. Tests pass their own clock.
 """
 
 import time
@@ -10,20 +9,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Both times a component may ask for."""
+    """Source of monotonic and wall time."""
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds on one monotonic axis, shared by all records of a process."""
+        """Return monotonic nanoseconds, on one axis for all records of a process."""
         ...
 
     def wall_s(self) -> float:
-        """Seconds since the epoch, for stamps that people or Prometheus read."""
+        """Return seconds since the epoch, for timestamps that people or Prometheus read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SystemClock:
-    """perf_counter (the finest monotonic clock Python has) and the system's wall time."""
+    """perf_counter (Python's finest monotonic clock) and the system's wall time."""
 
     def monotonic_ns(self) -> int:
         return time.perf_counter_ns()

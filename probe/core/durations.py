@@ -1,4 +1,4 @@
-"""Text with a unit, as people write it, to seconds and back. Pure."""
+"""Durations as text with a unit, to seconds and back. Pure."""
 
 import re
 from decimal import Decimal
@@ -6,14 +6,13 @@ from decimal import Decimal
 _UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"
-_LONGEST_S = 1e11  # 3000 years: anything longer is a slip of the pen
+_LONGEST_S = 1e11  # 3000 years: anything longer is a typing error
 
 
 def parse_duration(text: object) -> float:
-    """Seconds of a text such as `500ms`, `15s` or `1h30m`.
+    """Return the seconds of a text such as `500ms`, `15s` or `1h30m`.
 
-    Raises ValueError for anything else, a bare number included: a number without a unit is the
-    mistake this guards against.
+    Raises ValueError for anything else, including a number without a unit, which is a common mistake.
     """
     if not isinstance(text, str) or not re.fullmatch(DURATION_PATTERN.strip("^$"), text):
         raise ValueError(f"expected a duration with a unit, such as 500ms, 15s or 1h, got {text!r}")
@@ -25,7 +24,7 @@ def parse_duration(text: object) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest single-unit text that `parse_duration` reads back as the same number."""
+    """Return the shortest text with one unit that `parse_duration` turns into the same number."""
     ms = Decimal(repr(seconds)) * 1000
     for unit, size in _UNITS_MS.items():
         if ms and ms % size == 0:

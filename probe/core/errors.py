@@ -1,13 +1,13 @@
-"""Errors a person reads: one line that says what, where, what was expected and the mend.
+"""Errors for people: each is one line with what is wrong, where, what was expected, and the fix.
 
     KneewatchError
     |-- ConfigError      the configuration file, a flag or an environment variable
-    |-- TargetError      a server that cannot be measured as asked
-    |-- LockError        a server that somebody else loads already
-    `-- LoadError        load that cannot be generated here
+    |-- TargetError      a server that cannot be measured
+    |-- LockError        a server that another prober is loading
+    `-- LoadError        load that cannot be generated on this machine
 
-Each ends a command with exit status 2. A failing request is not an error but an Outcome
-(records.py): a monitor reports broken servers, it does not break with them.
+Each ends a command with exit status 2. A failed request is not an error but an Outcome (request.py): the monitor
+reports broken servers and keeps running.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class KneewatchError(Exception):
-    """Base of what the command line prints as one line."""
+    """Base class of errors that the command line prints as one line."""
 
 
 class ConfigError(KneewatchError):
@@ -25,11 +25,11 @@ class ConfigError(KneewatchError):
 
 
 class LoadError(KneewatchError):
-    """No load can be generated; the message says what has to be mended on this machine."""
+    """No load can be generated; the message says what to fix on this machine."""
 
 
 class LockError(KneewatchError):
-    """The lock of a server is held by another prober, or cannot be had; `reason` is a word, the message says who."""
+    """A server's lock is held by another prober, or cannot be acquired; `reason` is a label value."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class LockError(KneewatchError):
 class TargetError(KneewatchError):
     """A target cannot be measured; the message names its URL, `outcome` the kind of failure.
 
-    `reason`: a word for a label, where the metrics page could not be read (server/scrape.py has them all).
+    `reason`: a label value if the metrics page could not be scraped (all of them are in scrape/scraper.py).
     """
 
     def __init__(self, message: str, outcome: "Outcome", reason: str | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Latencies of one request from its raw stamps; seconds. Pure. Definitions: records.py's glossary.
+"""Latencies of one request, in seconds, from its raw timestamps. Pure. docs/architecture.md defines the terms.
 
-Each function gives None (or nothing) where the latency is undefined, never a zero: a zero would
-count as a very good sample.
+Each function returns None (or nothing) if the latency is undefined. It never returns 0, which would count as a very
+good sample.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ _NS = 1e-9
 
 
 def ttft_s(record: RequestRecord) -> float | None:
-    """First visible token event minus the scheduled send."""
+    """Return the time to the first token: first visible token event minus scheduled send."""
     events = record.events
     return (
         (events.at_ns[events.first_visible] - record.scheduled_ns) * _NS if events.first_visible is not None else None
@@ -21,43 +21,43 @@ def ttft_s(record: RequestRecord) -> float | None:
 
 
 def e2e_s(record: RequestRecord) -> float | None:
-    """Last token event minus the scheduled send; None unless the request succeeded."""
+    """Return the end-to-end latency: last token event minus scheduled send; None if the request failed."""
     if record.outcome is not Outcome.OK or not record.events:
         return None
     return (record.events.at_ns[-1] - record.scheduled_ns) * _NS
 
 
 def tpot_s(record: RequestRecord) -> float | None:
-    """(E2E - TTFT) / (output tokens - 1); None for a single token or a failed request."""
+    """Return (E2E - TTFT) / (output tokens - 1); None for a single token or a failed request."""
     first, last = ttft_s(record), e2e_s(record)
     if first is None or last is None or record.output_tokens <= 1:
         return None
     return (last - first) / (record.output_tokens - 1)
 
 
-# Those that an objective may promise, by its name.
+# The latencies that objectives can limit, by name.
 PROMISED: Mapping[str, Callable[[RequestRecord], float | None]] = {"ttft": ttft_s, "tpot": tpot_s}
 
 
 def itl_ns(record: RequestRecord) -> list[int]:
-    """Gaps between successive token events, in nanoseconds: of millions, sorting whole numbers is quicker."""
+    """Return the gaps between successive token events in nanoseconds (integers sort faster, and there are millions)."""
     return [after - before for before, after in pairwise(record.events.at_ns)]
 
 
 def itl_s(record: RequestRecord) -> Iterator[float]:
-    """Gaps between successive token events. An event that carries several tokens is one gap."""
+    """Return the gaps between successive token events. An event with several tokens ends one gap."""
     return (gap * _NS for gap in itl_ns(record))
 
 
 def stall_s(record: RequestRecord) -> float | None:
-    """The longest gap between two token events; None where there are not two."""
+    """Return the longest gap between two token events; None if there are fewer than two."""
     return max(itl_s(record), default=None)
 
 
 def ttft_error_s(record: RequestRecord) -> float | None:
-    """By how much the client may have made TTFT too long: sent late, or the first token noticed late.
+    """Return how much the client may have added to TTFT by sending late or by reading the first token late.
 
-    The last is a bound (client/turns.py); None without a first token.
+    The second part is an upper bound (client/loop_lateness.py). None without a first token.
     """
     first = record.events.first_visible
     if first is None:
@@ -66,15 +66,15 @@ def ttft_error_s(record: RequestRecord) -> float | None:
 
 
 def itl_error_ns(record: RequestRecord) -> list[int]:
-    """By how much the client may have moved each gap: by the later of the two stamps it lies between, at most."""
+    """Return the largest error the client may have added to each gap: the later of the two stamps' lateness."""
     return [max(before, after) for before, after in pairwise(record.events.late_ns)]
 
 
 def coalesced(record: RequestRecord) -> int:
-    """How many token events came in one read with the one before: their gap is not known, and reads 0."""
+    """Return how many token events came in the same read as the one before: their gap is unknown and counts as 0."""
     return sum(after == before for before, after in pairwise(record.events.at_ns))
 
 
 def schedule_lag_s(record: RequestRecord) -> float:
-    """How late the request was sent."""
+    """Return how late the request was sent."""
     return (record.sent_ns - record.scheduled_ns) * _NS

@@ -1,9 +1,9 @@
-"""When scheduled load is allowed: windows of the week, on a time zone's clock. Pure.
+"""Weekly windows in which scheduled load is allowed, in a time zone. Pure.
 
-A window is a span of the clock on some weekdays: `01:00-05:00` is every day's, `Sat,Sun 00:00-24:00` a weekend's,
-`Fri 22:00-04:00` ends on Saturday. It begins and ends when the clock first shows these times. Where the clock leaps
-over one (daylight saving begins), that is the moment of the leap; where it shows one twice, the first time counts.
-So 01:00-05:00 has three hours in one night of the year and five in another.
+A window is a time span on some weekdays: `01:00-05:00` is every day, `Sat,Sun 00:00-24:00` the weekend,
+`Fri 22:00-04:00` ends on Saturday. It starts and ends when the local clock first shows these times. If the clock skips
+one (daylight saving starts), the moment of the skip counts; if it shows one twice, the first counts. So 01:00-05:00
+has three hours in one night of the year and five in another.
 """
 
 import re
@@ -16,35 +16,35 @@ _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _WRITTEN = re.compile(r"(?:([a-z,-]+) +)?([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})", re.ASCII | re.IGNORECASE)
 _DAY_MIN = 24 * 60
 _LAST_MINUTE = 59
-# Windows that follow one another without a gap for so long never close.
+# Windows that follow one another without a gap for this long never close.
 _WEEK = timedelta(days=8)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadWindow:
-    """From `start_min` after midnight to `end_min`, which is beyond 24 hours where it ends on the next day."""
+    """Minutes after midnight; `end_min` exceeds 24 hours if the window ends on the next day."""
 
-    days: frozenset[int]  # Monday is 0: the day it begins on
+    days: frozenset[int]  # on which it starts; Monday is 0
     start_min: int
     end_min: int
 
 
 def parse_window(text: str) -> LoadWindow:
-    """The window that a text describes. Raises ValueError."""
+    """Return the window that a text describes. Raises ValueError."""
     written = _WRITTEN.fullmatch(text.strip())
     if written is None:
-        raise ValueError(f"{text!r} is no window")
+        raise ValueError(f"{text!r} is not a window")
     start, end = (_minutes(written[hour], written[hour + 1]) for hour in (2, 4))
     if start in (_DAY_MIN, end):
-        raise ValueError(f"{text!r} is empty, or begins at the end of a day")
+        raise ValueError(f"{text!r} is empty, or starts at the end of a day")
     days = _days(written[1]) if written[1] else frozenset(range(7))
     return LoadWindow(days, start, end if end > start else end + _DAY_MIN)
 
 
 def closes_at(windows: Sequence[LoadWindow], at: datetime, timezone: str) -> datetime | None:
-    """When the window closes in which the moment `at` (aware) lies, windows that follow it without a gap included.
+    """Return when the window around `at` (timezone-aware) closes, following windows that join it without a gap.
 
-    `at` itself where no window is open; None where it never closes, as without any window.
+    Returns `at` if no window is open, and None if it never closes, for example if there are no windows.
     """
     closes = at.astimezone(UTC)
     if not windows:
@@ -60,7 +60,7 @@ def closes_at(windows: Sequence[LoadWindow], at: datetime, timezone: str) -> dat
 def _spans(
     windows: Sequence[LoadWindow], since: datetime, until: datetime, zone: ZoneInfo
 ) -> Iterator[tuple[datetime, datetime]]:
-    """Every window's beginnings and ends, in UTC, of those days that may matter."""
+    """Yield the start and end, in UTC, of all windows that may matter."""
     day, last = since.astimezone(zone).date() - timedelta(days=2), until.astimezone(zone).date()
     while day <= last:
         for window in windows:
@@ -70,12 +70,12 @@ def _spans(
 
 
 def _moment(day: date, minutes: int, zone: ZoneInfo) -> datetime:
-    """When the zone's clock first shows this time, or a later one."""
+    """Return when the zone's clock first shows this time, or a later one."""
     shown = datetime(day.year, day.month, day.day) + timedelta(minutes=minutes)  # noqa: DTZ001 - a clock's face
     first, second = (shown.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
-    if first <= second:  # the usual, or the first of two
+    if first <= second:  # the normal case, or the first of two
         return first
-    # It is leapt over: `second` is before the leap, `first` after it.
+    # The clock skips it: `second` is before the skip, `first` after it.
     while first - second > timedelta(seconds=1):
         middle = second + (first - second) / 2
         if middle.astimezone(zone).replace(tzinfo=None) < shown:
@@ -88,12 +88,12 @@ def _moment(day: date, minutes: int, zone: ZoneInfo) -> datetime:
 def _minutes(hours: str, minutes: str) -> int:
     after_midnight = int(hours) * 60 + int(minutes)
     if int(minutes) > _LAST_MINUTE or after_midnight > _DAY_MIN:
-        raise ValueError(f"{hours}:{minutes} is no time of the day")
+        raise ValueError(f"{hours}:{minutes} is not a time of day")
     return after_midnight
 
 
 def _days(text: str) -> frozenset[int]:
-    """Weekdays by name: lists and ranges, also over the end of the week."""
+    """Return weekdays from names: lists and ranges, also across the end of the week."""
     days: set[int] = set()
     for part in text.lower().split(","):
         first, dash, last = part.partition("-")

@@ -1,8 +1,7 @@
 """Objectives applied to requests. Pure.
 
-Availability judges every request that was ours to finish; a latency objective judges those that were
-answered, so that an outage spends the availability budget alone. Requests that we cancelled ourselves
-judge nothing.
+Availability judges every request that Kneewatch did not cancel. A latency objective judges answered requests only, so
+that an outage spends only the availability budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,12 @@ from probe.core import latency
 from probe.core.request import Outcome, RequestRecord
 
 AVAILABILITY = "availability"
-ALL = "all"  # every objective at once: what goodput counts
+ALL = "all"  # every objective met: what goodput counts
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """At least `ratio` of requests have this latency within `within_s`."""
+    """At least `ratio` of requests have a latency of at most `within_s`."""
 
     ratio: float
     within_s: float
@@ -25,7 +24,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """What users were promised over `window_s`. `None` means nothing was promised."""
+    """The service level objectives of a target over `window_s`. None: no such objective."""
 
     name: str
     window_s: float = 30 * 86400.0
@@ -34,16 +33,15 @@ class Objectives:
     tpot: Objective | None = None
 
     def latencies(self) -> Mapping[str, Objective]:
-        """The latency objectives that are set, by name, in the order ttft, tpot."""
+        """Return the latency objectives that are set, by name, in the order ttft, tpot."""
         return {k: o for k, o in (("ttft", self.ttft), ("tpot", self.tpot)) if o is not None}
 
 
 def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
-    """Per objective that judges this request, whether it was met; empty for an aborted one.
+    """Return, for each objective that judges this request, whether it was met; empty for an aborted request.
 
-    One whose latency we were too late to know is judged by its availability alone.
-
-    A TPOT that is undefined (one output token) meets its objective: there is nothing to be slow.
+    A client-bound request is judged by availability only, because its latency is unknown. An undefined TPOT (one
+    output token) meets its objective.
     """
     if record.outcome is Outcome.ABORTED:
         return {}
@@ -58,10 +56,10 @@ def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
 
 
 def may_be_ours(record: RequestRecord, objectives: Objectives, waking_s: float) -> bool:
-    """Whether a latency objective was missed by no more than what the client itself may have added.
+    """Return whether the client's own delay may explain every missed latency objective of a request.
 
-    Being late only ever makes a latency longer: so a request that met its objectives did, and one that missed them
-    by more than we were late did too. `waking_s`: how late the process was given a processor.
+    The client's delay only makes latencies longer: a request that met its objectives really did, and one that missed
+    them by more than the delay really missed them. `waking_s`: how late the operating system ran the process.
     """
     if record.outcome is not Outcome.OK:
         return False
@@ -78,12 +76,12 @@ def may_be_ours(record: RequestRecord, objectives: Objectives, waking_s: float) 
 
 
 def good_ratio(records: Sequence[RequestRecord], objectives: Objectives) -> dict[str, float]:
-    """Per objective, the share of the requests it judges that met it; no entry without a request."""
+    """Return, per objective, the ratio of judged requests that met it; no entry if none was judged."""
     return shares([met(record, objectives) for record in records], objectives)
 
 
 def shares(verdicts: Sequence[Mapping[str, bool]], objectives: Objectives) -> dict[str, float]:
-    """The same, of requests that have been judged."""
+    """Return the ratios of `good_ratio` for verdicts of `met`."""
     ratios = {}
     for name in (AVAILABILITY, *objectives.latencies(), ALL):
         judged = [verdict[name] for verdict in verdicts if name in verdict]
@@ -93,11 +91,11 @@ def shares(verdicts: Sequence[Mapping[str, bool]], objectives: Objectives) -> di
 
 
 def broken(ratios: Mapping[str, float], objectives: Objectives) -> tuple[str, ...]:
-    """The objectives whose share is below what was promised, worst kind first: availability, ttft, tpot."""
+    """Return the objectives whose ratio is too low, in the order availability, ttft, tpot."""
     return tuple(name for name, ratio in promised(objectives).items() if ratios.get(name, 1.0) < ratio)
 
 
 def promised(objectives: Objectives) -> dict[str, float]:
-    """Per objective that is set, the share of requests that has to meet it: availability, ttft, tpot."""
+    """Return the required ratio of each objective that is set, in the order availability, ttft, tpot."""
     first = {AVAILABILITY: objectives.availability} if objectives.availability is not None else {}
     return {**first, **{name: objective.ratio for name, objective in objectives.latencies().items()}}

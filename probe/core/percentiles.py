@@ -1,4 +1,4 @@
-"""Exact percentiles of samples, and how far they can be trusted. Pure."""
+"""Exact percentiles of samples, and their confidence intervals. Pure."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,13 +7,13 @@ from functools import lru_cache
 from probe.core.step import Distribution, Interval
 
 _CONFIDENCE = 0.95
-_NEGLIGIBLE = 1e-15  # beside the 2.5 % of a tail
+_NEGLIGIBLE = 1e-15  # compared with a tail of 2.5 %
 
 
 def percentile(ordered: Sequence[float], q: float) -> float:
-    """The q-quantile (0..1) of sorted samples, interpolated linearly (Hyndman and Fan, type 7: numpy's default).
+    """Return the q-quantile (0..1) of sorted samples, interpolated linearly (Hyndman and Fan, type 7: numpy's default).
 
-    Raises IndexError without a sample.
+    Raises IndexError if there are no samples.
     """
     position = (len(ordered) - 1) * q
     low = int(position)
@@ -22,10 +22,10 @@ def percentile(ordered: Sequence[float], q: float) -> float:
 
 
 def distribution(samples: Iterable[float | None], *, unit: float = 1.0, independent: bool = True) -> Distribution:
-    """Exact statistics of the samples that are defined, times `unit`.
+    """Return exact statistics of the samples that are not None, multiplied by `unit`.
 
-    Intervals are given where the samples are `independent`, as requests are. Gaps between the tokens of one stream
-    are not: an interval that took them for so would be far too narrow.
+    Intervals need `independent` samples, such as requests. Gaps between the tokens of one stream are not independent:
+    their interval would be far too narrow.
     """
     ordered = sorted(sample for sample in samples if sample is not None)
     if not ordered:
@@ -52,11 +52,11 @@ def _interval(ordered: Sequence[float], q: float, unit: float) -> Interval:
 
 @lru_cache(maxsize=256)
 def quantile_ranks(n: int, q: float, confidence: float = _CONFIDENCE) -> tuple[int | None, int | None]:
-    """Ranks (1..n) of the two sorted samples that hold the true q-quantile between them, with at least this confidence.
+    """Return the ranks (1..n) of the sorted samples that enclose the true q-quantile with at least this confidence.
 
-    How many of n samples lie below the quantile is binomial (n, q), whatever their distribution (Hahn and Meeker,
-    Statistical Intervals, section 5.2). None where n samples are too few to bound that side: for p95 above, fewer
-    than 72; for p99, fewer than 368.
+    The number of samples below the quantile is binomial (n, q) for any distribution (Hahn and Meeker, Statistical
+    Intervals, section 5.2). None if n is too small to bound that side: the upper side needs 72 samples for p95 and
+    368 for p99.
     """
     tail = (1 - confidence) / 2
     low = high = None
@@ -73,7 +73,7 @@ def quantile_ranks(n: int, q: float, confidence: float = _CONFIDENCE) -> tuple[i
 
 
 def _binomial(n: int, q: float) -> tuple[int, list[float]]:
-    """The probabilities that are not negligible, and the count the first belongs to."""
+    """Return the first count whose probability is not negligible, and the probabilities from there."""
     peak = min(int((n + 1) * q), n)
     log_peak = math.lgamma(n + 1) - math.lgamma(peak + 1) - math.lgamma(n - peak + 1)
     at_peak = math.exp(log_peak + peak * math.log(q) + (n - peak) * math.log1p(-q))

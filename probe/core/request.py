@@ -1,4 +1,4 @@
-"""A request and what happened to it: raw timestamps, from which everything else is derived."""
+"""A request and its record of raw timestamps, from which all latencies are derived."""
 
 from array import array
 from dataclasses import dataclass, field, replace
@@ -14,30 +14,30 @@ class Traffic(StrEnum):
 
 
 class Api(StrEnum):
-    """Which of the server's streaming interfaces a request uses."""
+    """The streaming API that a request uses."""
 
     COMPLETIONS = "completions"
     CHAT = "chat"
 
 
 class Outcome(StrEnum):
-    """How a request ended. Few values: each is a label in `kneewatch_requests_total`."""
+    """The result of a request. Each value is a label of `kneewatch_requests_total`, so there are few."""
 
     OK = "ok"
-    UNREACHABLE = "unreachable"  # no connection, or it broke before an answer
+    UNREACHABLE = "unreachable"  # no connection, or it broke before the answer
     TIMEOUT = "timeout"
     UNAUTHORIZED = "unauthorized"  # 401, 403
     NOT_FOUND = "not_found"  # 404: wrong path, or the model is not served
-    REJECTED = "rejected"  # 429: the server defends itself
+    REJECTED = "rejected"  # 429: the server limits its load
     BAD_REQUEST = "bad_request"  # other 4xx, and redirects
     SERVER_ERROR = "server_error"  # 5xx, or an error event inside the stream
     BROKEN_STREAM = "broken_stream"  # 200, then not a complete event stream
-    WRONG_ANSWER = "wrong_answer"  # a complete stream that a validator refuses
-    CLIENT_BOUND = "client_bound"  # answered; a miss that may be our own lateness, and judges no latency
-    ABORTED = "aborted"  # cancelled by us: guard, budget or shutdown
+    WRONG_ANSWER = "wrong_answer"  # a complete stream with invalid content
+    CLIENT_BOUND = "client_bound"  # answered; the client's own delay may explain a missed latency
+    ABORTED = "aborted"  # cancelled by Kneewatch: guard, budget or shutdown
 
 
-# Outcomes of requests that the server answered as it should.
+# Outcomes of correctly answered requests.
 UP = (Outcome.OK, Outcome.CLIENT_BOUND)
 
 
@@ -45,8 +45,8 @@ UP = (Outcome.OK, Outcome.CLIENT_BOUND)
 class RequestSpec:
     """One request to send. `prompt` is token ids for completions and text for chat.
 
-    `prompt_tokens` is exact for completions and about right for chat, where the server's
-    template and tokenizer decide; the record holds what the server counted.
+    `prompt_tokens` is exact for completions and approximate for chat, where the server's template and tokenizer
+    decide. The record has the server's count.
     """
 
     workload: str
@@ -56,21 +56,20 @@ class RequestSpec:
     output_tokens: int
 
     def without_prompt(self) -> "RequestSpec":
-        """The same request, for a record."""
+        """Return the request without its prompt, for a record."""
         return replace(self, prompt=())
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEvents:
-    """The events of a stream that carried tokens, in order, as arrays of one length: a step has millions.
+    """The token events of a stream, in order, as parallel arrays because a step has millions of them.
 
-    `first_visible`: index of the first one with something to read. Before it there may be tokens that are the
-    beginning of a character.
+    `first_visible`: index of the first event with visible text. Earlier tokens may be parts of one character.
     """
 
     at_ns: "array[int]" = field(default_factory=lambda: array("q"))
-    late_ns: "array[int]" = field(default_factory=lambda: array("q"))  # by how much at_ns may be too late, at most
-    tokens: "array[int]" = field(default_factory=lambda: array("i"))  # as the server counted since the one before
+    late_ns: "array[int]" = field(default_factory=lambda: array("q"))  # upper bound of the delay in at_ns
+    tokens: "array[int]" = field(default_factory=lambda: array("i"))  # the server's count since the previous event
     first_visible: int | None = None
 
     def __len__(self) -> int:
@@ -79,9 +78,9 @@ class TokenEvents:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What happened to one request: raw stamps. Latencies are derived in latency.py.
+    """The record of one request: raw timestamps, from which latency.py derives latencies.
 
-    `spec` is what was asked for, but for the prompt: records are kept, and prompts are long.
+    `spec` has no prompt, because records are kept and prompts are long.
     """
 
     target: str
@@ -91,12 +90,12 @@ class RequestRecord:
     scheduled_ns: int
     sent_ns: int
     done_ns: int
-    done_wall_s: float  # for people and pages; never subtracted
+    done_wall_s: float  # for display; never used for intervals
     outcome: Outcome
-    detail: str | None = None  # one line, for people, where the outcome is not OK
+    detail: str | None = None  # one line for people, if the outcome is not OK
     http_status: int | None = None
     events: TokenEvents = field(default_factory=TokenEvents)
     reads: int = 0  # network reads the body arrived in
-    prompt_tokens: int = 0  # as the server's usage counts them
+    prompt_tokens: int = 0  # from the usage that the server reports
     output_tokens: int = 0
     finish_reason: str | None = None

@@ -1,16 +1,16 @@
-"""The tokens that a request cost the server."""
+"""Tokens that a request cost the server."""
 
 from probe.core.request import Outcome, RequestRecord
 
-# Outcomes of requests that the server did no work for.
+# Outcomes without work for the server.
 _REFUSED = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST, Outcome.REJECTED)
 
 
 def tokens_spent(record: RequestRecord) -> tuple[int, int]:
-    """Prompt and output tokens a request cost the server, at most.
+    """Return the prompt and output tokens that a request cost the server, at most.
 
-    Of one that did not end well the server says no count: what was cancelled may have been worked on to its end,
-    what was refused has not been.
+    The server reports no count for a failed request: a cancelled one may have run to its end, a refused one cost
+    nothing.
     """
     if record.prompt_tokens or record.output_tokens:
         return record.prompt_tokens, record.output_tokens

@@ -1,4 +1,4 @@
-"""A capacity run: what it found, what it holds for, what it cost and why it ended."""
+"""Result of a capacity run: capacity, conditions, cost, and why the run ended."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,16 +10,15 @@ from probe.core.step import StepSummary
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """How near a server comes to what its GPUs can at most (capacity/roofline.py). Ratios are of a limit: 1 is as fast
-    as can be. None: not known.
+    """A server compared with the limits of its GPUs (capacity/model/roofline.py). Ratio 1 is the limit; None: unknown.
 
-    `step_s`: a step with one request, of which reading the weights takes `floor_s` at least: the `decode_ratio`.
-    `prefill_ratio`: of peak FLOP/s, in a step that is full of prompts. `bandwidth_ratio`, `flops_ratio`: in use, by
-    vLLM's own estimates, over the ten seconds with most of each.
+    `step_s`: duration of a step with one request. `floor_s`: the part that reading the weights takes at least; their
+    ratio is `decode_ratio`. `prefill_ratio`: of peak FLOP/s, in a step full of prompts. `bandwidth_ratio`,
+    `flops_ratio`: in use by vLLM's own estimates, over the ten seconds with the most of each.
     """
 
     gpu: str
-    sure: bool  # whether the limits are known to be those that the GPU's maker publishes
+    sure: bool  # whether the GPU's maker publishes these limits
     step_s: float | None = None
     floor_s: float | None = None
     decode_ratio: float | None = None
@@ -30,13 +29,13 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The knee as a rate of all requests, users' and ours, or None with the `reason` why there is none.
+    """The knee as a rate of all requests, user and probe traffic; None, with the `reason`, if none was found.
 
-    `upper` is None where no step broke an objective: the figure is then a lower bound. `knee_concurrency`: ours in
-    flight at the knee, where the loop was closed.
+    `upper` is None if no step broke an objective: the capacity is then a lower bound. `knee_concurrency`: probe
+    requests in flight at the knee of a closed loop.
     """
 
-    mode: str  # "empirical": measured by steps, no model behind it; "forecast": by a model; "verified": by both
+    mode: str  # "empirical": from load steps; "forecast": from a model; "verified": from both
     requests_per_second: float | None = None
     lower: float | None = None
     upper: float | None = None
@@ -45,16 +44,17 @@ class Capacity:
     limiting: str | None = None
     bottleneck: str | None = None
     reason: str | None = None
-    advice: str | None = None  # what to do about the bottleneck
-    learnt_from: tuple[float, float] | None = None  # loads in requests/s that a forecast was learnt from
-    bottleneck_gain: float | None = None  # growth without it, or with half of its cost (bottleneck.py); 0.4: 40 % more
+    advice: str | None = None  # how to relieve the bottleneck
+    learnt_from: tuple[float, float] | None = None  # range of loads, in requests/s, that a forecast is based on
+    bottleneck_gain: float | None = None  # relative gain without it, or at half its cost (capacity/model/bottleneck.py)
     roofline: Roofline | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What measuring took of the server: our own requests, tokens (prompt and output), and the seconds until the last
-    of them was over. What follows from them may be worked out a while longer; that costs the server nothing.
+    """Cost of a run for the server: probe requests, their prompt and output tokens, and seconds until the last ended.
+
+    Computing the result may take longer, but costs the server nothing.
     """
 
     requests: int
@@ -65,7 +65,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What ended a capacity run: done, guard, budget, interrupt or error; and why."""
+    """Why a capacity run ended: done, guard, budget, interrupt or error, with the reason."""
 
     by: str
     reason: str | None = None
@@ -73,7 +73,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a run is at, for people who wait. `seconds`: how long that takes, about; None where nobody knows."""
+    """The current phase of a run, for display. `seconds`: its approximate duration; None: unknown."""
 
     words: str
     seconds: float | None = None
@@ -81,14 +81,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a capacity holds for: it says nothing of another engine, GPU, workload or promise."""
+    """The conditions of a capacity. It is not valid for another engine, GPU, workload or objective."""
 
     workload: Mapping[str, object]  # at least its "name"
     objectives: Mapping[str, object]
     engine: str = "unknown"
     version: str = "unknown"
     gpu: str | None = None
-    flags: Mapping[str, str] = field(default_factory=dict)  # the server's own, as far as it shows them
+    flags: Mapping[str, str] = field(default_factory=dict)  # server flags, as far as its metrics show them
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class CapacityResult:
     cost: Cost
     stopped: Stopped
     schema: str = "kneewatch.result/1"
-    confirms: str | None = None  # the id of the run before it, which this one repeated at once because it was low
-    users: UserLoad = field(default_factory=UserLoad)  # the load of others, as long as the run saw it
+    confirms: str | None = None  # id of the run that this one repeats because its result was low
+    users: UserLoad = field(default_factory=UserLoad)  # user traffic during the run
 
     @property
     def ended_s(self) -> float:
-        """When it ended, on the wall clock: what its age counts from."""
+        """Return the wall time of the run's end."""
         return self.started.timestamp() + self.cost.seconds

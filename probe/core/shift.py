@@ -1,4 +1,4 @@
-"""A target's capacity over time: samples, the baseline they are compared with, and a shift from it."""
+"""Capacity of a target over time: samples, their baseline, and shifts from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CapacitySample:
-    """A capacity of a target's history, as far as shifts are told by it (capacity/shift.py).
+    """A capacity in a target's history (capacity/trend/change_detection.py).
 
-    `confirms`: its run repeated the one before it at once, because that one was low.
+    `confirms`: the run repeated the one before, because that result was low.
     """
 
     at_s: float  # wall time
@@ -16,15 +16,16 @@ class CapacitySample:
     lower: float | None
     upper: float | None
     mode: str
-    fingerprint: str  # of what it holds for (capacity/fingerprint.py)
+    fingerprint: str  # of its conditions (capacity/trend/fingerprint.py)
     confirms: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What a target's knee is compared with: the median of `count` runs from `since_s` (wall time) on.
+    """The reference for a target's knee: the median of `count` runs since `since_s` (wall time).
 
-    `noise_ratio` is the standard deviation of one of them. `follows_shift`: it started when a shift had lasted.
+    `noise_ratio`: standard deviation of one run, relative to the median. `follows_shift`: it replaced a baseline after
+    a lasting shift.
     """
 
     requests_per_second: float
@@ -36,9 +37,9 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """The newest capacity against its baseline: `ratio` is -0.1 for 10 % less.
+    """The newest capacity relative to its baseline: `ratio` is -0.1 for 10 % less.
 
-    `fired` holds, per method, whether it says that the knee has shifted; `since_s` (wall time) is when that began.
+    `fired`: whether each method detected a shift. `since_s`: wall time at which the shift began.
     """
 
     ratio: float

@@ -1,4 +1,4 @@
-"""One reading of a server or its GPUs, and what follows from several of them."""
+"""Snapshots of a server's and its GPUs' metrics, and values derived from several of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A server's histogram: cumulative counts by upper bound (inf last), sum and count."""
+    """A histogram of the server: cumulative counts by upper bound (inf last), sum and count."""
 
     buckets: tuple[tuple[float, float], ...]
     sum: float
 
     @property
     def count(self) -> float:
-        """Observations: the count of the last (infinite) bucket."""
+        """Return the number of observations: the count of the last (infinite) bucket."""
         return self.buckets[-1][1] if self.buckets else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineReading:
-    """What a server says of one of its data-parallel engines. None: it does not say it of each."""
+    """Metrics of one data-parallel engine of a server. None: not exposed per engine."""
 
     running: float | None = None
     waiting: float | None = None
@@ -30,7 +30,7 @@ class EngineReading:
 
 @dataclass(frozen=True, slots=True)
 class ServerSnapshot:
-    """One reading of a server's own metrics, summed over its engines (KV: the fullest one).
+    """One scrape of a server's metrics, summed over its engines (KV cache usage: the fullest engine).
 
     None means that the server does not expose the value, which differs from zero.
     """
@@ -39,8 +39,8 @@ class ServerSnapshot:
     wall_s: float
     engine: str = "unknown"
     version: str = "unknown"
-    asked_ns: int = 0  # when its page was asked for; 0: not known. It says how things were between then and `at_ns`
-    started_s: float | None = None  # wall time at which the process began
+    asked_ns: int = 0  # when the scrape was sent; 0: unknown. The values are from between then and `at_ns`
+    started_s: float | None = None  # wall time of the process start
     running: float | None = None
     waiting: float | None = None
     waiting_by_reason: Mapping[str, float] = field(default_factory=dict)
@@ -53,26 +53,26 @@ class ServerSnapshot:
     prefix_cache_queries: float | None = None
     prefix_cache_hits: float | None = None
     kv_cache_tokens: float | None = None  # of all engines together
-    estimated_flops: float | None = None  # of a GPU of each engine, as vLLM estimates them where it is asked to
+    estimated_flops: float | None = None  # of one GPU of each engine, if vLLM is configured to estimate it
     estimated_read_bytes: float | None = None  # from that GPU's memory
     estimated_write_bytes: float | None = None
     engines: int = 1
     by_engine: Mapping[str, EngineReading] = field(
         default_factory=dict
-    )  # of 2 to 32 engines, by their labels, in order
-    models: tuple[str, ...] = ()  # that it serves, by its own names for them
-    progress: float | None = None  # grows with each step while there is work: tokens, or steps; None: nothing tells it
-    drafts: float | None = None  # of speculative decoding: steps with a draft, its tokens, and those that were accepted
+    )  # by engine label, in order, if there are 2 to 32 engines
+    models: tuple[str, ...] = ()  # names of the served models
+    progress: float | None = None  # tokens or steps: grows with each step while there is work
+    drafts: float | None = None  # speculative decoding: drafts, and below their tokens and the accepted ones
     draft_tokens: float | None = None
     accepted_tokens: float | None = None
-    adapters: tuple[str, ...] = ()  # LoRA adapters that run
-    flags: Mapping[str, str] = field(default_factory=dict)  # it was started with, as far as it shows them
+    adapters: tuple[str, ...] = ()  # LoRA adapters in use
+    flags: Mapping[str, str] = field(default_factory=dict)  # startup flags, as far as its metrics show them
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
 
 
 @dataclass(frozen=True, slots=True)
 class UserLoad:
-    """The load of everybody but us. None: the server does not count it."""
+    """User traffic: the load that Kneewatch did not send. None: the server does not count it."""
 
     requests_per_second: float | None = None
     output_tokens_per_second: float | None = None
@@ -80,9 +80,9 @@ class UserLoad:
 
 @dataclass(frozen=True, slots=True)
 class UserTotals:
-    """What others asked of a server since Kneewatch watches it: the server's counters less our own requests.
+    """Totals of user traffic since monitoring began: the server's counters less probe traffic.
 
-    None: the server does not count it. `histograms`: ttft and tpot, as far as the server has them, in its buckets.
+    None: the server does not count it. `histograms`: ttft and tpot, if the server has them, in its buckets.
     """
 
     requests: float | None = None
@@ -93,9 +93,9 @@ class UserTotals:
 
 @dataclass(frozen=True, slots=True)
 class CountedTraffic:
-    """What the server counted between two readings, and what we sent it meanwhile, all of it ended.
+    """Probe traffic that ended between two snapshots, and the server's own counts between them (`server_*`).
 
-    `server` None: not counted. TTFT in seconds, summed over requests.
+    None: not counted by the server. TTFT in seconds, summed over requests.
     """
 
     requests: int
@@ -110,25 +110,26 @@ class CountedTraffic:
 
 @dataclass(frozen=True, slots=True)
 class CrossChecks:
-    """What only client, server and GPU together can tell. None or absent: it cannot be told now."""
+    """Values that need client, server and GPU metrics together. None or absent: unknown now."""
 
-    # Client's TTFT less the server's, in seconds. matched: of canaries alone on it; mean: of all in five minutes.
+    # The client's TTFT less the server's, in seconds. matched: of canaries that were alone; mean: over five minutes.
     ttft_gap_s: Mapping[str, float] = field(default_factory=dict)
-    queue_share: float | None = None  # of the mean TTFT of five minutes, the time in the server's queue
-    counted: Mapping[str, float] = field(default_factory=dict)  # tokens the server counted over those we received
-    neighbour_utilization: float | None = None  # of the GPU, by others than this server
-    stalled_s: float | None = None  # for how long an engine has had requests and made nothing
+    queue_share: float | None = None  # share of the mean TTFT of five minutes that was spent in the server's queue
+    counted: Mapping[str, float] = field(
+        default_factory=dict
+    )  # ratio of tokens that the server counted to tokens received
+    neighbour_utilization: float | None = None  # of the GPU while this server had no requests
+    stalled_s: float | None = None  # how long an engine has had requests without progress
     pressure: Mapping[str, bool] = field(default_factory=dict)  # signs that the KV cache is too small
-    several: bool = False  # servers answer at one address: of their mixed counters nothing follows
+    several: bool = False  # several servers answer at one address, so their counters are mixed
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, or one instance of a GPU that is divided (MIG).
+    """One GPU, or one MIG instance.
 
-    `labels`: what dcgm-exporter says of it (gpu, UUID, device, modelName, Hostname, GPU_I_ID, GPU_I_PROFILE, pod,
-    namespace, container), as far as it is known; none is empty. `values`: by dcgm-exporter's names, in its units as
-    they were up to 4.8.
+    `labels`: dcgm-exporter's labels that are known and not empty (gpu, UUID, device, modelName, Hostname, GPU_I_ID,
+    GPU_I_PROFILE, pod, namespace, container). `values`: by dcgm-exporter's names, in its units up to version 4.8.
     """
 
     labels: Mapping[str, str]
@@ -137,7 +138,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuSnapshot:
-    """One reading of a target's GPUs. `source`: dcgm (an exporter's page) or nvml (the driver of this machine)."""
+    """One scrape of a target's GPUs. `source`: dcgm (an exporter) or nvml (this machine's driver)."""
 
     at_ns: int
     wall_s: float

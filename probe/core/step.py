@@ -1,4 +1,4 @@
-"""One load level: its plan, its raw records, and the summary derived from them."""
+"""One step of load: its plan, its raw records, and its summary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,15 +7,15 @@ from enum import StrEnum
 from probe.core.request import RequestRecord
 from probe.core.snapshot import UserLoad
 
-# A 95 % confidence interval; None on a side that the samples do not bound.
+# A 95 % confidence interval; None on a side that has too few samples.
 Interval = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Exact statistics of one latency over a step, in seconds. All None without a sample.
+    """Exact statistics of one latency over a step, in seconds. All None if there are no samples.
 
-    Intervals are None where the samples depend on one another.
+    Intervals are None for samples that depend on one another.
     """
 
     count: int = 0
@@ -30,7 +30,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class ServerPeaks:
-    """The worst the server showed during a step, from polls of its metrics. None: not seen."""
+    """Peaks of the server's metrics during a step, from scrapes. None: unknown."""
 
     kv_cache_usage_peak: float | None = None
     running_peak: float | None = None
@@ -40,9 +40,10 @@ class ServerPeaks:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """How a target's GPUs were used during a step: means over GPUs and over the readings that told something new.
+    """GPU use during a step: means over the target's GPUs and over snapshots with new values.
 
-    Shares of time from 0 to 1, power in watts of one GPU, memory in use of what there is. None: not told.
+    `utilization`, `dram_active`, `tensor_active`: shares of time. `power_w`: of one GPU. `memory`: share in use.
+    None: unknown.
     """
 
     utilization: float | None = None
@@ -53,7 +54,7 @@ class GpuUse:
 
 
 class Pattern(StrEnum):
-    """How the requests of an open loop are spread over time."""
+    """Arrival pattern of an open loop."""
 
     CONSTANT = "constant"
     POISSON = "poisson"
@@ -64,7 +65,7 @@ class Pattern(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """An arrival pattern; which of the figures count, depends on the pattern (arrivals.py)."""
+    """An arrival pattern and its parameters; the pattern decides which ones are used (arrivals.py)."""
 
     pattern: Pattern = Pattern.POISSON
     rate_rps: float = 0.0
@@ -72,16 +73,16 @@ class Arrivals:
     end_rate_rps: float = 0.0
     ramp_s: float = 0.0
     times_s: tuple[float, ...] = ()
-    # Lengths of time, one after the other, in each of which exactly as many come as the rate says.
+    # Lengths of successive segments, each with exactly the expected number of arrivals.
     counted_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step of load: a warm-up that is not judged, then `seconds` that are (or, if set, so many `requests`).
+    """One step of load: a warm-up that is not judged, then `seconds` (or, if set, `requests`) that are.
 
-    Closed loop: `concurrency` requests in flight, each answered before its successor is sent. Open loop (with
-    `arrivals`): requests are sent when they are due; `concurrency` is how many may be in flight at most.
+    Closed loop: `concurrency` requests in flight, each sent after the answer to the one before. Open loop (with
+    `arrivals`): requests are sent at their scheduled times, with at most `concurrency` in flight.
     """
 
     concurrency: int
@@ -94,10 +95,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """A step as it happened. `window_ns`: from the end of the warm-up to the end of sending; see summary.py.
+    """The raw data of a step. `window_ns`: from the end of the warm-up to the end of sending (load/step_summary.py).
 
-    `capped`: an open loop had as many in flight as it may. `problem` names what went wrong on our side; such a step
-    judges nothing.
+    `capped`: an open loop reached its limit of requests in flight. `problem`: an error of the client, which makes the
+    step invalid.
     """
 
     plan: StepPlan
@@ -111,7 +112,7 @@ class StepRun:
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """How a step's requests ended. Aborted ones were cancelled by us and judge nothing."""
+    """Numbers of a step's requests by result. Aborted requests were cancelled by Kneewatch and are not judged."""
 
     ok: int
     failed: int
@@ -120,10 +121,10 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBound:
-    """By how much the client itself may have made 99 of 100 of these too long or too short, in seconds.
+    """Upper bound of the client's own error for 99 % of these latencies, in seconds.
 
-    From how late requests were sent, how late the event loop noticed that bytes had arrived, and how late the
-    process was given a processor.
+    It covers late sending, the event loop's delay in reading bytes, and the operating system's delay in running the
+    process.
     """
 
     ttft: float
@@ -132,11 +133,10 @@ class ErrorBound:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """One step, measured. `valid=False` names why in `reason`; such a step judges nothing.
+    """The summary of a step. An invalid step has a `reason` and is not judged.
 
-    Rates are those of our requests; `users` is what others asked of the server meanwhile. `good_ratio`
-    holds, per objective (availability, ttft, tpot), the share of requests that met it; `broken` names
-    the objectives whose share was too low.
+    Rates are those of probe requests; `users` is the user traffic meanwhile. `good_ratio`: per objective
+    (availability, ttft, tpot), the ratio of requests that met it. `broken`: the objectives whose ratio was too low.
     """
 
     plan: StepPlan
@@ -159,10 +159,10 @@ class StepSummary:
     broken: tuple[str, ...]
     server: ServerPeaks
     stall_s: Distribution = Distribution()  # the longest gap of each request
-    loop_lag_s: Distribution = Distribution()  # how late the process woke
-    coalesced_ratio: float | None = None  # token events that came in one read with the one before
+    loop_lag_s: Distribution = Distribution()  # how late the event loop ran
+    coalesced_ratio: float | None = None  # token events in the same read as the one before
     tokens_per_event: float | None = None
     goodput_by_objective_rps: Mapping[str, float] = field(default_factory=dict)
     users: UserLoad = field(default_factory=UserLoad)
     gpu: GpuUse = GpuUse()
-    tripped: str | None = None  # why the guard ended it, if it did
+    tripped: str | None = None  # why the guard stopped it

@@ -1,4 +1,4 @@
-"""A target as pages, API and terminal show it."""
+"""State of a target for pages, API and terminal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLo
 
 @dataclass(frozen=True, slots=True)
 class TargetStatus:
-    """One target as the status page, the API and the terminal show it."""
+    """State of one target, as the status page, the API and the terminal show it."""
 
     name: str
     base_url: str
     model: str
     objectives: Objectives
-    up: bool | None  # None before the first canary ended
+    up: bool | None  # None until the first canary has ended
     recent: Sequence[RequestRecord] = ()  # newest first
     failures: Sequence[RequestRecord] = ()  # newest first, kept longer than successes
     server: ServerSnapshot | None = None
@@ -25,11 +25,11 @@ class TargetStatus:
     gpus: GpuSnapshot | None = None
     gpu_error: str | None = None
     checks: CrossChecks = field(default_factory=CrossChecks)
-    users: UserLoad | None = None  # over the last minutes
-    passive: bool = False  # it gets no requests
+    users: UserLoad | None = None  # over the last few minutes
+    passive: bool = False  # gets no requests
     capacity: CapacityResult | None = None
     forecast: CapacityResult | None = None
-    measured: CapacityResult | None = None  # the last that load has measured, before or with `capacity`
-    capacity_state: str | None = None  # "running", or the reason why the last run did not start
-    discovery: str | None = None  # what found it
-    labels: Mapping[str, str] = field(default_factory=dict)  # of its pod, or of the list it stands in
+    measured: CapacityResult | None = None  # the newest that was measured with load, not later than `capacity`
+    capacity_state: str | None = None  # "running", or why the last run did not start
+    discovery: str | None = None  # the discovery that found it
+    labels: Mapping[str, str] = field(default_factory=dict)  # of its pod or target group

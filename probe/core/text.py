@@ -1,10 +1,10 @@
-"""Words of others, made fit for logs, pages and terminals. Pure."""
+"""Untrusted text, sanitized for logs, pages and terminals. Pure."""
 
 LIMIT = 200
 
 
 def one_line(text: str | bytes, limit: int = LIMIT) -> str:
-    """At most `limit` printable characters on one line: they may come from anybody."""
+    """Return at most `limit` printable characters on one line. The text may be untrusted."""
     if isinstance(text, bytes):
         text = text[: 8 * limit].decode("utf-8", "replace")
     text = " ".join(text[: 8 * limit].split())

@@ -1,9 +1,8 @@
-"""What requests look like: an endless, seeded stream of RequestSpec. Pure.
+"""Workloads: endless, seeded streams of RequestSpec. Pure.
 
-Prompts are token ids wherever the API takes them, so their lengths are exact. They are unique by
-default: a prompt the server has seen before hits its prefix cache and fakes a good TTFT. The seed
-decides lengths alone; the tokens also depend on a salt, fresh for every process, so that repeating a
-run with its seed repeats the load and not the cached prompts.
+Prompts are token ids if the API accepts them, so that their lengths are exact. They are unique by default: a repeated
+prompt would hit the server's prefix cache and fake a good TTFT. The seed decides only the lengths. The tokens also
+depend on a salt, new in every process, so that repeating a run with its seed repeats the load but not the prompts.
 """
 
 import math
@@ -14,14 +13,13 @@ from dataclasses import dataclass
 
 from probe.core.request import Api, RequestSpec
 
-# Ids that are ordinary text in every tokenizer we know of: above the control tokens at the start
-# (1000 in Mistral's, 256 in Gemma's) and inside the smallest vocabularies in use. 3000 ids make the
-# first cache block of 16 tokens unique beyond doubt.
+# Ids that are ordinary text in every known tokenizer: above the control tokens at the start (1000 in Mistral's, 256 in
+# Gemma's) and inside the smallest vocabularies in use. With 3000 ids the first cache block of 16 tokens is unique.
 _FIRST_TOKEN_ID = 1000
 _LAST_TOKEN_ID = 3999
 
-# For chat, where only text can be sent: short words that common tokenizers know whole, so that a word
-# is about one token. The server's count is what is recorded.
+# For chat, which accepts only text: short words that are one token in common tokenizers. The record has the server's
+# count.
 _WORDS = (  # noqa: SIM905 - a list of 80 quoted words would fill a page
     "time year people way day man thing woman life child world school state family student group country problem "
     "hand part place case week company system program question work government number night point home water room "
@@ -29,7 +27,7 @@ _WORDS = (  # noqa: SIM905 - a list of 80 quoted words would fill a page
     "service friend father power hour game line end member law car city community name president team minute idea "
     "body "
 ).split()
-# What a chat template adds around one user message; a guess that only the requested length depends on.
+# Tokens that a chat template adds around one user message; an estimate that affects only the requested length.
 _TEMPLATE_TOKENS = 10
 
 
@@ -54,7 +52,7 @@ class Workload:
 
 
 def lengths(workload: Workload, seed: int = 0) -> Iterator[tuple[int, int]]:
-    """Endless pairs of prompt and output tokens; the same seed gives the same ones."""
+    """Yield pairs of prompt and output tokens without end; the same seed gives the same pairs."""
     source = random.Random(seed)
     while True:
         yield _length(workload.prompt_tokens, source), _length(workload.output_tokens, source)
@@ -63,14 +61,14 @@ def lengths(workload: Workload, seed: int = 0) -> Iterator[tuple[int, int]]:
 def requests(
     workload: Workload, seed: int = 0, salt: str | None = None, shard: tuple[int, int] = (0, 1)
 ) -> Iterator[RequestSpec]:
-    """Endless requests. The same seed gives the same lengths; the same seed and salt, the same prompts.
+    """Yield requests without end. The same seed gives the same lengths; the same seed and salt, the same prompts.
 
-    `shard` (index, count) gives every count-th of them: the shards together are the same lengths as the whole.
+    `shard` (index, count) selects every count-th request: all shards together have the lengths of the whole.
     """
     index, count = shard
     unique = random.Random(f"{seed}/{salt if salt is not None else secrets.token_hex(16)}")
     shared = random.Random(f"{workload.name}/shared")
-    # Chat: the template adds tokens in front, which count as shared before they count as the prompt's own.
+    # Chat: the template adds tokens in front, which count as shared tokens first.
     template = _TEMPLATE_TOKENS if workload.api is Api.CHAT else 0
     prefix = _content(workload.api, shared, max(workload.shared_tokens - template, 0))
     for number, (prompt_tokens, output_tokens) in enumerate(lengths(workload, seed)):
@@ -95,7 +93,7 @@ def _length(tokens: int | LognormalLength, source: random.Random) -> int:
 
 
 def _content(api: Api, source: random.Random, count: int) -> list[int]:
-    """Token ids, or, for chat, indexes of words."""
+    """Return token ids, or indexes of words for chat."""
     low, high = (_FIRST_TOKEN_ID, _LAST_TOKEN_ID) if api is Api.COMPLETIONS else (0, len(_WORDS) - 1)
     return source.choices(range(low, high + 1), k=count)
 

@@ -297,7 +297,7 @@ def test_without_an_answer_the_page_says_how_old_it_is(browser: Browser) -> None
     browser.screen(1280, 900)
     with Served(FakeMonitor([status()])) as pages:
         browser.open(pages.base_url)
-    browser.until("document.querySelector('#fresh').innerText.startsWith('no answer since')")
+    browser.until("document.querySelector('#fresh').innerText.startsWith('cannot refresh')")
 
 
 def test_two_hundred_targets_are_there_within_300_ms() -> None:
