@@ -1,16 +1,15 @@
-"""What is left of each error budget, as recording rules. Pure.
+"""Recording rules for the remaining error budgets. Pure.
 
-In: which objectives are kept over which windows. Out: a group of rules, among them each Sli.budget_record: 1 less the
-share of requests that were bad in the objective's window over the share that may be. 1 is an untouched budget, 0 a
-spent one, below 0 it is overspent.
+In: the targets by objective and window. Out: a group of rules, among them each Sli.budget_record: 1 minus the ratio of
+bad requests in the objective's window to those allowed. 1 is an untouched budget, 0 a spent one, below 0 overspent.
 
-A month of raw samples for every target is too much to read again and again. So what came in is noted every four
-minutes, and the month is the sum of these notes: each request has the same weight, whenever it came, and an hour that
-Prometheus was down for has none.
+Reading a month of raw samples for every target again and again is too expensive. So the requests are recorded every
+four minutes, and the month is the sum of these records: each request has the same weight, whenever it came, and an
+hour in which Prometheus was down has none.
 
-Where there is less than the whole window (a new target, a Prometheus that forgets after 15 days) the budget is that
-of the requests there were: one failure in the first hour of 99.9 % has overspent it many times, and it comes back as
-requests come in. Until something was counted there is no sample, and never NaN.
+With less history than the whole window (a new target, a Prometheus with 15 days of retention) the budget is that of
+the recorded requests: one failure in the first hour overspends a budget of 99.9 % many times, and the budget recovers
+as requests come in. Before the first request there is no sample, and never NaN.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,23 +19,20 @@ from alerts.sli import Sli
 from alerts.windows import duration
 from exporters import names
 
-# Under 5 minutes, where a sample would count as stale, and a month is not more than 10,800 of them.
-_NOTED_EVERY_S = 240.0
-# Two scrapes have to lie in it, also in a rehearsal.
-_NOTED_AT_LEAST_S = 15.0
+# Less than 5 minutes, when a sample becomes stale; a month has at most 10,800 of them.
+_RECORD_EVERY_S = 240.0
+# Long enough for two scrapes, also in a rehearsal.
+_RECORD_AT_LEAST_S = 15.0
 
 
 def budget_group(kept: Mapping[tuple[Sli, float], Sequence[str]], scale: float = 1.0) -> RuleGroup:
-    """The rules; `kept`: the targets that keep an objective, by what is judged and the window (s) it is kept over.
-
-    `scale` shortens the windows.
-    """
-    every_s = max(_NOTED_AT_LEAST_S, _NOTED_EVERY_S * scale)
+    """Return the rules. `kept`: the targets of each SLI and objective window (s). `scale` shortens the windows."""
+    every_s = max(_RECORD_AT_LEAST_S, _RECORD_EVERY_S * scale)
     every = duration(every_s)
     rules: list[Recording] = []
     for one in dict.fromkeys(one for one, _ in kept):
         windows = {window_s: targets for (other, window_s), targets in kept.items() if other == one}
-        rules += _noted(one, every)
+        rules += _recorded(one, every)
         left = []
         for window_s, targets in windows.items():
             matcher = f"{{{one_of(targets)}}}" if len(windows) > 1 else ""
@@ -44,18 +40,18 @@ def budget_group(kept: Mapping[tuple[Sli, float], Sequence[str]], scale: float =
             total = f"sum_over_time({one.total_record(every)}{matcher}[{window}])"
             rules.append(Recording(one.total_record(window), total))
             left.append(_left(one, f"{one.bad_record(every)}{matcher}[{window}]", one.total_record(window)))
-        # One rule, since two of one name look like a mistake to promtool.
+        # One rule, because promtool reports two rules of one name as duplicates.
         rules.append(Recording(one.budget_record, "\nor\n".join(left)))
     return RuleGroup("kneewatch-slo-budget", every_s, rules)
 
 
 def total_record(one: Sli, window_s: float, scale: float = 1.0) -> str:
-    """Name of the recording rule of how many requests came in an objective's window."""
+    """Return the name of the recording rule for the number of requests in an objective's window."""
     return one.total_record(duration(window_s * scale))
 
 
-def _noted(one: Sli, every: str) -> list[Recording]:
-    # Requests that nobody could judge are not good ones: no total without a count of the bad.
+def _recorded(one: Sli, every: str) -> list[Recording]:
+    # Requests that could not be judged are not good ones: no total without a count of bad ones.
     judged = f"{one.total(every)}\nand {one.bad_record(every)}"
     return [Recording(one.bad_record(every), one.bad(every)), Recording(one.total_record(every), judged)]
 

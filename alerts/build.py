@@ -1,4 +1,4 @@
-"""The rules files of a configuration: `render` gives their text, `write` puts them into a folder."""
+"""The rules files of a configuration: `render` returns their text, `write` writes them into a folder."""
 
 from pathlib import Path
 
@@ -15,16 +15,16 @@ from probe.config.models import Config
 from probe.report.files import write_files
 
 FILE, MANIFEST_FILE = "kneewatch.rules.yml", "kneewatch.prometheusrule.yml"
-_GENERATED = "Generated from the configuration by `kneewatch alerts`. Change that, not this file."
+_GENERATED = "Generated from the configuration by `kneewatch alerts`. Edit the configuration, not this file."
 
 
 def render(
     config: Config, *, window_scale: float = 1.0, links: Links = DEFAULT, manifest: Manifest | None = None
 ) -> dict[str, str]:
-    """File name to YAML text; the same configuration gives the same text.
+    """Return YAML text by file name; the same configuration gives the same text.
 
-    `window_scale` below 1 shortens every window and waiting time, to rehearse an alert in minutes. With a `manifest`
-    the rules are in an object for the Prometheus Operator. Raises ValueError unless `window_scale` is above 0.
+    `window_scale` below 1 shortens every window and waiting time, to rehearse an alert in minutes. With a `manifest`,
+    the rules are wrapped in an object for the Prometheus Operator. Raises ValueError unless `window_scale` is above 0.
     """
     if window_scale <= 0:
         raise ValueError(f"window_scale must be above 0, got {window_scale}")
@@ -53,13 +53,11 @@ def write(
     links: Links = DEFAULT,
     manifest: Manifest | None = None,
 ) -> list[Path]:
-    """Writes the files into the folder `out`, made where it is missing. Raises ConfigError."""
+    """Write the files into the folder `out`, created if missing. Raises ConfigError."""
     return write_files(render(config, window_scale=window_scale, links=links, manifest=manifest), out)
 
 
 def _rehearsal(window_scale: float) -> list[str]:
     if window_scale == 1:
         return []
-    return [
-        f"A REHEARSAL: windows and waiting times are {window_scale:g} times their length. Not for watching anything."
-    ]
+    return [f"REHEARSAL: windows and waiting times are {window_scale:g} times their length. Not for production."]

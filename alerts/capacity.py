@@ -1,7 +1,7 @@
-"""The alerts on the knee: it went down, or nothing has measured it for days. Pure.
+"""Alerts on the knee: it dropped, or no run has measured it for days. Pure.
 
-Whether it went down is judged where the runs are (probe/capacity/shift.py); the rules say it on. What users leave of
-it, and whether forecasts agree with it: alerts/headroom.py.
+probe/capacity/trend/change_detection.py decides whether it dropped; the rules only publish that. Headroom, and whether
+forecasts agree with the measured knee, is in alerts/headroom.py.
 """
 
 from alerts.headroom import KEEP_S, headroom_rules
@@ -13,26 +13,26 @@ from probe.capacity.trend.change_detection import CONFIRMED_DROP, MANN_WHITNEY, 
 from probe.capacity.trend.reference import DROP_RATIO
 from probe.config.models import Config
 
-# Verified and empirical figures have one baseline; which of the two the last one was, must not end an alert.
+# Verified and empirical samples share a baseline. Which of the two the last run gave must not end an alert.
 _BY = "target, model, workload"
 # Two nights and two hours: one night may be a bad one, and a run does not start to the second.
 _STALE_S = 2 * DAY_S + 2 * HOUR_S
 
 
 def capacity_group(config: Config, scale: float = 1.0) -> RuleGroup:
-    """The alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
-    nightly = [name for name, cron in _schedules(config) if _every_day(cron)]
+    """Return the alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
+    nightly = [name for name, cron in _schedules(config) if _is_daily(cron)]
     stale = [_stale(nightly, scale)] if nightly else []
     rules = [_dropped(scale), _down(scale), *stale, *headroom_rules(scale)]
     return RuleGroup("kneewatch-capacity", max(1.0, 60 * scale), rules)
 
 
 def left_out(config: Config) -> list[str]:
-    """A line for each target whose runs are too rare to be missed after two days."""
+    """Return a line for each target that runs too rarely for the alert that expects a run every two days."""
     return [
         f"KneewatchCapacityStale of {name}: it expects a run every day, and the schedule is {cron!r}"
         for name, cron in _schedules(config)
-        if not _every_day(cron)
+        if not _is_daily(cron)
     ]
 
 
@@ -41,13 +41,13 @@ def _schedules(config: Config) -> list[tuple[str, str]]:
     return sorted((target.known_as, target.capacity.schedule.cron) for target in measured)
 
 
-def _every_day(cron: str) -> bool:
+def _is_daily(cron: str) -> bool:
     day, month, weekday = cron.split()[2:]
     return day == month == weekday == "*"
 
 
 def _dropped(scale: float) -> Alert:
-    """Two runs, the second at once after the first: probe/capacity/shift.py has decided, the rule repeats it."""
+    """Alert on a drop that a second run, right after the first, has confirmed."""
     return Alert(
         name="KneewatchKneeDropped",
         expr=_shifted(CONFIRMED_DROP),
@@ -57,8 +57,8 @@ def _dropped(scale: float) -> Alert:
         dashboard=CAPACITY,
         summary=f"{{{{ $labels.target }}}}: capacity has dropped by {DROP_RATIO:.0%} or more",
         description=(
-            f"{_takes()}. Two runs one after the other were {DROP_RATIO:.0%} or more below that: the load at which"
-            " users start to wait may be here already."
+            f"{_capacity_and_baseline()}. Two consecutive runs measured {DROP_RATIO:.0%} or more below that baseline:"
+            " users may already be waiting at today's load."
         ),
     )
 
@@ -73,22 +73,22 @@ def _down(scale: float) -> Alert:
         dashboard=CAPACITY,
         summary="{{ $labels.target }}: capacity is lower than it was",
         description=(
-            f"{_takes()}. That is more than runs differ by chance: the server, its settings or its hardware changed, or"
-            " users' load during the runs did."
+            f"{_capacity_and_baseline()}. This is more than the usual variation between runs: the server, its settings"
+            " or its hardware changed, or user traffic during the runs did."
         ),
     )
 
 
 def _shifted(*methods: str) -> str:
-    """A forecast is no measurement: that it fell is shown, and wakes nobody."""
+    """Return the expression for a shift found by `methods`. Forecasts are left out: they are not measurements."""
     chosen = f'method=~"{"|".join(methods)}"' if len(methods) > 1 else f'method="{methods[0]}"'
     return f'max by ({_BY}) ({names.KNEE_SHIFTED.name}{{{chosen},mode!="forecast"}}) == 1'
 
 
-def _takes() -> str:
+def _capacity_and_baseline() -> str:
     baseline = f'{names.KNEE_BASELINE.name}{{target=%q,mode!="forecast"}}'
     return (
-        "{{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}) takes"
+        "{{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}) sustains"
         f" {now(f'max({baseline} * (1 + {names.KNEE_SHIFT.name}))')} requests/s within its objectives, against a"
         f" baseline of {now(f'max({baseline})')}"
     )
@@ -98,16 +98,16 @@ def _stale(targets: list[str], scale: float) -> Alert:
     stale_s = _STALE_S * scale
     stale, hour = duration(stale_s), duration(HOUR_S * scale)
     runs = f"{names.CAPACITY_RUNS.name}{{{one_of(targets)}}}"
-    measured = f'{names.CAPACITY_LAST_SUCCESS.name}{{mode!="forecast"}}'  # a run that only forecast has found nothing
-    # The counters of runs are there from the start, so a target that was never measured has them too, and
-    # a target that is new has none of then. The age is looked up over the whole time because a Kneewatch
-    # without a store forgets it at a restart.
+    measured = f'{names.CAPACITY_LAST_SUCCESS.name}{{mode!="forecast"}}'  # a forecast measures nothing
+    # The run counters exist from the start, so a target that was never measured has them too; a new target had none
+    # at that time. The age is looked up over the whole window because a Kneewatch without a store forgets it at a
+    # restart.
     expr = (
         f"max by (target) (max_over_time({runs}[{hour}]))\n"
         f"and max by (target) (max_over_time({runs}[{hour}] offset {stale}))\n"
         f"unless max by (target) (max_over_time({measured}[{stale}])) > time() - {stale_s:g}"
     )
-    ended, refused = _count('!="refused"', stale), _count('="refused"', stale)
+    ended, refused = _run_count('!="refused"', stale), _run_count('="refused"', stale)
     return Alert(
         name="KneewatchCapacityStale",
         expr=expr,
@@ -115,14 +115,14 @@ def _stale(targets: list[str], scale: float) -> Alert:
         keep_s=KEEP_S * scale,
         severity="ticket",
         dashboard=CAPACITY,
-        summary=f"{{{{ $labels.target }}}}: no run has found its capacity for {stale}",
+        summary=f"{{{{ $labels.target }}}}: no run has measured its capacity for {stale}",
         description=(
-            f"A capacity run of {{{{ $labels.target }}}} is due every day, and none has found a knee for {stale}:"
-            f" {ended} ended without, {refused} were not allowed to start. The figure on the dashboard is older, or"
-            " there is none. The lowest step may break an objective by now, in which case capacity has collapsed."
+            f"A capacity run of {{{{ $labels.target }}}} is due every day, but none has found the knee for {stale}:"
+            f" {ended} ended without one, {refused} were refused. The capacity on the dashboards is out of date or"
+            " missing. If even the lowest load level now misses an objective, capacity has collapsed."
         ),
     )
 
 
-def _count(outcome: str, window: str) -> str:
+def _run_count(outcome: str, window: str) -> str:
     return now(f"round(sum(increase({names.CAPACITY_RUNS.name}{{target=%q,outcome{outcome}}}[{window}])))")

@@ -1,4 +1,4 @@
-"""The alerts on targets that are found, and on Kneewatches that share them. Pure."""
+"""Alerts on discovery, and on the shards that share the targets. Pure."""
 
 from alerts.links import PROBE
 from alerts.rules import Alert
@@ -11,12 +11,12 @@ _SHARDS_S = 900.0  # longer than a rollout of a few pods, one after the other
 
 
 def discovery_alerts(scale: float = 1.0) -> list[Alert]:
-    """For a configuration that has discoveries; `scale` shortens their waiting times."""
+    """Return the alerts for a configuration with discoveries; `scale` shortens their waiting times."""
     return [_failing(scale), _nothing(scale)]
 
 
 def shard_alerts(scale: float = 1.0) -> list[Alert]:
-    """Where nobody shards, these have no series."""
+    """Return the alerts on shards; without sharding they have no series."""
     return [_shards(scale)]
 
 
@@ -28,11 +28,10 @@ def _failing(scale: float) -> Alert:
         for_s=_FAILING_S * 2 / 3 * scale,
         severity="ticket",
         dashboard=PROBE,
-        summary="{{ $labels.target }}: which servers there are cannot be found out",
+        summary="{{ $labels.target }}: discovery fails",
         description=(
-            f"For {duration(_FAILING_S * scale)} the discovery of {{{{ $labels.target }}}} has not said which servers"
-            " there are, or has left some of them out. Those that it found before are watched still; new ones are not."
-            " The log of Kneewatch says why."
+            f"For {duration(_FAILING_S * scale)} the discovery {{{{ $labels.target }}}} has failed, or could not use"
+            " some of its servers. Known servers are still watched; new ones are not. Kneewatch's log has the reason."
         ),
     )
 
@@ -50,11 +49,11 @@ def _nothing(scale: float) -> Alert:
         for_s=_NOTHING_S * scale,
         severity="ticket",
         dashboard=PROBE,
-        summary="{{ $labels.target }}: no server is left of those that were found",
+        summary="{{ $labels.target }}: discovery finds no servers any more",
         description=(
-            f"Within the last {before} discovery found servers of {{{{ $labels.target }}}}, and for"
-            f" {duration(_NOTHING_S * scale)} it has found none: they were scaled to zero, none of them gets ready, or"
-            " what they are found by has changed. No other alert can fire for servers that nobody finds."
+            f"The discovery {{{{ $labels.target }}}} found servers within the last {before} and has found none for"
+            f" {duration(_NOTHING_S * scale)}: they were scaled to zero, none becomes ready, or the selection no longer"
+            " matches them. No other alert can fire for servers that are not discovered."
         ),
     )
 
@@ -68,10 +67,10 @@ def _shards(scale: float) -> Alert:
         for_s=_SHARDS_S * scale,
         severity="ticket",
         dashboard=PROBE,
-        summary="{{ $labels.job }}: some targets are nobody's, or several Kneewatches'",
+        summary="{{ $labels.job }}: some targets are watched by no shard, or by more than one",
         description=(
-            f"For {duration(_SHARDS_S * scale)} the Kneewatches of {{{{ $labels.job }}}} have not been the shards that"
-            " they should be: one is gone, or they do not agree on how many there are. Targets of a missing shard are"
-            " watched by nobody. `--total-shards` has to be the StatefulSet's replicas."
+            f"For {duration(_SHARDS_S * scale)} the Kneewatch instances of job {{{{ $labels.job }}}} have not been the"
+            " shards they should be: one is missing, or they disagree on how many there are. The targets of a missing"
+            " shard are not watched. `--total-shards` must equal the StatefulSet's replicas."
         ),
     )

@@ -1,8 +1,8 @@
-"""The alerts on the GPUs under a target: XID errors, throttling, memory errors, one that is missing. Pure.
+"""Alerts on a target's GPUs: XID errors, throttling, memory errors, missing GPUs. Pure.
 
-Only what Kneewatch relays, which has a target: a Prometheus that scrapes dcgm-exporters itself has the same series of
-GPUs that are nobody's here. What an exporter does not tell is absent, and blocks nothing. A GPU is told by its UUID and
-not by the pod that has it: the error that ends a pod must not look like another GPU's.
+Only series that Kneewatch relays count, which have a `target` label: a Prometheus that scrapes dcgm-exporter itself has
+the same series for GPUs without a target. A series that the exporter does not export is absent and blocks no other
+condition. A GPU is identified by its UUID, not by its pod: the error that ends a pod must not look like another GPU's.
 """
 
 from alerts import xid
@@ -15,26 +15,26 @@ _BY = "target, gpu, UUID, modelName, Hostname"
 _NAME = "{{ $labels.target }}: GPU {{ $labels.gpu }} of {{ $labels.Hostname }}"
 _CARD = "GPU {{ $labels.gpu }} ({{ $labels.modelName }}, {{ $labels.UUID }}) of {{ $labels.Hostname }}"
 
-# Two evaluations.
+# Two evaluations of the group.
 _SURE_S = 30.0
 
-# An XID stays on the page until another comes, for weeks. It is news for an hour after it appeared.
+# The exporter shows the last XID until another one comes, possibly for weeks. It counts as new for an hour.
 _XID_S = HOUR_S
 
 _THROTTLE_S = 600.0
-_SAMPLE_S = 30.0  # how often dcgm-exporter looks, unless it is told otherwise
-# Some seconds of heat are what the limit is for. A quarter of the time is a quarter of the clocks.
+_SAMPLE_S = 30.0  # dcgm-exporter's default collection interval
+# A few seconds at the thermal limit are normal. A quarter of the time costs up to a quarter of the clocks.
 _THROTTLE_SHARE = 0.25
-# A GPU at its power limit is well used, and its clocks fall by a third in heavy prefill. Below half of the best of a
-# day its limit was lowered, or its supply gave way.
+# A GPU at its power limit is well used, and its clocks drop by a third in heavy prefill. Below half of the day's
+# maximum, the limit was lowered or the power supply failed.
 _CAPPED_SHARE = 0.5
 _CAPPED_CLOCK = 0.5
 
 _ERRORS_S = HOUR_S
-# The counters stand still after an error. The ticket stays for a day, in which somebody looks.
+# The counters do not move after an error. Keep the ticket for a day so that it is noticed.
 _ERRORS_KEEP_S = DAY_S
 
-# A pod that a rolling restart moves takes its GPUs along within minutes.
+# A rolling restart moves a pod and its GPUs within minutes.
 _MISSING_FOR_S = 600.0
 _MISSING_S = 2 * HOUR_S
 _UNREAD_S = 900.0
@@ -47,17 +47,17 @@ def _relayed(name: str, more: str = "") -> str:
 
 
 def gpu_group(scale: float = 1.0) -> RuleGroup:
-    """Of targets whose GPUs are read; `scale` shortens windows and waiting times."""
+    """Return the alerts for targets whose GPUs are read; `scale` shortens windows and waiting times."""
     rules: list[Recording | Alert] = [_new_xid(scale), _xid(scale, page=True), _xid(scale, page=False)]
     rules += [_throttling(scale), _memory(scale), _missing(scale), _unread(scale)]
     return RuleGroup("kneewatch-gpu", max(1.0, 30 * scale), rules)
 
 
 def _new_xid(scale: float) -> Recording:
-    """1 with the number as the label `xid`: the last one of a GPU where it was another within the hour before.
+    """Record 1 with the XID as the label `xid` for a GPU whose last XID changed within the hour.
 
-    A first reading that shows an old one has nothing that it differs from. Where the GPU's pod has died of it, and its
-    series with it, the last reading counts. The same number twice cannot be told from once.
+    A first scrape that shows an old XID has nothing to differ from. If the GPU's pod died of it, and its series with
+    it, the last sample counts. The same XID twice looks like once.
     """
     window, series = duration(_XID_S * scale), _relayed("DCGM_FI_DEV_XID_ERRORS")
     last = f"(\n    max by ({_BY}) ({series})\n    or max by ({_BY}) (last_over_time({series}[{window}]))\n  )"
@@ -77,17 +77,18 @@ def _xid(scale: float, *, page: bool) -> Alert:
         severity="page" if page else "ticket",
         summary=f"{_NAME} reports XID {{{{ $labels.xid }}}}",
         description=(
-            f"The driver of {_CARD}, under {{{{ $labels.target }}}}, has reported XID {{{{ $labels.xid }}}}:"
-            f" {xid.meaning(xid.FATAL if page else xid.OTHERS)}. It is the last one; the kernel's log has those before."
+            f"The driver of {_CARD}, used by {{{{ $labels.target }}}}, reported XID {{{{ $labels.xid }}}}:"
+            f" {xid.meaning(xid.FATAL if page else xid.OTHERS)}. This is the latest one; earlier ones are in the kernel"
+            " log."
         ),
     )
 
 
 def _bits(reasons: str, *, capped: bool) -> str:
-    """1 where the bits of NVML's clock event reasons say so, else 0; PromQL has no operators for bits.
+    """Return an expression that is 1 where NVML's clock event reasons have one of the bits, else 0.
 
-    Slowed down: 0x08 (hardware), 0x20 (heat, by software), 0x40 (heat, by hardware) or 0x80 (power brake); 0x10 is
-    another GPU's. Capped: 0x04, the power limit.
+    PromQL has no bit operators, hence the division and modulo. Slowed: 0x08 (hardware), 0x20 (thermal, software), 0x40
+    (thermal, hardware) or 0x80 (power brake); 0x10 (sync boost) comes from another GPU. Capped: 0x04, the power limit.
     """
     if capped:
         return f"floor({reasons} / 4) % 2"
@@ -123,7 +124,7 @@ def _throttling(scale: float) -> Alert:
         ),
         for_s=_THROTTLE_S / 2 * scale,
         severity="ticket",
-        summary=f"{_NAME} is held back for {{{{ $value | humanizePercentage }}}} of the time",
+        summary=f"{_NAME} is throttled {{{{ $value | humanizePercentage }}}} of the time",
         description=(
             f"The clocks of {_CARD} were lowered for {{{{ $value | humanizePercentage }}}} of the last {window}. Now:"
             f" {clock_now} MHz, {degrees} °C, {watts} W of {limit} W. A tensor-parallel group is as slow as its slowest"
@@ -141,7 +142,7 @@ def _memory(scale: float) -> Alert:
     kinds = [_as_error(kind, _grown(_relayed(name), window)) for kind, name in grown]
     failed = f"max by ({_BY}) ({_relayed('DCGM_FI_DEV_ROW_REMAP_FAILURE')}) > 0"
     words = (
-        '{{ if eq $labels.error "remap_failure" }}a memory row that could not be replaced by a spare one'
+        '{{ if eq $labels.error "remap_failure" }}a memory row that could not be replaced by a spare row'
         '{{ else if eq $labels.error "remapped_rows" }}memory rows replaced after uncorrectable errors'
         "{{ else }}uncorrectable (double-bit) ECC errors{{ end }}"
     )
@@ -153,14 +154,17 @@ def _memory(scale: float) -> Alert:
         severity="ticket",
         summary=f"{_NAME} has uncorrectable memory errors",
         description=(
-            f"{_CARD} reports {words}. The driver ends what used that memory. The GPU wants a reset, which takes the"
-            " row out of use; without a spare row for it, it wants to be replaced."
+            f"{_CARD} reports {words}. The driver kills the processes that used that memory. Reset the GPU to retire"
+            " the row; if no spare row is left, replace the GPU."
         ),
     )
 
 
 def _grown(series: str, window: str) -> str:
-    """Over the least of the window. increase() goes by series, and a pod or a Kneewatch that is new begins another."""
+    """Return how far a counter is above its minimum in the window, where it is above.
+
+    increase() works by series, and a new pod or Kneewatch starts another series.
+    """
     last = f"(max by ({_BY}) ({series}) or max by ({_BY}) (last_over_time({series}[{window}])))"
     return f"{last} - min by ({_BY}) (min_over_time({series}[{window}])) > 0"
 
@@ -170,24 +174,24 @@ def _as_error(kind: str, expr: str) -> str:
 
 
 def _missing(scale: float) -> Alert:
-    """By what each Kneewatch counted before; where NVML lists a lost GPU on, by how many still tell a temperature."""
+    """Compare with the count before; where NVML still lists a lost GPU, count those that report a temperature."""
     window, step = duration(_MISSING_S * scale), duration(max(1.0, _STEP_S * scale))
     listed, heat = names.GPU_COUNT.name, _relayed("DCGM_FI_DEV_GPU_TEMP")
-    told = f"count without ({', '.join(LABELS)}) ({heat})"
+    reporting = f"count without ({', '.join(LABELS)}) ({heat})"
     counted = now(f"max({listed}{{target=%q}})")
     return Alert(
         name="KneewatchGPUMissing",
         expr=(
             f"max by (target) (max_over_time({listed}[{window}]) - {listed}) > 0\n"
-            f"or max by (target) (max_over_time(({told})[{window}:{step}]) - {told}) > 0"
+            f"or max by (target) (max_over_time(({reporting})[{window}:{step}]) - {reporting}) > 0"
         ),
         for_s=_MISSING_FOR_S * scale,
         severity="ticket",
         summary="{{ $labels.target }}: {{ $value | humanize }} of its GPUs missing",
         description=(
-            f"{{{{ $labels.target }}}} has {{{{ $value | humanize }}}} GPUs fewer that answer than within the last"
-            f" {window}; listed now: {counted}. The GPU is lost to its driver, or the server runs on fewer. A"
-            " tensor-parallel group does not survive it; of independent replicas, capacity is gone."
+            f"{{{{ $value | humanize }}}} fewer GPUs of {{{{ $labels.target }}}} answer than within the last {window};"
+            f" listed now: {counted}. Either the driver lost a GPU, or the server now runs on fewer. A tensor-parallel"
+            " group does not survive this; independent replicas lose capacity."
         ),
         labels={"reason": "missing"},
     )
@@ -202,11 +206,11 @@ def _unread(scale: float) -> Alert:
         expr=f"max by (target) (max_over_time({up}[{unread}]) == 0 and {was})",
         for_s=60 * scale,
         severity="ticket",
-        summary=f"{{{{ $labels.target }}}}: its GPUs have not been readable for {unread}",
+        summary=f"{{{{ $labels.target }}}}: its GPU metrics have been unreadable for {unread}",
         description=(
-            f"No attempt to read the GPUs of {{{{ $labels.target }}}} has succeeded for {unread}, and before it did."
-            " Whether they are there is not known: dcgm-exporter is gone, or it hangs with the driver of a GPU that is"
-            " lost. No other GPU alert of this target can fire until it is back."
+            f"Every attempt to read the GPU metrics of {{{{ $labels.target }}}} has failed for {unread}; earlier ones"
+            " succeeded. The state of the GPUs is unknown: dcgm-exporter is down, or it hangs on a GPU that the driver"
+            " lost. No other GPU alert of this target can fire until its metrics are back."
         ),
         labels={"reason": "unread"},
     )

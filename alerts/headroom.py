@@ -1,11 +1,11 @@
-"""The alerts on what users leave of a capacity, and on forecasts that measurement contradicts. Pure.
+"""Alerts on low headroom, and on forecasts that a measurement contradicts. Pure.
 
-Headroom is low where little of it is left, and that stays so. How fast it goes is not asked alone: on many days it
-falls by half in a morning, and a straight line through a morning ends below zero every day. So a trend counts only
-where it leads below anything the week before has seen, and not without such a week. A capacity that was just measured
-anew is no trend, and forecasts differ too much from one to the next to have one.
+Headroom is low if little is left for some time. The trend alone does not count: on many days headroom halves in a
+morning, and a straight line through a morning ends below zero every day. A trend counts only if headroom is below the
+previous week's minimum, and only with a week of history. A fresh capacity measurement is not a trend, and consecutive
+forecasts differ too much to have one.
 
-While step-up load of ours runs, users are not told from it, and headroom stays as it was.
+During a capacity run, user traffic cannot be separated from the run's load, and headroom keeps its last value.
 """
 
 from alerts.links import CAPACITY
@@ -16,16 +16,16 @@ from exporters import names
 
 LOW = 0.15
 FALLING_BELOW = 0.3
-_MEAN_S = 900.0  # users come in bursts, and headroom is as of the last minutes
+_MEAN_S = 900.0  # user traffic comes in bursts, and headroom is that of the last minutes
 _LOW_FOR_S = 1200.0
-_LOW_KEEP_S = 2 * HOUR_S  # a busy day goes up and down, and is one ticket
-KEEP_S = 900.0  # what a run has found holds on over a restart of Kneewatch, or a scrape that failed
+_LOW_KEEP_S = 2 * HOUR_S  # one ticket for a busy day that goes up and down
+KEEP_S = 900.0  # bridges a restart of Kneewatch, or a failed scrape
 _TREND_S, _AHEAD_S = HOUR_S, 2 * HOUR_S
 _WEEK_S = 7 * DAY_S
-_TODAY_S = 2 * HOUR_S  # today's new low is not compared with itself
-_FALLING_PER_S = 0.01 / HOUR_S  # less is flat: at that pace it lasts until tomorrow
+_TODAY_S = 2 * HOUR_S  # today's new minimum is not compared with itself
+_FALLING_PER_S = 0.01 / HOUR_S  # slower than this is flat: headroom lasts until tomorrow
 
-# Verified capacity is within 8 % of the truth, and a forecast that is good for planning within 20: the rest is neither.
+# Verified capacity is within 8 % of the truth, and a forecast fit for planning within 20 %.
 DISAGREES = 0.3
 _FRESH_S = DAY_S
 _DISAGREES_FOR_S = 6 * HOUR_S
@@ -39,8 +39,8 @@ _HEADROOM = f"target_model_workload:{names.HEADROOM.name}:min"
 
 
 def headroom_rules(scale: float = 1.0) -> list[Recording | Alert]:
-    """The rules, in the order that they need; `scale` shortens windows and waiting times."""
-    # The label `mode` goes: whether the last run verified a model or not must not end an alert.
+    """Return the rules in the order of their dependencies; `scale` shortens windows and waiting times."""
+    # The label `mode` is dropped: whether the last run verified a model must not end an alert.
     measured = Recording(_HEADROOM, f"min by ({_BY}) ({names.HEADROOM.name}{{{_MEASURED}}})")
     return [measured, _low(scale), _disagrees(scale)]
 
@@ -70,28 +70,29 @@ def _low(scale: float) -> Alert:
         dashboard=CAPACITY,
         summary="{{ $labels.target }}: {{ $value | humanizePercentage }} of its capacity is left",
         description=(
-            "Users leave {{ $value | humanizePercentage }} of what {{ $labels.target }} ({{ $labels.model }}, workload"
-            " {{ $labels.workload }}) takes within its objectives. That is"
-            f' {{{{ if eq $labels.mode "forecast" }}}}{_now(names.CAPACITY_RPS.name, _FORECAST)} requests/s by a'
-            f" forecast, which no run has measured{{{{ else }}}}{_now(names.CAPACITY_RPS.name, _MEASURED)} requests/s,"
-            f" as measured{{{{ end }}}}; {_pace(trend)}. Beyond it requests queue, and objectives break for everybody."
+            "The headroom of {{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}) is"
+            " {{ $value | humanizePercentage }} of its capacity,"
+            f' {{{{ if eq $labels.mode "forecast" }}}}{_now(names.CAPACITY_RPS.name, _FORECAST)} requests/s by'
+            f" forecast (no run has measured it){{{{ else }}}}{_now(names.CAPACITY_RPS.name, _MEASURED)} requests/s"
+            f" as measured{{{{ end }}}}; {_pace(trend)}. Beyond capacity, requests queue and every user's latency"
+            " misses the objectives."
         ),
     )
 
 
 def _pace(trend: str) -> str:
-    """When it will be used up, as a template; by the slope of the straight line through the last hour."""
+    """Return a template that says when headroom runs out, by the linear trend of the last hour."""
     measured = f"{_HEADROOM}{{{_THIS}}}"
     forecast = f"{names.HEADROOM.name}{{{_THIS},{_FORECAST}}}"
 
     def end(series: str) -> str:
-        # From where it is now: after a leap, the line itself is far from there.
+        # From the current value: after a jump, the fitted line is far from it.
         query = f"max({series} / -(deriv({series}[{trend}]) < -{_FALLING_PER_S:.3g}))"
-        before = f"at the pace of the last {trend} it is used up in "
+        before = f"at the trend of the last {trend} it runs out in "
         return asked(query, _LABELS, shown="humanizeDuration", before=before, none="it is not falling now")
 
     return (
-        "{{ if lt $value 0.0 }}it is used up already"
+        "{{ if lt $value 0.0 }}user traffic already exceeds it"
         f'{{{{ else if eq $labels.mode "forecast" }}}}{end(forecast)}{{{{ else }}}}{end(measured)}{{{{ end }}}}'
     )
 
@@ -106,7 +107,7 @@ def _disagrees(scale: float) -> Alert:
     residual = names.MODEL_RESIDUAL.name
     expr = (
         f"(\n"
-        # Without an upper bound no load broke anything, and more may well be true.
+        # Without an upper bound, no load missed an objective, and the capacity may be higher.
         f"  ({forecast} / {found} - 1 > {DISAGREES:g} and {forecast} > {upper}\n"
         f"   or {forecast} / {found} - 1 < -{DISAGREES:g} unless {forecast} >= {lower})\n"
         f"  and {_last(_FORECAST)} > time() - {fresh_s:g}\n"
@@ -117,8 +118,8 @@ def _disagrees(scale: float) -> Alert:
         f"  and changes({residual}[{runs}]) >= 1\n"
         f")"
     )
-    said = "; before the last run it was off by "
-    before = asked(f"max({residual}{{{_THIS}}})", _LABELS, shown="humanizePercentage", before=said, none="")
+    lead = "; before the last run it was off by "
+    before = asked(f"max({residual}{{{_THIS}}})", _LABELS, shown="humanizePercentage", before=lead, none="")
     return Alert(
         name="KneewatchForecastDisagrees",
         expr=expr,
@@ -128,13 +129,13 @@ def _disagrees(scale: float) -> Alert:
         dashboard=CAPACITY,
         summary="{{ $labels.target }}: the forecast of its capacity is off by {{ $value | humanizePercentage }}",
         description=(
-            "By forecast {{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}) takes"
-            f" {_now(names.CAPACITY_RPS.name, _FORECAST)} requests/s; load has measured"
+            "The forecast for {{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}) is"
+            f" {_now(names.CAPACITY_RPS.name, _FORECAST)} requests/s; the last run measured"
             f" {_now(names.CAPACITY_RPS.name, _MEASURED)} (lower bound"
             f" {_now(names.CAPACITY_RPS_LOWER.name, _MEASURED)}, upper bound"
             f" {_now(names.CAPACITY_RPS_UPPER.name, _MEASURED)})"
-            f"{before}. One of the two is wrong: either the model does"
-            " not know what limits the server, or the run met something that live traffic does not."
+            f"{before}. One of the two is wrong: either the model misses what limits the server, or the run met a"
+            " condition that user traffic does not."
         ),
     )
 

@@ -1,7 +1,7 @@
-"""The alerts on Kneewatch itself: gone, silent for a target, without it, or blind to a server's metrics. Pure.
+"""Alerts on Kneewatch itself: down, silent for a target, without the target, or unable to read its metrics. Pure.
 
-They watch our own heartbeat, never traffic: a night without users is not silence, and a canary that
-fails because the server is down is a task that ran.
+They watch Kneewatch's own heartbeat, never traffic: a night without users is not silence, and a canary that fails
+because the server is down is a task that ran.
 """
 
 from alerts.discovery import discovery_alerts, shard_alerts
@@ -17,7 +17,7 @@ _AT_LEAST_S = 120.0
 
 
 def health_group(config: Config, scale: float = 1.0) -> RuleGroup:
-    """The probe's own alerts; `scale` shortens their waiting times, the canary's intervals stay."""
+    """Return the alerts on Kneewatch itself; `scale` shortens their waiting times, but not the canary intervals."""
     passive = [target.known_as for target in config.targets if target.passive]
     found = [template.known_as for template in config.templates]
     rules = [_gone(config, scale), _silent(config, scale), _vanished(found, scale), _unreadable(scale)]
@@ -29,14 +29,14 @@ def health_group(config: Config, scale: float = 1.0) -> RuleGroup:
 
 
 def _gone(config: Config, scale: float) -> Alert:
-    # By target: with two Kneewatches in one Prometheus, the series of the one would hide that the other is gone.
+    # By target: with two Kneewatches in one Prometheus, one's series would hide that the other is down.
     last = names.TASK_LAST_SUCCESS.name
     watched = sorted((target.name, "scrape" if target.passive else "canary") for target in config.servers)
     series = [f'{last}{{task="{task}",target="{name}"}}' for name, task in watched]
-    # Servers that are found come and go; what finds them stays.
+    # Discovered servers come and go; their discovery stays.
     series += [f'{names.DISCOVERED.name}{{target="{name}"}}' for name in sorted(one.name for one in config.templates)]
     absent = "\n  or ".join(f"absent({one})" for one in series)
-    for_s = 300 * scale  # a rollout of Kneewatch or a restart of Prometheus takes less
+    for_s = 300 * scale  # longer than a rollout of Kneewatch or a restart of Prometheus
     return Alert(
         name="KneewatchProbeGone",
         expr=f"max by (target) (\n  {absent}\n)",
@@ -46,8 +46,8 @@ def _gone(config: Config, scale: float) -> Alert:
         summary=f"{{{{ $labels.target }}}}: no Kneewatch that watches it has been scraped for {duration(for_s)}",
         description=(
             f"Prometheus has had no {last} of {{{{ $labels.target }}}} for {duration(for_s)}: the Kneewatch"
-            " that watches it is down, not scraped, or no longer told to. No other Kneewatch alert can fire for"
-            " {{ $labels.target }} until it is back."
+            " that watches it is down, is not scraped, or no longer has it in its configuration. No other Kneewatch"
+            " alert can fire for {{ $labels.target }} until it is back."
         ),
     )
 
@@ -55,11 +55,10 @@ def _gone(config: Config, scale: float) -> Alert:
 def _silent(config: Config, scale: float) -> Alert:
     last = f'{names.TASK_LAST_SUCCESS.name}{{task="canary"}}'
     interval = f'{names.TASK_INTERVAL.name}{{task="canary"}}'
-    # A canary that waits for its timeout is slow and not silent.
+    # A canary that waits for its timeout is slow, not silent.
     floor_s = max(_AT_LEAST_S * scale, 2 * max(target.canary.timeout for target in config.targets))
-    # The task counts as alive from the monitor's start, so one that never ends is missed too, and a
-    # monitor that has just started is not.
-    # Where several watch a target of that name, as sidecars do, one that hangs counts.
+    # The task counts as alive from the monitor's start: a task that never completes is caught, and a monitor that has
+    # just started is not. If several instances watch a target of that name, as sidecars do, the slowest counts.
     expr = f"time() - min by (target) ({last})\n  > clamp_min({_INTERVALS} * max by (target) ({interval}), {floor_s:g})"
     return Alert(
         name="KneewatchProbeSilent",
@@ -69,20 +68,20 @@ def _silent(config: Config, scale: float) -> Alert:
         dashboard=PROBE,
         summary="{{ $labels.target }}: no canary has run for {{ $value | humanizeDuration }}",
         description=(
-            "Kneewatch runs, but a canary task for {{ $labels.target }} has not run to its end for at least"
-            " {{ $value | humanizeDuration }}. Whether the server is up is not known, and its other alerts cannot fire."
+            "Kneewatch is up, but no canary of {{ $labels.target }} has completed for at least"
+            " {{ $value | humanizeDuration }}. Whether the server is up is unknown, and its other alerts cannot fire."
         ),
     )
 
 
 def _vanished(found: list[str], scale: float) -> Alert:
-    """All Kneewatches of a job are there, and none of any job watches a target that one of it watched an hour ago.
+    """Alert if every instance of a job is up, and none watches a target that one of them watched an hour ago.
 
-    By job, since the address of a Kneewatch in a cluster changes with each change of its configuration. Where one of
-    the job is gone, its targets are KneewatchProbeGone's.
+    By job, because the address of a Kneewatch in a cluster changes with each change of its configuration. If an
+    instance of the job is down, KneewatchProbeGone covers its targets.
     """
     ago = duration(HOUR_S * scale)
-    # What discovery finds may go; KneewatchNothingFound looks after that.
+    # Discovered targets may go; KneewatchNothingFound covers them.
     but = f",{none_of(found)}" if found else ""
     watched = f'{names.TASK_LAST_SUCCESS.name}{{task=~"canary|scrape"{but}}}'
     running = f"count by (job) ({names.BUILD_INFO.name}"
@@ -96,11 +95,11 @@ def _vanished(found: list[str], scale: float) -> Alert:
         for_s=600 * scale,
         severity="ticket",
         dashboard=PROBE,
-        summary="{{ $labels.target }}: Kneewatch runs, and does not watch it any more",
+        summary="{{ $labels.target }}: Kneewatch is up but no longer watches it",
         description=(
-            f"{ago} ago a Kneewatch watched {{{{ $labels.target }}}}. As many of them run now as then, and none has it"
-            " in its configuration. If it was removed on purpose, this ends within the hour; if not, nobody sees what"
-            " happens to it."
+            f"A Kneewatch watched {{{{ $labels.target }}}} {ago} ago. As many instances are up now as then, but none"
+            " has it in its configuration. If it was removed on purpose, this alert ends within the hour; if not, the"
+            " target is not monitored."
         ),
     )
 
@@ -108,8 +107,8 @@ def _vanished(found: list[str], scale: float) -> Alert:
 def _unreadable(scale: float) -> Alert:
     window = duration(300 * scale)
     never_read = f"max_over_time({names.SERVER_UP.name}[{window}]) == 0"
-    # A server that is down altogether is another alert's business: here its canaries succeed.
-    # Compared pod by pod, so that one blind Kneewatch of several is seen.
+    # Other alerts cover a server that is down: here its canaries succeed. Compared pod by pod, so that one blind
+    # Kneewatch among several is noticed.
     expr = f"max by (target) (\n  {never_read}\n  and {names.TARGET_UP.name} == 1\n)"
     return Alert(
         name="KneewatchServerMetricsUnreadable",
@@ -117,17 +116,17 @@ def _unreadable(scale: float) -> Alert:
         for_s=300 * scale,
         severity="ticket",
         dashboard=PROBE,
-        summary="{{ $labels.target }}: answers, but its metrics cannot be read",
+        summary="{{ $labels.target }}: answers canaries, but its metrics cannot be read",
         description=(
-            "{{ $labels.target }} answers canaries, but no attempt to read its own metrics has succeeded for"
-            f" {duration(600 * scale)}. Queue, KV cache and preemptions are unknown, and the guard of capacity runs"
-            " cannot see them."
+            "{{ $labels.target }} answers canaries, but every attempt to read its metrics has failed for"
+            f" {duration(600 * scale)}. Queue, KV cache and preemptions are unknown, also to the guard of capacity"
+            " runs."
         ),
     )
 
 
 def _passive(targets: list[str], scale: float) -> Alert:
-    """The same of targets without canaries: nothing else tells that they are down."""
+    """The same for targets without canaries: nothing else shows that they are down."""
     window = duration(300 * scale)
     return Alert(
         name="KneewatchServerMetricsUnreadable",
@@ -135,9 +134,9 @@ def _passive(targets: list[str], scale: float) -> Alert:
         for_s=300 * scale,
         severity="page",
         dashboard=PROBE,
-        summary="{{ $labels.target }}: its metrics cannot be read, and nothing else tells whether it is up",
+        summary="{{ $labels.target }}: its metrics cannot be read, and nothing else shows whether it is up",
         description=(
-            f"No attempt to read the metrics of {{{{ $labels.target }}}} has succeeded for {duration(600 * scale)}. It"
-            " is passive: no canary asks it anything, so it may well be down, and no other alert would say so."
+            f"Every attempt to read the metrics of {{{{ $labels.target }}}} has failed for {duration(600 * scale)}. The"
+            " target is passive (no canaries), so it may be down, and no other alert would fire."
         ),
     )

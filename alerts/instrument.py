@@ -1,4 +1,4 @@
-"""The alerts on Kneewatch as an instrument: too slow to judge, tasks that fail, a configuration it refuses. Pure."""
+"""Alerts on Kneewatch as an instrument: too slow to judge, failing tasks, a refused configuration. Pure."""
 
 from alerts.links import PROBE
 from alerts.rules import Alert
@@ -8,31 +8,31 @@ from exporters import names
 from probe.load.step_summary import MAX_ERROR_SHARE
 
 _CANARIES_S = HOUR_S
-# One canary in ten that judges no latency: a fault that hits fewer than that is hidden from its objective.
+# With one canary in ten not judged on latency, a fault that hits fewer than that stays hidden.
 _CANARIES_SHARE = 0.1
 _CANARIES_LEAST = 3
 
-# A machine that is busy for some minutes is a hiccup.
+# A machine that is busy for a few minutes is not worth a ticket.
 _LAG_S = 300.0
 _LAG_FOR_S = 900.0
 
-# A night's run, and its second one.
+# The nightly run and its repetition.
 _STEPS_S = 6 * HOUR_S
-# The highest steps have the most streams, and may be the client's to lose; with a third gone there is no knee to find.
+# The highest load levels have the most streams and may exceed the client. Without a third of them, no knee is found.
 _STEPS_SHARE = 1 / 3
 _STEPS_LEAST = 3
 
-# Tasks that are due every few seconds, and forecasts, which are due twice an hour.
+# For tasks that are due every few seconds, and for forecasts, which are due twice an hour.
 _TASKS_S = (900.0, 6 * HOUR_S)
 _FAILURES_SHARE = 0.25
 _FAILURES_LEAST = 3
-_SLOW_SHARE = 0.1  # of the canaries that ended: a slow one keeps several others from being sent
+_SLOW_SHARE = 0.1  # of the finished canaries: a slow one delays several others
 
 _REFUSED_S = 600.0
 
 
 def instrument_alerts(scale: float = 1.0) -> list[Alert]:
-    """For all targets; `scale` shortens windows and waiting times."""
+    """Return the alerts for all targets; `scale` shortens windows and waiting times."""
     return [_canaries(scale), _lag(scale), _steps(scale), _failing(scale), _refused(scale)]
 
 
@@ -44,7 +44,7 @@ def _client_bound(reason: str, expr: str, for_s: float, summary: str, descriptio
         severity="ticket",
         dashboard=PROBE,
         summary=f"{{{{ $labels.target }}}}: {summary}",
-        description=f"{description} Give Kneewatch processor time of its own.",
+        description=f"{description} Give Kneewatch dedicated CPU time.",
         labels={"reason": reason},
     )
 
@@ -60,10 +60,10 @@ def _canaries(scale: float) -> Alert:
         "canaries",
         f"{bound} / {judged} > {_CANARIES_SHARE:g}\nand {bound} > {_CANARIES_LEAST - 0.5:g}",  # increase() extrapolates
         300 * scale,
-        f"Kneewatch was too late to judge {{{{ $value | humanizePercentage }}}} of its canaries in {window}",
+        f"Kneewatch was too slow to judge {{{{ $value | humanizePercentage }}}} of its canaries in {window}",
         f"Over {window}, {{{{ $value | humanizePercentage }}}} of the answered canaries of {{{{ $labels.target }}}}"
-        " missed an objective for latency by no more than Kneewatch itself was late. They judge no latency, so a slow"
-        " server may look well.",
+        " missed a latency objective by no more than Kneewatch's own lateness. They are not judged on latency, so a"
+        " slow server may look healthy.",
     )
 
 
@@ -76,10 +76,10 @@ def _lag(scale: float) -> Alert:
         "event_loop",
         f"max by (target) (\n  {lag}\n  > on (job, instance) group_right () {MAX_ERROR_SHARE:g} * {ttft}\n)",
         _LAG_FOR_S * scale,
-        "Kneewatch's own event loop is late by {{ $value | humanizeDuration }}",
-        f"One in a hundred times in {window}, the event loop that stamps the answers of {{{{ $labels.target }}}} woke"
-        f" late by {{{{ $value | humanizeDuration }}}} or more: above a tenth of the TTFT that is promised"
-        f" ({promised}). Latencies may be too long by as much.",
+        "Kneewatch's event loop is late by {{ $value | humanizeDuration }}",
+        f"In 1 % of the cases in {window}, the event loop that timestamps the answers of {{{{ $labels.target }}}} woke"
+        f" up {{{{ $value | humanizeDuration }}}} late or more: above a tenth of the TTFT objective ({promised})."
+        " Measured latencies may be too high by as much.",
     )
 
 
@@ -92,15 +92,15 @@ def _steps(scale: float) -> Alert:
         "capacity",
         f"{bound} / {every} > {_STEPS_SHARE:.3g}\nand {bound} > {_STEPS_LEAST - 0.5:g}",
         300 * scale,
-        f"{{{{ $value | humanizePercentage }}}} of its capacity steps in {window} were lost to a slow client",
-        f"Of the steps of load on {{{{ $labels.target }}}} in {window}, {{{{ $value | humanizePercentage }}}} judge"
-        " nothing, because Kneewatch could not send or stamp in time. No knee is taken from them: the capacity on the"
-        " dashboard may be too low, or old.",
+        f"{{{{ $value | humanizePercentage }}}} of its load levels in {window} were lost to a slow client",
+        f"{{{{ $value | humanizePercentage }}}} of the load levels that capacity runs tried on {{{{ $labels.target }}}}"
+        f" in {window} are not judged, because Kneewatch could not send or timestamp in time. They give no knee, so the"
+        " capacity on the dashboards may be too low, or out of date.",
     )
 
 
 def _failing(scale: float) -> Alert:
-    """By the share of the runs that were due. Capacity runs have no interval: KneewatchCapacityStale misses them."""
+    """Alert on the share of due runs that failed. KneewatchCapacityStale covers capacity runs."""
     failed = "\n  or ".join(_failed(window_s * scale) for window_s in _TASKS_S)
     share = "{{ $value | humanizePercentage }}"
     return Alert(
@@ -109,26 +109,25 @@ def _failing(scale: float) -> Alert:
         for_s=300 * scale,
         severity="ticket",
         dashboard=PROBE,
-        summary=f"{{{{ $labels.target }}}}: {share} of the runs of its task {{{{ $labels.task }}}} fail",
+        summary=f"{{{{ $labels.target }}}}: {share} of its {{{{ $labels.task }}}} task runs fail",
         description=(
-            f"{share} of the runs of {{{{ $labels.task }}}} for {{{{ $labels.target }}}} that were due have raised an"
-            " error, were late, or were skipped because the one before had not ended. What the task watches is seen"
-            " less often than the configuration asks for, or not at all. A server that is down or slow is no failure of"
-            " a task."
+            f"{share} of the {{{{ $labels.task }}}} task runs due for {{{{ $labels.target }}}} raised an error, started"
+            " late, or were skipped because the previous one was still running. The task's values are updated less"
+            " often than configured, or no longer. A server that is down or slow does not count as a task failure."
         ),
     )
 
 
 def _failed(window_s: float) -> str:
-    """The share of the runs due that failed, for each task of each Kneewatch, where it is too large.
+    """Return the share of due runs that failed, by task and Kneewatch, where it is too large.
 
-    Canaries of a server that hangs or is slow are skipped, since the one before still waits: the server's fault, which
-    is told by its objectives.
+    Canaries of a server that hangs or is slow are skipped, because the previous one still waits. Its objectives cover
+    that.
     """
     window = duration(window_s)
-    ours = 'traffic="canary"'
-    ended = f'sum by (target) (increase({names.REQUESTS.name}{{{ours},outcome!~"aborted|client_bound"}}[{window}]))'
-    good = f'sum by (target) (increase({names.GOOD_REQUESTS.name}{{{ours},objective="all"}}[{window}]))'
+    canary = 'traffic="canary"'
+    ended = f'sum by (target) (increase({names.REQUESTS.name}{{{canary},outcome!~"aborted|client_bound"}}[{window}]))'
+    good = f'sum by (target) (increase({names.GOOD_REQUESTS.name}{{{canary},objective="all"}}[{window}]))'
     slow = f"{ended} * {1 - _SLOW_SHARE:g} > ({good} or {ended} * 0)"
     failures = f"increase({names.TASK_FAILURES.name}[{window}])"
     share = f"{failures} * {names.TASK_INTERVAL.name} / {window_s:g} > {_FAILURES_SHARE:g}"
@@ -150,9 +149,9 @@ def _refused(scale: float) -> Alert:
         dashboard=PROBE,
         summary="Kneewatch at {{ $labels.instance }} refuses its configuration file",
         description=(
-            f"For {duration(_REFUSED_S * scale)} the configuration file of the Kneewatch at {{{{ $labels.instance }}}}"
-            " has been one that it refuses. What it took before stands. If there is a mistake in the file, it would not"
-            " start with it either, and nothing would be watched: `kneewatch config check -c FILE` names the mistake."
-            " The log names what only a restart can change."
+            f"For {duration(_REFUSED_S * scale)} the Kneewatch at {{{{ $labels.instance }}}} has refused its"
+            " configuration file and kept the previous one. If the file has a mistake, Kneewatch would not start with"
+            " it either, and nothing would be monitored: `kneewatch config check -c FILE` names the mistake. If a"
+            " change needs a restart, the log says so."
         ),
     )

@@ -1,19 +1,19 @@
-"""Where an alert leads: its runbook, and the dashboard that shows what it is about. Pure."""
+"""Links of an alert: its runbook, and the dashboard that shows its cause. Pure."""
 
 from dataclasses import dataclass
 
-# Each alert has its page there, unless told otherwise; the name of the page is the name of the alert.
+# The default address of the runbooks. Each page has the name of its alert.
 RUNBOOKS = "https://github.com/kneewatch/kneewatch/blob/main/docs/runbooks/"
 
-# The dashboards' own identifiers in Grafana, and the names of their files.
+# The dashboards' identifiers in Grafana, which are also their file names.
 FLEET, TARGET, CAPACITY, PROBE = "kneewatch-fleet", "kneewatch-target", "kneewatch-capacity", "kneewatch-probe"
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """`runbooks`: the address that the alerts' pages lie under. `grafana`: Grafana's; "" gives paths on it.
+    """Base addresses of links. `runbooks`: the runbook pages. `grafana`: Grafana, or "" for paths on it.
 
-    `uid_prefix`: what the dashboards were written with.
+    `uid_prefix`: the prefix that the dashboards were written with.
     """
 
     runbooks: str = RUNBOOKS
@@ -21,11 +21,11 @@ class Links:
     uid_prefix: str = ""
 
     def runbook(self, alert: str) -> str:
-        """The page of an alert."""
+        """Return the address of an alert's runbook."""
         return f"{self.runbooks.rstrip('/')}/{alert}.md"
 
     def dashboard(self, uid: str) -> str:
-        """A Prometheus template of a dashboard's address, for the target that an alert is about."""
+        """Return a Prometheus template of a dashboard's address, for the alert's target."""
         one = "" if uid == FLEET else "{{ with $labels.target }}?var-target={{ . }}{{ end }}"
         return f"{self.grafana.rstrip('/')}/d/{self.uid_prefix}{uid}{one}"
 

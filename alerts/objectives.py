@@ -1,11 +1,11 @@
-"""The rules of the objectives: error ratios over each window, and the alerts on how fast the budget burns.
+"""Rules for the objectives: error ratios over each window, and alerts on the error budget's burn rate.
 
-In: the configuration. Out: a group of pages, a group of tickets, a group of what is left of the budgets, and what had
-to be left out. The recorded ratios are the same for every target; only the alerts name targets, once for each set of
+In: the configuration. Out: a group of pages, a group of tickets, a group of remaining error budgets, and a list of
+windows that were left out. The recorded ratios cover every target; only the alerts name targets, once for each set of
 objectives and window, so a hundred targets make no more rules than one.
 
-Canaries are few and even; users come in bursts and hardly at night. So users' alerts ask for more bad requests, and
-for a number that counts beside the requests of the objective's whole window.
+Canaries are few and evenly spaced; users come in bursts and hardly at night. So the alerts on users require more bad
+requests, and a number that matters among the requests of the objective's whole window.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,29 +25,29 @@ from probe.core.durations import format_duration
 from probe.core.errors import ConfigError
 from probe.core.objectives import Objectives
 
-# increase() extrapolates: between two and three events lies the threshold, not on three.
+# increase() extrapolates, so the threshold lies between two and three events, not on three.
 _BAD_EVENTS = MIN_BAD_EVENTS - 0.5
-# The long window remembers a fault for hours, and in the short one a single failure is above most limits by itself: of
-# 120 canaries, one is 0.8 %. Without a second one, an outage that is over would page again.
+# The long window remembers a fault for hours, and in the short one a single failure exceeds most limits by itself: one
+# of 120 canaries is 0.8 %. Without requiring a second one, an outage that is over would page again.
 _BAD_LATELY = 1.5
-# More than one burst of one user (a batch, an agent's calls side by side), and twice what could be ours in the short
-# window: with a canary under way at every reading, one request a minute may be (docs/cross-checks.md).
+# More than one burst of one user (a batch, an agent's parallel calls), and twice the probe requests that may be counted
+# as users' in the short window: with a canary in flight at every scrape, one a minute (docs/cross-checks.md).
 MIN_BAD_USERS = 10
 _BAD_USERS = MIN_BAD_USERS - 0.5
-# At night three users may be half of all. A ratio that pages by day spends the window's share of the budget; by night,
-# with a tenth of the usual traffic, a tenth of that. With less than this it is somebody's evening, and canaries
-# still tell a server that is slow for everybody.
+# At night three users may be half of the traffic. A ratio that pages by day spends the window's share of the budget; by
+# night, with a tenth of the usual traffic, a tenth of that. Below this it affects a few users, and canaries still catch
+# a server that is slow for everyone.
 QUIET = 0.1
-# Accounts are made up within seconds wherever canaries leave a gap, and after a minute where they do not.
-_ACCOUNT_S = 60.0
-_ACCOUNT_AT_LEAST_S = 10.0
-# Just after a start, increase() may double what little it saw; a minute later it is within a tenth.
+# User traffic is settled within seconds if canaries leave a gap, and after a minute if they do not.
+_SETTLEMENT_S = 60.0
+_SETTLEMENT_AT_LEAST_S = 10.0
+# Just after a start, increase() may double the few samples there are; a minute later it is within a tenth.
 _FOR_S = 60.0
-# The long windows change slowly and cost most. Under 5 minutes, where a sample would count as stale.
+# The long windows change slowly and cost most. Less than 5 minutes, when a sample becomes stale.
 _INTERVAL_S = {"page": 30.0, "ticket": 120.0}
 
 _EVERY = (*sli.CANARIES, *sli.USERS)
-_WHOSE = {"canary": "canary", "users": "users'"}
+_ADJECTIVES = {"canary": "canary", "users": "user"}
 _NAMES = {"availability": "Availability", "ttft": "TTFT", "tpot": "TPOT"}
 
 
@@ -62,16 +62,16 @@ class _Watched:
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveRules:
-    """Groups of rules, and a line for each window that was left out."""
+    """Groups of rules, and a line for each window that is left out."""
 
     groups: tuple[RuleGroup, ...]
     left_out: tuple[str, ...]
 
 
 def objective_rules(config: Config, scale: float = 1.0) -> ObjectiveRules:
-    """Recording rules and burn alerts for all targets; `scale` shortens every window.
+    """Return recording rules and burn alerts for all targets; `scale` shortens every window.
 
-    Raises ConfigError, one line each, for objectives that no alert could ever tell to be broken.
+    Raises ConfigError, one line each, for objectives that no alert could ever find broken.
     """
     refused = [line for i, target in enumerate(config.targets) for line in _refused(config, i, target)]
     if refused:
@@ -85,28 +85,28 @@ def objective_rules(config: Config, scale: float = 1.0) -> ObjectiveRules:
             targets.setdefault(_Watched(objectives, one, window), []).append(name)
         known = left_out.setdefault((objectives.name, one), [])
         known.extend(text for text in choice.left_out if text not in known)
-    # The config's order must not decide which alert comes first: longer windows after shorter ones.
+    # Independent of the configuration's order: longer windows after shorter ones.
     watched = sorted(targets, key=lambda w: (w.objectives.name, *_order((w.sli, w.window.long_s)), w.window.short_s))
     groups = []
     recorded: set[str] = set()
     for severity, interval_s in _INTERVAL_S.items():
-        mine = [w for w in watched if w.window.severity == severity]
-        records = [r for r in _recordings(mine) if r.record not in recorded]
+        of_severity = [w for w in watched if w.window.severity == severity]
+        records = [r for r in _recordings(of_severity) if r.record not in recorded]
         recorded.update(r.record for r in records)
-        alerts = [_alert(w, targets[w], left_out[w.objectives.name, w.sli], scale) for w in mine]
+        alerts = [_alert(w, targets[w], left_out[w.objectives.name, w.sli], scale) for w in of_severity]
         groups.append(RuleGroup(f"kneewatch-slo-{severity}", max(1.0, interval_s * scale), [*records, *alerts]))
     groups.append(budget_group({key: kept[key] for key in sorted(kept, key=_order)}, scale))
-    said = {f"{name}/{one.objective}: {text}" for (name, one), texts in left_out.items() for text in texts}
-    return ObjectiveRules(tuple(groups), tuple(sorted(said)))
+    lines = {f"{name}/{one.objective}: {text}" for (name, one), texts in left_out.items() for text in texts}
+    return ObjectiveRules(tuple(groups), tuple(sorted(lines)))
 
 
 def _promised(target: WatchConfig, objectives: Objectives) -> Iterator[tuple[Sli, float, str]]:
-    """What the target is judged by, and how often (s) there is something new: that is what."""
+    """Yield each SLI of the target, how often (s) there is something new to judge, and a name for it."""
     for one in _EVERY:
         if getattr(objectives, one.objective) is None:
             continue
         if one in sli.USERS:
-            yield one, _ACCOUNT_S, "an account of users' requests"
+            yield one, _SETTLEMENT_S, "an update of user traffic"
         elif not target.passive:  # else there are no canaries to judge
             yield one, target.canary.every, "a canary"
 
@@ -124,8 +124,8 @@ def _choices(config: Config, scale: float) -> Iterator[tuple[str, Objectives, Sl
     for target in config.targets:
         objectives = config.objectives_of(target)
         for one, every_s, judged in _promised(target, objectives):
-            # A rehearsal is to leave canaries gaps: then accounts are quick.
-            new_s = max(_ACCOUNT_AT_LEAST_S, every_s * scale) if one in sli.USERS and scale < 1 else every_s
+            # A rehearsal should leave gaps between canaries: then settlements are quick.
+            new_s = max(_SETTLEMENT_AT_LEAST_S, every_s * scale) if one in sli.USERS and scale < 1 else every_s
             choice = choose(
                 ratio=slo.promised(objectives)[one.objective],
                 slo_window_s=objectives.window_s,
@@ -175,25 +175,25 @@ def _alert(watched: _Watched, targets: list[str], left_out: list[str], scale: fl
         for_s=_FOR_S * scale,
         severity=window.severity,
         summary=(
-            f"{{{{ $labels.target }}}}: {{{{ $value | humanizePercentage }}}} of {_WHOSE[one.who]} requests"
+            f"{{{{ $labels.target }}}}: {{{{ $value | humanizePercentage }}}} of {_ADJECTIVES[one.who]} requests"
             f" {_what(objectives, one)} in {long}"
         ),
         description=(
-            f"Over the last {long}, {{{{ $value | humanizePercentage }}}} of {_whose(one, long)}"
+            f"Over the last {long}, {{{{ $value | humanizePercentage }}}} of {_requests(one, long)}"
             f" {_what(objectives, one)}, and more than {100 * float(limit):.4g}% did over the last {short}."
             f" {_judged(objectives, one)}The objective {objectives.name!r} allows {100 * allowed:.6g}% over"
-            f" {duration(objectives.window_s)}; at this pace that budget is spent within {_gone(watched)}."
+            f" {duration(objectives.window_s)}; errors at this alert's threshold spend that budget in {_gone(watched)}."
         ),
         labels={"slo": objectives.name, "objective": one.objective, "long": long, "short": short},
         annotations={"left_out": "; ".join(left_out)} if left_out else {},
     )
 
 
-def _whose(one: Sli, long: str) -> str:
+def _requests(one: Sli, long: str) -> str:
     if one not in sli.USERS:
         return "the canary requests to {{ $labels.target }} (workload {{ $labels.workload }})"
     bad = asked(f"max({one.bad_record(long)}{{target=%q}})")
-    return f"users' own requests to {{{{ $labels.target }}}} ({bad} of them)"
+    return f"user requests to {{{{ $labels.target }}}} ({bad} of them)"
 
 
 def _what(objectives: Objectives, one: Sli) -> str:
@@ -204,15 +204,15 @@ def _what(objectives: Objectives, one: Sli) -> str:
 
 
 def _judged(objectives: Objectives, one: Sli) -> str:
-    """What users' requests are really compared with: the server's buckets, by its clock."""
+    """Return how user requests are judged: by the server's histogram buckets and its clock. Empty for canaries."""
     if one not in sli.USERS:
         return ""
     bound = f'max({names.USERS_OBJECTIVE_SECONDS.name}{{target=%q,objective="{one.objective}"}})'
     within = format_duration(objectives.latencies()[one.objective].within_s)
     at = asked(bound, shown="humanizeDuration")
     return (
-        f"That is by the server's own clock, without the network, and judged at {at}, the lowest bound"
-        f" of the server's buckets that is not below {within}. "
+        f"Measured by the server, without the network, and judged at {at}, the server's lowest histogram bound at or"
+        f" above {within}. "
     )
 
 

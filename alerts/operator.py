@@ -1,4 +1,4 @@
-"""The rules as the Prometheus Operator takes them: a PrometheusRule around the same groups. Pure."""
+"""The rules as a PrometheusRule, for the Prometheus Operator. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ NAME = "kneewatch"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`namespace`: "" leaves it to kubectl. `labels`: what the ruleSelector of your Prometheus asks for."""
+    """Metadata of a PrometheusRule. `namespace`: "" leaves it to kubectl. `labels`: as the ruleSelector requires."""
 
     namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def around(self, spec: Mapping[str, object]) -> dict[str, object]:
-        """The object whose `spec` is the content of a rules file."""
+        """Return a PrometheusRule with this content of a rules file as its `spec`."""
         metadata: dict[str, object] = {"name": NAME}
         if self.namespace:
             metadata["namespace"] = self.namespace

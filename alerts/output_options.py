@@ -1,6 +1,6 @@
-"""Options of the commands that write files for other programs, `alerts` and `dashboards`, to what they stand for.
+"""Checks of the options of `kneewatch alerts` and `kneewatch dashboards`.
 
-In: options as they were written. Out: the same, checked. Every ConfigError names the option it is about.
+Every ConfigError names its option.
 """
 
 import re
@@ -20,21 +20,21 @@ _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.AS
 
 
 class RulesFormat(StrEnum):
-    """Who reads the rules: Prometheus itself, or the Prometheus Operator."""
+    """The reader of the rules: Prometheus itself, or the Prometheus Operator."""
 
     PROMETHEUS = "prometheus"
     OPERATOR = "operator"
 
 
 def check_address(url: str, option: str, example: str) -> str:
-    """The address as written, if it can be one. Raises ConfigError."""
+    """Return the address if it is valid. Raises ConfigError."""
     if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url:
         raise ConfigError(f"{option} {one_line(url)}: expected an address such as {example}")
     return url
 
 
 def check_uid_prefix(prefix: str) -> str:
-    """What the dashboards' identifiers in Grafana begin with. Raises ConfigError."""
+    """Return the prefix of the dashboards' identifiers if it is valid. Raises ConfigError."""
     longest = _UID_LENGTH - max(map(len, (FLEET, TARGET, CAPACITY, PROBE)))
     if len(prefix) > longest or not re.fullmatch(r"[A-Za-z0-9_-]*", prefix, re.ASCII):
         raise ConfigError(
@@ -44,7 +44,7 @@ def check_uid_prefix(prefix: str) -> str:
 
 
 def check_config_map(uid_prefix: str, namespace: str | None, *, configmap: bool) -> None:
-    """Whether manifests with the dashboards may be called so, and lie there. Raises ConfigError."""
+    """Check the names and the namespace of ConfigMaps with dashboards. Raises ConfigError."""
     if not configmap:
         if namespace is not None:
             raise ConfigError("--namespace: goes with --configmap only; a file for Grafana has none")
@@ -59,14 +59,14 @@ def check_config_map(uid_prefix: str, namespace: str | None, *, configmap: bool)
 
 
 def check_window_scale(scale: float) -> float:
-    """What windows are multiplied by. Raises ConfigError."""
+    """Return the factor for windows if it is valid. Raises ConfigError."""
     if not 0 < scale <= 1:
         raise ConfigError(f"--window-scale {scale:g}: expected a number above 0 and at most 1, such as 0.01")
     return scale
 
 
 def prometheus_rule(written: RulesFormat, namespace: str | None, labels: Sequence[str]) -> Manifest | None:
-    """What the operator's object says beside the rules; None for a plain file. Raises ConfigError."""
+    """Return the metadata of the PrometheusRule, or None for a plain file. Raises ConfigError."""
     if written is RulesFormat.OPERATOR:
         return Manifest(_namespace(namespace) if namespace is not None else "", _labels(labels))
     for option, given in (("--namespace", namespace), ("--label", labels)):

@@ -1,4 +1,4 @@
-"""What a rules file is made of, and how it is written. Pure.
+"""The parts of a rules file, and its YAML text. Pure.
 
 In: groups of recording rules and alerts. Out: the YAML that Prometheus 2.42 and later read.
 """
@@ -15,11 +15,10 @@ from alerts.windows import duration
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """An expression that is evaluated once and kept under the name `record`."""
+    """A recording rule: an expression whose result is stored as the series `record`."""
 
     record: str
     expr: str
-
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def as_yaml(self, _links: Links) -> dict[str, object]:
@@ -29,9 +28,9 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """An alert. `summary` and `description` are Prometheus templates; `dashboard` is one of those of alerts/links.py.
+    """An alert. `summary` and `description` are Prometheus templates; `dashboard` is a uid of alerts/links.py.
 
-    `keep_s`: for how long it goes on firing when the expression has no more to say (`keep_firing_for`).
+    `keep_s`: how long it keeps firing after the expression stops matching (`keep_firing_for`).
     """
 
     name: str
@@ -79,7 +78,7 @@ class RuleGroup:
 
 
 def now(query: str, label: str = "target") -> str:
-    """A template that shows what `query` gives while the alert fires; `%q` in it is the label's value."""
+    """Return a template that shows the result of `query` while the alert fires; `%q` in it is the label's value."""
     return (
         f"{{{{ with printf `{query}` $labels.{label} | query }}}}{{{{ . | first | value | humanize }}}}"
         "{{ else }}unknown{{ end }}"
@@ -87,23 +86,23 @@ def now(query: str, label: str = "target") -> str:
 
 
 def one_of(targets: Iterable[str]) -> str:
-    """A matcher for the `target` label: any of these, and nothing else; `name/*` is all that discovery names so."""
+    """Return a matcher for the label `target`: any of these; `name/*` matches all targets of a discovery."""
     return f"target=~{_any_of(targets)}"
 
 
 def none_of(targets: Iterable[str]) -> str:
-    """A matcher for all that `one_of` does not match."""
+    """Return the negation of the matcher of `one_of`."""
     return f"target!~{_any_of(targets)}"
 
 
 def _any_of(targets: Iterable[str]) -> str:
-    # re.escape would escape "-" too, which needs none outside brackets and makes names unreadable.
+    # re.escape also escapes "-", which is not needed outside brackets and makes names unreadable.
     pattern = "|".join(re.escape(name).replace("\\-", "-").replace("/\\*", "/.+") for name in sorted(targets))
     return '"' + pattern.replace("\\", "\\\\") + '"'
 
 
 class _Dumper(yaml.SafeDumper):
-    """Expressions over several lines stay readable."""
+    """Write expressions of several lines as block scalars."""
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
@@ -114,12 +113,12 @@ _Dumper.add_representer(str, _text)
 
 
 def content(groups: Sequence[RuleGroup], links: Links) -> dict[str, object]:
-    """What a rules file holds, and a PrometheusRule as its spec; groups without a rule are left out."""
+    """Return the content of a rules file, which is also the spec of a PrometheusRule, without empty groups."""
     return {"groups": [group.as_yaml(links) for group in groups if group.rules]}
 
 
 def to_yaml(document: Mapping[str, object], remarks: Sequence[str]) -> str:
-    """The file's text; `remarks` become comments at its head."""
+    """Return the file's text; `remarks` become comments at its head."""
     head = "".join(f"# {remark}\n" for remark in remarks)
     body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=2**31, allow_unicode=True)
     return head + body

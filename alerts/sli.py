@@ -1,10 +1,10 @@
-"""What counts as good and as bad in an objective, in PromQL: the one definition for rules and panels. Pure.
+"""Good and bad requests of each objective in PromQL: the one definition for rules and panels. Pure.
 
-Canaries: requests that we cancelled ourselves (outcome "aborted") count for nobody. Latency objectives judge
-the requests that succeeded, so a dead server spends the availability budget and not three at once.
+Canaries: requests that Kneewatch itself cancelled (outcome "aborted") do not count. Latency objectives judge
+successful requests only, so a dead server spends the availability budget and not three budgets at once.
 
-Users: their own requests, by the server's clock. The monitor counts the good ones itself, at a bound of the
-server's own buckets (kneewatch_users_objective_seconds), so no rule asks for a bucket that another version lacks.
+Users: their own requests, measured by the server. The monitor counts the good ones itself, at a bucket bound of the
+server's histograms (kneewatch_users_objective_seconds), so no rule needs a bucket that another version lacks.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from exporters.names import PREFIX, Series
 class Sli:
     """A ratio of good to all requests.
 
-    `who`: canary or users. `by`: the labels it is told by. `good_series` and `all_series`: a counter and the
-    matchers that select from it. `zeros`: whether good ones that have no series are none, or not known.
+    `who`: canary or users. `by`: the labels it is grouped by. `good_series` and `all_series`: a counter and its label
+    matchers. `zeros`: whether a missing series of good requests means zero (True) or unknown (False).
     """
 
     objective: str
@@ -29,48 +29,48 @@ class Sli:
     zeros: bool
 
     def total(self, window: str, selector: str = "", function: str = "increase") -> str:
-        """Requests that count, over `window`; `selector` is more label matchers."""
+        """Return the number of requests that count, over `window`; `selector` adds label matchers."""
         counted = _over(self.all_series, window, selector, function)
         if not self.zeros:
-            # Of a Kneewatch that does not count good ones nobody knows whether these were good.
+            # A Kneewatch that does not count good requests does not know whether these were good.
             counted += f" and on (job, instance, target) {_over(self.good_series, window, selector, function)}"
         return f"sum by ({self._by}) ({counted})"
 
     def good(self, window: str, selector: str = "", function: str = "increase") -> str:
-        """Those of them that met the objective; of canaries, 0 where no such series is there yet."""
+        """Return the number of requests that met the objective; for canaries, 0 before the series exists."""
         good = _over(self.good_series, window, selector, function)
         if self.zeros:
-            # No label set is on both sides, so `or` keeps both, and the zeros stand in for what is missing.
+            # No label set is on both sides, so `or` keeps both, and the zeros replace missing series.
             good = f"{good} or 0 * {_over(self.all_series, window, selector, function)}"
         return f"sum by ({self._by}) ({good})"
 
     def bad(self, window: str, selector: str = "") -> str:
-        """How many requests missed the objective."""
+        """Return the number of requests that missed the objective."""
         return f"clamp_min(\n  {self.total(window, selector)}\n  - {self.good(window, selector)}, 0)"
 
     def good_ratio(self, window: str, selector: str = "") -> str:
-        """The share that met the objective. No sample, rather than NaN, where nothing was asked."""
+        """Return the share that met the objective. No sample, rather than NaN, without requests."""
         return f"{self.good(window, selector, 'rate')}\n  / ({self.total(window, selector, 'rate')} > 0)"
 
     def error_ratio(self, window: str, selector: str = "") -> str:
-        """The share that missed it; never below 0, whatever extrapolation does."""
+        """Return the share that missed it; never below 0, despite extrapolation."""
         return f"clamp_min(1 -\n  {self.good_ratio(window, selector)}, 0)"
 
     def error_record(self, window: str) -> str:
-        """Name of the recording rule of that share."""
+        """Return the name of the recording rule for that share."""
         return f"{self._level}_errors:ratio_rate{window}"
 
     def bad_record(self, window: str) -> str:
-        """Name of the recording rule of how many missed it."""
+        """Return the name of the recording rule for the number of requests that missed it."""
         return f"{self._level}_errors:increase{window}"
 
     def total_record(self, window: str) -> str:
-        """Name of the recording rule of how many requests it judges."""
+        """Return the name of the recording rule for the number of requests judged."""
         return f"{self._level}_requests:increase{window}"
 
     @property
     def budget_record(self) -> str:
-        """Name of the recording rule of the error budget that is left: 1 is all of it, 0 nothing, below 0 overspent."""
+        """Return the name of the recording rule for the remaining error budget: 1 all, 0 none, below 0 overspent."""
         return f"{self._level}_budget:left_ratio"
 
     @property
@@ -82,7 +82,7 @@ class Sli:
         return ", ".join(self.by)
 
 
-# The model is left out: it is "unknown" until the server has told it, and the history goes on.
+# Not by model: it is "unknown" until the server reports it, and the history should continue.
 BY = ("target", "workload")
 _CANARY = 'traffic="canary"'
 
@@ -93,7 +93,7 @@ def _of_canaries(objective: str, counted: str) -> Sli:
 
 
 def _of_users(objective: str, histogram: Series) -> Sli:
-    # A monitor that does not count good ones is an older one, or one that cannot: then nobody knows, and none is bad.
+    # A monitor that does not count good requests is an older one, or cannot: then no request counts as bad.
     good = names.USERS_GOOD.name, f'objective="{objective}"'
     return Sli(objective, "users", ("target",), good, (f"{histogram.name}_count", ""), zeros=False)
 
@@ -105,7 +105,7 @@ USERS_TTFT = _of_users("ttft", names.USERS_TTFT)
 USERS_TPOT = _of_users("tpot", names.USERS_TPOT)
 CANARIES = (AVAILABILITY, TTFT, TPOT)
 USERS = (USERS_TTFT, USERS_TPOT)
-ALL = CANARIES  # what a target with canaries is judged by
+ALL = CANARIES  # the SLIs of a target with canaries
 
 
 def _over(series: tuple[str, str], window: str, selector: str, function: str) -> str:

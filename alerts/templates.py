@@ -1,4 +1,4 @@
-"""Figures that an alert's text asks Prometheus for while the alert fires. Pure."""
+"""Templates of values that an alert's text queries from Prometheus while the alert fires. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 def asked(
     query: str, labels: Sequence[str] = ("target",), *, shown: str = "humanize", before: str = "", none: str = "unknown"
 ) -> str:
-    """A template of what `query` gives, formatted by `shown`, after the words `before`; `none` where it gives nothing.
+    """Return a template of the result of `query`, formatted by `shown`, after the text `before`; without one, `none`.
 
-    `%q` in the query is the value of one of the alert's `labels`, in that order; `%[2]q` is that of the second.
+    `%q` in the query is the value of the next of the alert's `labels`; `%[2]q` is that of the second.
     """
     values = " ".join(f"$labels.{label}" for label in labels)
     return (

@@ -1,7 +1,7 @@
-"""What the Fleet dashboard shows over time, noted every four minutes by target, as recording rules. Pure.
+"""Recording rules for the Fleet dashboard: its values by target, every four minutes. Pure.
 
-A month of raw samples of fifty targets takes a Prometheus some seconds to read, for each panel; of these notes there
-are a sixteenth, at a scrape every 15 s. No alert needs them.
+Reading a month of raw samples of fifty targets takes a Prometheus seconds for each panel. These records are a
+sixteenth of the samples of a 15 s scrape interval. No alert needs them.
 """
 
 from alerts import sli
@@ -18,47 +18,47 @@ KV_CACHE = f"target:{names.SERVER_KV.name}:max"
 WAITING = f"target:{names.SERVER_WAITING.name}:avg"
 RECORDS = (UP, BUDGET, HEADROOM, SHIFT, KV_CACHE, WAITING)
 
-# Under 5 minutes, where a sample would count as stale. Two scrapes have to lie in it, also in a rehearsal.
+# Less than 5 minutes, when a sample becomes stale. Long enough for two scrapes, also in a rehearsal.
 _EVERY_S, _AT_LEAST_S = 240.0, 15.0
 _MEASURED, _FORECAST = '{mode!="forecast"}', '{mode="forecast"}'
 
 
 def up(since: str = "") -> str:
-    """1 or 0, by target: 0 if it was down once `since` so long. One without canaries is up while its page is read."""
-    canaries, readings = (_over("max", "min", s, since) for s in (names.TARGET_UP, names.SERVER_UP))
-    return f"({canaries} or on (target) {readings})"
+    """Return 1 or 0 by target: 0 if it was down within `since`. Without canaries, up means that scrapes succeed."""
+    canaries, scrapes = (_over("max", "min", s, since) for s in (names.TARGET_UP, names.SERVER_UP))
+    return f"({canaries} or on (target) {scrapes})"
 
 
 def budget() -> str:
-    """What is left of the error budget that a target has least of; below 0: of one that is overspent."""
+    """Return the smallest remaining error budget of each target; below 0 it is overspent."""
     records = "|".join(one.budget_record for one in (*sli.CANARIES, *sli.USERS))
     return f'min by (target) ({{__name__=~"{records}"}})'
 
 
 def headroom(since: str = "") -> str:
-    """The least, as load has measured the capacity; as it was forecast where nothing has."""
+    """Return the lowest headroom by measured capacity, or by forecast where no run has measured it."""
     measured, forecast = (_over("min", "min", names.HEADROOM, since, mode=mode) for mode in (_MEASURED, _FORECAST))
     return f"({measured} or on (target) {forecast})"
 
 
 def shift(since: str = "") -> str:
-    """The last measured capacity over its baseline, less 1."""
+    """Return the last measured capacity relative to its baseline, minus 1."""
     return _over("min", "min", names.KNEE_SHIFT, since, mode=_MEASURED)
 
 
 def kv_cache(since: str = "") -> str:
-    """The share of the KV cache in use."""
+    """Return the share of the KV cache in use."""
     return _over("max", "max", names.SERVER_KV, since)
 
 
 def waiting(since: str = "") -> str:
-    """Requests in the server's queue."""
-    # Several Kneewatches may read one server: each of its reasons counts once.
+    """Return the number of requests in the server's queue."""
+    # Several Kneewatches may read one server: count each of its reasons once.
     return f"sum by (target) ({_over('max', 'avg', names.SERVER_WAITING, since, by='target, reason')})"
 
 
 def trends_group(scale: float = 1.0) -> RuleGroup:
-    """The rules; `scale` shortens how often they are noted."""
+    """Return the rules; `scale` shortens their interval."""
     every_s = max(_AT_LEAST_S, _EVERY_S * scale)
     every = duration(every_s)
     rules = (
@@ -73,6 +73,6 @@ def trends_group(scale: float = 1.0) -> RuleGroup:
 
 
 def _over(merge: str, function: str, series: Series, since: str, *, mode: str = "", by: str = "target") -> str:
-    """The gauge now or, with `since`, its least, greatest or mean over so long."""
+    """Return the gauge now or, with `since`, its minimum, maximum or mean over that time."""
     value = f"{series.name}{mode}"
     return f"{merge} by ({by}) ({f'{function}_over_time({value}[{since}])' if since else value})"

@@ -1,10 +1,10 @@
-"""Which pairs of windows watch an objective, and which burn rate each asks for. Pure.
+"""Pairs of windows for an objective, with the burn rate of each. Pure.
 
 In: an objective's ratio and window, and how often there is something new to judge. Out: the windows that can fire,
 and a line for each that cannot. The table is "Multiwindow, Multi-Burn-Rate Alerts" of the SRE
-Workbook (https://sre.google/workbook/alerting-on-slos/), with the ticket over a day that Sloth and
-the Kubernetes rules add: a long window, a short one that ends the alert soon after the fault does,
-and the share of the error budget spent in the long one.
+Workbook (https://sre.google/workbook/alerting-on-slos/), with the one-day ticket that Sloth and the Kubernetes rules
+add: a long window, a short one that ends the alert soon after the fault ends, and the share of the error budget spent
+in the long one.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 
-# One slow or failed canary is an accident and two are a coincidence. At one canary every 15 s and
-# an availability of 99.9 %, the fast window's burn rate alone would page at the fourth failure of
-# an hour; at one a minute, at the first.
+# One or two slow or failed canaries may be chance. At one canary every 15 s and an availability of 99.9 %, the fast
+# window's burn rate alone would page at the fourth failure in an hour; at one a minute, at the first.
 MIN_BAD_EVENTS = 3
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
@@ -22,9 +21,9 @@ _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("
 
 @dataclass(frozen=True, slots=True)
 class BurnWindow:
-    """Fires when errors burn the budget at `burn` times the allowed pace over both windows.
+    """A pair of windows that fires when errors burn the budget at `burn` times the allowed rate over both.
 
-    `share`: of the whole budget, what is spent when errors of that pace have lasted for the long one.
+    `share`: the share of the whole budget that errors at that rate spend in the long window.
     """
 
     severity: str  # page or ticket
@@ -52,7 +51,7 @@ _WORKBOOK = (
 
 @dataclass(frozen=True, slots=True)
 class WindowChoice:
-    """The windows that can fire, and why each of the others cannot."""
+    """The windows that can fire, and the reason for each that cannot."""
 
     windows: tuple[BurnWindow, ...]
     left_out: tuple[str, ...]
@@ -61,9 +60,9 @@ class WindowChoice:
 def choose(
     *, ratio: float, slo_window_s: float, every_s: float, scale: float = 1.0, judged: str = "a canary"
 ) -> WindowChoice:
-    """The windows for an objective of `ratio` over `slo_window_s`, with `judged` every `every_s`.
+    """Return the windows for an objective of `ratio` over `slo_window_s`, with `judged` every `every_s`.
 
-    `scale` shortens the windows and nothing else, so that a rehearsal takes minutes.
+    `scale` shortens the windows only, so that a rehearsal takes minutes.
     """
     windows: list[BurnWindow] = []
     left_out: list[str] = []
@@ -81,7 +80,7 @@ def choose(
 
 
 def _window(row: _Row, slo_window_s: float, every_s: float, scale: float) -> BurnWindow:
-    # Below 1 a service that keeps its promise would be reported: short objectives get 1 instead.
+    # Below 1, a service that meets its objective would be reported: short objectives get 1 instead.
     burn = max(1.0, row.budget_share * slo_window_s / row.long_s)
     # A short window with nothing in it has no ratio, and the pair would never fire.
     short_s = max(row.short_s * scale, 2 * every_s)
@@ -98,7 +97,7 @@ def _never(window: BurnWindow, row: _Row, ratio: float, slo_window_s: float) -> 
 
 
 def duration(seconds: float) -> str:
-    """A duration as PromQL writes it: a whole number of the largest unit that fits, such as 36h."""
+    """Return a duration in PromQL's notation: a whole number of the largest unit that fits, such as 36h."""
     ms = max(1, round(seconds * 1000))
     unit, size = next((unit, size) for unit, size in _UNITS_MS if ms % size == 0)
     return f"{ms // size}{unit}"

@@ -1,19 +1,19 @@
-"""What an XID error means: the numbers that matter to a server, by NVIDIA's catalogue. Pure.
+"""Meanings of the XID errors that matter to a server, by NVIDIA's catalogue. Pure.
 
-Words and actions after "Analyzing Xid Errors with the Xid Catalog"
+Text and actions after "Analyzing Xid Errors with the Xid Catalog"
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, as of October 2025).
 """
 
 from collections.abc import Iterable, Mapping
 
-# Immediate action in the catalogue: reset the GPU, or restart its node. It does no work until then. Besides, 48, which
-# a reset follows unless the error was contained; and 154, by which newer drivers say right after any of these what has
-# to be done, and which hides them, since only the last number is kept.
+# XIDs whose immediate action in the catalogue is a GPU reset or a node restart; the GPU does no work until then. Also
+# 48, which needs a reset unless the error was contained; and 154, which newer drivers report right after any of these
+# to name the action, and which hides them, because only the last number is exported.
 FATAL: Mapping[int, str] = {
     46: "the GPU stopped processing; reset it",
-    48: "uncorrectable (double-bit) memory error; drain the node, and reset the GPU unless XID 94 says: contained",
+    48: "uncorrectable (double-bit) memory error; drain the node, and reset the GPU unless XID 94 follows (contained)",
     62: "the GPU's internal micro-controller halted; reset the GPU",
-    64: "a bad memory row could not be put out of use; reset the GPU, and have it replaced if it comes back",
+    64: "a bad memory row could not be retired; reset the GPU, and have it replaced if it comes back",
     79: "the GPU has fallen off the bus; restart the node",
     95: "uncontained memory error: anything on this GPU may be wrong; reset the GPU",
     109: "context switch timed out; reset the GPU",
@@ -23,21 +23,21 @@ FATAL: Mapping[int, str] = {
     136: "an NVLink could not be trained; reset the GPU",
     140: "unrecovered ECC error; reset the GPU",
     143: "the GPU could not be initialised; reset it",
-    154: "after another XID the driver asks for a recovery action, which its line in the kernel's log names",
-    155: "NVLink error that the software has defined; reset the GPU",
+    154: "after another XID the driver asks for a recovery action, which its line in the kernel log names",
+    155: "software-defined NVLink error; reset the GPU",
     158: "fatal timeout of the GPU; reset it",
 }
-# The process dies of most of them, the GPU works on.
+# Most of these end the process; the GPU keeps working.
 OTHERS: Mapping[int, str] = {
-    13: "an exception in a kernel, as a rule of the application; the process ends",
-    31: "an illegal memory access, as a rule of the application; the process ends",
-    43: "the process's work was stopped after an error of its own; the GPU is well",
-    45: "cleanup after another error, or of a process that was killed; what came before it is in the kernel's log",
-    63: "a memory row is to be replaced by a spare one, at the next reset of the GPU",
+    13: "an exception in a CUDA kernel, usually an application error; the process ends",
+    31: "an illegal memory access, usually an application error; the process ends",
+    43: "the process was stopped after an error of its own; the GPU is healthy",
+    45: "cleanup after another error or a killed process; the kernel log has the cause",
+    63: "a memory row will be replaced by a spare row at the next GPU reset",
     74: "NVLink error; a group of GPUs that uses the link may hang or end",
     92: "many correctable memory errors; watch this GPU",
     94: "contained memory error: only the process that used it ends; restart it, and reset the GPU when you can",
-    **dict.fromkeys(range(144, 151), "NVLink error; the log's line says whether it was fatal"),
+    **dict.fromkeys(range(144, 151), "NVLink error; the kernel log says whether it was fatal"),
 }
 
 
@@ -46,7 +46,7 @@ def _quoted(numbers: Iterable[int]) -> str:
 
 
 def meaning(words: Mapping[int, str]) -> str:
-    """A template that shows what the alert's label `xid` means."""
+    """Return a template that shows the meaning of the alert's label `xid`."""
     numbers: dict[str, list[int]] = {}
     for number, text in words.items():
         numbers.setdefault(text, []).append(number)

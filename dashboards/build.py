@@ -1,6 +1,6 @@
-"""The dashboards of a configuration: `render` gives their text, `write` puts them into a folder.
+"""The dashboards of a configuration: `render` returns their text, `write` writes them into a folder.
 
-`panels_of`, `queries`, `annotations` and `substitute` take a dashboard apart again, to try its queries on a Prometheus.
+`panels_of`, `queries`, `annotations` and `substitute` read a dashboard, to try its queries on a Prometheus.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,10 +26,10 @@ def render(
     namespace: str | None = None,
     runbooks: str = RUNBOOKS,
 ) -> dict[str, str]:
-    """File name to text; the same configuration gives the same text.
+    """Return text by file name; the same configuration gives the same text.
 
     JSON for Grafana's provisioning or, with `configmap`, a manifest in `namespace` for its sidecar. `uid_prefix` comes
-    before each uid, so that several may lie in one Grafana. Raises ConfigError.
+    before each uid, so that one Grafana can have several sets. Raises ConfigError.
     """
     check_config_map(uid_prefix, namespace, configmap=configmap)
     links = Links(runbooks=runbooks, uid_prefix=check_uid_prefix(uid_prefix))
@@ -56,13 +56,13 @@ def write(
     namespace: str | None = None,
     runbooks: str = RUNBOOKS,
 ) -> list[Path]:
-    """Writes the files into the folder `out`, made where it is missing. Raises ConfigError."""
+    """Write the files into the folder `out`, created if missing. Raises ConfigError."""
     texts = render(config, uid_prefix=uid_prefix, configmap=configmap, namespace=namespace, runbooks=runbooks)
     return write_files(texts, out)
 
 
 def panels_of(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Every panel that shows something, those inside collapsed rows included."""
+    """Yield every panel, including those inside collapsed rows."""
     for panel in dashboard["panels"]:
         if panel["type"] != "row":
             yield panel
@@ -70,12 +70,12 @@ def panels_of(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def queries(dashboard: Mapping[str, Any]) -> list[str]:
-    """The PromQL of each panel, in their order, with the dashboard's variables in it."""
+    """Return the PromQL of all panels, in their order, with the dashboard's variables in it."""
     return [target["expr"] for panel in panels_of(dashboard) for target in panel["targets"]]
 
 
 def annotations(dashboard: Mapping[str, Any]) -> list[str]:
-    """The PromQL of each kind of mark on the time axis, likewise."""
+    """Return the PromQL of all annotations, likewise."""
     return [one["expr"] for one in dashboard["annotations"]["list"]]
 
 
@@ -88,7 +88,7 @@ def substitute(
     model: str = ".*",
     span: str = "3h",
 ) -> str:
-    """The query as Grafana would send it, for one choice of the variables; `span` is the time that is shown."""
+    """Return the query as Grafana would send it, for one choice of the variables; `span` is the time range."""
     values = {
         "$__rate_interval": interval,
         "$__range": span,

@@ -1,6 +1,6 @@
-"""The dashboard "Kneewatch / Capacity": how much a server takes, how close users are, and what finding out cost.
+"""The dashboard "Kneewatch / Capacity": a server's capacity, how close users are to it, and the cost of measuring.
 
-In: where the other dashboards and the runbooks are. Out: the dashboard's JSON text.
+In: the links. Out: the dashboard's JSON text.
 """
 
 from alerts.headroom import FALLING_BELOW, LOW
@@ -8,7 +8,7 @@ from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
 from dashboards import layout, marks, panels
 from dashboards.capacity_history import cost, forecast, shifts
 from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
-from dashboards.queries import FORECAST, MEASURED, WORKLOAD, age, figure, largest, named, pace, quantile
+from dashboards.queries import FORECAST, MEASURED, WORKLOAD, age, capacity, largest, named, pace, quantile
 from dashboards.queries import TARGET as ONE
 from dashboards.variables import chosen
 from exporters import names
@@ -19,15 +19,15 @@ _NEVER = "no run has measured it"
 
 
 def capacity_dashboard(links: Links) -> str:
-    """The dashboard as JSON text."""
+    """Return the dashboard as JSON text."""
     return layout.dashboard(
         TITLE,
         CAPACITY,
-        "One model server: how much it takes within its objectives, how close users are, and what limits it.",
+        "One model server: its capacity within its objectives, how close user traffic is, and what limits it.",
         variables=chosen(),
         rows=[
-            PanelRow("How much does it take?", [*_now(), *_figures()]),
-            PanelRow("How close is it?", _close()),
+            PanelRow("How much can it serve?", [*_now(), *_figures()]),
+            PanelRow("How close is user traffic?", _close()),
             PanelRow("What limits it?", [_bottleneck()]),
             PanelRow("Has it shifted?", shifts()),
             PanelRow("Is the forecast right?", forecast()),
@@ -41,42 +41,42 @@ def capacity_dashboard(links: Links) -> str:
 
 
 def _interval(selector: str) -> str:
-    """The figure and its bounds, each with the label `bound`."""
+    """Return capacity and its bounds, each with the label `bound`."""
     parts = (
         (names.CAPACITY_RPS, "capacity"),
         (names.CAPACITY_RPS_LOWER, "lower bound"),
         (names.CAPACITY_RPS_UPPER, "upper bound"),
     )
-    return "\nor ".join(named("bound", bound, figure(series, selector)) for series, bound in parts)
+    return "\nor ".join(named("bound", bound, capacity(series, selector)) for series, bound in parts)
 
 
 def _now() -> list[PlacedPanel]:
     return [
         panels.stat(
             "Capacity",
-            "Requests per second that the server takes within every objective. Good: at its baseline, and well above"
-            " what users ask for by day.",
+            "Requests per second that the server sustains within every objective. Good: at its baseline, and well above"
+            " the peak of user traffic.",
             unit="reqps",
-            queries=[Query(figure(names.CAPACITY_RPS, WORKLOAD), "{{mode}} {{workload}}")],
+            queries=[Query(capacity(names.CAPACITY_RPS, WORKLOAD), "{{mode}} {{workload}}")],
             steps=[(None, GREEN)],
             width=6,
-            no_value="not known",
+            no_value="unknown",
         ),
         panels.stat(
             "Headroom now",
-            "The part of the capacity that users leave, in requests or in output tokens, whichever is less. Good:"
-            f" above {FALLING_BELOW:.0%} by day. Below zero users wait.",
+            "The share of capacity that user traffic leaves free, by requests or by output tokens, whichever is less."
+            f" Good: above {FALLING_BELOW:.0%} by day. Below zero, users wait.",
             unit="percentunit",
-            queries=[Query(figure(names.HEADROOM, WORKLOAD), "{{mode}} {{workload}}")],
+            queries=[Query(capacity(names.HEADROOM, WORKLOAD), "{{mode}} {{workload}}")],
             steps=[(None, RED), (LOW, YELLOW), (FALLING_BELOW, GREEN)],
             width=6,
-            no_value="not known",
+            no_value="unknown",
             alerts=["KneewatchHeadroomLow"],
         ),
         panels.stat(
             "What limits it",
-            "What a larger one of would raise the capacity most, as the last result of each mode says. Good: the"
-            " resource that you pay for, memory bandwidth or the KV cache; not the front end or the host.",
+            "The resource that limits capacity, by the last result of each mode. Good: the resource you pay for, memory"
+            " bandwidth or the KV cache; not the front end or the host.",
             unit="none",
             queries=[
                 Query(f"{largest(names.BOTTLENECK, WORKLOAD, 'mode, bottleneck')} == 1", "{{mode}}: {{bottleneck}}")
@@ -84,12 +84,11 @@ def _now() -> list[PlacedPanel]:
             steps=[(None, GREEN)],
             width=6,
             names=True,
-            no_value="nothing stands out",
+            no_value="no single limit",
         ),
         panels.stat(
             "Age",
-            "How long ago capacity was last measured, or forecast. Good: younger than the schedule's period. No data:"
-            " never.",
+            "Time since capacity was last measured or forecast. Good: less than the schedule's period.",
             unit="s",
             queries=[Query(age(names.CAPACITY_LAST_SUCCESS, WORKLOAD, "mode"), "{{mode}}")],
             steps=[(None, GREEN), (2 * 86400, YELLOW), (8 * 86400, RED)],
@@ -103,9 +102,9 @@ def _now() -> list[PlacedPanel]:
 def _figures() -> list[PlacedPanel]:
     return [
         panels.timeseries(
-            "Capacity as load measured it",
-            "Requests per second within every objective, by runs of step-up load, with bounds. Good: flat, with bounds"
-            " close by. Without an upper bound no load broke an objective: the server takes at least this much.",
+            "Measured capacity",
+            "Requests per second within every objective, measured by capacity runs, with bounds. Good: flat, with close"
+            " bounds. Without an upper bound, no load missed an objective: the value is a lower bound.",
             unit="reqps",
             queries=[Query(_interval(MEASURED), "{{bound}} {{mode}} {{workload}}")],
             width=12,
@@ -113,32 +112,32 @@ def _figures() -> list[PlacedPanel]:
             alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
         panels.timeseries(
-            "Capacity as it is forecast",
-            "The same without any load of ours, learned from live traffic. Good: near what load measured. It is never"
-            " shown as measured, and says less the less traffic there is.",
+            "Forecast capacity",
+            "The same, forecast from user traffic without any probe load. Good: near the measured capacity. The less"
+            " traffic there is, the less certain the forecast.",
             unit="reqps",
             queries=[Query(_interval(FORECAST), "{{bound}} {{mode}} {{workload}}")],
             width=12,
-            no_value="there is no forecast: too little traffic so far",
+            no_value="no forecast: too little traffic so far",
         ),
         panels.timeseries(
             "Knee",
-            "Requests in flight at the knee, where the steps were of a closed loop; no data where they were rates."
-            " Good: as last week, and well above what runs by day.",
+            "Requests in flight at the knee, for runs in a closed loop; no data for runs at request rates. Good: as"
+            " last week, and well above the number running by day.",
             unit="short",
             queries=[
-                Query(figure(names.KNEE_CONCURRENCY, WORKLOAD), "{{mode}} {{workload}}"),
+                Query(capacity(names.KNEE_CONCURRENCY, WORKLOAD), "{{mode}} {{workload}}"),
                 Query(largest(names.SERVER_RUNNING), "running now"),
             ],
             width=12,
         ),
         panels.timeseries(
             "Output tokens at the knee",
-            "Output tokens per second at the capacity, beside what the server gives now. Good: the distance between"
-            " them. Long answers reach this limit before that of requests.",
+            "Output tokens per second at capacity, and now. Good: a wide distance between them. Long answers reach this"
+            " limit before the one of requests.",
             unit="short",
             queries=[
-                Query(figure(names.CAPACITY_TOKENS, WORKLOAD), "{{mode}} {{workload}}"),
+                Query(capacity(names.CAPACITY_TOKENS, WORKLOAD), "{{mode}} {{workload}}"),
                 Query(pace(names.SERVER_GENERATION_TOKENS), "the server now"),
             ],
             width=12,
@@ -151,32 +150,31 @@ def _close() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Headroom",
-            "1 less users' share of the capacity. Good: above the dashed line at the day's peak. Below zero users ask"
-            " for more than the server takes within its objectives.",
+            "The share of capacity that user traffic leaves free. Good: above the dashed line at the day's peak. Below"
+            " zero, user traffic exceeds the capacity.",
             unit="percentunit",
-            queries=[Query(figure(names.HEADROOM, WORKLOAD), "{{mode}} {{workload}}"), low],
+            queries=[Query(capacity(names.HEADROOM, WORKLOAD), "{{mode}} {{workload}}"), low],
             width=12,
             minimum=None,
             maximum=1,
-            no_value="neither capacity nor users are known",
+            no_value="capacity or user traffic is unknown",
             alerts=["KneewatchHeadroomLow"],
         ),
         panels.timeseries(
-            "Users' requests against capacity",
-            "Requests per second of others, beside what the server takes. Good: well below at the day's peak. Users'"
-            " requests are the server's count less our own, some seconds late.",
+            "User requests against capacity",
+            "User requests per second, and the capacity. Good: well below it at the day's peak. User requests are the"
+            " server's count minus probe requests, some seconds late.",
             unit="reqps",
             queries=[
                 Query(pace(names.USERS_REQUESTS), "users"),
-                Query(figure(names.CAPACITY_RPS, WORKLOAD), "capacity {{mode}} {{workload}}"),
+                Query(capacity(names.CAPACITY_RPS, WORKLOAD), "capacity {{mode}} {{workload}}"),
             ],
             width=12,
         ),
         panels.timeseries(
             "Throughput against latency",
-            "The server's output tokens per second, on the left, and what users waited meanwhile, on the right. Good:"
-            " latency stays flat while throughput rises. Where latency climbs and throughput does not, the knee is"
-            " passed.",
+            "The server's output tokens per second on the left, and user latency on the right. Good: latency stays flat"
+            " while throughput rises. If latency climbs and throughput does not, the load is past the knee.",
             unit="short",
             queries=[
                 Query(pace(names.SERVER_GENERATION_TOKENS), "output tokens/s"),
@@ -193,8 +191,8 @@ def _bottleneck() -> PlacedPanel:
     limits = largest(names.BOTTLENECK, WORKLOAD, "mode, bottleneck")
     return panels.states(
         "Bottleneck",
-        "What limits the server, as results said over time. Good: the same for weeks. A change without a change of the"
-        " server's flags means that users ask for something else. Empty: no result has named one.",
+        "The resource that limits capacity, by each result over time. Good: the same for weeks. A change without a"
+        " change of the server's flags means that user traffic has changed.",
         queries=[Query(f"{limits} > 0", "{{mode}}: {{bottleneck}}")],
         texts={"1": ("limits", YELLOW)},
         width=24,

@@ -1,9 +1,9 @@
-"""Rows of the Capacity dashboard: whether it has shifted, whether the forecast is right, and what measuring cost."""
+"""Rows of the Capacity dashboard: shifts, the forecast's accuracy, and the cost of measuring."""
 
 from alerts.headroom import DISAGREES
 from dashboards import panels
 from dashboards.pieces import GREEN, RED, YELLOW, PlacedPanel, Query
-from dashboards.queries import FORECAST, MEASURED, MODEL, RATE, WORKLOAD, counted, figure, largest
+from dashboards.queries import FORECAST, MEASURED, MODEL, RATE, WORKLOAD, capacity, counted, largest
 from dashboards.queries import TARGET as ONE
 from exporters import names
 from exporters.names import Series
@@ -15,30 +15,29 @@ def shifts() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Capacity and its baseline",
-            "The last measured capacity beside the median of those before that held for the same setup. Good: on it. A"
-            " baseline that begins anew follows a change of model, engine, flags, workload or objectives.",
+            "The last measured capacity, and the median of earlier ones with the same setup. Good: on the baseline. A"
+            " new baseline follows a change of model, engine, flags, workload or objectives.",
             unit="reqps",
             queries=[
-                Query(figure(names.CAPACITY_RPS, MEASURED), "capacity {{mode}} {{workload}}"),
-                Query(figure(names.KNEE_BASELINE, MEASURED), "baseline {{mode}} {{workload}}"),
+                Query(capacity(names.CAPACITY_RPS, MEASURED), "capacity {{mode}} {{workload}}"),
+                Query(capacity(names.KNEE_BASELINE, MEASURED), "baseline {{mode}} {{workload}}"),
             ],
             no_value="no capacity has a baseline yet",
             alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
         panels.timeseries(
             "Shift",
-            "The last capacity over its baseline, less 1. Good: about zero. Runs differ by a few percent; at"
-            f" {-DROP_RATIO:.0%},"
-            " once a second run confirms it, someone is paged.",
+            "The last capacity relative to its baseline, minus 1. Good: about zero. Runs differ by a few percent; at"
+            f" {-DROP_RATIO:.0%}, confirmed by a second run, an alert pages.",
             unit="percentunit",
-            queries=[Query(figure(names.KNEE_SHIFT, WORKLOAD), "{{mode}} {{workload}}")],
+            queries=[Query(capacity(names.KNEE_SHIFT, WORKLOAD), "{{mode}} {{workload}}")],
             minimum=None,
             no_value="no capacity has a baseline yet",
             alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
         panels.states(
-            "Called a shift",
-            "When each method said that the knee has shifted: down, but for rise. Good: none. confirmed_drop pages,"
+            "Detected shifts",
+            "When each method detected a shift of the knee: all but rise are drops. Good: none. confirmed_drop pages;"
             " median_of_3 and mann_whitney open a ticket.",
             queries=[Query(shifted, "{{mode}}: {{method}}")],
             texts={"0": ("as before", GREEN), "1": ("shifted", RED)},
@@ -48,8 +47,8 @@ def shifts() -> list[PlacedPanel]:
         ),
         panels.stat(
             "Age of the baseline",
-            "How long ago the first run of the baseline was. Good: weeks. A young one follows a change of the setup,"
-            " and tells less.",
+            "Time since the first run of the baseline. Good: weeks. A recent one follows a change of the setup, and is"
+            " less certain.",
             unit="s",
             queries=[Query(f"time() - min by (mode) ({names.KNEE_BASELINE_SINCE.name}{{{WORKLOAD}}} > 0)", "{{mode}}")],
             steps=[(None, GREEN)],
@@ -62,22 +61,22 @@ def shifts() -> list[PlacedPanel]:
 def forecast() -> list[PlacedPanel]:
     return [
         panels.timeseries(
-            "Forecast beside what load measured",
-            "Both figures for the capacity. Good: close together. A forecast costs users nothing, so where they agree"
-            " it may replace most runs.",
+            "Forecast and measured capacity",
+            "Capacity by forecast and by measurement. Good: close together. A forecast adds no load, so if they agree,"
+            " it can replace most runs.",
             unit="reqps",
             queries=[
-                Query(figure(names.CAPACITY_RPS, FORECAST), "forecast {{workload}}"),
-                Query(figure(names.CAPACITY_RPS, MEASURED), "{{mode}} {{workload}}"),
+                Query(capacity(names.CAPACITY_RPS, FORECAST), "forecast {{workload}}"),
+                Query(capacity(names.CAPACITY_RPS, MEASURED), "{{mode}} {{workload}}"),
             ],
             width=12,
-            no_value="neither is known",
+            no_value="both are unknown",
             alerts=["KneewatchForecastDisagrees"],
         ),
         panels.timeseries(
-            "How far the forecast was off",
-            "The forecast before the last run that measured capacity over what it measured, less 1. Good: within"
-            f" a tenth; beyond {DISAGREES:.0%} for hours there is a ticket. Above zero it promised too much.",
+            "Forecast error",
+            "The forecast just before the last measuring run, relative to its result, minus 1. Good: within a tenth;"
+            f" beyond {DISAGREES:.0%} for hours an alert opens a ticket. Above zero, the forecast was too high.",
             unit="percentunit",
             queries=[Query(largest(names.MODEL_RESIDUAL, WORKLOAD, "model, workload"), "{{model}} {{workload}}")],
             width=12,
@@ -94,7 +93,7 @@ def cost() -> list[PlacedPanel]:
     return [
         panels.stat(
             "Seconds over an objective",
-            "In the time shown: seconds in which our own load had requests over an objective. This is what measuring"
+            "In the time range: seconds in which a capacity run's requests missed an objective. This is what measuring"
             " may have cost users. Good: below the budget of a run, for each run.",
             unit="s",
             queries=[Query(counted(names.OVER_OBJECTIVE), "over objective")],
@@ -102,18 +101,18 @@ def cost() -> list[PlacedPanel]:
             width=6,
         ),
         panels.stat(
-            "Tokens of our load",
-            "In the time shown: prompt and output tokens that capacity runs asked the server for. Good: below the"
-            " budget of a run, for each run.",
+            "Tokens of capacity runs",
+            "In the time range: prompt and output tokens of capacity runs. Good: below the budget of a run, for each"
+            " run.",
             unit="short",
             queries=[Query(tokens, "{{kind}}")],
             steps=[(None, GREEN)],
             width=6,
         ),
         panels.stat(
-            "Runs, in all",
-            "In the time shown: capacity runs by how they ended. Good: done. guard and budget are ends that protect"
-            " users; error is one to look into.",
+            "Runs by outcome",
+            "In the time range: capacity runs by outcome. Good: done. guard and budget ended a run to protect users;"
+            " investigate error.",
             unit="none",
             queries=[Query(counted(names.CAPACITY_RUNS, by="outcome"), "{{outcome}}")],
             steps=[(None, GREEN)],
@@ -122,7 +121,7 @@ def cost() -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "Runs",
-            "When runs ended, and how. Good: one for each due time, done.",
+            "When capacity runs ended, by outcome. Good: one at each due time, done.",
             unit="short",
             queries=[Query(_events(names.CAPACITY_RUNS, "outcome"), "{{outcome}}")],
             bars=True,
@@ -132,8 +131,8 @@ def cost() -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "Guard trips",
-            "When the guard stopped our load, and why. Good: few. Now and then it is the guard at work; at every run"
-            " the server has no room to measure in.",
+            "When the guard stopped a capacity run, by reason. Good: few. If it stops every run, the server has no"
+            " spare capacity to measure.",
             unit="short",
             queries=[Query(_events(names.GUARD_TRIPS, "reason"), "{{reason}}")],
             bars=True,
@@ -142,8 +141,8 @@ def cost() -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "Refusals",
-            "When a scheduled run was not allowed to begin, and why. Good: few, at busy times. At every due time,"
-            " choose a quieter one.",
+            "When a scheduled run was refused, by reason. Good: few, at busy times. If every run is refused, schedule"
+            " them at a quieter time.",
             unit="short",
             queries=[Query(_events(names.CAPACITY_REFUSALS, "reason"), "{{reason}}")],
             bars=True,
@@ -154,5 +153,5 @@ def cost() -> list[PlacedPanel]:
 
 
 def _events(series: Series, by: str) -> str:
-    """How often, at each point; nothing where it was not."""
+    """Return the number of events at each point, without points that have none."""
     return f"round(sum by ({by}) (increase({series.name}{{{ONE}}}[{RATE}]))) > 0"

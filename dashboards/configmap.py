@@ -1,4 +1,4 @@
-"""A dashboard as a Kubernetes ConfigMap, for the sidecar that Grafana's Helm chart puts beside it. Pure."""
+"""A dashboard as a Kubernetes ConfigMap, for the sidecar of Grafana's Helm chart. Pure."""
 
 import json
 
@@ -9,9 +9,9 @@ _LABELS = {"grafana_dashboard": "1", "app.kubernetes.io/name": "kneewatch"}
 
 
 def configmap(uid: str, dashboard: str, namespace: str | None = None) -> str:
-    """The manifest's YAML: `dashboard` under the key `<uid>.json`, which is the file that Grafana gets.
+    """Return the manifest's YAML, with `dashboard` under the key `<uid>.json`, which is Grafana's file name.
 
-    On one line: `kubectl apply` keeps a copy of a manifest in an annotation, of 256 KiB at most.
+    The JSON is on one line because `kubectl apply` keeps a copy of a manifest in an annotation of at most 256 KiB.
     """
     text = json.dumps(json.loads(dashboard), separators=(",", ":"))
     metadata: dict[str, object] = {"name": uid, "labels": _LABELS}

@@ -1,7 +1,7 @@
 """The dashboard "Kneewatch / Fleet": every target in a row, the worst first.
 
-In: where the other dashboards and the runbooks are. Out: the dashboard's JSON text. Over all targets only gauges,
-recorded ratios and, as of now, short windows are asked for: a month of fifty targets' histograms would take a minute.
+In: the links. Out: the dashboard's JSON text. Queries over all targets use only gauges, recorded ratios and, for the
+current values, short windows: a month of fifty targets' histograms would take a minute.
 """
 
 from alerts import sli, trends
@@ -18,8 +18,8 @@ from probe.observe.cross_checks import FULL
 TITLE = "Kneewatch / Fleet"
 
 _CANARY = 'traffic="canary"'
-_NOW = "15m"  # what percentiles are taken over: sixty canaries, at one every 15 s
-_SHOWN = 5  # targets in a panel of lines
+_NOW = "15m"  # window of the percentiles: sixty canaries, at one every 15 s
+_SHOWN = 5  # targets in a line chart
 _BURNING: Steps = [(None, GREEN), (1, YELLOW), (6, RED)]
 _LEFT: Steps = [(None, RED), (0, YELLOW), (0.25, GREEN)]
 _OF_OBJECTIVE: Steps = [(None, GREEN), (0.8, YELLOW), (1, RED)]
@@ -30,14 +30,14 @@ _SHIFTED: Steps = [(None, RED), (-DROP_RATIO, YELLOW), (-0.05, GREEN)]
 
 
 def fleet_dashboard(links: Links) -> str:
-    """The dashboard as JSON text."""
+    """Return the dashboard as JSON text."""
     return layout.dashboard(
         TITLE,
         FLEET,
-        "Every server that is watched, the worst first.",
+        "All watched targets, the worst first.",
         variables=[],
         rows=[
-            PanelRow("Is any in trouble?", _counts()),
+            PanelRow("Is any target in trouble?", _counts()),
             PanelRow("Which one?", [_table(links)]),
             PanelRow("Since when?", _over_time()),
         ],
@@ -49,20 +49,20 @@ def fleet_dashboard(links: Links) -> str:
 
 
 def _burn() -> str:
-    """The fastest that any budget of a target is spent."""
+    """Return the highest burn rate of each target's error budgets."""
     each = "\n  or ".join(named("slo", one.objective, f"({burn(one)})") for one in sli.ALL)
     users = (named("slo", f"users' {one.objective}", f"({burn(one)})") for one in (sli.USERS_TTFT, sli.USERS_TPOT))
     return f"max by (target) (\n  {each}\n  or " + "\n  or ".join(users) + "\n)"
 
 
 def _share(histogram: Series, selector: str, limits: Series, objective: str) -> str:
-    """The 95th percentile as a share of what the objective allows."""
+    """Return the 95th percentile relative to the objective."""
     limit = f'max by (target) ({limits.name}{{objective="{objective}"}})'
     return f"{_p95(histogram, selector)}\n/ on (target) {limit}"
 
 
 def _p95(histogram: Series, selector: str) -> str:
-    """By target; nothing, rather than NaN, where nothing was asked."""
+    """Return the 95th percentile by target; no sample, rather than NaN, without requests."""
     return f"({quantile(0.95, histogram, selector, 'target', _NOW)} >= 0)"
 
 
@@ -70,7 +70,7 @@ def _counts() -> list[PlacedPanel]:
     return [
         panels.stat(
             "Targets",
-            "Servers that are watched. Good: as many as you run. One that is missing here is watched by nobody.",
+            "Number of watched servers. Good: as many as you run. A server that is missing here is not monitored.",
             unit="none",
             queries=[Query(f"count({trends.up()})", "targets")],
             steps=[(None, GREY)],
@@ -79,7 +79,7 @@ def _counts() -> list[PlacedPanel]:
         ),
         panels.stat(
             "Down",
-            "Targets whose last canary did not get its tokens. Good: none. A server may answer /health and count here.",
+            "Targets whose last canary failed. Good: none. A server may answer /health and still be down here.",
             unit="none",
             queries=[Query(f"sum({trends.up()} == bool 0)", "down")],
             steps=[(None, GREEN), (1, RED)],
@@ -88,7 +88,7 @@ def _counts() -> list[PlacedPanel]:
         ),
         panels.stat(
             "Burning",
-            "Targets that spent the budget of an objective faster than allowed in the last hour. Good: none.",
+            "Targets that spent an error budget faster than allowed in the last hour. Good: none.",
             unit="none",
             queries=[Query(f"sum({_burn()} > bool 1)", "burning")],
             steps=[(None, GREEN), (1, YELLOW)],
@@ -97,8 +97,8 @@ def _counts() -> list[PlacedPanel]:
         ),
         panels.stat(
             "Low headroom",
-            f"Targets of whose capacity users leave less than {LOW:.0%}. Good: none. One that was neither measured nor"
-            " forecast is not counted.",
+            f"Targets with less than {LOW:.0%} of their capacity free. Good: none. Targets without a measured or"
+            " forecast capacity are not counted.",
             unit="none",
             queries=[Query(f"sum({trends.headroom()} < bool {LOW:g})", "low headroom")],
             steps=[(None, GREEN), (1, YELLOW)],
@@ -111,10 +111,10 @@ def _counts() -> list[PlacedPanel]:
 def _table(links: Links) -> PlacedPanel:
     return panels.table(
         "Targets, worst first",
-        "Those that are down come first, then those that burn their budget fastest, then those with least headroom."
-        " Good: no colour but green. Percentiles are of the last 15 minutes, preemptions of the last 5, burn of the"
-        " last hour and the budget of the objective's window, each by its worst objective. An empty cell: not known,"
-        " such as users' TTFT where there are no users. Click a name for its dashboards.",
+        "Targets that are down come first, then those with the highest burn rate, then those with least headroom."
+        " Good: only green. Percentiles cover the last 15 minutes, preemptions the last 5, burn the last hour, and the"
+        " budget the objective's window, each by its worst objective. An empty cell means unknown, such as user TTFT"
+        " without users. Click a name for its dashboards.",
         key=("target", "Target"),
         columns=[*_promises(), *_causes()],
         rank=_rank(),
@@ -130,11 +130,11 @@ def _of_target(links: Links, uid: str) -> str:
 
 
 def _promises() -> list[Column]:
-    mine, users = names.OBJECTIVE_SECONDS, names.USERS_OBJECTIVE_SECONDS
+    canary, users = names.OBJECTIVE_SECONDS, names.USERS_OBJECTIVE_SECONDS
     seconds = [
-        ("TTFT", names.TTFT, _CANARY, mine, "ttft"),
-        ("TPOT", names.TPOT, _CANARY, mine, "tpot"),
-        ("Users' TTFT", names.USERS_TTFT, "", users, "ttft"),
+        ("TTFT", names.TTFT, _CANARY, canary, "ttft"),
+        ("TPOT", names.TPOT, _CANARY, canary, "tpot"),
+        ("User TTFT", names.USERS_TTFT, "", users, "ttft"),
     ]
     columns = [
         Column("Up", trends.up(), unit="none", texts={"0": ("DOWN", RED), "1": ("up", GREEN)}, width=70),
@@ -162,7 +162,7 @@ def _causes() -> list[Column]:
 
 
 def _rank() -> str:
-    """Down before burning before short of headroom; a target without one of them is as one without that trouble."""
+    """Return the order of the rows: down, then burning, then low headroom. A missing value counts as no problem."""
     nothing = f"0 * {trends.up()}"
     return (
         f"1000 * (1 - {trends.up()})\n"
@@ -172,16 +172,16 @@ def _rank() -> str:
 
 
 def _worst(record: str, choose: str) -> Query:
-    """Lines of the few targets that are worst at the end of the time shown: those of fifty would be unreadable."""
+    """Return lines for the targets that are worst at the end of the time range; fifty lines would be unreadable."""
     return Query(f"{record}\nand on (target) {choose}({_SHOWN}, {record} @ end())", "{{target}}")
 
 
 def _over_time() -> list[PlacedPanel]:
     return [
         panels.timeseries(
-            "Error budget left, the least",
-            "The five targets with the least error budget, by their worst objective. Good: flat, or falling slower than"
-            " the window is long. Below zero the objective is missed.",
+            "Lowest error budget left",
+            "The five targets with the least error budget, by their worst objective. Good: flat, or falling by less"
+            " than 100 % in the objective's window. Below zero the objective is missed.",
             unit="percentunit",
             queries=[_worst(trends.BUDGET, "bottomk")],
             minimum=None,
@@ -189,9 +189,9 @@ def _over_time() -> list[PlacedPanel]:
             no_value="the recording rules are not loaded",
         ),
         panels.timeseries(
-            "Headroom, the least",
-            f"The five targets whose users come closest to the capacity. Good: above {LOW:.0%} at the day's peak. Below"
-            " zero they ask for more than the server takes within its objectives.",
+            "Lowest headroom",
+            f"The five targets with the least headroom. Good: above {LOW:.0%} at the day's peak. Below zero, user"
+            " traffic exceeds the capacity.",
             unit="percentunit",
             queries=[_worst(trends.HEADROOM, "bottomk")],
             minimum=None,
@@ -200,9 +200,10 @@ def _over_time() -> list[PlacedPanel]:
             alerts=["KneewatchHeadroomLow"],
         ),
         panels.timeseries(
-            "Knee against its baseline, the lowest",
-            "The last measured capacity over its baseline, of the five targets that lost most. Good: about zero. Runs"
-            f" differ by a few percent; at {-DROP_RATIO:.0%}, confirmed by a second run, someone is paged.",
+            "Knee against its baseline, lowest",
+            "The last measured capacity relative to its baseline, minus 1, of the five targets that lost most. Good:"
+            f" about zero. Runs differ by a few percent; at {-DROP_RATIO:.0%}, confirmed by a second run, an alert"
+            f" pages.",
             unit="percentunit",
             queries=[_worst(trends.SHIFT, "bottomk")],
             minimum=None,
@@ -210,31 +211,31 @@ def _over_time() -> list[PlacedPanel]:
             alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
         panels.timeseries(
-            "KV cache, the fullest",
-            "Share of the KV cache in use, of the five targets where it is highest. Full is good use of memory as long"
-            " as nothing waits.",
+            "Fullest KV caches",
+            "Share of the KV cache in use, of the five targets where it is highest. A full cache is good use of memory"
+            " as long as no request waits.",
             unit="percentunit",
             queries=[_worst(trends.KV_CACHE, "topk")],
             maximum=1,
-            no_value="no server tells it, or the recording rules are not loaded",
+            no_value="no server exports it, or the recording rules are not loaded",
             alerts=["KneewatchKVCachePressure"],
         ),
         panels.timeseries(
-            "Waiting requests, the most",
-            "Requests in the servers' queues, of the five targets with most. Good: zero, or short spikes.",
+            "Most waiting requests",
+            "Requests in the server's queue, of the five targets with most. Good: zero, or short spikes.",
             unit="short",
             queries=[_worst(trends.WAITING, "topk")],
-            no_value="no server tells it, or the recording rules are not loaded",
+            no_value="no server exports it, or the recording rules are not loaded",
             alerts=["KneewatchQueueGrowth"],
         ),
         panels.states(
-            "When it was down",
-            "When canaries of a target failed, or the metrics of one without canaries could not be read. Good: empty,"
-            " or short spells at deploys.",
+            "Downtime",
+            "When a target's canaries failed, or for a target without canaries, when its metrics could not be read."
+            " Good: empty, or short at deploys.",
             queries=[Query(f"{trends.UP} == 0", "{{target}}")],
             texts={"0": ("down", RED)},
             width=8,
-            no_value="none was down",
+            no_value="no target was down",
             alerts=["KneewatchAvailabilityBurn"],
         ),
     ]

@@ -1,4 +1,4 @@
-"""A whole dashboard, as grafanalib has it: its drop-downs, marks and links, and every panel in its place.
+"""A whole dashboard in grafanalib: variables, annotations, links and placed panels.
 
 In: rows of panels. Out: JSON text.
 """
@@ -13,12 +13,12 @@ from grafanalib._gen import DashboardEncoder
 from alerts.links import Links
 from dashboards.pieces import DATASOURCE, WIDTH, Annotation, PanelRow, PlacedPanel
 
-# Grafana 10's. grafanalib says 12, which would send panels through a dozen migrations on loading.
+# Grafana 10's. grafanalib writes 12, which would send panels through a dozen migrations on loading.
 _SCHEMA_VERSION = 38
 
 
 def variable(name: str, label: str, query: str, *, every: bool = False) -> core.Template:
-    """A drop-down filled by `query`; `every` adds "All", which is a regular expression for anything."""
+    """Return a variable filled by `query`; `every` adds "All", which matches anything."""
     return core.Template(
         name=name,
         label=label,
@@ -32,7 +32,7 @@ def variable(name: str, label: str, query: str, *, every: bool = False) -> core.
 
 
 def datasource() -> core.Template:
-    """The drop-down that chooses the Prometheus."""
+    """Return the variable that chooses the Prometheus."""
     return core.Template(name="datasource", label="Prometheus", query="prometheus", type="datasource")
 
 
@@ -48,9 +48,9 @@ def dashboard(
     links: Links,
     since: str = "now-3h",
 ) -> str:
-    """The dashboard as JSON text with every panel placed, row by row, left to right.
+    """Return the dashboard as JSON text, with its panels placed row by row, left to right.
 
-    `others`: titles and uids of the dashboards beside it. `links` has their prefix, and where runbooks are.
+    `others`: titles and uids of the other dashboards. `links` has their prefix, and the runbooks' address.
     """
     model = core.Dashboard(
         title=title,
@@ -82,7 +82,7 @@ def _annotation(one: Annotation) -> dict[str, Any]:
         "enable": True,
         "hide": False,
         "iconColor": one.color,
-        # Grafana took the query from here before it looked in `target`.
+        # Older Grafana versions read the query from here, newer ones from `target`.
         "expr": one.expr,
         "target": {"refId": "Anno", "expr": one.expr},
         "titleFormat": one.name,
@@ -109,7 +109,7 @@ def _place(rows: Sequence[PanelRow], links: Links) -> list[Any]:
     for row in rows:
         title = core.RowPanel(title=row.title, gridPos=core.GridPos(h=1, w=WIDTH, x=0, y=y), maxDataPoints=None)
         placed, height = _place_row(row.panels, y + 1, links)
-        # A collapsed row holds its panels, in the places that they get when it is opened.
+        # A collapsed row contains its panels, placed as they appear when it is opened.
         title.collapsed, title.panels = row.collapsed, placed if row.collapsed else []
         panels += [title] if row.collapsed else [title, *placed]
         y += 1 if row.collapsed else 1 + height
@@ -117,7 +117,7 @@ def _place(rows: Sequence[PanelRow], links: Links) -> list[Any]:
 
 
 def _place_row(row: Sequence[PlacedPanel], top: int, links: Links) -> tuple[list[Any], int]:
-    """The panels where they are to be, and the height of all of them."""
+    """Return the placed panels, and their height together."""
     panels = []
     x = height = 0
     y = top
@@ -136,6 +136,6 @@ def _place_row(row: Sequence[PlacedPanel], top: int, links: Links) -> tuple[list
 
 def _without_none(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, dict):
-        # The first threshold has no lower bound, and says so with a null.
+        # The first threshold has no lower bound, which Grafana writes as null.
         return {k: _without_none(v) for k, v in value.items() if v is not None or (k == "value" and "color" in value)}
     return [_without_none(v) for v in value] if isinstance(value, list) else value

@@ -1,6 +1,6 @@
-"""Marks on the time axis: what changed when a curve did. Pure.
+"""Annotations on the time axis: events that explain a change. Pure.
 
-A run, a restart, another version or configuration explains a step in a curve better than any other panel.
+A capacity run, a restart, another version or configuration explains a step in a curve better than any panel.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from dashboards.queries import RATE
 from exporters import names
 from exporters.names import Series
 
-# What was seen within it is not new: a restart of Kneewatch brings no new version of anything.
+# A label set that existed within this time is not new: a restart of Kneewatch changes no version.
 _KNOWN = "1h"
 
 
 def marks(selector: str) -> list[Annotation]:
-    """All kinds, of one target."""
+    """Return all annotations of one target."""
     return [*_runs(selector), *_server(selector), *kneewatch()]
 
 
@@ -24,7 +24,7 @@ def _server(selector: str) -> list[Annotation]:
         Annotation(
             "Server restart",
             f"1000 * max by (target) ({names.SERVER_STARTED.name}{{{selector}}})",
-            "{{target}}: the server's process began",
+            "{{target}}: the server started",
             RED,
             stamped=True,
         ),
@@ -38,7 +38,7 @@ def _server(selector: str) -> list[Annotation]:
 
 
 def kneewatch() -> list[Annotation]:
-    """Of Kneewatch itself. Of fifty servers' restarts and versions no axis would be seen."""
+    """Return the annotations of Kneewatch itself. Those of fifty servers would hide the axis."""
     return [
         Annotation("Configuration", _new(names.CONFIG_HASH, "hash"), "Kneewatch's configuration: {{hash}}", GREY),
         Annotation("Kneewatch version", _new(names.BUILD_INFO, "version"), "Kneewatch {{version}}", GREY),
@@ -46,36 +46,36 @@ def kneewatch() -> list[Annotation]:
 
 
 def _runs(selector: str) -> list[Annotation]:
-    """Our own load."""
+    """Return the annotations of capacity runs."""
     load = f'{selector},traffic="capacity"'
     return [
         Annotation(
             "Capacity run",
             f"sum by (target) (rate({names.REQUESTS.name}{{{load}}}[{RATE}])) > 0",
-            "{{target}}: step-up load of ours",
+            "{{target}}: capacity run",
             BLUE,
         ),
         Annotation(
             "Guard trip",
             f"sum by (target, reason) (increase({names.GUARD_TRIPS.name}{{{selector}}}[{RATE}])) > 0",
-            "{{target}}: the guard stopped our load: {{reason}}",
+            "{{target}}: the guard stopped the capacity run: {{reason}}",
             YELLOW,
         ),
     ]
 
 
 def _new(series: Series, labels: str, selector: str = "") -> str:
-    """Label sets that were not there before."""
+    """Return the label sets that did not exist before."""
     before = f"last_over_time({series.name}{_in(selector)}[{_KNOWN}] offset {RATE})"
     return f"max by ({labels}) ({series.name}{_in(selector)})\nunless on ({labels}) max by ({labels}) ({before})"
 
 
 def setups(selector: str) -> Sequence[Annotation]:
-    """Where a capacity holds for another model, engine, flags, workload or objectives than the one before it."""
+    """Return annotations where capacity refers to another model, engine, flags, workload or objectives than before."""
     changed = f"changes({names.CAPACITY_FINGERPRINT.name}{{{selector}}}[{RATE}])"
     return [
         Annotation(
-            "Other setup", f"max by (target) ({changed}) > 0", "{{target}}: capacity holds for another setup", GREY
+            "Other setup", f"max by (target) ({changed}) > 0", "{{target}}: capacity refers to another setup", GREY
         )
     ]
 

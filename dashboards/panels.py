@@ -1,7 +1,7 @@
-"""Panels, as grafanalib has them: this module and layout.py are the only ones that import it.
+"""Panels in grafanalib, which only this module and layout.py import.
 
-In: a title, what good looks like, a unit and queries. Out: panels that have a size. Units are Grafana's names: s,
-reqps, percentunit, short.
+In: a title, a description of what good looks like, a unit and queries. Out: panels with a size. Units are Grafana's
+names: s, reqps, percentunit, short.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from grafanalib import core
 from dashboards import tables
 from dashboards.pieces import DATASOURCE, RED, WIDTH, Column, PlacedPanel, Query, Steps, Texts
 
-# What grafanalib still writes for panels that Grafana replaced years ago.
+# Keys that grafanalib still writes for panels that Grafana replaced years ago.
 _OF_OLD_HEATMAPS = (
     "cards", "color", "dataFormat", "heatmap", "hideZeroBuckets", "highlightCards", "legend", "reverseYBuckets",
     "tooltip", "xAxis", "yAxis",
@@ -36,7 +36,7 @@ def timeseries(
     no_value: str | None = None,
     alerts: Sequence[str] = (),
 ) -> PlacedPanel:
-    """Lines over time. `min_step` keeps $__rate_interval from being shorter than events are apart."""
+    """Return a line chart. `min_step` keeps $__rate_interval from being shorter than the time between events."""
     looks = [
         *([_LIMIT] if any(query.legend.startswith("objective") for query in queries) else []),
         *([_BOUND] if any("bound" in query.legend for query in queries) else []),
@@ -81,16 +81,16 @@ def stat(
     no_value: str = "no data",
     alerts: Sequence[str] = (),
 ) -> PlacedPanel:
-    """The newest values, coloured by `steps` (lower bound, colour; the first bound is None).
+    """Return a panel of current values, coloured by `steps` (lower bound, colour; the first bound is None).
 
-    `texts` shows words instead of a number: value to (text, colour). `names` shows the legends and no values.
+    `texts` maps values to (text, colour), shown instead of the number. `names` shows the legends without values.
     """
     several = len(queries) > 1 or "{{" in queries[0].legend
     panel = core.Stat(
         title=title,
         description=description,
         dataSource=DATASOURCE,
-        # Asked for now: the newest value of a range would show a dead monitor's last "up" for hours.
+        # An instant query: the newest value of a range would show a dead monitor's last "up" for hours.
         targets=_targets(queries, instant=True),
         format=unit,
         decimals=decimals,
@@ -117,13 +117,13 @@ def heatmap(
     no_value: str | None = None,
     alerts: Sequence[str] = (),
 ) -> PlacedPanel:
-    """How often each value was seen, over time. `query` gives the buckets of a histogram, by `le` alone."""
+    """Return a heat map over time. `query` returns the buckets of a histogram, by `le` only."""
     panel = core.Heatmap(
         title=title,
         description=description,
         dataSource=DATASOURCE,
         targets=_targets([Query(query, "{{le}}")], format_="heatmap", min_step=min_step),
-        # A cell is as wide as a point is apart: 1,000 of them would be a pixel each.
+        # One cell per point: 1,000 of them would be a pixel wide each.
         maxDataPoints=120,
         options={
             "calculate": False,
@@ -166,7 +166,7 @@ def states(
     no_value: str | None = None,
     alerts: Sequence[str] = (),
 ) -> PlacedPanel:
-    """A bar a series over time, in the colours and words that `texts` has for its values."""
+    """Return a state timeline: a bar for each series, in the colours and words of `texts`."""
     panel = core.StateTimeline(
         title=title,
         description=description,
@@ -196,9 +196,9 @@ def table(
     no_value: str | None = None,
     alerts: Sequence[str] = (),
 ) -> PlacedPanel:
-    """A row for each value of a label; `key` is the label and its title. All columns are as of now.
+    """Return a table with a row for each value of a label; `key` is the label and its title.
 
-    `rank` is PromQL for the order, highest first. `links`: where a click on the key leads.
+    Columns are current values. `rank` is PromQL for the order, highest first. `links`: for the cells of the key.
     """
     queries = [*(Query(column.expr, column.title) for column in columns), Query(rank, "rank")]
     panel = core.Table(
@@ -252,8 +252,8 @@ def _right_axis(reference: str, unit: str) -> dict[str, Any]:
 def _targets(
     queries: Sequence[Query], *, instant: bool = False, format_: str = "time_series", min_step: str | None = None
 ) -> list[dict[str, Any]]:
-    # As JSON: grafanalib's Target says everything twice. `min_step` is the query's own: $__rate_interval goes by that,
-    # and not by the panel's least interval.
+    # JSON, because grafanalib's Target writes everything twice. `min_step` belongs to the query: $__rate_interval uses
+    # that, not the panel's minimum interval.
     return [
         {
             "datasource": DATASOURCE,

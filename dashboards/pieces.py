@@ -1,4 +1,4 @@
-"""What a dashboard is made of, before Grafana's JSON: queries, panels with a size, rows, columns, marks. Pure."""
+"""The parts of a dashboard before Grafana's JSON: queries, panels with a size, rows, columns, annotations. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ GREEN, YELLOW, RED, BLUE, GREY = "green", "orange", "red", "blue", "text"
 
 # A lower bound and the colour from there on; the first bound is None.
 Steps = Sequence[tuple[float | None, str]]
-# Words in place of a number: value to (text, colour).
+# Text instead of a number: value to (text, colour).
 Texts = Mapping[str, tuple[str, str]]
 
 
@@ -44,7 +44,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class PlacedPanel:
-    """A panel and its size in the grid: a row is WIDTH wide. `alerts`: those that it shows the reason of."""
+    """A panel and its size in the grid, whose rows are WIDTH wide. `alerts`: those whose cause it shows."""
 
     panel: Any
     width: int
@@ -54,7 +54,7 @@ class PlacedPanel:
 
 @dataclass(frozen=True, slots=True)
 class PanelRow:
-    """A question, and the panels that answer it. A collapsed one asks nothing until it is opened."""
+    """A question, and the panels that answer it. A collapsed row sends no queries until it is opened."""
 
     title: str
     panels: Sequence[PlacedPanel]
@@ -63,7 +63,7 @@ class PanelRow:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """Marks on the time axis: where `expr` is above 0, or with `stamped` at the milliseconds that it gives."""
+    """Marks on the time axis: where `expr` is above 0, or with `stamped`, at the timestamps (ms) that it returns."""
 
     name: str
     expr: str

@@ -1,7 +1,7 @@
-"""The dashboard "Kneewatch / Probe": is the instrument itself healthy, and what does it cost?
+"""The dashboard "Kneewatch / Probe": is Kneewatch itself healthy, and what does it cost?
 
-In: the configuration, and where the other dashboards and the runbooks are. Out: the dashboard's JSON text. What is
-about one target filters by $target; the rest is about the process, or as of now.
+In: the configuration and the links. Out: the dashboard's JSON text. Panels about one target filter by $target; the
+others show the process, or current values of all targets.
 """
 
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
@@ -17,7 +17,7 @@ TITLE = "Kneewatch / Probe"
 
 
 def probe_dashboard(config: Config, links: Links) -> str:
-    """The dashboard as JSON text; it depends on the configuration only by how often canaries run."""
+    """Return the dashboard as JSON text; from the configuration it needs only the canary interval."""
     step = duration(max(target.canary.every for target in config.targets))
     return layout.dashboard(
         TITLE,
@@ -25,11 +25,11 @@ def probe_dashboard(config: Config, links: Links) -> str:
         "Kneewatch itself: whether its numbers can be trusted, and what they cost.",
         variables=[variables.target()],
         rows=[
-            PanelRow("Does all of it run?", _all()),
-            PanelRow("Is its timing true?", _timing(step)),
-            PanelRow("Does it do its work for the target?", _tasks()),
+            PanelRow("Is everything running?", _all()),
+            PanelRow("Is its timing accurate?", _timing(step)),
+            PanelRow("Do its tasks run for the target?", _tasks()),
             PanelRow("Can it read the server?", _readings()),
-            PanelRow("Which servers are there, and who watches them?", _found()),
+            PanelRow("Which servers are discovered, and which shards watch them?", _found()),
             PanelRow("What does it cost?", _footprint(step)),
         ],
         annotations=marks.marks(ONE),
@@ -45,18 +45,18 @@ def _all() -> list[PlacedPanel]:
     return [
         panels.stat(
             "Configuration file",
-            "Whether what is watched is what the file says. Good: taken. Refused, the one before stands, and the next"
-            " restart fails.",
+            "Whether the configuration file is in use. Good: loaded. If refused, the previous configuration stays in"
+            " use, and the next restart fails.",
             unit="none",
-            queries=[Query(f"min({names.CONFIG_TAKEN.name})", "taken")],
+            queries=[Query(f"min({names.CONFIG_TAKEN.name})", "loaded")],
             steps=[(None, RED), (1, GREEN)],
-            texts={"0": ("REFUSED", RED), "1": ("taken", GREEN)},
-            no_value="Kneewatch is gone",
+            texts={"0": ("REFUSED", RED), "1": ("loaded", GREEN)},
+            no_value="Kneewatch is down",
             alerts=["KneewatchConfigRefused", "KneewatchProbeGone"],
         ),
         panels.stat(
             "Overdue tasks",
-            "Canaries, readings and the like, of all targets, that have not run for five times their interval. Good:"
+            "Tasks of all targets, such as canaries and scrapes, that have not run for five times their interval. Good:"
             " none.",
             unit="none",
             queries=[Query(f"sum({overdue})", "overdue")],
@@ -65,8 +65,8 @@ def _all() -> list[PlacedPanel]:
         ),
         panels.stat(
             "Failed tasks, 1 h",
-            "Tasks of all targets that failed, were late or were skipped in the last hour. Good: none; a few at a"
-            " restart. A canary that fails because its server is down is a task that worked.",
+            "Tasks of all targets that failed, started late or were skipped in the last hour. Good: none; a few at a"
+            " restart. A canary that fails because its server is down does not count.",
             unit="none",
             queries=[Query(failures, "failed")],
             steps=[(None, GREEN), (1, YELLOW), (20, RED)],
@@ -74,29 +74,29 @@ def _all() -> list[PlacedPanel]:
         ),
         panels.stat(
             "Unreadable servers",
-            "Targets whose metrics page could not be read at the last attempt. Good: none.",
+            "Targets whose last metrics scrape failed. Good: none.",
             unit="none",
             queries=[Query(f"sum(max by (target) ({names.SERVER_UP.name}) == bool 0)", "unreadable")],
             steps=[(None, GREEN), (1, RED)],
             alerts=["KneewatchServerMetricsUnreadable"],
         ),
         panels.stat(
-            "Running for",
-            "Since the youngest Kneewatch began. Good: since the last deploy. Counters begin anew with it.",
+            "Uptime",
+            "Time since the last start of a Kneewatch. Good: since the last deploy. Counters restart with it.",
             unit="s",
             queries=[Query(f"time() - max({names.STARTED.name})", "up for")],
             steps=[(None, YELLOW), (900, GREEN)],
-            no_value="Kneewatch is gone",
+            no_value="Kneewatch is down",
             alerts=["KneewatchProbeGone"],
         ),
         panels.stat(
             "Version",
-            "Of every Kneewatch that is scraped. Good: one.",
+            "Versions of all scraped Kneewatch instances. Good: one.",
             unit="none",
             queries=[Query(largest(names.BUILD_INFO, "", "version"), "{{version}}")],
             steps=[(None, GREY)],
             names=True,
-            no_value="Kneewatch is gone",
+            no_value="Kneewatch is down",
         ),
     ]
 
@@ -106,26 +106,26 @@ def _timing(step: str) -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Schedule lag",
-            "From our turning to a request to its being sent, for the target. Good: p95 under 10 ms. This lag is"
-            " inside the latencies; how late we turn to requests is the event loop's lag.",
+            "Time from handling a probe request until it is sent, for the target. Good: p95 under 10 ms. Measured"
+            " latencies include this lag; the event loop lag comes on top.",
             unit="s",
             queries=percentiles(names.SCHEDULE_LAG, ONE),
             min_step=step,
-            no_value="nothing is sent to it",
+            no_value="no probe requests",
             alerts=["KneewatchClientBound"],
         ),
         panels.timeseries(
             "Event loop lag",
-            "How late the monitor itself woke, for all targets. Good: p95 under 10 ms. More means that the monitor"
-            " lacks CPU, and that its latencies read too high.",
+            "How late the monitor's event loop wakes up, for all targets. Good: p95 under 10 ms. More means that the"
+            " monitor lacks CPU, and that its latencies are too high.",
             unit="s",
             queries=[*percentiles(names.LOOP_LAG, ""), Query(quantile(0.99, names.LOOP_LAG, ""), "p99")],
             alerts=["KneewatchClientBound"],
         ),
         panels.timeseries(
-            "Lateness of tasks",
-            "How late scheduled tasks began, for all targets, the mean of each kind. Good: under 0.1 s."
-            " More, on all of them, is a monitor with too many targets for its CPU.",
+            "Task lateness",
+            "How late scheduled tasks start, for all targets, the mean of each kind. Good: under 0.1 s. More, for all"
+            " kinds, means too many targets for the monitor's CPU.",
             unit="s",
             queries=[Query(f"{total} / ({count} > 0)", "{{task}}")],
             min_step=step,
@@ -142,23 +142,23 @@ def _tasks() -> list[PlacedPanel]:
         panels.timeseries(
             "Time since each task ran",
             "Kneewatch's heartbeat for the target. Good: a saw tooth no higher than twice the task's interval. A line"
-            " that climbs is a task that hangs, and what it measures is old.",
+            " that climbs is a task that hangs; its values are out of date.",
             unit="s",
             queries=[Query(age(names.TASK_LAST_SUCCESS, ONE, "task"), "{{task}}")],
             alerts=["KneewatchProbeSilent", "KneewatchProbeGone", "KneewatchTargetVanished"],
         ),
         panels.timeseries(
-            "Failures of tasks",
-            "Tasks of the target that failed, were late or were skipped, per second. Good: zero.",
+            "Task failures",
+            "Tasks of the target that failed, started late or were skipped, per second. Good: zero.",
             unit="ops",
             queries=[Query(failures, "{{task}}")],
             no_value="no task has failed",
             alerts=["KneewatchTaskFailing"],
         ),
         panels.timeseries(
-            "Steps that judge nothing",
-            "Share of the steps of a day's capacity runs that were client_bound: our own machine was what was slow."
-            " Good: zero. Give Kneewatch more CPU, or run from elsewhere.",
+            "Load levels lost to the client",
+            "Share of the load levels in a day's capacity runs that were client_bound: Kneewatch's machine was too"
+            " slow. Good: zero. Give Kneewatch more CPU, or run the load from another machine.",
             unit="percentunit",
             queries=[Query(bound, "client_bound")],
             maximum=1,
@@ -166,9 +166,9 @@ def _tasks() -> list[PlacedPanel]:
             alerts=["KneewatchClientBound"],
         ),
         panels.stat(
-            "Steps of capacity runs",
-            "In the time shown: steps of runs on the target, by whether they judge anything. Good: nearly all valid."
-            " too_few and cut_short come of a budget or a guard that ends them.",
+            "Load levels of capacity runs",
+            "In the time range: load levels of capacity runs, by verdict. Good: nearly all valid. A budget or the guard"
+            " that ends a run early causes too_few and cut_short.",
             unit="none",
             queries=[Query(counted(names.CAPACITY_STEPS, ONE, "verdict"), "{{verdict}}")],
             steps=[(None, GREEN)],
@@ -182,27 +182,27 @@ def _readings() -> list[PlacedPanel]:
     errors = f"max by (reason) (rate({names.SERVER_SCRAPE_ERRORS.name}{{{ONE}}}[{RATE}]))"
     return [
         panels.timeseries(
-            "Failed readings by reason",
-            "Attempts to read the server's metrics that failed, per second, by why. Good: none. The panels of the"
-            " server on the other dashboards have gaps where there are any.",
+            "Failed scrapes by reason",
+            "Failed scrapes of the server's metrics, per second, by reason. Good: none. They leave gaps in the server's"
+            " panels on the other dashboards.",
             unit="ops",
             queries=[Query(f"{errors} > 0", "{{reason}}")],
-            no_value="no reading has failed",
+            no_value="no scrape has failed",
             alerts=["KneewatchServerMetricsUnreadable"],
         ),
         panels.timeseries(
-            "Time of a reading",
-            "How long the last reading of the server's metrics took. Good: tens of milliseconds, and flat. A server"
-            " whose front end is overloaded answers late here too.",
+            "Scrape duration",
+            "Duration of the last scrape of the server's metrics. Good: tens of milliseconds, and flat. A server with"
+            " an overloaded front end answers late here too.",
             unit="s",
-            queries=[Query(largest(names.SERVER_SCRAPE_SECONDS, ONE), "reading")],
+            queries=[Query(largest(names.SERVER_SCRAPE_SECONDS, ONE), "scrape")],
             no_value="the server cannot be read",
             alerts=["KneewatchServerMetricsUnreadable"],
         ),
         panels.timeseries(
-            "Size of the server's page",
-            "Bytes of the server's metrics page. Good: flat. One that grows has a label without bounds, and slows its"
-            " server down.",
+            "Size of the metrics page",
+            "Bytes of the server's metrics page. Good: flat. A growing page has a label with unbounded values, and"
+            " slows the server down.",
             unit="bytes",
             queries=[Query(largest(names.SERVER_SCRAPE_BYTES, ONE), "page")],
             no_value="the server cannot be read",
@@ -214,18 +214,18 @@ def _found() -> list[PlacedPanel]:
     there = f'count(count_values("shard", {names.SHARD.name}))'
     return [
         panels.timeseries(
-            "Servers found",
-            "How many servers each discovery has found. Good: as many as there are replicas. Zero is an outage or a"
-            " selector that fits nothing.",
+            "Discovered servers",
+            "Servers that each discovery has found. Good: as many as there are replicas. Zero is an outage, or a"
+            " selector without a match.",
             unit="none",
             queries=[Query(f"max by (target) ({names.DISCOVERED.name})", "{{target}}")],
             no_value="all targets have an address in the configuration",
             alerts=["KneewatchNothingFound"],
         ),
         panels.timeseries(
-            "Discoveries that fail",
-            "1 while a discovery cannot be asked, or leaves something out. Good: zero. What it found before is watched"
-            " on.",
+            "Failing discoveries",
+            "1 while a discovery fails, or cannot use some of its servers. Good: zero. Known servers are still"
+            " watched.",
             unit="none",
             queries=[Query(f"max by (target) ({names.DISCOVERY_FAILING.name})", "{{target}}")],
             maximum=1,
@@ -233,22 +233,22 @@ def _found() -> list[PlacedPanel]:
             alerts=["KneewatchDiscoveryFailing"],
         ),
         panels.stat(
-            "Configuration taken",
-            "Since the file was last taken, by the Kneewatch that took it longest ago. Good: as long ago as its last"
-            " change, or as the last restart.",
+            "Configuration loaded",
+            "Time since the configuration file was last loaded, by the Kneewatch that loaded it first. Good: since its"
+            " last change, or since the last restart.",
             unit="s",
             queries=[Query(f"time() - min({names.CONFIG_TAKEN_AT.name})", "ago")],
             steps=[(None, GREY)],
-            no_value="Kneewatch is gone",
+            no_value="Kneewatch is down",
             alerts=["KneewatchConfigRefused"],
         ),
         panels.stat(
             "Shards",
-            "How many shards there are, of how many. Good: all. The targets of one that is missing are nobody's.",
+            "Running shards, and the expected number. Good: equal. The targets of a missing shard are not watched.",
             unit="none",
-            queries=[Query(there, "there"), Query(f"max({names.SHARDS.name})", "of")],
+            queries=[Query(there, "running"), Query(f"max({names.SHARDS.name})", "expected")],
             steps=[(None, GREY)],
-            no_value="one Kneewatch has all targets",
+            no_value="no sharding",
             alerts=["KneewatchShardsMismatch"],
         ),
     ]
@@ -259,27 +259,27 @@ def _footprint(step: str) -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "CPU",
-            "Cores that the monitor's own process uses; forecasts and load come from processes of their own. Good: a"
-            " small part of one. Near one core the event loop lags, and latencies read too high.",
+            "Cores used by the monitor's process; forecasts and load run in processes of their own. Good: a small part"
+            " of one. Near one core the event loop lags, and measured latencies are too high.",
             unit="short",
             queries=[Query(pace(names.CPU, ""), "cores")],
-            no_value="Kneewatch is gone",
+            no_value="Kneewatch is down",
         ),
         panels.timeseries(
             "Memory",
-            "Resident memory of the monitor's process. Good: flat after the first two hours, in which readings for"
-            " forecasts are gathered.",
+            "Resident memory of the monitor's process. Good: flat after the first two hours, in which it collects"
+            " snapshots for forecasts.",
             unit="bytes",
             queries=[Query(largest(names.MEMORY, ""), "memory")],
-            no_value="Kneewatch is gone",
+            no_value="Kneewatch is down",
         ),
         panels.timeseries(
-            "Our tokens",
-            "Tokens per second that our own requests cost the target, by why they were sent. Good: canaries' few, and"
-            " capacity runs at their hours only.",
+            "Probe tokens",
+            "Tokens per second of probe requests, by kind of traffic. Good: few for canaries, and capacity runs at"
+            " their hours only.",
             unit="short",
             queries=[Query(tokens, "{{traffic}} {{kind}}")],
             min_step=step,
-            no_value="nothing is sent to it",
+            no_value="no probe requests",
         ),
     ]

@@ -1,7 +1,7 @@
-"""A table of one row a target: Grafana's transformations and overrides for its columns. Pure.
+"""Grafana's transformations and overrides for a table of one row per target. Pure.
 
-Each column is a query of its own, so Grafana gets as many frames as there are columns. They are joined by the key's
-label; a column without data, such as that of users where there are none, is left out by the join and not an error.
+Each column is a query of its own, so Grafana gets one frame per column. They are joined by the key's label; the join
+leaves out a column without data, such as user TTFT without users.
 """
 
 import string
@@ -12,12 +12,12 @@ from dashboards.pieces import GREEN, Column, Steps, Texts
 
 
 def reference(index: int) -> str:
-    """The name of a panel's query, as Grafana counts them. Raises IndexError beyond Z."""
+    """Return Grafana's name of a panel's query: A, B, ... Raises IndexError beyond Z."""
     return string.ascii_uppercase[index]
 
 
 def transformations(key: str, title: str, columns: Sequence[Column], rank: str) -> list[dict[str, Any]]:
-    """Joins the queries, sorts by the query named `rank`, highest first, and keeps and names the columns."""
+    """Return transformations that join the queries, sort by the query `rank` (descending) and name the columns."""
     fields = [key, *(f"Value #{reference(i)}" for i in range(len(columns)))]
     return [
         {"id": "joinByField", "options": {"byField": key, "mode": "outer"}},
@@ -34,19 +34,19 @@ def transformations(key: str, title: str, columns: Sequence[Column], rank: str) 
 
 
 def overrides(title: str, columns: Sequence[Column], links: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """What each column looks like; `links` are titles and addresses that a click on the key leads to."""
+    """Return the overrides of each column; `links` are titles and addresses for the cells of the key."""
     shown = [{"title": text, "url": address, "targetBlank": False} for text, address in links]
     key = _override(title, [_property("links", shown), _property("custom.width", 190)])
     return [key, *(_override(column.title, _look(column)) for column in columns)]
 
 
 def thresholds(steps: Steps) -> dict[str, Any]:
-    """Colours by value."""
+    """Return Grafana's thresholds, colours by value."""
     return {"mode": "absolute", "steps": [{"color": color, "value": value} for value, color in steps]}
 
 
 def mappings(texts: Texts | None) -> list[dict[str, Any]]:
-    """Words by value."""
+    """Return Grafana's mappings, text by value."""
     if not texts:
         return []
     options = {

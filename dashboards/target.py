@@ -1,7 +1,7 @@
 """The dashboard "Kneewatch / Target": one server, in the order in which an engineer on call asks.
 
-In: the configuration, and where the other dashboards and the runbooks are. Out: the dashboard's JSON text. Every query
-filters by $target and, where they matter, $model and $workload.
+In: the configuration and the links. Out: the dashboard's JSON text. Every query filters by $target and, where they
+matter, $model and $workload.
 """
 
 from alerts import sli
@@ -25,24 +25,24 @@ _BURNS = [f"Kneewatch{name}Burn" for name in ("Availability", "TTFT", "TPOT", "U
 
 
 def target_dashboard(config: Config, links: Links) -> str:
-    """The dashboard as JSON text; it depends on the configuration only by how often canaries run."""
-    # Four canaries a point at least: Grafana makes $__rate_interval four of these.
+    """Return the dashboard as JSON text; from the configuration it needs only the canary interval."""
+    # At least four canaries a point: Grafana sets $__rate_interval to four of these.
     step = duration(max(target.canary.every for target in config.targets))
     return layout.dashboard(
         TITLE,
         TARGET,
-        "One model server: what users see, why, the GPU under it, how much more it takes, and whether to believe it.",
+        "One model server: latency of users, its causes, GPUs, remaining capacity, and whether the numbers agree.",
         variables=chosen(),
         rows=[
             PanelRow("Is it slow or broken, for users?", [*_now(), *_slow(step)]),
-            PanelRow("Users' own requests", users(step)),
+            PanelRow("User traffic and latency", users(step)),
             PanelRow("Why?", causes(step)),
-            PanelRow("The GPU under it", gpus()),
-            PanelRow("More of the GPUs", more_of_the_gpus(), collapsed=True),
+            PanelRow("GPUs", gpus()),
+            PanelRow("More GPU metrics", more_of_the_gpus(), collapsed=True),
             PanelRow("How much more can it take?", _capacity()),
             PanelRow("Do the client and the server agree?", agreement(step)),
-            PanelRow("Engine by engine, of a data-parallel server", engines(), collapsed=True),
-            PanelRow("What a server may tell besides", options(), collapsed=True),
+            PanelRow("Engines of a data-parallel server", engines(), collapsed=True),
+            PanelRow("Optional server metrics", options(), collapsed=True),
         ],
         annotations=marks.marks(queries.TARGET),
         others=[("Fleet", FLEET), ("Capacity", CAPACITY), ("Probe", PROBE)],
@@ -58,7 +58,7 @@ def _now() -> list[PlacedPanel]:
     return [
         panels.stat(
             "Last canary",
-            "Good: up, so the last canary got every token it asked for. A server may answer /health and fail here.",
+            "Good: up, which means that the last canary got all its tokens. A server may answer /health and fail here.",
             unit="none",
             queries=[Query(largest(names.TARGET_UP), "up")],
             steps=[(None, RED), (1, GREEN)],
@@ -69,7 +69,7 @@ def _now() -> list[PlacedPanel]:
         ),
         panels.stat(
             "Time since last success",
-            "Good: not much more than the time between two canaries. No data: none has succeeded since the start.",
+            "Good: not much more than the canary interval. Never: no canary has succeeded since Kneewatch started.",
             unit="s",
             queries=[Query(age(names.LAST_SUCCESS, CANARY), "age")],
             steps=[(None, GREEN), (60, YELLOW), (300, RED)],
@@ -78,7 +78,7 @@ def _now() -> list[PlacedPanel]:
         ),
         panels.stat(
             "Burn rate, last hour",
-            "How many times faster than allowed each error budget is spent. Good: below 1. At 14.4 someone is paged.",
+            "How many times faster than allowed each error budget is spent. Good: below 1. At 14.4 an alert pages.",
             unit="short",
             queries=burns,
             steps=[(None, GREEN), (1, YELLOW), (6, RED)],
@@ -88,8 +88,8 @@ def _now() -> list[PlacedPanel]:
         ),
         panels.stat(
             "Error budget left",
-            "What is left of each error budget in the objective's window. Good: more than the part of the window that"
-            " is left. Below zero the objective is missed.",
+            "The share of each error budget left in the objective's window. Good: more than the share of the window"
+            " that is left. Below zero the objective is missed.",
             unit="percentunit",
             queries=[
                 Query(_left(of_canaries), "{{objective}}"),
@@ -105,7 +105,7 @@ def _now() -> list[PlacedPanel]:
 
 
 def _left(records: str) -> str:
-    """The budgets, told apart by a label that is made of the record's name."""
+    """Return the remaining budgets, with a label `objective` taken from the record's name."""
     of_target = f'{{__name__=~"{records}",{queries.TARGET}}}'
     return (
         f'min by (objective) (\n  label_replace({of_target}, "objective", "$1", "__name__", ".*_([a-z]+)_budget:.*")\n)'
@@ -118,8 +118,8 @@ def _slow(step: str) -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Canaries by outcome",
-            "How canaries ended. Good: only ok. unreachable and timeout are a dead or a stuck server, rejected a full"
-            " one, wrong_answer a broken one. aborted ones were ours to stop, and count for nobody.",
+            "Canaries by outcome. Good: only ok. unreachable and timeout mean a dead or stuck server, rejected a full"
+            " one, wrong_answer a broken one. Kneewatch stopped aborted ones itself; they do not count.",
             unit="reqps",
             queries=[Query(f"sum by (outcome) (rate({names.REQUESTS.name}{{{CANARY}}}[{RATE}])) > 0", "{{outcome}}")],
             stacked=True,
@@ -130,7 +130,7 @@ def _slow(step: str) -> list[PlacedPanel]:
         panels.timeseries(
             "Good requests against the objective",
             "Share of canaries, over 15 minutes, that met each objective. Good: above the dashed line of the same name."
-            " Latency objectives judge the requests that succeeded.",
+            " Latency objectives judge successful requests only.",
             unit="percentunit",
             queries=[*good, Query(ratio, "objective {{objective}}")],
             width=16,
@@ -140,8 +140,8 @@ def _slow(step: str) -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "TTFT",
-            "Time to the first token: canaries' from the scheduled send, users' as the server measures it. Good: p95"
-            " below the dashed objective. Rising alone, with TPOT flat, means queueing or long prompts.",
+            "Time to first token: of canaries from the scheduled send, of users as the server measures it. Good: p95"
+            " below the dashed objective. Rising TTFT with flat TPOT means queueing or long prompts.",
             unit="s",
             queries=[
                 *percentiles(names.TTFT, CANARY, "canary "),
@@ -154,8 +154,8 @@ def _slow(step: str) -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "TPOT",
-            "Mean time per output token after the first. Good: p95 below the dashed objective. Rising with the number"
-            " of running requests is batching; rising without is the GPU.",
+            "Mean time per output token after the first. Good: p95 below the dashed objective. If it rises with the"
+            " number of running requests, the cause is batching; if not, the GPU.",
             unit="s",
             queries=[
                 *percentiles(names.TPOT, CANARY, "canary "),
@@ -168,8 +168,8 @@ def _slow(step: str) -> list[PlacedPanel]:
         ),
         panels.heatmap(
             "TTFT of canaries",
-            "How many canaries had their first token after how long. Good: one narrow band below the objective. A"
-            " second band is a second kind of request, or of replica.",
+            "Distribution of the canaries' TTFT. Good: one narrow band below the objective. A second band is a second"
+            " kind of request, or of replica.",
             unit="s",
             query=buckets(names.TTFT, CANARY),
             min_step=step,
@@ -178,8 +178,8 @@ def _slow(step: str) -> list[PlacedPanel]:
         ),
         panels.heatmap(
             "ITL of canaries",
-            "How many gaps between a canary's tokens were how long. Good: one narrow band. Marks far above it are"
-            " stalls: preemption, or other requests' prompts.",
+            "Distribution of the inter-token latency of canaries. Good: one narrow band. Marks far above it are stalls:"
+            " preemptions, or prefills of other requests.",
             unit="s",
             query=buckets(names.ITL, CANARY),
             min_step=step,
@@ -187,8 +187,8 @@ def _slow(step: str) -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "ITL, server and client",
-            "All users' gap between tokens as the server measures it, beside the canary's. Good: p95 near p50, both"
-            " close together. Many servers' histograms begin at 10 ms, below which the server's lines say little.",
+            "Inter-token latency of all requests as the server measures it, and of canaries. Good: p95 near p50, server"
+            " and canary close together. Many servers' lowest bucket is 10 ms; below it their lines say little.",
             unit="s",
             queries=[*percentiles(names.SERVER_ITL, who="server "), *percentiles(names.ITL, CANARY, "canary ")],
             width=12,
@@ -196,8 +196,8 @@ def _slow(step: str) -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "E2E, server and client",
-            "From the request to the last token, of canaries and of all requests as the server measures it. Good: flat."
-            " The server's moves with how much users ask for; the canary's asks for the same every time.",
+            "End-to-end latency, from the request to the last token, of canaries and of all requests as the server"
+            " measures it. Good: flat. The server's varies with the length of users' requests; a canary's does not.",
             unit="s",
             queries=[*percentiles(names.SERVER_E2E, who="server "), *percentiles(names.E2E, CANARY, "canary ")],
             width=12,
@@ -211,8 +211,8 @@ def _capacity() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Capacity",
-            "Requests per second that the server takes within every objective, as measured and as forecast. Good: at"
-            " its baseline. Bounds, knee, bottleneck and cost are on the Capacity dashboard.",
+            "Requests per second that the server sustains within every objective, measured and forecast. Good: at its"
+            " baseline. The Capacity dashboard has the bounds, the knee, the bottleneck and the cost.",
             unit="reqps",
             queries=[
                 Query(largest(names.CAPACITY_RPS, WORKLOAD, by), "{{mode}} {{workload}}"),
@@ -224,20 +224,19 @@ def _capacity() -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "Headroom",
-            f"1 less users' share of the capacity. Good: above {LOW:.0%} at the day's peak. Below zero users ask for"
-            " more than the server takes within its objectives.",
+            f"The share of capacity that user traffic leaves free. Good: above {LOW:.0%} at the day's peak. Below zero,"
+            " user traffic exceeds the capacity.",
             unit="percentunit",
             queries=[Query(largest(names.HEADROOM, WORKLOAD, by), "{{mode}} {{workload}}")],
             width=10,
             minimum=None,
             maximum=1,
-            no_value="neither capacity nor users are known",
+            no_value="capacity or user traffic is unknown",
             alerts=["KneewatchHeadroomLow"],
         ),
         panels.stat(
             "Age",
-            "How long ago capacity was last measured, or forecast. Good: younger than the schedule's period. No data:"
-            " never.",
+            "Time since capacity was last measured or forecast. Good: less than the schedule's period.",
             unit="s",
             queries=[Query(age(names.CAPACITY_LAST_SUCCESS, WORKLOAD, "mode"), "{{mode}}")],
             steps=[(None, GREEN), (2 * 86400, YELLOW), (8 * 86400, RED)],

@@ -1,15 +1,15 @@
-"""Rows of the Target dashboard: why it is slow, by what the server says, and whether client and server agree."""
+"""Rows of the Target dashboard: causes by the server's own metrics, and whether client and server agree."""
 
 from dashboards import panels
 from dashboards.pieces import GREEN, RED, YELLOW, PlacedPanel, Query
 from dashboards.queries import CANARY, MODEL, TARGET, largest, mean, pace, percentiles, quantile
 from exporters import names
 
-_UNTOLD = "the server does not tell it"
+_NOT_EXPORTED = "the server does not export it"
 
 
 def causes(step: str) -> list[PlacedPanel]:
-    """Queue, prefill and decode; then what fills them."""
+    """Return the panels on queue, prefill and decode, and on their causes."""
     waiting = f"{names.SERVER_WAITING.name}{{{TARGET}}}"
     return [*_phases(), *_load(waiting), *_cache(), *_engine(step)]
 
@@ -18,9 +18,8 @@ def _phases() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Where a request's time goes",
-            "Mean seconds that requests waited in the queue, had their prompt read, and were generated for, as the"
-            " server counts. Good: hardly any queue. More queue: add capacity; more prefill: longer prompts; more"
-            " decode: larger batches, or a slower GPU.",
+            "Mean seconds of queueing, prefill and decode, as the server measures them. Good: almost no queueing. More"
+            " queueing: add capacity; more prefill: longer prompts; more decode: larger batches, or a slower GPU.",
             unit="s",
             queries=[
                 Query(mean(names.SERVER_QUEUE), "queue"),
@@ -28,28 +27,28 @@ def _phases() -> list[PlacedPanel]:
                 Query(mean(names.SERVER_DECODE), "decode"),
             ],
             stacked=True,
-            no_value=_UNTOLD,
+            no_value=_NOT_EXPORTED,
         ),
         panels.timeseries(
-            "Queue's share of the wait",
-            "Queue over queue and prefill, the server's means of five minutes. Good: near 0. Near 1: add capacity."
-            " Both are told when a request ends, so at the beginning of an overload look at waiting requests first.",
+            "Queue share of the wait",
+            "Queue time as a share of queue and prefill time, means over five minutes. Good: near 0. Near 1: add"
+            " capacity. Both are counted when a request ends, so early in an overload watch the waiting requests.",
             unit="percentunit",
-            queries=[Query(largest(names.QUEUE_SHARE), "queue's share")],
+            queries=[Query(largest(names.QUEUE_SHARE), "queue share")],
             maximum=1,
-            no_value=_UNTOLD,
+            no_value=_NOT_EXPORTED,
             alerts=["KneewatchQueueGrowth"],
         ),
         panels.timeseries(
-            "Queue and prefill, the slow ones",
-            "The 95th percentiles of the time in the queue and of reading the prompt. Good: the queue's below what TTFT"
-            " allows. Many servers' histograms begin at 0.3 s, below which they say little.",
+            "Queue and prefill, p95",
+            "95th percentiles of queue and prefill time. Good: queue time well below the TTFT objective. Many servers'"
+            " lowest bucket is 0.3 s; below it the lines say little.",
             unit="s",
             queries=[
                 Query(quantile(0.95, names.SERVER_QUEUE), "queue p95"),
                 Query(quantile(0.95, names.SERVER_PREFILL), "prefill p95"),
             ],
-            no_value=_UNTOLD,
+            no_value=_NOT_EXPORTED,
             alerts=["KneewatchQueueGrowth"],
         ),
     ]
@@ -59,37 +58,37 @@ def _load(waiting: str) -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Requests in the server",
-            "Running is the batch; waiting is the queue. Good: nothing waits for long. Waiting that stays above zero"
-            " means more load than the server takes.",
+            "Running is the batch; waiting is the queue. Good: no request waits for long. Waiting that stays above zero"
+            " means more load than the server can serve.",
             unit="short",
             queries=[
                 Query(largest(names.SERVER_RUNNING), "running"),
                 Query(f"max by (reason) ({waiting})", "waiting {{reason}}"),
             ],
-            no_value=_UNTOLD,
+            no_value=_NOT_EXPORTED,
             alerts=["KneewatchQueueGrowth", "KneewatchEngineStalled"],
         ),
         panels.timeseries(
             "Batch",
-            "Tokens that a step of the engine computes, prompts' and answers'. Good: high under load, for the GPU's"
-            " sake; at the server's limit for long means prompts that hold up everybody's next token.",
+            "Prompt and output tokens that one engine step computes. Good: high under load, which uses the GPU well. At"
+            " the server's limit for long, prefills delay the next token of every request.",
             unit="short",
             queries=[
                 Query(mean(names.SERVER_ITERATION_TOKENS), "mean"),
                 Query(quantile(0.95, names.SERVER_ITERATION_TOKENS), "p95"),
             ],
-            no_value=_UNTOLD,
+            no_value=_NOT_EXPORTED,
         ),
         panels.timeseries(
-            "Tokens of the server",
-            "Prompt and output tokens per second of everybody. Good: it follows the number of requests. Requests"
-            " without output tokens are an engine that stands still.",
+            "Server tokens per second",
+            "Prompt and output tokens per second of all requests. Good: follows the number of requests. Requests"
+            " without output tokens mean a stalled engine.",
             unit="short",
             queries=[
                 Query(pace(names.SERVER_PROMPT_TOKENS), "prompt"),
                 Query(pace(names.SERVER_GENERATION_TOKENS), "output"),
             ],
-            no_value=_UNTOLD,
+            no_value=_NOT_EXPORTED,
             alerts=["KneewatchEngineStalled"],
         ),
     ]
@@ -104,46 +103,46 @@ def _cache() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "KV cache in use",
-            "Share of the KV cache in use, of the fullest engine. Full is good use of memory as long as nothing waits"
-            " and nothing is preempted.",
+            "Share of the KV cache in use, of the fullest engine. A full cache is good use of memory as long as no"
+            " request waits or is preempted.",
             unit="percentunit",
             queries=[Query(largest(names.SERVER_KV), "KV cache")],
             maximum=1,
-            no_value=_UNTOLD,
+            no_value=_NOT_EXPORTED,
             alerts=["KneewatchKVCachePressure"],
         ),
         panels.states(
-            "Signs of a KV cache that is too small",
-            "Usage of 90 % or more, requests that wait for room, preemptions, rejections, each in the last minute. One"
-            " alone may be good use of memory. Good: never two at a time.",
+            "Signs of KV cache pressure",
+            "Usage of 90 % or more, waiting requests, preemptions, rejections, each in the last minute. One sign alone"
+            " may be good use of memory. Good: never two at a time.",
             queries=[Query(largest(names.KV_PRESSURE, by="sign"), "{{sign}}")],
             texts={"0": ("no", GREEN), "1": ("yes", YELLOW)},
             width=8,
-            no_value=_UNTOLD,
+            no_value=_NOT_EXPORTED,
             alerts=["KneewatchKVCachePressure", "KneewatchPreemptionStorm"],
         ),
         panels.timeseries(
             "Preemptions",
-            "Requests pushed out of the KV cache and computed again: how often a request is, on the left, and how many"
-            " are each second, on the right. Good: zero. Above, users see streams that stall.",
+            "Requests pushed out of the KV cache and computed again: per request on the left, per second on the right."
+            " Good: zero. Otherwise users see stalled streams.",
             unit="short",
             queries=[
                 Query(mean(preempted), "per request"),
                 Query(pace(names.SERVER_PREEMPTIONS), "per second", right=True),
             ],
             right_unit="ops",
-            no_value=_UNTOLD,
+            no_value=_NOT_EXPORTED,
             alerts=["KneewatchPreemptionStorm"],
         ),
         panels.timeseries(
             "Prefix hits",
-            "Share of the prompt tokens looked up in the prefix cache that were there. Good: steady, at what your"
-            " prompts share. A fall means longer prefills, and comes of evictions, restarts, or routing that scatters"
+            "Share of prompt tokens found in the prefix cache. Good: steady, at the share that your prompts have in"
+            " common. A fall means longer prefills; its causes are evictions, restarts, or routing that scatters"
             " sessions.",
             unit="percentunit",
             queries=[Query(f"{hits} / ({lookups} > 0)", "hits")],
             maximum=1,
-            no_value="nothing is looked up in a prefix cache",
+            no_value="no prefix cache lookups",
             alerts=["KneewatchPrefixHitCollapse"],
         ),
     ]
@@ -152,36 +151,36 @@ def _cache() -> list[PlacedPanel]:
 def _engine(step: str) -> list[PlacedPanel]:
     return [
         panels.timeseries(
-            "Stalled",
-            "For how long an engine has had requests and generated nothing, whatever /health says. Good: zero. A long"
-            " prompt read in one step looks like it, for as long as that takes.",
+            "Stalled engine",
+            "How long an engine has had requests without any progress, whatever /health says. Good: zero. A long"
+            " prefill in one step looks the same while it lasts.",
             unit="s",
             queries=[Query(largest(names.STALLED), "stalled")],
             min_step=step,
-            no_value="nothing tells progress",
+            no_value="the server exports no sign of progress",
             alerts=["KneewatchEngineStalled"],
         ),
         panels.timeseries(
             "Rejections",
-            "Requests that the server refused to queue, per second. Good: zero. Users get an error at once, which"
-            " canaries may miss.",
+            "Requests that the server refused to queue, per second. Good: zero. Users get an error at once; canaries"
+            " may miss it.",
             unit="reqps",
             queries=[Query(pace(names.SERVER_REJECTIONS), "rejected")],
-            no_value="the server rejects nothing, or does not tell it",
+            no_value="no rejections, or the server does not export them",
             alerts=["KneewatchKVCachePressure"],
         ),
     ]
 
 
 def agreement(step: str) -> list[PlacedPanel]:
-    """The cross-checks, and whether the server's own page can be believed."""
-    ours = f"sum by (traffic) (rate({names.TOKENS.name}{{{MODEL}}}[$__rate_interval]))"
-    theirs = " + ".join(pace(series) for series in (names.SERVER_PROMPT_TOKENS, names.SERVER_GENERATION_TOKENS))
+    """Return the cross-checks between client and server, and whether the server's metrics can be trusted."""
+    probe_tokens = f"sum by (traffic) (rate({names.TOKENS.name}{{{MODEL}}}[$__rate_interval]))"
+    server_tokens = " + ".join(pace(series) for series in (names.SERVER_PROMPT_TOKENS, names.SERVER_GENERATION_TOKENS))
     return [
         panels.stat(
             "Server's metrics",
-            "Whether the server's own metrics page was read at the last attempt. Good: read. Otherwise all that says"
-            " server here is missing, and no capacity run may begin.",
+            "Whether the last scrape of the server's metrics succeeded. Good: read. Otherwise all server values here"
+            " are missing, and no capacity run may start.",
             unit="none",
             queries=[Query(largest(names.SERVER_UP), "read")],
             steps=[(None, RED), (1, GREEN)],
@@ -190,8 +189,8 @@ def agreement(step: str) -> list[PlacedPanel]:
         ),
         panels.stat(
             "Servers at the address",
-            "Whether readings come from one server. Several behind one address have mixed counters, of which nothing"
-            " follows. Good: one. Otherwise give each a target of its own.",
+            "Whether scrapes come from one server. If several servers answer at this address, counters are mixed, and"
+            " user traffic and cross-checks are not computed. Good: one. Otherwise make each server its own target.",
             unit="none",
             queries=[Query(largest(names.AMBIGUOUS), "ambiguous")],
             steps=[(None, GREEN), (1, RED)],
@@ -199,27 +198,27 @@ def agreement(step: str) -> list[PlacedPanel]:
             no_value="not known",
         ),
         panels.stat(
-            "Counted tokens",
-            "Tokens by the server's counters over ours, of canaries that were alone on it. Good: 100 %. Anything else:"
-            " the page is another server's, or of one replica of several.",
+            "Token counts, server over client",
+            "Tokens by the server's counters relative to the client's count, for canaries that ran alone on the server."
+            " Good: 100 %. Otherwise the metrics are another server's, or those of one replica of several.",
             unit="percentunit",
             queries=[Query(largest(names.COUNTED_TOKENS, by="kind"), "{{kind}}")],
             steps=[(None, RED), (0.98, GREEN), (1.02, RED)],
             width=6,
-            no_value="no canary was alone on it",
+            no_value="no canary ran alone",
         ),
         panels.stat(
             "Time since the server started",
-            "Where its page says so. Good: since the last deploy. Counters begin anew with the server's process.",
+            "Uptime by the server's metrics. Good: since the last deploy. Counters restart with the server's process.",
             unit="s",
             queries=[Query(f"time() - {largest(names.SERVER_STARTED)}", "up for")],
             steps=[(None, YELLOW), (900, GREEN)],
             width=5,
-            no_value="the server does not tell it",
+            no_value=_NOT_EXPORTED,
         ),
         panels.stat(
             "Server",
-            "What the server says it is. Good: the version that you deployed.",
+            "Engine and version that the server reports. Good: the version that you deployed.",
             unit="none",
             queries=[Query(largest(names.SERVER_INFO, by="engine, version"), "{{engine}} {{version}}")],
             steps=[(None, GREEN)],
@@ -229,27 +228,28 @@ def agreement(step: str) -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "TTFT, server and client",
-            "All users' TTFT as the server measures it, beside the canary's. Good: close together. The client alone"
-            " high: network, proxy or frontend. The server alone high: users send longer prompts than the canary.",
+            "TTFT of all requests as the server measures it, and of canaries. Good: close together. Only the canary's"
+            " high: network, proxy or front end. Only the server's high: users send longer prompts than the canary.",
             unit="s",
             queries=[*percentiles(names.SERVER_TTFT, who="server "), *percentiles(names.TTFT, CANARY, "canary ")],
             min_step=step,
         ),
         panels.timeseries(
             "Network and gateway",
-            "A canary's TTFT less the server's own: matched, of canaries that were alone on it; mean, of all, which"
-            " holds the difference between their prompts too. Good: matched is a few milliseconds, and flat.",
+            "The canaries' TTFT minus the server's: matched compares canaries that ran alone on the server; mean"
+            " compares all requests, so it includes the difference of their prompts. Good: matched is flat, at a few"
+            " milliseconds.",
             unit="s",
             queries=[Query(largest(names.TTFT_GAP, by="method"), "{{method}}")],
             minimum=None,
-            no_value="no canary was alone on it",
+            no_value="no canary ran alone",
         ),
         panels.timeseries(
-            "Our tokens beside the server's",
-            "Prompt and output tokens per second of our own requests, beside all that the server worked on. Good: a"
-            " small share, outside capacity runs.",
+            "Probe tokens and server tokens",
+            "Prompt and output tokens per second of Kneewatch's requests, and of all requests. Good: a small share,"
+            " except during capacity runs.",
             unit="short",
-            queries=[Query(ours, "ours {{traffic}}"), Query(theirs, "server")],
+            queries=[Query(probe_tokens, "probe {{traffic}}"), Query(server_tokens, "server")],
             min_step=step,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Rows of the Target dashboard: data-parallel engines, and what only some servers tell."""
+"""Rows of the Target dashboard: data-parallel engines, and metrics that only some servers export."""
 
 from dashboards import panels
 from dashboards.pieces import GREEN, PlacedPanel, Query
@@ -7,37 +7,37 @@ from exporters import names
 from exporters.names import Series
 
 _ONE_ENGINE = "the server has one engine"
-_OFF = "the server does not tell it, or is not asked to"
+_OFF = "the server does not export it, or the option is off"
 
 
 def engines() -> list[PlacedPanel]:
-    """Of several engines, the one that has most and the one that has least."""
-    level: tuple[tuple[str, str, Series, str], ...] = (
-        ("Running", "requests that it generates for", names.ENGINE_RUNNING, "short"),
-        ("Waiting", "requests in its queue", names.ENGINE_WAITING, "short"),
-        ("KV cache", "share of its KV cache in use", names.ENGINE_KV, "percentunit"),
+    """Return the panels that compare the engines with most and with least."""
+    gauges: tuple[tuple[str, str, Series, str], ...] = (
+        ("Running", "running requests", names.ENGINE_RUNNING, "short"),
+        ("Waiting", "requests in the queue", names.ENGINE_WAITING, "short"),
+        ("KV cache", "share of the KV cache in use", names.ENGINE_KV, "percentunit"),
     )
-    pace_: tuple[tuple[str, str, Series, str], ...] = (
-        ("Preemptions", "requests pushed out of its KV cache, per second", names.ENGINE_PREEMPTIONS, "ops"),
-        ("Output", "tokens per second that it generates", names.ENGINE_GENERATION_TOKENS, "short"),
+    counters: tuple[tuple[str, str, Series, str], ...] = (
+        ("Preemptions", "preempted requests per second", names.ENGINE_PREEMPTIONS, "ops"),
+        ("Output", "output tokens per second", names.ENGINE_GENERATION_TOKENS, "short"),
     )
-    told = [(title, what, f"{series.name}{{{TARGET}}}", unit) for title, what, series, unit in level]
-    told += [(title, what, f"rate({series.name}{{{TARGET}}}[{RATE}])", unit) for title, what, series, unit in pace_]
+    shown = [(title, what, f"{series.name}{{{TARGET}}}", unit) for title, what, series, unit in gauges]
+    shown += [(title, what, f"rate({series.name}{{{TARGET}}}[{RATE}])", unit) for title, what, series, unit in counters]
     return [
         panels.timeseries(
             f"{title}, by engine",
-            f"Of each engine the {what}: the one with most, and the one with least. Good: alike. Apart, requests are"
-            " spread unevenly, or one engine is slow.",
+            f"The highest and the lowest {what} of the engines. Good: alike. Otherwise requests are spread unevenly, or"
+            " one engine is slow.",
             unit=unit,
             queries=spread(expr),
             no_value=_ONE_ENGINE,
         )
-        for title, what, expr, unit in told
+        for title, what, expr, unit in shown
     ]
 
 
 def options() -> list[PlacedPanel]:
-    """What servers tell when they are asked to, or when they do such things at all."""
+    """Return the panels on metrics that depend on the server's options."""
     accepted, drafted, drafts = (
         f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"
         for series in (names.SERVER_ACCEPTED_TOKENS, names.SERVER_DRAFT_TOKENS, names.SERVER_DRAFTS)
@@ -46,47 +46,46 @@ def options() -> list[PlacedPanel]:
     return [
         panels.states(
             "LoRA adapters",
-            "When each adapter had requests running. Good: those that you serve. Many at a time share a batch badly,"
-            " and requests wait for a place among them as deferred.",
+            "When each adapter had running requests. Good: those that you serve. Many at a time share a batch badly,"
+            " and requests wait as deferred for a free adapter slot.",
             queries=[Query(largest(names.SERVER_ADAPTER, by="adapter"), "{{adapter}}")],
             texts={"1": ("running", GREEN)},
             width=8,
-            no_value="no adapter runs",
+            no_value="no adapter is running",
         ),
         panels.timeseries(
-            "Speculation",
-            "Share of the speculated tokens that were kept, on the left, and how many of a draft, on the right. Good:"
-            " above a half. Below a third speculating costs more than it gives under load.",
+            "Speculative decoding",
+            "Accepted share of the draft tokens on the left, accepted tokens per draft on the right. Good: above a"
+            " half. Below a third, speculative decoding costs more than it gains under load.",
             unit="percentunit",
             queries=[
-                Query(f"{accepted} / ({drafted} > 0)", "kept"),
-                Query(f"{accepted} / ({drafts} > 0)", "tokens of a draft", right=True),
+                Query(f"{accepted} / ({drafted} > 0)", "accepted"),
+                Query(f"{accepted} / ({drafts} > 0)", "tokens per draft", right=True),
             ],
             maximum=1,
             right_unit="short",
-            no_value="the server does not speculate",
+            no_value="no speculative decoding",
         ),
         panels.timeseries(
-            "Estimated arithmetic",
-            "Floating-point operations per second of a GPU, by the server's own estimate. Good: near what the GPU can"
-            " do while prompts are read.",
+            "Estimated compute",
+            "Floating-point operations per second of a GPU, by the server's own estimate. Good: near the GPU's peak"
+            " during prefills.",
             unit="flops",
             queries=[Query(pace(names.SERVER_FLOPS), "operations")],
             no_value=_OFF,
         ),
         panels.timeseries(
             "Estimated memory traffic",
-            "Bytes per second read from and written to a GPU's memory, by the server's own estimate. Good: near what"
-            " the memory can do while answers are generated.",
+            "Bytes per second read from and written to a GPU's memory, by the server's own estimate. Good: near the"
+            " memory's peak during decodes.",
             unit="Bps",
             queries=[Query(read, "read"), Query(written, "written")],
             no_value=_OFF,
         ),
         panels.timeseries(
             "KV blocks",
-            "How long a block of the KV cache lives, how long it was idle before it went, and how long between two"
-            " uses. Good: lives well above the time between uses; else prefixes are evicted before they are asked for"
-            " again.",
+            "Lifetime of a KV cache block, its idle time before eviction, and the time between two uses. Good: lifetime"
+            " well above the time between uses; otherwise prefixes are evicted before their next use.",
             unit="s",
             queries=[
                 Query(quantile(0.5, names.SERVER_KV_LIFETIME), "life p50"),
@@ -96,9 +95,9 @@ def options() -> list[PlacedPanel]:
             no_value=_OFF,
         ),
         panels.timeseries(
-            "Output tokens of a request",
-            "Mean TPOT of all requests as the server measures it, beside users' own. Good: alike; apart, canaries are"
-            " much of the traffic.",
+            "TPOT, all requests and users",
+            "Mean TPOT of all requests as the server measures it, and of users. Good: alike. Otherwise canaries are a"
+            " large share of the traffic.",
             unit="s",
             queries=[Query(mean(names.SERVER_TPOT), "all"), Query(mean(names.USERS_TPOT), "users")],
             no_value=_OFF,

@@ -1,4 +1,4 @@
-"""A row of the Target dashboard: users' own requests, as the server measures them, less ours."""
+"""A row of the Target dashboard: user requests, as the server measures them, minus probe requests."""
 
 from alerts import sli
 from dashboards import panels
@@ -6,47 +6,47 @@ from dashboards.pieces import PlacedPanel, Query
 from dashboards.queries import RATE, TARGET, buckets, largest, objective, pace
 from exporters import names
 
-_NO_USERS = "nobody but Kneewatch has asked it anything"
+_NO_USERS = "no users are sending requests"
 _BURNS = ("KneewatchUsersTTFTBurn", "KneewatchUsersTPOTBurn")
 
 
 def users(step: str) -> list[PlacedPanel]:
     met = [Query(f"min({one.good_ratio('15m', TARGET)})", one.objective) for one in sli.USERS]
-    asked = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"ttft|tpot"}})'
+    promised = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"ttft|tpot"}})'
     tokens = f"max by (kind) (rate({names.USERS_TOKENS.name}{{{TARGET}}}[{RATE}]))"
     return [
         panels.heatmap(
-            "Users' TTFT",
-            "How many requests of others had their first token after how long, as the server measures it, less our own."
-            " Good: most below the objective. Wide is usual: users' prompts differ.",
+            "User TTFT",
+            "Distribution of the TTFT of user requests, as the server measures it, without probe requests. Good: most"
+            " below the objective. A wide distribution is normal: prompts differ.",
             unit="s",
             query=buckets(names.USERS_TTFT),
             no_value=_NO_USERS,
             alerts=["KneewatchUsersTTFTBurn"],
         ),
         panels.heatmap(
-            "Users' TPOT",
-            "How many requests of others took how long for each output token, as the server measures it, less our own."
-            " Good: one band below the objective.",
+            "User TPOT",
+            "Distribution of the TPOT of user requests, as the server measures it, without probe requests. Good: one"
+            " band below the objective.",
             unit="s",
             query=buckets(names.USERS_TPOT),
             no_value=_NO_USERS,
             alerts=["KneewatchUsersTPOTBurn"],
         ),
         panels.timeseries(
-            "Users' good requests against the objective",
-            "Share of others' requests, over 15 minutes, that met each objective, as far as the server's buckets tell."
-            " Good: above the dashed line of the same name.",
+            "Good user requests against the objective",
+            "Share of user requests, over 15 minutes, that met each objective, by the server's histogram buckets. Good:"
+            " above the dashed line of the same name.",
             unit="percentunit",
-            queries=[*met, Query(asked, "objective {{objective}}")],
+            queries=[*met, Query(promised, "objective {{objective}}")],
             maximum=1,
             no_value=_NO_USERS,
             alerts=_BURNS,
         ),
         panels.timeseries(
-            "What users are judged by",
-            "The bound of the server's buckets that stands for each objective: the lowest at or above it. Good: at the"
-            " dashed objective. Far above, users may be slower than promised and still count as served well.",
+            "Histogram bounds for user objectives",
+            "The server's histogram bound that is used for each objective: the lowest at or above it. Good: at the"
+            " dashed objective. Far above it, slow user requests still count as good.",
             unit="s",
             queries=[
                 Query(largest(names.USERS_OBJECTIVE_SECONDS, by="objective"), "{{objective}}"),
@@ -57,9 +57,9 @@ def users(step: str) -> list[PlacedPanel]:
             alerts=_BURNS,
         ),
         panels.timeseries(
-            "Users' traffic",
-            "Requests of others on the left, their tokens per second on the right. Good: what you expect at this hour."
-            " It moves some seconds late, and stands still while step-up load of ours runs.",
+            "User traffic",
+            "User requests per second on the left, their tokens per second on the right. Good: what you expect at this"
+            " hour. The lines lag by some seconds, and stay flat during capacity runs.",
             unit="reqps",
             queries=[Query(pace(names.USERS_REQUESTS), "requests"), Query(tokens, "{{kind}} tokens", right=True)],
             right_unit="short",

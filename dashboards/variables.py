@@ -1,4 +1,4 @@
-"""The drop-downs of dashboards that are about one target: which, and of it which model and workload."""
+"""The variables of dashboards about one target: the target, its model and its workload."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from exporters import names
 
 
 def target() -> Any:  # noqa: ANN401 - grafanalib has no types
-    """The target, one at a time."""
+    """Return the variable of the target, which has one value at a time."""
     return layout.variable("target", "Target", f"label_values({names.TASK_INTERVAL.name}, target)")
 
 
 def chosen() -> list[Any]:
-    """The target, and its models and workloads: all of them unless one is chosen."""
+    """Return the variables target, model and workload; the latter two include all unless one is chosen."""
     requests = names.REQUESTS.name
     return [
         target(),

@@ -74,7 +74,7 @@ def test_a_scale_shortens_the_windows_and_leaves_thresholds_alone() -> None:
 def test_a_rehearsal_says_so_at_its_head() -> None:
     whole, short = (build.render(CONFIG, window_scale=scale)[build.FILE] for scale in (1.0, 0.01))
     assert "REHEARSAL" not in whole
-    assert short.splitlines()[1].startswith("# A REHEARSAL: windows and waiting times are 0.01 times their length.")
+    assert short.splitlines()[1].startswith("# REHEARSAL: windows and waiting times are 0.01 times their length.")
 
 
 def test_the_links_lead_to_grafana_and_to_the_dashboards_as_they_were_written() -> None:

@@ -205,32 +205,32 @@ def test_the_questions_come_in_the_order_in_which_they_are_asked() -> None:
         uid: [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"]
         for uid, dashboard in BY_UID.items()
     }
-    assert rows[FLEET] == ["Is any in trouble?", "Which one?", "Since when?"]
+    assert rows[FLEET] == ["Is any target in trouble?", "Which one?", "Since when?"]
     assert rows[TARGET] == [
         "Is it slow or broken, for users?",
-        "Users' own requests",
+        "User traffic and latency",
         "Why?",
-        "The GPU under it",
-        "More of the GPUs",
+        "GPUs",
+        "More GPU metrics",
         "How much more can it take?",
         "Do the client and the server agree?",
-        "Engine by engine, of a data-parallel server",
-        "What a server may tell besides",
+        "Engines of a data-parallel server",
+        "Optional server metrics",
     ]
     assert rows[CAPACITY] == [
-        "How much does it take?",
-        "How close is it?",
+        "How much can it serve?",
+        "How close is user traffic?",
         "What limits it?",
         "Has it shifted?",
         "Is the forecast right?",
         "What did measuring cost?",
     ]
     assert rows[PROBE] == [
-        "Does all of it run?",
-        "Is its timing true?",
-        "Does it do its work for the target?",
+        "Is everything running?",
+        "Is its timing accurate?",
+        "Do its tasks run for the target?",
         "Can it read the server?",
-        "Which servers are there, and who watches them?",
+        "Which servers are discovered, and which shards watch them?",
         "What does it cost?",
     ]
 
@@ -238,11 +238,11 @@ def test_the_questions_come_in_the_order_in_which_they_are_asked() -> None:
 def test_a_collapsed_row_keeps_its_panels_until_it_is_opened() -> None:
     collapsed = {panel["title"] for panel in BY_UID[TARGET]["panels"] if panel.get("collapsed")}
     assert collapsed == {
-        "More of the GPUs", "Engine by engine, of a data-parallel server", "What a server may tell besides",
+        "More GPU metrics", "Engines of a data-parallel server", "Optional server metrics",
     }  # fmt: skip
     shown = {panel["title"] for panel in build.panels_of(BY_UID[TARGET])}
-    assert {"Links", "Running, by engine", "Speculation"} <= shown
-    assert not {"Links", "Speculation"} & {panel["title"] for panel in BY_UID[TARGET]["panels"]}
+    assert {"Links", "Running, by engine", "Speculative decoding"} <= shown
+    assert not {"Links", "Speculative decoding"} & {panel["title"] for panel in BY_UID[TARGET]["panels"]}
 
 
 @pytest.mark.parametrize("panel", [panel for uid, panel in PANELS if uid == TARGET], ids=title)
@@ -250,6 +250,6 @@ def test_a_panel_about_what_many_have_not_says_so(panel: dict[str, Any]) -> None
     """GPUs, and whatever a server need not tell: no "No data" at three in the morning."""
     asked = [target["expr"] for target in panel["targets"]]
     if any("DCGM_FI" in expr for expr in asked):
-        assert "no GPU is read" in panel["fieldConfig"]["defaults"]["noValue"]
+        assert "no GPU metrics" in panel["fieldConfig"]["defaults"]["noValue"]
     if all("_users_" in expr for expr in asked):
         assert panel["fieldConfig"]["defaults"]["noValue"]
