@@ -131,7 +131,7 @@ def ramp(
     check_writable(json_file)
     check_writable(html_file, "--html")
     with following() as follow:
-        run = ramp_target(loaded, chosen, asked, SystemClock(), follow.step, on_doing=follow.doing, on_lost=print_error)
+        run = ramp_target(loaded, chosen, asked, SystemClock(), follow.step, on_phase=follow.doing, on_lost=print_error)
         result = uvloop.run(run)
     if json_file:
         json_file.write_text(dumps(result, indent=1) + "\n")
@@ -175,7 +175,7 @@ def forecast(
     past_s = duration_of(history, "--history") if history is not None else None
     with following() as follow:
         result = uvloop.run(
-            forecast_target(loaded, chosen, SystemClock(), watch_s=seconds, history_s=past_s, on_doing=follow.doing)
+            forecast_target(loaded, chosen, SystemClock(), watch_s=seconds, history_s=past_s, on_phase=follow.doing)
         )
     typer.echo(dumps(result, indent=1) if as_json else forecast_words(result))
     raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)

@@ -2,15 +2,16 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
-from probe.capacity.run.locks import LOST_LEASE
-from probe.capacity.run.plan import StepSettings, context_of, course, firing_pages, hints_of, preflight, ramp_job
+from probe.capacity.run.admission import Admission
+from probe.capacity.run.plan import StepSettings, context_of, firing_pages, hints_of, preflight
 from probe.capacity.run.runner import Budget, CapacityRun
+from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, ServerAccess, run_capacity
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
 from probe.config.models import Config, TargetConfig
@@ -21,13 +22,12 @@ from probe.core.result import CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepSummary
 from probe.core.workload import requests
-from probe.load.backends import workers_of
-from probe.load.worker_pool import RequestSource, WorkerPool
+from probe.load.worker_pool import RequestSource
 from probe.monitor.canary import Canary
 from probe.monitor.forecast_buffer import ForecastBuffer, forecast_result
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.wiring import endpoint, engine_of, lock, workload
-from probe.observe.guard import GuardLimits
+from probe.observe.guard import GO, GuardLimits
 from probe.scrape.scraper import Scraper
 
 # How often the server is read for a forecast.
@@ -74,14 +74,14 @@ async def ramp_target(
     clock: Clock,
     on_step: Callable[[StepSummary], None],
     *,
-    on_doing: Callable[[Phase], None] = lambda _: None,
+    on_phase: Callable[[Phase], None] = lambda _: None,
     on_lost: Callable[[LockError], None] = lambda _: None,
 ) -> CapacityResult:
-    """A capacity run, now. Ctrl-C, and the loss of the server's Lease, stop the load at once and still give the result;
-    `on_lost` is then told how it was lost.
+    """Run a capacity run now. Ctrl-C and the loss of the server's Lease stop the load at once and still return the
+    result; `on_lost` then receives the loss.
 
-    Raises TargetError where the target cannot be asked, or where the guard forbids the start; LockError where
-    somebody else loads it, or where the Lease was lost before there was a run; ConfigError where it may not be asked.
+    Raises TargetError where the target cannot be measured or a check before the run refuses it, LockError where
+    another prober loads it or the Lease was lost before there was a run, ConfigError where the target is passive.
     """
     _may_ask(target)
     where = endpoint(target)
@@ -92,57 +92,54 @@ async def ramp_target(
         held.push_async_callback(readers.close)
         async with Client(where, clock, target.canary.timeout) as client:
             model = await client.resolve_model(target.model)
-        measured: list[CapacityResult] = []  # until the lock was lost
+        load = workload(asked.workload, config.workload(asked.workload))
+        request = RunRequest(
+            source=RequestSource(where, model, load, target.canary.timeout, asked.seed),
+            objectives=config.objectives_of(target),
+            steps=asked.steps,
+            budget=asked.budget,
+            guarded=asked.guarded,
+            gpu=target.capacity.server.gpu,
+            load=config.load,
+            workers=asked.workers,
+        )
+        results: list[CapacityResult] = []
         try:
-            async with AsyncExitStack() as locked:
-                await locked.enter_async_context(lock(config, target, clock))
-                server = await _may_load(config, target, scraper, guarded=asked.guarded)
-                load = workload(asked.workload, config.workload(asked.workload))
-                job = ramp_job(
-                    target=target.name,
-                    model=model,
-                    server=server,
-                    workload=load,
-                    objectives=config.objectives_of(target),
-                    budget=asked.budget,
-                    guarded=asked.guarded,
-                    gpu=target.capacity.server.gpu,
-                )
-                source = RequestSource(where, model, load, target.canary.timeout, asked.seed)
-                way = await locked.enter_async_context(course(asked.steps, load, job.objectives, guarded=asked.guarded))
-                workers = workers_of(config.load, source, asked.steps.streams, clock, asked.workers)
-                run = CapacityRun(
-                    job,
-                    way,
-                    workers,
-                    scraper.read,
-                    clock,
-                    on_step=on_step,
-                    on_doing=on_doing,
-                    read_gpus=readers.reader(target.gpu),
-                )
-                return await _run(run, workers, measured.append)
+            return await run_capacity(
+                request,
+                ServerAccess(lock(config, target, clock), scraper.read, readers.reader(target.gpu)),
+                clock,
+                admit=partial(_admit, config, target, scraper, guarded=asked.guarded),
+                interrupts=_stopped_by_signals,
+                observers=RunObservers(
+                    on_result=lambda result, _: results.append(result), on_step=on_step, on_phase=on_phase
+                ),
+            )
+        except RefusedError as refused:
+            raise TargetError(
+                f"{target.base_url}: no load was sent, {refused}; retry when the server is idle, or use --no-guard"
+                " if it has no other users",
+                Outcome.REJECTED,
+            ) from None
         except LockError as error:
-            if not measured:
+            if not results:
                 raise
             on_lost(error)
-            return measured[0]
+            return results[0]
 
 
-async def _run(run: CapacityRun, workers: WorkerPool, cut: Callable[[CapacityResult], None]) -> CapacityResult:
-    """Its result; where we are cancelled, `cut` is told what was measured until then, when its load is gone."""
+async def _admit(config: Config, target: TargetConfig, scraper: Scraper, *, guarded: bool) -> Admission:
+    """Check the server once. It has not been watched before, so no history is judged; unguarded, nothing refuses."""
+    verdict, server = await preflight(scraper.read, GuardLimits(), firing_pages(config, target.name))
+    return Admission(verdict if guarded else GO, server)
+
+
+@contextmanager
+def _stopped_by_signals(run: CapacityRun) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))
-    try:
-        async with AsyncExitStack() as held:
-            if not await run.before_stop(held.enter_async_context(workers)):
-                return await run.result()
-            return await run.run()
-    except asyncio.CancelledError:
-        run.stop("interrupt", LOST_LEASE)  # a signal only stops the run: what cancels us is the lock
-        cut(await run.result())
-        raise
+    yield  # The handlers stay: a second Ctrl-C must not lose the result while the load ends.
 
 
 async def forecast_target(
@@ -152,7 +149,7 @@ async def forecast_target(
     *,
     watch_s: float,
     history_s: float | None = None,
-    on_doing: Callable[[Phase], None] = lambda _: None,
+    on_phase: Callable[[Phase], None] = lambda _: None,
 ) -> CapacityResult:
     """A forecast, now: from `watch_s` of live metrics, or from the last `history_s` that Prometheus remembers.
 
@@ -167,17 +164,17 @@ async def forecast_target(
         server = await scraper.read()
         model = await _model(target, where, clock, server)
         if history_s is not None:
-            on_doing(Phase("asking Prometheus"))
+            on_phase(Phase("asking Prometheus"))
             for reading in await _history(config, target, clock, history_s):
                 forecaster.read(reading)
         ends = clock.monotonic_ns() + int(watch_s * 1e9)
         if history_s is None:
-            on_doing(Phase("watching live traffic", watch_s))
+            on_phase(Phase("watching live traffic", watch_s))
         while history_s is None and clock.monotonic_ns() < ends:
             with suppress(TargetError):
                 forecaster.read(await scraper.read())
             await asyncio.sleep(_WATCH_EVERY_S)
-        on_doing(Phase("computing the result"))
+        on_phase(Phase("computing the result"))
         found = await forecaster.forecast()
     context = context_of(server, load, objectives, target.capacity.server.gpu)
     return forecast_result(target.name, model, context, found, clock.wall_s())
@@ -213,14 +210,3 @@ async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: 
             Outcome.NOT_FOUND,
         )
     return found
-
-
-async def _may_load(config: Config, target: TargetConfig, scraper: Scraper, *, guarded: bool) -> ServerSnapshot | None:
-    verdict, server = await preflight(scraper.read, GuardLimits(), firing_pages(config, target.name))
-    if guarded and not verdict.go:
-        raise TargetError(
-            f"{target.base_url}: no load was sent, {verdict.reason}: {verdict.detail}; retry when the server"
-            " is idle, or use --no-guard if it has no other users",
-            Outcome.REJECTED,
-        )
-    return server

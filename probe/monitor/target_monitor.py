@@ -1,33 +1,29 @@
 """One watched target: its canary, its server's metrics, its scheduled capacity runs."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
 import structlog
 
-from probe.capacity.run.admission import WINDOW_CLOSED, Admission, AdmissionCheck
-from probe.capacity.run.plan import context_of, course, hints_of, ramp_job, steps_of
-from probe.capacity.run.runner import Budget, CapacityRun
+from probe.capacity.run.admission import AdmissionCheck
+from probe.capacity.run.plan import context_of, hints_of, steps_of
+from probe.capacity.run.runner import Budget
+from probe.capacity.run.service import RunRequest
 from probe.client.client import Client
 from probe.config.models import Config, TargetConfig, WorkloadConfig
 from probe.core.clock import Clock
-from probe.core.errors import LockError
 from probe.core.request import UP, Outcome, RequestRecord, Traffic
 from probe.core.result import CapacityResult
 from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus
 from probe.core.workload import requests
-from probe.load.backends import workers_of
-from probe.load.worker_pool import RequestSource, WorkerPool
+from probe.load.worker_pool import RequestSource
 from probe.monitor.canary import UNKNOWN_MODEL, Canary
+from probe.monitor.capacity_runs import CapacityRuns, RunHooks, RunSink
 from probe.monitor.forecast_buffer import ForecastBuffer, forecast_result
 from probe.monitor.wiring import endpoint, engine_of, lock, server_of, workload
-from probe.observe import server_observer as server_watch
-from probe.observe.server_observer import GpuReader, ServerObserver
+from probe.observe.server_observer import GpuReader, ReadingSink, ServerObserver
 from probe.observe.user_traffic import UserTraffic
 from probe.scrape.scraper import Scraper
 
@@ -36,23 +32,14 @@ _log = structlog.get_logger()
 _SOON_S = 120.0
 
 
-class MeasurementSink(server_watch.ReadingSink, Protocol):
+class MeasurementSink(ReadingSink, RunSink, Protocol):
     """Where a target's measurements go: the composition root hands them to exporters and store."""
 
     def record(self, record: RequestRecord) -> None:
         """A request ended."""
 
-    def result(self, result: CapacityResult) -> None:
-        """A capacity run ended."""
-
-    def dropped(self, result: CapacityResult) -> bool:
-        """Whether the result just given is so far below the target's baseline that a second run has to confirm it."""
-
     def forecast(self, result: CapacityResult) -> None:
         """A forecast was made, or was not for want of evidence."""
-
-    def refused(self, target: str, reason: str) -> None:
-        """A capacity run was not allowed to start."""
 
 
 class TargetMonitor:
@@ -79,8 +66,7 @@ class TargetMonitor:
         self.objectives = config.objectives_of(target)
         self._clock = clock
         self._sink = sink
-        self._lock = partial(lock, config, target, clock)
-        self._workers = partial(workers_of, config.load, clock=clock)
+        self._load_config = config.load
         self._permission = AdmissionCheck(
             target.capacity, self.objectives, clock, firing_pages=firing_pages, spent=spent
         )
@@ -98,17 +84,18 @@ class TargetMonitor:
         self._capacity_load = workload(name, config.workload(name))
         self._workloads = _workloads(config)
         self._others: dict[str, Canary] = {}  # those on demand, by their workload
-        self._loaded = loaded or self.load_ended
-        self._hold: str | None = None  # why no load may begin
+        hooks = RunHooks(
+            request=self._run_request,
+            lock=partial(lock, config, target, clock),
+            on_lock=partial(self.others_load, loading=False),  # nobody else has the lock
+            on_record=self._record,
+            on_load_end=loaded or self.load_ended,
+        )
+        self._runs = CapacityRuns(target.name, clock, sink, self._reads, admission=self._permission, hooks=hooks)
         self._loaded_by_others = False  # whether another prober loads the server
         self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
-        self._ramp: CapacityRun | None = None
-        self._ramp_ended = asyncio.Event()
         self._forecaster = ForecastBuffer(self._capacity_load, self.objectives, hints_of(target.capacity))
-        self._refusal: str | None = None
-        self._last_result: CapacityResult | None = None
         self.last_forecast: CapacityResult | None = None
-        self._measured: CapacityResult | None = None  # the last that load has measured
 
     @property
     def model(self) -> str:
@@ -139,7 +126,7 @@ class TargetMonitor:
 
     @property
     def last_result(self) -> CapacityResult | None:
-        return self._last_result
+        return self._runs.last_result
 
     async def canary(self) -> None:
         """One canary round."""
@@ -189,13 +176,11 @@ class TargetMonitor:
 
     def hold_load(self, why: str | None) -> None:
         """Lets no step-up load begin, and ends what runs; None: it may begin again."""
-        if why is not None and self._ramp is not None:
-            self._ramp.stop("interrupt", why)
-        self._hold = why
+        self._runs.inhibit(why)
 
     def held(self) -> str | None:
         """Why no step-up load may begin; None: it may."""
-        return self._hold
+        return self._runs.inhibited_by
 
     async def scrape(self) -> None:
         """One reading of the server's metrics."""
@@ -209,40 +194,8 @@ class TargetMonitor:
         await self._reads.scrape_gpus()
 
     async def capacity(self) -> None:
-        """One guarded capacity run; where it ended by itself far below the baseline, a second one at once."""
-        first = await self._measure()
-        if first is not None and first.stopped.by == "done" and self._sink.dropped(first):
-            _log.warning("capacity has dropped, it is measured again", target=self.config.name)
-            await self._measure(confirms=first.id)
-
-    async def _measure(self, confirms: str | None = None) -> CapacityResult | None:
-        """One guarded run, reported, unless somebody else loads the server, or a check before it forbids it.
-
-        `confirms`: the id of the run that it repeats.
-        """
-        if (why := self.held()) is not None:
-            self._refused("rollout", why)
-            return None
-        try:
-            async with AsyncExitStack() as held:
-                try:
-                    await held.enter_async_context(self._lock())
-                except LockError as error:
-                    self._refused(error.reason, str(error))
-                    return None
-                self.others_load(loading=False)  # nobody else has the lock
-                known = self._measured.capacity if self._measured is not None else None
-                permit = await self._permission.ask(self._reads.read, known)
-                if (why := self.held()) is not None:  # while we waited for the lock, or asked
-                    self._refused("rollout", why)
-                    return None
-                if permit.verdict.go:
-                    return await self._load(permit, confirms)
-                self._refused(permit.verdict.reason or "", permit.verdict.detail)
-        except LockError as error:  # lost on the way: the run was cancelled, and has been reported
-            self._refusal = str(error)
-            _log.warning("capacity run ended", target=self.config.name, detail=str(error))
-        return None
+        """Run a guarded capacity run; where it ended by itself far below the baseline, a second one at once."""
+        await self._runs.capacity()
 
     async def forecast(self) -> float | None:
         """The capacity by live traffic alone, as far as that tells it.
@@ -262,102 +215,26 @@ class TargetMonitor:
         return None if told else max(self._forecaster.seconds, _SOON_S)
 
     def restore(self, result: CapacityResult) -> None:
-        """Takes a result for the last one, such as one of before a restart."""
-        self._last_result = result
-        # A forecast that is too low would keep away the runs that show it.
-        if result.capacity.requests_per_second is not None and result.capacity.mode != "forecast":
-            self._measured = result
+        """Take a result as the last one, such as one from before a restart."""
+        self._runs.restore(result)
 
     def _record(self, record: RequestRecord) -> None:
         self._reads.request(record)
         self._sink.record(record)
 
-    def _refused(self, reason: str, detail: str | None) -> None:
-        self._refusal = f"{reason}: {detail}"
-        _log.warning("capacity run refused", target=self.config.name, reason=reason, detail=detail)
-        self._sink.refused(self.config.name, reason)
-
-    async def _load(self, permit: Admission, confirms: str | None) -> CapacityResult:
-        """The run. Raises what breaks it, after it has been reported."""
-        target, budget = self.config, self.config.capacity.budget
-        tokens, of_the_day = min((budget.tokens_per_run, False), (permit.tokens, True))
-        job = ramp_job(
-            target=target.name,
-            model=self.model,
-            server=self._reads.server,
-            workload=self._capacity_load,
+    def _run_request(self, confirms: str | None) -> RunRequest:
+        capacity = self.config.capacity
+        budget = capacity.budget
+        return RunRequest(
+            # The same lengths in every run; prompts are new.
+            source=RequestSource(self._endpoint, self.model, self._capacity_load, self.config.canary.timeout),
             objectives=self.objectives,
-            budget=Budget(
-                tokens,
-                budget.seconds,
-                budget.over_objective_seconds,
-                tokens_name="tokens_per_day" if of_the_day else "tokens_per_run",
-            ),
-            guarded=True,
-            gpu=target.capacity.server.gpu,
+            steps=steps_of(capacity),
+            budget=Budget(budget.tokens_per_run, budget.seconds, budget.over_objective_seconds),
+            gpu=capacity.server.gpu,
+            confirms=confirms,
+            load=self._load_config,
         )
-        # The same lengths in every run; prompts are new.
-        source = RequestSource(self._endpoint, self.model, self._capacity_load, target.canary.timeout)
-        steps = steps_of(target.capacity)
-        workers = self._workers(source, steps.streams)
-        _log.info(
-            "capacity run started",
-            target=target.name,
-            concurrency=steps.concurrency,
-            rates=steps.rates,
-            unchecked=permit.unchecked or None,
-        )
-        async with course(steps, self._capacity_load, self.objectives, guarded=True) as way:
-            ramp = CapacityRun(
-                job,
-                way,
-                workers,
-                self._reads.look,
-                self._clock,
-                on_record=self._record,
-                read_gpus=self._reads.read_gpus,
-            )
-            async with _ends_with(permit.seconds, ramp):
-                result = replace(await self._run(ramp, workers, confirms), confirms=confirms)
-        self._refusal = None
-        self.restore(result)
-        self._loaded()
-        self._sink.result(result)
-        _log.info(
-            "capacity run ended",
-            target=target.name,
-            stopped=result.stopped.by,
-            reason=result.stopped.reason or result.capacity.reason,
-            mode=result.capacity.mode,
-            requests_per_second=result.capacity.requests_per_second,
-            knee_concurrency=result.capacity.knee_concurrency,
-        )
-        return result
-
-    async def _run(self, ramp: CapacityRun, workers: WorkerPool, confirms: str | None) -> CapacityResult:
-        """Its result. What breaks or cancels it is raised, after what was measured until then has been reported."""
-        self._ramp = ramp
-        self._ramp_ended.clear()
-        if self._hold is not None:
-            ramp.stop("interrupt", self._hold)
-        try:
-            async with AsyncExitStack() as held:
-                if not await ramp.before_stop(held.enter_async_context(workers)):
-                    return await ramp.result()
-                await held.enter_async_context(self._reads.ours(load=True))
-                return await ramp.run()
-        except (Exception, asyncio.CancelledError) as error:
-            cancelled = isinstance(error, asyncio.CancelledError)
-            # A lock that is lost says so.
-            why = str(error) or "cancelled" if cancelled else type(error).__name__
-            ramp.stop("interrupt" if cancelled else "error", why)
-            # Load that ran is accounted for, whatever broke.
-            self._loaded()
-            self._sink.result(replace(await ramp.result(), confirms=confirms))
-            raise
-        finally:
-            self._ramp = None
-            self._ramp_ended.set()
 
     @property
     def users(self) -> UserLoad | None:
@@ -382,17 +259,15 @@ class TargetMonitor:
             gpu_error=self._reads.gpu_error,
             checks=self._reads.checks,
             users=self.users,
-            capacity=self._last_result,
+            capacity=self._runs.last_result,
             forecast=self.last_forecast,
-            measured=self._measured,
-            capacity_state="running" if self._ramp is not None else self._refusal,
+            measured=self._runs.measured,
+            capacity_state="running" if self._runs.is_running else self._runs.refusal,
         )
 
     async def end_load(self, why: str) -> None:
         """Cancels step-up load at once, and waits until the run has been reported."""
-        if self._ramp is not None:
-            self._ramp.stop("interrupt", why)
-            await self._ramp_ended.wait()
+        await self._runs.stop(why)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -409,16 +284,3 @@ class TargetMonitor:
 
 def _workloads(config: Config) -> dict[str, WorkloadConfig]:
     return {name: config.workload(name) for name in ("default", *config.workloads)}
-
-
-@asynccontextmanager
-async def _ends_with(seconds: float | None, ramp: CapacityRun) -> AsyncIterator[None]:
-    """Stops the ramp when its window closes in so many seconds."""
-    closing = None
-    if seconds is not None:
-        closing = asyncio.get_running_loop().call_later(seconds, ramp.stop, "budget", WINDOW_CLOSED)
-    try:
-        yield
-    finally:
-        if closing is not None:
-            closing.cancel()

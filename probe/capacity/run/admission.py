@@ -37,14 +37,14 @@ _DAY_S = 23 * 3600.0 - 60.0
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A verdict and, where it is "go", its conditions: so many tokens, so many seconds (None: as many as it needs).
+    """A verdict and, where it is "go", the run's limits: tokens and seconds (None: those of its own budget).
 
-    `server`: as it was then. `unchecked`: what could not be judged, in words.
+    `server`: its state when it was checked. `unchecked`: the checks that could not be made, and why.
     """
 
     verdict: GuardVerdict
     server: ServerSnapshot | None = None
-    tokens: int = 0
+    tokens: int | None = None
     seconds: float | None = None
     unchecked: tuple[str, ...] = ()
 

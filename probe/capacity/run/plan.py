@@ -1,4 +1,4 @@
-"""A ramp as somebody asked for it, and whether it may begin."""
+"""Which load steps a run takes, as asked for, and the checks of the server before it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from probe.capacity.model.hints import NO_HINTS, Hints, ModelSize
-from probe.capacity.run.runner import Budget, LoadPlan, RunJob
+from probe.capacity.run.runner import LoadPlan
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.models import CapacityConfig, Config
@@ -37,28 +37,6 @@ def context_of(
         version=server.version if server else "unknown",
         gpu=gpu,
         flags=server.flags if server else {},
-    )
-
-
-def ramp_job(
-    *,
-    target: str,
-    model: str,
-    server: ServerSnapshot | None,
-    workload: Workload,
-    objectives: Objectives,
-    budget: Budget,
-    guarded: bool,
-    gpu: str | None = None,
-) -> RunJob:
-    """A run, with what its result holds for written beside it."""
-    return RunJob(
-        target=target,
-        model=model,
-        objectives=objectives,
-        budget=budget,
-        context=context_of(server, workload, objectives, gpu),
-        guarded=guarded,
     )
 
 
@@ -103,11 +81,12 @@ def hints_of(capacity: CapacityConfig) -> Hints:
 
 
 @asynccontextmanager
-async def course(
+async def load_plan(
     steps: StepSettings, workload: Workload, objectives: Objectives, *, guarded: bool
 ) -> AsyncIterator[LoadPlan]:
-    """The course of a run that was asked for so. A search has a process of its own, which ends with the context. Raises
-    AsideError where that does not start.
+    """Open the load plan for these settings. A search runs in a helper process, which ends with the context.
+
+    Raises HelperError where that process does not start.
     """
     warm_up_s = _WARM_UP_SHARE * steps.seconds if steps.requests is None else 0.0
     plan = partial(StepPlan, seconds=steps.seconds, requests=steps.requests, warm_up_s=warm_up_s)

@@ -114,6 +114,7 @@ class RunJob:
     context: RunContext
     guarded: bool = True
     limits: GuardLimits = field(default_factory=GuardLimits)
+    confirms: str | None = None  # the id of the run that it repeats
 
 
 @dataclass(slots=True)
@@ -258,6 +259,7 @@ class CapacityRun:
             cost=self._cost(),
             stopped=self._stopped(),
             users=mean(self._users),
+            confirms=self._job.confirms,
         )
 
     async def _considered(self, work: Callable[[], _T], phase: Phase = _NEXT_LOAD) -> _T:

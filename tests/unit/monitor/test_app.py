@@ -196,7 +196,7 @@ def test_after_a_restart_a_forecast_stands_beside_what_was_measured(tmp_path: Pa
     shown = again.statuses()[0].capacity
     assert shown is not None
     assert shown.capacity.mode == "forecast"
-    known = again.monitors["a"]._measured
+    known = again.monitors["a"]._runs.measured
     assert known is not None, "live load is judged by what was measured"
     assert known.capacity.mode == "verified"
     again.measurements.store.close()
@@ -210,7 +210,7 @@ def test_a_run_is_no_users_load_for_any_target_of_its_server() -> None:
     for watch in app.monitors.values():
         for at_s in (0, 60):
             watch._permission.reading(replace(snapshot(generation_tokens=9.0 * at_s), at_ns=at_s * 10**9))
-    app.monitors["a"]._loaded()  # what a run calls when it has ended
+    app.monitors["a"]._runs._hooks.on_load_end()  # what a run calls when it has ended
     assert [watch._permission._live.users() is None for watch in app.monitors.values()] == [True, True, False]
 
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from exporters.metrics_page import MetricsPage
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter
-from probe.capacity.run.locks import LOST_LEASE, FileLock, server_key
+from probe.capacity.run.locks import LOST_LEASE, FileLock, Lock, server_key
 from probe.config.models import config_from
 from probe.core.clock import Clock, SystemClock
 from probe.core.errors import LockError, TargetError
@@ -617,7 +617,7 @@ def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Ho
         watch.restore(measured)
         watch.restore(forecast)
         assert watch.last_result is forecast
-        assert watch._measured is measured
+        assert watch._runs.measured is measured
         withheld = example(capacity=Capacity(mode="empirical", reason="no step was valid"))
         watch.restore(withheld)
         assert watch.status().capacity is withheld
@@ -705,9 +705,9 @@ def test_a_run_that_breaks_is_reported_and_the_next_one_can_start(host: Host) ->
         server.driver.faults = Faults(extra_step_s=0.01)
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(5):
-            while watch._ramp is None or not watch._ramp._watch.polls:  # noqa: ASYNC110 - another task changes it
+            while watch._runs._run is None or not watch._runs._run._watch.polls:  # noqa: ASYNC110 - another task changes it
                 await asyncio.sleep(0.005)
-        watch._ramp._read_server = _breaks
+        watch._runs._run._read_server = _breaks
         await asyncio.gather(run, return_exceptions=True)
         assert watch.status().capacity_state != "running"
         async with asyncio.timeout(0.5):
@@ -721,6 +721,11 @@ def test_a_run_that_breaks_is_reported_and_the_next_one_can_start(host: Host) ->
 
 async def _breaks() -> ServerSnapshot:
     raise ZeroDivisionError
+
+
+def _takes(watch: TargetMonitor, lock: Callable[[], Lock]) -> None:
+    """Gives the target another lock."""
+    watch._runs._hooks = replace(watch._runs._hooks, lock=lock)
 
 
 # What a run may not do.
@@ -782,7 +787,7 @@ def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host:
             lost_at.append(time.monotonic())
             until.reschedule(0.0)
 
-        watch._lock = lost  # type: ignore[assignment]
+        _takes(watch, lost)
         await watch.canary()
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(10):
@@ -859,7 +864,7 @@ def test_who_has_the_lock_knows_that_nobody_else_loads_the_server(host: Host) ->
 def test_a_folder_that_takes_no_lock_is_a_refusal(host: Host, tmp_path: Path) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
-        watch._lock = lambda: FileLock(server_key(server.url), tmp_path / "missing", SystemClock())  # type: ignore[assignment]
+        _takes(watch, lambda: FileLock(server_key(server.url), tmp_path / "missing", SystemClock()))
         await watch.capacity()
         assert sink.refusals == ["no_lock"]
         assert server.generated == 1
@@ -981,7 +986,7 @@ def test_a_hold_that_comes_while_a_run_waits_for_its_lock_is_heard(host: Host) -
             watch.hold_load("a rollout is under way")
             yield
 
-        watch._lock = slow  # type: ignore[assignment]
+        _takes(watch, slow)
         await watch.canary()
         await watch.capacity()
         assert (sink.refusals, sink.results, server.generated) == (["rollout"], [], 1)

@@ -8,7 +8,7 @@ import pytest
 from example_records import CHAT, snapshot
 
 from probe.capacity.model.hints import Hints, ModelSize
-from probe.capacity.run.plan import StepSettings, context_of, course, preflight, ramp_job, steps_of
+from probe.capacity.run.plan import StepSettings, load_plan, preflight, steps_of
 from probe.capacity.run.runner import Budget
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.models import CapacityConfig
@@ -16,7 +16,7 @@ from probe.core.errors import TargetError
 from probe.core.request import Api, Outcome
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import Arrivals, StepPlan
-from probe.core.workload import LognormalLength, Workload
+from probe.core.workload import Workload
 from probe.observe.guard import GuardLimits, GuardVerdict
 from probe.runtime.helper_process import HelperProcess
 
@@ -96,35 +96,6 @@ def test_prometheus_is_not_asked_about_a_server_that_is_refused_anyway() -> None
     assert asked == 0
 
 
-def _job(server: ServerSnapshot | None, **workload: Any) -> Any:
-    return ramp_job(
-        target="a",
-        model="m",
-        server=server,
-        workload=Workload(**{"name": "w", "api": Api.CHAT, "prompt_tokens": 8, "output_tokens": 4, **workload}),
-        objectives=CHAT,
-        budget=BUDGET,
-        guarded=True,
-    )
-
-
-def test_what_a_figure_holds_for_is_written_beside_it() -> None:
-    context = _job(snapshot()).context
-    assert (context.engine, context.version) == ("vllm", "0.32.0")
-    assert _job(snapshot(flags={"block_size": "32"})).context.flags == {"block_size": "32"}
-    assert context.gpu is None
-    assert context_of(snapshot(), WORKLOAD, CHAT, "NVIDIA L4").gpu == "NVIDIA L4"
-    assert context.workload["name"] == "w"
-    assert context.workload["api"] == "chat"
-    assert context.objectives["ttft"] == {"ratio": 0.95, "within_s": 0.5}
-    assert _job(None).context.version == "unknown"
-
-
-def test_lengths_that_vary_are_described_whole() -> None:
-    context = _job(snapshot(), prompt_tokens=LognormalLength(3000, 0.4, 8000)).context
-    assert context.workload["prompt_tokens"] == {"median": 3000, "sigma": 0.4, "maximum": 8000}
-
-
 # Which steps.
 
 
@@ -133,9 +104,9 @@ WORKLOAD = Workload(name="w", api=Api.CHAT, prompt_tokens=8, output_tokens=4)
 
 def _plans(steps: StepSettings) -> list[StepPlan]:
     async def ask() -> list[StepPlan]:
-        async with course(steps, WORKLOAD, CHAT, guarded=True) as way:
-            assert isinstance(way, FixedSteps)
-            return list(iter(way.next, None))
+        async with load_plan(steps, WORKLOAD, CHAT, guarded=True) as plan:
+            assert isinstance(plan, FixedSteps)
+            return list(iter(plan.next, None))
 
     return asyncio.run(ask())
 
@@ -164,9 +135,9 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
 
     async def ask() -> None:
         hints = Hints(max_num_seqs=8, max_num_batched_tokens=512)
-        async with course(StepSettings(observe_s=7.0, hints=hints), WORKLOAD, CHAT, guarded=True) as way:
-            assert way.observe_s == 7.0
-            assert way.survives_overload
+        async with load_plan(StepSettings(observe_s=7.0, hints=hints), WORKLOAD, CHAT, guarded=True) as plan:
+            assert plan.observe_s == 7.0
+            assert plan.survives_overload
             assert kept == [("probe.capacity.search.search:Search", WORKLOAD, CHAT, hints)]
 
     asyncio.run(ask())

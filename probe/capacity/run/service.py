@@ -1,0 +1,175 @@
+"""One capacity run, from the lock of its server to a reported result. The daemon and `kneewatch ramp` both run this.
+
+    lock -> admit -> load plan -> workers -> CapacityRun -> on_result
+
+In: a RunRequest (what to measure), a ServerAccess (how to reach the server) and the three things in which callers
+differ: `admit` refuses the run or limits it, `interrupts` lets something outside stop it, RunObservers receive what it
+measures. Out: a CapacityResult.
+
+Without the lock or an admission nothing is sent: LockError or RefusedError says why. From the CapacityRun on, exactly
+one result is reported, while the lock is still held: of a run that ended by itself, was stopped (even before its
+workers had started), ran into the end of its window, was cancelled (losing the lock cancels) or broke. What cancelled
+or broke it is raised again afterwards.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+from probe.capacity.run.admission import WINDOW_CLOSED, Admission
+from probe.capacity.run.locks import Lock
+from probe.capacity.run.plan import StepSettings, context_of, load_plan
+from probe.capacity.run.runner import Budget, CapacityRun, RunJob
+from probe.config.load import LoadConfig
+from probe.core.clock import Clock
+from probe.core.objectives import Objectives
+from probe.core.request import RequestRecord
+from probe.core.result import CapacityResult, Phase
+from probe.core.snapshot import GpuSnapshot, ServerSnapshot
+from probe.core.step import StepSummary
+from probe.load.backends import workers_of
+from probe.load.worker_pool import RequestSource, WorkerPool
+from probe.observe.guard import GuardVerdict
+
+Admit = Callable[[], Awaitable[Admission]]
+Interrupts = Callable[[CapacityRun], AbstractContextManager[None]]
+
+
+class RefusedError(Exception):
+    """The admission refused the run; `verdict` has the reason and its numbers."""
+
+    def __init__(self, verdict: GuardVerdict) -> None:
+        super().__init__(f"{verdict.reason}: {verdict.detail}")
+        self.verdict = verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What to measure, and what it may cost. `gpu`: as configured. `confirms`: the id of the run that it repeats."""
+
+    source: RequestSource
+    objectives: Objectives
+    steps: StepSettings
+    budget: Budget
+    guarded: bool = True
+    gpu: str | None = None
+    confirms: str | None = None
+    load: LoadConfig | None = None
+    workers: int | None = None  # None: as many as the configuration or the cores allow
+
+    def job(self, admission: Admission) -> RunJob:
+        """Return the run's job within the limits of its admission."""
+        budget = self.budget
+        if admission.tokens is not None and admission.tokens < budget.tokens:
+            budget = replace(budget, tokens=admission.tokens, tokens_name="tokens_per_day")
+        return RunJob(
+            target=self.source.endpoint.target,
+            model=self.source.model,
+            objectives=self.objectives,
+            budget=budget,
+            context=context_of(admission.server, self.source.workload, self.objectives, self.gpu),
+            guarded=self.guarded,
+            confirms=self.confirms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAccess:
+    """How a run reaches the server beside its load: the lock, the metrics page, the GPUs (None: there are none)."""
+
+    lock: Lock
+    read: Callable[[], Awaitable[ServerSnapshot]]
+    read_gpus: Callable[[], Awaitable[GpuSnapshot]] | None = None
+
+
+def _ignore(_: object) -> None:
+    """Take an event that a caller does not follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunObservers:
+    """Who hears of a run. `on_result`: its one result, and what broke or cancelled it, if anything did.
+
+    `loading` is entered for as long as the run may have requests in flight.
+    """
+
+    on_result: Callable[[CapacityResult, BaseException | None], None]
+    on_admitted: Callable[[Admission], None] = _ignore
+    on_phase: Callable[[Phase], None] = _ignore
+    on_record: Callable[[RequestRecord], None] = _ignore
+    on_step: Callable[[StepSummary], None] = _ignore
+    loading: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+
+
+async def run_capacity(
+    request: RunRequest,
+    server: ServerAccess,
+    clock: Clock,
+    *,
+    admit: Admit,
+    interrupts: Interrupts,
+    observers: RunObservers,
+) -> CapacityResult:
+    """Run once and return the reported result.
+
+    Raises LockError where the lock cannot be had or was lost, RefusedError where `admit` refuses, and whatever breaks
+    or cancels the run.
+    """
+    async with server.lock:
+        admission = await admit()
+        if not admission.verdict.go:
+            raise RefusedError(admission.verdict)
+        job, source, steps = request.job(admission), request.source, request.steps
+        workers = workers_of(request.load, source, steps.streams, clock, request.workers)
+        observers.on_admitted(admission)
+        async with load_plan(steps, source.workload, job.objectives, guarded=job.guarded) as plan:
+            run = CapacityRun(
+                job,
+                plan,
+                workers,
+                server.read,
+                clock,
+                on_step=observers.on_step,
+                on_record=observers.on_record,
+                on_doing=observers.on_phase,
+                read_gpus=server.read_gpus,
+            )
+            with _stopped_after(admission.seconds, run), interrupts(run):
+                return await _reported(run, workers, observers)
+
+
+async def _reported(run: CapacityRun, workers: WorkerPool, observers: RunObservers) -> CapacityResult:
+    try:
+        result = await _result_of(run, workers, observers)
+    except (Exception, asyncio.CancelledError) as error:
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        # A lock that is lost cancels with its reason.
+        reason = str(error) or "cancelled" if is_cancelled else type(error).__name__
+        run.stop("interrupt" if is_cancelled else "error", reason)
+        # Load that ran is accounted for, whatever broke.
+        observers.on_result(await run.result(), error)
+        raise
+    observers.on_result(result, None)
+    return result
+
+
+async def _result_of(run: CapacityRun, workers: WorkerPool, observers: RunObservers) -> CapacityResult:
+    async with AsyncExitStack() as entered:
+        if not await run.before_stop(entered.enter_async_context(workers)):
+            return await run.result()
+        await entered.enter_async_context(observers.loading())
+        return await run.run()
+
+
+@contextmanager
+def _stopped_after(seconds: float | None, run: CapacityRun) -> Iterator[None]:
+    """Stop the run when its window closes. None: it may take as long as it needs."""
+    closing = None
+    if seconds is not None:
+        closing = asyncio.get_running_loop().call_later(seconds, run.stop, "budget", WINDOW_CLOSED)
+    try:
+        yield
+    finally:
+        if closing is not None:
+            closing.cancel()

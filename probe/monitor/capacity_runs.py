@@ -1,0 +1,188 @@
+"""The capacity runs of one watched target: when one may begin, what ends it early, what the last one found."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from probe.capacity.run.admission import Admission, AdmissionCheck
+from probe.capacity.run.locks import Lock
+from probe.capacity.run.plan import StepSettings
+from probe.capacity.run.runner import CapacityRun
+from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, ServerAccess, run_capacity
+from probe.core.clock import Clock
+from probe.core.errors import LockError
+from probe.core.request import RequestRecord
+from probe.core.result import CapacityResult
+from probe.observe.guard import REFUSALS, GuardVerdict
+from probe.observe.server_observer import ServerObserver
+
+_log = structlog.get_logger()
+
+
+class RunSink(Protocol):
+    """Where capacity runs report to."""
+
+    def result(self, result: CapacityResult) -> None:
+        """A capacity run ended."""
+
+    def dropped(self, result: CapacityResult) -> bool:
+        """Whether the result just given is so far below the target's baseline that a second run has to confirm it."""
+
+    def refused(self, target: str, reason: str) -> None:
+        """A capacity run was not allowed to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunHooks:
+    """What a run needs of its target's monitor: a request built when the run is due, and who else has to know of it."""
+
+    request: Callable[[str | None], RunRequest]  # by the id of the run that it repeats, if any
+    lock: Callable[[], Lock]
+    on_lock: Callable[[], None]
+    on_record: Callable[[RequestRecord], None]
+    on_load_end: Callable[[], None]
+
+
+class CapacityRuns:
+    """Runs the capacity runs of one target, one at a time. `refusal` says why the last one did not run, or broke."""
+
+    def __init__(
+        self,
+        target: str,
+        clock: Clock,
+        sink: RunSink,
+        server: ServerObserver,
+        *,
+        admission: AdmissionCheck,
+        hooks: RunHooks,
+    ) -> None:
+        self._target = target
+        self._clock = clock
+        self._sink = sink
+        self._server = server
+        self._admission = admission
+        self._hooks = hooks
+        self._run: CapacityRun | None = None
+        self._ended = asyncio.Event()
+        self.inhibited_by: str | None = None
+        self.refusal: str | None = None
+        self.last_result: CapacityResult | None = None
+        self.measured: CapacityResult | None = None  # the last capacity that load has measured
+
+    @property
+    def is_running(self) -> bool:
+        return self._run is not None
+
+    async def capacity(self) -> None:
+        """Run once, and once more where the run ended by itself far below the baseline."""
+        first = await self._once()
+        if first is not None and first.stopped.by == "done" and self._sink.dropped(first):
+            _log.warning("capacity has dropped, it is measured again", target=self._target)
+            await self._once(confirms=first.id)
+
+    def inhibit(self, why: str | None) -> None:
+        """Let no run begin and stop the one in progress; None: lift that."""
+        if why is not None and self._run is not None:
+            self._run.stop("interrupt", why)
+        self.inhibited_by = why
+
+    async def stop(self, why: str) -> None:
+        """Stop the run in progress, and wait until its result has been reported."""
+        if self._run is not None:
+            self._run.stop("interrupt", why)
+            await self._ended.wait()
+
+    def restore(self, result: CapacityResult) -> None:
+        """Take a result as the last one, such as one from before a restart."""
+        self.last_result = result
+        # A forecast that is too low would keep away the runs that show it.
+        if result.capacity.requests_per_second is not None and result.capacity.mode != "forecast":
+            self.measured = result
+
+    async def _once(self, confirms: str | None = None) -> CapacityResult | None:
+        """Return the result of one run; None where it was refused or lost its lock. `confirms`: see CapacityResult."""
+        if self.inhibited_by is not None:
+            self._refused("rollout", self.inhibited_by)
+            return None
+        request = self._hooks.request(confirms)
+        server = ServerAccess(self._hooks.lock(), self._server.look, self._server.read_gpus)
+        observers = RunObservers(
+            on_admitted=partial(self._log_start, request.steps),
+            on_record=self._hooks.on_record,
+            on_result=self._report,
+            loading=partial(self._server.ours, load=True),
+        )
+        try:
+            return await run_capacity(
+                request,
+                server,
+                self._clock,
+                admit=self._admit,
+                interrupts=self._interruptible,
+                observers=observers,
+            )
+        except RefusedError as refused:
+            self._refused(refused.verdict.reason or "", refused.verdict.detail)
+        except LockError as error:
+            if error.reason in REFUSALS:
+                self._refused(error.reason, str(error))
+            else:  # lost on the way: the run was cancelled, and has been reported
+                self.refusal = str(error)
+                _log.warning("capacity run ended", target=self._target, detail=str(error))
+        return None
+
+    async def _admit(self) -> Admission:
+        self._hooks.on_lock()
+        known = self.measured.capacity if self.measured is not None else None
+        admission = await self._admission.ask(self._server.read, known)
+        if self.inhibited_by is not None:  # since the run has waited for the lock and the checks
+            return Admission(GuardVerdict(go=False, reason="rollout", detail=self.inhibited_by))
+        return admission
+
+    @contextmanager
+    def _interruptible(self, run: CapacityRun) -> Iterator[None]:
+        self._run = run
+        self._ended.clear()
+        if self.inhibited_by is not None:
+            run.stop("interrupt", self.inhibited_by)
+        try:
+            yield
+        finally:
+            self._run = None
+            self._ended.set()
+
+    def _report(self, result: CapacityResult, error: BaseException | None) -> None:
+        if error is None:
+            self.refusal = None
+            self.restore(result)
+        self._hooks.on_load_end()
+        self._sink.result(result)
+        if error is None:
+            _log.info(
+                "capacity run ended",
+                target=self._target,
+                stopped=result.stopped.by,
+                reason=result.stopped.reason or result.capacity.reason,
+                mode=result.capacity.mode,
+                requests_per_second=result.capacity.requests_per_second,
+                knee_concurrency=result.capacity.knee_concurrency,
+            )
+
+    def _log_start(self, steps: StepSettings, admission: Admission) -> None:
+        _log.info(
+            "capacity run started",
+            target=self._target,
+            concurrency=steps.concurrency,
+            rates=steps.rates,
+            unchecked=admission.unchecked or None,
+        )
+
+    def _refused(self, reason: str, detail: str | None) -> None:
+        self.refusal = f"{reason}: {detail}"
+        _log.warning("capacity run refused", target=self._target, reason=reason, detail=detail)
+        self._sink.refused(self._target, reason)

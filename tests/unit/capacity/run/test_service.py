@@ -1,0 +1,285 @@
+"""However a capacity run ends, exactly one result is reported, by the daemon and by the command alike."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import pytest
+from example_records import CHAT, snapshot
+from standin import Standin, standin
+from starlette.responses import PlainTextResponse
+
+from probe.capacity.run import service
+from probe.capacity.run.admission import Admission
+from probe.capacity.run.locks import LOST_LEASE
+from probe.capacity.run.plan import StepSettings, context_of, steps_of
+from probe.capacity.run.runner import Budget, RunJob
+from probe.capacity.run.service import RunObservers, RunRequest
+from probe.cli import commands
+from probe.client.endpoint import Endpoint
+from probe.config.models import Config, config_from
+from probe.core.clock import SystemClock
+from probe.core.errors import LockError
+from probe.core.request import Api
+from probe.core.result import CapacityResult, Stopped
+from probe.core.snapshot import ServerSnapshot
+from probe.core.workload import LognormalLength, Workload
+from probe.load.worker_pool import RequestSource
+from probe.mock_server.driver import Faults
+from probe.monitor import capacity_runs, target_monitor
+from probe.monitor.target_monitor import TargetMonitor
+from probe.observe.guard import GO
+from probe.scrape.scraper import Scraper
+
+CLOCK = SystemClock()
+
+
+class Silent:
+    """A sink that keeps nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        return lambda *_: False
+
+
+class LosableLock:
+    """A lock that can be lost, as a Lease can (lease_lock.py)."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+        self._body: asyncio.Task[Any] | None = None
+
+    async def __aenter__(self) -> None:
+        self._body = asyncio.current_task()
+
+    def lose(self) -> None:
+        assert self._body is not None
+        self.is_lost = True
+        self._body.cancel(LOST_LEASE)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.is_lost and self._body is not None:
+            self._body.uncancel()
+            raise LockError("the lease is lost: somebody has deleted it", "lost_lock")
+
+
+@dataclass
+class Scene:
+    """One run of one caller against the mock server."""
+
+    server: Standin
+    patch: pytest.MonkeyPatch
+    lock: LosableLock = field(default_factory=LosableLock)
+    reported: list[tuple[CapacityResult, BaseException | None]] = field(default_factory=list)
+    interrupt: Callable[[], None] = lambda: None
+    is_broken: bool = False  # reading the metrics raises what no caller expects
+
+    def watch_reports(self) -> None:
+        def observers(on_result: Callable[..., None], **rest: Any) -> RunObservers:
+            def both(ended: CapacityResult, error: BaseException | None) -> None:
+                self.reported.append((ended, error))
+                on_result(ended, error)
+
+            return RunObservers(on_result=both, **rest)
+
+        for module in (commands, capacity_runs):
+            self.patch.setattr(module, "RunObservers", observers)
+        for module in (commands, target_monitor):
+            self.patch.setattr(module, "lock", lambda *_: self.lock)
+
+        scrape = Scraper.read
+
+        async def read(scraper: Scraper) -> ServerSnapshot:
+            if self.is_broken:
+                raise ZeroDivisionError
+            return await scrape(scraper)
+
+        self.patch.setattr(Scraper, "read", read)
+
+    async def under_load(self) -> None:
+        async with asyncio.timeout(20):
+            while self.server.driver.engine.running < 2:  # noqa: ASYNC110 - workers change it
+                await asyncio.sleep(0.01)
+
+
+def _config(url: str, capacity: dict[str, Any]) -> Config:
+    return config_from(
+        {
+            "objectives": {"default": {"ttft": {"ratio": 0.5, "within": "5s"}}},
+            "workloads": {"short": {"prompt_tokens": 8, "output_tokens": 3}},
+            "targets": [
+                {
+                    "name": "a",
+                    "base_url": url,
+                    "canary": {"workload": "short", "timeout": "2s"},
+                    "capacity": {"mode": "verify", "concurrency": [2], "step": "30s", **capacity},
+                }
+            ],
+        },
+        "test",
+    )
+
+
+async def _daemon(scene: Scene, config: Config) -> None:
+    watch = TargetMonitor(config, config.targets[0], CLOCK, Silent(), None)  # type: ignore[arg-type]
+    scene.interrupt = lambda: watch.hold_load("signal")
+    try:
+        await watch.canary()
+        await watch.capacity()
+    finally:
+        await watch.close()
+
+
+async def _command(scene: Scene, config: Config) -> None:
+    capacity = config.targets[0].capacity
+    budget = Budget(10**9, capacity.budget.seconds, 10**6)
+    asked = commands.RampRequest(steps_of(capacity), "short", budget, guarded=True, seed=0, workers=1)
+    scene.interrupt = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    lost: list[LockError] = []
+    ended = await commands.ramp_target(config, config.targets[0], asked, CLOCK, lambda _: None, on_lost=lost.append)
+    assert ended is scene.reported[0][0]
+    assert bool(lost) == scene.lock.is_lost
+
+
+async def _waits(_: Scene) -> None:
+    """It ends by itself."""
+
+
+async def _loses_its_lock(scene: Scene) -> None:
+    await scene.under_load()
+    scene.lock.lose()
+
+
+async def _is_interrupted(scene: Scene) -> None:
+    await scene.under_load()
+    scene.interrupt()
+
+
+async def _is_interrupted_before_it_began(scene: Scene) -> None:
+    entered = asyncio.Event()
+
+    class NeverStarted:
+        async def __aenter__(self) -> NoReturn:
+            entered.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def __aexit__(self, *_: object) -> None:
+            raise AssertionError("it was never entered")
+
+        def in_flight(self) -> list[Any]:
+            return []
+
+    scene.patch.setattr(service, "workers_of", lambda *_: NeverStarted())
+    await entered.wait()
+    scene.interrupt()
+
+
+async def _metrics_go(scene: Scene) -> None:
+    await scene.under_load()
+    scene.server.instead["/metrics"] = PlainTextResponse("gone", 404)
+
+
+async def _breaks(scene: Scene) -> None:
+    await scene.under_load()
+    scene.is_broken = True
+
+
+@dataclass(frozen=True)
+class Row:
+    """What ends a run, what its result says of that, and what is raised after it has been reported."""
+
+    act: Callable[[Scene], Awaitable[None]]
+    stopped: Stopped
+    capacity: dict[str, Any] = field(default_factory=dict)
+    raises: type[BaseException] | None = None
+
+
+ENDS = {
+    "its last step": Row(_waits, Stopped("done"), {"step": "1500ms"}),
+    "its budget": Row(_waits, Stopped("budget", "seconds"), {"budget": {"seconds": 0.5}}),
+    "the guard": Row(_metrics_go, Stopped("guard", "server_unreadable")),
+    "an interrupt": Row(_is_interrupted, Stopped("interrupt", "signal")),
+    "an interrupt before it began": Row(_is_interrupted_before_it_began, Stopped("interrupt", "signal")),
+    "the loss of its lock": Row(_loses_its_lock, Stopped("interrupt", LOST_LEASE)),
+    "an error of ours": Row(_breaks, Stopped("error", "ZeroDivisionError"), raises=ZeroDivisionError),
+}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[asyncio.Runner, Standin]]:
+    with asyncio.Runner() as runner:
+        serving = standin(faults=Faults(extra_step_s=0.01))
+        yield runner, runner.run(serving.__aenter__())
+        runner.run(serving.__aexit__(None, None, None))
+
+
+@pytest.mark.parametrize("caller", [_daemon, _command])
+@pytest.mark.parametrize("row", ENDS.values(), ids=ENDS.keys())
+def test_a_run_is_reported_once_and_says_what_ended_it(
+    shared: tuple[asyncio.Runner, Standin],
+    monkeypatch: pytest.MonkeyPatch,
+    row: Row,
+    caller: Callable[[Scene, Config], Awaitable[None]],
+) -> None:
+    runner, server = shared
+    server.instead.clear()
+    scene = Scene(server, monkeypatch)
+    scene.watch_reports()
+
+    async def main() -> BaseException | None:
+        acting = asyncio.ensure_future(row.act(scene))
+        async with asyncio.timeout(30):
+            (raised,) = await asyncio.gather(caller(scene, _config(server.url, row.capacity)), return_exceptions=True)
+            await acting
+        return raised if isinstance(raised, BaseException) else None
+
+    raised = runner.run(main())
+    assert type(raised) is (row.raises or type(None)), raised
+    ((ended, error),) = scene.reported
+    assert ended.stopped == row.stopped
+    assert type(error) is (row.raises or (asyncio.CancelledError if scene.lock.is_lost else type(None)))
+    assert (ended.cost.requests == 0) == (row.act is _is_interrupted_before_it_began)
+    assert (ended.capacity.requests_per_second is not None) == (row.stopped.by == "done")
+    assert server.driver.engine.running == 0
+
+
+# What a run is asked for, and what its result holds for.
+
+
+def _job(server: ServerSnapshot | None, *, tokens: int | None = None, **workload: Any) -> RunJob:
+    load = Workload(**{"name": "w", "api": Api.CHAT, "prompt_tokens": 8, "output_tokens": 4, **workload})
+    source = RequestSource(Endpoint("a", "http://a"), "m", load, 1.0)
+    request = RunRequest(source=source, objectives=CHAT, steps=StepSettings(), budget=Budget(1000, 60.0, 5.0))
+    return request.job(Admission(GO, server, tokens))
+
+
+def test_what_a_figure_holds_for_is_written_beside_it() -> None:
+    context = _job(snapshot()).context
+    assert (context.engine, context.version) == ("vllm", "0.32.0")
+    assert _job(snapshot(flags={"block_size": "32"})).context.flags == {"block_size": "32"}
+    assert context.gpu is None
+    workload = Workload(name="w", api=Api.CHAT, prompt_tokens=8, output_tokens=4)
+    assert context_of(snapshot(), workload, CHAT, "NVIDIA L4").gpu == "NVIDIA L4"
+    assert context.workload["name"] == "w"
+    assert context.workload["api"] == "chat"
+    assert context.objectives["ttft"] == {"ratio": 0.95, "within_s": 0.5}
+    assert _job(None).context.version == "unknown"
+
+
+def test_lengths_that_vary_are_described_whole() -> None:
+    context = _job(snapshot(), prompt_tokens=LognormalLength(3000, 0.4, 8000)).context
+    assert context.workload["prompt_tokens"] == {"median": 3000, "sigma": 0.4, "maximum": 8000}
+
+
+@pytest.mark.parametrize(
+    ("admitted", "budget"),
+    [(None, (1000, "tokens_per_run")), (1000, (1000, "tokens_per_run")), (999, (999, "tokens_per_day"))],
+)
+def test_an_admission_lowers_the_budget_to_what_is_left_of_the_day(
+    admitted: int | None, budget: tuple[int, str]
+) -> None:
+    job = _job(snapshot(), tokens=admitted)
+    assert (job.budget.tokens, job.budget.tokens_name) == budget
