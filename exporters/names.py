@@ -16,28 +16,28 @@ PREFIX = "kneewatch_"
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series. `name` is what a query says: counters end in `_total`, histograms have no suffix."""
+    """One series. `name` is the name in queries: counters end in `_total`, histograms have no suffix."""
 
     name: str
-    kind: str  # counter, gauge or histogram; unknown: as another exporter has it
+    kind: str  # counter, gauge, histogram, or unknown for another exporter's untyped series
     help: str
     labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()  # empty for a histogram whose bounds the server decides
+    buckets: tuple[float, ...] = ()  # empty for a histogram with the server's own bounds
     stability: str = "stable"
-    source: str = ""  # who tells it: one of SOURCES
+    source: str = ""  # a key of SOURCES
 
     @property
     def bucket(self) -> str:
-        """The name of a histogram's buckets."""
+        """Return the name of the histogram's bucket series."""
         return f"{self.name}_bucket"
 
 
-# From 1 ms to 1 minute, about 1.5 to 2.5 apart; the objectives' thresholds are added (with_bounds).
+# From 1 ms to 1 minute in factors of about 1.5 to 2.5; the objectives' thresholds are added (with_bounds).
 _LATENCY_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 1.5, 2.5, 4.0, 6.0, 10.0,
     20.0, 60.0,
 )  # fmt: skip
-# Gaps between tokens are shorter: vLLM's own histogram starts at 10 ms, where a fast server has every sample.
+# Gaps between tokens are shorter. vLLM's own histogram starts at 10 ms, which all samples of a fast server are below.
 _TOKEN_BUCKETS = (
     0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0,
     2.5, 10.0,
@@ -51,53 +51,53 @@ _ENGINE = ("target", "engine_index")
 _KNEE = ("target", "model", "workload", "mode")
 
 
-# Who tells a series, and what about.
+# Origin of the series, with its description in docs/metrics.md.
 SOURCES: Mapping[str, str] = {
-    "client": "our own requests, timed by us: what a user of the server would have seen",
-    "server": "the server's own metrics page, under names that do not change with its version",
-    "users": "the server's page less our own requests: what others asked of it",
-    "joined": "client, server and GPU together; absent where it cannot be told",
-    "gpu": "dcgm-exporter's page, or the driver of this machine (NVML), under dcgm-exporter's own names and units",
-    "capacity": "capacity runs and forecasts: the knee, as the last one that found it has it",
+    "client": "Kneewatch's own requests, timed by Kneewatch: what a user of the server would see",
+    "server": "the server's own metrics, under names that do not change with its version",
+    "users": "user traffic: the server's metrics minus Kneewatch's own requests",
+    "joined": "comparisons of client, server and GPU; absent while they cannot be made",
+    "gpu": "dcgm-exporter, or the driver of this machine (NVML), under dcgm-exporter's own names and units",
+    "capacity": "capacity runs and forecasts: the knee, by the last one that found it",
     "monitor": "Kneewatch itself",
 }
-# What labels mean. No other is used; each has few values.
+# Meanings of the labels. There are no others; each has few values.
 LABELS: Mapping[str, str] = {
     "target": "the target's name in the configuration",
-    "model": "the model that was asked for",
+    "model": "the model's name in the request",
     "workload": "the workload's name in the configuration",
     "traffic": "why a request was sent: canary, capacity or ondemand",
-    "outcome": "how a request, or a run, ended",
+    "outcome": "the outcome of a request or a capacity run",
     "objective": "availability, ttft, tpot or all",
-    "verdict": "valid, or why it judges nothing: client_bound, too_few, cut_short or lost",
+    "verdict": "valid, or why a load level is not judged: client_bound, too_few, cut_short or lost",
     "bottleneck": "max_num_seqs, kv_cache, front_end, prefill, memory_bandwidth, host or client",
-    "kind": "of tokens: prompt or output",
-    "reason": "why: a short word, the same for ever",
-    "source": "histogram: as the server has it; counters: only sum and count are known",
+    "kind": "kind of tokens: prompt or output",
+    "reason": "the reason, a short word that does not change between versions",
+    "source": "histogram: the server's own; counters: only sum and count are known",
     "engine": "vllm, sglang, tgi, trtllm, triton, nim or litellm",
-    "version": "of the server, or of Kneewatch",
-    "engine_index": "a data-parallel engine, by the server's own number for it",
+    "version": "version of the server, or of Kneewatch",
+    "engine_index": "the server's number for a data-parallel engine",
     "adapter": "a LoRA adapter's name",
-    "method": "how it was told",
+    "method": "the method of the comparison or the detection",
     "sign": "usage, waiting, preemptions or rejections",
-    "mode": "forecast (no load), empirical (steps alone) or verified (steps and a model that agree)",
-    "hash": "digest of the configuration, secrets left out",
+    "mode": "forecast (no probe load), empirical (load levels only) or verified (load levels that agree with a model)",
+    "hash": "digest of the configuration without its secrets",
     "discovery": "the entry of the configuration whose discovery found the target",
     "task": "canary, scrape, gpu, forecast or capacity",
     "gpu": "index of the GPU on its node",
-    "UUID": "the GPU's; of an instance, that of the GPU it is a part of",
-    "device": "such as nvidia0",
+    "UUID": "UUID of the GPU; for a MIG instance, of the GPU that contains it",
+    "device": "device name, such as nvidia0",
     "modelName": "the GPU's model",
     "Hostname": "the node",
-    "GPU_I_ID": "an instance of a divided GPU (MIG)",
-    "GPU_I_PROFILE": "its size, such as 1g.10gb",
-    "pod": "that has the GPU, as dcgm-exporter says",
-    "namespace": "of that pod",
-    "container": "of that pod",
+    "GPU_I_ID": "ID of a MIG instance",
+    "GPU_I_PROFILE": "profile of the MIG instance, such as 1g.10gb",
+    "pod": "pod that uses the GPU, by dcgm-exporter",
+    "namespace": "namespace of that pod",
+    "container": "container of that pod",
 }
 
 
-def _told(  # noqa: PLR0917 - a table reads best in columns
+def _series(  # noqa: PLR0917 - a table reads best in columns
     source: str,
     kind: str,
     name: str,
@@ -110,123 +110,132 @@ def _told(  # noqa: PLR0917 - a table reads best in columns
     return Series(PREFIX + name, kind, help_, labels, buckets, stability, source)
 
 
-_client = partial(_told, "client")
-_server = partial(_told, "server")
-_users = partial(_told, "users", stability="experimental")
-_joined = partial(_told, "joined", stability="experimental")
-_gpu = partial(_told, "gpu")
-_capacity = partial(_told, "capacity")
-_monitor = partial(_told, "monitor")
+_client = partial(_series, "client")
+_server = partial(_series, "server")
+_users = partial(_series, "users", stability="experimental")
+_joined = partial(_series, "joined", stability="experimental")
+_gpu = partial(_series, "gpu")
+_capacity = partial(_series, "capacity")
+_monitor = partial(_series, "monitor")
 
 
-# Client: what a user of the server would have seen.
-REQUESTS = _client("counter", "requests_total", "Requests that ended, by how they ended", (*_REQUEST, "outcome"))
+# Client: what a user of the server would see.
+REQUESTS = _client("counter", "requests_total", "Finished requests by outcome", (*_REQUEST, "outcome"))
 GOOD_REQUESTS = _client(
     "counter",
     "good_requests_total",
-    "Requests that met an objective: availability, ttft, tpot, or all of them",
+    "Requests that met an objective: availability, ttft, tpot or all",
     (*_REQUEST, "objective"),
 )
 TTFT = _client(
     "histogram",
     "ttft_seconds",
-    "Time from the scheduled send to the first content",
+    "Time to first token (TTFT), from the scheduled send",
     _REQUEST,
     _LATENCY_BUCKETS,
 )
-ITL = _client("histogram", "itl_seconds", "Gap between successive token events of a stream", _REQUEST, _TOKEN_BUCKETS)
-TPOT = _client(
+ITL = _client(
     "histogram",
-    "tpot_seconds",
-    "Mean time per output token after the first, one sample a request",
+    "itl_seconds",
+    "Inter-token latency (ITL): gap between successive token events of a stream",
     _REQUEST,
     _TOKEN_BUCKETS,
 )
-E2E = _client("histogram", "e2e_seconds", "Time from the scheduled send to the last token", _REQUEST, _LATENCY_BUCKETS)
+TPOT = _client(
+    "histogram",
+    "tpot_seconds",
+    "Time per output token (TPOT): mean after the first token, one sample per request",
+    _REQUEST,
+    _TOKEN_BUCKETS,
+)
+E2E = _client(
+    "histogram",
+    "e2e_seconds",
+    "End-to-end latency (E2E), from the scheduled send to the last token",
+    _REQUEST,
+    _LATENCY_BUCKETS,
+)
 SCHEDULE_LAG = _client("histogram", "schedule_lag_seconds", "How late a request was sent", _REQUEST, _LAG_BUCKETS)
 TOKENS = _client(
     "counter",
     "tokens_total",
-    "Tokens of our own requests; in full for those that were cancelled",
+    "Tokens of Kneewatch's own requests; cancelled requests count in full",
     ("target", "model", "traffic", "kind"),
 )
-LAST_SUCCESS = _client("gauge", "last_success_timestamp_seconds", "When a request last succeeded", _REQUEST)
-TARGET_UP = _client(
-    "gauge", "target_up", "1 when the last canary generated the tokens it asked for, else 0", ("target",)
-)
+LAST_SUCCESS = _client("gauge", "last_success_timestamp_seconds", "Time of the last successful request", _REQUEST)
+TARGET_UP = _client("gauge", "target_up", "1 if the last canary received all requested tokens, else 0", ("target",))
 OBJECTIVE_RATIO = _client(
-    "gauge", "objective_ratio", "Share of requests that has to meet the objective", ("target", "objective")
+    "gauge", "objective_ratio", "Share of requests that must meet the objective", ("target", "objective")
 )
-OBJECTIVE_SECONDS = _client("gauge", "objective_seconds", "The objective's latency threshold", ("target", "objective"))
+OBJECTIVE_SECONDS = _client("gauge", "objective_seconds", "Latency threshold of the objective", ("target", "objective"))
 
 # Server: its own metrics, under names that do not change with its version.
-SERVER_UP = _server("gauge", "server_scrape_up", "1 when the server's metrics were read at the last attempt", _TARGET)
-SERVER_RUNNING = _server("gauge", "server_running_requests", "Requests the server is generating for", _TARGET)
+SERVER_UP = _server(
+    "gauge", "server_scrape_up", "1 if the last scrape of the server's metrics succeeded, else 0", _TARGET
+)
+SERVER_RUNNING = _server("gauge", "server_running_requests", "Running requests in the server's batch", _TARGET)
 SERVER_WAITING = _server(
     "gauge",
     "server_waiting_requests",
-    "Requests in the server's queue, by reason where it says",
+    "Requests in the server's queue, by reason if the server reports it",
     (*_TARGET, "reason"),
 )
 SERVER_KV = _server(
-    "gauge", "server_kv_cache_usage_ratio", "Share of the KV cache in use, of the fullest engine", _TARGET
+    "gauge",
+    "server_kv_cache_usage_ratio",
+    "Share of the KV cache in use, of the engine with the highest usage",
+    _TARGET,
 )
 SERVER_PREEMPTIONS = _server(
     "counter", "server_preemptions_total", "Requests pushed out of the KV cache and computed again", _TARGET
 )
-SERVER_PROMPT_TOKENS = _server("counter", "server_prompt_tokens_total", "Prompt tokens the server processed", _TARGET)
-SERVER_GENERATION_TOKENS = _server("counter", "server_generation_tokens_total", "Tokens the server generated", _TARGET)
+SERVER_PROMPT_TOKENS = _server(
+    "counter", "server_prompt_tokens_total", "Prompt tokens that the server processed", _TARGET
+)
+SERVER_GENERATION_TOKENS = _server(
+    "counter", "server_generation_tokens_total", "Output tokens that the server generated", _TARGET
+)
 SERVER_PREFIX_QUERIES = _server(
     "counter", "server_prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache", _TARGET
 )
 SERVER_PREFIX_HITS = _server(
     "counter", "server_prefix_cache_hits_total", "Prompt tokens found in the prefix cache", _TARGET
 )
-SERVER_REJECTIONS = _server("counter", "server_rejections_total", "Requests the server refused to queue", _TARGET)
-SERVER_TTFT = _server(
-    "histogram", "server_ttft_seconds", "TTFT of all users' requests, as the server measures it", _TARGET
-)
-SERVER_ITL = _server(
-    "histogram", "server_itl_seconds", "ITL of all users' requests, as the server measures it", _TARGET
-)
-SERVER_TPOT = _server(
-    "histogram", "server_tpot_seconds", "TPOT of all users' requests, as the server measures it", _TARGET
-)
-SERVER_E2E = _server(
-    "histogram", "server_e2e_seconds", "E2E of all users' requests, as the server measures it", _TARGET
-)
-SERVER_QUEUE = _server("histogram", "server_queue_seconds", "Time requests waited in the server's queue", _TARGET)
-SERVER_PREFILL = _server("histogram", "server_prefill_seconds", "Time the server read requests' prompts for", _TARGET)
-SERVER_DECODE = _server("histogram", "server_decode_seconds", "Time the server generated for requests", _TARGET)
+SERVER_REJECTIONS = _server("counter", "server_rejections_total", "Requests that the server refused to queue", _TARGET)
+SERVER_TTFT = _server("histogram", "server_ttft_seconds", "TTFT of all requests, measured by the server", _TARGET)
+SERVER_ITL = _server("histogram", "server_itl_seconds", "ITL of all requests, measured by the server", _TARGET)
+SERVER_TPOT = _server("histogram", "server_tpot_seconds", "TPOT of all requests, measured by the server", _TARGET)
+SERVER_E2E = _server("histogram", "server_e2e_seconds", "E2E latency of all requests, measured by the server", _TARGET)
+SERVER_QUEUE = _server("histogram", "server_queue_seconds", "Time that requests waited in the server's queue", _TARGET)
+SERVER_PREFILL = _server("histogram", "server_prefill_seconds", "Time that requests spent in prefill", _TARGET)
+SERVER_DECODE = _server("histogram", "server_decode_seconds", "Time that requests spent in decode", _TARGET)
 SERVER_ITERATION_TOKENS = _server(
-    "histogram", "server_iteration_tokens", "Tokens the server computed in a step of its engine", _TARGET
+    "histogram", "server_iteration_tokens", "Tokens that the server computed per engine step", _TARGET
 )
 SERVER_PREEMPTIONS_PER_REQUEST = _server(
     "histogram",
     "server_preemptions_per_request",
-    "How often a request was preempted; source: the server's own histogram, or counters, which give sum and count only",
+    "Preemptions per request; source: the server's own histogram, or counters, which give only sum and count",
     (*_TARGET, "source"),
 )
-SERVER_DRAFTS = _server(
-    "counter", "server_speculation_drafts_total", "Steps of the server in which it speculated", _TARGET
-)
+SERVER_DRAFTS = _server("counter", "server_speculation_drafts_total", "Drafts of speculative decoding", _TARGET)
 SERVER_DRAFT_TOKENS = _server(
-    "counter", "server_speculation_draft_tokens_total", "Tokens the server speculated on", _TARGET
+    "counter", "server_speculation_draft_tokens_total", "Draft tokens of speculative decoding", _TARGET
 )
 SERVER_ACCEPTED_TOKENS = _server(
-    "counter", "server_speculation_accepted_tokens_total", "Tokens it speculated on and kept", _TARGET
+    "counter", "server_speculation_accepted_tokens_total", "Accepted draft tokens of speculative decoding", _TARGET
 )
 SERVER_FLOPS = _server(
     "counter",
     "server_estimated_flops_total",
-    "Floating-point operations of a GPU of each engine, by the server's own estimate, where it is asked to make one",
+    "Floating-point operations per GPU of each engine, by the server's own estimate, if that option is on",
     _TARGET,
 )
 SERVER_READ_BYTES = _server(
-    "counter", "server_estimated_read_bytes_total", "Bytes read from that GPU's memory, by the same estimate", _TARGET
+    "counter", "server_estimated_read_bytes_total", "Bytes read from GPU memory, by the same estimate", _TARGET
 )
 SERVER_WRITE_BYTES = _server(
-    "counter", "server_estimated_write_bytes_total", "Bytes written to that GPU's memory, by the same estimate", _TARGET
+    "counter", "server_estimated_write_bytes_total", "Bytes written to GPU memory, by the same estimate", _TARGET
 )
 SERVER_KV_LIFETIME = _server(
     "histogram", "server_kv_block_lifetime_seconds", "Time from a KV block's allocation to its eviction", _TARGET
@@ -238,100 +247,101 @@ SERVER_KV_REUSE = _server(
     "histogram", "server_kv_block_reuse_gap_seconds", "Time between two uses of a KV block", _TARGET
 )
 SERVER_ADAPTER = _server(
-    "gauge", "server_adapter_running", "1 for each LoRA adapter that has requests running", (*_TARGET, "adapter")
+    "gauge", "server_adapter_running", "1 for each LoRA adapter with running requests", (*_TARGET, "adapter")
 )
-# Of servers with several data-parallel engines; all above are of all of them together, but for the KV cache's usage.
-ENGINE_RUNNING = _server(
-    "gauge", "server_engine_running_requests", "Requests that an engine is generating for", _ENGINE
-)
+# For servers with several data-parallel engines. The series above cover all engines, except for the KV cache usage.
+ENGINE_RUNNING = _server("gauge", "server_engine_running_requests", "Running requests in an engine's batch", _ENGINE)
 ENGINE_WAITING = _server("gauge", "server_engine_waiting_requests", "Requests in an engine's queue", _ENGINE)
 ENGINE_KV = _server("gauge", "server_engine_kv_cache_usage_ratio", "Share of an engine's KV cache in use", _ENGINE)
 ENGINE_PREEMPTIONS = _server(
     "counter", "server_engine_preemptions_total", "Requests pushed out of an engine's KV cache", _ENGINE
 )
 ENGINE_GENERATION_TOKENS = _server(
-    "counter", "server_engine_generation_tokens_total", "Tokens that an engine generated", _ENGINE
+    "counter", "server_engine_generation_tokens_total", "Output tokens that an engine generated", _ENGINE
 )
 SERVER_INFO = _server(
     "gauge", "server_info", "1, labelled with the engine and its version", (*_TARGET, "engine", "version")
 )
 SERVER_STARTED = _server(
-    "gauge", "server_started_timestamp_seconds", "When the server's process began, where its page says so", _TARGET
+    "gauge", "server_started_timestamp_seconds", "Start time of the server's process, if the server exports it", _TARGET
 )
 SERVER_SCRAPE_ERRORS = _server(
     "counter",
     "server_scrape_errors_total",
-    "Attempts to read the server's metrics that failed, by why",
+    "Failed scrapes of the server's metrics by reason",
     (*_TARGET, "reason"),
 )
 SERVER_SCRAPE_SECONDS = _server(
-    "gauge", "server_scrape_duration_seconds", "How long the last reading of the server's metrics took", _TARGET
+    "gauge", "server_scrape_duration_seconds", "Duration of the last scrape of the server's metrics", _TARGET
 )
 SERVER_SCRAPE_BYTES = _server("gauge", "server_scrape_page_bytes", "Size of the server's metrics page", _TARGET)
 
-# Users: the server's counters less our own requests.
+# Users: the server's counters minus probe requests.
 USERS_REQUESTS = _users(
-    "counter", "users_requests_total", "Requests of others, since Kneewatch watches the server", _TARGET
+    "counter", "users_requests_total", "User requests since Kneewatch started to watch the server", _TARGET
 )
-USERS_TOKENS = _users("counter", "users_tokens_total", "Tokens of others' requests", (*_TARGET, "kind"))
-USERS_TTFT = _users("histogram", "users_ttft_seconds", "TTFT of others' requests, as the server measures it", _TARGET)
-USERS_TPOT = _users("histogram", "users_tpot_seconds", "TPOT of others' requests, as the server measures it", _TARGET)
+USERS_TOKENS = _users("counter", "users_tokens_total", "Tokens of user requests", (*_TARGET, "kind"))
+USERS_TTFT = _users("histogram", "users_ttft_seconds", "TTFT of user requests, measured by the server", _TARGET)
+USERS_TPOT = _users("histogram", "users_tpot_seconds", "TPOT of user requests, measured by the server", _TARGET)
 USERS_GOOD = _users(
     "counter",
     "users_good_requests_total",
-    "Others' requests within a latency objective, as far as the server's buckets tell (users_objective_seconds)",
+    "User requests within a latency objective, by the server's histogram bound in users_objective_seconds",
     (*_TARGET, "objective"),
 )
 USERS_OBJECTIVE_SECONDS = _users(
     "gauge",
     "users_objective_seconds",
-    "What others' requests are judged by: the lowest bound of the server's buckets at or above the objective",
+    "Bound that user requests are judged by: the server's lowest histogram bound at or above the objective",
     (*_TARGET, "objective"),
 )
 
-# Joined: what only client, server and GPU together tell; absent where it cannot be told.
+# Joined: comparisons of client, server and GPU; absent while they cannot be made.
 TTFT_GAP = _joined(
     "gauge",
     "ttft_gap_seconds",
-    "Canaries' TTFT less the server's: network and gateway; of canaries alone on it (matched), or mean less mean",
+    "Canaries' TTFT minus the server's (network and gateway): canaries alone on the server (matched), or means (mean)",
     (*_TARGET, "method"),
 )
 QUEUE_SHARE = _joined(
-    "gauge", "server_queue_share_ratio", "Queue over queue and prefill, the server's means of five minutes", _TARGET
+    "gauge",
+    "server_queue_share_ratio",
+    "Queue time as a share of queue and prefill time, means over five minutes",
+    _TARGET,
 )
 COUNTED_TOKENS = _joined(
     "gauge",
     "server_counted_tokens_ratio",
-    "Tokens by the server's counters over ours, of canaries that were alone on it; not 1: another server's page",
+    "Tokens by the server's counters relative to the client's, for canaries alone on it; not 1 means another server",
     (*_TARGET, "kind"),
 )
 GPU_NEIGHBOUR = _joined(
     "gauge",
     "gpu_neighbour_utilization_ratio",
-    "How busy the GPU was beyond our canaries, in five minutes without users: somebody else's work",
+    "GPU load beyond canaries in five minutes without user traffic: work of other processes",
     _TARGET,
 )
 STALLED = _joined(
-    "gauge", "server_stalled_seconds", "For how long an engine has had requests and generated nothing", _TARGET
+    "gauge", "server_stalled_seconds", "Time that an engine has had requests without making progress", _TARGET
 )
 AMBIGUOUS = _joined(
     "gauge",
     "server_ambiguous",
-    "1 where several servers answer at the target's address, of whose mixed counters nothing follows",
+    "1 if several servers answer at the address: counters are mixed, so user traffic and cross-checks are not computed",
     _TARGET,
 )
 KV_PRESSURE = _joined(
     "gauge",
     "kv_pressure",
-    "1 while a sign of a KV cache that is too small shows: usage, waiting, preemptions or rejections, in a minute",
+    "1 while there is a sign of KV cache pressure in the last minute: usage, waiting, preemptions or rejections",
     (*_TARGET, "sign"),
 )
 
-# GPU: dcgm-exporter's own names and units, whoever has read them.
-GPU_UP = _gpu("gauge", "gpu_scrape_up", "1 when the target's GPUs were read at the last attempt", _TARGET)
-GPU_COUNT = _gpu("gauge", "gpus", "GPUs, or instances of them, that the last reading found", _TARGET)
-GPU_SCRAPE_ERRORS = _gpu("counter", "gpu_scrape_errors_total", "Attempts to read the GPUs that failed", _TARGET)
-# Untyped, since counters are to end in `_total` and those of dcgm-exporter do not.
+# GPU: dcgm-exporter's own names and units, also for values read by NVML.
+GPU_UP = _gpu("gauge", "gpu_scrape_up", "1 if the last scrape of the target's GPUs succeeded, else 0", _TARGET)
+GPU_COUNT = _gpu("gauge", "gpus", "GPUs or MIG instances in the last scrape", _TARGET)
+GPU_SCRAPE_ERRORS = _gpu("counter", "gpu_scrape_errors_total", "Failed scrapes of the GPUs", _TARGET)
+# Untyped, because counters must end in `_total` and those of dcgm-exporter do not.
 GPU: tuple[Series, ...] = tuple(
     Series(
         each.name,
@@ -349,88 +359,90 @@ _GPU_BY_NAME = {series.name: series for series in GPU}
 CAPACITY_RPS = _capacity(
     "gauge",
     "capacity_requests_per_second",
-    "Requests per second the server takes within every objective",
+    "Capacity: requests per second that the server sustains within every objective",
     _KNEE,
 )
-CAPACITY_RPS_LOWER = _capacity("gauge", "capacity_requests_per_second_lower", "Lower bound of the same", _KNEE)
+CAPACITY_RPS_LOWER = _capacity("gauge", "capacity_requests_per_second_lower", "Lower bound of the capacity", _KNEE)
 CAPACITY_RPS_UPPER = _capacity(
     "gauge",
     "capacity_requests_per_second_upper",
-    "Upper bound of the same; absent where no load broke an objective",
+    "Upper bound of the capacity; absent if no load missed an objective",
     _KNEE,
 )
 CAPACITY_TOKENS = _capacity("gauge", "capacity_output_tokens_per_second", "Output tokens per second at the knee", _KNEE)
 HEADROOM = _capacity(
     "gauge",
     "capacity_headroom_ratio",
-    "1 less users' share of the capacity, in requests or in output tokens, whichever is more; below 0: beyond it",
+    "1 minus users' share of the capacity in requests or output tokens, whichever is more; below 0: over capacity",
     _KNEE,
 )
 BOTTLENECK = _capacity(
     "gauge",
     "capacity_bottleneck",
-    "1 for what limits the server, as the last result of this mode says, 0 for what does not",
+    "1 for the resource that limits the server by the last result of this mode, 0 for others",
     (*_KNEE, "bottleneck"),
 )
 CAPACITY_STEPS = _capacity(
-    "counter", "capacity_steps_total", "Steps of capacity runs, by whether they judge anything", ("target", "verdict")
+    "counter", "capacity_steps_total", "Load levels of capacity runs by verdict", ("target", "verdict")
 )
 MODEL_RESIDUAL = _capacity(
     "gauge",
     "capacity_model_residual_ratio",
-    "The forecast before the last run that measured capacity over what it measured, less 1",
+    "Last forecast before a measuring run, relative to the run's result, minus 1",
     ("target", "model", "workload"),
 )
 KNEE_CONCURRENCY = _capacity("gauge", "knee_concurrency", "Requests in flight at the knee", _KNEE)
 CAPACITY_LAST_SUCCESS = _capacity(
-    "gauge", "capacity_last_success_timestamp_seconds", "When capacity was last measured", _KNEE
+    "gauge", "capacity_last_success_timestamp_seconds", "Time of the last capacity result", _KNEE
 )
 CAPACITY_FINGERPRINT = _capacity(
     "gauge",
     "capacity_fingerprint",
-    "Digest of what the capacity holds for (model, engine, flags, workload, objectives) as a number: equal or not",
+    "Digest of the setup (model, engine, flags, workload, objectives) as a number, for comparison only",
     _KNEE,
 )
 KNEE_BASELINE = _capacity(
-    "gauge", "knee_baseline_requests_per_second", "Median capacity that the knee is compared with", _KNEE
+    "gauge", "knee_baseline_requests_per_second", "Baseline: median of earlier capacities with the same setup", _KNEE
 )
 KNEE_BASELINE_SINCE = _capacity(
-    "gauge", "knee_baseline_since_timestamp_seconds", "When the first run of that baseline was made", _KNEE
+    "gauge", "knee_baseline_since_timestamp_seconds", "Time of the first run in the baseline", _KNEE
 )
 KNEE_SHIFT = _capacity(
-    "gauge", "knee_shift_ratio", "The last capacity over its baseline, less 1: -0.1 is 10 % less", _KNEE
+    "gauge", "knee_shift_ratio", "Last capacity relative to its baseline, minus 1: -0.1 is 10 % less", _KNEE
 )
 KNEE_SHIFTED = _capacity(
     "gauge",
     "knee_shifted",
-    "1 while this method says that the knee has shifted, else 0; rise: upwards, the others: down",
+    "1 while this method detects a shift of the knee, else 0; rise is upwards, the others downwards",
     (*_KNEE, "method"),
 )
-CAPACITY_RUNS = _capacity("counter", "capacity_runs_total", "Capacity runs by how they ended", ("target", "outcome"))
+CAPACITY_RUNS = _capacity("counter", "capacity_runs_total", "Capacity runs by outcome", ("target", "outcome"))
 CAPACITY_REFUSALS = _capacity(
     "counter",
     "capacity_refusals_total",
-    "Scheduled capacity runs that were not allowed to begin, by the reason",
+    "Refused scheduled capacity runs by reason",
     ("target", "reason"),
 )
-GUARD_TRIPS = _capacity("counter", "guard_trips_total", "Times the guard stopped our load", ("target", "reason"))
+GUARD_TRIPS = _capacity(
+    "counter", "guard_trips_total", "Times that the guard stopped the load of a capacity run", ("target", "reason")
+)
 OVER_OBJECTIVE = _capacity(
     "counter",
     "capacity_over_objective_seconds_total",
-    "Seconds in which our load had requests over an objective",
+    "Seconds in which requests of capacity runs missed an objective",
     ("target",),
 )
 
-# Self. The label is `task`, because Prometheus puts its own `job` on every series.
+# Kneewatch itself. The label is `task`, because Prometheus adds its own `job` to every series.
 BUILD_INFO = _monitor("gauge", "build_info", "1, labelled with Kneewatch's version", ("version",))
 CONFIG_HASH = _monitor("gauge", "config_hash_info", "1, labelled with a digest of the configuration", ("hash",))
 CONFIG_TAKEN = _monitor(
     "gauge",
     "config_last_reload_successful",
-    "1 while what is watched is what the configuration file says; 0: its last change was refused",
+    "1 if the last reload of the configuration file succeeded, 0 if it was refused",
 )
 CONFIG_TAKEN_AT = _monitor(
-    "gauge", "config_last_reload_success_timestamp_seconds", "When the configuration was last taken"
+    "gauge", "config_last_reload_success_timestamp_seconds", "Time of the last successful reload of the configuration"
 )
 DISCOVERED = _monitor(
     "gauge", "discovered_targets", "Servers that a target's discovery has found, of all shards", ("target",)
@@ -441,17 +453,17 @@ DISCOVERY_FAILING = _monitor(
     "1 while a target's discovery cannot be asked and what it said last stands, or while it leaves something out",
     ("target",),
 )
-SHARD = _monitor("gauge", "shard", "Which share of the targets this Kneewatch watches, from 0; none without shards")
-SHARDS = _monitor("gauge", "shards", "Among how many Kneewatches the targets are shared; none without shards")
+SHARD = _monitor("gauge", "shard", "Index of this Kneewatch's shard, from 0; absent without sharding")
+SHARDS = _monitor("gauge", "shards", "Number of shards; absent without sharding")
 TARGET_INFO = _monitor(
     "gauge",
     "target_info",
-    "1, labelled with what discovery knows of a target: label_... for each label of its pod",
+    "1, labelled with the labels that discovery found: label_... for each label of the target's pod",
     ("target", "discovery"),
 )
-CPU = _monitor("counter", "process_cpu_seconds_total", "CPU time of the monitor's process, its children apart")
-MEMORY = _monitor("gauge", "process_resident_memory_bytes", "Memory of the monitor's process")
-STARTED = _monitor("gauge", "process_start_time_seconds", "When the monitor began")
+CPU = _monitor("counter", "process_cpu_seconds_total", "CPU time of the monitor's process, without child processes")
+MEMORY = _monitor("gauge", "process_resident_memory_bytes", "Resident memory of the monitor's process")
+STARTED = _monitor("gauge", "process_start_time_seconds", "Start time of the monitor")
 TASK_FAILURES = _monitor(
     "counter", "job_failures_total", "Scheduled tasks that failed, were late or were skipped", ("task", "target")
 )
@@ -463,17 +475,17 @@ TASK_LATENESS = _monitor(
     "histogram", "job_lateness_seconds", "How late a scheduled task began", ("task",), _LATENESS_BUCKETS
 )
 LOOP_LAG = _monitor(
-    "histogram", "event_loop_lag_seconds", "How late the monitor's own event loop woke", (), _LAG_BUCKETS
+    "histogram", "event_loop_lag_seconds", "How late the monitor's event loop woke up", (), _LAG_BUCKETS
 )
 
 ALL: tuple[Series, ...] = (*(value for value in list(globals().values()) if isinstance(value, Series)), *GPU)
 
 
 def gpu(name: str) -> Series:
-    """The relayed GPU value of that name. Raises KeyError for one that is not relayed."""
+    """Return the relayed GPU series of that name. Raises KeyError for others."""
     return _GPU_BY_NAME[name]
 
 
 def with_bounds(series: Series, thresholds: Iterable[float]) -> tuple[float, ...]:
-    """The histogram's bucket bounds with every threshold among them, so an objective is counted, not interpolated."""
+    """Return the histogram's bounds with every threshold included, so that objectives are counted, not interpolated."""
     return tuple(sorted({*series.buckets, *thresholds}))

@@ -10,36 +10,36 @@ _INTRO = """\
 # Series
 
 Everything on Kneewatch's `/metrics`. `make generate` writes this page from [exporters/names.py](../exporters/names.py);
-change that, and not this page.
+edit that file, not this page.
 
-A series is absent where its value is not known: no value is ever a stand-in for "unknown". Times are in seconds, shares
-from 0 to 1. A target with one workload has fewer than 500 series. More come with what is asked for: up to 30 for each
-GPU that is read, five for each of 2 to 32 data-parallel engines, 25 for each of the server's optional KV histograms.
+A series is absent while its value is unknown; no value stands for "unknown". Times are in seconds, shares from 0 to 1.
+A target with one workload has fewer than 500 series. Optional sources add more: up to 30 for each GPU, five for each of
+2 to 32 data-parallel engines, 25 for each of the server's optional KV histograms.
 
-`promtool check metrics` finds nothing to say of Kneewatch's own series. Of those with dcgm-exporter's names it says
-that labels such as `modelName` and the word COUNTER in a name are not Prometheus' custom; they are dcgm-exporter's.
+`promtool check metrics` reports nothing for Kneewatch's own series. For those with dcgm-exporter's names it reports
+labels such as `modelName` and the word COUNTER in a name, which are dcgm-exporter's.
 
-**What may change.** Names, kinds, labels and units of `stable` series stay within a major version. One that is renamed
-is exported under both names for two minor versions; the old one is listed here as deprecated, with the new name, and
-every release that renames or removes one says so in [CHANGELOG.md](../CHANGELOG.md) as a breaking change. Help texts,
-buckets (but for the objectives' thresholds, which are always among them) and the order of lines may change at any time.
-`experimental` series may change with any release. What is relayed from dcgm-exporter is called as it called it up to
-4.8; the new names and units of 4.9 are turned back.
+**What may change.** Names, kinds, labels and units of `stable` series stay within a major version. A renamed series is
+exported under both names for two minor versions; the old one is listed here as deprecated, with the new name, and the
+release's [CHANGELOG.md](../CHANGELOG.md) lists the rename or removal as a breaking change. Help texts, buckets (except
+the objectives' thresholds, which are always included) and the order of lines may change at any time. `experimental`
+series may change with any release. Series relayed from dcgm-exporter have the names of its versions up to 4.8; the
+new names and units of 4.9 are converted back.
 """
 
 
 def reference() -> str:
-    """The page."""
+    """Return the page."""
     return "\n".join([_INTRO, *_labels(), *(line for source in names.SOURCES for line in _section(source))])
 
 
 def unit(series: Series) -> str:
-    """By the name, as Prometheus has it."""
+    """Return the series' unit, by the suffix of its name."""
     words = series.name.removesuffix("_total").removesuffix("_lower").removesuffix("_upper").split("_")
     if words[-3:] in (["requests", "per", "second"], ["tokens", "per", "second"]):
         return f"{words[-3]} per second"
     if series in names.GPU:
-        return "as the text says"
+        return "see the description"
     if words[-2:] == ["timestamp", "seconds"]:
         return "seconds since 1970"
     return _UNITS.get(words[-1], "")
@@ -47,7 +47,7 @@ def unit(series: Series) -> str:
 
 def _labels() -> Iterator[str]:
     yield "## Labels\n"
-    yield "| label | what it is |"
+    yield "| label | meaning |"
     yield "|---|---|"
     for name, meaning in names.LABELS.items():
         yield f"| `{name}` | {meaning} |"
@@ -55,26 +55,26 @@ def _labels() -> Iterator[str]:
 
 
 def _section(source: str) -> Iterator[str]:
-    its = [series for series in names.ALL if series.source == source]
+    section = [series for series in names.ALL if series.source == source]
     yield f"## {source.capitalize() if source != 'gpu' else 'GPU'}\n"
-    words = names.SOURCES[source]
-    yield f"From {words}.\n"
+    description = names.SOURCES[source]
+    yield f"{description[0].upper()}{description[1:]}.\n"
     if source == "gpu":
-        yield f"Those of dcgm-exporter have the labels {_code(names.GPU[0].labels)}, as far as they are known.\n"
-    yield "| series | kind | unit | labels | what it says | stability |"
+        yield f"Series of dcgm-exporter have the labels {_code(names.GPU[0].labels)}, as far as they are known.\n"
+    yield "| series | kind | unit | labels | meaning | stability |"
     yield "|---|---|---|---|---|---|"
-    for series in its:
+    for series in section:
         labels = "see above" if series in names.GPU else _code(series.labels)
         row = (f"`{series.name}`", series.kind, unit(series), labels, series.help, series.stability)
         yield f"| {' | '.join(row)} |"
     yield ""
-    bounds = {series.buckets: series.name for series in reversed(its) if series.buckets}
+    bounds = {series.buckets: series.name for series in reversed(section) if series.buckets}
     for buckets, name in reversed(bounds.items()):
-        same = [series.name for series in its if series.buckets == buckets and series.name != name]
+        same = [series.name for series in section if series.buckets == buckets and series.name != name]
         also = f" (and {_code(same)})" if same else ""
         yield f"Buckets of `{name}`{also}: {', '.join(f'{bound:g}' for bound in buckets)}.\n"
-    if any(series.kind == "histogram" and not series.buckets for series in its):
-        yield "Histograms have the server's own buckets.\n"
+    if any(series.kind == "histogram" and not series.buckets for series in section):
+        yield "Histograms without listed buckets have the server's own.\n"
 
 
 def _code(words: tuple[str, ...] | list[str]) -> str:
