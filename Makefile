@@ -54,7 +54,7 @@ help: ## list these commands
 	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: .venv/.installed ## a stand-in server, the monitor and its pages, for a minute; no GPU, no configuration
+demo: .venv/.installed ## a mock server, the monitor and its pages, for a minute; no GPU, no configuration
 	@$(BIN)/kneewatch demo --seconds $(DEMO_SECONDS)
 
 # Side by side what only computes; one after the other what has programs beside it, or looks at the clock.
@@ -92,7 +92,7 @@ bench-client: .venv/.installed ## Kneewatch and its peers against a server of kn
 bench-capacity: .venv/.installed ## how well capacity is found, here and by others' patterns, in virtual time (ARGS=--quick: a minute)
 	@$(BIN)/python -m benchmarks.capacity $(ARGS)
 
-bench-alerts: .venv/.installed ## a made-up month with 20 faults: which are found, how soon, and what is false (ARGS="--seeds 10")
+bench-alerts: .venv/.installed ## a synthetic month with 20 faults: which are found, how soon, and what is false (ARGS="--seeds 10")
 	@$(BIN)/python -m benchmarks.alerts $(ARGS)
 
 bench-dashboards: .venv/.installed ## every query of the dashboards on 30 days of 50 targets (ARGS=--quick: a week)
