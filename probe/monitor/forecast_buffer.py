@@ -62,7 +62,7 @@ class ForecastBuffer:
     async def forecast(self) -> Capacity:
         """What follows from what is kept. Raises AsideError where it cannot be computed."""
         if len(self._kept) < _ENOUGH:
-            return Capacity(mode="forecast", reason=f"not enough evidence: {len(self._kept)} readings of the server")
+            return Capacity(mode="forecast", reason=f"not enough evidence: {len(self._kept)} scrapes of the server")
         # Unpacked over there: here it would hold the event loop up.
         name = "probe.monitor.forecast_buffer:of_packed"
         found: Capacity = await run_in_helper(name, self.kept, self._workload, self._objectives, self._hints)

@@ -45,22 +45,22 @@ def silence(snapshots: Sequence[ServerSnapshot], **how: object) -> str:
 
 
 def test_too_few_readings() -> None:
-    assert "0 readings" in silence([])
-    assert "11 readings" in silence(BUSY[:11])
+    assert "0 scrapes" in silence([])
+    assert "11 scrapes" in silence(BUSY[:11])
 
 
 def test_an_idle_server() -> None:
-    assert "next to nothing" in silence(watched(profile(FAST), CHAT, 0.0, 30.0))
-    assert "too few run at a time" in silence(watched(profile(FAST), CHAT, 0.3, 120.0))
+    assert "almost no traffic" in silence(watched(profile(FAST), CHAT, 0.0, 30.0))
+    assert "too few requests run at a time" in silence(watched(profile(FAST), CHAT, 0.3, 120.0))
 
 
 def test_readings_of_one_moment() -> None:
-    assert "next to nothing" in silence([BUSY[0]] * 50)
+    assert "almost no traffic" in silence([BUSY[0]] * 50)
 
 
 def test_without_a_latency_promised_no_load_is_too_much() -> None:
-    assert "nothing was promised" in silence(BUSY, objectives=promise(None, None))
-    assert "nothing was promised" in silence(BUSY, objectives=Objectives("o", availability=0.999))
+    assert "no objective for TTFT or TPOT" in silence(BUSY, objectives=promise(None, None))
+    assert "no objective for TTFT or TPOT" in silence(BUSY, objectives=Objectives("o", availability=0.999))
 
 
 def test_a_cache_of_unknown_size() -> None:
@@ -69,7 +69,7 @@ def test_a_cache_of_unknown_size() -> None:
 
 @pytest.mark.parametrize("missing", ["itl", "ttft"])
 def test_a_server_without_the_histograms_it_takes(missing: str) -> None:
-    assert "next to nothing" in silence([without(r, missing) for r in BUSY])
+    assert "almost no traffic" in silence([without(r, missing) for r in BUSY])
 
 
 def test_an_objective_that_no_load_meets() -> None:
@@ -78,7 +78,9 @@ def test_an_objective_that_no_load_meets() -> None:
 
 def test_an_objective_that_is_far_from_broken() -> None:
     """Such a figure would be an extrapolation over more than the step cost model was seen to hold for."""
-    assert "not enough evidence: seen up to" in silence(watched(profile(FAST), CHAT, 2.0, 90.0), hints=HINTS)
+    assert "not enough evidence: the highest load measured" in silence(
+        watched(profile(FAST), CHAT, 2.0, 90.0), hints=HINTS
+    )
 
 
 def test_seats_that_nobody_knows_of() -> None:

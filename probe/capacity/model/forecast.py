@@ -48,7 +48,7 @@ def forecast(
         return _no_forecast(lacking)
     measured = windows(snapshots)
     if not measured:
-        return _no_forecast("not enough evidence: the server had next to nothing to do")
+        return _no_forecast("not enough evidence: the server had almost no traffic")
     model = ServerModel(workload, hints or Hints())
     for part in _cut(snapshots):
         model.learn(part)
@@ -57,7 +57,7 @@ def forecast(
     twin = model.twin()
     if twin is None or model.cost_model is None:
         return _no_forecast(
-            f"not enough evidence: at {rate:.3g} requests/s too few run at a time to tell what one more costs"
+            f"not enough evidence: at {rate:.3g} requests/s too few requests run at a time to learn what one more costs"
         )
     found = capacity(twin, objectives, max(2 * rate, 1e-3), requests=requests)
     low, high = _load_range(measured)
@@ -69,8 +69,9 @@ def forecast(
         return _no_forecast(doubt)
     half = _half_interval(model, model.cost_model, objectives, found, share, requests=requests)
     if half > _TOO_WIDE:
-        spread = f"give or take {half:.0%}" if math.isfinite(half) else "and no second opinion"
-        return _no_forecast(f"not enough evidence: {found:.3g} requests/s, {spread}, seen up to {share:.0%} of it")
+        spread = f"give or take {half:.0%}" if math.isfinite(half) else "with an unknown error"
+        highest = f"the highest load measured was {share:.0%} of it"
+        return _no_forecast(f"not enough evidence: {found:.3g} requests/s, {spread}; {highest}")
     return Capacity(
         mode=MODE,
         requests_per_second=found,
@@ -86,11 +87,11 @@ def forecast(
 def _why_impossible(snapshots: Sequence[ServerSnapshot], objectives: Objectives) -> str | None:
     """Return what a forecast needs and does not have, or None."""
     if not objectives.latencies():
-        return "nothing was promised of TTFT or TPOT, so no load is too much"
+        return "no objective for TTFT or TPOT is set, so no load breaks one"
     if len(snapshots) < _MIN_SNAPSHOTS:
-        return f"not enough evidence: {len(snapshots)} readings of the server, at least {_MIN_SNAPSHOTS} needed"
+        return f"not enough evidence: {len(snapshots)} scrapes of the server, at least {_MIN_SNAPSHOTS} needed"
     if not any(snapshot.kv_cache_tokens for snapshot in snapshots):
-        return "the server does not say how large its KV cache is"
+        return "the server's metrics do not show the size of its KV cache"
     return None
 
 
@@ -101,9 +102,9 @@ def _doubt(cost_model: StepCostModel, found: float, share: float) -> str | None:
             f"no step cost model explains the server: half of the time it is off by more than {cost_model.residual:.0%}"
         )
     if not found:
-        return "no rate holds the objectives, by what was seen of the server"
+        return "no rate holds the objectives, by the model of this server"
     if share < _MIN_SHARE_SEEN:
-        return f"not enough evidence: seen up to {share:.0%} of what would be the forecast, {found:.3g} requests/s"
+        return f"not enough evidence: the highest load measured was {share:.0%} of the forecast, {found:.3g} requests/s"
     return None
 
 
@@ -123,7 +124,7 @@ def _max_num_seqs_doubt(
     if would_run <= _MAX_RUNNING_GROWTH * most:
         return None, condition
     return (
-        f"not enough evidence: {would_run:.0f} requests would run at a time, {most:.0f} were seen at most, and"
+        f"not enough evidence: {would_run:.0f} requests would run at a time, at most {most:.0f} did, and"
         " max_num_seqs is not known"
     ), condition
 

@@ -95,11 +95,11 @@ def find_doubt(state: SearchState) -> str | None:
     """Return why the model is not credible, or None."""
     broke = min((trial.load_rps for trial in overloading(state)), default=math.inf)
     if state.forecast_rps and broke < _REFUTES * state.forecast_rps:
-        return f"{broke:.3g} requests/s were too many, of {state.forecast_rps:.3g} that the model of this server holds"
+        return f"{broke:.3g} requests/s were too many; by the model this server holds {state.forecast_rps:.3g}"
     # Only trials that should have broken by the model: where the queue has not filled, they hold on the twin as well.
     stood = _highest_held_rps(state, lambda trial: state.worst_objective_ratio(trial) > 1 / _FORESEEN)
     if state.forecast_rps and _REFUTES * stood > state.forecast_rps:
-        return f"{stood:.3g} requests/s were in time, of {state.forecast_rps:.3g} that the model says it holds"
+        return f"{stood:.3g} requests/s held the objectives; by the model this server holds {state.forecast_rps:.3g}"
     reasons = [find_misfit(trial, state.objectives, state.is_explained_nearby) for trial in state.top_trials()]
     return next(iter(reasons), None) if all(reasons) else None
 
@@ -113,9 +113,9 @@ def _highest_held_rps(state: SearchState, of: Callable[[Trial], bool] = lambda _
 def no_capacity(state: SearchState) -> Capacity:
     """Return the reason why there is no forecast: no step cost model, or no rate that holds."""
     if state.twin is not None:
-        return Capacity(mode=FORECAST, reason="no rate holds the objectives, by what was seen of the server")
+        return Capacity(mode=FORECAST, reason="no rate holds the objectives, by the model of this server")
     most = max((trial.load_rps for trial in state.trials), default=state.model.live_rps)
-    words = f"at up to {most:.3g} requests/s too few ran at a time to tell what one more costs"
+    words = f"at up to {most:.3g} requests/s too few requests ran at a time to learn what one more costs"
     return Capacity(mode=FORECAST, reason=f"not enough evidence: {words}")
 
 
@@ -142,10 +142,12 @@ def model_capacity(state: SearchState, knee: KneeEstimate, *, may_verify: bool =
         advice=limits.advice if limits else None,
         bottleneck_gain=limits.gain if limits else None,
         roofline=state.model.roofline(),
-        reason=f"assumes max_num_seqs >= {knee.would_run:.0f}; set capacity.server.max_num_seqs"
-        if is_crowded
-        else None,
+        reason=_assumption(knee) if is_crowded else None,
     )
+
+
+def _assumption(knee: KneeEstimate) -> str:
+    return f"assumes max_num_seqs >= {knee.would_run:.0f}; set capacity.server.max_num_seqs"
 
 
 def _is_verified(state: SearchState, knee: KneeEstimate) -> bool:
@@ -169,12 +171,12 @@ def empirical(state: SearchState, doubted: str) -> Capacity:
             reason=f"no load that was tried broke an objective: the capacity is at least this ({doubted})",
         )
     if low is None or high > low * CLIMB * CLIMB:
-        return Capacity(mode=EMPIRICAL, reason=f"{doubted}, and no rung told where the knee is without it")
+        return Capacity(mode=EMPIRICAL, reason=f"{doubted}, and the trials alone do not show where the knee is")
     rate = math.sqrt(low * high)
     if state.forecast_rps and math.log(rate / state.forecast_rps) > _APART:
         return Capacity(
             mode=EMPIRICAL,
-            reason=f"{doubted}; it says {state.forecast_rps:.3g} requests/s, the rungs say {rate:.3g}",
+            reason=f"{doubted}; it says {state.forecast_rps:.3g} requests/s, the trials say {rate:.3g}",
         )
     return Capacity(
         mode=EMPIRICAL,
