@@ -61,7 +61,7 @@ class CapacityExporter:
             self._compared.pop((target, forecast), None)
 
     def expect(self, target: str) -> None:
-        """Starts the counters of a target that has step-up load at zero."""
+        """Start the counters of a target with capacity runs at zero."""
         for outcome in _OUTCOMES:
             self._runs.labels(target, outcome)
         for reason in guard.REASONS:
@@ -73,7 +73,7 @@ class CapacityExporter:
         self._over.labels(target)
 
     def observe(self, result: CapacityResult) -> None:
-        """Counts a run that has just ended, and publishes its knee."""
+        """Count a run that has just ended, and publish its knee."""
         self._runs.labels(result.target, result.stopped.by).inc()
         self._over.labels(result.target).inc(result.cost.over_objective_seconds)
         for step in result.steps:
@@ -83,16 +83,16 @@ class CapacityExporter:
         self.restore(result)
 
     def refused(self, target: str, reason: str) -> None:
-        """Counts a run that was not allowed to start."""
+        """Count a run that was refused."""
         self._runs.labels(target, REFUSED).inc()
         self._refusals.labels(target, reason).inc()
 
     def restore(self, result: CapacityResult) -> None:
-        """Publishes the knee of a result, be it an old one; its age shows in the timestamp series.
+        """Publish the knee of a result, which may be an old one; the timestamp series shows its age.
 
-        It replaces the target's knee before it, be it of another model or mode: two would be two answers to one
-        question, and the older one would grow stale beside a fresh one. A forecast and what load has measured
-        (verified, empirical) stand beside each other: each has an age of its own.
+        It replaces the target's previous knee, even of another model or mode: two would answer one question twice,
+        and the older one would grow stale beside the new one. A forecast and a measurement (verified, empirical) do
+        not replace each other: each has an age of its own.
         """
         capacity = result.capacity
         if capacity.requests_per_second is None:
@@ -124,7 +124,7 @@ class CapacityExporter:
                 self._bottleneck.labels(*labels, name).set(name == found)
 
     def live(self, target: str, users: UserLoad | None) -> None:
-        """Publishes what users leave of each capacity now; nothing where it is not known what they ask."""
+        """Publish the headroom of each capacity, or remove it while user traffic is unknown."""
         for forecast in (False, True):
             if (target, forecast) not in self._shown:
                 continue
@@ -136,7 +136,7 @@ class CapacityExporter:
                 self._headroom.remove(*labels)
 
     def verified(self, result: CapacityResult, forecast: CapacityResult | None) -> None:
-        """Publishes by how much the last forecast was off, where a run has measured what it was about."""
+        """Publish the error of the last forecast, if the run measured the same setup."""
         found = result.capacity
         said = (
             forecast.capacity.requests_per_second if forecast is not None and is_comparable(forecast, result) else None
@@ -146,9 +146,9 @@ class CapacityExporter:
             self._residual.labels(*_labels(result)[:3]).set(said / found.requests_per_second - 1)
 
     def compare(self, result: CapacityResult, shift: Shift | None) -> None:
-        """Publishes how the capacity of a result compares with its baseline; None: there is none yet.
+        """Publish how a result's capacity compares with its baseline; `shift` is None without a baseline.
 
-        Verified and empirical figures are compared with one another, so one replaces the other here.
+        Verified and empirical samples are compared with one another, so they replace each other here.
         """
         labels = _labels(result)
         key = (result.target, result.capacity.mode == _FORECAST)
@@ -168,7 +168,7 @@ class CapacityExporter:
 
 
 def _trips(result: CapacityResult) -> list[str]:
-    """Why the guard ended steps that the run outlived, and what it ended the run for."""
+    """Return why the guard ended load levels within the run, and why it ended the run."""
     trips = [step.tripped for step in result.steps if step.tripped is not None]
     stopped = result.stopped
     if stopped.by == "guard" and (not trips or trips[-1] != stopped.reason):

@@ -1,4 +1,4 @@
-"""What only client, server and GPU together tell, as series."""
+"""Comparisons of client, server and GPU, as series."""
 
 from exporters import names
 from exporters.rendered_samples import RenderedSamples, SampleLines

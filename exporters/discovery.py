@@ -1,4 +1,4 @@
-"""What discovery knows of the targets, and which share of them this Kneewatch has, as series."""
+"""Discovered targets, and the shard of this Kneewatch, as series."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from exporters.exposition_format import line, pairs
 from exporters.registry import gauge
 from exporters.rendered_samples import RenderedSamples
 
-# Of a target's labels: as many, and as much of each, as a person reads. They come from outside.
+# Limits for a target's labels, which come from outside.
 _MOST_LABELS = 32
 _LONGEST = 256
 
@@ -57,7 +57,7 @@ class DiscoveryExporter:
         self.relay.put_text(target, {names.TARGET_INFO.name: text})
 
     def forget(self, target: str) -> None:
-        """The target is not watched any more."""
+        """Remove the series of a target that is no longer watched."""
         self.relay.forget(target)
 
 

@@ -1,4 +1,4 @@
-"""The GPUs under each target, under dcgm-exporter's own names."""
+"""The GPUs of each target, under dcgm-exporter's own names."""
 
 from exporters import names
 from exporters.rendered_samples import RenderedSamples, SampleLines
@@ -9,7 +9,7 @@ _BY_NAME = {series.name: series for series in names.GPU}
 
 
 class GpuExporter:
-    """The last reading of each target that has GPUs configured; those without have no series."""
+    """The last GPU snapshot of each target; targets without configured GPUs have no series."""
 
     def __init__(self, targets: tuple[str, ...]) -> None:
         self.relay = RenderedSamples((names.GPU_UP, names.GPU_COUNT, names.GPU_SCRAPE_ERRORS, *names.GPU))
@@ -18,17 +18,17 @@ class GpuExporter:
             self.add(target)
 
     def add(self, target: str) -> None:
-        """Starts the counter of a target that has GPUs configured at zero."""
+        """Start the counter of a target with configured GPUs at zero."""
         self._errors[target] = 0
         self.relay.put(target, self._state(target))
 
     def forget(self, target: str) -> None:
-        """The target is not watched any more."""
+        """Remove the series of a target that is no longer watched."""
         self._errors.pop(target, None)
         self.relay.forget(target)
 
     def observe(self, target: str, snapshot: GpuSnapshot) -> None:
-        """Keeps a reading. A label that a GPU lacks is empty, which to Prometheus is no label."""
+        """Publish a snapshot. A label that a GPU lacks is empty, which Prometheus treats as absent."""
         lines = self._state(target)
         lines.value(names.GPU_UP, [target], 1.0)
         lines.value(names.GPU_COUNT, [target], len(snapshot.gpus))
@@ -39,7 +39,7 @@ class GpuExporter:
         self.relay.put(target, lines)
 
     def failed(self, target: str) -> None:
-        """Counts an attempt that failed, and forgets the reading before it."""
+        """Count a failed scrape, and remove the previous snapshot."""
         self._errors[target] += 1
         lines = self._state(target)
         lines.value(names.GPU_UP, [target], 0.0)

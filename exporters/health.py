@@ -1,4 +1,4 @@
-"""Kneewatch on itself, as series: version, configuration, scheduled tasks, event loop."""
+"""Kneewatch's own health as series: version, configuration, scheduled tasks, event loop."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ _PROCESS = (names.CPU, names.MEMORY, names.STARTED)
 
 
 class HealthExporter:
-    """Whether the instrument works. A canary that fails because its server is down is a task that worked."""
+    """Series on Kneewatch itself. A canary that fails because its server is down is a task that succeeded."""
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
         gauge(names.BUILD_INFO, registry).labels(version).set(1)
@@ -27,47 +27,47 @@ class HealthExporter:
         self._lateness = histogram(names.TASK_LATENESS, registry)
 
     def expect(self, task: str, target: str, interval_s: float | None, wall_s: float) -> None:
-        """Announces a task. An interval task counts as alive from now on, so that one that never ends is missed."""
+        """Announce a task. An interval task counts as alive from now, so that one that never completes is noticed."""
         self._failures.labels(task, target)
         if interval_s is not None:
             self._interval.labels(task, target).set(interval_s)
             self._last_success.labels(task, target).set(wall_s)
 
     def forget(self, target: str) -> None:
-        """The target is not watched any more."""
+        """Remove the series of a target that is no longer watched."""
         for metric in (self._failures, self._last_success, self._interval):
             metric.forget(target)
 
     def succeeded(self, task: str, target: str, wall_s: float) -> None:
-        """A task ran to its end."""
+        """Record that a task has completed."""
         self._last_success.labels(task, target).set(wall_s)
 
     def failed(self, task: str, target: str) -> None:
-        """A task raised, was late, or was skipped because its last run had not ended."""
+        """Count a task that raised, started late, or was skipped because its previous run was still going."""
         self._failures.labels(task, target).inc()
 
     def late(self, task: str, seconds: float) -> None:
-        """A task began, so long after it was due."""
+        """Record how late (s) a task started."""
         self._lateness.labels(task).observe(seconds)
 
     def configured(self, config_hash: str, wall_s: float) -> None:
-        """A configuration was taken."""
+        """Record that a configuration was loaded."""
         self._config_hash.clear()
         self._config_hash.labels(config_hash).set(1)
         self._config_taken.set(1)
         self._config_taken_at.set(wall_s)
 
     def refused(self) -> None:
-        """The configuration file has changed, and is not taken."""
+        """Record that a changed configuration file was refused."""
         self._config_taken.set(0)
 
     def loop_lag(self, seconds: float) -> None:
-        """One sample of how late the event loop woke."""
+        """Record how late (s) the event loop woke up."""
         self._lag.observe(seconds)
 
 
 class _Process(Collector):
-    """What the monitor itself takes of the machine, as far as /proc tells it."""
+    """CPU, memory and start time of the monitor's process, from /proc."""
 
     def __init__(self) -> None:
         self._all = ProcessCollector(namespace=names.PREFIX.rstrip("_"), registry=None)

@@ -1,6 +1,6 @@
-"""The /metrics page: our own registry and what is relayed, as text.
+"""The /metrics page: the registry and the rendered samples, as text.
 
-It may be written in another thread than the event loop's, which stamps what canaries receive.
+It may be rendered outside the event loop's thread, which timestamps what canaries receive.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,21 @@ from exporters.rendered_samples import RenderedSamples
 
 
 class MetricsPage:
-    """All that one process exports."""
+    """All series of the process."""
 
     def __init__(self, registry: CollectorRegistry, relays: Sequence[RenderedSamples] = ()) -> None:
         self._registry = registry
         self._relays = tuple(relays)
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """The page and its content type, in the format that the `Accept` header asks for."""
+        """Return the page and its content type, in the format of the `Accept` header."""
         openmetrics = wants_openmetrics(accept)
         written = [text for metric in self._registry.collect() for text in _family(metric, openmetrics=openmetrics)]
         for relay in self._relays:
             written += relay.write(openmetrics=openmetrics)
         if openmetrics:
             written.append(END)
-        # Half of a character pair, which a server may have sent as a name, cannot be encoded.
+        # A lone surrogate, which a server may have sent in a name, cannot be encoded.
         return "".join(written).encode("utf-8", "replace"), content_type(openmetrics=openmetrics)
 
 

@@ -1,4 +1,4 @@
-"""What the client saw, as series: RequestRecords in, counters and histograms out."""
+"""The client's measurements as series: RequestRecords in, counters and histograms out."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class ProbeExporter:
     """The client's series of every target. Only successful requests have latencies."""
 
     def __init__(self, objectives: Mapping[str, Objectives]) -> None:
-        """`objectives` by target: series of their own, whose thresholds become bucket bounds."""
+        """Export the `objectives` of each target too; their thresholds become bucket bounds."""
         self.relay = RenderedSamples(_SERIES)
         self._targets: dict[str, _ClientSeries] = {}
         self._bounds = _Bounds()
@@ -46,8 +46,10 @@ class ProbeExporter:
             self.add(target, promised)
 
     def bound(self, objectives: Iterable[Objectives]) -> None:
-        """Takes the thresholds of all of these as bucket bounds, the same ones for all targets: their histograms are
-        added up. A histogram whose bounds that changes starts anew; all else that was counted stands.
+        """Use the thresholds of all `objectives` as bucket bounds.
+
+        All targets have the same bounds, so that their histograms can be added up. A histogram whose bounds change
+        restarts at zero; the other series keep their counts.
         """
         bounds = _Bounds.of(objectives)
         if bounds == self._bounds:
@@ -55,26 +57,26 @@ class ProbeExporter:
         self._bounds = bounds
         for target, series in self._targets.items():
             if series.bound(bounds):
-                # There may be a thousand: they are written by the first page, once, or when their next canary comes.
+                # There may be a thousand targets: render on the first page, or at the target's next canary.
                 self.relay.put_later(target, cache(series.text))
 
     def add(self, target: str, objectives: Objectives) -> None:
-        """Announces a target. Its thresholds have to be among those that `bound` was told."""
+        """Add a target. `bound` must have been called with its thresholds."""
         self._targets[target] = _ClientSeries(target, objectives, self._bounds)
         self._write(target)
 
     def forget(self, target: str) -> None:
-        """The target is not watched any more."""
+        """Remove the series of a target that is no longer watched."""
         self._targets.pop(target, None)
         self.relay.forget(target)
 
     def expect(self, target: str, model: str, workload: str, traffic: Traffic) -> None:
-        """Starts the counters at zero: without a zero before it, `increase` does not see the first failure."""
+        """Start the counters at zero: without a zero before it, `increase` misses the first failure."""
         self._targets[target].expect(model, workload, traffic)
         self._write(target)
 
     def observe(self, record: RequestRecord, wall_s: float) -> None:
-        """Counts one request that ended at `wall_s`."""
+        """Count one request that ended at `wall_s`."""
         self._targets[record.target].observe(record, wall_s)
         if record.traffic is Traffic.CANARY:
             self._write(record.target)
@@ -87,7 +89,7 @@ class ProbeExporter:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Thresholds in seconds that are bucket bounds."""
+    """Thresholds (s) that are bucket bounds."""
 
     ttft: frozenset[float] = frozenset()
     tpot: frozenset[float] = frozenset()
@@ -99,7 +101,7 @@ class _Bounds:
 
 
 class _Latency:
-    """A histogram with an objective's thresholds among its bounds."""
+    """A histogram whose bounds include the objectives' thresholds."""
 
     def __init__(self, series: Series, registry: CollectorRegistry, thresholds: Iterable[float]) -> None:
         self._series, self._registry = series, registry
@@ -107,7 +109,7 @@ class _Latency:
         self.metric = histogram(series, registry, thresholds)
 
     def bound(self, thresholds: Iterable[float]) -> bool:
-        """Takes other thresholds. Returns whether these are other bounds, with which it starts anew."""
+        """Use other thresholds. Return whether the bounds changed, which restarts the histogram at zero."""
         bounds = names.with_bounds(self._series, thresholds)
         if bounds == self._bounds:
             return False
@@ -118,7 +120,7 @@ class _Latency:
 
 
 class _ClientSeries:
-    """Those of one target, in a registry of its own: it is written as text when they change (relay.py)."""
+    """The client's series of one target, in a registry of its own, rendered when they change (rendered_samples.py)."""
 
     def __init__(self, target: str, objectives: Objectives, bounds: _Bounds) -> None:
         self._target = target
@@ -136,12 +138,12 @@ class _ClientSeries:
         self._up = gauge(names.TARGET_UP, registry)
         self._ratio = gauge(names.OBJECTIVE_RATIO, registry)
         self._seconds = gauge(names.OBJECTIVE_SECONDS, registry)
-        self._counted: set[tuple[str, ...]] = set()  # labels that something was counted under
-        self._expected: tuple[str, str, Traffic] | None = None  # what was announced and has not come yet
+        self._counted: set[tuple[str, ...]] = set()  # label sets with a count
+        self._expected: tuple[str, str, Traffic] | None = None  # announced, without a request so far
         self._publish_objectives()
 
     def bound(self, bounds: _Bounds) -> bool:
-        """Takes other bounds. Returns whether that emptied a histogram."""
+        """Use other bounds. Return whether that restarted a histogram."""
         emptied = [
             histogram.bound(thresholds)
             for histogram, thresholds in (
@@ -153,7 +155,7 @@ class _ClientSeries:
         return any(emptied)
 
     def text(self) -> Mapping[str, str]:
-        """The lines, by the series' name."""
+        """Return the lines by series name."""
         return {family_name(metric): "".join(samples(metric)) for metric in self._registry.collect()}
 
     def _publish_objectives(self) -> None:
@@ -191,12 +193,12 @@ class _ClientSeries:
             self._up.labels(record.target).set(record.outcome in UP)
         if record.outcome in UP:
             self._last_success.labels(*labels).set(wall_s)
-        # Of step-up load latencies of all its loads would be one histogram: they are in its results, step by step.
+        # A capacity run would mix the latencies of all its load levels in one histogram; its result has them by level.
         if record.outcome is Outcome.OK and record.traffic is not Traffic.CAPACITY:
             self._observe_latencies(record, labels)
 
     def _forget_expected(self, record: RequestRecord) -> None:
-        """What was announced before the server had said which model it serves, and never came."""
+        """Remove series announced before the server reported its model, if no request used them."""
         if self._expected is None:
             return
         model, workload, expected = self._expected

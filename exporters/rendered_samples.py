@@ -1,7 +1,7 @@
-"""Series of which a target has a new set at each reading: written as text when the reading comes.
+"""Series that each scrape replaces as a whole, rendered as text when the scrape ends.
 
-A page of two hundred targets has a hundred thousand lines. Written when it is asked for they take a second, in which no
-canary is stamped in time; written as readings come, that second is spread over the time between two of them.
+A page of two hundred targets has a hundred thousand lines. Rendering them for a request takes a second, in which no
+canary is timestamped in time; rendering them after each scrape spreads that second over the scrape interval.
 """
 
 from collections import defaultdict
@@ -13,18 +13,18 @@ from probe.core.snapshot import Histogram
 
 
 class SampleLines:
-    """What one reading says, as the lines of a page."""
+    """The samples of one scrape, as lines of the page."""
 
     def __init__(self) -> None:
         self._written: dict[str, list[str]] = defaultdict(list)
 
     def value(self, series: Series, labels: Sequence[str], value: float | None) -> None:
-        """A gauge or counter; None: nothing. Labels in the order of the series'."""
+        """Add a gauge or counter, unless it is None. Labels are in the order of the series' labels."""
         if value is not None:
             self._written[series.name].append(line(series.name, _pairs(series, labels), value))
 
     def histogram(self, series: Series, labels: Sequence[str], histogram: Histogram | None) -> None:
-        """All of its buckets; one without any says nothing."""
+        """Add a histogram with all its buckets, unless it has none."""
         if histogram is None or not histogram.buckets:
             return
         name, its = series.name, _pairs(series, labels)
@@ -35,35 +35,38 @@ class SampleLines:
         ]
 
     def by_series(self) -> Mapping[str, str]:
-        """The text, by the series' name."""
+        """Return the text by series name."""
         return {name: "".join(written) for name, written in self._written.items()}
 
 
 class RenderedSamples:
-    """The last reading of each target, by series."""
+    """The last rendered samples of each target, by series."""
 
     def __init__(self, series: Iterable[Series]) -> None:
         self._series = tuple(series)
         self._latest: dict[str, Mapping[str, str] | Callable[[], Mapping[str, str]]] = {}
 
     def put(self, target: str, lines: SampleLines) -> None:
-        """Replaces what was said of the target."""
+        """Replace the samples of a target."""
         self.put_text(target, lines.by_series())
 
     def put_text(self, target: str, text: Mapping[str, str]) -> None:
-        """The same, as lines by the series' name."""
+        """Replace the samples of a target by rendered text by series name."""
         self._latest[target] = text
 
     def put_later(self, target: str, text: Callable[[], Mapping[str, str]]) -> None:
-        """The same, for what changes more often than a page is asked for: it is written then, in that thread."""
+        """Replace the samples of a target by a function that renders them when the page is requested.
+
+        For series that change more often than the page is requested. It runs in the thread of `write`.
+        """
         self._latest[target] = text
 
     def forget(self, target: str) -> None:
-        """Nothing is said of the target any more."""
+        """Remove the samples of a target."""
         self._latest.pop(target, None)
 
     def write(self, *, openmetrics: bool) -> Iterator[str]:
-        """The families that anything is said of. May be called from another thread than `put`."""
+        """Yield the families that have samples. May be called from another thread than `put`."""
         latest = [each() if callable(each) else each for each in list(self._latest.values())]
         for series in self._series:
             written = [lines[series.name] for lines in latest if series.name in lines]

@@ -1,4 +1,4 @@
-"""The server's own metrics, relayed under names that do not change with its version; and the users' part of them."""
+"""The server's own metrics under names that do not change with its version, and the part of user traffic."""
 
 from collections.abc import Mapping
 from math import inf
@@ -51,15 +51,15 @@ _USERS_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
 )
 _STATE = (names.SERVER_UP, names.SERVER_SCRAPE_ERRORS, names.SERVER_SCRAPE_SECONDS, names.SERVER_SCRAPE_BYTES)
 _ROUNDING = 1e-9
-# vLLM before 0.20 does not say why a request waits.
+# vLLM before 0.20 does not export why a request waits.
 _NO_REASON = "unknown"
 
 
 class ServerExporter:
-    """The last reading of each target's server. A server that cannot be read has no values, only `scrape_up` 0."""
+    """The last snapshot of each target's server. Without one there are no values, only `scrape_up` 0."""
 
     def __init__(self, targets: tuple[str, ...], reasons: tuple[str, ...]) -> None:
-        """`reasons`: what an attempt to read a server may fail for."""
+        """Start with `targets`; `reasons` are the causes of failed scrapes."""
         self.relay = RenderedSamples(
             (
                 *_STATE,
@@ -77,17 +77,17 @@ class ServerExporter:
             self.add(target)
 
     def add(self, target: str) -> None:
-        """Starts the counters of a target at zero."""
+        """Start the counters of a target at zero."""
         self._errors[target] = dict.fromkeys(self._reasons, 0)
         self.relay.put(target, self._state(target))
 
     def forget(self, target: str) -> None:
-        """The target is not watched any more."""
+        """Remove the series of a target that is no longer watched."""
         self._errors.pop(target, None)
         self.relay.forget(target)
 
     def observe(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
-        """Keeps a reading, and how long it took."""
+        """Publish a snapshot, and how long (s) the scrape took."""
         lines = self._state(target)
         lines.value(names.SERVER_UP, [target], 1.0)
         lines.value(names.SERVER_SCRAPE_SECONDS, [target], seconds)
@@ -110,7 +110,7 @@ class ServerExporter:
         self.relay.put(target, lines)
 
     def failed(self, target: str, reason: str) -> None:
-        """Counts an attempt that failed, and forgets the reading before it: stale values would pass for current."""
+        """Count a failed scrape, and remove the previous snapshot: stale values would look current."""
         self._errors[target][reason] += 1
         lines = self._state(target)
         lines.value(names.SERVER_UP, [target], 0.0)
@@ -124,20 +124,20 @@ class ServerExporter:
 
 
 class UserTrafficExporter:
-    """Users' own traffic of each target. It stands while a server cannot be read: counters do."""
+    """User traffic of each target. Its counters keep their values while a server cannot be scraped."""
 
     def __init__(self, objectives: Mapping[str, Objectives]) -> None:
-        """`objectives` by target."""
+        """Judge user requests by the `objectives` of each target."""
         self._objectives = dict(objectives)
         plain = (names.USERS_REQUESTS, names.USERS_TOKENS, names.USERS_GOOD, names.USERS_OBJECTIVE_SECONDS)
         self.relay = RenderedSamples((*plain, *(series for series, _ in _USERS_HISTOGRAMS)))
 
     def add(self, target: str, objectives: Objectives) -> None:
-        """Announces a target."""
+        """Add a target."""
         self._objectives[target] = objectives
 
     def forget(self, target: str) -> None:
-        """The target is not watched any more."""
+        """Remove the series of a target that is no longer watched."""
         self._objectives.pop(target, None)
         self.relay.forget(target)
 
@@ -156,9 +156,9 @@ class UserTrafficExporter:
 
 
 def _within(histogram: Histogram | None, seconds: float) -> tuple[float | None, float | None]:
-    """The lowest bound at or above a threshold, and how many samples are within it; None above the last one.
+    """Return the lowest bound at or above a threshold and its count of samples, or None above the last bound.
 
-    At or above: what is counted as too slow was too slow.
+    With a bound at or above, every request counted as too slow was too slow.
     """
     buckets = histogram.buckets if histogram is not None else ()
     return next(((le, count) for le, count in buckets if seconds * (1 - _ROUNDING) <= le < inf), (None, None))
@@ -171,7 +171,7 @@ def _waiting(snapshot: ServerSnapshot) -> dict[str, float]:
 
 
 def _preemptions_per_request(snapshot: ServerSnapshot) -> tuple[str, Histogram | None]:
-    """The server's own histogram, or sum and count by its counters."""
+    """Return the server's own histogram, or one of only sum and count from its counters."""
     if "preemptions" in snapshot.histograms:
         return "histogram", snapshot.histograms["preemptions"]
     if snapshot.preemptions is not None and snapshot.finished:
