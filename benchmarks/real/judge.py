@@ -76,9 +76,9 @@ def searched(recording: Recording, taken: Taken, hints: Hints = NO_HINTS) -> Sea
     """A search that was told what was recorded of another one."""
     search = Search(recording.workload, recording.objectives, hints, explain=False)
     assert taken.lone is not None
-    search.saw(taken.readings, taken.lone)
+    search.observe_idle(taken.readings, taken.lone)
     for step in taken.steps:
-        search.took(step.summary(recording.objectives), step.run, step.readings, step.tripped)
+        search.step_finished(step.summary(recording.objectives), step.run, step.readings, step.tripped)
     return search
 
 

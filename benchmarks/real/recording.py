@@ -82,19 +82,21 @@ class Recorder:
         self._course, self._taken = course, taken
         self.observe_s, self.survives_overload = course.observe_s, course.survives_overload
 
-    def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+    def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
         self._taken.readings, self._taken.lone = tuple(readings), lone
-        self._course.saw(readings, lone)
+        self._course.observe_idle(readings, lone)
 
-    def next(self) -> StepPlan | None:
-        return self._course.next()
+    def next_step(self) -> StepPlan | None:
+        return self._course.next_step()
 
-    def took(self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None) -> None:
+    def step_finished(
+        self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None
+    ) -> None:
         self._taken.steps.append(Step(run, tuple(readings), tripped))
-        self._course.took(step, run, readings, tripped)
+        self._course.step_finished(step, run, readings, tripped)
 
-    def ended(self) -> str | None:
-        return self._course.ended()
+    def end_reason(self) -> str | None:
+        return self._course.end_reason()
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         return self._course.capacity(steps, stopped)

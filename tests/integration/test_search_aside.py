@@ -21,15 +21,15 @@ READINGS = watched(profile(FAST), LENGTHS, RATE_RPS, 90.0)
 def _ask(course: LoadPlan) -> tuple[list[StepPlan | None], Capacity]:
     """A rung of requests that all were as quick as one alone."""
     lone = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
-    course.saw(READINGS[:60], lone)
-    plan = course.next()
+    course.observe_idle(READINGS[:60], lone)
+    plan = course.next_step()
     assert plan is not None
     assert plan.arrivals is not None
     begin_s = READINGS[60].at_ns * 1e-9
     sent = tuple(record(start_s=begin_s + i, asked=spec(300, 40)) for i in range(25))
     run = StepRun(plan, sent, (READINGS[60].at_ns, READINGS[-1].at_ns), (), cut_short=False)
-    course.took(step(), run, READINGS[60:], None)
-    return [plan, course.next()], course.capacity([step()], Stopped("done"))
+    course.step_finished(step(), run, READINGS[60:], None)
+    return [plan, course.next_step()], course.capacity([step()], Stopped("done"))
 
 
 def test_it_goes_the_same_way_as_one_in_this_process() -> None:
@@ -40,4 +40,8 @@ def test_it_goes_the_same_way_as_one_in_this_process() -> None:
         plans, found = _ask(afar)
         assert (plans, found) == _ask(here)
         assert found.requests_per_second is not None or found.reason
-        assert (afar.observe_s, afar.survives_overload, afar.ended()) == (7.0, here.survives_overload, here.ended())
+        assert (afar.observe_s, afar.survives_overload, afar.end_reason()) == (
+            7.0,
+            here.survives_overload,
+            here.end_reason(),
+        )

@@ -67,19 +67,21 @@ class LoadPlan(Protocol):
         """Whether the run goes on, with less load, after the guard has ended a step for an overload."""
         ...
 
-    def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+    def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
         """The server, without our load, and a single request of ours. May take seconds."""
         ...
 
-    def next(self) -> StepPlan | None:
+    def next_step(self) -> StepPlan | None:
         """The next step; None when the course is over. May take seconds."""
         ...
 
-    def took(self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None) -> None:
+    def step_finished(
+        self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None
+    ) -> None:
         """What came of it; `tripped`: why the guard ended it, if it did. May take seconds."""
         ...
 
-    def ended(self) -> str | None:
+    def end_reason(self) -> str | None:
         """Why the course is over, in words."""
         ...
 
@@ -220,10 +222,10 @@ class CapacityRun:
             watcher.add_done_callback(lambda _: self._halt_all())  # no watch, whatever the reason: no load
         try:
             await self._look()
-            while not self._halt.is_set() and (plan := await self._considered(self._course.next)) is not None:
+            while not self._halt.is_set() and (plan := await self._considered(self._course.next_step)) is not None:
                 if not self._halt.is_set():
                     await self._take(plan)
-            if (reason := self._course.ended()) is not None:
+            if (reason := self._course.end_reason()) is not None:
                 self.stop("done", reason)
         finally:
             self._halt_all()
@@ -285,7 +287,7 @@ class CapacityRun:
         self._saw_users(users_beside((), readings), readings)
         if not self._halt.is_set():
             lone = summary.summarize(first, self._job.objectives)
-            await self._considered(partial(self._course.saw, readings, lone))
+            await self._considered(partial(self._course.observe_idle, readings, lone))
 
     async def _take(self, plan: StepPlan) -> None:
         """One step of the course, and what comes of it."""
@@ -304,7 +306,7 @@ class CapacityRun:
         self._steps.append(step)
         self._saw_users(step.users, readings)
         self._on_step(step)
-        await self._considered(partial(self._course.took, step, run, readings, self._tripped))
+        await self._considered(partial(self._course.step_finished, step, run, readings, self._tripped))
         if self._tripped is not None:
             await self._until_calm()
 

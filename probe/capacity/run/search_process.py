@@ -28,17 +28,19 @@ class SearchProcess:
     def begin(self) -> None:
         self._other.keep("probe.capacity.search.search:Search", *self._search)
 
-    def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
-        self._other.ask("saw", readings, lone)
+    def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+        self._other.ask("observe_idle", readings, lone)
 
-    def next(self) -> StepPlan | None:
-        plan: StepPlan | None = self._other.ask("next")
+    def next_step(self) -> StepPlan | None:
+        plan: StepPlan | None = self._other.ask("next_step")
         return plan
 
-    def took(self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None) -> None:
-        self._other.ask("took", step, run, readings, tripped)
+    def step_finished(
+        self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None
+    ) -> None:
+        self._other.ask("step_finished", step, run, readings, tripped)
 
-    def ended(self) -> str | None:
+    def end_reason(self) -> str | None:
         return None  # the capacity says it
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:

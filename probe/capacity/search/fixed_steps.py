@@ -19,13 +19,13 @@ class FixedSteps:
         self._to_the_end = to_the_end
         self._ended: str | None = None
 
-    def saw(self, snapshots: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], lone: StepSummary) -> None:
         """Ignore the unloaded baseline: the steps are given."""
 
-    def next(self) -> StepPlan | None:
+    def next_step(self) -> StepPlan | None:
         return None if self._ended else next(self._plans, None)
 
-    def took(
+    def step_finished(
         self,
         step: StepSummary,
         run: StepRun,  # noqa: ARG002
@@ -35,7 +35,7 @@ class FixedSteps:
         if step.valid and step.broken and not self._to_the_end:
             self._ended = f"{describe_load(step.plan)} broke {', '.join(step.broken)}"
 
-    def ended(self) -> str | None:
+    def end_reason(self) -> str | None:
         return self._ended
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:

@@ -73,12 +73,12 @@ class Search:
         self._doubted: str | None = None  # why the search continues without the model
         self._climbs = 0
 
-    def saw(self, snapshots: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], lone: StepSummary) -> None:
         """Take snapshots of live traffic without probe requests, and the unloaded baseline."""
         self.state.observe_live(snapshots, lone)
         self._knee = None
 
-    def next(self) -> StepPlan | None:
+    def next_step(self) -> StepPlan | None:
         """Plan the next trial; None when the search is over."""
         self.state.refresh()
         rate = self._next_rate()
@@ -100,12 +100,14 @@ class Search:
             arrivals=Arrivals(Pattern.POISSON, own, counted_s=(warm_up_s, seconds, seconds, seconds)),
         )
 
-    def took(self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None) -> None:
+    def step_finished(
+        self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
+    ) -> None:
         """Take the result of the trial that `next` planned; `tripped`: why the guard stopped it, if it did."""
         self.state.add_trial(step, run, snapshots, tripped)
         self._knee = None
 
-    def ended(self) -> str | None:
+    def end_reason(self) -> str | None:
         return None  # the capacity has the reason
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:

@@ -106,7 +106,7 @@ def _plans(steps: StepSettings) -> list[StepPlan]:
     async def ask() -> list[StepPlan]:
         async with load_plan(steps, WORKLOAD, CHAT, guarded=True) as plan:
             assert isinstance(plan, FixedSteps)
-            return list(iter(plan.next, None))
+            return list(iter(plan.next_step, None))
 
     return asyncio.run(ask())
 

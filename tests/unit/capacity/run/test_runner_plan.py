@@ -37,20 +37,22 @@ class Scripted:
     began_s: list[float] = field(default_factory=list)
     works: Callable[[], None] = lambda: None  # at each `took`
 
-    def saw(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+    def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
         self.saw_s += [(readings[0].at_ns * 1e-9, readings[-1].at_ns * 1e-9)] if readings else []
         self.lone.append(lone)
 
-    def next(self) -> StepPlan | None:
+    def next_step(self) -> StepPlan | None:
         return self.plans.pop(0) if self.plans else None
 
-    def took(self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None) -> None:
+    def step_finished(
+        self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None
+    ) -> None:
         assert step.plan == run.plan
         assert readings
         self.works()
         self.trips.append(tripped)
 
-    def ended(self) -> str | None:
+    def end_reason(self) -> str | None:
         return None if self.plans else "that is all"
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:

@@ -27,11 +27,11 @@ DONE = Stopped("done")
 
 def _run(search: Search, summary: StepSummary, tripped: str | None = None) -> StepPlan:
     """One trial that the search asks for, with what came of it, on a server that shows nothing."""
-    plan = search.next()
+    plan = search.next_step()
     assert plan is not None
     assert plan.arrivals is not None
     user_arrivals = replace(summary, offered_rps=plan.arrivals.rate_rps)
-    search.took(user_arrivals, StepRun(plan, (), (0, 10**10), (), cut_short=tripped is not None), [], tripped)
+    search.step_finished(user_arrivals, StepRun(plan, (), (0, 10**10), (), cut_short=tripped is not None), [], tripped)
     return plan
 
 
@@ -39,7 +39,7 @@ def _search(forecast_rps: float | None = None) -> Search:
     """One whose model says so, whatever is seen."""
     search = Search(_LENGTHS, CHAT, explain=False)
     lone = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
-    search.saw([snapshot(), snapshot()], lone)
+    search.observe_idle([snapshot(), snapshot()], lone)
     if forecast_rps is not None:
         _says(search, forecast_rps)
     return search
@@ -63,10 +63,10 @@ def test_without_live_traffic_it_begins_with_about_one_request_in_flight_and_ris
 def test_it_ends_also_on_a_server_that_tells_nothing_and_says_so() -> None:
     search = _search()
     for _ in range(20):
-        if search.next() is None:
+        if search.next_step() is None:
             break
         _run(search, step())
-    assert search.next() is None
+    assert search.next_step() is None
     found = search.capacity([step()], DONE)
     assert found.requests_per_second is None
     assert "not enough evidence" in (found.reason or "")
@@ -74,10 +74,10 @@ def test_it_ends_also_on_a_server_that_tells_nothing_and_says_so() -> None:
 
 def test_users_who_come_meanwhile_and_leave_no_room_end_it() -> None:
     search = _search(10.0)
-    assert search.next() is not None
+    assert search.next_step() is not None
     _run(search, step())
     search.state.live_equivalent_rps = 100.0
-    assert search.next() is None
+    assert search.next_step() is None
 
 
 def test_two_overloads_end_it_and_after_the_first_it_asks_for_less() -> None:
@@ -85,7 +85,7 @@ def test_two_overloads_end_it_and_after_the_first_it_asks_for_less() -> None:
     tried = [_run(search, step(reason="cut_short"), tripped="queue") for _ in range(2)]
     first, second = (plan.arrivals.rate_rps for plan in tried if plan.arrivals)
     assert 0 < second < first
-    assert search.next() is None
+    assert search.next_step() is None
 
 
 @pytest.mark.parametrize("reason", ["client_bound", "worker_lost"])
@@ -93,7 +93,7 @@ def test_a_step_that_our_own_side_spoilt_ends_it_without_a_figure(reason: str) -
     search = _search()
     spoilt = step(reason=reason)
     _run(search, spoilt)
-    assert search.next() is None
+    assert search.next_step() is None
     found = search.capacity([spoilt], DONE)
     assert found.requests_per_second is None
     assert reason in (found.reason or "")
@@ -150,12 +150,12 @@ def test_without_a_model_it_ends_between_what_held_and_what_broke() -> None:
     """It takes 6 requests/s; the model says 10."""
     search = _search(10.0)
     enough = replace(step(), requests=replace(step().requests, ok=100))
-    while (plan := search.next()) is not None:
+    while (plan := search.next_step()) is not None:
         assert plan.arrivals is not None
         rate = plan.arrivals.rate_rps
         slow = replace(enough, broken=("tpot",), good_ratio={"tpot": 0.8})
         user_arrivals = replace(enough if rate < 6 else slow, offered_rps=rate)
-        search.took(user_arrivals, StepRun(plan, (), (0, 10**10), (), cut_short=False), [], None)
+        search.step_finished(user_arrivals, StepRun(plan, (), (0, 10**10), (), cut_short=False), [], None)
     found = search.capacity([step()], DONE)
     assert (found.mode, found.requests_per_second) == ("empirical", pytest.approx(6.0, rel=0.08))
     assert found.lower is not None
@@ -219,12 +219,12 @@ def test_memory_that_runs_out_on_the_twin_too_caps_no_capacity_but_no_load_goes_
         search.state.trials[2] = replace(search.state.trials[2], would_stop_twin=too)
         assert bool(overloading(search.state)) is not too
     assert search.capacity([step()], DONE).requests_per_second == 10.0
-    again = search.next()
+    again = search.next_step()
     assert again is None or (again.arrivals is not None and again.arrivals.rate_rps < plan.arrivals.rate_rps)
 
 
 def test_as_many_requests_come_in_a_rung_as_it_says() -> None:
-    plan = _search(10.0).next()
+    plan = _search(10.0).next_step()
     assert plan is not None
     assert plan.arrivals is not None
     assert plan.arrivals.counted_s[:2] == (plan.warm_up_s, plan.seconds)
