@@ -24,13 +24,13 @@ def _failing(scale: float) -> Alert:
     window = duration(_FAILING_S / 3 * scale)
     return Alert(
         name="KneewatchDiscoveryFailing",
-        expr=f"min by (target) (min_over_time({names.DISCOVERY_FAILING.name}[{window}])) == 1",
+        expr=f"min by (discovery) (min_over_time({names.DISCOVERY_FAILING.name}[{window}])) == 1",
         for_s=_FAILING_S * 2 / 3 * scale,
         severity="ticket",
         dashboard=PROBE,
-        summary="{{ $labels.target }}: discovery fails",
+        summary="{{ $labels.discovery }}: discovery fails",
         description=(
-            f"For {duration(_FAILING_S * scale)} the discovery {{{{ $labels.target }}}} has failed, or could not use"
+            f"For {duration(_FAILING_S * scale)} the discovery {{{{ $labels.discovery }}}} has failed, or could not use"
             " some of its servers. Known servers are still watched; new ones are not. Kneewatch's log has the reason."
         ),
     )
@@ -42,16 +42,16 @@ def _nothing(scale: float) -> Alert:
     return Alert(
         name="KneewatchNothingFound",
         expr=(
-            f"max by (target) ({found}) == 0\n"
-            f"  and max by (target) (max_over_time({found}[{before}])) > 0\n"
-            f"  unless max by (target) ({names.DISCOVERY_FAILING.name}) == 1"
+            f"max by (discovery) ({found}) == 0\n"
+            f"  and max by (discovery) (max_over_time({found}[{before}])) > 0\n"
+            f"  unless max by (discovery) ({names.DISCOVERY_FAILING.name}) == 1"
         ),
         for_s=_NOTHING_S * scale,
         severity="ticket",
         dashboard=PROBE,
-        summary="{{ $labels.target }}: discovery finds no servers any more",
+        summary="{{ $labels.discovery }}: discovery finds no servers any more",
         description=(
-            f"The discovery {{{{ $labels.target }}}} found servers within the last {before} and has found none for"
+            f"The discovery {{{{ $labels.discovery }}}} found servers within the last {before} and has found none for"
             f" {duration(_NOTHING_S * scale)}: they were scaled to zero, none becomes ready, or the selection no longer"
             " matches them. No other alert can fire for servers that are not discovered."
         ),

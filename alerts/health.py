@@ -34,20 +34,22 @@ def _gone(config: Config, scale: float) -> Alert:
     watched = sorted((target.name, "scrape" if target.passive else "canary") for target in config.servers)
     series = [f'{last}{{task="{task}",target="{name}"}}' for name, task in watched]
     # Discovered servers come and go; their discovery stays.
-    series += [f'{names.DISCOVERED.name}{{target="{name}"}}' for name in sorted(one.name for one in config.templates)]
+    discoveries = sorted(template.name for template in config.templates)
+    series += [f'{names.DISCOVERED.name}{{discovery="{discovery}"}}' for discovery in discoveries]
+    name = "{{ or $labels.target $labels.discovery }}"
     absent = "\n  or ".join(f"absent({one})" for one in series)
     for_s = 300 * scale  # longer than a rollout of Kneewatch or a restart of Prometheus
     return Alert(
         name="KneewatchProbeGone",
-        expr=f"max by (target) (\n  {absent}\n)",
+        expr=f"max by (target, discovery) (\n  {absent}\n)",
         for_s=for_s,
         severity="page",
         dashboard=PROBE,
-        summary=f"{{{{ $labels.target }}}}: no Kneewatch that watches it has been scraped for {duration(for_s)}",
+        summary=f"{name}: no Kneewatch that watches it has been scraped for {duration(for_s)}",
         description=(
-            f"Prometheus has had no {last} of {{{{ $labels.target }}}} for {duration(for_s)}: the Kneewatch"
-            " that watches it is down, is not scraped, or no longer has it in its configuration. No other Kneewatch"
-            " alert can fire for {{ $labels.target }} until it is back."
+            f"For {duration(for_s)} Prometheus has had no sample of {name}: the Kneewatch that watches it is down, is"
+            " not scraped, or no longer has it in its configuration. No other Kneewatch alert can fire for"
+            f" {name} until it is back."
         ),
     )
 

@@ -129,7 +129,7 @@ def measure(minutes: float, url: str, pid: int) -> dict[str, object]:
         "status_page_s": round(status_s, 3),
         "status_page_bytes": len(status),
         "lateness": {
-            task: lateness(before, after, "kneewatch_job_lateness_seconds", f'task="{task}"')
+            task: lateness(before, after, "kneewatch_task_lateness_seconds", f'task="{task}"')
             for task in ("canary", "scrape", "forecast")
         },
         "canary_schedule_lag": lateness(before, after, "kneewatch_schedule_lag_seconds"),

@@ -218,7 +218,7 @@ def _found() -> list[PlacedPanel]:
             "Servers that each discovery has found. Good: as many as there are replicas. Zero is an outage, or a"
             " selector without a match.",
             unit="none",
-            queries=[Query(f"max by (target) ({names.DISCOVERED.name})", "{{target}}")],
+            queries=[Query(f"max by (discovery) ({names.DISCOVERED.name})", "{{discovery}}")],
             no_value="all targets have an address in the configuration",
             alerts=["KneewatchNothingFound"],
         ),
@@ -227,7 +227,7 @@ def _found() -> list[PlacedPanel]:
             "1 while a discovery fails, or cannot use some of its servers. Good: zero. Known servers are still"
             " watched.",
             unit="none",
-            queries=[Query(f"max by (target) ({names.DISCOVERY_FAILING.name})", "{{target}}")],
+            queries=[Query(f"max by (discovery) ({names.DISCOVERY_FAILING.name})", "{{discovery}}")],
             maximum=1,
             no_value="all targets have an address in the configuration",
             alerts=["KneewatchDiscoveryFailing"],

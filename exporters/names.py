@@ -82,7 +82,7 @@ LABELS: Mapping[str, str] = {
     "sign": "usage, waiting, preemptions or rejections",
     "mode": "forecast (no probe load), empirical (load levels only) or verified (load levels that agree with a model)",
     "hash": "digest of the configuration without its secrets",
-    "discovery": "the entry of the configuration whose discovery found the target",
+    "discovery": "the name of the configuration's entry that discovers targets",
     "task": "canary, scrape, gpu, forecast or capacity",
     "gpu": "index of the GPU on its node",
     "UUID": "UUID of the GPU; for a MIG instance, of the GPU that contains it",
@@ -445,13 +445,13 @@ CONFIG_TAKEN_AT = _monitor(
     "gauge", "config_last_reload_success_timestamp_seconds", "Time of the last successful reload of the configuration"
 )
 DISCOVERED = _monitor(
-    "gauge", "discovered_targets", "Servers that a target's discovery has found, of all shards", ("target",)
+    "gauge", "discovered_targets", "Servers that a discovery has found, including those of other shards", ("discovery",)
 )
 DISCOVERY_FAILING = _monitor(
     "gauge",
     "discovery_failing",
-    "1 while a target's discovery cannot be asked and what it said last stands, or while it leaves something out",
-    ("target",),
+    "1 while a discovery cannot be asked (its last answer stays in effect), or has left a server out",
+    ("discovery",),
 )
 SHARD = _monitor("gauge", "shard", "Index of this Kneewatch's shard, from 0; absent without sharding")
 SHARDS = _monitor("gauge", "shards", "Number of shards; absent without sharding")
@@ -465,14 +465,14 @@ CPU = _monitor("counter", "process_cpu_seconds_total", "CPU time of the monitor'
 MEMORY = _monitor("gauge", "process_resident_memory_bytes", "Resident memory of the monitor's process")
 STARTED = _monitor("gauge", "process_start_time_seconds", "Start time of the monitor")
 TASK_FAILURES = _monitor(
-    "counter", "job_failures_total", "Scheduled tasks that failed, were late or were skipped", ("task", "target")
+    "counter", "task_failures_total", "Scheduled tasks that failed, were late or were skipped", ("task", "target")
 )
 TASK_LAST_SUCCESS = _monitor(
-    "gauge", "job_last_success_timestamp_seconds", "When a scheduled task last ran to its end", ("task", "target")
+    "gauge", "task_last_success_timestamp_seconds", "When a scheduled task last ran to its end", ("task", "target")
 )
-TASK_INTERVAL = _monitor("gauge", "job_interval_seconds", "How often a scheduled task is due", ("task", "target"))
+TASK_INTERVAL = _monitor("gauge", "task_interval_seconds", "How often a scheduled task is due", ("task", "target"))
 TASK_LATENESS = _monitor(
-    "histogram", "job_lateness_seconds", "How late a scheduled task began", ("task",), _LATENESS_BUCKETS
+    "histogram", "task_lateness_seconds", "How late a scheduled task began", ("task",), _LATENESS_BUCKETS
 )
 LOOP_LAG = _monitor(
     "histogram", "event_loop_lag_seconds", "How late the monitor's event loop woke up", (), _LAG_BUCKETS

@@ -93,7 +93,7 @@ def test_pods_come_and_go_and_a_cluster_that_forbids_it_takes_none_away(
         assert "qwen-b" not in monitor.page("/metrics"), "its series have gone with it"
         cluster.do(lambda api: api.forbidden.update({"list pods", "watch pods"}))
         cluster.do(lambda api: api.cut())
-        failing = 'kneewatch_discovery_failing{target="qwen"} 1.0'
+        failing = 'kneewatch_discovery_failing{discovery="qwen"} 1.0'
         eventually(lambda: failing in monitor.page("/metrics"), within_s=20, what="the discovery fails")
         assert up(monitor) == changed
         assert "it needs a Role in serving with the verbs list and watch for pods" in monitor.output

@@ -117,8 +117,8 @@ def test_a_passive_target_is_watched_by_its_scrapes_and_has_no_canary_alerts() -
     rules = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     alerts = {rule["alert"]: rule["expr"] for rule in rules}
     assert all("quiet" not in alerts[f"Kneewatch{name}Burn"] for name in ("Availability", "TTFT", "TPOT"))
-    assert 'absent(kneewatch_job_last_success_timestamp_seconds{task="scrape",target="quiet"})' in alerts[GONE]
-    assert 'absent(kneewatch_job_last_success_timestamp_seconds{task="canary",target="asked"})' in alerts[GONE]
+    assert 'absent(kneewatch_task_last_success_timestamp_seconds{task="scrape",target="quiet"})' in alerts[GONE]
+    assert 'absent(kneewatch_task_last_success_timestamp_seconds{task="canary",target="asked"})' in alerts[GONE]
     answers, alone = (rule for rule in rules if rule["alert"] == UNREADABLE)
     assert ("canaries" in answers["annotations"]["description"], answers["labels"]["severity"]) == (True, "ticket")
     assert alone["expr"] == 'max by (target) (max_over_time(kneewatch_server_scrape_up{target=~"quiet"}[5m])) == 0'

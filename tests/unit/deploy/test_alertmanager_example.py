@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from alerts.build import render
+from benchmarks.alerts import inhibit
+from benchmarks.alerts.replay import Firing
 from probe.config.models import config_from
 
 _LABELS = ["alertname", "severity"]
@@ -118,6 +120,22 @@ def test_every_rule_has_something_to_silence(config: dict[str, Any], severities:
         assert matching(rule["source_matchers"], severities), rule
         assert matching(rule["target_matchers"], severities), rule
         assert "target" in rule["equal"], "one target's trouble is no news of another"
+
+
+def test_a_discovery_without_a_kneewatch_silences_its_own_alerts_alone(file: Path) -> None:
+    """Its alerts have no target: neither has KneewatchShardsMismatch, which must be told all the same."""
+    fires = [
+        Firing({"alertname": f"Kneewatch{name}", "severity": severity, **labels}, 0.0, 600.0)
+        for name, severity, labels in (
+            ("ProbeGone", "page", {"discovery": "pods"}),
+            ("NothingFound", "ticket", {"discovery": "pods"}),
+            ("NothingFound", "ticket", {"discovery": "others"}),
+            ("ShardsMismatch", "ticket", {"job": "kneewatch"}),
+            ("TTFTBurn", "page", {"target": "pods"}),
+        )
+    ]
+    told = inhibit.told(fires, inhibit.inhibitions(file.read_text()))
+    assert [firing for firing in fires if firing not in told] == [fires[1]]
 
 
 def test_no_ticket_silences_a_page(config: dict[str, Any], severities: dict[str, set[str]]) -> None:

@@ -20,7 +20,7 @@ def test_a_discovery_has_series_from_its_announcement_to_its_end() -> None:
     exporter.failing("qwen", failing=True)
     exporter.announce(["qwen"])
     assert values(registry, "kneewatch_discovered_targets") == [3.0], "what goes on keeps its value"
-    assert value(registry, "kneewatch_discovery_failing", target="qwen") == 1.0
+    assert value(registry, "kneewatch_discovery_failing", discovery="qwen") == 1.0
     exporter.failing("qwen", failing=False)
     assert values(registry, "kneewatch_discovery_failing") == [0.0]
 

@@ -26,17 +26,17 @@ def test_version_and_configuration_are_told() -> None:
 def test_an_interval_task_is_alive_from_its_announcement() -> None:
     registry, health = _registry()
     health.expect("canary", "a", 15.0, 1000.0)
-    assert value(registry, "kneewatch_job_last_success_timestamp_seconds", **CANARY) == 1000.0
-    assert value(registry, "kneewatch_job_interval_seconds", **CANARY) == 15.0
-    assert value(registry, "kneewatch_job_failures_total", **CANARY) == 0
+    assert value(registry, "kneewatch_task_last_success_timestamp_seconds", **CANARY) == 1000.0
+    assert value(registry, "kneewatch_task_interval_seconds", **CANARY) == 15.0
+    assert value(registry, "kneewatch_task_failures_total", **CANARY) == 0
 
 
 def test_a_cron_task_is_not_late_before_its_time() -> None:
     registry, health = _registry()
     health.expect("capacity", "a", None, 1000.0)
-    assert values(registry, "kneewatch_job_last_success_timestamp_seconds") == []
-    assert values(registry, "kneewatch_job_interval_seconds") == []
-    assert value(registry, "kneewatch_job_failures_total", task="capacity", target="a") == 0
+    assert values(registry, "kneewatch_task_last_success_timestamp_seconds") == []
+    assert values(registry, "kneewatch_task_interval_seconds") == []
+    assert value(registry, "kneewatch_task_failures_total", task="capacity", target="a") == 0
 
 
 def test_successes_move_the_time_and_failures_do_not() -> None:
@@ -45,8 +45,8 @@ def test_successes_move_the_time_and_failures_do_not() -> None:
     health.succeeded("canary", "a", 1015.0)
     health.failed("canary", "a")
     health.failed("canary", "a")
-    assert value(registry, "kneewatch_job_last_success_timestamp_seconds", **CANARY) == 1015.0
-    assert value(registry, "kneewatch_job_failures_total", **CANARY) == 2
+    assert value(registry, "kneewatch_task_last_success_timestamp_seconds", **CANARY) == 1015.0
+    assert value(registry, "kneewatch_task_failures_total", **CANARY) == 2
 
 
 def test_the_lag_of_the_loop_is_a_histogram() -> None:
@@ -78,7 +78,7 @@ def test_a_target_that_is_watched_no_more_has_no_tasks() -> None:
         health.expect("canary", target, 15.0, 1000.0)
         health.failed("canary", target)
     health.forget("a")
-    for series in ("job_last_success_timestamp_seconds", "job_interval_seconds", "job_failures_total"):
+    for series in ("task_last_success_timestamp_seconds", "task_interval_seconds", "task_failures_total"):
         assert len(values(registry, f"kneewatch_{series}")) == 1, series
 
 

@@ -141,7 +141,7 @@ def test_before_anything_happened_counters_are_there_at_zero() -> None:
     for outcome in ("done", "guard", "budget", "interrupt", "error", "refused"):
         assert f'kneewatch_capacity_runs_total{{target="a",outcome="{outcome}"}} 0.0' in page
     for task in ("canary", "scrape", "capacity"):
-        assert f'kneewatch_job_failures_total{{task="{task}",target="a"}} 0.0' in page
+        assert f'kneewatch_task_failures_total{{task="{task}",target="a"}} 0.0' in page
     assert 'kneewatch_server_scrape_errors_total{target="a",reason="timeout"} 0.0' in page
 
 
@@ -504,7 +504,7 @@ def test_servers_that_are_found_are_watched_for_as_long_as_they_are_there(tmp_pa
                 await _until(lambda: _names(app) == [first] and bool(app.statuses()[0].recent))
                 watch = app.monitors[first]
                 page = (await _get(f"{url}/metrics")).text
-                assert 'kneewatch_discovered_targets{target="pods"} 1.0' in page
+                assert 'kneewatch_discovered_targets{discovery="pods"} 1.0' in page
                 assert f'kneewatch_target_info{{target="{first}",discovery="pods",label_rev="1"' in page
                 assert f'kneewatch_target_up{{target="{first}"}} 1.0' in page
                 found(one, two, revision="2")
@@ -512,13 +512,13 @@ def test_servers_that_are_found_are_watched_for_as_long_as_they_are_there(tmp_pa
                 assert app.monitors[first] is watch
                 await _until(lambda: all(status.recent for status in app.statuses()))
                 listed.write_text("no JSON")
-                await _until(lambda: 'discovery_failing{target="pods"} 1.0' in _page(app))
+                await _until(lambda: 'discovery_failing{discovery="pods"} 1.0' in _page(app))
                 assert len(app.monitors) == 2, "what it said before stands"
                 found(two)
                 await _until(lambda: _names(app) == [second])
                 page = (await _get(f"{url}/metrics")).text
                 assert first not in page
-                assert 'discovery_failing{target="pods"} 0.0' in page
+                assert 'discovery_failing{discovery="pods"} 0.0' in page
                 _file(file, _target(one.url, "alone"))
                 assert await app.reload() is None
                 assert _names(app) == ["alone"]
@@ -612,14 +612,14 @@ def test_a_discovery_that_was_mended_or_replaced_is_not_said_to_fail(tmp_path: P
         app = App(load_config(file), SystemClock(), file)
 
         async def work(_: str) -> None:
-            await _until(lambda: 'discovery_failing{target="pods"} 1.0' in _page(app))
+            await _until(lambda: 'discovery_failing{discovery="pods"} 1.0' in _page(app))
             _file(file, listed(good))
             assert await app.reload() is None
-            await _until(lambda: 'discovery_failing{target="pods"} 0.0' in _page(app))
+            await _until(lambda: 'discovery_failing{discovery="pods"} 0.0' in _page(app))
             good.write_text(json.dumps([{"targets": ["127.0.0.1:9", "a..b:80"]}]))
-            await _until(lambda: 'discovery_failing{target="pods"} 1.0' in _page(app))
+            await _until(lambda: 'discovery_failing{discovery="pods"} 1.0' in _page(app))
             good.write_text(json.dumps([{"targets": ["127.0.0.1:10"]}]))
-            await _until(lambda: 'discovery_failing{target="pods"} 0.0' in _page(app))
+            await _until(lambda: 'discovery_failing{discovery="pods"} 0.0' in _page(app))
             assert _names(app) == ["pods/127.0.0.1:10"]
 
         await _while_running(app, work)
@@ -719,13 +719,13 @@ def test_what_another_discovery_had_found_gets_no_request_while_the_new_one_cann
 
             async def work(_: str) -> None:
                 await _until(lambda: len(server.asked) > 0)
-                assert 'kneewatch_discovered_targets{target="pods"} 1.0' in _page(app)
+                assert 'kneewatch_discovered_targets{discovery="pods"} 1.0' in _page(app)
                 registry = {"http": {"url": f"http://127.0.0.1:{free_port()}/sd"}}
                 _file(file, {**template, "discover": registry})
                 assert await app.reload() is None
                 assert _names(app) == []
                 asked = len(server.asked)
-                assert 'kneewatch_discovered_targets{target="pods"} 0.0' in _page(app)
+                assert 'kneewatch_discovered_targets{discovery="pods"} 0.0' in _page(app)
                 await _until(lambda: "pods" in app.discovery_problems())
                 await asyncio.sleep(1.5)
                 assert len(server.asked) == asked
