@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from probe.capacity.trend.fingerprint import is_comparable
 from probe.capacity.trend.headroom import headroom as left_of
-from probe.capacity.trend.headroom import share
+from probe.capacity.trend.headroom import largest_share
 from probe.core.result import Capacity, CapacityResult, Roofline
 from probe.core.text import one_line
 from probe.report.figures import ago, milliseconds, number, percent
@@ -194,7 +194,7 @@ def _capacity(result: CapacityResult) -> Iterator[tuple[str, str]]:
 
 
 def _headroom_and_error(result: CapacityResult) -> Iterator[tuple[str, str]]:
-    used = share(result.users, result.capacity)
+    used = largest_share(result.users, result.capacity)
     if used is not None:
         least = "at least " if result.capacity.upper is None else ""
         traffic = f"user traffic is {number(used.live)} {used.unit}" if used.live else "no users are sending requests"

@@ -100,7 +100,7 @@ class Replica:
             return
         one_s = self._profile.cost.step_seconds(self.engine.decode_only_batch(calm))
         room = max(until_s - self._now_s, 0.0) / (one_s * (1 + jitter.drift_ratio)) if one_s else float(calm)
-        # Three sd less than fit, or a slow stretch would end after the moment that it must not pass.
+        # Three standard deviations below what fits, or slow steps would end after the limit.
         steps = min(calm, int(room - 3 * jitter.noise_ratio * math.sqrt(room)))
         if steps < _WORTH_SKIPPING:
             return

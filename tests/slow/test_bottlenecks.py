@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from seen_servers import CHAT, FAST, SLOW, WORDY, profile, promise, twin_of, workload
 
-from probe.capacity.model.bottleneck import BOTTLENECKS, CLIENT, bottleneck
-from probe.capacity.model.twin import Twin, capacity
+from probe.capacity.model.bottleneck import BOTTLENECKS, CLIENT, find_bottleneck
+from probe.capacity.model.twin import Twin, find_capacity
 from probe.core.objectives import Objectives
 from probe.simulator.cost import FrontEnd, StepCost
 
@@ -28,8 +28,8 @@ BUILT: dict[str, tuple[Twin, Objectives]] = {
 @pytest.mark.parametrize("name", BUILT)
 def test_what_a_server_was_built_to_lack_is_named(name: str) -> None:
     twin, objectives = BUILT[name]
-    near = capacity(twin, objectives, 5.0, seeds=(0,), requests=220)
-    found = bottleneck(twin, objectives, {}, near, requests=220)
+    near = find_capacity(twin, objectives, 5.0, seeds=(0,), requests=220)
+    found = find_bottleneck(twin, objectives, {}, near, requests=220)
     assert found.name == name
     assert found.gain == found.gains[name] == max(found.gains.values())
     assert found.advice

@@ -8,7 +8,7 @@ from seen_servers import CHAT, FAST, profile, promise, restarted, twin_of, watch
 
 from probe.capacity.model.forecast import forecast
 from probe.capacity.model.server_model import Hints
-from probe.capacity.model.twin import capacity
+from probe.capacity.model.twin import find_capacity
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot
@@ -100,7 +100,7 @@ def test_a_law_that_explains_nothing() -> None:
 
 
 def test_a_restart_between_readings_is_left_out() -> None:
-    truth = capacity(twin_of(profile(FAST), CHAT), USUAL, 25.0, seeds=(0, 1), requests=150)
+    truth = find_capacity(twin_of(profile(FAST), CHAT), USUAL, 25.0, seeds=(0, 1), requests=150)
     assert said(restarted(BUSY, 30), requests=150).requests_per_second == pytest.approx(truth, rel=0.15)
 
 

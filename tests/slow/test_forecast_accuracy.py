@@ -5,7 +5,7 @@ from seen_servers import CHAT, FAST, WORDY, polled, profile, promise, twin_of, w
 
 from probe.capacity.model.forecast import forecast
 from probe.capacity.model.server_model import Hints
-from probe.capacity.model.twin import capacity
+from probe.capacity.model.twin import find_capacity
 from probe.mock_server.profiles import PROFILES
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
@@ -19,7 +19,7 @@ SERVERS = {
 @pytest.mark.parametrize("name", SERVERS)
 def test_at_six_tenths_of_the_load_a_forecast_is_within_a_tenth(name: str) -> None:
     known, asked, objectives = SERVERS[name]
-    truth = capacity(twin_of(known, asked), objectives, 5.0, seeds=(7, 8), requests=3000)
+    truth = find_capacity(twin_of(known, asked), objectives, 5.0, seeds=(7, 8), requests=3000)
     hints = Hints(known.max_num_seqs, known.max_num_batched_tokens)
     snapshots = watched(known, asked, 0.6 * truth, 400.0)
     found = forecast(snapshots, asked, objectives, hints, requests=2000)

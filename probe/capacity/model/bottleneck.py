@@ -7,7 +7,7 @@ advice. A limit that gains nothing when removed is no bottleneck, however full i
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from probe.capacity.model.twin import UNLIMITED_SEQS, Twin, capacity
+from probe.capacity.model.twin import UNLIMITED_SEQS, Twin, find_capacity
 from probe.core.objectives import Objectives
 from probe.simulator.cost import FrontEnd
 
@@ -25,13 +25,13 @@ _ADVICE: Mapping[str, str] = {
     KV_CACHE: "requests wait for KV-cache memory or lose it: raise --gpu-memory-utilization, store the cache in 8 bits"
     " (--kv-cache-dtype fp8), or spread the model over more GPUs (--tensor-parallel-size)",
     FRONT_END: "the API server is slower than the engine: raise --api-server-count, or give it a faster CPU",
-    PREFILL: "reading prompts takes the time: prefix caching where prompts have a beginning in common, a smaller"
+    PREFILL: "prompts take the time: prefix caching if prompts have a common prefix, a smaller"
     " --max-num-batched-tokens if TPOT suffers and a larger one if TTFT does, or more FLOP/s",
     MEMORY_BANDWIDTH: "a step lasts as long as reading weights and cache: quantise the model, decode speculatively, or"
     " take a GPU with more bandwidth",
     HOST: "the host takes a fixed time for each step: CUDA graphs (no --enforce-eager), asynchronous scheduling, or a"
     " faster CPU",
-    CLIENT: "this machine was too late to judge: a quieter one, or more --workers",
+    CLIENT: "the probe's machine was too late to judge: use a quieter one, or more --workers",
 }
 
 
@@ -53,7 +53,7 @@ class Bottleneck:
         return self.gains[self.name] if self.name is not None else None
 
 
-def bottleneck(
+def find_bottleneck(
     twin: Twin,
     objectives: Objectives,
     correction: Mapping[str, float],
@@ -63,11 +63,11 @@ def bottleneck(
 ) -> Bottleneck:
     """Find what limits the twin at its capacity, which is near `near_rps`; no gains if no rate holds the objectives.
 
-    `requests`: how many are simulated at each rate. ValueError as capacity().
+    `requests`: how many are simulated at each rate. ValueError as find_capacity().
     """
 
     def found(changed: Twin) -> float:
-        return capacity(changed, objectives, near_rps, correction=correction, seeds=(0,), requests=requests)
+        return find_capacity(changed, objectives, near_rps, correction=correction, seeds=(0,), requests=requests)
 
     base = found(twin)
     gains = {name: found(relaxed) / base - 1 for name, relaxed in _relaxed(twin).items()} if base else {}

@@ -28,7 +28,7 @@ _RESIDENCES = 3.0  # mean request durations that the twin runs before it is meas
 Segments = Sequence[Sequence[MetricsWindow]]
 
 
-def bias(
+def estimate_bias(
     twin: Twin,
     watched: Sequence[Sequence[ServerSnapshot]],
     slowdown: Sequence[float],

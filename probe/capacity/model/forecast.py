@@ -11,8 +11,8 @@ from statistics import fmean
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.server_model import ServerModel, mean_length
 from probe.capacity.model.step_cost_fit import StepCostModel
-from probe.capacity.model.twin import Twin, capacity, predict
-from probe.capacity.model.windows import MetricsWindow, total, windows
+from probe.capacity.model.twin import Twin, find_capacity, predict
+from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot
@@ -52,14 +52,14 @@ def forecast(
     model = ServerModel(workload, hints or Hints())
     for part in _cut(snapshots):
         model.learn(part)
-    traffic = total(measured)
+    traffic = join_windows(measured)
     rate = traffic.prompts / traffic.seconds
     twin = model.twin()
     if twin is None or model.cost_model is None:
         return _no_forecast(
             f"not enough evidence: at {rate:.3g} requests/s too few requests run at a time to learn what one more costs"
         )
-    found = capacity(twin, objectives, max(2 * rate, 1e-3), requests=requests)
+    found = find_capacity(twin, objectives, max(2 * rate, 1e-3), requests=requests)
     low, high = _load_range(measured)
     share = high * _relative_size(traffic, workload) / found if found else 0.0
     doubt, condition = _doubt(model.cost_model, found, share), ""
@@ -186,7 +186,9 @@ def _jackknife_spread(model: ServerModel, objectives: Objectives, found: float, 
     Jackknife: Quenouille, Tukey. Infinite if there are no parts to leave out.
     """
     twins = (model.twin(without=i) for i in range(model.parts))
-    values = [capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None]
+    values = [
+        find_capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None
+    ]
     if len(values) < 2:  # noqa: PLR2004
         return math.inf
     mean = fmean(values)
@@ -198,7 +200,9 @@ def _chunk_spread(model: ServerModel, objectives: Objectives, found: float, requ
     if model.is_chunk_known:
         return 0.0
     twins = (model.twin(chunk_tokens=chunk) for chunk in _USUAL_CHUNKS)
-    values = [capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None]
+    values = [
+        find_capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None
+    ]
     return (max(values) - min(values)) / 2 / found if values else 0.0
 
 

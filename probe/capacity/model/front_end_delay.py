@@ -37,12 +37,12 @@ class FrontEndEstimate:
 NONE = FrontEndEstimate(FrontEnd(), 0.0)
 
 
-def likeliest(fronts: Sequence[tuple[float, FrontEndEstimate]]) -> FrontEndEstimate:
+def most_likely(fronts: Sequence[tuple[float, FrontEndEstimate]]) -> FrontEndEstimate:
     """Return the estimate that explains the delays best; NONE if there is none."""
     return min(fronts, key=lambda one: one[0], default=(0.0, NONE))[1]
 
 
-def fronts(delays: Sequence[DelaySample], negligible_s: float) -> list[tuple[float, FrontEndEstimate]]:
+def candidate_front_ends(delays: Sequence[DelaySample], negligible_s: float) -> list[tuple[float, FrontEndEstimate]]:
     """Return possible front ends, from none to a busy one, each with its best constant delay and its misfit.
 
     The misfit is the sum of squared residuals in standard errors. Empty where the delays are below `negligible_s` or

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean, stdev
 
-from probe.capacity.model.twin import Prediction, Twin, summary
+from probe.capacity.model.twin import Prediction, Twin, summarise
 from probe.core.objectives import Objectives
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import lengths
@@ -68,9 +68,9 @@ def replay(
     """
     each: list[Prediction] = []
     for seed in range(_TIMES):
-        played = replayed(twin, sent, live, settle_s=settle_s, user_arrivals=user_arrivals, seed=seed)
+        played = replay_once(twin, sent, live, settle_s=settle_s, user_arrivals=user_arrivals, seed=seed)
         ended = [request for request in played.judged if request.ended]
-        each.append(summary(ended, twin, objectives, played.running, played.preemptions))
+        each.append(summarise(ended, twin, objectives, played.running, played.preemptions))
     values = {name: [float(getattr(one, name)) for one in each] for name in _LATENCIES}
     means = {name: fmean(found) for name, found in values.items()}
     scatter = {
@@ -95,16 +95,16 @@ def would_guard_stop(
     polls = [i * _POLL_S for i in range(math.ceil(last_s / _POLL_S) + 1)]
     for seed in range(_TIMES):
         server, begin_s, _ = _loaded_server(twin, sent, live, settle_s=settle_s, user_arrivals=user_arrivals, seed=seed)
-        seen: list[ServerSnapshot] = []
+        snapshots: list[ServerSnapshot] = []
         for at_s in polls:
             server.advance(begin_s + at_s)
-            seen.append(server.snapshot())
-            if decide(seen, (), limits).reason in PRECAUTIONS:
+            snapshots.append(server.snapshot())
+            if decide(snapshots, (), limits).reason in PRECAUTIONS:
                 return True
     return False
 
 
-def replayed(
+def replay_once(
     twin: Twin,
     sent: Sequence[SentRequest],
     live: BackgroundTraffic,

@@ -44,7 +44,9 @@ def prefill_peak_tokens_s(model: ModelSize, on: GpuSpec) -> float:
     return model.gpus * on.flop_s(fp8=model.fp8) / (FLOP_PER_PARAMETER * model.parameters)
 
 
-def roofline(cost_model: StepCostModel | None, snapshots: Sequence[ServerSnapshot], hints: Hints) -> Roofline | None:
+def compute_roofline(
+    cost_model: StepCostModel | None, snapshots: Sequence[ServerSnapshot], hints: Hints
+) -> Roofline | None:
     """Compare a server with the limits of its GPU; None if the GPU is unknown, or there is nothing to compare.
 
     Whole steps are compared, not single terms of the cost model: windows hardly show which term a second belongs to.

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import astuple, fields, replace
 from statistics import NormalDist
 
-from probe.capacity.model.fit_bias import Segments, bias
+from probe.capacity.model.fit_bias import Segments, estimate_bias
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.roofline import roofline
+from probe.capacity.model.roofline import compute_roofline
 from probe.capacity.model.step_cost_fit import StepCostModel, fit
 from probe.capacity.model.twin import UNLIMITED_SEQS, Twin
-from probe.capacity.model.windows import MetricsWindow, total, windows
+from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.result import Roofline
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import LognormalLength, Workload
@@ -94,7 +94,7 @@ class ServerModel:
         begun = [snapshot.histograms["ttft"].count for snapshot in snapshots if "ttft" in snapshot.histograms]
         if seconds > 0 and len(begun) == len(snapshots) and begun == sorted(begun):  # else the server was restarted
             self.live_rps, self._observed_s = (begun[-1] - begun[0]) / seconds, seconds
-        if parts and (traffic := total(parts)).prompts >= _FEW_REQUESTS:
+        if parts and (traffic := join_windows(parts)).prompts >= _FEW_REQUESTS:
             self._live_lengths = _different_lengths(traffic, self.workload)
 
     def learn(self, snapshots: Sequence[ServerSnapshot], *, overloaded: bool = False) -> list[MetricsWindow]:
@@ -119,7 +119,7 @@ class ServerModel:
         """Build the twin from everything learnt; None if that is too little.
 
         `without`: leave that part out; `chunk_tokens`, `pair_s`: assume this max_num_batched_tokens, or this cost of
-        attention. Without arguments, the bias of the fit is estimated anew and `cost_model` is set.
+        attention. Without arguments, the bias of the fit is estimated again and `cost_model` is set.
         """
         is_default = without is None and chunk_tokens is None and pair_s is None
         chunk = chunk_tokens or self.chunk_tokens
@@ -128,7 +128,7 @@ class ServerModel:
         measured = [window for segment in segments for window in segment]
         if not measured:
             return None
-        traffic = total(measured)
+        traffic = join_windows(measured)
         cached = traffic.cached_tokens / traffic.prompt_tokens if traffic.prompt_tokens else 0.0
         prompts = prompt_lengths(self.workload, cached_ratio=cached)
         cost_model = fit(segments, chunk, prompts, pair_s)
@@ -141,7 +141,7 @@ class ServerModel:
                 found = fit(simulated, chunk, prompts, pair_s)
                 return found.cost if found is not None else None
 
-            self._bias = bias(twin, self._snapshots, cost_model.slowdown, self._lengths_of, fit_again)
+            self._bias = estimate_bias(twin, self._snapshots, cost_model.slowdown, self._lengths_of, fit_again)
             self.cost_model = replace(cost_model, cost=_less(cost_model.cost, self._bias))
         return replace(twin, cost=_less(cost_model.cost, self._bias))
 
@@ -170,7 +170,7 @@ class ServerModel:
 
     def _lengths_of(self, part: int) -> Workload:
         """Return the lengths of the requests in that part."""
-        traffic = total(self._segments[part]) if self._segments[part] else None
+        traffic = join_windows(self._segments[part]) if self._segments[part] else None
         return (_different_lengths(traffic, self.workload) if traffic is not None else None) or self.workload
 
     def roofline(self, *, is_believed: bool = True) -> Roofline | None:
@@ -178,7 +178,7 @@ class ServerModel:
 
         The step cost model is left out unless it is believed.
         """
-        return roofline(self.cost_model if is_believed else None, self._all, self._hints)
+        return compute_roofline(self.cost_model if is_believed else None, self._all, self._hints)
 
 
 def engine_shares(snapshots: Sequence[ServerSnapshot]) -> tuple[float, ...]:

@@ -118,19 +118,19 @@ def predict(twin: Twin, rate_rps: float, objectives: Objectives, *, requests: in
         warm_s = max(warm_s, _RESIDENCES * running / rate_rps)
     begin_s, end_s = until_s, until_s + requests / rate_rps
     drain_s = _RESIDENCES * max(running, 1.0) / rate_rps
-    seen: list[int] = []
+    in_batch: list[int] = []
     for i in range(1, _SLICES + 1):
         server.advance(begin_s + (end_s - begin_s) * i / _SLICES)
         running, waiting = server.in_flight()
-        seen.append(running)
+        in_batch.append(running)
         if waiting > _RUNAWAY * requests:
             return _endless(server)
     server.advance(end_s + drain_s)  # arrivals continue, so that the last requests get no emptier server
     judged = [request for request in server.ended_requests if request.is_probe and begin_s <= request.arrival_s < end_s]
-    return summary(judged, twin, objectives, sum(seen) / len(seen), server.measured.preemptions)
+    return summarise(judged, twin, objectives, sum(in_batch) / len(in_batch), server.measured.preemptions)
 
 
-def capacity(
+def find_capacity(
     twin: Twin,
     objectives: Objectives,
     near_rps: float,
@@ -152,8 +152,8 @@ def capacity(
 
     def excess(rate_rps: float, seed: int) -> float:
         """Return the logarithm of the largest ratio of a latency to its objective."""
-        seen = predict(twin, rate_rps, objectives, requests=requests, seed=seed)
-        worst = max(getattr(seen, f"{name}_s") * by.get(name, 1.0) / o.within_s for name, o in limits.items())
+        predicted = predict(twin, rate_rps, objectives, requests=requests, seed=seed)
+        worst = max(getattr(predicted, f"{name}_s") * by.get(name, 1.0) / o.within_s for name, o in limits.items())
         return math.log(min(max(worst, 1e-6), _ENDLESS))
 
     found: list[float] = []
@@ -199,7 +199,7 @@ def _endless(server: VirtualServer) -> Prediction:
     return Prediction(math.inf, math.inf, math.inf, math.inf, server.in_flight()[0], server.measured.preemptions)
 
 
-def summary(
+def summarise(
     requests: Iterable[SimulatedRequest], twin: Twin, objectives: Objectives, running: float, preemptions: float
 ) -> Prediction:
     """Summarise these requests' latencies; `running` (mean in the batch) and `preemptions` are passed through."""

@@ -104,7 +104,7 @@ def windows(snapshots: Iterable[ServerSnapshot]) -> list[MetricsWindow]:
     return found
 
 
-def total(parts: Sequence[MetricsWindow]) -> MetricsWindow:
+def join_windows(parts: Sequence[MetricsWindow]) -> MetricsWindow:
     """Join several windows into one. ValueError without any."""
     if not parts:
         raise ValueError("no windows")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from probe.capacity.run.plan import preflight
-from probe.capacity.trend.headroom import CapacityShare, share
+from probe.capacity.trend.headroom import CapacityShare, largest_share
 from probe.config.models import CapacityConfig
 from probe.core import objectives as slo
 from probe.core.burn_rate import BurnRates
@@ -157,7 +157,7 @@ def _loaded(users: UserLoad | None, known: Capacity | None) -> GuardVerdict | No
 
 def _share(users: UserLoad | None, known: Capacity | None) -> CapacityShare | None:
     # A lower bound says nothing of what is too much.
-    return share(users, known) if known is not None and known.upper is not None else None
+    return largest_share(users, known) if known is not None and known.upper is not None else None
 
 
 def _unchecked(burn: Mapping[str, float], users: UserLoad | None, known: Capacity | None) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ _REPLAYED = 1.08  # the mean of six replays scatters too
 _Off = tuple[float, float, float]  # of a logarithm: value, standard error, weight
 
 
-def correction(trials: Iterable[Trial], objectives: Objectives) -> dict[str, float]:
+def estimate_correction(trials: Iterable[Trial], objectives: Objectives) -> dict[str, float]:
     """Return a factor for the twin's latency at the objective's percentile, for each objective.
 
     It is taken from the medians, which scatter least, plus the tail's difference from them beyond chance. Higher loads
@@ -66,18 +66,20 @@ def find_misfit(
     `is_nearby(trial, name, measured_s, allowed)`: whether a slightly different rate would explain it.
     """
     for name, objective in objectives.latencies().items():
-        seen, middle = _seen(trial, name), _middle(trial, name)
-        if middle is None or not seen.p50 or not seen.p95:
+        measured, middle = _measured(trial, name), _middle(trial, name)
+        if middle is None or not measured.p50 or not measured.p95:
             continue
-        if max(seen.p95, _at(trial.predicted, name)) < _NEAR * objective.within_s:
+        if max(measured.p95, _at(trial.predicted, name)) < _NEAR * objective.within_s:
             continue
         off, error = middle
-        if abs(off) > max(math.log(_OFF[name]), _CERTAIN * error) and not is_nearby(trial, name, seen.p50, _OFF[name]):
+        if abs(off) > max(math.log(_OFF[name]), _CERTAIN * error) and not is_nearby(
+            trial, name, measured.p50, _OFF[name]
+        ):
             return f"{name.upper()} was {math.exp(off):.2f} times what the model of this server says"
     return None
 
 
-def _seen(trial: Trial, name: str) -> Distribution:
+def _measured(trial: Trial, name: str) -> Distribution:
     return trial.step.ttft_s if name == "ttft" else trial.step.tpot_s
 
 
@@ -87,10 +89,10 @@ def _at(predicted: Prediction | None, name: str) -> float:
 
 def _middle(trial: Trial, name: str) -> tuple[float, float] | None:
     """Return the logarithm of the median over the twin's, and its standard error."""
-    seen, expected_s = _seen(trial, name), float(getattr(trial.predicted, f"{name}_p50_s"))
-    if not seen.p50 or not math.isfinite(expected_s) or expected_s <= 0:
+    measured, expected_s = _measured(trial, name), float(getattr(trial.predicted, f"{name}_p50_s"))
+    if not measured.p50 or not math.isfinite(expected_s) or expected_s <= 0:
         return None
-    return math.log(seen.p50 / expected_s), _error(trial.predicted, f"{name}_p50_s")
+    return math.log(measured.p50 / expected_s), _error(trial.predicted, f"{name}_p50_s")
 
 
 def _tail(trial: Trial, name: str) -> tuple[float, float] | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from probe.capacity.search.knee import describe_load, knee
+from probe.capacity.search.knee import describe_load, find_knee
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan, StepRun, StepSummary
@@ -39,4 +39,4 @@ class FixedSteps:
         return self._ended
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
-        return knee(steps, stopped)
+        return find_knee(steps, stopped)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from probe.capacity.model.front_end_delay import FrontEndEstimate, likeliest
+from probe.capacity.model.front_end_delay import FrontEndEstimate, most_likely
 from probe.capacity.model.server_model import CHUNKS, ServerModel, mean_length
 from probe.capacity.model.twin import Twin
 from probe.capacity.search.trial import Trial
@@ -33,24 +33,24 @@ ReplayBehind = Callable[[FrontEndEstimate, Trial], Sequence[float]]
 Replay = Callable[[Twin, Trial], Sequence[SimulatedRequest]]
 
 
-def chunk_tokens(model: ServerModel, trial: Trial, replay: Replay) -> int:
+def infer_chunk_tokens(model: ServerModel, trial: Trial, replay: Replay) -> int:
     """Return the max_num_batched_tokens that explains the longest gaps best; the present one unless clearly worse."""
     off = {}
     most = _PROMPTS_A_STEP * mean_length(model.workload.prompt_tokens)
     candidates = [chunk for chunk in CHUNKS if chunk <= max(most, model.chunk_tokens)]
     for chunk in candidates:
-        twin, seen = model.twin(chunk_tokens=chunk), trial.step.stall_s
+        twin, stall = model.twin(chunk_tokens=chunk), trial.step.stall_s
         would = _stalls(replay(twin, trial)) if twin is not None else (0.0, 0.0)
         off[chunk] = fmean(
             abs(math.log(was / one)) if was and one else math.inf
-            for was, one in zip((seen.p50, seen.p95), would, strict=True)
+            for was, one in zip((stall.p50, stall.p95), would, strict=True)
         )
     best = min(candidates, key=lambda chunk: off[chunk])
     now = model.chunk_tokens
     return best if off[best] < off.get(now, math.inf) - _STALLS_DIFFER else now
 
 
-def pair_s(model: ServerModel, trials: Sequence[Trial], replay: Replay) -> float:
+def infer_pair_s(model: ServerModel, trials: Sequence[Trial], replay: Replay) -> float:
     """Return the seconds per pair of a prompt's tokens that explain how late first tokens of long prompts are."""
     mean = mean_length(model.workload.prompt_tokens)
     if mean < _LONG_PROMPTS:
@@ -75,7 +75,7 @@ def pair_s(model: ServerModel, trials: Sequence[Trial], replay: Replay) -> float
     return below + (above - below) * over / (over - under) if over > under else above
 
 
-def front_end(
+def infer_front_end(
     fronts: Sequence[tuple[float, FrontEndEstimate]], trials: Sequence[Trial], replay: ReplayBehind
 ) -> FrontEndEstimate:
     """Return the front end that best explains the TTFT of every single request.
@@ -90,7 +90,7 @@ def front_end(
     offs = [[off for trial in trials for off in _apart(trial, replay(one, trial))] for _, one in tried]
     usual = min((fmean(each) for each in offs if each), default=0.0)
     if not usual:
-        return likeliest(fronts)
+        return most_likely(fronts)
     # Negative log-likelihood: normal for the means, Laplace for the differences of single requests.
     cost = [squares / 2 + sum(each) / usual for (squares, _), each in zip(tried, offs, strict=True)]
     return tried[min(range(len(tried)), key=lambda i: cost[i])][1]
@@ -98,12 +98,12 @@ def front_end(
 
 def _apart(trial: Trial, ttfts: Sequence[float]) -> list[float]:
     """Return for each request by how much its TTFT differs from the twin's: a logarithm, at least 0."""
-    seen = trial.first_tokens()
-    if len(seen) != len(ttfts):
+    measured = trial.first_tokens()
+    if len(measured) != len(ttfts):
         return []
     return [
         abs(math.log(waited_s / twin_s))
-        for (_, waited_s), twin_s in zip(seen, ttfts, strict=True)
+        for (_, waited_s), twin_s in zip(measured, ttfts, strict=True)
         if waited_s > 0 < twin_s
     ]
 
@@ -117,12 +117,12 @@ def _stalls(requests: Sequence[SimulatedRequest]) -> tuple[float, float]:
 
 def _lateness(trial: Trial, requests: Sequence[SimulatedRequest]) -> list[tuple[float, float]]:
     """Return for each request the logarithms of its prompt length and of its TTFT over the twin's."""
-    seen = trial.first_tokens()
-    if len(seen) != len(requests):
+    measured = trial.first_tokens()
+    if len(measured) != len(requests):
         return []
     return [
         (math.log(tokens), math.log(waited_s / request.ttft_s))
-        for (tokens, waited_s), request in zip(seen, requests, strict=True)
+        for (tokens, waited_s), request in zip(measured, requests, strict=True)
         if waited_s > 0 and request.ttft_s > 0
     ]
 

@@ -37,7 +37,7 @@ _BY_REASON = {
 }
 
 
-def knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     """Return the highest valid step that held every objective, as a capacity.
 
     The true knee lies between that step and the next one up that did not hold: one that broke an objective, or one

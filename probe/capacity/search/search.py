@@ -20,12 +20,12 @@ from probe.capacity.search.verdict import (
     ENOUGH,
     FORECAST,
     ceiling,
-    empirical,
+    empirical_capacity,
     find_doubt,
+    find_void_reason,
     model_capacity,
     no_capacity,
-    overloading,
-    void,
+    overloaded_trials,
 )
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity, Stopped
@@ -112,7 +112,7 @@ class Search:
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         """Return the capacity from all data so far."""
-        if (why := void(steps, stopped)) is not None:
+        if (why := find_void_reason(steps, stopped)) is not None:
             return Capacity(mode=FORECAST, reason=why)
         self.state.refresh()
         self._knee = knee = self._knee or self.state.knee(explain=self._explains)
@@ -120,7 +120,7 @@ class Search:
             return no_capacity(self.state)
         # The model goes on learning while the search does without it, and may explain the server after all.
         if (doubted := find_doubt(self.state)) is not None:
-            return empirical(self.state, doubted)
+            return empirical_capacity(self.state, doubted)
         return model_capacity(self.state, knee, may_verify=self._doubted is None)
 
     def _next_rate(self) -> float | None:
@@ -144,7 +144,7 @@ class Search:
 
     def _rate_to_repeat(self) -> float | None:
         """Return the rate that raised a doubt, if it was tried only once: the server may have been slow just then."""
-        broken = overloading(self.state)
+        broken = overloaded_trials(self.state)
         if not broken:
             top_trials = self.state.top_trials()
             return top_trials[0].load_rps if len(top_trials) == 1 else None

@@ -9,17 +9,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
-from probe.capacity.model.bottleneck import Bottleneck, bottleneck
+from probe.capacity.model.bottleneck import Bottleneck, find_bottleneck
 from probe.capacity.model.forecast import extrapolated
-from probe.capacity.model.front_end_delay import NONE, FrontEndEstimate, fronts, likeliest
+from probe.capacity.model.front_end_delay import NONE, FrontEndEstimate, candidate_front_ends, most_likely
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.replay import replay, replayed, would_guard_stop
+from probe.capacity.model.replay import replay, replay_once, would_guard_stop
 from probe.capacity.model.server_model import ServerModel
-from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, capacity, predict
-from probe.capacity.model.windows import total, windows
-from probe.capacity.search.calibrate import correction, unexplained_tail
-from probe.capacity.search.infer_limits import chunk_tokens, front_end, pair_s
-from probe.capacity.search.trial import Trial, delay, is_steady, sent, tails, user_arrivals
+from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, find_capacity, predict
+from probe.capacity.model.windows import join_windows, windows
+from probe.capacity.search.calibrate import estimate_correction, unexplained_tail
+from probe.capacity.search.infer_limits import infer_chunk_tokens, infer_front_end, infer_pair_s
+from probe.capacity.search.trial import (
+    Trial,
+    find_user_arrivals,
+    is_steady,
+    measure_delay,
+    sent_requests,
+    tail_latencies,
+)
 from probe.core.objectives import Objectives
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepRun, StepSummary
@@ -91,9 +98,9 @@ class SearchState:
         late = None
         if in_window:
             probe_rps = sum(begin <= record.scheduled_ns <= end for record in run.records) / ((end - begin) * 1e-9)
-            measured = total(in_window)
+            measured = join_windows(in_window)
             self.model.update_live_rate(max(measured.prompts / measured.seconds - probe_rps, 0.0), measured.seconds)
-            late = delay(step, measured)
+            late = measure_delay(step, measured)
         self.trials.append(
             Trial(
                 _offered_rps(step, run, tripped) + self.live_equivalent_rps,
@@ -102,9 +109,9 @@ class SearchState:
                 tripped,
                 is_steady(in_window),
                 delay=late,
-                tails=tails(run, self.objectives),
+                tails=tail_latencies(run, self.objectives),
                 part=self.model.parts - 1,
-                user_arrivals=user_arrivals(run, snapshots),
+                user_arrivals=find_user_arrivals(run, snapshots),
             )
         )
         self._is_stale = True
@@ -116,21 +123,21 @@ class SearchState:
         self._is_stale = False
         ttft = self.objectives.ttft
         delays = [trial.delay for trial in self.trials if trial.delay is not None]
-        found = fronts(delays, _NEGLIGIBLE_SHARE * ttft.within_s if ttft else math.inf)
-        self.front_end_estimate = likeliest(found)
+        found = candidate_front_ends(delays, _NEGLIGIBLE_SHARE * ttft.within_s if ttft else math.inf)
+        self.front_end_estimate = most_likely(found)
         self._infer_limits()
         bare = self.model.twin()
         if bare is None:
             return
         if found:
             informative = [trial for trial in self.trials if trial.is_informative]
-            self.front_end_estimate = front_end(found, informative, partial(self._ttfts_behind, bare))
+            self.front_end_estimate = infer_front_end(found, informative, partial(self._ttfts_behind, bare))
         self.twin = twin = self._with_front_end(bare)
         self.trials = [
             replace(trial, predicted=self._replay(twin, trial), would_stop_twin=self._would_guard_stop(twin, trial))
             for trial in self.trials
         ]
-        self.correction = correction(self.trials, self.objectives)
+        self.correction = estimate_correction(self.trials, self.objectives)
         near_rps = self.forecast_rps or max(2 * self.model.live_rps, 1 / self.unloaded_s)
         self.forecast_rps = self._capacity(twin, near_rps, _ON_THE_WAY) or None
         self.live_equivalent_rps = self.model.live_rps
@@ -206,7 +213,7 @@ class SearchState:
             (rate_rps * max(1 - half, 0.0), rate_rps * (1 + half)),
             max(ratios, key=lambda name: ratios[name], default=None),
             there.running,
-            bottleneck(self.twin, self.objectives, self.correction, rate_rps) if explain else None,
+            find_bottleneck(self.twin, self.objectives, self.correction, rate_rps) if explain else None,
         )
 
     def _highest_informative_rps(self) -> float:
@@ -238,7 +245,9 @@ class SearchState:
         return max(slope, _LEAST_SLOPE)
 
     def _capacity(self, twin: Twin, near_rps: float, requests: int, seeds: Sequence[int] = (0,)) -> float:
-        return capacity(twin, self.objectives, near_rps, correction=self.correction, seeds=seeds, requests=requests)
+        return find_capacity(
+            twin, self.objectives, near_rps, correction=self.correction, seeds=seeds, requests=requests
+        )
 
     def _with_front_end(self, bare: Twin) -> Twin:
         return replace(bare, front_end=self.front_end_estimate.front_end, added_s=self.front_end_estimate.added_s)
@@ -248,18 +257,18 @@ class SearchState:
         trials = sorted((trial for trial in self.trials if trial.is_informative), key=lambda trial: trial.load_rps)
         stalled = [trial for trial in trials if trial.step.stall_s.p50 and trial.step.stall_s.p95]
         if stalled and not self.model.is_chunk_known:
-            self.model.chunk_tokens = chunk_tokens(self.model, stalled[-1], self._replay_requests)
+            self.model.chunk_tokens = infer_chunk_tokens(self.model, stalled[-1], self._replay_requests)
         if trials and self.front_end_estimate.front_end == NO_FRONT:  # a tokenizer too takes longer for a long prompt
-            self.model.pair_s = pair_s(self.model, trials[-_PAIR_TRIALS:], self._replay_requests)
+            self.model.pair_s = infer_pair_s(self.model, trials[-_PAIR_TRIALS:], self._replay_requests)
 
     def _ttfts_behind(self, bare: Twin, tried: FrontEndEstimate, trial: Trial) -> Sequence[float]:
         """Return mean TTFTs over some replays, since live users' exact arrival times are unknown."""
         twin = replace(bare, front_end=tried.front_end, added_s=tried.added_s)
         twin = replace(twin, cost=scaled(bare.cost, self.model.slowdown(trial.part)))
         played = [
-            replayed(
+            replay_once(
                 twin,
-                sent(trial.run),
+                sent_requests(trial.run),
                 self.model.live,
                 settle_s=self._settle_s(trial),
                 user_arrivals=trial.user_arrivals,
@@ -270,9 +279,9 @@ class SearchState:
         return [fmean(request.ttft_s for request in same) + twin.added_s for same in zip(*played, strict=True)]
 
     def _replay_requests(self, bare: Twin, trial: Trial) -> Sequence[SimulatedRequest]:
-        return replayed(
+        return replay_once(
             self._with_front_end(bare),
-            sent(trial.run),
+            sent_requests(trial.run),
             self.model.live,
             settle_s=self._settle_s(trial),
             user_arrivals=trial.user_arrivals,
@@ -285,7 +294,7 @@ class SearchState:
         twin = replace(twin, cost=scaled(twin.cost, self.model.slowdown(trial.part)))
         return replay(
             twin,
-            sent(trial.run),
+            sent_requests(trial.run),
             self.model.live,
             self.objectives,
             settle_s=self._settle_s(trial),
@@ -300,7 +309,7 @@ class SearchState:
         limits = GuardLimits().promised(self.objectives).offered(trial.load_rps)
         return would_guard_stop(
             twin,
-            sent(trial.run),
+            sent_requests(trial.run),
             self.model.live,
             limits,
             settle_s=self._settle_s(trial),

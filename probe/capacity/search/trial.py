@@ -74,7 +74,7 @@ def _judged(run: StepRun) -> list[RequestRecord]:
     return sorted(judged, key=lambda r: r.scheduled_ns)
 
 
-def tails(run: StepRun, objectives: Objectives) -> dict[str, float]:
+def tail_latencies(run: StepRun, objectives: Objectives) -> dict[str, float]:
     """Return the latencies of a step at their objectives' percentiles, in seconds."""
     judged = _judged(run)
     found = {}
@@ -85,7 +85,7 @@ def tails(run: StepRun, objectives: Objectives) -> dict[str, float]:
     return found
 
 
-def sent(run: StepRun) -> tuple[SentRequest, ...]:
+def sent_requests(run: StepRun) -> tuple[SentRequest, ...]:
     """Return the requests of a step in the order of their times."""
     if not run.records:
         return ()
@@ -101,7 +101,7 @@ def sent(run: StepRun) -> tuple[SentRequest, ...]:
     )
 
 
-def user_arrivals(run: StepRun, snapshots: Sequence[ServerSnapshot]) -> tuple[UserArrivals, ...]:
+def find_user_arrivals(run: StepRun, snapshots: Sequence[ServerSnapshot]) -> tuple[UserArrivals, ...]:
     """Return when live users' requests arrived during a step, by the server's counters.
 
     First tokens that are not the probe's belong to users; their requests arrived a mean TTFT earlier.
@@ -137,12 +137,12 @@ def is_steady(inside: Sequence[MetricsWindow]) -> bool:
     return after < _GROWTH * before + 2 * math.sqrt(before)
 
 
-def delay(step: StepSummary, seen: MetricsWindow) -> DelaySample | None:
+def measure_delay(step: StepSummary, measured: MetricsWindow) -> DelaySample | None:
     """Return how much later the probe got first tokens than the server reports for all requests; None if unknown."""
-    if step.requests.ok < FEW or not seen.prompts or step.ttft_s.mean is None or step.ttft_s.p95 is None:
+    if step.requests.ok < FEW or not measured.prompts or step.ttft_s.mean is None or step.ttft_s.p95 is None:
         return None
-    late_s = step.ttft_s.mean - seen.ttft_sum_s / seen.prompts
+    late_s = step.ttft_s.mean - measured.ttft_sum_s / measured.prompts
     # Requests in only one of the two means cause scatter; a latency's standard deviation is about a quarter of p95.
-    others = max(seen.prompts - step.requests.ok, 1.0) / seen.prompts
+    others = max(measured.prompts - step.requests.ok, 1.0) / measured.prompts
     error_s = step.ttft_s.p95 / 4 * math.sqrt(2 * others / step.requests.ok)
-    return DelaySample(seen.prompts / seen.seconds, late_s, step.requests.ok, error_s)
+    return DelaySample(measured.prompts / measured.seconds, late_s, step.requests.ok, error_s)

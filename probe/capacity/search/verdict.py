@@ -31,17 +31,17 @@ _SAME = 1e-6  # of a rate: rounding
 _APART = 0.3
 
 
-def void(steps: Sequence[StepSummary], stopped: Stopped) -> str | None:
+def find_void_reason(steps: Sequence[StepSummary], stopped: Stopped) -> str | None:
     """Return why the run's data cannot give any capacity, or None."""
     if stopped.by == "error":
         return f"the run failed ({stopped.reason})"
     if stopped.reason == SERVER_RESTARTED:
-        return "the server restarted: what was seen is of two servers; measure again"
+        return "the server restarted, so the data are of two servers; measure again"
     failure = next((step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)), None)
     return f"{VOID.get(failure, 'a step judged nothing')} ({failure})" if failure is not None else None
 
 
-def overloading(state: SearchState) -> list[Trial]:
+def overloaded_trials(state: SearchState) -> list[Trial]:
     """Return the trials whose load was too high.
 
     A trial that broke is excused if the same or a higher load held, if so many misses may be chance, or if the twin
@@ -56,7 +56,7 @@ def ceiling(state: SearchState) -> float:
     A load that the guard stopped as a precaution counts, foreseen by the twin or not.
     """
     foreseen = (trial for trial in _above(state) if trial.is_precaution)
-    return min((trial.load_rps for trial in (*overloading(state), *foreseen)), default=math.inf)
+    return min((trial.load_rps for trial in (*overloaded_trials(state), *foreseen)), default=math.inf)
 
 
 def _may_be_chance(state: SearchState, trial: Trial) -> bool:
@@ -93,7 +93,7 @@ def _is_foreseen(state: SearchState, trial: Trial) -> bool:
 
 def find_doubt(state: SearchState) -> str | None:
     """Return why the model is not credible, or None."""
-    broke = min((trial.load_rps for trial in overloading(state)), default=math.inf)
+    broke = min((trial.load_rps for trial in overloaded_trials(state)), default=math.inf)
     if state.forecast_rps and broke < _REFUTES * state.forecast_rps:
         return f"{broke:.3g} requests/s were too many; by the model this server holds {state.forecast_rps:.3g}"
     # Only trials that should have broken by the model: where the queue has not filled, they hold on the twin as well.
@@ -125,7 +125,7 @@ def model_capacity(state: SearchState, knee: KneeEstimate, *, may_verify: bool =
     # A load that was too high bounds the capacity whatever the model says. One that the guard stopped as a precaution
     # broke no objective, so the capacity may lie a little above it.
     most = min(
-        (trial.load_rps * (1 + FLOOR if trial.is_precaution else 1.0) for trial in overloading(state)),
+        (trial.load_rps * (1 + FLOOR if trial.is_precaution else 1.0) for trial in overloaded_trials(state)),
         default=math.inf,
     )
     rate = min(knee.rate_rps, most)
@@ -157,7 +157,7 @@ def _is_verified(state: SearchState, knee: KneeEstimate) -> bool:
     return REACHED * knee.rate_rps <= judged <= high and high - low <= _SURE * (high + low)
 
 
-def empirical(state: SearchState, doubted: str) -> Capacity:
+def empirical_capacity(state: SearchState, doubted: str) -> Capacity:
     """Return the capacity from the trials alone, for a model that is not credible."""
     low = _highest_held_rps(state) or None
     high = ceiling(state)

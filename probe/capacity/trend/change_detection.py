@@ -43,8 +43,8 @@ from probe.capacity.trend.reference import (
     MIN_BASELINE,
     LogSample,
     Reference,
+    compute_reference,
     log_sample,
-    reference,
 )
 from probe.core.shift import CapacitySample, Shift
 
@@ -148,7 +148,7 @@ class ChangeDetector:
 
     def _set_reference(self) -> None:
         is_enough = len(self._baseline) >= MIN_BASELINE
-        self.reference = reference(self._baseline, follows_shift=self._follows_shift) if is_enough else None
+        self.reference = compute_reference(self._baseline, follows_shift=self._follows_shift) if is_enough else None
 
     def _test(self, norm: Reference, before: LogSample | None) -> None:
         """Run every method on the recent samples."""

@@ -24,7 +24,7 @@ class CapacityShare:
         return self.live / self.most
 
 
-def share(users: UserLoad | None, capacity: Capacity | None) -> CapacityShare | None:
+def largest_share(users: UserLoad | None, capacity: Capacity | None) -> CapacityShare | None:
     """Return the larger of both shares; None if user traffic or the capacity is unknown."""
     if users is None or capacity is None:
         return None
@@ -38,5 +38,5 @@ def share(users: UserLoad | None, capacity: Capacity | None) -> CapacityShare | 
 
 def headroom(users: UserLoad | None, capacity: Capacity | None) -> float | None:
     """Return 1 - live load / capacity; below 0 if users take more than the capacity found."""
-    used = share(users, capacity)
+    used = largest_share(users, capacity)
     return None if used is None else 1 - used.ratio

@@ -63,7 +63,7 @@ class Reference:
         return self.fall_from - sample.high <= self.stray / 2
 
 
-def reference(samples: Sequence[LogSample], *, follows_shift: bool) -> Reference:
+def compute_reference(samples: Sequence[LogSample], *, follows_shift: bool) -> Reference:
     """Compute the reference from a baseline's samples, at least one. `follows_shift`: it began after a shift."""
     count, values = len(samples), [sample.value for sample in samples]
     middle = median(values)

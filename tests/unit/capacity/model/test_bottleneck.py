@@ -3,16 +3,16 @@
 import pytest
 from seen_servers import CHAT, FAST, profile, promise, twin_of
 
-from probe.capacity.model.bottleneck import bottleneck
+from probe.capacity.model.bottleneck import find_bottleneck
 
 
 def test_a_server_that_holds_no_rate_has_no_bottleneck() -> None:
-    found = bottleneck(twin_of(profile(FAST), CHAT), promise(0.001, None), {}, 5.0, requests=220)
+    found = find_bottleneck(twin_of(profile(FAST), CHAT), promise(0.001, None), {}, 5.0, requests=220)
     assert (found.name, found.advice, found.gain, dict(found.gains)) == (None, None, None, {})
 
 
 def test_without_an_objective_or_a_guess_it_says_so() -> None:
     with pytest.raises(ValueError, match="objective"):
-        bottleneck(twin_of(profile(FAST), CHAT), promise(None, None), {}, 5.0)
+        find_bottleneck(twin_of(profile(FAST), CHAT), promise(None, None), {}, 5.0)
     with pytest.raises(ValueError, match="guess"):
-        bottleneck(twin_of(profile(FAST), CHAT), promise(0.5, 0.03), {}, 0.0)
+        find_bottleneck(twin_of(profile(FAST), CHAT), promise(0.5, 0.03), {}, 0.0)

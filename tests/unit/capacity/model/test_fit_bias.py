@@ -7,10 +7,10 @@ from dataclasses import astuple, replace
 import pytest
 from seen_servers import CHAT, FAST, polled, profile, restarted, twin_of, watched
 
-from probe.capacity.model.fit_bias import Segments, bias
+from probe.capacity.model.fit_bias import Segments, estimate_bias
 from probe.capacity.model.server_model import prompt_lengths
 from probe.capacity.model.step_cost_fit import fit
-from probe.capacity.model.windows import MetricsWindow, total, windows
+from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.snapshot import Histogram, ServerSnapshot
 from probe.core.workload import Workload
 from probe.simulator.cost import StepCost
@@ -36,25 +36,25 @@ def _seen(snapshots: Sequence[Sequence[ServerSnapshot]]) -> list[list[MetricsWin
     def keep(segments: Segments) -> None:
         kept.append(segments)
 
-    bias(TWIN, snapshots, [1.0] * len(snapshots), _chat, keep)
+    estimate_bias(TWIN, snapshots, [1.0] * len(snapshots), _chat, keep)
     return [list(segment) for segment in kept[0]]
 
 
 def test_a_fit_that_is_right_adds_nothing() -> None:
-    assert bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, _as_it_is) == (0.0,) * 6
+    assert estimate_bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, _as_it_is) == (0.0,) * 6
 
 
 def test_what_a_fit_adds_to_a_term_is_found() -> None:
     heavier = replace(FAST, per_token_s=FAST.per_token_s * 1.25)
-    found = bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, lambda _: heavier)
+    found = estimate_bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, lambda _: heavier)
     assert found == pytest.approx((0.0, 0.0, 0.25 * FAST.per_token_s, 0.0, 0.0, 0.0))
 
 
 def test_a_rehearsal_has_as_many_requests_and_about_as_full_a_batch() -> None:
     for mine, theirs in zip(_seen(WATCHED), map(windows, WATCHED), strict=True):
-        assert total(mine).prompts == pytest.approx(total(theirs).prompts, rel=0.05)
-        assert total(mine).batch == pytest.approx(total(theirs).batch, rel=0.25)
-        assert total(mine).seconds == pytest.approx(total(theirs).seconds, rel=0.1)
+        assert join_windows(mine).prompts == pytest.approx(join_windows(theirs).prompts, rel=0.05)
+        assert join_windows(mine).batch == pytest.approx(join_windows(theirs).batch, rel=0.25)
+        assert join_windows(mine).seconds == pytest.approx(join_windows(theirs).seconds, rel=0.1)
 
 
 def test_the_fit_of_a_step_s_law_is_nearer_without_its_bias() -> None:
@@ -69,7 +69,7 @@ def test_the_fit_of_a_step_s_law_is_nearer_without_its_bias() -> None:
 
         found = cost_model(list(map(windows, snapshots)))
         assert found is not None
-        by = bias(replace(TWIN, cost=found), snapshots, [1.0, 1.0, 1.0], _chat, cost_model)
+        by = estimate_bias(replace(TWIN, cost=found), snapshots, [1.0, 1.0, 1.0], _chat, cost_model)
         fair = StepCost(*(max(term - less, 0.0) for term, less in zip(astuple(found), by, strict=True)))
         off.append([abs(cost.per_token_s / FAST.per_token_s - 1) for cost in (found, fair)])
     assert sum(after for _, after in off) < sum(before for before, _ in off)
@@ -91,4 +91,4 @@ def test_counts_that_are_no_numbers_begin_no_requests(count: float) -> None:
 
 
 def test_without_a_fit_nothing_is_taken_off() -> None:
-    assert bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, lambda _: None) == (0.0,) * 6
+    assert estimate_bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, lambda _: None) == (0.0,) * 6

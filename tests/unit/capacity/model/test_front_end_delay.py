@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.capacity.model.front_end_delay import DelaySample, FrontEndEstimate, fronts, likeliest
+from probe.capacity.model.front_end_delay import DelaySample, FrontEndEstimate, candidate_front_ends, most_likely
 from probe.simulator.cost import FrontEnd
 
 NOTHING = FrontEndEstimate(FrontEnd(), 0.0)
@@ -21,7 +21,7 @@ def md1(rate_rps: float, service_s: float) -> float:
 
 
 def front_of(seen: list[DelaySample], negligible_s: float) -> FrontEndEstimate:
-    return likeliest(fronts(seen, negligible_s))
+    return most_likely(candidate_front_ends(seen, negligible_s))
 
 
 def delays(service_s: float, added_s: float, noise_s: float, seed: int = 0) -> list[DelaySample]:

@@ -8,9 +8,9 @@ import pytest
 from example_records import record, snapshot
 from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
 
-from probe.capacity.model.replay import SentRequest, UserArrivals, replay, replayed
+from probe.capacity.model.replay import SentRequest, UserArrivals, replay, replay_once
 from probe.capacity.model.twin import Prediction, Twin
-from probe.capacity.search.trial import user_arrivals
+from probe.capacity.search.trial import find_user_arrivals
 from probe.core.percentiles import percentile
 from probe.core.snapshot import Histogram
 from probe.core.step import StepPlan, StepRun
@@ -90,7 +90,7 @@ def test_live_users_come_when_they_were_seen_to_come() -> None:
     sent = poisson(5.0, 100)
     crowd = [UserArrivals(-5.0, 9.0, 0), UserArrivals(9.0, 10.0, 100), UserArrivals(10.0, 20.0, 0)]
     with_crowd, without = (
-        replayed(TWIN, sent, NOBODY, settle_s=5.0, user_arrivals=user_arrivals) for user_arrivals in (crowd, [])
+        replay_once(TWIN, sent, NOBODY, settle_s=5.0, user_arrivals=user_arrivals) for user_arrivals in (crowd, [])
     )
     begin_s = with_crowd.judged[0].arrival_s - sent[0].at_s
     for beside, alone in zip(with_crowd.judged, without.judged, strict=True):
@@ -108,7 +108,7 @@ def test_where_the_users_are_known_chance_moves_a_replay_less() -> None:
 
 
 def test_metrics_read_before_the_users_had_settled_are_no_trouble() -> None:
-    found = replayed(
+    found = replay_once(
         TWIN,
         [SentRequest(0.0, 100, 20)],
         NOBODY,
@@ -125,4 +125,4 @@ def test_a_counter_that_is_no_number_tells_of_no_users(count: float) -> None:
         replace(snapshot(histograms={"ttft": Histogram(((math.inf, total),), total)}), at_ns=at)
         for at, total in ((0, 1.0), (10**9, count))
     ]
-    assert user_arrivals(run, seen) == ()
+    assert find_user_arrivals(run, seen) == ()

@@ -6,7 +6,7 @@ import pytest
 from seen_servers import CHAT, FAST, profile, watched, workload
 
 from probe.capacity.model.hints import Hints, ModelSize
-from probe.capacity.model.roofline import decode_floor_s, live_use, prefill_peak_tokens_s, roofline
+from probe.capacity.model.roofline import compute_roofline, decode_floor_s, live_use, prefill_peak_tokens_s
 from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.core.snapshot import ServerSnapshot
@@ -64,7 +64,7 @@ def test_fewer_bits_are_read_sooner_and_eight_of_them_computed_sooner() -> None:
 
 
 def test_how_far_a_server_is_from_them() -> None:
-    found = roofline(cost_model(), [], KNOWN)
+    found = compute_roofline(cost_model(), [], KNOWN)
     assert found is not None
     assert (found.gpu, found.sure) == ("H100 SXM", True)
     assert found.step_s == pytest.approx(0.01282, rel=1e-3)
@@ -75,7 +75,7 @@ def test_how_far_a_server_is_from_them() -> None:
 
 
 def test_limits_that_are_not_confirmed_are_marked() -> None:
-    found = roofline(cost_model(), [], replace(KNOWN, gpu="NVIDIA H20"))
+    found = compute_roofline(cost_model(), [], replace(KNOWN, gpu="NVIDIA H20"))
     assert found is not None
     assert not found.sure
 
@@ -92,25 +92,25 @@ def test_limits_that_are_not_confirmed_are_marked() -> None:
     ],
 )
 def test_where_something_is_not_known_there_is_no_distance(learnt: StepCostModel | None, hints: Hints) -> None:
-    assert roofline(learnt, [], hints) is None
+    assert compute_roofline(learnt, [], hints) is None
 
 
 def test_a_ratio_that_the_law_does_not_tell_is_left_out() -> None:
-    short_prompts = roofline(cost_model(token=0.5), [], KNOWN)
+    short_prompts = compute_roofline(cost_model(token=0.5), [], KNOWN)
     assert short_prompts is not None
     assert short_prompts.decode_ratio is not None
     assert short_prompts.prefill_ratio is None
-    drifting = roofline(cost_model(host=0.5), [], KNOWN)
+    drifting = compute_roofline(cost_model(host=0.5), [], KNOWN)
     assert drifting is not None
     assert (drifting.step_s, drifting.floor_s, drifting.decode_ratio) == (None, None, None)
     assert drifting.prefill_ratio is not None
-    assert roofline(cost_model(host=0.9, weights=0.9, token=0.9), [], KNOWN) is None
+    assert compute_roofline(cost_model(host=0.9, weights=0.9, token=0.9), [], KNOWN) is None
 
 
 def test_a_term_next_to_nothing_that_may_be_large_is_not_told() -> None:
     """The slope at nothing is nothing: the smooth maximum has its other side there."""
     learnt = cost_model(replace(COST, per_token_s=1e-12), token=1e8)
-    found = roofline(learnt, [], KNOWN)
+    found = compute_roofline(learnt, [], KNOWN)
     assert found is not None
     assert found.prefill_ratio is None
 
@@ -174,16 +174,16 @@ def test_what_vllm_estimates_counts_where_it_was_busiest_for_ten_seconds() -> No
     flops = [0.0, *(i * 1e13 for i in range(1, 11)), *(1e14 + i * 2e14 for i in range(1, 11)), 2.1e15]
     times = [*range(21), 51]
     snapshots = [snapshot(float(at), total, total / 100) for at, total in zip(times, flops, strict=True)]
-    found = roofline(None, snapshots, Hints(gpu=H100))
+    found = compute_roofline(None, snapshots, Hints(gpu=H100))
     assert found is not None
     assert found.flops_ratio == pytest.approx(2e14 / 989.5e12)
     assert found.bandwidth_ratio == pytest.approx(2e12 / 3350e9)
     assert (found.step_s, found.decode_ratio, found.prefill_ratio) == (None, None, None)
-    assert roofline(None, snapshots[:5], Hints(gpu=H100)) is None
+    assert compute_roofline(None, snapshots[:5], Hints(gpu=H100)) is None
 
 
 def test_estimates_count_in_the_bits_that_the_model_computes_in() -> None:
     snapshots = [snapshot(0.0, 0.0, 0.0), snapshot(10.0, 1979e12, 1.0)]
-    found = roofline(None, snapshots, replace(KNOWN, model=replace(EIGHT_B, weight_bits=8)))
+    found = compute_roofline(None, snapshots, replace(KNOWN, model=replace(EIGHT_B, weight_bits=8)))
     assert found is not None
     assert found.flops_ratio == pytest.approx(0.1)

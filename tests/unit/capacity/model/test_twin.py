@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
 
-from probe.capacity.model.twin import Prediction, _root, capacity, predict
+from probe.capacity.model.twin import Prediction, _root, find_capacity, predict
 from probe.core.percentiles import percentile
 from probe.core.workload import lengths
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
@@ -51,32 +51,32 @@ def test_a_latency_without_an_objective_is_never_over() -> None:
 
 def test_live_users_take_room_from_the_workload() -> None:
     live = BackgroundTraffic(2.0, workload(3000, 200, 0.3))
-    room = capacity(replace(TWIN, live=live), USUAL, 15.0, seeds=(0,), requests=300)
-    assert room < 0.85 * capacity(TWIN, USUAL, 15.0, seeds=(0,), requests=300)
+    room = find_capacity(replace(TWIN, live=live), USUAL, 15.0, seeds=(0,), requests=300)
+    assert room < 0.85 * find_capacity(TWIN, USUAL, 15.0, seeds=(0,), requests=300)
 
 
 def test_a_capacity_is_where_the_objective_breaks() -> None:
-    found = capacity(TWIN, USUAL, 20.0, seeds=(0,), requests=1000)
+    found = find_capacity(TWIN, USUAL, 20.0, seeds=(0,), requests=1000)
     assert predict(TWIN, 0.93 * found, USUAL, requests=2000, seed=7).worst_objective_ratio(USUAL) < 1
     assert predict(TWIN, 1.07 * found, USUAL, requests=2000, seed=7).worst_objective_ratio(USUAL) > 1
 
 
 def test_without_an_objective_or_a_guess_there_is_no_capacity() -> None:
     with pytest.raises(ValueError, match="objective for a latency"):
-        capacity(TWIN, promise(None, None), 10.0)
+        find_capacity(TWIN, promise(None, None), 10.0)
     for guess in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="first guess"):
-            capacity(TWIN, USUAL, guess)
+            find_capacity(TWIN, USUAL, guess)
 
 
 def test_answers_of_one_token_break_no_tpot() -> None:
     """Their TPOT is not defined; the server holds them until its queue is too long."""
     twin = twin_of(profile(FAST), workload(400, 1, 0))
     assert predict(twin, 5.0, USUAL, requests=300).tpot_s == 0.0
-    both = capacity(twin, USUAL, 10.0, seeds=(0,), requests=500)
-    assert both == pytest.approx(capacity(twin, promise(0.5, None), 10.0, seeds=(0,), requests=500))
+    both = find_capacity(twin, USUAL, 10.0, seeds=(0,), requests=500)
+    assert both == pytest.approx(find_capacity(twin, promise(0.5, None), 10.0, seeds=(0,), requests=500))
     assert 20 < both < 70  # 400 tokens take 16 ms, and a step 9 ms
-    assert 20 < capacity(twin, promise(None, 0.03), 10.0, seeds=(0,), requests=500) < 120  # no queue without end
+    assert 20 < find_capacity(twin, promise(None, 0.03), 10.0, seeds=(0,), requests=500) < 120  # no queue without end
 
 
 def test_few_blocks_preempt() -> None:
@@ -125,7 +125,9 @@ def test_a_root_out_of_reach_is_an_end_of_the_search() -> None:
 
 
 def test_the_same_seed_gives_the_same_capacity() -> None:
-    assert capacity(TWIN, USUAL, 9.0, seeds=(3,), requests=150) == capacity(TWIN, USUAL, 9.0, seeds=(3,), requests=150)
+    assert find_capacity(TWIN, USUAL, 9.0, seeds=(3,), requests=150) == find_capacity(
+        TWIN, USUAL, 9.0, seeds=(3,), requests=150
+    )
 
 
 def test_lengths_of_a_twin_are_the_workload_s() -> None:

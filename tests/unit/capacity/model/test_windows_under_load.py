@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from seen_servers import CHAT, FAST, profile, restarted, watched, without, workload
 
-from probe.capacity.model.windows import MetricsWindow, total, windows
+from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.snapshot import Histogram, ServerSnapshot
 
 READINGS = watched(profile(FAST), CHAT, 6.0, 40.0)
@@ -61,7 +61,7 @@ def test_a_window_is_what_was_counted_between_two_readings() -> None:
 
 
 def test_a_server_s_windows_hold_all_that_it_did() -> None:
-    seen = total(windows(READINGS))
+    seen = join_windows(windows(READINGS))
     whole = READINGS[-1].histograms["itl"].count - READINGS[0].histograms["itl"].count
     assert seen.decodes == pytest.approx(whole, rel=0.05)  # the last ones may be too few for a window
     assert seen.prompts / seen.seconds == pytest.approx(6.0, rel=0.3)
@@ -196,7 +196,7 @@ def test_nothing_at_all_is_no_division_by_zero() -> None:
     empty = MetricsWindow(0, 1, *([0.0] * 14))
     assert (empty.itl_s, empty.batch, empty.experienced_batch, empty.tokens_per_gap) == (0.0, 0.0, 0.0, 1.0)
     with pytest.raises(ValueError, match="no windows"):
-        total([])
+        join_windows([])
 
 
 NUMBERS = st.one_of(st.none(), st.floats(), st.floats(0, 1e6))
@@ -236,7 +236,7 @@ def test_whatever_is_read_windows_are_sound(snapshots: list[ServerSnapshot]) -> 
 @given(st.lists(st.integers(1, len(READINGS) - 2), max_size=10, unique=True))
 def test_leaving_readings_out_loses_no_counts(left_out: list[int]) -> None:
     """A missed poll makes windows longer, and their sum the same but for the rest at the end."""
-    every = total(windows(READINGS))
-    fewer = total(windows([r for i, r in enumerate(READINGS) if i not in left_out]))
+    every = join_windows(windows(READINGS))
+    fewer = join_windows(windows([r for i, r in enumerate(READINGS) if i not in left_out]))
     assert fewer.decodes == pytest.approx(every.decodes, rel=0.1)
     assert fewer.itl_s == pytest.approx(every.itl_s, rel=0.1)

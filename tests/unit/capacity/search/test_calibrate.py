@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.capacity.model.twin import Prediction
-from probe.capacity.search.calibrate import _pooled, correction, find_misfit, unexplained_tail
-from probe.capacity.search.trial import Trial, tails
+from probe.capacity.search.calibrate import _pooled, estimate_correction, find_misfit, unexplained_tail
+from probe.capacity.search.trial import Trial, tail_latencies
 from probe.core.step import Arrivals, Distribution, StepPlan, StepRun
 
 RUN = StepRun(StepPlan(100, 10.0, loop="open", arrivals=Arrivals(rate_rps=10.0)), (), (0, 10**10), (), cut_short=False)
@@ -41,29 +41,29 @@ def _twin(times: float, tail_times: float = 1.0) -> Prediction:
 
 
 def test_a_twin_that_is_right_is_not_corrected() -> None:
-    assert correction([_rung()], CHAT) == {"ttft": 1.0, "tpot": 1.0}
+    assert estimate_correction([_rung()], CHAT) == {"ttft": 1.0, "tpot": 1.0}
     assert unexplained_tail(_rung(), {}, CHAT) == 0.0
 
 
 def test_a_twin_that_is_too_fast_is_corrected_by_as_much() -> None:
-    found = correction([_rung(predicted=_twin(1.1))], CHAT)
+    found = estimate_correction([_rung(predicted=_twin(1.1))], CHAT)
     assert found["ttft"] == pytest.approx(1.1, abs=0.04)
     assert found["tpot"] == pytest.approx(1.1, abs=0.01)
 
 
 def test_a_tail_that_is_off_by_more_than_the_median_is_corrected_too() -> None:
-    found = correction([_rung(predicted=_twin(1.0, 1.2))], CHAT)
+    found = estimate_correction([_rung(predicted=_twin(1.0, 1.2))], CHAT)
     assert found["tpot"] == pytest.approx(1.2, abs=0.03)
 
 
 def test_a_tail_that_chance_moves_as_much_corrects_nothing() -> None:
-    found = correction([_rung(predicted=_twin(1.0, 1.2), scatter=0.4)], CHAT)
+    found = estimate_correction([_rung(predicted=_twin(1.0, 1.2), scatter=0.4)], CHAT)
     assert found["tpot"] == pytest.approx(1.0, abs=0.01)
 
 
 def test_the_highest_load_counts_most() -> None:
     low, high = _rung(5.0, _twin(1.0)), _rung(10.0, _twin(1.2))
-    assert correction([low, high], CHAT)["tpot"] > 1.12
+    assert estimate_correction([low, high], CHAT)["tpot"] > 1.12
 
 
 def test_what_no_factor_explains_is_left_over() -> None:
@@ -100,6 +100,6 @@ def test_a_correction_takes_no_more_than_chance_leaves_over() -> None:
 def test_a_tail_is_the_percentile(waits: list[float]) -> None:
     asked = spec(output_tokens=2)
     records = tuple(record(ttft_s=wait, start_s=1 + i, asked=asked) for i, wait in enumerate(waits))
-    found = tails(replace(RUN, records=records, window_ns=(0, 10**12)), CHAT)["ttft"]
+    found = tail_latencies(replace(RUN, records=records, window_ns=(0, 10**12)), CHAT)["ttft"]
     assert min(waits) * 0.999 <= found <= max(waits) * 1.001
     assert sum(wait > found * 1.001 for wait in waits) <= 0.05 * len(waits) + 1  # it may lie between two

@@ -8,11 +8,11 @@ from seen_servers import FAST, polled, profile, promise, workload
 
 from benchmarks.capacity.virtual_load import VirtualLoad
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.replay import replayed
+from probe.capacity.model.replay import replay_once
 from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.twin import Twin
-from probe.capacity.search.infer_limits import Replay, chunk_tokens, pair_s
-from probe.capacity.search.trial import Trial, sent
+from probe.capacity.search.infer_limits import Replay, infer_chunk_tokens, infer_pair_s
+from probe.capacity.search.trial import Trial, sent_requests
 from probe.core.step import Arrivals, StepPlan, StepRun
 from probe.core.workload import Workload
 from probe.load import step_summary as summary
@@ -43,7 +43,7 @@ def _seen(known: Profile, asked: Workload, rate_rps: float, seconds: float) -> t
 
 
 def _replay(bare: Twin, trial: Trial) -> tuple[SimulatedRequest, ...]:
-    return replayed(bare, sent(trial.run), NOBODY, settle_s=1.0).judged
+    return replay_once(bare, sent_requests(trial.run), NOBODY, settle_s=1.0).judged
 
 
 REPLAY: Replay = _replay
@@ -52,28 +52,28 @@ REPLAY: Replay = _replay
 @pytest.mark.parametrize("chunk", [512, 2048, 8192])
 def test_the_longest_gaps_tell_how_many_tokens_a_step_takes(chunk: int) -> None:
     model, trial = _seen(profile(FAST, chunk=chunk, kv_tokens=900_000), PROMPTS, 4.0, 60.0)
-    found = chunk_tokens(model, trial, REPLAY)
+    found = infer_chunk_tokens(model, trial, REPLAY)
     assert found in {512: (512,), 2048: (2048,), 8192: (4096, 8192, 16384)}[chunk], "few prompts fill 8192"
 
 
 def test_prompts_that_fit_in_any_step_leave_it_as_it_is() -> None:
     model, trial = _seen(profile(FAST, chunk=8192), workload(100, 50), 10.0, 20.0)
-    assert chunk_tokens(model, trial, REPLAY) == model.chunk_tokens
+    assert infer_chunk_tokens(model, trial, REPLAY) == model.chunk_tokens
 
 
 def test_what_attention_costs_is_told_by_long_prompts() -> None:
     cost = replace(FAST, per_pair_s=6e-9)  # as much as the tokens themselves, at 12,000 of them
     model, trial = _seen(profile(cost, chunk=8192, kv_tokens=2_000_000), DOCUMENTS, 0.5, 120.0)
     model.chunk_tokens = 8192
-    assert 3e-9 < pair_s(model, [trial], REPLAY) < 12e-9, "to a factor of two: who waits for whom hides the rest"
+    assert 3e-9 < infer_pair_s(model, [trial], REPLAY) < 12e-9, "to a factor of two: who waits for whom hides the rest"
 
 
 def test_where_it_costs_nothing_none_is_found() -> None:
     model, trial = _seen(profile(FAST, chunk=8192, kv_tokens=2_000_000), DOCUMENTS, 0.5, 120.0)
     model.chunk_tokens = 8192
-    assert pair_s(model, [trial], REPLAY) == 0.0
+    assert infer_pair_s(model, [trial], REPLAY) == 0.0
 
 
 def test_short_prompts_are_not_looked_at() -> None:
     model, trial = _seen(profile(FAST), workload(400, 50), 10.0, 20.0)
-    assert pair_s(model, [trial], lambda *_: pytest.fail("replayed")) == 0.0
+    assert infer_pair_s(model, [trial], lambda *_: pytest.fail("replayed")) == 0.0

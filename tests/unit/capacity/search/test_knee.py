@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from made import step
 from property_examples import examples
 
-from probe.capacity.search.knee import knee
+from probe.capacity.search.knee import find_knee
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import UserLoad
 from probe.core.step import Arrivals, StepPlan, StepSummary
@@ -31,7 +31,7 @@ STOPS = st.sampled_from([DONE, GUARD, Stopped("budget", "tokens_per_run"), Stopp
 
 
 def test_the_highest_step_that_held() -> None:
-    found = knee([step(1, 1.0), step(2, 1.9), step(4, 3.0), step(8, 3.2, ["ttft"])], DONE)
+    found = find_knee([step(1, 1.0), step(2, 1.9), step(4, 3.0), step(8, 3.2, ["ttft"])], DONE)
     assert found == Capacity(
         mode="empirical",
         requests_per_second=3.0,
@@ -45,41 +45,41 @@ def test_the_highest_step_that_held() -> None:
 
 def test_a_collapse_bounds_by_concurrency() -> None:
     """The broken step did less than the one that held: the knee may be anywhere up to twice the load."""
-    assert knee([step(4, 3.0), step(8, 1.0, ["ttft"])], DONE).upper == 6.0
+    assert find_knee([step(4, 3.0), step(8, 1.0, ["ttft"])], DONE).upper == 6.0
 
 
 def test_nothing_broke_is_a_lower_bound_that_says_so() -> None:
-    found = knee([step(1, 1.0), step(2, 2.0)], DONE)
+    found = find_knee([step(1, 1.0), step(2, 2.0)], DONE)
     assert (found.requests_per_second, found.upper, found.limiting) == (2.0, None, None)
     assert "at least" in str(found.reason)
 
 
 def test_the_guards_stop_bounds_the_knee_and_names_its_reason() -> None:
-    found = knee([step(1, 1.0), step(2, 2.0), step(4, 0.5, reason=CUT_SHORT)], GUARD)
+    found = find_knee([step(1, 1.0), step(2, 2.0), step(4, 0.5, reason=CUT_SHORT)], GUARD)
     assert (found.requests_per_second, found.upper, found.limiting, found.reason) == (2.0, 4.0, "queue", None)
 
 
 @pytest.mark.parametrize("stopped", [Stopped("budget", "tokens_per_run"), Stopped("interrupt"), Stopped("error")])
 def test_a_step_cut_short_for_another_reason_bounds_nothing(stopped: Stopped) -> None:
-    found = knee([step(1, 1.0), step(2, 0.1, reason=CUT_SHORT)], stopped)
+    found = find_knee([step(1, 1.0), step(2, 0.1, reason=CUT_SHORT)], stopped)
     assert (found.requests_per_second, found.upper, found.limiting) == (1.0, None, None)
 
 
 @pytest.mark.parametrize("reason", ["too_few_requests", "client_bound"])
 def test_no_knee_from_an_invalid_step(reason: str) -> None:
-    assert knee([step(1, 1.0), step(2, 9.0, reason=reason)], DONE).knee_concurrency == 1
-    found = knee([step(1, 1.0, reason=reason)], DONE)
+    assert find_knee([step(1, 1.0), step(2, 9.0, reason=reason)], DONE).knee_concurrency == 1
+    found = find_knee([step(1, 1.0, reason=reason)], DONE)
     assert found.requests_per_second is None
     assert reason in str(found.reason)
 
 
 def test_no_step_at_all_says_why() -> None:
-    assert "queue" in str(knee([], GUARD).reason)
-    assert knee([], DONE).requests_per_second is None
+    assert "queue" in str(find_knee([], GUARD).reason)
+    assert find_knee([], DONE).requests_per_second is None
 
 
 def test_already_broken_at_the_lowest_step() -> None:
-    found = knee([step(1, 1.0, ["ttft"]), step(2, 1.0, ["ttft"])], DONE)
+    found = find_knee([step(1, 1.0, ["ttft"]), step(2, 1.0, ["ttft"])], DONE)
     assert (found.requests_per_second, found.limiting) == (None, "ttft")
     assert "concurrency 1" in str(found.reason)
 
@@ -92,25 +92,25 @@ def test_already_broken_at_the_lowest_step() -> None:
     ],
 )
 def test_the_step_that_broke_is_the_one_that_is_named(steps: list[StepSummary]) -> None:
-    assert "concurrency 2" in str(knee(steps, DONE).reason)
+    assert "concurrency 2" in str(find_knee(steps, DONE).reason)
 
 
 def test_a_broken_step_below_the_knee_is_said() -> None:
-    found = knee([step(1, 1.0), step(2, 1.0, ["ttft"]), step(4, 3.0)], DONE)
+    found = find_knee([step(1, 1.0), step(2, 1.0, ["ttft"]), step(4, 3.0)], DONE)
     assert found.knee_concurrency == 4
     assert "not monotone" in str(found.reason)
 
 
 def test_two_steps_of_one_concurrency_that_disagree_are_said() -> None:
-    found = knee([step(1, 1.0), step(4, 3.0), step(4, 2.9, ["ttft"])], DONE)
+    found = find_knee([step(1, 1.0), step(4, 3.0), step(4, 2.9, ["ttft"])], DONE)
     assert "no step broke" not in str(found.reason)
 
 
 def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
     """Without an availability objective nothing counts as broken where everything failed."""
     dead = step(8, 0.0, good_ratio={"availability": 0.0, "all": 0.0})
-    assert knee([step(1, 1.0), dead], DONE).knee_concurrency == 1
-    assert knee([dead], DONE).requests_per_second is None
+    assert find_knee([step(1, 1.0), dead], DONE).knee_concurrency == 1
+    assert find_knee([dead], DONE).requests_per_second is None
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
     ],
 )
 def test_no_knee_says_what_it_means_and_what_to_do(steps: list[StepSummary], stopped: Stopped, words: str) -> None:
-    assert words in str(knee(steps, stopped).reason)
+    assert words in str(find_knee(steps, stopped).reason)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_no_knee_says_what_it_means_and_what_to_do(steps: list[StepSummary], sto
     ],
 )
 def test_a_lower_bound_says_how_to_find_the_knee(above: list[StepSummary], stopped: Stopped, words: str) -> None:
-    reason = str(knee([step(1, 1.0), step(2, 2.0), *above], stopped).reason)
+    reason = str(find_knee([step(1, 1.0), step(2, 2.0), *above], stopped).reason)
     assert words in reason
     assert ("raise --concurrency" in reason) == (stopped == DONE and not above)
 
@@ -170,7 +170,7 @@ def test_a_lower_bound_says_how_to_find_the_knee(above: list[StepSummary], stopp
 @examples(60)
 @given(STEPS, STOPS)
 def test_invariants_of_any_run(steps: list[StepSummary], stopped: Stopped) -> None:
-    found = knee(steps, stopped)
+    found = find_knee(steps, stopped)
     held = [s for s in steps if s.valid and not s.broken]
     assert (found.requests_per_second is None) == (not held)
     if found.requests_per_second is None:
@@ -187,7 +187,7 @@ def test_invariants_of_any_run(steps: list[StepSummary], stopped: Stopped) -> No
 @given(STEPS, STOPS)
 def test_the_order_of_steps_does_not_matter(steps: list[StepSummary], stopped: Stopped) -> None:
     distinct = list({s.plan.concurrency: s for s in steps}.values())
-    one, other = knee(distinct, stopped), knee(distinct[::-1], stopped)
+    one, other = find_knee(distinct, stopped), find_knee(distinct[::-1], stopped)
     assert (one.requests_per_second, one.upper, one.limiting) == (
         other.requests_per_second,
         other.upper,
@@ -197,15 +197,15 @@ def test_the_order_of_steps_does_not_matter(steps: list[StepSummary], stopped: S
 
 @pytest.mark.parametrize("reason", ["no_first_token", "users_latency"])
 def test_latencies_that_stopped_a_step_bound_the_knee(reason: str) -> None:
-    found = knee([step(4, 4.0), step(8, 5.0, reason=CUT_SHORT)], Stopped("guard", reason))
+    found = find_knee([step(4, 4.0), step(8, 5.0, reason=CUT_SHORT)], Stopped("guard", reason))
     assert (found.knee_concurrency, found.upper, found.limiting) == (4, 8.0, reason)
-    first = knee([step(8, 5.0, reason=CUT_SHORT)], Stopped("guard", reason))
+    first = find_knee([step(8, 5.0, reason=CUT_SHORT)], Stopped("guard", reason))
     assert "begin lower" in str(first.reason)
 
 
 def test_a_server_that_restarted_has_no_knee() -> None:
     """The steps before and after would be of two servers."""
-    found = knee([step(4, 4.0), step(8, 5.0, ["ttft"])], Stopped("guard", "server_restarted"))
+    found = find_knee([step(4, 4.0), step(8, 5.0, ["ttft"])], Stopped("guard", "server_restarted"))
     assert found == Capacity(
         mode="empirical", reason="the server restarted during the run (server_restarted); measure again"
     )
@@ -225,19 +225,19 @@ def _among(users_rps: float, one: StepSummary) -> StepSummary:
 
 def test_the_knee_of_rates_is_a_rate_bounded_by_what_was_offered() -> None:
     """In the broken step the server did less than it was asked for; what it did bounds nothing."""
-    found = knee([_at(1, 1.0), _at(2.5, 2.4), _at(5, 2.9, ["ttft"])], DONE)
+    found = find_knee([_at(1, 1.0), _at(2.5, 2.4), _at(5, 2.9, ["ttft"])], DONE)
     assert (found.requests_per_second, found.lower, found.upper) == (2.4, 2.4, 5.0)
     assert (found.knee_concurrency, found.limiting, found.reason) == (None, "ttft", None)
 
 
 def test_by_chance_a_broken_rate_may_have_been_offered_more_than_planned() -> None:
-    found = knee([_at(2, 2.0), _at(4, 4.6, ["ttft"])], DONE)
+    found = find_knee([_at(2, 2.0), _at(4, 4.6, ["ttft"])], DONE)
     assert found.upper == 4.6
-    assert knee([_at(2, 2.6), _at(2.2, 1.0, ["tpot"])], DONE).upper == 2.6
+    assert find_knee([_at(2, 2.6), _at(2.2, 1.0, ["tpot"])], DONE).upper == 2.6
 
 
 def test_a_rate_that_the_guard_ended_bounds_by_what_was_planned() -> None:
-    found = knee([_at(2, 2.0), _at(4, 0.1, reason=CUT_SHORT)], GUARD)
+    found = find_knee([_at(2, 2.0), _at(4, 0.1, reason=CUT_SHORT)], GUARD)
     assert (found.requests_per_second, found.upper, found.limiting) == (2.0, 4.0, "queue")
 
 
@@ -257,24 +257,24 @@ def test_a_rate_that_the_guard_ended_bounds_by_what_was_planned() -> None:
     ],
 )
 def test_reasons_speak_of_rates(steps: list[StepSummary], stopped: Stopped, words: str) -> None:
-    assert words in str(knee(steps, stopped).reason)
+    assert words in str(find_knee(steps, stopped).reason)
 
 
 def test_users_requests_are_part_of_the_capacity() -> None:
     """The same server, measured at a busy hour and at a calm one, has one capacity."""
-    busy = knee([_among(6.0, step(4, 4.0)), _among(6.0, step(8, 5.0, ["ttft"]))], DONE)
-    calm = knee([_among(0.0, step(8, 10.0)), _among(0.0, step(16, 11.0, ["ttft"]))], DONE)
+    busy = find_knee([_among(6.0, step(4, 4.0)), _among(6.0, step(8, 5.0, ["ttft"]))], DONE)
+    calm = find_knee([_among(0.0, step(8, 10.0)), _among(0.0, step(16, 11.0, ["ttft"]))], DONE)
     for found in (busy, calm):
         assert (found.requests_per_second, found.lower, found.upper) == (10.0, 10.0, 11.0)
     assert busy.output_tokens_per_second == 4 * 128 + 600
-    rates = knee([_among(6.0, _at(4, 4.0)), _among(6.0, _at(8, 5.0, ["ttft"]))], DONE)
+    rates = find_knee([_among(6.0, _at(4, 4.0)), _among(6.0, _at(8, 5.0, ["ttft"]))], DONE)
     assert (rates.requests_per_second, rates.upper) == (10.0, 14.0)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.01, 100), st.booleans()), max_size=8), STOPS)
 def test_invariants_of_rates(steps: list[tuple[float, float, bool]], stopped: Stopped) -> None:
     run = [_at(rate, done, ["ttft"] if broke else ()) for rate, done, broke in steps]
-    found = knee(run, stopped)
+    found = find_knee(run, stopped)
     assert (found.requests_per_second is None) == all(broke for *_, broke in steps)
     if found.requests_per_second is not None:
         assert found.knee_concurrency is None

@@ -16,8 +16,8 @@ from probe.capacity.model.hints import Hints
 from probe.capacity.model.windows import MetricsWindow
 from probe.capacity.search.search import Search
 from probe.capacity.search.search_state import KneeEstimate
-from probe.capacity.search.trial import is_steady, sent
-from probe.capacity.search.verdict import find_doubt, overloading
+from probe.capacity.search.trial import is_steady, sent_requests
+from probe.capacity.search.verdict import find_doubt, overloaded_trials
 from probe.core.result import Stopped
 from probe.core.step import StepPlan, StepRun, StepSummary
 from probe.observe.guard import SERVER_RESTARTED
@@ -123,9 +123,9 @@ def test_a_load_that_breaks_once_and_holds_the_next_time_refutes_nothing() -> No
     search = _search(10.0)
     _run(search, step())
     _run(search, step(broken=("ttft",)))
-    assert overloading(search.state)
+    assert overloaded_trials(search.state)
     _run(search, step())
-    assert overloading(search.state) == []
+    assert overloaded_trials(search.state) == []
     assert search.capacity([step()], DONE).mode == "forecast"
 
 
@@ -133,7 +133,7 @@ def test_a_rung_that_a_budget_ended_neither_held_nor_broke() -> None:
     search = _search(10.0)
     _run(search, step(reason="cut_short"))
     assert (search.state.trials[0].has_held, search.state.trials[0].has_broken) == (False, False)
-    assert overloading(search.state) == []
+    assert overloaded_trials(search.state) == []
 
 
 def test_what_holds_far_above_the_forecast_puts_the_model_aside() -> None:
@@ -169,7 +169,7 @@ def test_an_objective_that_was_missed_by_chance_refutes_nothing(missed: int, jud
     search = _search(10.0)
     seen = replace(step(broken=("ttft",)), requests=replace(step().requests, ok=judged))
     _run(search, replace(seen, good_ratio={"ttft": 1 - missed / judged}))
-    assert bool(overloading(search.state)) is ((missed, judged) in {(5, 48), (320, 5000)})
+    assert bool(overloaded_trials(search.state)) is ((missed, judged) in {(5, 48), (320, 5000)})
 
 
 def test_a_model_that_was_once_put_aside_is_never_called_verified() -> None:
@@ -187,11 +187,11 @@ def test_a_model_that_was_once_put_aside_is_never_called_verified() -> None:
 def test_what_held_at_a_higher_load_refutes_what_broke_by_chance() -> None:
     search = _search(10.0)
     _run(search, step(broken=("tpot",)))
-    assert overloading(search.state) == search.state.trials
+    assert overloaded_trials(search.state) == search.state.trials
     search.state.trials.append(
         replace(search.state.trials[0], load_rps=search.state.trials[0].load_rps * 1.2, step=step())
     )
-    assert overloading(search.state) == []
+    assert overloaded_trials(search.state) == []
 
 
 def test_a_capacity_names_what_its_bottleneck_costs_and_how_near_the_gpu_s_limits_it_is() -> None:
@@ -213,11 +213,11 @@ def test_memory_that_runs_out_on_the_twin_too_caps_no_capacity_but_no_load_goes_
         _run(search, step())
     plan = _run(search, step(reason="cut_short"), tripped="preemptions")
     assert plan.arrivals is not None
-    assert overloading(search.state) == search.state.trials[2:]
+    assert overloaded_trials(search.state) == search.state.trials[2:]
     assert search.capacity([step()], DONE).requests_per_second == pytest.approx(plan.arrivals.rate_rps * 1.035)
     for too in (False, True):
         search.state.trials[2] = replace(search.state.trials[2], would_stop_twin=too)
-        assert bool(overloading(search.state)) is not too
+        assert bool(overloaded_trials(search.state)) is not too
     assert search.capacity([step()], DONE).requests_per_second == 10.0
     again = search.next_step()
     assert again is None or (again.arrivals is not None and again.arrivals.rate_rps < plan.arrivals.rate_rps)
@@ -253,7 +253,7 @@ def test_an_unknown_number_in_flight_is_not_taken_for_zero() -> None:
 def test_what_was_sent_comes_in_the_order_of_its_times() -> None:
     late, early = record(scheduled_ns=3 * 10**9), record(scheduled_ns=10**9)
     run = StepRun(StepPlan(1, 10.0), (late, early), (2 * 10**9, 10**10), (), cut_short=False)
-    found = sent(run)
+    found = sent_requests(run)
     assert [one.at_s for one in found] == [0.0, 2.0]
     assert [one.judged for one in found] == [False, True]
-    assert sent(StepRun(StepPlan(1, 10.0), (), (0, 1), (), cut_short=False)) == ()
+    assert sent_requests(StepRun(StepPlan(1, 10.0), (), (0, 1), (), cut_short=False)) == ()
