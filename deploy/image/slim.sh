@@ -4,7 +4,7 @@
 #   slim.sh PYTHON        the environment's Python; wants strip (binutils) on PATH
 #
 # Deleted are tests, sources in C and Cython, headers, static libraries, stubs for type checkers, and the parts of
-# scipy that nothing here imports (tests/unit/deploy/test_image.py). Symbols are taken from the compiled modules; not from the
+# scipy that nothing here imports (tests/deploy/test_image.py). Symbols are taken from the compiled modules; not from the
 # libraries in *.libs, whose layout strip would break. Byte code is written now, since a read-only root keeps none later.
 set -eu
 python=$1

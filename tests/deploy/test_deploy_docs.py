@@ -8,7 +8,7 @@ from pathlib import Path
 import deployed
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "deploy/README.md", "docs/operations.md", "docs/security.md", "docs/autoscaling.md"]
 
 

@@ -10,7 +10,7 @@ from benchmarks.client.answers import HEAD, Ask, answer, read_ask
 from probe.client.stream_parser import judge, read_stream
 from probe.core.request import Api, Outcome, RequestSpec
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "vllm-0.32"
+GOLDEN = Path(__file__).parents[1] / "golden" / "vllm-0.32"
 PLACES = (
     (r'"(cmpl|chatcmpl)-[^"]+"', "ID"),
     (r'"created":\d+', "TIME"),

@@ -11,7 +11,7 @@ import helm_python
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 Manifests = Callable[[str], list[dict[str, Any]]]
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from probe.config.models import load_config
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(set((ROOT / "deploy/examples").glob("*")) - {ROOT / "deploy/examples/alertmanager.yml"})
 SHIPPED = [
     *EXAMPLES,

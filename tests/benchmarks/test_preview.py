@@ -21,7 +21,7 @@ from benchmarks.dashboards.preview.write import write_pages
 from dashboards.build import panels_of, render
 from probe.config.models import load_config
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")
 OURS = [json.loads(text) for text in render(CONFIG).values()]
 GRID = Grid(1000.0, 10.0, 4)

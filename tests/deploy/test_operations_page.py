@@ -9,7 +9,7 @@ import deployed
 import pytest
 import yaml
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/operations.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/operations.md"
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from probe.config.models import load_config
 
 pytestmark = pytest.mark.kubectl
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 OPERATORS = ["PodMonitor", "PrometheusRule"]
 
 Manifests = Callable[[str], list[dict[str, Any]]]

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from charted import FOUND, LOCAL, SHAPES, Values, alike, rendered
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 OVERLAY = ROOT / "deploy/kustomize/overlays/sidecar"
 Manifests = Callable[[str], list[dict[str, Any]]]
 Manifest = dict[str, Any]
