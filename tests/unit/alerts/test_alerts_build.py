@@ -11,6 +11,8 @@ from alerts.links import RUNBOOKS, Links
 from exporters import names
 from probe.config.models import config_from, load_config
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")
 RULES: list[dict[str, Any]] = [

@@ -8,6 +8,8 @@ import yaml
 from alerts import build
 from probe.config.models import Config, config_from
 
+pytestmark = pytest.mark.slow
+
 
 def _config(**crons: str | None) -> Config:
     """Targets by name, with the schedule of their capacity runs, or None where nothing measures it."""

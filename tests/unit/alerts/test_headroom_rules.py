@@ -11,6 +11,8 @@ from alerts import build
 from alerts.templates import asked
 from probe.config.models import config_from
 
+pytestmark = pytest.mark.slow
+
 CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://x:1"}]}, "test")
 
 

@@ -11,6 +11,8 @@ from alerts.rules import Recording
 from probe.config.models import Config, config_from
 from probe.core.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 CHAT = {
     "window": "30d",
     "availability": 0.999,

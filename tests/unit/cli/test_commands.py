@@ -19,6 +19,8 @@ from probe.core.result import CapacityResult
 from probe.core.step import StepSummary
 from probe.mock_server.driver import Faults
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[asyncio.Runner, Standin]]:

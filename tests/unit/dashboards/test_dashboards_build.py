@@ -12,6 +12,8 @@ from alerts.links import CAPACITY, FLEET, PROBE, TARGET
 from dashboards import build
 from probe.core.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 UIDS = (FLEET, TARGET, CAPACITY, PROBE)
 # kubectl keeps what it applied in an annotation, and all of an object's annotations may have so much.
 ANNOTATIONS_BYTES = 256 * 1024

@@ -16,6 +16,8 @@ from probe.core.clock import SystemClock
 from probe.discovery.types import DiscoveredServer
 from probe.monitor.app import App
 
+pytestmark = pytest.mark.slow
+
 NOTHING_DUE = {"canary": {"every": "600s", "workload": "short"}, "scrape": "600s"}
 
 

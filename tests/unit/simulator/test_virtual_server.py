@@ -19,6 +19,8 @@ from probe.simulator.cost import Batch, FrontEnd, Jitter, Profile, StepCost
 from probe.simulator.front_end import FrontEndThread
 from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
+pytestmark = pytest.mark.slow
+
 CHAT = Workload("t", Api.COMPLETIONS, LognormalLength(200, 0.5, 1200), LognormalLength(60, 0.5, 360))
 BUSY = PROFILES["8b-a100"]
 TIGHT = replace(BUSY, num_blocks=121, max_model_len=1600, max_num_seqs=16)  # preempts

@@ -23,6 +23,8 @@ from probe.web.gate import AccessGate
 from probe.web.pages import build_pages
 from probe.web.serve import serve
 
+pytestmark = pytest.mark.slow
+
 WORDS = {"alice": "wonderland"}
 HASHES = {"alice": bcrypt.hashpw(b"wonderland", bcrypt.gensalt(4)).decode()}
 LOOK_S = 0.05

@@ -16,6 +16,8 @@ from probe.core.workload import Workload
 from probe.simulator.cost import StepCost
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
+pytestmark = pytest.mark.slow
+
 KNOWN = profile(FAST)
 TWIN = twin_of(KNOWN, CHAT)
 WATCHED = [watched(KNOWN, CHAT, rate, 40.0, seed=round(rate)) for rate in (6.0, 12.0, 18.0)]

@@ -17,6 +17,8 @@ from probe.core.step import StepPlan, StepRun
 from probe.core.workload import Workload
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
+pytestmark = pytest.mark.slow
+
 USUAL = promise(0.5, 0.03)
 NOBODY = BackgroundTraffic(0.0, CHAT)
 TWIN = twin_of(profile(FAST), CHAT)

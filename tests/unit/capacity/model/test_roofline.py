@@ -13,6 +13,8 @@ from probe.core.snapshot import ServerSnapshot
 from probe.gpu.peak_specs import GpuSpec, gpu
 from probe.simulator.cost import Batch, StepCost
 
+pytestmark = pytest.mark.slow
+
 H100 = "NVIDIA H100 80GB HBM3"
 EIGHT_B = ModelSize(parameters=8e9)
 KNOWN = Hints(gpu=H100, model=EIGHT_B)

@@ -16,6 +16,8 @@ from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
 from probe.core.workload import LognormalLength, Workload, lengths
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
+pytestmark = pytest.mark.slow
+
 KNOWN = profile(FAST)
 BUSY = watched(KNOWN, CHAT, 12.0, 90.0)
 

@@ -19,6 +19,8 @@ from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload
 from probe.simulator.cost import Batch, StepCost
 
+pytestmark = pytest.mark.slow
+
 KNOWN = {
     "fast": (FAST, CHAT, 12.0),
     "slow": (SLOW, CHAT, 1.5),

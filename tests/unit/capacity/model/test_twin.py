@@ -14,6 +14,8 @@ from probe.core.percentiles import percentile
 from probe.core.workload import lengths
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
+pytestmark = pytest.mark.slow
+
 USUAL = promise(0.5, 0.03)
 NOBODY = BackgroundTraffic(0.0, CHAT)
 TWIN = twin_of(profile(FAST), CHAT)

@@ -18,6 +18,8 @@ from probe.core.errors import LockError
 from probe.kubernetes import lease as module
 from probe.kubernetes.client import KubernetesError
 
+pytestmark = pytest.mark.slow
+
 SERVER = "qwen:8000"
 
 

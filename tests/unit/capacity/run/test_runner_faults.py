@@ -20,6 +20,8 @@ from probe.core.step import Arrivals, Pattern, StepPlan
 from probe.load.protocol import Load
 from probe.load.step_executor import SendableRequest
 
+pytestmark = pytest.mark.slow
+
 INF = float("inf")
 PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)
 

@@ -18,6 +18,8 @@ from probe.core.result import Capacity, CapacityResult, Phase, RunContext, Stopp
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary
 
+pytestmark = pytest.mark.slow
+
 _T = TypeVar("_T")
 INF = float("inf")
 PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)

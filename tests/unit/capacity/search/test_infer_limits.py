@@ -21,6 +21,8 @@ from probe.simulator.simulated_request import SimulatedRequest
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 from tests.virtual_time import virtually
 
+pytestmark = pytest.mark.slow
+
 OBJECTIVES = promise(5.0, 0.5)
 NOBODY = BackgroundTraffic(0.0, workload(400, 150))
 PROMPTS = workload(3000, 100)
