@@ -16,7 +16,7 @@ from kneewatch_command import kneewatch
 from process import eventually
 from real_vllm import RealVllm
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.alone]
 
 ROUNDS = 6
 # Two of each: more would not fit the KV cache. A long prompt makes a TTFT that is worth comparing.
@@ -77,6 +77,7 @@ def _ramp(server: RealVllm, folder: Path, *, seed: int) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ours", "theirs"), [("ttft_s", "median_ttft_ms"), ("tpot_s", "median_tpot_ms")])
 def test_median_latencies_agree(
     rounds: list[Round], ours: str, theirs: str, capsys: pytest.CaptureFixture[str]
@@ -93,6 +94,7 @@ def test_median_latencies_agree(
     assert 1 - (TOLERANCE if ours == "tpot_s" else 2 * TOLERANCE) <= ratio <= 1 + TOLERANCE
 
 
+@pytest.mark.long
 def test_both_measure_the_same_number_of_requests_and_tokens(rounds: list[Round]) -> None:
     for ours, theirs in rounds:
         (step,) = ours["steps"]

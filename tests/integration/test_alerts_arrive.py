@@ -26,7 +26,7 @@ from users import Users
 from probe.monitor.store import Store
 from probe.report.result_json import loads
 
-pytestmark = pytest.mark.prometheus
+pytestmark = [pytest.mark.prometheus, pytest.mark.alone, pytest.mark.long]
 
 SCALE = 0.02
 PAGE, TICKET = "page", "ticket"

@@ -9,6 +9,8 @@ from kneewatch_command import kneewatch, measured, start_kneewatch
 from monitor import Sim
 from process import eventually
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def config(tiny: Sim, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -264,6 +264,8 @@ def test_a_server_that_hangs_up_on_every_watch_is_not_asked_all_the_time(run: Ru
     run(story())
 
 
+@pytest.mark.alone
+@pytest.mark.long
 def test_500_pods_settle_in_5_s_and_a_change_is_seen_in_2(run: Run, tmp_path: Path) -> None:
     put = partial(pod, padding=8000)
 

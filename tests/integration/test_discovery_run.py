@@ -18,6 +18,8 @@ from kneewatch_command import start_kneewatch
 from monitor import Monitor, Sim
 from process import eventually
 
+pytestmark = pytest.mark.alone
+
 REVISION = {"app": "qwen", "team": "chat", "pod-template-hash": "one"}
 
 

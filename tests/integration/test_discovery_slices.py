@@ -187,6 +187,8 @@ def test_it_says_that_there_is_no_slice_or_none_has_the_port(run: Run, tmp_path:
     run(story())
 
 
+@pytest.mark.alone
+@pytest.mark.long
 def test_1000_endpoints_settle_in_5_s_and_a_change_is_seen_in_2(run: Run, tmp_path: Path) -> None:
     """Ten slices of 100, as the controller fills them; then a rollout that replaces them all at once."""
     put = partial(endpoint_slice, padding=2000)

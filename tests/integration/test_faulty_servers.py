@@ -19,6 +19,8 @@ from probe.core.clock import SystemClock
 from probe.core.result import CapacityResult, Stopped
 from probe.mock_server.driver import Faults
 
+pytestmark = pytest.mark.alone
+
 CLOCK = SystemClock()
 SLOW = Faults(extra_step_s=0.02)
 Break = Callable[[Standin], Awaitable[None]]

@@ -17,7 +17,7 @@ from process import eventually
 from real_vllm import MODEL, RealVllm
 from stub_server import stub_server
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.alone]
 
 DCGM = (Path(__file__).parents[1] / "pages/gpu/dcgm-4.1-kubernetes.prom").read_text()
 USERS = 5

@@ -305,6 +305,8 @@ def test_an_error_of_the_body_is_its_own(story: Any) -> None:
     story(tell)
 
 
+@pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["away", "silent", "taken"])
 def test_load_is_gone_within_3_s_of_a_lost_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """A real ramp of worker processes on the stand-in for vLLM."""

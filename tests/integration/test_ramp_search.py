@@ -8,12 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kneewatch_command import COMMAND, LATE, Finished, kneewatch, start_kneewatch
 from monitor import Sim
 from process import eventually
 from stalls import Stalls
 
 from probe.report.result_json import loads
+
+pytestmark = pytest.mark.alone
 
 SMALL = ("--prompt-tokens", "64", "--output-tokens", "16")
 

@@ -25,6 +25,8 @@ from probe.load.step_summary import summarize
 from probe.load.worker_pool import WORKER_LOST, RequestSource, WorkerPool
 from probe.mock_server.driver import Faults
 
+pytestmark = [pytest.mark.alone, pytest.mark.long]
+
 CLOCK = SystemClock()
 SHORT = Workload("short", Api.COMPLETIONS, 16, 8)
 LONG = Workload("long", Api.COMPLETIONS, 16, 800)

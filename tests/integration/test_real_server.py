@@ -14,7 +14,7 @@ from kneewatch_command import Finished, kneewatch, measured
 from process import eventually
 from real_vllm import MODEL, RealVllm
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.alone]
 
 # Sixteen requests of six KV blocks each do not fit into 64: vLLM has to preempt.
 OVERLOAD = ("--concurrency", "24", "--prompt-tokens", "128", "--output-tokens", "64")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from example_records import CHAT, record, spec, step
 from seen_servers import CHAT as LENGTHS
 from seen_servers import FAST, profile, watched
@@ -13,6 +14,8 @@ from probe.capacity.search.search import Search
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepPlan, StepRun
 from probe.runtime.helper_process import HelperProcess
+
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 RATE_RPS = 8.0
 READINGS = watched(profile(FAST), LENGTHS, RATE_RPS, 90.0)

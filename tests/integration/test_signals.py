@@ -13,6 +13,8 @@ from standin import standin
 
 from probe.monitor.store import Store
 
+pytestmark = pytest.mark.alone
+
 _MONITOR = """
 import asyncio, sys
 from probe.monitor.app import App

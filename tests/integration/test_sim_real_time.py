@@ -16,6 +16,8 @@ from probe.mock_server.profiles import PROFILES
 from probe.simulator.cost import FrontEnd, Profile
 from probe.simulator.virtual_server import VirtualServer
 
+pytestmark = pytest.mark.alone
+
 USERS, PROMPT, OUTPUT, SECONDS = 6, 128, 32, 2.5
 Latencies = tuple[list[float], list[float]]
 

@@ -300,6 +300,8 @@ def test_without_an_answer_the_page_says_how_old_it_is(browser: Browser) -> None
     browser.until("document.querySelector('#fresh').innerText.startsWith('cannot refresh')")
 
 
+@pytest.mark.alone
+@pytest.mark.long
 def test_two_hundred_targets_are_there_within_300_ms() -> None:
     """Each time with new canaries everywhere. The machine has other things to do, so the median counts."""
     times = []

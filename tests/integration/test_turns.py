@@ -25,6 +25,8 @@ from both_loops import Run
 from probe.client.response_buffer import ResponseBuffer
 from probe.client.transport import Transport
 
+pytestmark = pytest.mark.alone
+
 MS = 1_000_000
 COUNT, GAP_S = 25, 0.004
 ALLOWANCE_NS = 2 * MS

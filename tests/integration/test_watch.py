@@ -14,7 +14,7 @@ from real_vllm import RealVllm
 from alerts.build import write
 from probe.config.models import load_config
 
-pytestmark = pytest.mark.prometheus
+pytestmark = [pytest.mark.prometheus, pytest.mark.alone]
 
 # An hour's window becomes three minutes: the same rules, rehearsed. Prometheus is real, so the clock is too.
 REHEARSAL = 0.05

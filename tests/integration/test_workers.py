@@ -35,6 +35,8 @@ from probe.load.worker_pool import WORKER_LOST, RequestSource, WorkerPool, worke
 from probe.mock_server.driver import Faults
 from probe.scrape.scraper import Scraper
 
+pytestmark = pytest.mark.alone
+
 CLOCK = SystemClock()
 SHORT = Workload("short", Api.COMPLETIONS, 16, 8)
 LONG = Workload("long", Api.COMPLETIONS, 16, 800)

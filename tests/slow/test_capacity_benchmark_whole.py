@@ -9,6 +9,8 @@ from benchmarks.capacity import truth_file
 from benchmarks.capacity.__main__ import main
 from benchmarks.capacity.bench import FORECAST, METHODS
 
+pytestmark = pytest.mark.long
+
 
 def test_all_of_it_on_one_case(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,7 @@ def test_at_six_tenths_of_the_load_a_forecast_is_within_a_tenth(name: str) -> No
     assert "experimental" in str(found.reason)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every_s", [15.0, 30.0])
 def test_readings_as_far_apart_as_scrapes_tell_the_same(every_s: float) -> None:
     """A server with few requests at a time, whose number changes between two scrapes by as much as it is."""

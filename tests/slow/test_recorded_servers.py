@@ -11,6 +11,8 @@ from benchmarks.real.judge import Judged, judged
 from benchmarks.real.recording import read
 from benchmarks.real.truth import truth
 
+pytestmark = pytest.mark.long
+
 # Long prompts come out too low by more than their intervals say (docs/capacity.md): what decoding costs is hardly seen.
 TOO_LOW = "prompts"
 FILES = sorted((Path(__file__).parents[2] / "benchmarks/recordings").glob("*.json.gz"))
