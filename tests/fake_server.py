@@ -9,7 +9,8 @@ from example_records import record, snapshot
 from example_records import spec as one_spec
 from fake_request import FakeRequest, Send
 
-from probe.capacity.run.runner import CapacityRun, LoadPlan, RunJob
+from probe.capacity.run.job import LoadPlan, RunJob
+from probe.capacity.run.runner import CapacityRun
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.core.errors import TargetError
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic

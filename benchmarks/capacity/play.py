@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from benchmarks.capacity.cases import Case
 from benchmarks.capacity.virtual_load import VirtualLoad
-from probe.capacity.run.runner import Budget, CapacityRun, LoadPlan, RunJob
+from probe.capacity.run.job import Budget, LoadPlan, RunJob
+from probe.capacity.run.runner import CapacityRun
 from probe.core.clock import Clock
 from probe.core.result import CapacityResult, RunContext
 from probe.core.snapshot import ServerSnapshot

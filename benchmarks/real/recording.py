@@ -1,6 +1,6 @@
 """What was recorded of a real server: each course that ran on it, as the course saw it. To a file and back.
 
-A course is told of readings, a lone request, and steps (runner.Course); that is what a Taken holds, so that
+A course is told of readings, a lone request, and steps (LoadPlan); that is what a Taken holds, so that
 any search or fit can be given the same again. Of the server's histograms the sums and counts are kept; of a request's
 tokens the times of the first, the last, and those around the longest gap (the others are read back evenly spaced):
 what a fit and a judgement need.
@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from probe.capacity.run.runner import LoadPlan
+from probe.capacity.run.job import LoadPlan
 from probe.core.objectives import Objectives
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.result import Capacity, CapacityResult, Stopped
@@ -76,7 +76,7 @@ class Recording:
 
 
 class Recorder:
-    """A course that notes what another one is told. Implements probe.capacity.run.runner.Course."""
+    """A course that notes what another one is told. Implements probe.capacity.run.job.LoadPlan."""
 
     def __init__(self, course: LoadPlan, taken: Taken) -> None:
         self._course, self._taken = course, taken

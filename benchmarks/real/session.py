@@ -15,7 +15,8 @@ from dataclasses import replace
 from benchmarks.real.recording import Recorder, Taken
 from benchmarks.real.servers import Spec
 from probe.capacity.model.hints import Hints
-from probe.capacity.run.runner import Budget, CapacityRun, LoadPlan, RunJob
+from probe.capacity.run.job import Budget, LoadPlan, RunJob
+from probe.capacity.run.runner import CapacityRun
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.capacity.search.search import Search
 from probe.client.endpoint import Endpoint

@@ -88,7 +88,7 @@ def ramp(
     """
     import uvloop
 
-    from probe.capacity.run.runner import Budget
+    from probe.capacity.run.job import Budget
     from probe.cli.commands import RampRequest, ramp_target
     from probe.cli.options import (
         ServerOptions,

@@ -9,8 +9,9 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from probe.capacity.run.admission import Admission
+from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings, context_of, firing_pages, hints_of, preflight
-from probe.capacity.run.runner import Budget, CapacityRun
+from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, ServerAccess, run_capacity
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint

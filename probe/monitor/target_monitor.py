@@ -7,8 +7,8 @@ from typing import Protocol
 import structlog
 
 from probe.capacity.run.admission import AdmissionCheck
+from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import context_of, hints_of, steps_of
-from probe.capacity.run.runner import Budget
 from probe.capacity.run.service import RunRequest
 from probe.client.client import Client
 from probe.config.models import Config, TargetConfig, WorkloadConfig

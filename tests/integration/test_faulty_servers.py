@@ -11,8 +11,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope
 from starlette.types import Send as AsgiSend
 
+from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings
-from probe.capacity.run.runner import Budget
 from probe.cli.commands import RampRequest, ramp_target
 from probe.config.models import Config, config_from
 from probe.core.clock import SystemClock

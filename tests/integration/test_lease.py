@@ -12,9 +12,10 @@ from api_server import NAMESPACE, ApiServer, api_server
 from standin import Standin, standin
 
 from probe.capacity.run import lease_lock as module
+from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.lease_lock import LOST, KubernetesLease
 from probe.capacity.run.locks import LOCKED, NO_LOCK
-from probe.capacity.run.runner import Budget, CapacityRun, RunJob
+from probe.capacity.run.runner import CapacityRun
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock

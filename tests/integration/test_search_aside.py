@@ -8,7 +8,7 @@ from seen_servers import CHAT as LENGTHS
 from seen_servers import FAST, profile, watched
 
 from probe.capacity.model.hints import Hints
-from probe.capacity.run.runner import LoadPlan
+from probe.capacity.run.job import LoadPlan
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.search import Search
 from probe.core.result import Capacity, Stopped

@@ -17,7 +17,9 @@ from standin import Standin, standin
 from starlette.types import Message, Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.capacity.run.runner import CLIENT_LATE, Budget, CapacityRun, RunJob
+from probe.capacity.run.job import Budget, RunJob
+from probe.capacity.run.run_guard import CLIENT_LATE
+from probe.capacity.run.runner import CapacityRun
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock

@@ -20,7 +20,7 @@ from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, 
 
 _TIMES = 6
 _DRAIN_S = 120.0
-_POLL_S = 0.5  # the guard's interval (capacity/run/runner.py)
+_POLL_S = 0.5  # the guard's interval (capacity/run/server_watch.py)
 _LATENCIES = ("ttft_s", "tpot_s", "ttft_p50_s", "tpot_p50_s")
 
 

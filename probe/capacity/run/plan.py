@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from probe.capacity.model.hints import NO_HINTS, Hints, ModelSize
-from probe.capacity.run.runner import LoadPlan
+from probe.capacity.run.job import LoadPlan
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.models import CapacityConfig, Config

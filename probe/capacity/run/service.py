@@ -18,9 +18,10 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from dataclasses import dataclass, replace
 
 from probe.capacity.run.admission import WINDOW_CLOSED, Admission
+from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.locks import Lock
 from probe.capacity.run.plan import StepSettings, context_of, load_plan
-from probe.capacity.run.runner import Budget, CapacityRun, RunJob
+from probe.capacity.run.runner import CapacityRun
 from probe.config.load import LoadConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
@@ -132,7 +133,7 @@ async def run_capacity(
                 clock,
                 on_step=observers.on_step,
                 on_record=observers.on_record,
-                on_doing=observers.on_phase,
+                on_phase=observers.on_phase,
                 read_gpus=server.read_gpus,
             )
             with _stopped_after(admission.seconds, run), interrupts(run):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from standin import Standin, free_port, standin
 
+from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings
-from probe.capacity.run.runner import Budget
 from probe.cli.commands import RampRequest, check_target, forecast_target, ramp_target
 from probe.config.models import Config, config_from
 from probe.core.clock import SystemClock

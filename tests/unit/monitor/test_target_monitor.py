@@ -707,7 +707,7 @@ def test_a_run_that_breaks_is_reported_and_the_next_one_can_start(host: Host) ->
         async with asyncio.timeout(5):
             while watch._runs._run is None or not watch._runs._run._watch.polls:  # noqa: ASYNC110 - another task changes it
                 await asyncio.sleep(0.005)
-        watch._runs._run._read_server = _breaks
+        watch._runs._run._watch._read_server = _breaks
         await asyncio.gather(run, return_exceptions=True)
         assert watch.status().capacity_state != "running"
         async with asyncio.timeout(0.5):

@@ -11,7 +11,8 @@ from fake_request import LocalLoad, Send
 from fake_server import Asked, FakeMetrics, FakeServer, ready, specs
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.runner import Budget, CapacityRun, RunJob
+from probe.capacity.run.job import Budget, RunJob
+from probe.capacity.run.runner import CapacityRun
 from probe.core.request import Outcome, RequestRecord, RequestSpec
 from probe.core.result import CapacityResult, RunContext, Stopped
 from probe.core.snapshot import ServerSnapshot

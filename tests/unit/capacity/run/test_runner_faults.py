@@ -11,7 +11,8 @@ from fake_request import LocalLoad
 from fake_server import Asked, FakeMetrics, FakeServer, ready
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.runner import CLIENT_LATE, Budget, RunJob
+from probe.capacity.run.job import Budget, RunJob
+from probe.capacity.run.run_guard import CLIENT_LATE
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import CapacityResult, RunContext, Stopped

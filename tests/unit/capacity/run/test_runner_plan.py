@@ -12,7 +12,8 @@ from fake_request import LocalLoad
 from fake_server import Asked, FakeMetrics, FakeServer, at_once, ready
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.runner import Budget, CapacityRun, RunJob, Think
+from probe.capacity.run.job import Budget, RunJob
+from probe.capacity.run.runner import CapacityRun, Think
 from probe.core.clock import SystemClock
 from probe.core.result import Capacity, CapacityResult, Phase, RunContext, Stopped
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
@@ -104,7 +105,7 @@ def _run(
         loop, clock = asyncio.get_running_loop(), VirtualClock()
         before = loop.time()
         load = LocalLoad(ready(server), clock)
-        ramp = _asked(course, budget).ramp(load, Timed(values), clock, think=think, on_doing=doing.append)
+        ramp = _asked(course, budget).ramp(load, Timed(values), clock, think=think, on_phase=doing.append)
         if stop_after_s is not None:
             loop.call_later(stop_after_s, ramp.stop, "interrupt", "signal")
         result = await ramp.run()

@@ -14,9 +14,9 @@ from starlette.responses import PlainTextResponse
 
 from probe.capacity.run import service
 from probe.capacity.run.admission import Admission
+from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.locks import LOST_LEASE
 from probe.capacity.run.plan import StepSettings, context_of, steps_of
-from probe.capacity.run.runner import Budget, RunJob
 from probe.capacity.run.service import RunObservers, RunRequest
 from probe.cli import commands
 from probe.client.endpoint import Endpoint

@@ -1,0 +1,129 @@
+"""The guard of one run: applies observe/guard.py to what happens, and ends the step or the run for it."""
+
+from collections import Counter
+
+from probe.capacity.run.job import GUARD_S, LoadPlan, RunJob
+from probe.capacity.run.server_watch import ServerWatch
+from probe.capacity.run.stop_switch import StopSwitch
+from probe.core import objectives as slo
+from probe.core.clock import Clock
+from probe.core.request import Outcome, RequestRecord
+from probe.core.step import StepPlan, StepRun
+from probe.load.messages import WORKER_LOST_S
+from probe.load.protocol import Load
+from probe.observe.guard import IN_FLIGHT_CAP, OBJECTIVE_BROKEN, OVERLOAD, broken_for_certain, decide
+
+# Requests in flight are judged by a report that is no older than this. Reports that stay older end the run: the client
+# is at fault then, and not the server. A worker that says nothing is given up before.
+_OLD_S = 0.5
+_TOO_LONG_OLD_S = WORKER_LOST_S - _OLD_S + GUARD_S
+CLIENT_LATE = "client_late"
+
+
+class RunGuard:
+    """Judges the server, its requests and the client while steps run. `tripped`: why the current step has to end."""
+
+    def __init__(
+        self, job: RunJob, plan: LoadPlan, load: Load, clock: Clock, *, watch: ServerWatch, switch: StopSwitch
+    ) -> None:
+        self._job = job
+        self._plan = plan
+        self._load = load
+        self._clock = clock
+        self._watch = watch
+        self._switch = switch
+        self._limits = job.limits.promised(job.objectives)
+        self._failures: list[Outcome] = []
+        self._is_loading = False
+        self._rate_rps = 0.0  # of the step that runs, where it is known
+        self._planned = 0.0  # requests of the step that runs, where it has a rate
+        self._judged_from_ns = 0  # requests due later count in it
+        self._missed: Counter[str] = Counter()  # by the objective's name
+        self._old_since_ns: int | None = None  # since when reports on the load are too old
+        self.is_warm = False  # a cold server's first request may take long
+        self.tripped: str | None = None
+
+    def step_started(self, plan: StepPlan) -> None:
+        """Prepare to judge a step."""
+        self._rate_rps = max(plan.arrivals.rate_rps, plan.arrivals.end_rate_rps) if plan.arrivals else 0.0
+        self._planned = self._rate_rps * plan.seconds
+        self._judged_from_ns = self._clock.monotonic_ns() + int(plan.warm_up_s * 1e9)
+        self._missed.clear()
+        if not self._switch.is_on:
+            self._switch.step_over.clear()
+        self._is_loading = True
+
+    def step_ended(self, run: StepRun) -> None:
+        """Judge how the load of a step ended."""
+        if run.problem is not None:
+            self._switch.stop("error", run.problem)
+        elif run.capped:
+            self._trip(IN_FLIGHT_CAP)
+        self._is_loading = False
+
+    def reset(self) -> None:
+        """Forget the overload that ended a step."""
+        self._watch.forget_polls()
+        self.tripped = None
+
+    def trip_reason(self, run: StepRun) -> str | None:
+        """Return why the guard ended a step early, if it did."""
+        stopped = self._switch.stopped
+        return self.tripped or (stopped.reason if run.cut_short and stopped.by == "guard" else None)
+
+    def request_ended(self, record: RequestRecord) -> None:
+        """Judge a finished request."""
+        self._judge(record)
+        if record.outcome not in (Outcome.OK, Outcome.ABORTED):
+            self._failures.append(record.outcome)
+            self.check()
+
+    def _judge(self, record: RequestRecord) -> None:
+        """End a step of a search as soon as it is certain to break an objective. Fixed steps run to their end."""
+        if not (self._job.guarded and self._plan.survives_overload and self._planned):
+            return
+        if record.scheduled_ns >= self._judged_from_ns:
+            self._missed.update(name for name, good in slo.met(record, self._job.objectives).items() if not good)
+            if broken_for_certain(self._missed, self._planned, self._job.objectives) is not None:
+                self._trip(OBJECTIVE_BROKEN)
+
+    def check(self) -> None:
+        """Judge the server now."""
+        limits = self._limits.offered(self._rate_rps)
+        verdict = decide(self._watch.polls, self._failures, limits, self._unanswered_s())
+        if self._job.guarded and not verdict.go:
+            self._trip(verdict.reason)
+
+    def check_client(self) -> None:
+        """Stop a run whose reports on its own requests arrive too late, for too long."""
+        now_ns = self._clock.monotonic_ns()
+        if self._report_age_s() <= _OLD_S:
+            self._old_since_ns = None
+        elif self._old_since_ns is None:
+            self._old_since_ns = now_ns
+        elif self._job.guarded and now_ns - self._old_since_ns > int(_TOO_LONG_OLD_S * 1e9):
+            self._switch.stop("error", CLIENT_LATE)
+
+    def _trip(self, reason: str | None) -> None:
+        """End the step for an overload, where the load plan survives one, and else the run."""
+        is_overload = reason in OVERLOAD
+        if self._plan.survives_overload and self.is_warm and self._is_loading and is_overload:
+            self.tripped = self.tripped or reason
+            self._switch.step_over.set()
+        elif not (is_overload and self.tripped is not None):  # the same one shows until the server has recovered
+            self._switch.stop("guard", reason)
+
+    def _unanswered_s(self) -> list[float]:
+        """Return for how long requests had waited for their first byte when that was reported.
+
+        None of a cold server's first request, which may take long; none by a report that is too old, as the answers
+        may have arrived since.
+        """
+        if not self.is_warm or self._report_age_s() > _OLD_S:
+            return []
+        waiting = [record for record in self._load.in_flight() if record.reads == 0]
+        return [(record.done_ns - record.scheduled_ns) * 1e-9 for record in waiting]
+
+    def _report_age_s(self) -> float:
+        reported_ns = self._load.told_ns()
+        return 0.0 if reported_ns is None else (self._clock.monotonic_ns() - reported_ns) * 1e-9

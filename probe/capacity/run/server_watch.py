@@ -1,0 +1,67 @@
+"""The server and its GPUs, read again and again while a run lasts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from probe.core.clock import Clock
+from probe.core.errors import TargetError
+from probe.core.snapshot import GpuSnapshot, ServerSnapshot
+
+# Under load the server is read often: an overload shows within two or three polls. An overloaded server answers
+# slowly, which must not hold up the guard: it checks at its own pace, and after each failure.
+POLL_S = 0.5
+_POLL_TIMEOUT_S = 1.0
+_GPU_POLL_S = 1.0
+
+
+class ServerWatch:
+    """What was read of a server since its run began. `polls`: by the regular polls alone, None where one failed."""
+
+    def __init__(
+        self,
+        read_server: Callable[[], Awaitable[ServerSnapshot]],
+        read_gpus: Callable[[], Awaitable[GpuSnapshot]] | None,
+        clock: Clock,
+    ) -> None:
+        self._read_server = read_server
+        self._read_gpus = read_gpus
+        self._clock = clock
+        self._gpus: list[GpuSnapshot] = []
+        self.polls: list[ServerSnapshot | None] = []
+        self.snapshots: list[ServerSnapshot] = []  # those before and after a step too
+
+    async def poll(self) -> ServerSnapshot | None:
+        """Read the server once; None where it cannot be read."""
+        try:
+            async with asyncio.timeout(_POLL_TIMEOUT_S):
+                snapshot = await self._read_server()
+        except (TargetError, TimeoutError):
+            return None
+        self.snapshots.append(snapshot)
+        return snapshot
+
+    async def follow_server(self) -> None:
+        """Poll the server until cancelled."""
+        due = self._clock.monotonic_ns()
+        while True:
+            self.polls.append(await self.poll())
+            due = max(due + int(POLL_S * 1e9), self._clock.monotonic_ns())
+            await asyncio.sleep((due - self._clock.monotonic_ns()) * 1e-9)
+
+    async def follow_gpus(self) -> None:
+        """Read the GPUs until cancelled. Their readings, and failures to read them, stop nothing."""
+        while True:
+            if self._read_gpus is not None:
+                with suppress(TargetError):
+                    self._gpus.append(await self._read_gpus())
+            await asyncio.sleep(_GPU_POLL_S)
+
+    def take_gpus(self) -> list[GpuSnapshot]:
+        """Return the GPU snapshots since the last call, and the one before them."""
+        gpus, self._gpus = self._gpus, self._gpus[-1:]
+        return gpus
+
+    def forget_polls(self) -> None:
+        """Forget all polls but one: by that the guard sees that the server was replaced."""
+        self.polls[:] = [poll for poll in self.polls if poll is not None][-1:]
