@@ -1,12 +1,12 @@
-"""The pictures in docs/pictures, of the dashboards and of Kneewatch's own pages, made again by one command.
+"""Draw the pictures in docs/pictures: the dashboards, and Kneewatch's own pages.
 
     PYTHONPATH=.:tests/integration python benchmarks/pictures.py --out docs/pictures [--seconds 110]
 
-In: nothing. Out: dashboard-fleet.png, -target, -capacity and -probe; page-status.png and page-target.png, as they are
-in that minute. Six stand-ins (made-up timings) with users that come and go are watched by `kneewatch run` and scraped
-by a real Prometheus with our rules, their windows scaled to minutes. One has too small a KV cache for its users, one
-dies. benchmarks/dashboards/preview then asks that Prometheus, and Chromium takes the pictures. The figures of the
-fortnight before are copies of one run's, a few percent apart; the GPUs are a recorded page of dcgm-exporter's.
+In: nothing. Out: dashboard-fleet.png, -target, -capacity and -probe; page-status.png and page-target.png. `kneewatch
+run` watches six mock servers with changing numbers of users, and a real Prometheus scrapes it with the generated
+rules, their windows scaled to minutes. One server has too small a KV cache for its users, one dies.
+benchmarks/dashboards/preview then queries that Prometheus, and Chromium takes the pictures. The capacities of the
+fortnight before are copies of one run's, a few percent apart; the GPUs are a recorded page of dcgm-exporter.
 """
 
 import argparse
@@ -45,13 +45,13 @@ _WIDTH = 1400
 _SHOWN = "chat-8b"  # the target of the pictures that are of one
 _DIES = "search-1b"
 _BEFORE_RUN_S = 45.0  # so that the one run at the full minute ends well before the users do
-# Rows that a picture leaves out, by their place: what is empty on a stand-in, or more than a page can show.
+# Rows that a picture leaves out, by position: those that are empty for a mock server, or too many for a page.
 _CLOSED = {"target": range(4, 20)}
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A stand-in, how many users it has at most, how long each waits between two requests, how long those are."""
+    """A mock server, and its users: how many at most, the pause between requests, and the lengths of those."""
 
     name: str
     profile: str
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _pages(folder: Path, seconds: float, draw: Callable[[str, str], None]) -> Sequence[Path]:
-    """The dashboards' pages; `draw` gets the name and the address of each page of Kneewatch's own while it runs."""
+    """Return the dashboards' pages. `draw` takes the name and the address of each of Kneewatch's own pages."""
     with ExitStack() as running:
         # What it starts is killed with its thread, so that has to last.
         starter = running.enter_context(ThreadPoolExecutor(1))
@@ -140,7 +140,7 @@ def _config(sims: dict[str, Sim], gpus: str, folder: Path) -> dict[str, object]:
 
 
 def _fortnight(config: Path, folder: Path) -> None:
-    """One run of each target that is measured, and a like one on each day before."""
+    """Store one capacity run of each measured target, and a similar one for each day before."""
     noise, store = random.Random(5), Store(folder / "kneewatch.db")  # noqa: S311 - no secrets
     for one in _FLEET:
         if not one.steps:
@@ -160,7 +160,7 @@ def _fortnight(config: Path, folder: Path) -> None:
 
 
 async def _use(sims: dict[str, Sim], seconds: float, ask: Callable[[], list[Path]], starter: Executor) -> list[Path]:
-    """Users of every stand-in, in waves, until `ask` has been answered; one stand-in dies, twice."""
+    """Send the requests of every server's users until `ask` has been answered. One server dies, twice."""
     async with httpx.AsyncClient(timeout=30, trust_env=False) as client, asyncio.TaskGroup() as group:
         users = [
             group.create_task(_user(client, sims[one.name].base_url, one, place))
@@ -186,7 +186,7 @@ async def _user(client: httpx.AsyncClient, url: str, one: Watched, place: int) -
             await asyncio.sleep(1.0)
             continue
         prompt = "word " * noise.randint(*one.words)
-        body = {"model": "stand-in", "prompt": prompt, "max_tokens": noise.randint(*one.tokens)}
+        body = {"model": "mock-model", "prompt": prompt, "max_tokens": noise.randint(*one.tokens)}
         with suppress(httpx.HTTPError):
             await client.post(f"{url}/v1/completions", json=body)
         await asyncio.sleep(noise.expovariate(1 / one.pause_s))
@@ -206,7 +206,7 @@ def _picture_of_own(browser: Browser, out: Path, name: str, address: str) -> Non
 
 
 def _taken(browser: Browser, file: Path) -> str:
-    """Of the page that is open, whole, once it has drawn itself."""
+    """Take a picture of the whole open page, once it has been drawn."""
     browser.evaluate("new Promise((done) => setTimeout(done, 500))")
     assert not browser.complaints, browser.complaints
     browser.picture(file)
@@ -243,7 +243,7 @@ _PALETTE = """(async () => {
 
 
 def _smaller(browser: Browser, png: bytes) -> bytes:
-    """The same picture with a palette: a third of the size."""
+    """Return the same picture with a palette: a third of the size."""
     browser.open("about:blank")
     read = browser.evaluate(_PALETTE % base64.b64encode(png).decode())
     width, indices = read["width"], base64.b64decode(read["indices"])

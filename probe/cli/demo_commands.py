@@ -11,7 +11,7 @@ def sim(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     profile: Annotated[str, typer.Option(help="Server to simulate; --list shows the choices.")] = "llama-8b",
-    model: Annotated[str, typer.Option(help="Model name to serve.")] = "stand-in",
+    model: Annotated[str, typer.Option(help="Model name to serve.")] = "mock-model",
     seed: Annotated[int, typer.Option(help="Seed of the timing noise.")] = 0,
     listed: Annotated[bool, typer.Option("--list", help="Print the servers it can simulate, and exit.")] = False,
 ) -> None:

@@ -70,7 +70,7 @@ class FaultySim:
 
 async def _serve(port: int, profile: str) -> None:
     imitated = PROFILES[profile]
-    app = build_app(replace(imitated, cost=scaled(imitated.cost, _SLOWER)), model="stand-in")
+    app = build_app(replace(imitated, cost=scaled(imitated.cost, _SLOWER)), model="mock-model")
 
     async def fault(request: Request) -> Response:
         app.state.driver.faults = Faults(**await request.json())

@@ -37,7 +37,7 @@ def test_the_stand_in_says_where_it_is_and_ends_cleanly(tmp_path: Path) -> None:
 def test_check_of_an_address_alone(tiny: Sim) -> None:
     done = measured("check", "--base-url", tiny.base_url)
     assert done.status == 0, done.err + done.out
-    assert "target (stand-in): ok" in done.out
+    assert "target (mock-model): ok" in done.out
     assert "256 + 128 tokens" in done.out
 
 
@@ -45,7 +45,7 @@ def test_check_as_json_is_a_list_also_for_one_server(tiny: Sim) -> None:
     done = measured("check", "--base-url", f"{tiny.base_url}/v1/", "--api", "chat", "--json")
     assert done.status == 0, done.err
     (answer,) = json.loads(done.out)
-    assert (answer["target"], answer["model"], answer["outcome"]) == ("target", "stand-in", "ok")
+    assert (answer["target"], answer["model"], answer["outcome"]) == ("target", "mock-model", "ok")
     assert answer["met"]["all"] is True
     assert answer["output_tokens"] == 128
     assert 0 < answer["ttft_s"] < 0.5

@@ -130,7 +130,7 @@ def _users(base_url: str) -> Iterator[None]:
     done = threading.Event()
 
     def ask() -> None:
-        body = {"model": "stand-in", "prompt": "to be or not to be " * 20, "max_tokens": 8}
+        body = {"model": "mock-model", "prompt": "to be or not to be " * 20, "max_tokens": 8}
         with httpx.Client(base_url=base_url, timeout=10, trust_env=False) as client:
             while not done.wait(0.4 if time.monotonic() % 16 < 6 else 1e-3 + 16 - time.monotonic() % 16):
                 client.post("/v1/completions", json=body).raise_for_status()

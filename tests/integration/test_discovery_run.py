@@ -196,7 +196,7 @@ def test_of_a_pair_the_one_does_not_take_the_others_run_for_users(tiny: Sim, tmp
         assert before is not None
         assert before < result["cost"]["requests"] / 3, "what was sent before it was seen, at most"
         for _ in range(20):
-            body = {"model": "stand-in", "prompt": "hello", "max_tokens": 3}
+            body = {"model": "mock-model", "prompt": "hello", "max_tokens": 3}
             httpx.post(f"{tiny.base_url}/v1/completions", json=body, timeout=20, trust_env=False).raise_for_status()
         eventually(lambda: (_users(monitor) or 0) > before, within_s=30, what="users show again")
         time.sleep(3.0)

@@ -124,7 +124,7 @@ def test_a_canary_is_sent_from_the_page_by_keyboard(browser: Browser, monitor: M
     browser.until("document.querySelector('#answer').innerText.startsWith('ok: TTFT')")
     assert re.search(r"TTFT [\d.]+ ms, TPOT [\d.]+ ms, E2E [\d.]+ ms", _text(browser, "#answer"))
     assert browser.complaints == []
-    series = f'kneewatch_requests_total{{target="{TARGET}",model="stand-in",workload="short",traffic="ondemand",'
+    series = f'kneewatch_requests_total{{target="{TARGET}",model="mock-model",workload="short",traffic="ondemand",'
     eventually(lambda: f'{series}outcome="ok"}} 1.0' in monitor.page("/metrics"), within_s=10, what="its series")
 
 

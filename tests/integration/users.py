@@ -49,7 +49,7 @@ class Users:
         await asyncio.sleep(self._random.random() * self._think_s)
         while True:
             prompt = [self._random.randrange(1000, 30_000) for _ in range(self._prompt_tokens)]
-            body = {"model": "stand-in", "prompt": prompt, "max_tokens": self._output_tokens, "ignore_eos": True}
+            body = {"model": "mock-model", "prompt": prompt, "max_tokens": self._output_tokens, "ignore_eos": True}
             with contextlib.suppress(httpx.HTTPError):  # the server may be ill: that is what the test is about
                 await client.post(self._url, json=body)
             await asyncio.sleep(max(self._think_s, 0.01))
