@@ -39,13 +39,18 @@ def promise(ttft_s: float | None, tpot_s: float | None) -> Objectives:
 
 
 def profile(
-    cost: StepCost, *, seats: int = 512, kv_tokens: int = 400_000, chunk: int = 2048, front_end: FrontEnd = NO_FRONT
+    cost: StepCost,
+    *,
+    max_num_seqs: int = 512,
+    kv_tokens: int = 400_000,
+    chunk: int = 2048,
+    front_end: FrontEnd = NO_FRONT,
 ) -> Profile:
     return Profile(
         name="known",
         description="",
         cost=cost,
-        max_num_seqs=seats,
+        max_num_seqs=max_num_seqs,
         block_size=16,
         num_blocks=kv_tokens // 16 + 1,
         max_num_batched_tokens=chunk,

@@ -13,7 +13,7 @@ from probe.simulator.cost import FrontEnd, StepCost
 HOSTLY = StepCost(0.015, 2e-4, 1e-6, 0.001, 1e-9)
 
 BUILT: dict[str, tuple[Twin, Objectives]] = {
-    "max_num_seqs": (twin_of(profile(FAST, seats=12), CHAT), promise(0.5, 0.1)),
+    "max_num_seqs": (twin_of(profile(FAST, max_num_seqs=12), CHAT), promise(0.5, 0.1)),
     "kv_cache": (twin_of(profile(FAST, kv_tokens=8000), CHAT), promise(0.5, 0.1)),
     "front_end": (
         twin_of(profile(replace(FAST, weights_s=0.002), front_end=FrontEnd(per_request_s=0.08)), CHAT),

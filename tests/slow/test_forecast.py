@@ -54,7 +54,7 @@ def test_an_idle_server() -> None:
     assert "too few requests run at a time" in silence(watched(profile(FAST), CHAT, 0.3, 120.0))
 
 
-def test_readings_of_one_moment() -> None:
+def test_snapshots_of_one_moment() -> None:
     assert "almost no traffic" in silence([BUSY[0]] * 50)
 
 
@@ -85,11 +85,11 @@ def test_an_objective_that_is_far_from_broken() -> None:
 
 def test_seats_that_nobody_knows_of() -> None:
     """A server with 16 of them looks like one with hundreds, until they are taken."""
-    snapshots = watched(profile(FAST, seats=16), CHAT, 5.5, 90.0)
+    snapshots = watched(profile(FAST, max_num_seqs=16), CHAT, 5.5, 90.0)
     assert "max_num_seqs is not known" in silence(snapshots, hints=None)
 
 
-def test_a_law_that_explains_nothing() -> None:
+def test_a_cost_model_that_explains_nothing() -> None:
     """Every other window is of a server three times as slow: another one behind the same address."""
     fast, slow = BUSY, watched(replace(profile(FAST), cost=replace(FAST, host_s=0.03)), CHAT, 12.0, 60.0)
     mixed: list[ServerSnapshot] = []
@@ -99,7 +99,7 @@ def test_a_law_that_explains_nothing() -> None:
     assert said(mixed).requests_per_second is None
 
 
-def test_a_restart_between_readings_is_left_out() -> None:
+def test_a_restart_between_snapshots_is_left_out() -> None:
     truth = find_capacity(twin_of(profile(FAST), CHAT), USUAL, 25.0, seeds=(0, 1), requests=150)
     assert said(restarted(BUSY, 30), requests=150).requests_per_second == pytest.approx(truth, rel=0.15)
 

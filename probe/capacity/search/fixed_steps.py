@@ -19,7 +19,7 @@ class FixedSteps:
         self._to_the_end = to_the_end
         self._ended: str | None = None
 
-    def observe_idle(self, snapshots: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary) -> None:
         """Ignore the unloaded baseline: the steps are given."""
 
     def next_step(self) -> StepPlan | None:

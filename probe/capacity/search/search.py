@@ -73,9 +73,9 @@ class Search:
         self._doubted: str | None = None  # why the search continues without the model
         self._climbs = 0
 
-    def observe_idle(self, snapshots: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary) -> None:
         """Take snapshots of live traffic without probe requests, and the unloaded baseline."""
-        self.state.observe_live(snapshots, lone)
+        self.state.observe_live(snapshots, baseline)
         self._knee = None
 
     def next_step(self) -> StepPlan | None:

@@ -11,9 +11,8 @@ from statistics import fmean
 
 from probe.capacity.model.bottleneck import Bottleneck, find_bottleneck
 from probe.capacity.model.forecast import extrapolated
-from probe.capacity.model.front_end_delay import NONE, FrontEndEstimate, candidate_front_ends, most_likely
+from probe.capacity.model.front_end_delay import NONE, candidate_front_ends, most_likely
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.replay import replay, replay_once, would_guard_stop
 from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, find_capacity, predict
 from probe.capacity.model.windows import join_windows, windows
@@ -24,15 +23,13 @@ from probe.capacity.search.trial import (
     find_user_arrivals,
     is_steady,
     measure_delay,
-    sent_requests,
     tail_latencies,
 )
+from probe.capacity.search.trial_replay import TrialReplays, with_front_end
 from probe.core.objectives import Objectives
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepRun, StepSummary
 from probe.core.workload import Workload
-from probe.observe.guard import GuardLimits
-from probe.simulator.cost import scaled
 from probe.simulator.simulated_request import SimulatedRequest
 
 REACHED = 0.86  # of the forecast: a trial that held there verifies it
@@ -41,13 +38,11 @@ TOP = 0.95  # of the forecast: so near the knee that nothing unexpected lies bey
 _LATENCY = 0.012  # relative standard deviation of a latency of the twin
 _BELOW, _LEAST_SLOPE = 0.85, 0.05  # share of the knee from which the latencies' slope is taken, and the least slope
 LITTLE = 0.07  # of a rate
-_SETTLE_RESIDENCES = 3.0
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 _Z = 1.64  # standard deviations to each side
 _FEWEST_PARTS, _UNKNOWN = 3, 0.2  # with fewer parts for the jackknife, this spread is assumed
 _QUICK = 1200  # requests of a simulation that is repeated for the spread
 _ON_THE_WAY, _FINAL = 2000, 10_000  # simulated requests: to plan the next trial, and for the final knee
-_FRONT_REPLAYS = 3
 _PAIR_TRIALS = 3  # the highest trials, from which the cost of attention is inferred
 
 
@@ -125,16 +120,19 @@ class SearchState:
         delays = [trial.delay for trial in self.trials if trial.delay is not None]
         found = candidate_front_ends(delays, _NEGLIGIBLE_SHARE * ttft.within_s if ttft else math.inf)
         self.front_end_estimate = most_likely(found)
-        self._infer_limits()
+        replays = TrialReplays(self.model, self.objectives, self.unloaded_s)
+        self._infer_limits(replays)
         bare = self.model.twin()
         if bare is None:
             return
         if found:
             informative = [trial for trial in self.trials if trial.is_informative]
-            self.front_end_estimate = infer_front_end(found, informative, partial(self._ttfts_behind, bare))
-        self.twin = twin = self._with_front_end(bare)
+            self.front_end_estimate = infer_front_end(found, informative, partial(replays.ttfts_behind, bare))
+        self.twin = twin = with_front_end(bare, self.front_end_estimate)
         self.trials = [
-            replace(trial, predicted=self._replay(twin, trial), would_stop_twin=self._would_guard_stop(twin, trial))
+            replace(
+                trial, predicted=replays.latencies(twin, trial), would_stop_twin=replays.would_guard_stop(twin, trial)
+            )
             for trial in self.trials
         ]
         self.correction = estimate_correction(self.trials, self.objectives)
@@ -226,7 +224,11 @@ class SearchState:
         Jackknife: Quenouille, Tukey.
         """
         twins = [self.model.twin(without=part) for part in self.model.informative_parts]
-        found = [self._capacity(self._with_front_end(bare), rate_rps, _QUICK) for bare in twins if bare is not None]
+        found = [
+            self._capacity(with_front_end(bare, self.front_end_estimate), rate_rps, _QUICK)
+            for bare in twins
+            if bare is not None
+        ]
         if len(found) < _FEWEST_PARTS:
             return _UNKNOWN
         mean = fmean(found)
@@ -249,75 +251,18 @@ class SearchState:
             twin, self.objectives, near_rps, correction=self.correction, seeds=seeds, requests=requests
         )
 
-    def _with_front_end(self, bare: Twin) -> Twin:
-        return replace(bare, front_end=self.front_end_estimate.front_end, added_s=self.front_end_estimate.added_s)
-
-    def _infer_limits(self) -> None:
+    def _infer_limits(self, replays: TrialReplays) -> None:
         """Infer limits from the probe's requests that neither metrics nor configuration give."""
+
+        def requests(bare: Twin, trial: Trial) -> Sequence[SimulatedRequest]:
+            return replays.requests(with_front_end(bare, self.front_end_estimate), trial)
+
         trials = sorted((trial for trial in self.trials if trial.is_informative), key=lambda trial: trial.load_rps)
         stalled = [trial for trial in trials if trial.step.stall_s.p50 and trial.step.stall_s.p95]
         if stalled and not self.model.is_chunk_known:
-            self.model.chunk_tokens = infer_chunk_tokens(self.model, stalled[-1], self._replay_requests)
+            self.model.chunk_tokens = infer_chunk_tokens(self.model, stalled[-1], requests)
         if trials and self.front_end_estimate.front_end == NO_FRONT:  # a tokenizer too takes longer for a long prompt
-            self.model.pair_s = infer_pair_s(self.model, trials[-_PAIR_TRIALS:], self._replay_requests)
-
-    def _ttfts_behind(self, bare: Twin, tried: FrontEndEstimate, trial: Trial) -> Sequence[float]:
-        """Return mean TTFTs over some replays, since live users' exact arrival times are unknown."""
-        twin = replace(bare, front_end=tried.front_end, added_s=tried.added_s)
-        twin = replace(twin, cost=scaled(bare.cost, self.model.slowdown(trial.part)))
-        played = [
-            replay_once(
-                twin,
-                sent_requests(trial.run),
-                self.model.live,
-                settle_s=self._settle_s(trial),
-                user_arrivals=trial.user_arrivals,
-                seed=seed,
-            ).judged
-            for seed in range(_FRONT_REPLAYS)
-        ]
-        return [fmean(request.ttft_s for request in same) + twin.added_s for same in zip(*played, strict=True)]
-
-    def _replay_requests(self, bare: Twin, trial: Trial) -> Sequence[SimulatedRequest]:
-        return replay_once(
-            self._with_front_end(bare),
-            sent_requests(trial.run),
-            self.model.live,
-            settle_s=self._settle_s(trial),
-            user_arrivals=trial.user_arrivals,
-        ).judged
-
-    def _replay(self, twin: Twin, trial: Trial) -> Prediction | None:
-        """Replay a trial on the twin; None if it is not informative."""
-        if not trial.is_informative or not trial.run.records:
-            return None
-        twin = replace(twin, cost=scaled(twin.cost, self.model.slowdown(trial.part)))
-        return replay(
-            twin,
-            sent_requests(trial.run),
-            self.model.live,
-            self.objectives,
-            settle_s=self._settle_s(trial),
-            user_arrivals=trial.user_arrivals,
-        )
-
-    def _would_guard_stop(self, twin: Twin, trial: Trial) -> bool:
-        """Return whether the guard would stop the twin as well, in a trial that it stopped as a precaution."""
-        if not trial.is_precaution or not trial.run.records:
-            return False
-        twin = replace(twin, cost=scaled(twin.cost, self.model.slowdown(trial.part)))
-        limits = GuardLimits().promised(self.objectives).offered(trial.load_rps)
-        return would_guard_stop(
-            twin,
-            sent_requests(trial.run),
-            self.model.live,
-            limits,
-            settle_s=self._settle_s(trial),
-            user_arrivals=trial.user_arrivals,
-        )
-
-    def _settle_s(self, trial: Trial) -> float:
-        return _SETTLE_RESIDENCES * (trial.step.e2e_s.mean or self.unloaded_s)
+            self.model.pair_s = infer_pair_s(self.model, trials[-_PAIR_TRIALS:], requests)
 
 
 def _offered_rps(step: StepSummary, run: StepRun, tripped: str | None) -> float:

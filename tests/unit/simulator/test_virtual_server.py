@@ -48,7 +48,7 @@ stories = st.lists(
 
 
 class Story:
-    """A server to which something happens, and every visit of ours."""
+    """A server to which something happens, and every probe request."""
 
     def __init__(self, server: VirtualServer) -> None:
         self.server = server
@@ -79,7 +79,7 @@ def _count(histogram: Histogram) -> float:
 
 @given(servers, stories)
 @examples(60)
-def test_every_visit_ends_and_the_counters_are_their_sums(
+def test_every_requests_ends_and_the_counters_are_their_sums(
     server: VirtualServer, story: list[tuple[float, list[tuple[int, int]], int]]
 ) -> None:
     told = Story(server)

@@ -39,7 +39,7 @@ def poisson(rate_rps: float, count: int, asked: Workload = CHAT, seed: int = 5) 
     )
 
 
-def test_a_replay_is_what_the_server_of_that_law_does_with_the_same_requests() -> None:
+def test_a_replay_is_what_the_server_of_that_cost_model_does_with_the_same_requests() -> None:
     sent = poisson(12.0, 400)
     server = VirtualServer(profile(FAST), seed=3)
     requests = [server.submit(s.at_s, s.prompt_tokens, s.output_tokens) for s in sent]
@@ -88,7 +88,7 @@ def test_answers_that_outlast_the_drain_are_judged() -> None:
 
 
 def test_live_users_come_when_they_were_seen_to_come() -> None:
-    """A hundred in one second, in the middle: those of ours that come then are slower, the ones before are not."""
+    """A hundred in one second, in the middle: probe requests that arrive then are slower, the ones before are not."""
     sent = poisson(5.0, 100)
     crowd = [UserArrivals(-5.0, 9.0, 0), UserArrivals(9.0, 10.0, 100), UserArrivals(10.0, 20.0, 0)]
     with_crowd, without = (

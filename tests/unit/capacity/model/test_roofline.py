@@ -97,7 +97,7 @@ def test_where_something_is_not_known_there_is_no_distance(learnt: StepCostModel
     assert compute_roofline(learnt, [], hints) is None
 
 
-def test_a_ratio_that_the_law_does_not_tell_is_left_out() -> None:
+def test_a_ratio_that_the_cost_model_does_not_tell_is_left_out() -> None:
     short_prompts = compute_roofline(cost_model(token=0.5), [], KNOWN)
     assert short_prompts is not None
     assert short_prompts.decode_ratio is not None
@@ -167,7 +167,7 @@ def test_live_use_is_the_share_of_both_peaks() -> None:
         snapshot(10, 2e15, 2e12, engines=2),
     ],
 )
-def test_live_use_of_odd_readings_is_unknown(after: ServerSnapshot) -> None:
+def test_live_use_of_odd_snapshots_is_unknown(after: ServerSnapshot) -> None:
     assert live_use(snapshot(1, 1e15, 1e12), after, h100()) is None
 
 

@@ -101,7 +101,7 @@ def test_too_few_requests_do_not_tell_lengths() -> None:
 
 
 def test_seats_show_when_requests_wait_with_memory_free() -> None:
-    crowd = polled(VirtualServer(profile(FAST, seats=16), users=BackgroundTraffic(20.0, CHAT)), 30.0)
+    crowd = polled(VirtualServer(profile(FAST, max_num_seqs=16), users=BackgroundTraffic(20.0, CHAT)), 30.0)
     assert model(crowd).max_num_seqs == 16
     assert model(crowd, hints=Hints(max_num_seqs=99)).max_num_seqs == 99
     assert model(BUSY).max_num_seqs is None
@@ -110,7 +110,7 @@ def test_seats_show_when_requests_wait_with_memory_free() -> None:
 
 
 def test_those_of_several_engines_are_seats_of_each() -> None:
-    two = VirtualServer(profile(FAST, seats=16), users=BackgroundTraffic(40.0, CHAT), shares=(0.5, 0.5))
+    two = VirtualServer(profile(FAST, max_num_seqs=16), users=BackgroundTraffic(40.0, CHAT), shares=(0.5, 0.5))
     seen = model(polled(two, 40.0))
     assert seen.max_num_seqs == pytest.approx(16, abs=1)
     twin = seen.twin()

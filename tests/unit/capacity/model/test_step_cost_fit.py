@@ -99,7 +99,7 @@ def test_a_cache_that_was_not_seen_costs_nothing() -> None:
     )
 
 
-def test_a_hiccup_does_not_move_the_law() -> None:
+def test_a_hiccup_does_not_move_the_cost_model() -> None:
     seen = windows(watched(profile(FAST), CHAT, 12.0, 120.0))
     shaken = [replace(w, itl_sum_s=w.itl_sum_s * 6) if i % 15 == 0 else w for i, w in enumerate(seen)]
     calm, rough = fit([seen], 2048, prompt_lengths(CHAT)), fit([shaken], 2048, prompt_lengths(CHAT))
@@ -166,7 +166,7 @@ def odd(source: random.Random) -> MetricsWindow:
 
 @examples(60)
 @given(st.integers(0, 10**6), st.integers(6, 15), st.sampled_from([1, 512, 8192]))
-def test_whatever_the_windows_a_law_is_sound_or_absent(seed: int, count: int, chunk: int) -> None:
+def test_whatever_the_windows_a_cost_model_is_sound_or_absent(seed: int, count: int, chunk: int) -> None:
     source = random.Random(seed)
     seen = [odd(source) for _ in range(count)]
     cost_model = fit([seen[:4], seen[4:]], chunk, [100.0, 1000.0])

@@ -21,7 +21,7 @@ NOBODY = BackgroundTraffic(0.0, CHAT)
 TWIN = twin_of(profile(FAST), CHAT)
 
 
-def test_a_prediction_is_what_the_server_of_that_law_does() -> None:
+def test_a_prediction_is_what_the_server_of_that_cost_model_does() -> None:
     server = VirtualServer(profile(FAST), seed=9, users=BackgroundTraffic(15.0, CHAT))
     server.advance(300.0)
     seen = [request for request in server.ended_requests if request.arrival_s > 60]

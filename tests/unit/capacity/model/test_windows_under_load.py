@@ -68,7 +68,7 @@ def test_a_server_s_windows_hold_all_that_it_did() -> None:
 
 
 @pytest.mark.parametrize("snapshots", [[], [snapshot(1, 1)]])
-def test_fewer_than_two_readings_say_nothing(snapshots: list[ServerSnapshot]) -> None:
+def test_fewer_than_two_snapshots_say_nothing(snapshots: list[ServerSnapshot]) -> None:
     assert windows(snapshots) == []
 
 
@@ -129,7 +129,7 @@ def test_gauges_that_are_never_there_are_unknown_and_not_zero() -> None:
     assert (window.running, window.waiting, window.kv_tokens) == (None, None, 0.0)
 
 
-def test_a_figure_that_is_no_number_gives_no_window() -> None:
+def test_a_sample_that_is_no_number_gives_no_window() -> None:
     nan, later = float("nan"), snapshot(2, 2)
     bad_sum = replace(later, histograms={**later.histograms, "itl": histogram(980, nan)})
     assert windows([snapshot(1, 1), bad_sum]) == []
@@ -137,13 +137,13 @@ def test_a_figure_that_is_no_number_gives_no_window() -> None:
     assert windows([snapshot(1, 1), replace(later, kv_cache_tokens=math.inf)]) == []
 
 
-def test_readings_of_the_same_moment_or_out_of_order_are_left_out() -> None:
+def test_snapshots_of_the_same_moment_or_out_of_order_are_left_out() -> None:
     twice = [r for r in (snapshot(1, 1), snapshot(2, 2), snapshot(3, 3)) for _ in range(2)]
     assert [(w.begin_s, w.end_s) for w in windows(twice)] == [(1.0, 2.0), (2.0, 3.0)]
     assert len(windows([snapshot(1, 1), snapshot(0.5, 2), snapshot(2, 2)])) == 1
 
 
-def test_a_long_time_without_readings_gives_no_window() -> None:
+def test_a_long_time_without_snapshots_gives_no_window() -> None:
     assert windows([snapshot(0, 1), snapshot(400, 300)]) == []
     assert len(windows([snapshot(0, 1), snapshot(60, 61)])) == 1
 
@@ -234,7 +234,7 @@ def test_whatever_is_read_windows_are_sound(snapshots: list[ServerSnapshot]) -> 
 
 @examples(40)
 @given(st.lists(st.integers(1, len(READINGS) - 2), max_size=10, unique=True))
-def test_leaving_readings_out_loses_no_counts(left_out: list[int]) -> None:
+def test_leaving_snapshots_out_loses_no_counts(left_out: list[int]) -> None:
     """A missed poll makes windows longer, and their sum the same but for the rest at the end."""
     every = join_windows(windows(READINGS))
     fewer = join_windows(windows([r for i, r in enumerate(READINGS) if i not in left_out]))

@@ -17,7 +17,7 @@ RUN = StepRun(StepPlan(100, 10.0, loop="open", arrivals=Arrivals(rate_rps=10.0))
 AS_SEEN = Prediction(ttft_s=0.3, tpot_s=0.03, ttft_p50_s=0.1, tpot_p50_s=0.02, running=5.0, preemptions=0.0)
 
 
-def _rung(rate_rps: float = 10.0, predicted: Prediction = AS_SEEN, scatter: float = 0.05) -> Trial:
+def _trial(rate_rps: float = 10.0, predicted: Prediction = AS_SEEN, scatter: float = 0.05) -> Trial:
     """Latencies of 100 ms and 20 ms, 300 ms and 30 ms at their 95th percentiles."""
     seen = replace(
         step(),
@@ -41,51 +41,51 @@ def _twin(times: float, tail_times: float = 1.0) -> Prediction:
 
 
 def test_a_twin_that_is_right_is_not_corrected() -> None:
-    assert estimate_correction([_rung()], CHAT) == {"ttft": 1.0, "tpot": 1.0}
-    assert unexplained_tail(_rung(), {}, CHAT) == 0.0
+    assert estimate_correction([_trial()], CHAT) == {"ttft": 1.0, "tpot": 1.0}
+    assert unexplained_tail(_trial(), {}, CHAT) == 0.0
 
 
 def test_a_twin_that_is_too_fast_is_corrected_by_as_much() -> None:
-    found = estimate_correction([_rung(predicted=_twin(1.1))], CHAT)
+    found = estimate_correction([_trial(predicted=_twin(1.1))], CHAT)
     assert found["ttft"] == pytest.approx(1.1, abs=0.04)
     assert found["tpot"] == pytest.approx(1.1, abs=0.01)
 
 
 def test_a_tail_that_is_off_by_more_than_the_median_is_corrected_too() -> None:
-    found = estimate_correction([_rung(predicted=_twin(1.0, 1.2))], CHAT)
+    found = estimate_correction([_trial(predicted=_twin(1.0, 1.2))], CHAT)
     assert found["tpot"] == pytest.approx(1.2, abs=0.03)
 
 
 def test_a_tail_that_chance_moves_as_much_corrects_nothing() -> None:
-    found = estimate_correction([_rung(predicted=_twin(1.0, 1.2), scatter=0.4)], CHAT)
+    found = estimate_correction([_trial(predicted=_twin(1.0, 1.2), scatter=0.4)], CHAT)
     assert found["tpot"] == pytest.approx(1.0, abs=0.01)
 
 
 def test_the_highest_load_counts_most() -> None:
-    low, high = _rung(5.0, _twin(1.0)), _rung(10.0, _twin(1.2))
+    low, high = _trial(5.0, _twin(1.0)), _trial(10.0, _twin(1.2))
     assert estimate_correction([low, high], CHAT)["tpot"] > 1.12
 
 
 def test_what_no_factor_explains_is_left_over() -> None:
     """One tail says more, the other less than what both were corrected by."""
-    trial = _rung(predicted=_twin(1.0, 1.5))
+    trial = _trial(predicted=_twin(1.0, 1.5))
     assert unexplained_tail(trial, {}, CHAT) == pytest.approx(math.log(1.5) - 0.054)
     assert unexplained_tail(trial, {"ttft": 1.5, "tpot": 1.5}, CHAT) == 0.0
 
 
 def test_a_server_half_as_slow_again_is_another_one() -> None:
-    words = find_misfit(_rung(predicted=_twin(1.6)), CHAT, lambda *_: False)
+    words = find_misfit(_trial(predicted=_twin(1.6)), CHAT, lambda *_: False)
     assert words is not None
     assert "TTFT was 1.60 times" in words
 
 
 def test_a_rate_that_differs_by_little_excuses_it() -> None:
-    assert find_misfit(_rung(predicted=_twin(1.6)), CHAT, lambda *_: True) is None
+    assert find_misfit(_trial(predicted=_twin(1.6)), CHAT, lambda *_: True) is None
 
 
 def test_latencies_far_below_their_objectives_do_not_matter() -> None:
     far = replace(CHAT, ttft=replace(CHAT.ttft, within_s=5.0), tpot=replace(CHAT.tpot, within_s=5.0))  # type: ignore[type-var]
-    assert find_misfit(_rung(predicted=_twin(3.0)), far, lambda *_: False) is None
+    assert find_misfit(_trial(predicted=_twin(3.0)), far, lambda *_: False) is None
 
 
 def test_a_correction_takes_no_more_than_chance_leaves_over() -> None:

@@ -36,10 +36,10 @@ def _run(search: Search, summary: StepSummary, tripped: str | None = None) -> St
 
 
 def _search(forecast_rps: float | None = None) -> Search:
-    """One whose model says so, whatever is seen."""
+    """One whose model says so, whatever is measured."""
     search = Search(_LENGTHS, CHAT, explain=False)
-    lone = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
-    search.observe_idle([snapshot(), snapshot()], lone)
+    baseline = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
+    search.observe_idle([snapshot(), snapshot()], baseline)
     if forecast_rps is not None:
         _says(search, forecast_rps)
     return search
@@ -129,7 +129,7 @@ def test_a_load_that_breaks_once_and_holds_the_next_time_refutes_nothing() -> No
     assert search.capacity([step()], DONE).mode == "forecast"
 
 
-def test_a_rung_that_a_budget_ended_neither_held_nor_broke() -> None:
+def test_a_trial_that_a_budget_ended_neither_held_nor_broke() -> None:
     search = _search(10.0)
     _run(search, step(reason="cut_short"))
     assert (search.state.trials[0].has_held, search.state.trials[0].has_broken) == (False, False)
@@ -223,7 +223,7 @@ def test_memory_that_runs_out_on_the_twin_too_caps_no_capacity_but_no_load_goes_
     assert again is None or (again.arrivals is not None and again.arrivals.rate_rps < plan.arrivals.rate_rps)
 
 
-def test_as_many_requests_come_in_a_rung_as_it_says() -> None:
+def test_as_many_requests_come_in_a_trial_as_it_says() -> None:
     plan = _search(10.0).next_step()
     assert plan is not None
     assert plan.arrivals is not None
@@ -237,7 +237,7 @@ def _window(at: float, running: float) -> MetricsWindow:
     )
 
 
-def test_a_rung_whose_batch_still_fills_is_not_steady() -> None:
+def test_a_trial_whose_batch_still_fills_is_not_steady() -> None:
     assert is_steady([_window(i, 30.0) for i in range(9)])
     assert not is_steady([_window(i, 10.0 + 10 * i) for i in range(9)])
     assert is_steady([])

@@ -180,7 +180,7 @@ def test_without_a_baseline_nothing_asks_for_a_second_run() -> None:
 # Intervals.
 
 
-def test_a_figure_that_is_only_at_least_is_no_drop() -> None:
+def test_a_sample_that_is_only_at_least_is_no_drop() -> None:
     low = figures([30.0] * 5, width=None)
     history = [*figures(month()), *[replace(f, at_s=f.at_s + 33 * 86400) for f in low]]
     assert fired(detect_shift(history)) == set()
@@ -316,7 +316,7 @@ def test_a_drop_beyond_the_noise_fires_after_three_runs_and_goes_on(noise: list[
 
 
 @given(LEVELS, st.sampled_from([0.0, -1.0, math.inf, math.nan]))
-def test_a_figure_that_is_none_is_left_out(rps: list[float], odd: float) -> None:
+def test_a_sample_that_is_none_is_left_out(rps: list[float], odd: float) -> None:
     assert detect_shift([*figures(rps), *figures([odd])]) == detect_shift(figures(rps))
 
 

@@ -87,7 +87,7 @@ def test_it_survives_the_store() -> None:
     assert capacity_sample(loads(dumps(one))) == capacity_sample(one)
 
 
-def test_a_result_is_a_figure_if_it_found_a_knee() -> None:
+def test_a_result_is_a_sample_if_it_found_a_knee() -> None:
     found = capacity_sample(result(started_s=1000.0))
     assert found is not None
     assert (found.at_s, found.requests_per_second, found.lower, found.upper) == (1000.0, 10.0, 10.0, 12.5)
