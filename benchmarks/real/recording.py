@@ -26,6 +26,7 @@ from probe.core.snapshot import Histogram, ServerSnapshot
 from probe.core.step import StepPlan, StepRun, StepSummary
 from probe.core.workload import Workload
 from probe.load import step_summary as summary
+from probe.observe.user_load import users_beside
 
 _PLAN: TypeAdapter[StepPlan] = TypeAdapter(StepPlan)
 _SUMMARY: TypeAdapter[StepSummary] = TypeAdapter(StepSummary)
@@ -49,7 +50,8 @@ class Step:
     tripped: str | None
 
     def summary(self, objectives: Objectives) -> StepSummary:
-        return summary.summarize(self.run, objectives, polls=self.readings)
+        users = users_beside(self.run.records, self.readings)
+        return summary.summarize(self.run, objectives, polls=self.readings, users=users)
 
 
 @dataclass(slots=True)

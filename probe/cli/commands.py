@@ -25,10 +25,11 @@ from probe.core.step import StepSummary
 from probe.core.workload import requests
 from probe.load.worker_pool import RequestSource
 from probe.monitor.canary import Canary
-from probe.monitor.forecast_buffer import ForecastBuffer, forecast_result
 from probe.monitor.gpu_readers import GpuReaders
+from probe.monitor.live_forecast import forecast_result, live_forecast
 from probe.monitor.wiring import endpoint, engine_of, lock, workload
 from probe.observe.guard import GO, GuardLimits
+from probe.observe.server_state import ServerState
 from probe.scrape.scraper import Scraper
 
 # How often the server is read for a forecast.
@@ -158,7 +159,7 @@ async def forecast_target(
     """
     where, name = endpoint(target), target.capacity.workload or target.canary.workload
     load, objectives = workload(name, config.workload(name)), config.objectives_of(target)
-    forecaster = ForecastBuffer(load, objectives, hints_of(target.capacity))
+    state = ServerState()
     async with AsyncExitStack() as held:
         scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
         held.push_async_callback(scraper.close)
@@ -167,16 +168,16 @@ async def forecast_target(
         if history_s is not None:
             on_phase(Phase("asking Prometheus"))
             for reading in await _history(config, target, clock, history_s):
-                forecaster.read(reading)
+                state.add(reading)
         ends = clock.monotonic_ns() + int(watch_s * 1e9)
         if history_s is None:
             on_phase(Phase("watching live traffic", watch_s))
         while history_s is None and clock.monotonic_ns() < ends:
             with suppress(TargetError):
-                forecaster.read(await scraper.read())
+                state.add(await scraper.read())
             await asyncio.sleep(_WATCH_EVERY_S)
         on_phase(Phase("computing the result"))
-        found = await forecaster.forecast()
+        found = await live_forecast(state.history, load, objectives, hints_of(target.capacity))
     context = context_of(server, load, objectives, target.capacity.server.gpu)
     return forecast_result(target.name, model, context, found, clock.wall_s())
 

@@ -14,11 +14,10 @@ from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.percentiles import distribution, percentile
 from probe.core.request import Outcome, RequestRecord
-from probe.core.snapshot import GpuSnapshot, ServerSnapshot
+from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
 from probe.core.step import ErrorBound, RequestCounts, ServerPeaks, StepRun, StepSummary
 from probe.gpu.utilization import use
 from probe.observe import guard
-from probe.observe.user_load import users_beside
 
 # Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
 MIN_REQUESTS = 20
@@ -34,6 +33,7 @@ def summarize(
     *,
     polls: Sequence[ServerSnapshot] = (),
     gpus: Sequence[GpuSnapshot] = (),
+    users: UserLoad | None = None,
 ) -> StepSummary:
     """One step, measured and judged.
 
@@ -75,7 +75,7 @@ def summarize(
         goodput_by_objective_rps={name: throughput * ratio for name, ratio in ratios.items()},
         broken=slo.broken(ratios, objectives) if reason is None else (),
         server=_peaks(polls),
-        users=users_beside(run.records, polls),
+        users=users or UserLoad(),
         gpu=use(gpus, run.window_ns),
     )
 

@@ -110,12 +110,14 @@ class CapacityRuns:
             self._refused("rollout", self.inhibited_by)
             return None
         request = self._hooks.request(confirms)
-        server = ServerAccess(self._hooks.lock(), self._server.look, self._server.read_gpus)
+        server = ServerAccess(
+            self._hooks.lock(), self._server.look, self._server.read_gpus, self._server.state.users_between
+        )
         observers = RunObservers(
             on_admitted=partial(self._log_start, request.steps),
             on_record=self._hooks.on_record,
             on_result=self._report,
-            loading=partial(self._server.ours, load=True),
+            loading=partial(self._server.sending, is_load=True),
         )
         try:
             return await run_capacity(

@@ -21,10 +21,10 @@ from probe.core.workload import requests
 from probe.load.worker_pool import RequestSource
 from probe.monitor.canary import UNKNOWN_MODEL, Canary
 from probe.monitor.capacity_runs import CapacityRuns, RunHooks, RunSink
-from probe.monitor.forecast_buffer import ForecastBuffer, forecast_result
+from probe.monitor.live_forecast import forecast_result, live_forecast
 from probe.monitor.wiring import endpoint, engine_of, lock, server_of, workload
 from probe.observe.server_observer import GpuReader, ReadingSink, ServerObserver
-from probe.observe.user_traffic import UserTraffic
+from probe.observe.server_state import ServerState
 from probe.scrape.scraper import Scraper
 
 _log = structlog.get_logger()
@@ -55,27 +55,26 @@ class TargetMonitor:
         *,
         spent: Callable[[float], int] = lambda _: 0,
         loaded: Callable[[], None] | None = None,
-        ledger: UserTraffic | None = None,
+        state: ServerState | None = None,
         read_gpus: GpuReader | None = None,
     ) -> None:
         """`spent`: the tokens of the target's runs that began at a wall time or later. `loaded` is called when step-up
-        load of it has ended: its server may be that of other targets too. `ledger`: of the server; one of its own where
-        no other target stands for it.
+        load of it has ended: its server may be that of other targets too. `state`: shared by the targets with the
+        same metrics page; None: no other target has it.
         """
         self.config = target
         self.objectives = config.objectives_of(target)
         self._clock = clock
         self._sink = sink
         self._load_config = config.load
+        state = state or ServerState()
         self._permission = AdmissionCheck(
-            target.capacity, self.objectives, clock, firing_pages=firing_pages, spent=spent
+            target.capacity, self.objectives, clock, state, firing_pages=firing_pages, spent=spent
         )
         self._endpoint = where = endpoint(target)
         self._client = Client(where, clock, target.canary.timeout)
         scraper = Scraper(where, clock, timeout_s=min(target.scrape, 3.0), engine=engine_of(target))
-        self._reads = ServerObserver(
-            target.name, scraper, clock, sink, ledger=ledger or UserTraffic(), read_gpus=read_gpus
-        )
+        self._observer = ServerObserver(target.name, scraper, clock, sink, state=state, read_gpus=read_gpus)
         canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
         self._canary = Canary(
             target.name, target.model, self._client, requests(canary_load), objectives=self.objectives, clock=clock
@@ -91,16 +90,15 @@ class TargetMonitor:
             on_record=self._record,
             on_load_end=loaded or self.load_ended,
         )
-        self._runs = CapacityRuns(target.name, clock, sink, self._reads, admission=self._permission, hooks=hooks)
+        self._runs = CapacityRuns(target.name, clock, sink, self._observer, admission=self._permission, hooks=hooks)
         self._loaded_by_others = False  # whether another prober loads the server
         self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
-        self._forecaster = ForecastBuffer(self._capacity_load, self.objectives, hints_of(target.capacity))
         self.last_forecast: CapacityResult | None = None
 
     @property
     def model(self) -> str:
         """What the server serves, as far as it is known: a passive target is not asked, its metrics may say it."""
-        told = self._reads.server.models if self._reads.server is not None else ()
+        told = self._observer.server.models if self._observer.server is not None else ()
         return told[0] if self._canary.model == UNKNOWN_MODEL and told else self._canary.model
 
     @property
@@ -110,14 +108,14 @@ class TargetMonitor:
 
     def load_ended(self) -> None:
         """There was step-up load of ours on the server, of this target or of another."""
-        self._permission.run_ended()
+        self._observer.state.load_ended()
 
     def others_load(self, *, loading: bool) -> None:
         """Whether another prober loads the server now. Meanwhile users are not told from it, as while we do."""
         if loading == self._loaded_by_others:
             return
         self._loaded_by_others = loading
-        self._reads.others(loading=loading)
+        self._observer.set_other_prober(is_loading=loading)
         _log.info(
             "another prober loads the server" if loading else "another prober's load is over", target=self.config.name
         )
@@ -131,9 +129,9 @@ class TargetMonitor:
     async def canary(self) -> None:
         """One canary round."""
         before = self._canary.recent[:1]
-        async with self._reads.ours():
+        async with self._observer.sending():
             record = await self._canary.run_once()
-            self._reads.canary(record)
+            self._observer.add_record(record)
         if not self._is_starting(record):
             self._sink.record(record)
             self._permission.canary(record)
@@ -159,7 +157,7 @@ class TargetMonitor:
                 clock=self._clock,
                 traffic=Traffic.ONDEMAND,
             )
-        async with self._reads.ours():
+        async with self._observer.sending():
             record = await canary.run_once()
             self._record(record)
         return record
@@ -183,15 +181,12 @@ class TargetMonitor:
         return self._runs.inhibited_by
 
     async def scrape(self) -> None:
-        """One reading of the server's metrics."""
-        server = await self._reads.scrape()
-        if server is not None:
-            self._permission.reading(server)
-            self._forecaster.read(server)
+        """Scrape the server's metrics."""
+        await self._observer.scrape()
 
     async def scrape_gpus(self) -> None:
-        """One reading of the GPUs."""
-        await self._reads.scrape_gpus()
+        """Scrape the GPUs' metrics."""
+        await self._observer.scrape_gpus()
 
     async def capacity(self) -> None:
         """Run a guarded capacity run; where it ended by itself far below the baseline, a second one at once."""
@@ -202,24 +197,25 @@ class TargetMonitor:
 
         Returns in how many seconds there will be twice as much to tell it by; None where it was told.
         """
-        capacity = await self._forecaster.forecast()
+        history = self._observer.state.history
+        capacity = await live_forecast(history, self._capacity_load, self.objectives, hints_of(self.config.capacity))
         self.last_forecast = forecast_result(
             self.config.name,
             self.model,
-            context_of(self._reads.server, self._capacity_load, self.objectives, self.config.capacity.server.gpu),
+            context_of(self._observer.server, self._capacity_load, self.objectives, self.config.capacity.server.gpu),
             capacity,
             self._clock.wall_s(),
         )
         self._sink.forecast(self.last_forecast)
         told = capacity.requests_per_second is not None
-        return None if told else max(self._forecaster.seconds, _SOON_S)
+        return None if told else max(history.seconds, _SOON_S)
 
     def restore(self, result: CapacityResult) -> None:
         """Take a result as the last one, such as one from before a restart."""
         self._runs.restore(result)
 
     def _record(self, record: RequestRecord) -> None:
-        self._reads.request(record)
+        self._observer.add_record(record)
         self._sink.record(record)
 
     def _run_request(self, confirms: str | None) -> RunRequest:
@@ -239,7 +235,7 @@ class TargetMonitor:
     @property
     def users(self) -> UserLoad | None:
         """What others ask of the server, over the last minutes; None where that is not known."""
-        return self._reads.users
+        return self._observer.users
 
     def status(self) -> TargetStatus:
         """The target as pages and terminals show it."""
@@ -253,11 +249,11 @@ class TargetMonitor:
             up=recent[0].outcome in UP if recent else None,
             recent=recent,
             failures=self._canary.failures,
-            server=self._reads.server,
-            server_error=self._reads.error,
-            gpus=self._reads.gpus,
-            gpu_error=self._reads.gpu_error,
-            checks=self._reads.checks,
+            server=self._observer.server,
+            server_error=self._observer.error,
+            gpus=self._observer.gpus,
+            gpu_error=self._observer.gpu_error,
+            checks=self._observer.checks,
             users=self.users,
             capacity=self._runs.last_result,
             forecast=self.last_forecast,
@@ -273,7 +269,7 @@ class TargetMonitor:
         """Closes the connections."""
         self.others_load(loading=False)
         await self._client.close()
-        await self._reads.close()
+        await self._observer.close()
 
     def _is_starting(self, record: RequestRecord) -> bool:
         """Whether a failure is one of a server that has never been up yet, within the grace given to it."""

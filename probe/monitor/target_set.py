@@ -23,7 +23,7 @@ from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_monitor import TargetMonitor
 from probe.monitor.target_tasks import TargetTasks
 from probe.monitor.wiring import page_of, server_of
-from probe.observe.user_traffic import UserTraffic
+from probe.observe.server_state import ServerState
 
 _log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ class TargetSet:
         self.monitors: dict[str, TargetMonitor] = {}
         self._desired = DesiredTargets(config, shard)
         self._current: dict[str, DesiredTarget] = {}  # what each monitor was built from
-        self._user_traffic: dict[str, UserTraffic] = defaultdict(UserTraffic)  # by page: two targets may share one
+        self._server_states: dict[str, ServerState] = defaultdict(ServerState)  # by page: two targets may share one
         self._pages: dict[str, str] = {}  # by target
         self._readers = GpuReaders(clock)
         self._is_closing = False
@@ -165,7 +165,7 @@ class TargetSet:
             firing_pages(config, name),
             spent=partial(self._sink.tokens_since, name),
             loaded=partial(self._load_ended, server_of(target.config)),
-            ledger=self._user_traffic[page],
+            state=self._server_states[page],
             read_gpus=self._readers.reader(target.config.gpu),
         )
         self.monitors[name], self._current[name], self._pages[name] = monitor, target, page
@@ -200,7 +200,7 @@ class TargetSet:
             self._sink.forget(name)
             page = self._pages.pop(name)
             if page not in self._pages.values():
-                self._user_traffic.pop(page, None)
+                self._server_states.pop(page, None)
 
     def _load_ended(self, server: str) -> None:
         for monitor in self.monitors.values():

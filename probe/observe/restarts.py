@@ -1,24 +1,23 @@
-"""Readings that are kept, and whether a server is still the one that was read before. Pure.
+"""Detection of server restarts, and of several servers behind one address. Pure.
 
-A server's counters only grow while it lives. What is below what it was belongs to another process: restarted,
-rolled out, or another replica behind the same address, which a guard cannot watch either.
+A server's counters only grow while it lives. A counter that is lower than before belongs to another process: the server
+was restarted or rolled out, or another replica answers at the same address.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
-from probe.core.snapshot import Histogram, ServerSnapshot
+from probe.core.snapshot import ServerSnapshot
 
 _REMEMBERED, _REMEMBERED_NS = 8, 3600 * 10**9
 _FOR_NS = 600 * 10**9
 _LEAPS = 2
-_MANY = 10_000  # tokens, of which a young server does not make as many from one reading to the next
-_UNKNOWN = "unknown"  # the version of a server that did not say it in time
+_MANY = 10_000  # tokens; more than a young server generates between two snapshots
+_UNKNOWN = "unknown"  # the version of a server that did not report it in time
 
 
 def restarted(before: ServerSnapshot, after: ServerSnapshot) -> str | None:
-    """What shows that `after` is of another server process than `before`, in words; None where nothing does."""
+    """Return the evidence, in words, that `after` is of another server process than `before`, or None."""
     if before.version != after.version and _UNKNOWN not in (before.version, after.version):
         return f"version {before.version} became {after.version}"
     if before.started_s is not None and after.started_s is not None and before.started_s != after.started_s:
@@ -31,7 +30,7 @@ def restarted(before: ServerSnapshot, after: ServerSnapshot) -> str | None:
 
 
 def counters(server: ServerSnapshot) -> Iterator[tuple[str, float]]:
-    """The values of a reading that never fall, by name; those that the server has."""
+    """Yield the snapshot's values that never fall, by name."""
     for name in ("preemptions", "rejections", "prompt_tokens", "generation_tokens", "prefix_cache_queries"):
         value = getattr(server, name)
         if value is not None:
@@ -42,52 +41,44 @@ def counters(server: ServerSnapshot) -> Iterator[tuple[str, float]]:
         yield f"the count of {name}", histogram.count
 
 
-class BackendChanges:
-    """Whether several servers answer at one address, behind a load balancer: one that was gone is there again."""
+class BackendDetector:
+    """Detects several servers behind one address, such as a load balancer's: a process that was replaced comes back."""
 
     def __init__(self) -> None:
-        self._last: ServerSnapshot | None = None
-        self._gone: deque[ServerSnapshot] = deque(maxlen=_REMEMBERED)
+        self._replaced: deque[ServerSnapshot] = deque(maxlen=_REMEMBERED)
         self._leaps_ns: deque[int] = deque(maxlen=_LEAPS)
         self._until_ns = 0
 
-    def reading(self, server: ServerSnapshot) -> bool:
-        """The address was read. Whether, by this reading or one of the last minutes, there are several."""
-        before, self._last = self._last, server
-        if before is None:
-            return False
-        gone = [each for each in self._gone if each.at_ns > server.at_ns - _REMEMBERED_NS]
-        if any(_is_back(each, before, server) for each in gone) or self._leaps(gone, before, server):
-            self._until_ns = server.at_ns + _FOR_NS
-        if restarted(before, server) is not None:
-            self._gone.append(before)
-        return server.at_ns < self._until_ns
+    def add(self, before: ServerSnapshot, now: ServerSnapshot, *, is_restart: bool) -> bool:
+        """Take two successive snapshots. Return whether several servers were detected within the last ten minutes.
 
-    def _leaps(self, gone: Sequence[ServerSnapshot], before: ServerSnapshot, now: ServerSnapshot) -> bool:
-        """Where nothing tells processes apart: counters that leap up to where a server before had been, twice. Once, a
-        young server may have been busy.
+        `is_restart`: whether the two are of different processes.
         """
-        if any(_leaps_to(each, before, now) for each in gone):
+        replaced = [each for each in self._replaced if each.at_ns > now.at_ns - _REMEMBERED_NS]
+        if any(_is_back(each, before, now) for each in replaced) or self._has_leapt_twice(replaced, before, now):
+            self._until_ns = now.at_ns + _FOR_NS
+        if is_restart:
+            self._replaced.append(before)
+        return now.at_ns < self._until_ns
+
+    def _has_leapt_twice(self, replaced: Sequence[ServerSnapshot], before: ServerSnapshot, now: ServerSnapshot) -> bool:
+        """For servers without a process start time: return whether counters jumped back up to those of a replaced
+        process twice within an hour. A single jump may be a young server that was busy.
+        """
+        if any(_leaps_to(each, before, now) for each in replaced):
             self._leaps_ns.append(now.at_ns)
         return len(self._leaps_ns) == _LEAPS and self._leaps_ns[0] > now.at_ns - _REMEMBERED_NS
 
 
-def _is_back(gone: ServerSnapshot, before: ServerSnapshot, now: ServerSnapshot) -> bool:
-    """Whether a process has come back after another one, `before`, had answered in its place."""
-    if None in (gone.started_s, before.started_s, now.started_s):
+def _is_back(replaced: ServerSnapshot, before: ServerSnapshot, now: ServerSnapshot) -> bool:
+    """Return whether a process answers again after another one, `before`, had answered in its place."""
+    if None in (replaced.started_s, before.started_s, now.started_s):
         return False
-    return before.started_s != now.started_s and restarted(gone, now) is None
+    return before.started_s != now.started_s and restarted(replaced, now) is None
 
 
-def _leaps_to(gone: ServerSnapshot, before: ServerSnapshot, now: ServerSnapshot) -> bool:
-    if gone.started_s is not None or restarted(gone, now) is not None:
+def _leaps_to(replaced: ServerSnapshot, before: ServerSnapshot, now: ServerSnapshot) -> bool:
+    if replaced.started_s is not None or restarted(replaced, now) is not None:
         return False
-    was, had = gone.generation_tokens or 0.0, before.generation_tokens or 0.0
+    was, had = replaced.generation_tokens or 0.0, before.generation_tokens or 0.0
     return was >= _MANY and had < was / 2
-
-
-def slim(reading: ServerSnapshot, histograms: Collection[str]) -> ServerSnapshot:
-    """A reading to keep many of: only these histograms, and of them only sum and count."""
-    kept = {name: reading.histograms[name] for name in histograms if name in reading.histograms}
-    sums = {name: Histogram(((float("inf"), one.count),), one.sum) for name, one in kept.items()}
-    return replace(reading, histograms=sums, flags={}, finished={})

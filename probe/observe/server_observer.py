@@ -1,7 +1,7 @@
-"""One target's server and GPUs, read: their state now, the users' part of it, and what follows from both sides.
+"""The scrapes of one target's server and GPUs.
 
-In: readings as the schedule asks for them, and our requests as they begin and end. Out: what the Sink is told, and the
-properties here. Nothing raises for what a server or a GPU does.
+In: scrapes as the schedule asks for them, and the target's probe requests as they begin and end. Out: calls of the
+sink, and the properties here. No error of a server or a GPU is raised by a scrape.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,10 +12,10 @@ import structlog
 
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.request import RequestRecord
+from probe.core.request import RequestRecord, Traffic
 from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
 from probe.observe.cross_checks import CrossChecker
-from probe.observe.user_traffic import UserTraffic
+from probe.observe.server_state import ServerState
 from probe.scrape.scraper import Scraper
 
 _log = structlog.get_logger()
@@ -24,26 +24,26 @@ GpuReader = Callable[[], Awaitable[GpuSnapshot]]
 
 
 class ReadingSink(Protocol):
-    """Where readings go."""
+    """Receives what is scraped."""
 
     def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
-        """The server was read, in so many seconds."""
+        """Take a snapshot of the server, and how long the scrape took."""
 
     def unread(self, target: str, reason: str) -> None:
-        """It could not be read."""
+        """Note a scrape that failed."""
 
     def users(self, target: str, totals: UserTotals) -> None:
-        """What its users have asked of it so far."""
+        """Take the user traffic so far."""
 
     def joined(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
-        """What client, server and GPU tell together, and what users ask of the server now."""
+        """Take the cross-checks, and the load of users now."""
 
     def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
-        """The GPUs were read; None: they could not be."""
+        """Take a snapshot of the GPUs, or None if they could not be read."""
 
 
 class ServerObserver:
-    """The readings of one target."""
+    """Scrapes one target, and keeps its latest snapshots."""
 
     def __init__(
         self,
@@ -52,66 +52,49 @@ class ServerObserver:
         clock: Clock,
         sink: ReadingSink,
         *,
-        ledger: UserTraffic,
+        state: ServerState,
         read_gpus: GpuReader | None,
     ) -> None:
-        """`ledger`: of the server, shared by the targets that stand for it. `read_gpus` None: there are none."""
+        """`state`: shared by the targets with the same metrics page. `read_gpus` None: no GPU is read."""
         self._target = target
         self._scraper = scraper
         self._clock = clock
         self._sink = sink
-        self._ledger = ledger
+        self.state = state
+        self._cross_checker = CrossChecker(state)
         self.read_gpus = read_gpus
-        self._joined = CrossChecker()
-        self._made_up_ns = 0  # up to when accounts were taken over
-        self.server: ServerSnapshot | None = None
+        self.server: ServerSnapshot | None = None  # None after a failed scrape
         self.error: str | None = None
         self.gpus: GpuSnapshot | None = None
         self.gpu_error: str | None = None
 
     async def look(self) -> ServerSnapshot:
-        """The server now, for whoever asks beside the schedule. Raises TargetError."""
+        """Return a snapshot that is kept nowhere, as a capacity run takes them. Raise TargetError."""
         return await self._scraper.read()
 
     async def read(self) -> ServerSnapshot:
-        """The same, kept as the server's state."""
+        """Take a snapshot. Raise TargetError."""
         self.server = await self.look()
+        self.state.add(self.server)
         return self.server
 
-    async def scrape(self) -> ServerSnapshot | None:
-        """One reading; None where it failed."""
+    async def scrape(self) -> None:
+        """Take a snapshot, and hand it to the sink with what follows from it."""
         try:
             server = await self.read()
         except TargetError as error:
             if self.error is None:
                 _log.warning("server metrics cannot be read", target=self._target, detail=str(error))
             self.server, self.error = None, str(error)
-            self._joined.unread()
             self._sink.unread(self._target, error.reason or "unreachable")
         else:
             self.error = None
-            self._joined.reading(server)
             self._sink.snapshot(self._target, server, self._scraper.seconds, self._scraper.page_bytes)
-            self._sink.users(self._target, self._accounts(server))
+            self._sink.users(self._target, self.state.user_totals)
         self._sink.joined(self._target, self.checks, self.users)
-        return self.server
-
-    def _accounts(self, server: ServerSnapshot) -> UserTotals:
-        """The users' part; nothing where the counters are those of several servers."""
-        if self._joined.several:
-            return UserTotals()
-        self._ledger.reading(server)
-        if self._ledger.loading:
-            self._joined.loaded()
-        elif self._ledger.made_up_ns > self._made_up_ns:
-            for at_ns, both in self._ledger.compared_since(self._made_up_ns):
-                self._joined.compare(at_ns, both)
-            self._made_up_ns = self._ledger.made_up_ns
-            self._joined.accounts(self._made_up_ns, self._ledger.totals, None)
-        return self._ledger.totals
 
     async def scrape_gpus(self) -> None:
-        """One reading of the GPUs."""
+        """Take a snapshot of the GPUs, and hand it to the sink."""
         if self.read_gpus is None:
             return
         try:
@@ -122,44 +105,42 @@ class ServerObserver:
             self.gpus, self.gpu_error = None, str(error)
         else:
             self.gpu_error = None
-            self._joined.gpus(self.gpus)
+            self._cross_checker.add_gpus(self.gpus)
         self._sink.gpus(self._target, self.gpus)
 
     @property
     def checks(self) -> CrossChecks:
-        """What client, server and GPU tell together now."""
-        return self._joined.view()
+        """The cross-checks; empty while the server cannot be read."""
+        return self._cross_checker.view() if self.server is not None else CrossChecks()
 
     @property
     def users(self) -> UserLoad | None:
-        """What users ask of the server, over the last minutes; None where that is not known, as while it is loaded."""
-        return None if self._ledger.loading else self._joined.users()
+        """The load of users over the last minutes; None if unknown, as while the server is loaded or unreadable."""
+        return self.state.users() if self.server is not None else None
 
     @asynccontextmanager
-    async def ours(self, *, load: bool = False) -> AsyncIterator[None]:
-        """While requests of ours are under way: one, or many (`load`)."""
-        self._ledger.begun(load=load)
+    async def sending(self, *, is_load: bool = False) -> AsyncIterator[None]:
+        """Note that a probe request is in flight, or with `is_load` the load of a capacity run."""
+        began_ns = self._clock.monotonic_ns()
+        self.state.begin(began_ns, is_load=is_load)
         try:
             yield
         finally:
-            self._ledger.ended(self._clock.monotonic_ns(), load=load)
+            self.state.end(began_ns, self._clock.monotonic_ns(), is_load=is_load)
 
-    def others(self, *, loading: bool) -> None:
-        """Another prober's load begins, or is over."""
-        if loading:
-            self._ledger.others_began()
+    def set_other_prober(self, *, is_loading: bool) -> None:
+        """Note the begin or the end of another prober's load."""
+        if is_loading:
+            self.state.other_prober_began()
         else:
-            self._ledger.others_ended(self._clock.monotonic_ns())
+            self.state.other_prober_ended(self._clock.monotonic_ns())
 
-    def request(self, record: RequestRecord) -> None:
-        """A request of ours ended."""
-        self._ledger.request(record)
-
-    def canary(self, record: RequestRecord) -> None:
-        """A canary ended."""
-        self._joined.canary(record)
-        self.request(record)
+    def add_record(self, record: RequestRecord) -> None:
+        """Add a probe request that has ended."""
+        self.state.add_record(record)
+        if record.traffic is Traffic.CANARY:
+            self._cross_checker.add_canary(record)
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._scraper.close()

@@ -1,177 +1,127 @@
-"""Users' own traffic: what a server has counted, less what we sent it. Pure.
+"""User traffic: a server's counters less the probe traffic. Pure.
 
-In: readings of the server, and our requests as they begin and end. Out: totals that only grow, and histograms in the
-server's own buckets, so that rates and shares of them can be taken as of any counter.
+In: snapshots of the server, and the probe requests as they begin and end. Out: totals that only grow, and histograms in
+the server's own buckets, so that PromQL can take rates and shares of them as of any counter.
 
-A server says how many, not whose. So accounts are made up when none of our requests is under way: what we have sent
-since the last time has been counted by then, in full. Of each histogram's growth our own samples are taken off, each
-from the bucket that our clock says, or else from the nearest below that has grown (we see a request later than the
-server does), or above. What is left is the users'; where nobody else was there, exactly nothing is left.
+Server counters do not say who sent a request. User traffic is therefore settled only while no probe request is in
+flight: by then the server has counted all probe traffic since the last settlement in full. Settling subtracts that
+traffic from the growth of the server's counters, and its latency samples from the growth of each histogram. The rest is
+user traffic; without users it is exactly zero.
 """
 
-from array import array
-from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from statistics import median
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from probe.core.request import Outcome, RequestRecord
-from probe.core.request_cost import tokens_spent
-from probe.core.snapshot import CountedTraffic, Histogram, ServerSnapshot, UserTotals
-from probe.observe.restarts import restarted
+from probe.core.request import RequestRecord
+from probe.core.snapshot import CountedTraffic, ServerSnapshot, UserTotals
+from probe.observe import histogram_arithmetic
+from probe.observe.histogram_arithmetic import growth, have_same_buckets, remove_samples
+from probe.observe.probe_traffic import KEYS, ProbeTraffic
 from probe.observe.user_load import counts_first_tokens, requests_counted
 
 # A server counts a request about when its last token leaves, a gateway some time later.
-_SETTLES_NS = 10**9
-# With a canary under way at every reading, accounts are made up after so long anyway: one request may be on the wrong
-# side of them.
-_PATIENCE_NS = 60 * 10**9
-_REMEMBERED = 20
-_ENDED = (Outcome.OK, Outcome.CLIENT_BOUND, Outcome.WRONG_ANSWER)
-# What is promised. ITL and E2E would be twenty series more each, for what these and the lengths say too.
-_KEYS = ("ttft", "tpot")
-
-
-@dataclass(slots=True)
-class _Ours:
-    """What we sent since accounts were made up: counts, and latencies (s) as the server has them, from the send and not
-    from when it was due.
-    """
-
-    begun: int = 0  # those that had a token
-    ended: int = 0  # those that came to their end
-    cut: int = 0  # those of `begun` that we cancelled: when their first token came was not kept
-    all_well: bool = True
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    samples: Mapping[str, "array[float]"] = field(default_factory=lambda: {key: array("d") for key in _KEYS})
-    # Samples of the account before that the server had counted earlier still, as nobody's but a user's.
-    owed: Mapping[str, Sequence[float]] = field(default_factory=dict)
-
-    def add(self, record: RequestRecord) -> None:
-        ended = record.outcome in _ENDED
-        self.ended += ended
-        self.all_well &= ended
-        if record.outcome is Outcome.ABORTED and record.reads:
-            self.begun += 1
-            self.cut += 1
-            self.prompt_tokens += record.spec.prompt_tokens
-            self.output_tokens += min(record.reads, record.spec.output_tokens)  # about a token in each
-        if not record.events:
-            return
-        self.begun += 1
-        prompt, output = tokens_spent(record)
-        self.prompt_tokens += prompt
-        self.output_tokens += output
-        ttft = (record.events.at_ns[0] - record.sent_ns) * 1e-9
-        self.samples["ttft"].append(ttft)
-        if ended and output > 1:
-            decoding = (record.events.at_ns[-1] - record.events.at_ns[0]) * 1e-9
-            self.samples["tpot"].append(decoding / (output - 1))
-
-    def of(self, key: str) -> list[float]:
-        """Their samples; of those that were cut the usual one is taken for their TTFT."""
-        its = list(self.samples[key])
-        return its + [median(its)] * self.cut if key == "ttft" and its else its
+_COUNTED_WITHIN_NS = 10**9
+# If a canary is in flight at every snapshot, settle after this time anyway: one request may be on the wrong side.
+_LATEST_NS = 60 * 10**9
 
 
 class UserTraffic:
-    """The accounts of one metrics page, whichever targets stand for it."""
+    """The user traffic of one metrics page, shared by all targets with that page."""
 
     def __init__(self) -> None:
-        self._last: ServerSnapshot | None = None  # accounts are made up to here
-        self._last_was_quiet = False
-        self._newest: ServerSnapshot | None = None
-        self._under_way = 0
-        self._loading = 0
-        self._quiet_since_ns = -_SETTLES_NS
-        self._spoilt = False  # since accounts were made up, another prober has loaded the server
-        self._others_ended_ns = 0
-        self._ours = _Ours()
-        self._compared: deque[tuple[int, CountedTraffic]] = deque(maxlen=_REMEMBERED)
-        self._sums = UserTotals()  # as they follow from the accounts: they may fall, when an account was too early
+        self._settled: ServerSnapshot | None = None  # the snapshot of the last settlement
+        self._settled_quietly = False  # no probe request was in flight at the last settlement
+        self._in_flight = 0
+        self._loads = 0
+        self._quiet_since_ns = -_COUNTED_WITHIN_NS
+        self._has_other_probers = False  # another prober has loaded the server since the last settlement
+        self._other_probers_ended_ns = 0
+        self._probe = ProbeTraffic()
+        self._sums = UserTotals()  # the sums of all settlements; they may fall after a settlement that came too early
         self._totals = UserTotals()
 
     @property
     def totals(self) -> UserTotals:
-        """Since the first reading."""
+        """User traffic since the first snapshot."""
         return self._totals
 
     @property
-    def made_up_ns(self) -> int:
-        """Up to when accounts are made up."""
-        return self._last.at_ns if self._last is not None else 0
-
-    def compared_since(self, at_ns: int) -> list[tuple[int, CountedTraffic]]:
-        """Both sides of the accounts of ours that were made up later, and when: by whichever target's reading."""
-        return [(then_ns, counted) for then_ns, counted in self._compared if then_ns > at_ns]
+    def settled_ns(self) -> int | None:
+        """The time of the last settlement, or None before the first one."""
+        return self._settled.at_ns if self._settled is not None else None
 
     @property
-    def loading(self) -> bool:
-        """Whether there is load of ours, or another prober's: then users are not told from it yet."""
-        return self._loading > 0
+    def is_loaded(self) -> bool:
+        """Whether a capacity run or another prober loads the server. User traffic is unknown until it ends."""
+        return self._loads > 0
 
-    def begun(self, *, load: bool = False) -> None:
-        """Requests of ours are under way: one, or with `load` many. While there is load, accounts wait for its end."""
-        self._under_way += 1
-        self._loading += load
+    def begin(self, *, is_load: bool = False) -> None:
+        """Note that a probe request begins, or the load of a capacity run. Settling waits for its end."""
+        self._in_flight += 1
+        self._loads += is_load
 
-    def request(self, record: RequestRecord) -> None:
-        """One of ours ended."""
-        self._ours.add(record)
+    def add_record(self, record: RequestRecord) -> None:
+        """Add a probe request that has ended."""
+        self._probe.add(record)
 
-    def ended(self, now_ns: int, *, load: bool = False) -> None:
-        """What had `begun` is over."""
-        self._under_way -= 1
-        self._loading -= load
+    def end(self, now_ns: int, *, is_load: bool = False) -> None:
+        """Note the end of what `begin` began."""
+        self._in_flight -= 1
+        self._loads -= is_load
         self._quiet_since_ns = now_ns
 
-    def others_began(self) -> None:
-        """Another prober loads the server. What it sends nobody tells us: of all that is counted until that is over,
-        nothing is the users'.
+    def other_prober_began(self) -> None:
+        """Note load of another prober. Its requests are not known, so nothing counted until its end is user traffic."""
+        self.begin(is_load=True)
+        self._has_other_probers = True
+
+    def other_prober_ended(self, now_ns: int) -> None:
+        """Note the end of another prober's load."""
+        self.end(now_ns, is_load=True)
+        self._other_probers_ended_ns = now_ns
+
+    def settle(self, server: ServerSnapshot, *, is_new_process: bool = False) -> CountedTraffic | None:
+        """Settle up to this snapshot if that is possible now.
+
+        Return both sides' counts if no probe request was in flight at either end. `is_new_process`: the server has
+        restarted since the last snapshot; what the old process counted after that snapshot is lost.
         """
-        self.begun(load=True)
-        self._spoilt = True
-
-    def others_ended(self, now_ns: int) -> None:
-        """That is over."""
-        self.ended(now_ns, load=True)
-        self._others_ended_ns = now_ns
-
-    def reading(self, server: ServerSnapshot) -> CountedTraffic | None:
-        """The server was read. Gives both sides of an account at whose two ends nothing of ours was under way."""
-        if self._newest is not None and server.at_ns < self._newest.at_ns:
-            return None  # two targets read one page, and a large one is parsed for longer
-        before, self._newest = self._newest, server
-        quiet = not self._under_way and (server.asked_ns or server.at_ns) - self._quiet_since_ns >= _SETTLES_NS
-        if before is None or self._last is None or restarted(before, server) is not None:
-            # What it had counted after the reading before is lost with it.
-            self._last, self._last_was_quiet, self._ours = server, quiet, _Ours()
-            if before is None:
-                self._totals = self._sums = _nothing(server)
+        is_quiet = (
+            not self._in_flight and (server.asked_ns or server.at_ns) - self._quiet_since_ns >= _COUNTED_WITHIN_NS
+        )
+        last = self._settled
+        if last is None or is_new_process:
+            if last is None:
+                self._totals = self._sums = _zero(server)
+            self._start_from(server, is_quiet=is_quiet)
             return None
-        begins_ns = max(self._last.at_ns, self._others_ended_ns)
-        late = not self._loading and server.at_ns - begins_ns >= _PATIENCE_NS
-        if not quiet and not late:
+        waits_since_ns = max(last.at_ns, self._other_probers_ended_ns)
+        is_late = not self.is_loaded and server.at_ns - waits_since_ns >= _LATEST_NS
+        if not is_quiet and not is_late:
             return None
-        if self._spoilt:
-            self._last, self._last_was_quiet, self._ours, self._spoilt = server, quiet, _Ours(), False
+        if self._has_other_probers:
+            self._has_other_probers = False
+            self._start_from(server, is_quiet=is_quiet)
             return None
-        counted = _counted(self._last, server, self._ours) if quiet and self._last_was_quiet else None
-        if counted is not None and counted.requests:
-            self._compared.append((server.at_ns, counted))
-        added, uncounted = _added(self._sums, self._last, server, self._ours)
-        self._sums = _floored(added, self._totals, self._ours)
+        probe, was_quiet = self._probe, self._settled_quietly
+        counted = _compare(last, server, probe) if is_quiet and was_quiet else None
+        sums, uncounted = _add_growth(self._sums, last, server, probe)
+        self._sums = _limit_fall(sums, self._totals, probe)
         self._totals = _never_falling(self._totals, self._sums)
-        # One that was under way when the last account was made up is taken off those that come.
-        owed = {} if self._last_was_quiet else uncounted
-        self._last, self._last_was_quiet, self._ours = server, quiet, _Ours(owed=owed)
+        # A request in flight at the last settlement may have been counted before it: its sample is subtracted later.
+        self._start_from(server, is_quiet=is_quiet, counted_before={} if was_quiet else uncounted)
         return counted
 
+    def _start_from(
+        self, server: ServerSnapshot, *, is_quiet: bool, counted_before: Mapping[str, Sequence[float]] | None = None
+    ) -> None:
+        self._settled, self._settled_quietly = server, is_quiet
+        self._probe = ProbeTraffic(counted_before=counted_before or {})
 
-def _nothing(server: ServerSnapshot) -> UserTotals:
+
+def _zero(server: ServerSnapshot) -> UserTotals:
+    """Return totals of zero for what the server counts."""
+
     def zero(value: float | None) -> float | None:
         return None if value is None else 0.0
 
@@ -179,136 +129,101 @@ def _nothing(server: ServerSnapshot) -> UserTotals:
         zero(requests_counted(server)),
         zero(server.prompt_tokens),
         zero(server.generation_tokens),
-        {key: _zeros(server.histograms[key]) for key in _KEYS if key in server.histograms},
+        {key: histogram_arithmetic.empty(server.histograms[key]) for key in KEYS if key in server.histograms},
     )
 
 
-def _zeros(histogram: Histogram) -> Histogram:
-    return Histogram(tuple((le, 0.0) for le, _ in histogram.buckets), 0.0)
+def _compare(last: ServerSnapshot, server: ServerSnapshot, probe: ProbeTraffic) -> CountedTraffic | None:
+    """Return what the client and the server counted between two snapshots.
 
-
-def _counted(last: ServerSnapshot, server: ServerSnapshot, ours: _Ours) -> CountedTraffic | None:
-    """Both sides; None where the server does not count requests, where some of ours did not end well, or where anybody
-    else's was being worked on: whose tokens those are that it made meanwhile, nobody tells.
+    Return None if the server does not count requests, if a probe request failed, or if a request was running at either
+    end: the tokens of users' requests cannot be told from those of probe requests.
     """
-    requests = _grown(requests_counted(last), requests_counted(server))
-    if requests is None or not ours.all_well:
+    requests = _difference(requests_counted(last), requests_counted(server))
+    if requests is None or not probe.all_ended_well:
         return None
-    if any(reading.running or reading.waiting for reading in (last, server)):
+    if any(snapshot.running or snapshot.waiting for snapshot in (last, server)):
         return None
-    before, after = (reading.histograms.get("ttft") for reading in (last, server))
+    before, after = (snapshot.histograms.get("ttft") for snapshot in (last, server))
     finished = sum(server.finished.values()) - sum(last.finished.values()) if server.finished else requests
     return CountedTraffic(
-        requests=ours.ended,
-        prompt_tokens=ours.prompt_tokens,
-        output_tokens=ours.output_tokens,
-        ttft_s=sum(ours.samples["ttft"]),
+        requests=probe.ended,
+        prompt_tokens=probe.prompt_tokens,
+        output_tokens=probe.output_tokens,
+        ttft_s=sum(probe.samples["ttft"]),
         server_requests=max(requests, finished),
-        server_prompt_tokens=_grown(last.prompt_tokens, server.prompt_tokens),
-        server_output_tokens=_grown(last.generation_tokens, server.generation_tokens),
+        server_prompt_tokens=_difference(last.prompt_tokens, server.prompt_tokens),
+        server_output_tokens=_difference(last.generation_tokens, server.generation_tokens),
         server_ttft_s=after.sum - before.sum if before is not None and after is not None else None,
     )
 
 
-def _added(
-    sums: UserTotals, last: ServerSnapshot, server: ServerSnapshot, ours: _Ours
+def _add_growth(
+    sums: UserTotals, last: ServerSnapshot, server: ServerSnapshot, probe: ProbeTraffic
 ) -> tuple[UserTotals, Mapping[str, Sequence[float]]]:
-    """The sums with one account more, and those of our samples that the server did not count in it."""
+    """Return the sums plus the user traffic between two snapshots, and the probe samples that the server has not
+    counted there.
+    """
     uncounted = {}
-    requests = ours.begun if counts_first_tokens(server) else ours.ended
+    requests = probe.begun if counts_first_tokens(server) else probe.ended
     histograms = dict(sums.histograms)
-    for key in _KEYS:
-        before, after = (reading.histograms.get(key) for reading in (last, server))
-        if before is None or after is None or not _alike(before, after):
+    for key in KEYS:
+        before, after = (snapshot.histograms.get(key) for snapshot in (last, server))
+        if before is None or after is None or not have_same_buckets(before, after):
             continue
-        grown, uncounted[key] = without(_difference(before, after), ours.of(key))
-        grown, _ = without(grown, ours.owed.get(key, ()))
+        users, uncounted[key] = remove_samples(growth(before, after), probe.samples_of(key))
+        users, _ = remove_samples(users, probe.counted_before.get(key, ()))
         known = histograms.get(key)
-        histograms[key] = _sum(known, grown) if known is not None and _alike(known, grown) else grown
+        if known is not None and have_same_buckets(known, users):
+            users = histogram_arithmetic.add(known, users)
+        histograms[key] = users
     totals = UserTotals(
-        _plus(sums.requests, _grown(requests_counted(last), requests_counted(server)), requests),
-        _plus(sums.prompt_tokens, _grown(last.prompt_tokens, server.prompt_tokens), ours.prompt_tokens),
-        _plus(sums.output_tokens, _grown(last.generation_tokens, server.generation_tokens), ours.output_tokens),
+        _plus(sums.requests, _difference(requests_counted(last), requests_counted(server)), requests),
+        _plus(sums.prompt_tokens, _difference(last.prompt_tokens, server.prompt_tokens), probe.prompt_tokens),
+        _plus(sums.output_tokens, _difference(last.generation_tokens, server.generation_tokens), probe.output_tokens),
         histograms,
     )
     return totals, uncounted
 
 
-def _floored(sums: UserTotals, totals: UserTotals, ours: _Ours) -> UserTotals:
-    """They are below what is shown by one account's requests of ours at most: what a server has not counted by the next
-    one it never will, and users are not to make up for it.
+def _limit_fall(sums: UserTotals, totals: UserTotals, probe: ProbeTraffic) -> UserTotals:
+    """Keep the sums at most one settlement's probe traffic below the totals.
+
+    Probe requests that the server has not counted by the next settlement never will be; later user traffic must not
+    disappear to compensate for them.
     """
 
-    def floor(summed: float | None, shown: float | None, own: int) -> float | None:
-        return summed if summed is None else max(summed, (shown or 0.0) - own)
+    def limit(summed: float | None, total: float | None, probes: int) -> float | None:
+        return summed if summed is None else max(summed, (total or 0.0) - probes)
 
     return replace(
         sums,
-        requests=floor(sums.requests, totals.requests, max(ours.begun, ours.ended)),
-        prompt_tokens=floor(sums.prompt_tokens, totals.prompt_tokens, ours.prompt_tokens),
-        output_tokens=floor(sums.output_tokens, totals.output_tokens, ours.output_tokens),
+        requests=limit(sums.requests, totals.requests, max(probe.begun, probe.ended)),
+        prompt_tokens=limit(sums.prompt_tokens, totals.prompt_tokens, probe.prompt_tokens),
+        output_tokens=limit(sums.output_tokens, totals.output_tokens, probe.output_tokens),
     )
 
 
 def _never_falling(totals: UserTotals, sums: UserTotals) -> UserTotals:
-    """A request that was on the wrong side of one account comes off with the next one."""
+    """Return the sums, where they are above the totals. A request on the wrong side of a settlement is subtracted at
+    the next one, and the totals wait until the sums have caught up.
+    """
 
-    def more(shown: float | None, summed: float | None) -> float | None:
-        return summed if shown is None else max(shown, summed or 0.0)
+    def highest(total: float | None, summed: float | None) -> float | None:
+        return summed if total is None else max(total, summed or 0.0)
 
     return replace(
         sums,
-        requests=more(totals.requests, sums.requests),
-        prompt_tokens=more(totals.prompt_tokens, sums.prompt_tokens),
-        output_tokens=more(totals.output_tokens, sums.output_tokens),
+        requests=highest(totals.requests, sums.requests),
+        prompt_tokens=highest(totals.prompt_tokens, sums.prompt_tokens),
+        output_tokens=highest(totals.output_tokens, sums.output_tokens),
     )
 
 
-def without(grown: Histogram, ours: Iterable[float]) -> tuple[Histogram, Sequence[float]]:
-    """A histogram less these samples: each from the bucket it belongs to by our clock, or from the nearest one below
-    that holds something, or above. Samples that find nothing were not counted; they are given beside it. The sum stays
-    within what the buckets that are left allow, and is zero where they are empty.
-    """
-    bounds = [le for le, _ in grown.buckets]
-    counts = [after - before for before, after in pairwise([0.0, *(count for _, count in grown.buckets)])]
-    taken_s = 0.0
-    uncounted = []
-    for value in sorted(ours, reverse=True):
-        own = min(bisect_left(bounds, value), len(bounds) - 1)
-        i = next((i for i in (*range(own, -1, -1), *range(own + 1, len(bounds))) if counts[i] >= 1), None)
-        if i is not None:
-            counts[i] -= 1
-            taken_s += min(max(value, bounds[i - 1] if i else 0.0), bounds[i])
-        else:
-            uncounted.append(value)
-    least = sum(count * (bounds[i - 1] if i else 0.0) for i, count in enumerate(counts))
-    most = sum(count * bounds[i] for i, count in enumerate(counts) if count)
-    cumulative, total = [], 0.0
-    for count in counts:
-        total += count
-        cumulative.append(total)
-    left = Histogram(tuple(zip(bounds, cumulative, strict=True)), min(max(grown.sum - taken_s, least), most))
-    return left, uncounted
-
-
-def _grown(before: float | None, after: float | None) -> float | None:
+def _difference(before: float | None, after: float | None) -> float | None:
     return after - before if before is not None and after is not None else None
 
 
-def _plus(total: float | None, grown: float | None, ours: int) -> float | None:
-    """A server may come to count what it did not count at first."""
-    return total if grown is None else (total or 0.0) + grown - ours
-
-
-def _alike(one: Histogram, other: Histogram) -> bool:
-    return [le for le, _ in one.buckets] == [le for le, _ in other.buckets]
-
-
-def _difference(before: Histogram, after: Histogram) -> Histogram:
-    buckets = tuple((le, new - old) for (le, old), (_, new) in zip(before.buckets, after.buckets, strict=True))
-    return Histogram(buckets, after.sum - before.sum)
-
-
-def _sum(one: Histogram, other: Histogram) -> Histogram:
-    buckets = tuple((le, a + b) for (le, a), (_, b) in zip(one.buckets, other.buckets, strict=True))
-    return Histogram(buckets, one.sum + other.sum)
+def _plus(total: float | None, grown: float | None, probes: int) -> float | None:
+    """Return the new total. A server may begin to count a value that it did not have at first."""
+    return total if grown is None else (total or 0.0) + grown - probes

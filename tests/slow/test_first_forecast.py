@@ -12,7 +12,8 @@ import apscheduler.triggers.interval
 import pytest
 from virtual_time import VirtualClock, virtually
 
-import probe.monitor.forecast_buffer
+import probe.monitor.live_forecast
+import probe.observe.snapshot_history
 import probe.runtime.scheduler
 from probe.capacity.model.forecast import forecast
 from probe.config.models import config_from
@@ -53,7 +54,7 @@ class _VirtualDatetime(datetime):
 
 async def _here(_: str, kept: Sequence[bytes], *args: Any) -> Capacity:
     """Instead of in a process of its own, which would take real time."""
-    return forecast(probe.monitor.forecast_buffer.unpacked(kept), *args, requests=300)
+    return forecast(probe.observe.snapshot_history.unpack(kept), *args, requests=300)
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def _virtual(monkeypatch: pytest.MonkeyPatch) -> None:
         probe.runtime.scheduler,
     ):
         monkeypatch.setattr(module, "datetime", _VirtualDatetime)
-    monkeypatch.setattr(probe.monitor.forecast_buffer, "aside", _here)
+    monkeypatch.setattr(probe.monitor.live_forecast, "run_in_helper", _here)
 
 
 class _Told(App):

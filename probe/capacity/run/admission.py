@@ -20,7 +20,7 @@ from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.observe.guard import GuardLimits, GuardVerdict
-from probe.observe.user_load import LiveLoad
+from probe.observe.server_state import ServerState
 
 # The budget that ends a run with its window.
 WINDOW_CLOSED = "window"
@@ -50,13 +50,14 @@ class Admission:
 
 
 class AdmissionCheck:
-    """What is known of one target beside its last canary: remembers, and is asked before each run."""
+    """Decides before each run of one target, by its canaries and the state of its server."""
 
     def __init__(
         self,
         capacity: CapacityConfig,
         objectives: Objectives,
         clock: Clock,
+        state: ServerState,
         *,
         firing_pages: Callable[[], Awaitable[list[str]]] | None,
         spent: Callable[[float], int],
@@ -70,7 +71,7 @@ class AdmissionCheck:
         self._clock = clock
         self._firing_pages = firing_pages
         self._spent = spent
-        self._live = LiveLoad()
+        self._state = state
         self._burn = BurnRates()
         self._last: RequestRecord | None = None
 
@@ -78,18 +79,12 @@ class AdmissionCheck:
         """A canary ended."""
         self._last = record
         self._burn.add(slo.met(record, self._objectives), record.done_ns)
-        self._live.canary(record)
-
-    def reading(self, server: ServerSnapshot) -> None:
-        """The server was read."""
-        self._live.reading(server)
-
-    def run_ended(self) -> None:
-        """Step-up load of ours has ended: what the server counted until now is not the users' alone."""
-        self._live.forget()
 
     async def ask(self, read_server: Callable[[], Awaitable[ServerSnapshot]], known: Capacity | None) -> Admission:
-        """Whether to begin now. `known`: the last known capacity. Raises nothing but what `spent` raises."""
+        """Return whether a run may begin now. Raise only what `spent` raises.
+
+        `read_server` adds its snapshot to the server's state. `known`: the last known capacity.
+        """
         wall_s = self._clock.wall_s()
         seconds = self._seconds_left(wall_s)
         tokens = self._tokens_left(wall_s)
@@ -98,10 +93,10 @@ class AdmissionCheck:
             return Admission(refused)
         verdict, server = await preflight(read_server, GuardLimits(), self._firing_pages)
         if verdict.go and server is not None:
-            self._live.reading(server)
-            changed, users = self._live.changed(self._clock.monotonic_ns()), self._live.users()
-            burn = self._burn.rates(self._objectives, self._clock.monotonic_ns())
-            verdict = _replaced(changed) or _burning(burn) or _loaded(users, known) or verdict
+            now_ns = self._clock.monotonic_ns()
+            restart, users = self._state.restarted_ago(now_ns), self._state.users()
+            burn = self._burn.rates(self._objectives, now_ns)
+            verdict = _restarted(restart) or _burning(burn) or _loaded(users, known) or verdict
             return Admission(verdict, server, tokens, seconds, _unchecked(burn, users, known))
         return Admission(verdict, server)
 
@@ -135,10 +130,10 @@ def _no(reason: str, detail: str) -> GuardVerdict:
     return GuardVerdict(go=False, reason=reason, detail=detail)
 
 
-def _replaced(changed: tuple[float, str] | None) -> GuardVerdict | None:
-    if changed is None or changed[0] > _ROLLOUT_S:
+def _restarted(restart: tuple[float, str] | None) -> GuardVerdict | None:
+    if restart is None or restart[0] > _ROLLOUT_S:
         return None
-    return _no("rollout", f"the server restarted {changed[0]:.0f} s ago: {changed[1]}")
+    return _no("rollout", f"the server restarted {restart[0]:.0f} s ago: {restart[1]}")
 
 
 def _burning(burn: Mapping[str, float]) -> GuardVerdict | None:
@@ -163,6 +158,7 @@ def _share(users: UserLoad | None, known: Capacity | None) -> CapacityShare | No
 def _unchecked(burn: Mapping[str, float], users: UserLoad | None, known: Capacity | None) -> tuple[str, ...]:
     words = [] if burn else ["burn rate: no canary judged an objective within the last hour"]
     if _share(users, known) is None:
-        why = "the server has been watched for too short a time" if users is None else "no capacity with an upper bound"
+        unknown = "the load of users is not known yet, or mixed with that of other servers"
+        why = unknown if users is None else "no capacity with an upper bound"
         words.append(f"live load: {why}")
     return tuple(words)

@@ -7,7 +7,7 @@ budget (cost_meter.py). Whatever ends the run (stop_switch.py), nothing is in fl
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -43,6 +43,12 @@ class Think(Protocol):
     def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]: ...
 
 
+class UsersBetween(Protocol):
+    """Returns the load of users between the first and the last of a run's snapshots, given the run's own requests."""
+
+    def __call__(self, records: Iterable[RequestRecord], snapshots: Sequence[ServerSnapshot], /) -> UserLoad: ...
+
+
 def _ignore(_: object) -> None:
     """Take an event that a caller does not follow."""
 
@@ -63,11 +69,13 @@ class CapacityRun:
         on_phase: Callable[[Phase], None] = _ignore,
         read_gpus: Callable[[], Awaitable[GpuSnapshot]] | None = None,
         think: Think = asyncio.to_thread,
+        users_between: UsersBetween = users_beside,
     ) -> None:
         """`think` runs the load plan's arithmetic away from the event loop: the guard goes on meanwhile."""
         self._job = job
         self._plan = plan
         self._think = think
+        self._users_between = users_between
         self._load = load
         self._clock = clock
         self._on_step = on_step
@@ -165,7 +173,7 @@ class CapacityRun:
             self._on_phase(Phase(_WATCHING, self._plan.observe_s))
             await self._switch.pause(self._plan.observe_s)
         snapshots = self._watch.snapshots[before:]
-        self._add_users(users_beside((), snapshots), snapshots)
+        self._add_users(self._users_between((), snapshots), snapshots)
         if not self._switch.is_on:
             baseline = summary.summarize(first, self._job.objectives)
             await self._compute(partial(self._plan.observe_idle, snapshots, baseline))
@@ -181,7 +189,8 @@ class CapacityRun:
         run = await self._run_step(plan)
         await self._watch.poll()
         snapshots = sorted(self._watch.snapshots[first:], key=lambda snapshot: snapshot.at_ns)
-        step = summary.summarize(run, self._job.objectives, polls=snapshots, gpus=self._watch.take_gpus())
+        users, gpus = self._users_between(run.records, snapshots), self._watch.take_gpus()
+        step = summary.summarize(run, self._job.objectives, polls=snapshots, gpus=gpus, users=users)
         step = replace(step, tripped=self._guard.trip_reason(run))
         self._steps.append(step)
         self._add_users(step.users, snapshots)

@@ -21,7 +21,7 @@ from probe.capacity.run.admission import WINDOW_CLOSED, Admission
 from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.locks import Lock
 from probe.capacity.run.plan import StepSettings, context_of, load_plan
-from probe.capacity.run.runner import CapacityRun
+from probe.capacity.run.runner import CapacityRun, UsersBetween
 from probe.config.load import LoadConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
@@ -32,6 +32,7 @@ from probe.core.step import StepSummary
 from probe.load.backends import workers_of
 from probe.load.worker_pool import RequestSource, WorkerPool
 from probe.observe.guard import GuardVerdict
+from probe.observe.user_load import users_beside
 
 Admit = Callable[[], Awaitable[Admission]]
 Interrupts = Callable[[CapacityRun], AbstractContextManager[None]]
@@ -77,11 +78,15 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """How a run reaches the server beside its load: the lock, the metrics page, the GPUs (None: there are none)."""
+    """How a run reaches the server beside its load: the lock, the metrics page, the GPUs (None: there are none).
+
+    `users_between` knows of probe traffic beside the run.
+    """
 
     lock: Lock
     read: Callable[[], Awaitable[ServerSnapshot]]
     read_gpus: Callable[[], Awaitable[GpuSnapshot]] | None = None
+    users_between: UsersBetween = users_beside
 
 
 def _ignore(_: object) -> None:
@@ -135,6 +140,7 @@ async def run_capacity(
                 on_record=observers.on_record,
                 on_phase=observers.on_phase,
                 read_gpus=server.read_gpus,
+                users_between=server.users_between,
             )
             with _stopped_after(admission.seconds, run), interrupts(run):
                 return await _reported(run, workers, observers)

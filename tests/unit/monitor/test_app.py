@@ -209,9 +209,9 @@ def test_a_run_is_no_users_load_for_any_target_of_its_server() -> None:
     app = App(config_from({"targets": raw}, "test"), SystemClock())
     for watch in app.monitors.values():
         for at_s in (0, 60):
-            watch._permission.reading(replace(snapshot(generation_tokens=9.0 * at_s), at_ns=at_s * 10**9))
+            watch._observer.state.add(replace(snapshot(generation_tokens=9.0 * at_s), at_ns=at_s * 10**9))
     app.monitors["a"]._runs._hooks.on_load_end()  # what a run calls when it has ended
-    assert [watch._permission._live.users() is None for watch in app.monitors.values()] == [True, True, False]
+    assert [watch._observer.state.users() is None for watch in app.monitors.values()] == [True, True, False]
 
 
 def _night(day: int, rps: float, **other: Any) -> CapacityResult:

@@ -856,7 +856,7 @@ def test_who_has_the_lock_knows_that_nobody_else_loads_the_server(host: Host) ->
         assert len(sink.results) == 1
         await asyncio.sleep(1.1)
         await watch.scrape()
-        assert not watch._reads._ledger.loading
+        assert not watch._observer.state._traffic.is_loaded
 
     _against(host, work)
 
@@ -954,6 +954,60 @@ def test_a_request_on_demand_is_a_canary_of_any_workload_and_is_counted_apart(ho
     _against(host, work)
 
 
+# Probe traffic is no user traffic.
+
+
+class Ahead:
+    """A clock that a test may set forward."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns() + round(self.ahead_s * 1e9)
+
+    def wall_s(self) -> float:
+        return time.time()
+
+
+def test_requests_on_demand_are_no_user_traffic_for_the_check_before_a_run(host: Host) -> None:
+    clock = Ahead()
+
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        watch.restore(example(capacity=Capacity(mode="verified", requests_per_second=0.33, upper=0.35)))
+        await watch.canary()
+        clock.ahead_s += 2
+        await watch.scrape()
+        for _ in range(10):
+            await watch.on_demand(None)
+            clock.ahead_s += 4.4
+        await watch.scrape()
+        assert watch.users == UserLoad(0.0, 0.0)
+        await watch.capacity()
+        assert sink.refusals == [], "ten requests in 44 s are two thirds of the capacity"
+        assert len(sink.results) == 1
+
+    _against(host, work, clock=clock)
+
+
+def test_canaries_and_requests_on_demand_beside_a_run_are_no_users_of_its_steps(host: Host) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+        await watch.canary()
+        running = asyncio.create_task(watch.capacity())
+        async with asyncio.timeout(10):
+            while sink.records[-1].traffic is not Traffic.CAPACITY:  # noqa: ASYNC110 - another task changes it
+                await asyncio.sleep(0.01)
+        for _ in range(5):
+            await watch.canary()
+            await watch.on_demand(None)
+        await running
+        (result,) = sink.results
+        assert [step.users for step in result.steps] == [UserLoad(0.0, 0.0)]
+        assert result.users == UserLoad(0.0, 0.0)
+
+    _against(host, work, capacity={"mode": "verify", "concurrency": [1], "step": "3s"})
+
+
 # Held back.
 
 
@@ -974,7 +1028,7 @@ def test_while_load_is_held_back_none_begins_and_what_runs_ends(host: Host) -> N
         await asyncio.wait_for(run, 10)
         (result,) = sink.results
         assert (result.stopped.by, result.stopped.reason) == ("interrupt", "the pod is not ready")
-        assert watch._permission._live.users() is None, "what the server counted is not the users' alone"
+        assert watch.users is None, "what the server counted is not the users' alone"
 
     _against(host, work, capacity={"mode": "verify", "concurrency": [1], "step": "30s"})
 

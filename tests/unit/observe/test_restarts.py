@@ -1,10 +1,12 @@
 """Whether readings are of one server, of its successor, or of several behind one address."""
 
+from itertools import pairwise
+
 import pytest
 from made import poll
 
 from probe.core.snapshot import ServerSnapshot
-from probe.observe.restarts import BackendChanges, restarted
+from probe.observe.restarts import BackendDetector, restarted
 
 S = 10**9
 
@@ -14,8 +16,9 @@ def read(at_s: float, tokens: float, started_s: float | None = None) -> ServerSn
 
 
 def several(*readings: ServerSnapshot) -> bool:
-    replicas = BackendChanges()
-    return [replicas.reading(reading) for reading in readings][-1]
+    detector = BackendDetector()
+    pairs = pairwise(readings)
+    return [detector.add(one, two, is_restart=restarted(one, two) is not None) for one, two in pairs][-1]
 
 
 def test_a_process_that_began_at_another_time_is_another_one_whatever_its_counters_say() -> None:

@@ -12,7 +12,8 @@ from property_examples import examples
 
 from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import CountedTraffic, Histogram, ServerSnapshot
-from probe.observe.user_traffic import UserTraffic, without
+from probe.observe.histogram_arithmetic import remove_samples
+from probe.observe.user_traffic import UserTraffic
 
 INF = float("inf")
 BOUNDS = (0.05, 0.2, 1.0, INF)
@@ -44,170 +45,170 @@ class Server:
         )
 
 
-def ours(ttft_s: float, at_s: float = 0.0) -> RequestRecord:
+def probe(ttft_s: float, at_s: float = 0.0) -> RequestRecord:
     """As `Server.serve` counts it, seen a little later from here."""
     return record(at_ms=1000 * at_s, ttft_ms=1000 * ttft_s + 2)
 
 
-def canary(ledger: UserTraffic, server: Server, at_s: float, ttft_s: float = 0.1) -> None:
+def canary(traffic: UserTraffic, server: Server, at_s: float, ttft_s: float = 0.1) -> None:
     """One request, from its beginning to its end."""
-    ledger.begun()
+    traffic.begin()
     server.serve(ttft_s)
-    ledger.request(ours(ttft_s, at_s))
-    ledger.ended(round((at_s + 0.2) * S))
+    traffic.add_record(probe(ttft_s, at_s))
+    traffic.end(round((at_s + 0.2) * S))
 
 
 def test_a_server_that_only_we_ask_has_no_users() -> None:
-    ledger, server = UserTraffic(), Server()
+    traffic, server = UserTraffic(), Server()
     server.serve(3.0)
-    ledger.reading(server.read(0))
+    traffic.settle(server.read(0))
     for i in range(5):
-        canary(ledger, server, at_s=10 * i + 1)
-        ledger.reading(server.read(10 * i + 5))
-    totals = ledger.totals
+        canary(traffic, server, at_s=10 * i + 1)
+        traffic.settle(server.read(10 * i + 5))
+    totals = traffic.totals
     assert (totals.requests, totals.prompt_tokens, totals.output_tokens) == (0, 0, 0)
     assert totals.histograms["ttft"] == histogram([])
 
 
 def test_what_is_not_ours_is_users_in_the_servers_buckets() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
-    canary(ledger, server, at_s=1)
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
+    canary(traffic, server, at_s=1)
     for ttft_s in (0.01, 0.15, 0.7, 5.0):
         server.serve(ttft_s, prompt=100, output=50)
-    ledger.reading(server.read(5))
-    totals = ledger.totals
+    traffic.settle(server.read(5))
+    totals = traffic.totals
     assert (totals.requests, totals.prompt_tokens, totals.output_tokens) == (4, 400, 200)
     assert totals.histograms["ttft"].buckets == histogram([0.01, 0.15, 0.7, 5.0]).buckets
     assert totals.histograms["ttft"].sum == pytest.approx(0.01 + 0.15 + 0.7 + 5.0, abs=0.003)
 
 
 def test_accounts_wait_until_nothing_of_ours_is_under_way_and_the_server_has_counted_it() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
-    ledger.begun()
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
+    traffic.begin()
     server.serve(0.1)
-    assert ledger.reading(server.read(1)) is None
-    ledger.request(ours(0.1, 0.5))
-    ledger.ended(2 * S)
-    assert ledger.reading(server.read(2.5)) is None
-    assert ledger.reading(server.read(3.5)) is not None
-    assert ledger.totals.requests == 0
+    assert traffic.settle(server.read(1)) is None
+    traffic.add_record(probe(0.1, 0.5))
+    traffic.end(2 * S)
+    assert traffic.settle(server.read(2.5)) is None
+    assert traffic.settle(server.read(3.5)) is not None
+    assert traffic.totals.requests == 0
 
 
 def test_users_show_though_a_canary_is_always_under_way() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
-    ledger.begun()
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
+    traffic.begin()
     for second in range(10, 70, 10):
         server.serve(0.1)
-        assert ledger.reading(server.read(second)) is None
-    assert ledger.totals.requests == 6
+        assert traffic.settle(server.read(second)) is None
+    assert traffic.totals.requests == 6
 
 
 def test_what_is_counted_while_another_prober_loads_is_nobodys() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
     server.serve(0.04)
-    ledger.reading(server.read(5))
-    ledger.others_began()
-    assert ledger.loading
+    traffic.settle(server.read(5))
+    traffic.other_prober_began()
+    assert traffic.is_loaded
     for second in range(10, 200, 10):
         server.serve(3.0)
-        canary(ledger, server, at_s=second)
-        assert ledger.reading(server.read(second + 5)) is None
-    ledger.others_ended(200 * S)
-    assert not ledger.loading
+        canary(traffic, server, at_s=second)
+        assert traffic.settle(server.read(second + 5)) is None
+    traffic.other_prober_ended(200 * S)
+    assert not traffic.is_loaded
     server.serve(3.0)  # the last of it is counted late
-    assert ledger.reading(server.read(200.5)) is None
-    ledger.reading(server.read(202))
-    assert ledger.totals.requests == 1
+    assert traffic.settle(server.read(200.5)) is None
+    traffic.settle(server.read(202))
+    assert traffic.totals.requests == 1
     server.serve(0.7)
-    canary(ledger, server, at_s=203)
-    ledger.reading(server.read(208))
-    totals = ledger.totals
+    canary(traffic, server, at_s=203)
+    traffic.settle(server.read(208))
+    totals = traffic.totals
     assert (totals.requests, totals.output_tokens) == (2, 6)
     assert totals.histograms["ttft"].buckets == histogram([0.04, 0.7]).buckets
 
 
 def test_others_load_is_nobodys_though_a_canary_is_always_under_way() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
-    ledger.others_began()
-    ledger.begun()
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
+    traffic.other_prober_began()
+    traffic.begin()
     for second in range(10, 100, 10):
         server.serve(3.0)
-        ledger.reading(server.read(second))
-    ledger.others_ended(100 * S)
+        traffic.settle(server.read(second))
+    traffic.other_prober_ended(100 * S)
     server.serve(3.0)
     for second in range(101, 162, 10):  # only then has waiting for quiet been enough
-        ledger.reading(server.read(second))
+        traffic.settle(server.read(second))
     for second in range(170, 240, 10):
         server.serve(0.1)
-        ledger.reading(server.read(second))
-    assert ledger.totals.requests == 7
+        traffic.settle(server.read(second))
+    assert traffic.totals.requests == 7
 
 
 def test_a_server_that_restarts_under_others_load_has_no_users_of_it() -> None:
-    ledger, server = UserTraffic(), Server()
+    traffic, server = UserTraffic(), Server()
     server.serve(0.1)
-    ledger.reading(server.read(0))
-    ledger.others_began()
+    traffic.settle(server.read(0))
+    traffic.other_prober_began()
     server = Server()
-    ledger.reading(server.read(10))
+    traffic.settle(server.read(10), is_new_process=True)
     for _ in range(5):
         server.serve(3.0)
-    ledger.others_ended(20 * S)
-    ledger.reading(server.read(22))
-    assert ledger.totals.requests == 0
+    traffic.other_prober_ended(20 * S)
+    traffic.settle(server.read(22))
+    assert traffic.totals.requests == 0
 
 
 def test_while_load_of_ours_runs_users_stand_still_and_are_made_up_for_afterwards() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
-    ledger.begun(load=True)
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
+    traffic.begin(is_load=True)
     for i in range(300):
         server.serve(0.3)
         server.serve(0.04)
-        ledger.request(ours(0.3, i))
-        ledger.reading(server.read(i))
-    assert ledger.totals.requests == 0
-    ledger.ended(300 * S, load=True)
-    ledger.reading(server.read(302))
-    assert ledger.totals.requests == 300
-    assert ledger.totals.histograms["ttft"].buckets == histogram([0.04] * 300).buckets
+        traffic.add_record(probe(0.3, i))
+        traffic.settle(server.read(i))
+    assert traffic.totals.requests == 0
+    traffic.end(300 * S, is_load=True)
+    traffic.settle(server.read(302))
+    assert traffic.totals.requests == 300
+    assert traffic.totals.histograms["ttft"].buckets == histogram([0.04] * 300).buckets
 
 
 def test_a_restart_loses_what_came_after_the_last_reading_and_nothing_else() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
     for _ in range(4):
         server.serve(0.1)
-    ledger.reading(server.read(5))
-    canary(ledger, server, at_s=6)
+    traffic.settle(server.read(5))
+    canary(traffic, server, at_s=6)
     server = Server()
     server.serve(0.1)
-    ledger.reading(server.read(10))
+    traffic.settle(server.read(10), is_new_process=True)
     server.serve(0.1)
-    ledger.reading(server.read(15))
-    assert ledger.totals.requests == 5
-    assert ledger.totals.histograms["ttft"].count == 5
+    traffic.settle(server.read(15))
+    assert traffic.totals.requests == 5
+    assert traffic.totals.histograms["ttft"].count == 5
 
 
 def test_a_request_without_a_token_was_not_counted_by_the_server() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
-    ledger.request(failure())
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
+    traffic.add_record(failure())
     server.serve(0.1)
-    ledger.reading(server.read(5))
-    assert ledger.totals.requests == 1
+    traffic.settle(server.read(5))
+    assert traffic.totals.requests == 1
 
 
 def test_both_sides_of_an_account_are_told() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
-    canary(ledger, server, at_s=1, ttft_s=0.1)
-    assert ledger.reading(server.read(5)) == CountedTraffic(
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
+    canary(traffic, server, at_s=1, ttft_s=0.1)
+    assert traffic.settle(server.read(5)) == CountedTraffic(
         requests=1,
         prompt_tokens=8,
         output_tokens=3,
@@ -221,28 +222,28 @@ def test_both_sides_of_an_account_are_told() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.ABORTED, Outcome.TIMEOUT, Outcome.SERVER_ERROR])
 def test_nothing_is_compared_where_a_request_of_ours_did_not_end_well(outcome: Outcome) -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
-    ledger.request(failure(outcome))
-    assert ledger.reading(server.read(5)) is None
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
+    traffic.add_record(failure(outcome))
+    assert traffic.settle(server.read(5)) is None
 
 
 def test_a_server_that_counts_nothing_has_no_users_told_of() -> None:
-    ledger = UserTraffic()
-    ledger.reading(poll(at_ns=0))
-    ledger.reading(poll(at_ns=5 * S))
-    assert ledger.totals.requests is ledger.totals.output_tokens is None
+    traffic = UserTraffic()
+    traffic.settle(poll(at_ns=0))
+    traffic.settle(poll(at_ns=5 * S))
+    assert traffic.totals.requests is traffic.totals.output_tokens is None
 
 
 def test_a_histogram_with_other_buckets_starts_anew() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
     server.serve(0.1)
-    ledger.reading(server.read(5))
+    traffic.settle(server.read(5))
     other = [histogram([0.1] * n, (0.1, INF)) for n in (1, 2)]
     for at_s, one in zip((10, 15), other, strict=True):
-        ledger.reading(poll(at_ns=at_s * S, histograms={"ttft": one}))
-    assert ledger.totals.histograms["ttft"] == histogram([0.1], (0.1, INF))
+        traffic.settle(poll(at_ns=at_s * S, histograms={"ttft": one}))
+    assert traffic.totals.histograms["ttft"] == histogram([0.1], (0.1, INF))
 
 
 samples = st.lists(st.floats(0.001, 30.0), max_size=30)
@@ -252,7 +253,7 @@ samples = st.lists(st.floats(0.001, 30.0), max_size=30)
 @examples(60)
 def test_as_many_are_left_as_users_sent(users: list[float], own: list[float], late_s: float) -> None:
     """Seen later from here, ours may be taken from a bucket too high, never from more than their number of them."""
-    left, _ = without(histogram([*users, *own]), [value + late_s for value in own])
+    left, _ = remove_samples(histogram([*users, *own]), [value + late_s for value in own])
     counts = [count for _, count in left.buckets]
     assert left.count == len(users)
     assert counts == sorted(counts)
@@ -263,7 +264,7 @@ def test_as_many_are_left_as_users_sent(users: list[float], own: list[float], la
 @given(users=samples, own=samples)
 @examples(60)
 def test_on_one_clock_nothing_but_users_is_left(users: list[float], own: list[float]) -> None:
-    left, uncounted = without(histogram([*users, *own]), own)
+    left, uncounted = remove_samples(histogram([*users, *own]), own)
     assert not uncounted
     assert left.buckets == histogram(users).buckets
     assert all(value >= 0 for _, value in left.buckets)
@@ -272,7 +273,7 @@ def test_on_one_clock_nothing_but_users_is_left(users: list[float], own: list[fl
 
 
 def test_samples_that_the_server_has_not_counted_take_nothing() -> None:
-    assert without(histogram([]), [0.1, 0.2]) == (histogram([]), [0.2, 0.1])
+    assert remove_samples(histogram([]), [0.1, 0.2]) == (histogram([]), [0.2, 0.1])
 
 
 def cut(reads: int) -> RequestRecord:
@@ -281,109 +282,86 @@ def cut(reads: int) -> RequestRecord:
 
 
 def test_requests_that_we_cancelled_are_ours_as_far_as_they_had_come() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
-    ledger.begun(load=True)
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
+    traffic.begin(is_load=True)
     for i in range(30):
         server.serve(0.3, prompt=16, output=2)
-        ledger.request(ours(0.3, i) if i % 2 else cut(reads=2))
-    ledger.request(cut(reads=0))  # waited, and was never begun
+        traffic.add_record(probe(0.3, i) if i % 2 else cut(reads=2))
+    traffic.add_record(cut(reads=0))  # waited, and was never begun
     server.serve(5.0, prompt=7, output=4)
-    ledger.ended(40 * S, load=True)
-    ledger.reading(server.read(50))
-    assert ledger.totals.requests == 1
-    assert ledger.totals.histograms["ttft"].buckets == histogram([5.0]).buckets
+    traffic.end(40 * S, is_load=True)
+    traffic.settle(server.read(50))
+    assert traffic.totals.requests == 1
+    assert traffic.totals.histograms["ttft"].buckets == histogram([5.0]).buckets
 
 
 def test_an_account_that_begins_in_the_middle_of_a_canary_is_not_compared() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.begun()
-    ledger.reading(server.read(0))
+    traffic, server = UserTraffic(), Server()
+    traffic.begin()
+    traffic.settle(server.read(0))
     server.serve(0.1)
-    ledger.request(ours(0.1))
-    ledger.ended(1 * S)
-    assert ledger.reading(server.read(5)) is None
-    canary(ledger, server, at_s=6)
-    assert ledger.reading(server.read(10)) is not None
+    traffic.add_record(probe(0.1))
+    traffic.end(1 * S)
+    assert traffic.settle(server.read(5)) is None
+    canary(traffic, server, at_s=6)
+    assert traffic.settle(server.read(10)) is not None
 
 
 def test_nor_is_one_in_which_somebody_elses_request_was_being_worked_on() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(replace(server.read(0), running=1.0))
-    canary(ledger, server, at_s=1)
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(replace(server.read(0), running=1.0))
+    canary(traffic, server, at_s=1)
     server.output += 5000
-    assert ledger.reading(server.read(5)) is None
+    assert traffic.settle(server.read(5)) is None
 
 
 def test_a_canary_that_an_account_cut_in_two_is_no_user_for_long() -> None:
     """Late accounts have one on the wrong side: what came too early comes off with the next, and nothing stays."""
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
     for minute in range(20):
         at_s = 61 * (minute + 1)
-        ledger.begun()
+        traffic.begin()
         server.serve(0.1)  # its first token
-        ledger.reading(server.read(at_s))  # late, in the middle of it
-        ledger.request(ours(0.1))
-        ledger.ended(at_s * S + S // 2)
-    assert ledger.totals.requests == 1
-    assert ledger.totals.output_tokens == 3
-    assert ledger.totals.histograms["ttft"].count == 1
+        traffic.settle(server.read(at_s))  # late, in the middle of it
+        traffic.add_record(probe(0.1))
+        traffic.end(at_s * S + S // 2)
+    assert traffic.totals.requests == 1
+    assert traffic.totals.output_tokens == 3
+    assert traffic.totals.histograms["ttft"].count == 1
 
 
 def test_a_reading_that_was_asked_for_before_our_last_token_is_not_a_quiet_one() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
     before = server.read(5)
-    canary(ledger, server, at_s=1)
+    canary(traffic, server, at_s=1)
     slow = replace(before, asked_ns=S, at_ns=4 * S)
-    assert ledger.reading(slow) is None
-    assert ledger.reading(server.read(6)) is not None
-    assert ledger.totals.requests == 0
-
-
-def test_a_reading_that_comes_after_a_later_one_is_not_a_restart() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
-    early = server.read(2)
-    server.serve(0.1)
-    ledger.reading(server.read(3))
-    ledger.reading(early)
-    server.serve(0.1)
-    ledger.reading(server.read(5))
-    assert ledger.totals.requests == 2
+    assert traffic.settle(slow) is None
+    assert traffic.settle(server.read(6)) is not None
+    assert traffic.totals.requests == 0
 
 
 def test_where_first_tokens_are_counted_of_streams_only_requests_are_counted_at_their_end() -> None:
-    ledger = UserTraffic()
+    traffic = UserTraffic()
 
     def read(at_s: float, finished: float) -> ServerSnapshot:
         counts = {"finished": {"finished": finished}, "histograms": {"ttft": histogram([])}}
         return poll(at_ns=round(at_s * S), engine="sglang", **counts)
 
-    ledger.reading(read(0, 0.0))
-    ledger.reading(read(5, 4.0))
-    assert ledger.totals.requests == 4
+    traffic.settle(read(0, 0.0))
+    traffic.settle(read(5, 4.0))
+    assert traffic.totals.requests == 4
 
 
 def test_users_do_not_make_up_for_requests_of_ours_that_the_server_never_counted() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
+    traffic, server = UserTraffic(), Server()
+    traffic.settle(server.read(0))
     for i in range(50):
-        ledger.request(ours(0.1))  # another replica's
-        ledger.reading(server.read(10 * (i + 1)))
+        traffic.add_record(probe(0.1))  # another replica's
+        traffic.settle(server.read(10 * (i + 1)))
     for _ in range(20):
         server.serve(0.1)
-    ledger.reading(server.read(600))
-    assert 18 <= ledger.totals.requests <= 20
-
-
-def test_what_was_compared_at_one_targets_reading_is_told_to_the_other_of_its_page() -> None:
-    ledger, server = UserTraffic(), Server()
-    ledger.reading(server.read(0))
-    canary(ledger, server, at_s=1)
-    ledger.reading(server.read(5))
-    ledger.reading(server.read(6))  # the other target's, in which there is nothing to compare
-    ((at_ns, both),) = ledger.compared_since(0)
-    assert (at_ns, both.requests) == (5 * S, 1)
-    assert ledger.compared_since(5 * S) == []
+    traffic.settle(server.read(600))
+    assert 18 <= traffic.totals.requests <= 20

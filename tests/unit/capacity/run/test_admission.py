@@ -15,6 +15,7 @@ from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity
 from probe.core.snapshot import Histogram, ServerSnapshot
 from probe.observe.guard import REFUSALS
+from probe.observe.server_state import ServerState
 
 NIGHT_S = datetime(2026, 11, 23, 3, 0, tzinfo=UTC).timestamp()  # a Monday
 KNOWN = Capacity(mode="empirical", requests_per_second=10.0, upper=12.5, output_tokens_per_second=640.0)
@@ -41,25 +42,30 @@ class Scene:
     firing: Callable[[], Awaitable[list[str]]] | None = None
     clock: Clock = field(default_factory=Clock)
     server: dict[str, Any] = field(default_factory=dict)  # what it says when it is asked
+    state: ServerState = field(default_factory=ServerState)
     permission: AdmissionCheck = field(init=False)
 
     def __post_init__(self) -> None:
         config = CapacityConfig.model_validate({"mode": "verify", "step": "15s", **self.capacity})
-        self.permission = AdmissionCheck(config, CHAT, self.clock, firing_pages=self.firing, spent=self.spent)
+        self.permission = AdmissionCheck(
+            config, CHAT, self.clock, self.state, firing_pages=self.firing, spent=self.spent
+        )
 
     def canary(self, **values: Any) -> RequestRecord:
         one = record(start_s=self.clock.now_s - 1.0, **values)
         self.permission.canary(one)
+        self.state.add_record(one)
         return one
 
     def reads(self, **values: Any) -> ServerSnapshot:
         return replace(snapshot(), at_ns=self.clock.monotonic_ns(), **values)
 
     def reading(self, **values: Any) -> None:
-        self.permission.reading(self.reads(**values))
+        self.state.add(self.reads(**values))
 
     def ask(self, known: Capacity | None = None) -> Admission:
         async def read() -> ServerSnapshot:
+            self.reading(**self.server)
             return self.reads(**self.server)
 
         permit = asyncio.run(self.permission.ask(read, known))
@@ -278,14 +284,14 @@ def test_what_is_not_known_is_not_judged_and_is_said() -> None:
     assert permit.unchecked == ("live load: no capacity with an upper bound",)
     at_least = Capacity(mode="empirical", requests_per_second=10.0, upper=None)
     assert _watched(10_000, 10**6).ask(at_least).verdict.go
-    soon = _watched(10_000, 10**6, seconds=29.0).ask(KNOWN)
-    assert soon.unchecked == ("live load: the server has been watched for too short a time",)
+    soon = _watched(10_000, 10**6, seconds=9.0).ask(KNOWN)
+    assert soon.unchecked == ("live load: the load of users is not known yet, or mixed with that of other servers",)
     assert _watched(10, 10).ask(KNOWN).unchecked == ()
 
 
 def test_load_of_our_own_is_forgotten() -> None:
     scene = _watched(10_000, 10**6)
-    scene.permission.run_ended()
+    scene.state.load_ended()
     assert scene.ask(KNOWN).verdict.go
 
 

@@ -1,0 +1,51 @@
+"""The forecast of one target's capacity from its live traffic. It adds no load.
+
+In: the history of the server's snapshots. Out: a Capacity of mode "forecast" (capacity/model/forecast.py).
+"""
+
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from probe.capacity.model.hints import Hints
+from probe.core.objectives import Objectives
+from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
+from probe.core.workload import Workload
+from probe.observe.snapshot_history import SnapshotHistory, unpack
+from probe.runtime.helper_process import run_in_helper
+
+_ENOUGH = 12
+
+
+async def live_forecast(history: SnapshotHistory, workload: Workload, objectives: Objectives, hints: Hints) -> Capacity:
+    """Return the capacity that follows from a server's history. Raise HelperError where it cannot be computed."""
+    packed = history.packed
+    if len(packed) < _ENOUGH:
+        return Capacity(mode="forecast", reason=f"not enough evidence: {len(packed)} scrapes of the server")
+    # In the helper process: seconds of arithmetic would hold the event loop up.
+    name = "probe.monitor.live_forecast:forecast_of_packed"
+    found: Capacity = await run_in_helper(name, packed, workload, objectives, hints)
+    return found
+
+
+def forecast_of_packed(packed: Sequence[bytes], workload: Workload, objectives: Objectives, hints: Hints) -> Capacity:
+    """Return the forecast; the helper process calls this."""
+    from probe.capacity.model.forecast import forecast  # noqa: PLC0415 - numpy and scipy, which the monitor does without
+
+    return forecast(unpack(packed), workload, objectives, hints)
+
+
+def forecast_result(target: str, model: str, context: RunContext, capacity: Capacity, wall_s: float) -> CapacityResult:
+    """Return a forecast as the result of a run that cost nothing."""
+    started = datetime.fromtimestamp(wall_s, UTC)
+    return CapacityResult(
+        id=f"{started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
+        target=target,
+        model=model,
+        started=started,
+        context=context,
+        steps=(),
+        capacity=capacity,
+        cost=Cost(requests=0, tokens=0, seconds=0.0, over_objective_seconds=0.0),
+        stopped=Stopped("done"),
+    )

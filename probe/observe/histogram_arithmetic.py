@@ -1,0 +1,58 @@
+"""Sums and differences of a server's histograms, and the removal of single samples from one. Pure."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from probe.core.snapshot import Histogram
+
+
+def remove_samples(histogram: Histogram, samples: Iterable[float]) -> tuple[Histogram, Sequence[float]]:
+    """Return the histogram without these samples, and the samples for which it had no count left.
+
+    Each sample is taken from the bucket of its value, or else from the nearest lower bucket that holds a count (the
+    client sees a token later than the server does), or else from the nearest higher one. The remaining sum stays within
+    the bounds of the remaining buckets, and is zero if they are empty.
+    """
+    bounds = [le for le, _ in histogram.buckets]
+    counts = [after - before for before, after in pairwise([0.0, *(count for _, count in histogram.buckets)])]
+    removed_s = 0.0
+    missing = []
+    for value in sorted(samples, reverse=True):
+        own = min(bisect_left(bounds, value), len(bounds) - 1)
+        i = next((i for i in (*range(own, -1, -1), *range(own + 1, len(bounds))) if counts[i] >= 1), None)
+        if i is None:
+            missing.append(value)
+            continue
+        counts[i] -= 1
+        removed_s += min(max(value, bounds[i - 1] if i else 0.0), bounds[i])
+    least = sum(count * (bounds[i - 1] if i else 0.0) for i, count in enumerate(counts))
+    most = sum(count * bounds[i] for i, count in enumerate(counts) if count)
+    cumulative, total = [], 0.0
+    for count in counts:
+        total += count
+        cumulative.append(total)
+    rest = Histogram(tuple(zip(bounds, cumulative, strict=True)), min(max(histogram.sum - removed_s, least), most))
+    return rest, missing
+
+
+def have_same_buckets(one: Histogram, other: Histogram) -> bool:
+    """Return whether two histograms have the same upper bounds."""
+    return [le for le, _ in one.buckets] == [le for le, _ in other.buckets]
+
+
+def growth(before: Histogram, after: Histogram) -> Histogram:
+    """Return the samples that were added between two states of a histogram."""
+    buckets = tuple((le, new - old) for (le, old), (_, new) in zip(before.buckets, after.buckets, strict=True))
+    return Histogram(buckets, after.sum - before.sum)
+
+
+def add(one: Histogram, other: Histogram) -> Histogram:
+    """Return the sum of two histograms with the same buckets."""
+    buckets = tuple((le, a + b) for (le, a), (_, b) in zip(one.buckets, other.buckets, strict=True))
+    return Histogram(buckets, one.sum + other.sum)
+
+
+def empty(histogram: Histogram) -> Histogram:
+    """Return a histogram with the same buckets and no samples."""
+    return Histogram(tuple((le, 0.0) for le, _ in histogram.buckets), 0.0)

@@ -1,0 +1,167 @@
+"""Everything that follows from the successive snapshots of one metrics page. Pure.
+
+In: snapshots as they are taken, and all probe traffic (canaries, requests on demand, capacity runs) as it begins and
+ends. Out: the load of users, restarts, and the last minutes and hours of snapshots. The check before a capacity run,
+the run itself, headroom, the pages and the API all ask here. Targets with the same metrics page share one ServerState.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from probe.core.request import RequestRecord, Traffic
+from probe.core.snapshot import CountedTraffic, ServerSnapshot, UserLoad, UserTotals
+from probe.observe.restarts import BackendDetector, restarted
+from probe.observe.snapshot_history import SnapshotHistory, slim
+from probe.observe.stall import StallDetector
+from probe.observe.user_load import users_beside
+from probe.observe.user_traffic import UserTraffic
+
+WINDOW_NS = 300 * 10**9
+_LEAST_RATE_S = 10.0
+_COMPARISONS, _COMPARISONS_NS = 20, 3600 * 10**9
+_RECENT_HISTOGRAMS = ("ttft", "queue", "prefill")
+
+
+class ServerState:
+    """The state of the server, or servers, behind one metrics page."""
+
+    def __init__(self) -> None:
+        self.recent: deque[ServerSnapshot] = deque()  # of five minutes, with few histograms
+        self.history = SnapshotHistory()
+        # User traffic so far at each settlement of the last five minutes, with its time (ns).
+        self.settlements: deque[tuple[int, UserTotals]] = deque()
+        # Both sides' counts where no user was there, with their time (ns).
+        self.comparisons: deque[tuple[int, CountedTraffic]] = deque(maxlen=_COMPARISONS)
+        self.has_multiple_backends = False
+        self.stalled_s: float | None = None
+        self._newest: ServerSnapshot | None = None
+        self._restart: tuple[int, str] | None = None
+        self._restarted_unsettled = False
+        self._backends = BackendDetector()
+        self._stall = StallDetector()
+        self._traffic = UserTraffic()
+        self._in_flight_since_ns: list[int] = []  # of canaries and requests on demand
+        self._beside_load: list[RequestRecord] = []  # canaries and requests on demand that ended while load runs
+
+    def add(self, snapshot: ServerSnapshot) -> None:
+        """Take the next snapshot.
+
+        One that was asked for before the last one had arrived is ignored: which of the two is newer is unknown, and an
+        older one would pass for a restart.
+        """
+        before = self._newest
+        if before is not None and (snapshot.asked_ns or snapshot.at_ns) < before.at_ns:
+            return
+        self._newest = snapshot
+        restart = restarted(before, snapshot) if before is not None else None
+        if before is not None:
+            self.has_multiple_backends = self._backends.add(before, snapshot, is_restart=restart is not None)
+        if restart is not None:
+            self._restart = (snapshot.at_ns, restart)
+            self._restarted_unsettled = True
+            for kept in (self.recent, self.settlements, self.comparisons, self.history, self._stall):
+                kept.clear()
+        self.recent.append(slim(snapshot, _RECENT_HISTOGRAMS))
+        self.history.add(snapshot)
+        self.stalled_s = self._stall.add(snapshot)
+        if not self.has_multiple_backends:
+            self._settle(snapshot)
+        self._drop_old(snapshot.at_ns)
+
+    def _settle(self, snapshot: ServerSnapshot) -> None:
+        before_ns = self._traffic.settled_ns
+        counted = self._traffic.settle(snapshot, is_new_process=self._restarted_unsettled)
+        self._restarted_unsettled = False
+        if self._traffic.is_loaded:
+            self.settlements.clear()
+        elif (settled_ns := self._traffic.settled_ns) is not None and settled_ns != before_ns:
+            self.settlements.append((settled_ns, self._traffic.totals))
+        # With users there, the server's tokens are not those of probe requests alone.
+        if counted is not None and counted.requests and counted.server_requests <= counted.requests:
+            self.comparisons.append((snapshot.at_ns, counted))
+
+    def _drop_old(self, now_ns: int) -> None:
+        while self.recent[0].at_ns < now_ns - WINDOW_NS:
+            self.recent.popleft()
+        # Two are kept whatever their age: a server may be scraped every ten minutes.
+        while len(self.settlements) > 2 and self.settlements[0][0] < now_ns - WINDOW_NS:  # noqa: PLR2004
+            self.settlements.popleft()
+        while self.comparisons and self.comparisons[0][0] < now_ns - _COMPARISONS_NS:
+            self.comparisons.popleft()
+
+    # Probe traffic.
+
+    def begin(self, now_ns: int, *, is_load: bool = False) -> None:
+        """Note that a canary or a request on demand begins, or with `is_load` the load of a capacity run."""
+        if not is_load:
+            self._in_flight_since_ns.append(now_ns)
+        self._traffic.begin(is_load=is_load)
+
+    def add_record(self, record: RequestRecord) -> None:
+        """Add a probe request that has ended, of whatever kind, before its `end`."""
+        if self._traffic.is_loaded and record.traffic is not Traffic.CAPACITY:
+            self._beside_load.append(record)
+        self._traffic.add_record(record)
+
+    def end(self, began_ns: int, now_ns: int, *, is_load: bool = False) -> None:
+        """Note the end of what began at `began_ns`."""
+        if not is_load:
+            self._in_flight_since_ns.remove(began_ns)
+        self._traffic.end(now_ns, is_load=is_load)
+        self._forget_if_calm()
+
+    def other_prober_began(self) -> None:
+        """Note load of another prober: until it ends, user traffic is unknown."""
+        self._traffic.other_prober_began()
+
+    def other_prober_ended(self, now_ns: int) -> None:
+        """Note the end of another prober's load."""
+        self._traffic.other_prober_ended(now_ns)
+        self._forget_if_calm()
+
+    def load_ended(self) -> None:
+        """Forget the last minutes' rates: they may include load that came through another target of the server."""
+        self.settlements.clear()
+
+    def _forget_if_calm(self) -> None:
+        if not self._traffic.is_loaded:
+            self._beside_load.clear()
+
+    # What follows.
+
+    @property
+    def user_totals(self) -> UserTotals:
+        """User traffic since the first snapshot; empty if several servers answer at this address."""
+        return UserTotals() if self.has_multiple_backends else self._traffic.totals
+
+    def users(self) -> UserLoad | None:
+        """Return the load of users over the last minutes.
+
+        None while step-up load runs, if several servers answer at this address, or after too short a time.
+        """
+        if self._traffic.is_loaded or self.has_multiple_backends or not self.settlements:
+            return None
+        (first_ns, before), (last_ns, after) = self.settlements[0], self.settlements[-1]
+        seconds = (last_ns - first_ns) * 1e-9
+        if seconds < _LEAST_RATE_S:
+            return None
+
+        def rate(earlier: float | None, later: float | None) -> float | None:
+            return (later - earlier) / seconds if earlier is not None and later is not None else None
+
+        return UserLoad(rate(before.requests, after.requests), rate(before.output_tokens, after.output_tokens))
+
+    def users_between(self, records: Iterable[RequestRecord], snapshots: Sequence[ServerSnapshot]) -> UserLoad:
+        """Return the load of users from the first of a capacity run's snapshots to the last.
+
+        `records` are the run's requests in between; canaries and requests on demand beside them are known here.
+        Snapshots after the begin of one that is still in flight do not count: how much of it the server has counted is
+        not known yet.
+        """
+        before_ns = min(self._in_flight_since_ns, default=None)
+        usable = [each for each in snapshots if before_ns is None or each.at_ns < before_ns]
+        return users_beside([*records, *self._beside_load], usable)
+
+    def restarted_ago(self, now_ns: int) -> tuple[float, str] | None:
+        """Return how many seconds ago the server was found to have restarted, and the evidence; None if never."""
+        return ((now_ns - self._restart[0]) * 1e-9, self._restart[1]) if self._restart else None

@@ -1,0 +1,56 @@
+"""Two hours of a server's snapshots in little memory, for forecasts. Pure."""
+
+import zlib
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+import msgspec
+
+from probe.core.snapshot import Histogram, ServerSnapshot
+
+_KEEP_NS = 7200 * 10**9
+_KEEP = 1440  # two hours at one in 5 s
+# Two hundred targets would take half a gigabyte unpacked: a snapshot has 2.5 kB, packed half of one.
+_PACK, _UNPACK = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(ServerSnapshot)
+# Forecasts need only sums and counts; buckets would be most of the memory.
+_NEEDED = ("ttft", "itl", "iteration_tokens", "prefill", "prompt_length")
+
+
+class SnapshotHistory:
+    """The last two hours of one server process, at most 1440 snapshots, compressed."""
+
+    def __init__(self) -> None:
+        self._packed: deque[tuple[int, bytes]] = deque(maxlen=_KEEP)
+
+    def add(self, snapshot: ServerSnapshot) -> None:
+        """Keep a snapshot, and drop those that are older than two hours."""
+        thin = replace(slim(snapshot, _NEEDED), waiting_by_reason={})
+        self._packed.append((thin.at_ns, zlib.compress(_PACK.encode(thin), 1)))
+        while self._packed[0][0] < thin.at_ns - _KEEP_NS:
+            self._packed.popleft()
+
+    def clear(self) -> None:
+        self._packed.clear()
+
+    @property
+    def seconds(self) -> float:
+        """The time between the oldest and the newest snapshot."""
+        return (self._packed[-1][0] - self._packed[0][0]) * 1e-9 if self._packed else 0.0
+
+    @property
+    def packed(self) -> list[bytes]:
+        """The snapshots, compressed, oldest first; `unpack` reverses it."""
+        return [packed for _, packed in self._packed]
+
+
+def unpack(packed: Iterable[bytes]) -> list[ServerSnapshot]:
+    """Return the snapshots of a history, with the fields that forecasts need."""
+    return [_UNPACK.decode(zlib.decompress(each)) for each in packed]
+
+
+def slim(snapshot: ServerSnapshot, histograms: Collection[str]) -> ServerSnapshot:
+    """Return the snapshot with only these histograms, reduced to sum and count, and without flags."""
+    kept = {name: snapshot.histograms[name] for name in histograms if name in snapshot.histograms}
+    sums = {name: Histogram(((float("inf"), one.count),), one.sum) for name, one in kept.items()}
+    return replace(snapshot, histograms=sums, flags={}, finished={})

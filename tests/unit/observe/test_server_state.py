@@ -1,0 +1,233 @@
+"""The one owner of a server's successive snapshots: users' load, restarts, and what is kept."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from made import failure, poll, record
+
+from probe.core.request import Outcome, RequestRecord, Traffic
+from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
+from probe.observe.server_state import ServerState
+from probe.observe.snapshot_history import unpack
+
+INF = float("inf")
+S = 10**9
+
+
+def read(at_s: float, requests: float = 0.0, tokens: float = 0.0, **values: Any) -> ServerSnapshot:
+    histograms = {"ttft": Histogram(((INF, requests),), 0.1 * requests)}
+    return poll(at_ns=round(at_s * S), generation_tokens=tokens, histograms=histograms, **values)
+
+
+def canary(at_s: float, traffic: Traffic = Traffic.CANARY) -> RequestRecord:
+    """Three tokens; the first 100 ms after it was sent."""
+    return replace(record(at_ms=1000 * at_s, tokens=3), traffic=traffic)
+
+
+def send(state: ServerState, at_s: float, traffic: Traffic = Traffic.CANARY) -> None:
+    """A whole request, from its beginning to its end."""
+    state.begin(round(at_s * S))
+    state.add_record(canary(at_s, traffic))
+    state.end(round(at_s * S), round((at_s + 0.2) * S))
+
+
+# Users over the last minutes.
+
+
+def test_users_are_a_rate_once_ten_seconds_were_watched() -> None:
+    state = ServerState()
+    assert state.users() is None
+    for second, requests in ((0, 100.0), (5, 110.0), (10, 120.0)):
+        state.add(read(second, requests, 10 * requests))
+        assert (state.users() is None) == (second < 10)
+    assert state.users() == UserLoad(2.0, 20.0)
+
+
+@pytest.mark.parametrize("traffic", [Traffic.CANARY, Traffic.ONDEMAND, Traffic.CAPACITY])
+def test_probe_traffic_of_any_kind_is_no_user_traffic(traffic: Traffic) -> None:
+    state = ServerState()
+    state.add(read(0))
+    for i in range(10):
+        send(state, 4 * i + 1, traffic)
+        state.add(read(4 * i + 3, i + 1, 3 * (i + 1)))
+    assert state.users() == UserLoad(0.0, 0.0)
+    assert state.user_totals.requests == 0
+
+
+def test_while_load_runs_users_are_unknown_and_afterwards_it_is_in_no_rate() -> None:
+    state = ServerState()
+    state.add(read(0))
+    state.add(read(20, 40.0))
+    assert state.users() == UserLoad(2.0, 0.0)
+    state.begin(21 * S, is_load=True)
+    assert state.users() is None
+    state.add(read(25, 50.0))
+    state.end(21 * S, 1200 * S, is_load=True)
+    assert state.users() is None
+    state.add(read(1202, 6040.0))
+    assert state.users() is None, "the load is in it"
+    state.add(read(1217, 6070.0))
+    assert state.users() == UserLoad(pytest.approx(2.0), 0.0)
+
+
+def test_the_same_under_another_probers_load() -> None:
+    state = ServerState()
+    state.add(read(0))
+    state.other_prober_began()
+    state.add(read(20, 40.0))
+    assert state.users() is None
+    state.other_prober_ended(21 * S)
+    for second in (25, 40):
+        state.add(read(second, 100.0 + 2 * second))
+    assert state.users() == UserLoad(pytest.approx(2.0), 0.0)
+
+
+def test_load_that_came_by_another_page_is_forgotten() -> None:
+    state = ServerState()
+    state.add(read(0))
+    state.add(read(20, 4000.0))
+    state.load_ended()
+    assert state.users() is None
+
+
+def test_a_server_that_is_scraped_every_ten_minutes_has_users_too() -> None:
+    state = ServerState()
+    for i in range(4):
+        state.add(read(600 * i, 1200.0 * i))
+    assert state.users() == UserLoad(2.0, 0.0)
+
+
+# Users beside a capacity run.
+
+
+def test_a_runs_users_are_less_the_canaries_beside_it() -> None:
+    state = ServerState()
+    state.begin(0, is_load=True)
+    send(state, 2.0)
+    send(state, 4.0, Traffic.ONDEMAND)
+    own = [canary(1.0, Traffic.CAPACITY), canary(5.0, Traffic.CAPACITY)]
+    for each in own:
+        state.add_record(each)
+    users = state.users_between(own, [read(0.5), read(5.0, 20.0, 100.0), read(10.5, 24.0, 112.0)])
+    assert users == UserLoad(pytest.approx(2.0), pytest.approx(10.0))
+
+
+def test_what_is_counted_after_a_canary_began_that_is_in_flight_is_not_known_yet() -> None:
+    state = ServerState()
+    state.begin(0, is_load=True)
+    state.begin(6 * S)
+    snapshots = [read(0), read(5, 10.0), read(7, 14.0)]
+    assert state.users_between((), snapshots) == UserLoad(2.0, 0.0)
+    assert state.users_between((), snapshots[2:]) == UserLoad()
+    state.end(6 * S, 8 * S)
+    assert state.users_between((), snapshots) == UserLoad(2.0, 0.0)
+
+
+def test_a_canary_that_was_cancelled_makes_a_runs_users_unknown() -> None:
+    state = ServerState()
+    state.begin(0, is_load=True)
+    state.add_record(replace(failure(Outcome.ABORTED), traffic=Traffic.ONDEMAND))
+    assert state.users_between((), [read(0), read(5, 10.0)]) == UserLoad()
+
+
+def test_canaries_of_before_a_run_are_not_kept_for_the_next() -> None:
+    state = ServerState()
+    send(state, 1.0)
+    state.begin(2 * S, is_load=True)
+    send(state, 3.0)
+    state.end(2 * S, 4 * S, is_load=True)
+    assert state._beside_load == []
+
+
+# Restarts.
+
+
+def test_a_restart_is_known_with_its_time_and_evidence() -> None:
+    state = ServerState()
+    state.add(read(0, 10.0, 100.0))
+    state.add(read(5, 12.0, 120.0))
+    assert state.restarted_ago(60 * S) is None
+    state.add(read(10, 1.0, 3.0))
+    assert state.restarted_ago(60 * S) == (50.0, "generation_tokens fell from 120 to 3")
+
+
+def test_what_was_kept_of_the_process_before_is_forgotten() -> None:
+    state = ServerState()
+    for second in (0, 5, 10):
+        state.add(read(second, 10.0, 100.0, running=1.0, progress=100.0))
+        send(state, second + 1)
+    assert state.stalled_s == 10
+    assert state.users() is not None
+    state.add(read(20, 1.0, 3.0, running=1.0, progress=100.0))
+    assert [len(each) for each in (state.recent, state.settlements, state.comparisons)] == [1, 1, 0]
+    assert [each.generation_tokens for each in unpack(state.history.packed)] == [3.0]
+    assert state.stalled_s == 0
+    assert state.users() is None
+
+
+def test_user_traffic_of_before_a_restart_stays_in_the_totals() -> None:
+    state = ServerState()
+    state.add(read(0, 10.0))
+    state.add(read(5, 14.0))
+    state.add(read(10, 1.0))
+    state.add(read(15, 3.0))
+    assert state.user_totals.requests == 6
+
+
+def test_of_several_servers_behind_one_address_there_is_no_user_traffic() -> None:
+    state = ServerState()
+    for second, requests, started_s in ((0, 10.0, 1.0), (5, 900.0, 2.0), (10, 20.0, 1.0), (15, 950.0, 2.0)):
+        state.add(read(second, requests, started_s=started_s))
+    assert state.has_multiple_backends
+    assert state.users() is None
+    assert state.user_totals.requests is None
+    for second in (1000, 1010):  # one of them is gone for good
+        state.add(read(second, 960.0 + second, started_s=2.0))
+    assert not state.has_multiple_backends
+    assert state.user_totals.requests == 10, "of the minutes between nothing is known"
+
+
+# Two targets with one page.
+
+
+def test_a_snapshot_that_was_asked_for_before_the_last_had_come_is_no_restart() -> None:
+    state = ServerState()
+    state.add(read(0, 0.0))
+    state.add(replace(read(3, 2.0), asked_ns=1 * S))
+    state.add(replace(read(4, 1.0), asked_ns=2 * S))
+    assert state.restarted_ago(5 * S) is None
+    state.add(replace(read(6, 3.0), asked_ns=5 * S))
+    assert state.user_totals.requests == 3
+
+
+def test_two_targets_of_one_page_share_what_was_settled_and_compared() -> None:
+    state = ServerState()
+    state.add(read(0))
+    send(state, 1)
+    state.add(read(5, 1.0, 3.0))  # the one's scrape
+    state.add(read(6, 1.0, 3.0))  # the other's, with nothing to compare
+    ((at_ns, both),) = state.comparisons
+    assert (at_ns, both.requests, both.server_requests) == (5 * S, 1, 1)
+    assert [totals.requests for _, totals in state.settlements] == [0, 0, 0]
+
+
+def test_with_users_there_or_without_requests_nothing_is_compared() -> None:
+    state = ServerState()
+    state.add(read(0))
+    state.add(read(3))
+    assert not state.comparisons
+    send(state, 4)
+    state.add(read(8, 2.0, 6.0))
+    assert not state.comparisons
+
+
+def test_what_is_older_than_five_minutes_is_forgotten() -> None:
+    state = ServerState()
+    for second in range(0, 3000, 5):
+        state.add(read(second, requests=second / 5, tokens=3 * second / 5))
+        send(state, second + 1)
+    assert len(state.recent) == len(state.settlements) == 61
+    assert len(state.comparisons) == 20
+    state.add(read(9000, 600.0, 1800.0))
+    assert (len(state.recent), len(state.comparisons)) == (1, 1)

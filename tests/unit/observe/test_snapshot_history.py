@@ -1,0 +1,47 @@
+"""The history of a server: two hours of snapshots, in little memory."""
+
+from dataclasses import replace
+
+from example_records import snapshot, whole_snapshot
+
+from probe.core.snapshot import ServerSnapshot
+from probe.observe.snapshot_history import SnapshotHistory, unpack
+
+S = 10**9
+
+
+def _read(at_s: float, **values: float) -> ServerSnapshot:
+    return replace(whole_snapshot(), at_ns=round(at_s * S), wall_s=at_s, **values)
+
+
+def test_a_snapshot_comes_back_as_it_was_but_for_what_no_forecast_needs() -> None:
+    history = SnapshotHistory()
+    history.add(_read(5.0))
+    (kept,) = unpack(history.packed)
+    whole = _read(5.0)
+    assert (kept.at_ns, kept.running, kept.by_engine, kept.adapters) == (
+        whole.at_ns,
+        whole.running,
+        whole.by_engine,
+        whole.adapters,
+    )
+    assert kept.histograms["ttft"].count == whole.histograms["ttft"].count
+    assert kept.histograms["ttft"].sum == whole.histograms["ttft"].sum
+    assert "e2e" not in kept.histograms
+
+
+def test_what_the_server_does_not_say_stays_unsaid() -> None:
+    history = SnapshotHistory()
+    history.add(snapshot(preemptions=None))
+    assert unpack(history.packed)[0].preemptions is None
+
+
+def test_two_hours_are_kept_at_any_pace_of_scrapes() -> None:
+    history = SnapshotHistory()
+    for second in range(0, 10_000, 50):
+        history.add(_read(float(second)))
+    assert history.seconds == 7200
+    often = SnapshotHistory()
+    for second in range(2000):
+        often.add(_read(float(second)))
+    assert len(often.packed) == 1440
