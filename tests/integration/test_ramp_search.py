@@ -123,7 +123,7 @@ def test_on_a_terminal_there_is_a_bar_that_says_what_is_done_and_goes_away(tiny:
     assert "step 1: concurrency 1" in text
     assert "passed" in text
     after_row = text.rpartition("passed")[2]
-    assert "Knee:        1 request in flight" in after_row
+    assert "Knee:        not reached: no objective was broken up to 1 request in flight" in after_row
     assert after_row.rindex("\x1b[2K") < after_row.index("Knee:"), "the bar is wiped before the result"
 
 
