@@ -1,8 +1,6 @@
-"""Charts on pages: Apache ECharts as published, and how its charts look here.
+"""Charts on pages: the unmodified Apache ECharts library, and formatting and colours for it.
 
-Two kinds of page use it: the dashboards without Grafana, and the monitor's own with its reports. A file that holds
-all of it lets nothing else in: its policy knows each script and style by its digest, and its data cannot end the
-element they are in.
+A self-contained page allows its scripts and styles by digest, and its data cannot close the script element.
 """
 
 import base64
@@ -17,27 +15,27 @@ ECHARTS = "6.1.0"
 
 @cache
 def echarts() -> str:
-    """The library, its licence at its head."""
+    """Return the library, with its licence at the top."""
     return (_HERE / "echarts/echarts.min.js").read_text(encoding="utf-8")
 
 
 @cache
 def notice() -> str:
-    """What its licence wants said wherever it goes."""
+    """Return the notice that its licence requires in copies."""
     return " ".join((_HERE / "echarts/NOTICE").read_text(encoding="utf-8").split())
 
 
 @cache
 def values_script() -> str:
-    """Numbers, colours, elements and tooltips, for scripts that share a scope with `data`."""
+    """Return the script for numbers, colours, elements and tooltips; it shares a scope with `data`."""
     return (_HERE / "values.js").read_text(encoding="utf-8")
 
 
 def data_text(value: object) -> str:
-    """JSON for a script element: nothing in it looks like the element's end, or like a comment."""
+    """Return JSON for a script element; it cannot contain the element's end or a comment."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=True).replace("<", "\\u003c")
 
 
 def digest(text: str) -> str:
-    """A script or style, as a page's policy names it."""
+    """Return the digest of a script or style for a Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

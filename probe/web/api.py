@@ -1,4 +1,4 @@
-"""The API: what the monitor knows, as JSON. The shapes are in answers.py."""
+"""The JSON API of the monitor. Its types are in api_types.py."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ _TARGETS = TypeAdapter(list[TargetJson])
 
 
 class WebApi:
-    """The handlers."""
+    """Handlers of the API."""
 
     def __init__(self, monitor: Monitor, seen: overview.Overview) -> None:
         self._monitor = monitor
@@ -34,14 +34,14 @@ class WebApi:
         return await asyncio.to_thread(self._targets, self._monitor.statuses())
 
     def _targets(self, statuses: Sequence[TargetStatus]) -> Response:
-        return _written(_TARGETS, [target_json(row) for row in self._overview.in_order(statuses)])
+        return _typed_response(_TARGETS, [target_json(row) for row in self._overview.in_order(statuses)])
 
     async def target(self, request: Request) -> Response:
         name = request.path_params["name"]
         status = next((one for one in self._monitor.statuses() if one.name == name), None)
         if status is None:
             return as_json({"error": "no target has this name; /api/v1/targets lists them"}, status=404)
-        return await asyncio.to_thread(lambda: _written(_TARGET, target_json(overview.row(status))))
+        return await asyncio.to_thread(lambda: _typed_response(_TARGET, target_json(overview.row(status))))
 
     async def runs(self, request: Request) -> Response:
         results = self._monitor.results(request.query_params.get("target"))
@@ -58,7 +58,7 @@ class WebApi:
 
 
 def as_json(content: object, status: int = 200) -> Response:
-    """The answer, in ASCII; a number that is none is null."""
+    """Return a JSON response in ASCII; NaN and infinity become null."""
     try:
         text = json.dumps(content, allow_nan=False)
     except ValueError:
@@ -66,16 +66,16 @@ def as_json(content: object, status: int = 200) -> Response:
     return Response(text, status_code=status, media_type="application/json")
 
 
-def _written(shape: TypeAdapter[Any], content: object) -> Response:
-    """An answer of that shape; a number that is none (a broken server's) is null."""
+def _typed_response(shape: TypeAdapter[Any], content: object) -> Response:
+    """Return a JSON response of this type; NaN and infinity (from a broken server) become null."""
     try:
         return Response(shape.dump_json(content), media_type="application/json")
-    except PydanticSerializationError:  # half of a character pair, which a server may have sent, is no UTF-8
+    except PydanticSerializationError:  # lone surrogates, which a server may have sent, are not UTF-8
         return as_json(shape.dump_python(content, mode="json"))
 
 
 def _summary(result: CapacityResult) -> dict[str, Any]:
-    """A run in a list: everything but its steps."""
+    """Return a run for a list: without its steps, but with their number."""
     whole = json.loads(dumps(result))
     return {key: value for key, value in whole.items() if key != "steps"} | {"steps": len(result.steps)}
 

@@ -1,4 +1,4 @@
-"""What the API answers: the shapes, which its OpenAPI document is written from, and records made into them. Pure."""
+"""Types of the API's answers, also the source of its OpenAPI document, and their construction. Pure."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from probe.web import overview
 
 
 class ServerJson(TypedDict):
-    """A server's own metrics, as they were read last. null: it does not say."""
+    """A server's metrics at the last scrape. null: not exposed."""
 
     engine: str
     version: str
@@ -26,7 +26,7 @@ class ServerJson(TypedDict):
 
 
 class CapacityJson(TypedDict):
-    """A capacity: requests/s of all, users' and ours. null with a `reason` where none was found."""
+    """A capacity in requests/s of user and probe traffic. null, with a `reason`, if none was found."""
 
     started: str
     ended: str
@@ -46,15 +46,15 @@ class CapacityJson(TypedDict):
 
 
 class MeasuredJson(CapacityJson):
-    """A capacity that load has measured, and the run that did."""
+    """A capacity measured with load, and its run."""
 
     run: str
 
 
 class TargetJson(TypedDict):
-    """A target, as the monitor knows it now. Times in seconds, shares from 0 to 1.
+    """The current state of a target. Times in seconds, shares from 0 to 1.
 
-    `discovery`: what found it, and `labels` those it was found with; null and {} where it stands in the configuration.
+    `discovery` and `labels`: the discovery that found the target, and its labels; null and {} for a configured target.
     """
 
     name: str
@@ -83,13 +83,13 @@ class TargetJson(TypedDict):
 
 
 class ErrorJson(TypedDict):
-    """Why there is no answer."""
+    """An error."""
 
     error: str
 
 
 def target_json(row: overview.TargetRow) -> TargetJson:
-    """A target in the API."""
+    """Return a target for the API."""
     status = row.status
     return {
         "name": status.name,

@@ -1,4 +1,4 @@
-"""Style and scripts as files of the pages: named after what is in them, so that a browser may keep them for good."""
+"""Styles and scripts of the pages, with content hashes in their names, so that browsers can cache them forever."""
 
 import gzip
 import hashlib
@@ -12,17 +12,17 @@ from probe.charts import echarts
 from probe.report.html import charts_script, style
 
 _HERE = Path(__file__).parent
-# A curve with its knee.
+# A curve with a knee.
 _ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="6" fill="#1f5fbf"/>'
     '<path d="M5 25h11c4 0 5-4 9-18" fill="none" stroke="#fff" stroke-width="3" stroke-linecap="round"/>'
     '<circle cx="19" cy="23" r="3.5" fill="#f2a33c"/></svg>'
 )
-_KEEP = "public, max-age=31536000, immutable"
+_CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 
 class Assets:
-    """Each by the path it is served at, relative to the first page."""
+    """The files by their paths, relative to the first page."""
 
     def __init__(self) -> None:
         live = (_HERE / "templates/live.js").read_text(encoding="utf-8")
@@ -34,15 +34,15 @@ class Assets:
         self.charts = self._put("charts.js", "text/javascript", charts_script())
 
     def answer(self, request: Request) -> Response:
-        """The file that a request asks for."""
+        """Return the requested file."""
         found = self._files.get(request.url.path.lstrip("/"))
         if found is None:
             return PlainTextResponse("no such file\n", status_code=404)
         kind, text = found
-        headers = {"Cache-Control": _KEEP, "Vary": "Accept-Encoding"}
+        headers = {"Cache-Control": _CACHE_FOREVER, "Vary": "Accept-Encoding"}
         if "gzip" in request.headers.get("accept-encoding", ""):
             headers["Content-Encoding"] = "gzip"
-            return Response(_small(text), media_type=kind, headers=headers)
+            return Response(_gzipped(text), media_type=kind, headers=headers)
         return Response(text, media_type=kind, headers=headers)
 
     def _put(self, name: str, kind: str, text: str) -> str:
@@ -53,5 +53,5 @@ class Assets:
 
 
 @cache
-def _small(text: str) -> bytes:
+def _gzipped(text: str) -> bytes:
     return gzip.compress(text.encode(), mtime=0)

@@ -1,7 +1,7 @@
-"""Users and their passwords, which are kept as bcrypt hashes.
+"""Basic authentication with bcrypt hashes.
 
-A hash takes a processor for a tenth of a second on purpose: it is worked out in a thread of its own, one at a time,
-and what came of it is remembered, so that a Prometheus which comes again and again costs nothing.
+A bcrypt hash takes a tenth of a second on purpose. Hashes are computed in a separate thread, one at a time, and the
+results are cached, so that frequent scrapes cost nothing.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from typing import NamedTuple
 import bcrypt
 
 _WRONG_KEPT = 256
-# Passwords that wait to be checked: of everybody, and of one client, who else would leave no room for the others.
+# Limits of waiting password checks: of all clients, and of one, so that one client cannot block the others.
 _WAITING, _WAITING_EACH = 16, 4
 _SALT = 29  # characters of a hash before the digest
 _LONGEST = 1024  # bytes of user and password
 
 
 class BusyError(Exception):
-    """Too many passwords wait to be checked; in its words, whose."""
+    """Too many password checks are waiting."""
 
 
 class _Given(NamedTuple):
@@ -35,47 +35,47 @@ class _Given(NamedTuple):
 
 
 class CheckedPassword(NamedTuple):
-    """Digests of right passwords by user, and what they were made with."""
+    """Digests of correct passwords by user, and the digests' key."""
 
     key: bytes
     right: Mapping[str, bytes]
 
 
 class BasicAuth:
-    """The users of one configuration."""
+    """The users of a web configuration."""
 
     def __init__(self, users: Mapping[str, str], remembered: "CheckedPassword | None" = None) -> None:
-        """`users`: their hashes by name. `remembered`: by the configuration before; who has the same hash still need
-        not be checked again.
+        """`users`: hashes by name. `remembered`: checked passwords of the previous configuration; users with an
+        unchanged hash are not checked again.
         """
         self._users = dict(users)
-        # For a name that is not known the same work is done: how long it takes tells nobody which are.
+        # An unknown user costs the same work, so that the duration does not reveal which users exist.
         self._nobody = next(iter(self._users.values()), "")[:_SALT].ljust(60, ".")
-        # A digest holds the hash too: one of a hash that has changed fits no more.
+        # The digest includes the hash, so it becomes invalid when the hash changes.
         key, right = remembered or CheckedPassword(secrets.token_bytes(32), {})
         self._key: bytes = key
         self._right: dict[str, bytes] = dict(right)
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
         self._checking: dict[bytes, asyncio.Future[bool]] = {}
-        self._waiting: Counter[str] = Counter()  # how many of them are whose; who has none is not in it
+        self._waiting: Counter[str] = Counter()  # by client; clients without waiting checks are not in it
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bcrypt")
 
     @property
-    def wanted(self) -> bool:
-        """Whether there is anybody to be."""
+    def is_required(self) -> bool:
+        """Whether any users are configured."""
         return bool(self._users)
 
     @property
     def remembered(self) -> "CheckedPassword":
-        """Who was right, for the configuration that comes after this one."""
+        """Return the correct passwords, for the next configuration."""
         return CheckedPassword(self._key, self._right)
 
     def close(self) -> None:
-        """Ends its thread; a hash that is being worked out is finished."""
+        """Stop the thread after the current hash."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def allows(self, authorization: str | None, address: str = "") -> bool:
-        """Whether the header names a user and the right password. `address`: the client's. Raises BusyError."""
+        """Return whether the header has a user and the correct password. `address`: the client's. Raises BusyError."""
         given = _given(authorization)
         if given is None:
             return False
@@ -88,7 +88,7 @@ class BasicAuth:
         return await self._check(given, known, _client(address))
 
     async def _check(self, given: _Given, known: bytes, client: str) -> bool:
-        """The hash is asked. Once, however many ask with the same password meanwhile."""
+        """Check a password against its hash, once for all concurrent requests with the same password."""
         running = self._checking.get(known)
         if running is None:
             if self._waiting[client] >= _WAITING_EACH:
@@ -101,11 +101,11 @@ class BasicAuth:
             self._waiting[client] += 1
             running.add_done_callback(lambda _: self._checked(known, client))
         try:
-            # One that goes away takes the answer from nobody else.
+            # A cancelled request does not cancel the check for the others.
             good = await asyncio.shield(running) and given.user in self._users
         except asyncio.CancelledError:
             if running.cancelled():
-                return False  # the configuration has changed meanwhile
+                return False  # the configuration has changed
             raise
         if good:
             self._right[given.user] = known
@@ -117,10 +117,10 @@ class BasicAuth:
 
     def _checked(self, known: bytes, client: str) -> None:
         self._checking.pop(known, None)
-        self._waiting -= Counter((client,))  # which keeps no zeros
+        self._waiting -= Counter((client,))  # subtraction drops zeros
 
     def _digest(self, given: _Given) -> bytes:
-        """What stands for a password in memory: of no use outside this process."""
+        """Return the in-memory digest of a password, which is useless outside this process."""
         user = given.user.encode("utf-8", "surrogateescape")
         text = b"\0".join((user, self._users.get(given.user, "").encode(), given.password))
         return hmac.digest(self._key, text, hashlib.sha256)
@@ -138,19 +138,19 @@ def _given(authorization: str | None) -> _Given | None:
 
 
 def _client(address: str) -> str:
-    """Whose address it is: of IPv6 the network of 64 bits, in which one machine may have them all."""
+    """Return the client's address; for IPv6 its /64 network, because one machine may have all of it."""
     try:
         found = ip_address(address)
     except ValueError:
         return address
     if not isinstance(found, IPv6Address):
         return address
-    # On a socket of both families, IPv4 addresses are written so, all of them in one such network.
+    # A dual-stack socket shows IPv4 addresses as mapped ones, which are all in one /64 network.
     return str(found.ipv4_mapped or f"{int(found) >> 64:x}::/64")
 
 
 def _matches(given: _Given, hashed: str) -> bool:
     try:
         return bcrypt.checkpw(given.password, hashed.encode())
-    except ValueError:  # longer than bcrypt looks at, or no hash
+    except ValueError:  # too long for bcrypt, or not a hash
         return False

@@ -1,7 +1,7 @@
-"""Who may come in: the web configuration file as it is now, in front of an app.
+"""Access control in front of an ASGI app, from the current web configuration file.
 
-The file and those it names are looked at every second, so that a renewed certificate or a changed password is taken
-without a restart. What cannot be used is refused with a line in the log, and the one before stands.
+The file and the files it names are checked every second, so that a renewed certificate or a changed password needs no
+restart. If the new files are invalid, the error is logged and the previous ones stay in use.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from probe.config.web_file import RateLimit, WebConfig, load_web_config
 from probe.core.errors import ConfigError
 from probe.web.auth import BasicAuth, BusyError
-from probe.web.tls import allowed, server_context
+from probe.web.tls import is_allowed_certificate, server_context
 
 _log = structlog.get_logger()
 LOOK_S = 1.0
@@ -27,10 +27,10 @@ _Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 class AccessGate:
-    """An ASGI app in front of another."""
+    """An ASGI app that guards another one."""
 
     def __init__(self, app: ASGIApp, file: Path | None) -> None:
-        """`file`: the web configuration; None: everybody may come in. Raises ConfigError."""
+        """`file`: the web configuration; None: no access control. Raises ConfigError."""
         self._app = app
         self._file = file
         self._watched: tuple[Path, ...] = ()
@@ -38,13 +38,13 @@ class AccessGate:
         self._config, self._auth, self._tokens = WebConfig(), BasicAuth({}), _Tokens(RateLimit())
         self.tls: ssl.SSLContext | None = None
         if file is not None:
-            self._take(file)
+            self._load(file)
 
-    def _take(self, file: Path) -> None:
-        # First: what changes while it is read is read again.
-        self._look((file, *self._config.files))
+    def _load(self, file: Path) -> None:
+        # Before reading, so that a change during the read is noticed.
+        self._remember((file, *self._config.files))
         config = load_web_config(file)
-        self._look((file, *config.files))
+        self._remember((file, *config.files))
         try:
             tls = server_context(config.tls_server_config) if config.tls_server_config is not None else None
         except ConfigError as error:
@@ -54,17 +54,17 @@ class AccessGate:
         before.close()
         self._config, self._tokens, self.tls = config, _Tokens(config.rate_limit), tls
 
-    def _look(self, files: tuple[Path, ...]) -> None:
+    def _remember(self, files: tuple[Path, ...]) -> None:
         self._watched, self._seen = files, _signature(files)
 
     async def watch(self, changed: Callable[[], Awaitable[None]], every_s: float = LOOK_S) -> None:
-        """Endless: takes the file again when it has changed, and then awaits `changed`."""
+        """Reload the file whenever it changes, and then await `changed`. Never returns."""
         due = False
         while self._file is not None:
             await asyncio.sleep(every_s)
             if _signature(self._watched) != self._seen:
                 try:
-                    self._take(self._file)
+                    self._load(self._file)
                 except ConfigError as error:
                     _log.error("the web configuration is refused, the one before stands", detail=str(error))
                     continue
@@ -78,13 +78,13 @@ class AccessGate:
                     _log.error("the pages cannot be served, it is tried again", detail=str(error))
 
     def close(self) -> None:
-        """Ends its thread."""
+        """Stop the thread for passwords."""
         self._auth.close()
 
     def admits(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a client with this certificate may speak at all."""
+        """Return whether a client with this certificate may connect."""
         tls = self._config.tls_server_config
-        return tls is None or allowed(certificate, tls.client_allowed_sans)
+        return tls is None or is_allowed_certificate(certificate, tls.client_allowed_sans)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = self._config.http_server_config.headers.set()
@@ -98,10 +98,10 @@ class AccessGate:
         await (app or self._app)(scope, receive, send_with_headers)
 
     async def _refusal(self, scope: Scope) -> ASGIApp | None:
-        """What is said to one who may not come in; None: he may."""
+        """Return the response that refuses a request, or None if it is allowed."""
         if not self._tokens.take():
             return PlainTextResponse("too many requests\n", 429, {"Retry-After": "1"})
-        if not self._auth.wanted:
+        if not self._auth.is_required:
             return None
         try:
             if await self._auth.allows(Headers(scope=scope).get("authorization"), (scope.get("client") or [""])[0]):
@@ -113,7 +113,7 @@ class AccessGate:
 
 
 class _Tokens:
-    """The limit of the file on all requests together."""
+    """The rate limit of the file, for all requests together."""
 
     def __init__(self, limit: RateLimit) -> None:
         self._limit = limit
@@ -132,7 +132,7 @@ class _Tokens:
 
 
 def _signature(files: tuple[Path, ...]) -> _Signature:
-    """What changes with what the files hold, or with the links that those of a Secret are."""
+    """Return a value that changes with the files' contents or with the links of a Secret."""
     found: list[tuple[int, int, int] | None] = []
     for file in files:
         try:

@@ -1,9 +1,9 @@
-"""What every answer says besides itself: that nothing from elsewhere may be in it, and nobody may frame it."""
+"""Security headers of every response: no foreign content, no framing."""
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Nothing but our own files may load: model and target names come from outside.
+# Only own files may load, because model and target names are untrusted.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     " connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -16,7 +16,7 @@ HEADERS = {
 
 
 def with_headers(app: ASGIApp) -> ASGIApp:
-    """The app with these headers, where its answer does not set them itself."""
+    """Return the app with these headers, unless a response sets them itself."""
 
     async def closed(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:

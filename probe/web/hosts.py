@@ -1,8 +1,8 @@
-"""Which names the pages answer to.
+"""Protection against DNS rebinding: the host names to which the pages respond.
 
-A page of another site can have its own name point to our address (DNS rebinding): to a browser we are then that site,
-and the page may read what we answer and ask for what we do. Its name stands in Host, so Host has to be one that no
-stranger can have: an address, a name of this machine or of a private network, or one that the configuration gives.
+A malicious site can make its own name resolve to Kneewatch's address. The browser then treats both as one site, and the
+site's scripts can read the pages and send requests. Such a request has the site's name in Host. So Host must be a
+name that cannot belong to a stranger: an address, a name of this machine or of a private network, or a configured name.
 """
 
 import re
@@ -14,33 +14,33 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-# What kubelets and Prometheus ask for, by whatever name they have.
+# Paths for kubelets and Prometheus, allowed under any name.
 OPEN = frozenset(("/metrics", "/-/healthy", "/-/ready"))
-# Names below these are in nobody's public DNS; .svc is what a cluster's Services are called within it.
+# These suffixes are not in the public DNS; .svc is the suffix of Services within a cluster.
 _PRIVATE = (".localhost", ".local", ".internal", ".svc")
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]*[a-z0-9_-])\.?)(?::[0-9]*)?", re.IGNORECASE | re.ASCII)
 _MISDIRECTED = 421
 
 
-def is_ours(host: str, names: Iterable[str]) -> bool:
-    """Whether a Host header can mean us. `names`: others that we have; one that begins with a dot is all below it."""
+def is_allowed(host: str, names: Iterable[str]) -> bool:
+    """Return whether a Host header is allowed. `names`: further names; a leading dot allows all names below."""
     found = _HOST.fullmatch(host)
     if found is None:
         return False
     if found[1] is not None:
         return _is_address(found[1])
     name = found[2].lower()
-    return _is_private(name) or _is_address(name) or any(_fits(name, one.lower()) for one in names)
+    return _is_private(name) or _is_address(name) or any(_matches(name, one.lower()) for one in names)
 
 
-def by_our_names(app: ASGIApp, names: Callable[[], Sequence[str]]) -> ASGIApp:
-    """The app for who calls us by a name of ours: those of `names` now, this machine's, and those that are private."""
+def only_allowed_hosts(app: ASGIApp, names: Callable[[], Sequence[str]]) -> ASGIApp:
+    """Return the app, restricted to allowed Host headers: current `names`, this machine's name, and private names."""
     machine = socket.gethostname()
 
     async def named(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN:
             hosts = Headers(scope=scope).getlist("host")
-            if len(hosts) != 1 or not is_ours(hosts[0], (machine, *names())):
+            if len(hosts) != 1 or not is_allowed(hosts[0], (machine, *names())):
                 words = "the name in Host is not allowed; add it to web_allowed_hosts in the configuration\n"
                 await PlainTextResponse(words, _MISDIRECTED)(scope, receive, send)
                 return
@@ -50,7 +50,7 @@ def by_our_names(app: ASGIApp, names: Callable[[], Sequence[str]]) -> ASGIApp:
 
 
 def _is_private(name: str) -> bool:
-    # Without a dot it is found in a search domain of the network, or is this machine's.
+    # A name without a dot is in a search domain of the network, or is this machine's.
     return "." not in name or name.endswith(_PRIVATE)
 
 
@@ -62,5 +62,5 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _fits(name: str, ours: str) -> bool:
-    return name.endswith(ours) if ours.startswith(".") else name == ours
+def _matches(name: str, pattern: str) -> bool:
+    return name.endswith(pattern) if pattern.startswith(".") else name == pattern

@@ -1,4 +1,4 @@
-"""What the pages need to know of the monitor, and may ask of it."""
+"""The monitor's interface for the pages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from probe.core.target_status import TargetStatus
 
 
 class Monitor(Protocol):
-    """The composition root, as the pages see it."""
+    """The running monitor, as the pages use it."""
 
     @property
     def page(self) -> MetricsPage: ...
@@ -23,20 +23,20 @@ class Monitor(Protocol):
 
     @property
     def allowed_hosts(self) -> Sequence[str]:
-        """The names that the pages are asked for by, beside those that no stranger can have (hosts.py)."""
+        """The configured host names of the pages, in addition to private ones (hosts.py)."""
         ...
 
     def discovery_problems(self) -> Mapping[str, str]:
-        """What is wrong with a discovery, by its name; those that are well are not in it."""
+        """Return the problems of discoveries by name; discoveries that work are not in it."""
         ...
 
     async def on_demand(self, target: str, workload: str | None) -> RequestRecord:
-        """One canary of traffic "ondemand" now.
+        """Send one canary with traffic "ondemand" now.
 
-        Raises KeyError for a target or workload that is not known, or not known any more when the answer is there.
+        Raises KeyError for an unknown target or workload, also if it was removed during the request.
         """
         ...
 
     async def reload(self) -> str | None:
-        """Takes the configuration anew; the one line that says why not, where it is refused."""
+        """Reload the configuration file. Return the error in one line, or None."""
         ...

@@ -1,8 +1,8 @@
-"""/probe: one request to a configured target, now, as a page of metrics of that request alone.
+"""/probe: send one request to a target now, and return metrics of that request only.
 
-As the multi-target exporters of Prometheus do it: `probe_success`, `probe_duration_seconds`, and what else was seen.
-Only targets that are watched can be asked, no address is taken from the query, and no more than a few requests in a
-while: whoever may read the pages may not load the servers.
+It follows Prometheus' multi-target exporters: `probe_success`, `probe_duration_seconds`, and more. Only monitored
+targets can be probed, no address is taken from the query, and the rate is limited: a reader of the pages must not be
+able to load the servers.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.web.monitor_protocol import Monitor
 
-# Of each target: so many at once, then one in so many seconds. A Prometheus that asks four times a minute is answered.
+# Per target: this many at once, then one per EVERY_S. A Prometheus that probes four times a minute stays within it.
 BURST, EVERY_S = 6, 5.0
-AT_ONCE = 8  # of all targets together
-_MARGIN_S = 0.5  # before the scrape's own end, so that its answer arrives
+AT_ONCE = 8  # for all targets together
+_MARGIN_S = 0.5  # before the scrape's timeout, so that the answer arrives in time
 _LONGEST_S = 120.0
 _SAID = 300
 
 
 class RateLimiter:
-    """A bucket a target: filled with time, emptied by requests."""
+    """A token bucket per target."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._full_at: dict[str, float] = {}
 
     def wait_s(self, name: str) -> float:
-        """0 where a request may be sent now, which is then counted; else for how long not."""
+        """Return 0 and count a request if it may be sent now; else return the seconds to wait."""
         now = self._clock()
-        # Kept is only who is not full: a name that went away is forgotten.
+        # Drop full buckets, so that removed targets are forgotten.
         self._full_at = {key: at for key, at in self._full_at.items() if at > now}
         full_at = self._full_at.get(name, now)
         wait = full_at - now - (BURST - 1) * EVERY_S
@@ -53,7 +53,7 @@ class RateLimiter:
 
 
 class OnDemand:
-    """The page."""
+    """Handler of /probe."""
 
     def __init__(self, monitor: Monitor, limiter: RateLimiter | None = None) -> None:
         self._monitor = monitor
@@ -61,7 +61,7 @@ class OnDemand:
         self._running = 0
 
     async def answer(self, request: Request) -> Response:
-        """Sends the request, and says what came of it."""
+        """Send the request and return its metrics."""
         try:
             status = self._target(request)
             started = time.monotonic()
@@ -73,8 +73,8 @@ class OnDemand:
         return Response(page, headers={"content-type": kind})
 
     def _target(self, request: Request) -> TargetStatus:
-        """Whom to ask, if one may."""
-        if from_elsewhere(request):
+        """Return the target of a request. Raises _RefusedError if it may not be probed."""
+        if is_cross_site(request):
             raise _RefusedError(403, "cross-site request refused; only Kneewatch's own pages may send this")
         target = request.query_params.get("target")
         if not target:
@@ -93,7 +93,7 @@ class OnDemand:
         return next((one for one in self._monitor.statuses() if one.name == target), None)
 
     async def _send(self, request: Request, target: str) -> RequestRecord | None:
-        """What became of the request; None: it was given up."""
+        """Return the record of the request, or None if it took too long."""
         self._running += 1
         try:
             async with asyncio.timeout(_patience_s(request)):
@@ -105,7 +105,7 @@ class OnDemand:
             return None
         finally:
             self._running -= 1
-        if record.outcome not in UP:  # its connections were closed with it, and that is no failure of the server's
+        if record.outcome not in UP:  # removing a target closes its connections, which is not a failure of the server
             self._check_is_there(target)
         return record
 
@@ -115,7 +115,7 @@ class OnDemand:
 
 
 class _RefusedError(Exception):
-    """Nothing is sent."""
+    """The request is refused; nothing is sent."""
 
     def __init__(self, status: int, words: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(words)
@@ -126,7 +126,7 @@ class _RefusedError(Exception):
 def exposition(
     record: RequestRecord | None, objectives: Objectives, seconds: float, accept: str = ""
 ) -> tuple[bytes, str]:
-    """What was seen of one request, in the format that `accept` asks for; None: it was given up after `seconds`."""
+    """Return the metrics of one request in the format that `accept` asks for. None: given up after `seconds`."""
     registry = CollectorRegistry()
 
     def gauge(name: str, words: str, value: float | None) -> None:
@@ -141,15 +141,15 @@ def exposition(
         outcome.labels("timeout", "", "").set(1)
     else:
         outcome.labels(record.outcome.value, record.model, record.spec.workload).set(1)
-        _seen(record, objectives, gauge, registry)
+        _record_metrics(record, objectives, gauge, registry)
     page, kind = MetricsPage(registry).render(accept)
     reason = f"given up after {seconds:.1f} s" if record is None else record.detail
-    if reason and not wants_openmetrics(accept):  # which knows no comments
+    if reason and not wants_openmetrics(accept):  # OpenMetrics has no comments
         page += f"# reason: {one_line(reason, _SAID)}\n".encode("utf-8", "replace")
     return page, kind
 
 
-def _seen(
+def _record_metrics(
     record: RequestRecord,
     objectives: Objectives,
     gauge: Callable[[str, str, float | None], None],
@@ -169,10 +169,10 @@ def _seen(
         met.labels(objective).set(good)
 
 
-def from_elsewhere(request: Request) -> bool:
-    """Whether a browser says that another site's page asks: it could send requests of ours that it may not read.
+def is_cross_site(request: Request) -> bool:
+    """Return whether a browser marks a request as cross-site: such a page can send requests that it may not read.
 
-    Sec-Fetch-Site comes with https and from this machine alone; Origin with each POST, and Referer mostly.
+    Browsers send Sec-Fetch-Site only over https and to localhost, Origin with each POST, and Referer mostly.
     """
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return True
@@ -181,7 +181,7 @@ def from_elsewhere(request: Request) -> bool:
 
 
 def _patience_s(request: Request) -> float:
-    """As long as Prometheus waits, less what the answer needs."""
+    """Return how long to wait: Prometheus' scrape timeout less a margin for the answer."""
     try:
         asked = float(request.headers.get("x-prometheus-scrape-timeout-seconds", ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The API's OpenAPI document, its schemas written from the types that the answers are made of. Pure."""
+"""The API's OpenAPI document, with schemas from the types of its answers. Pure."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -24,7 +24,7 @@ _TEXT = {"text/plain": {"schema": {"type": "string"}}}
 
 @cache
 def document() -> Json:
-    """The whole document. It is shared: nobody changes it."""
+    """Return the document. It is shared: do not change it."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -33,14 +33,14 @@ def document() -> Json:
             "summary": "State of the monitored targets, capacity runs, on-demand probes and reload.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        # Relative to the document: right behind a proxy's path too.
+        # Relative to the document, so that it is correct behind a proxy's path too.
         "servers": [{"url": "../../"}],
-        "paths": {path: _refusing(path, operations) for path, operations in _paths().items()},
+        "paths": {path: _with_refusals(path, operations) for path, operations in _paths().items()},
         "components": {
             "schemas": _schemas(),
             "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
         },
-        # Neither, or one of them: as the web configuration file says.
+        # No password, or basic authentication, as the web configuration file decides.
         "security": [{}, {"basic": []}],
     }
 
@@ -92,8 +92,8 @@ def _operation(name: str, words: str, answers: Mapping[str, Json], parameters: l
     return found | ({"parameters": parameters} if parameters else {})
 
 
-def _refusing(path: str, operations: Json) -> Json:
-    """With what is answered to who may not come in."""
+def _with_refusals(path: str, operations: Json) -> Json:
+    """Return the operations with the responses that refuse access."""
     refusals = {
         "401": _text("User and password required."),
         "429": _text("Too many requests or password checks; Retry-After says when to retry."),
@@ -128,7 +128,7 @@ def _schemas() -> Json:
     found: Json = whole["$defs"]
     for schema in found.values():
         if "properties" in schema:
-            # Every key is answered, those without a value as null.
+            # Answers always have every key; missing values are null.
             schema |= {"required": list(schema["properties"]), "additionalProperties": False}
     summary = deepcopy(found["CapacityResult"])
     summary |= {"title": "RunSummary", "description": "A capacity run in a list: `steps` is their number."}

@@ -1,7 +1,4 @@
-"""What the status page shows of all targets, the worst first. Pure but for the records it is given.
-
-In: TargetStatuses. Out: rows, what is wrong in one sentence each, and the last failures of all.
-"""
+"""Rows of the status page: targets with the worst first, their problems in sentences, and the last failures. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from probe.core.target_status import TargetStatus
 from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import milliseconds, percent, when
 
-# The states of a target, the worst first.
+# States of a target, the worst first.
 FAILING, MISSING, STARTING, GOOD, PASSIVE = "failing", "missing", "starting", "good", "passive"
 STATES = {
     FAILING: "failing",
@@ -26,15 +23,15 @@ STATES = {
     PASSIVE: "passive",
 }
 _SLOT, _BAR, _HEIGHT, _SLOTS = 4, 3, 28, 60
-_LEAST = 0.06  # of the height, that a bar has at least
+_LEAST = 0.06  # minimum height of a bar, as a share
 _KEPT_FAILURES = 20
-_LITTLE = 0.1  # of the capacity
-_FEW = 5  # canaries that say little of a share
+_LITTLE = 0.1  # of the capacity: headroom below this needs attention
+_FEW = 5  # fewer canaries say little about a ratio
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryStrip:
-    """The recent canaries, oldest on the left: an SVG path for each kind, and where the TTFT objective lies."""
+    """The recent canaries as SVG paths, oldest on the left, and the height of the TTFT objective."""
 
     paths: tuple[tuple[str, str], ...]  # kind (good, slow, failed) and outline
     width: int
@@ -45,7 +42,7 @@ class CanaryStrip:
 
 @dataclass(frozen=True, slots=True)
 class CanarySummary:
-    """What follows from a target's recent canaries alone: the share that met each objective, and the strip."""
+    """Values derived from a target's recent canaries: the ratio that met each objective, and the strip."""
 
     ratios: Mapping[str, float]
     strip: CanaryStrip | None
@@ -53,7 +50,7 @@ class CanarySummary:
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
-    """A target in the table."""
+    """A target as a row of the table."""
 
     status: TargetStatus
     state: str
@@ -67,27 +64,27 @@ class TargetRow:
 
 @dataclass(frozen=True, slots=True)
 class FailedCanary:
-    """A canary that failed, and whose."""
+    """A failed canary and its target."""
 
     row: TargetRow
     record: RequestRecord
 
 
 class Overview:
-    """All targets, again and again: what follows from canaries alone is worked out once for each new one."""
+    """Builds the rows, and caches what depends on canaries until a target has a new one."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[RequestRecord, Objectives, CanarySummary]] = {}
 
     def rows(self, statuses: Sequence[TargetStatus]) -> list[TargetRow]:
-        """Every target: those in trouble first, else in the order they are given."""
+        """Return the rows, targets in trouble first, otherwise in the given order."""
         order = list(STATES)
         return sorted(self.in_order(statuses), key=lambda one: (order.index(one.state), not one.wrong))
 
     def in_order(self, statuses: Sequence[TargetStatus]) -> list[TargetRow]:
-        """Every target, in the order they are given."""
+        """Return the rows in the given order."""
         found = [row(status, self._judged(status)) for status in statuses]
-        known = self._known  # another thread may put a new one in its place
+        known = self._known  # another thread may replace it
         self._known = {name: known[name] for one in found if (name := one.status.name) in known}
         return found
 
@@ -102,14 +99,14 @@ class Overview:
 
 
 def judged(status: TargetStatus) -> CanarySummary:
-    """Its recent canaries, judged."""
+    """Return the summary of a target's recent canaries."""
     verdicts = [slo.met(record, status.objectives) for record in status.recent]
     drawn = strip(status.recent, status.objectives, verdicts) if status.recent else None
     return CanarySummary(slo.shares(verdicts, status.objectives), drawn)
 
 
 def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
-    """One target."""
+    """Return the row of one target."""
     known = known or judged(status)
     ratios = known.ratios
     said = findings(status)
@@ -128,23 +125,23 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
 
 
 def href(name: str) -> str:
-    """The address of a target's page, below that of the status page. A name that was found may hold a slash."""
+    """Return the path of a target's page, relative to the status page. A discovered name may contain a slash."""
     return f"targets/{quote(name.encode('utf-8', 'replace'), safe='/')}"
 
 
 def headroom_now(status: TargetStatus) -> float | None:
-    """What users leave of the capacity that was measured last, now."""
+    """Return the current headroom below the last measured capacity."""
     known = status.measured or status.capacity
     return headroom(status.users, known.capacity if known is not None else None)
 
 
 def tally(shown: Sequence[TargetRow]) -> list[tuple[str, str, int]]:
-    """How many targets are in each state: its name, its words, the number."""
+    """Return, for each state, its name, its text and the number of targets."""
     return [(state, words, sum(one.state == state for one in shown)) for state, words in STATES.items()]
 
 
 def failures(shown: Sequence[TargetRow]) -> list[FailedCanary]:
-    """The last of all targets, the newest first."""
+    """Return the last failures of all targets, newest first."""
     found = [FailedCanary(one, record) for one in shown for record in one.status.failures]
     return sorted(found, key=lambda failure: -failure.record.done_wall_s)[:_KEPT_FAILURES]
 
@@ -152,7 +149,7 @@ def failures(shown: Sequence[TargetRow]) -> list[FailedCanary]:
 def strip(
     records: Sequence[RequestRecord], objectives: Objectives, verdicts: Sequence[Mapping[str, bool]]
 ) -> CanaryStrip:
-    """The recent canaries (newest first) as bars as high as their TTFT; a failed one is as high as the strip."""
+    """Return canaries (given newest first) as bars of their TTFT; a failed one has the full height."""
     ttft = [latency.ttft_s(record) or 0.0 for record in records[:_SLOTS]]
     objective = objectives.ttft.within_s if objectives.ttft else None
     top = max([*ttft, (objective or 0.0) * 1.1, 1e-9])
@@ -183,7 +180,7 @@ def _state(status: TargetStatus, broken: Sequence[str]) -> str:
 
 
 def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapping[str, float]) -> Iterator[str]:
-    """Each thing that users may notice, in words."""
+    """Yield each problem that users may notice, as a sentence."""
     if state == FAILING:
         last = status.recent[0] if status.recent else None
         since = next((record for record in status.recent if record.outcome in UP), None)
@@ -203,6 +200,6 @@ def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapp
         yield f"server's metrics: {status.server_error}"
 
 
-def slow(record: RequestRecord, objectives: Objectives) -> bool:
-    """Whether it was answered, and not as was promised."""
+def is_slow(record: RequestRecord, objectives: Objectives) -> bool:
+    """Return whether a request was answered but missed an objective."""
     return record.outcome is Outcome.OK and not slo.met(record, objectives)[slo.ALL]

@@ -1,4 +1,4 @@
-"""The pages and the API: a view on what the monitor knows. What they may set off is a probe and a reload."""
+"""The pages and routes of the monitor. They can trigger only an on-demand probe and a reload."""
 
 import asyncio
 import time
@@ -27,9 +27,9 @@ from probe.web import overview
 from probe.web.api import WebApi, as_json
 from probe.web.assets import Assets
 from probe.web.headers import with_headers
-from probe.web.hosts import by_our_names
+from probe.web.hosts import only_allowed_hosts
 from probe.web.monitor_protocol import Monitor
-from probe.web.on_demand import OnDemand, from_elsewhere
+from probe.web.on_demand import OnDemand, is_cross_site
 from probe.web.waterfall import waterfall
 
 __all__ = ["Monitor", "build_pages"]
@@ -38,11 +38,11 @@ _HERE = Path(__file__).parent
 _TEMPLATES = ("status.html", "target.html", "run.html", "missing.html")
 _RUNS = 10
 _SAID = 300
-_CURVES = 3  # requests/s, TTFT and TPOT: what a target's page shows of a run
+_CURVES = 3  # charts of a run on a target's page: requests/s, TTFT and TPOT
 
 
 def build_pages(monitor: Monitor) -> ASGIApp:
-    """The ASGI app of a monitor."""
+    """Return the ASGI app for a monitor."""
     assets, seen = Assets(), overview.Overview()
     pages, api, probe = _Pages(monitor, assets, seen), WebApi(monitor, seen), OnDemand(monitor)
     app = Starlette(
@@ -65,9 +65,9 @@ def build_pages(monitor: Monitor) -> ASGIApp:
         ],
         exception_handlers={404: pages.missing},
     )
-    # The name of a target is taken as it is: no redirect makes another of it.
+    # No redirects: they would change a target's name.
     app.router.redirect_slashes = False
-    return with_headers(by_our_names(app, lambda: monitor.allowed_hosts))
+    return with_headers(only_allowed_hosts(app, lambda: monitor.allowed_hosts))
 
 
 class _Pages:
@@ -75,11 +75,11 @@ class _Pages:
         self._monitor = monitor
         self._assets = assets
         self._overview = seen
-        # Now and not for the first who asks: while they are read, canaries may come in.
+        # Load templates now: loading them during a request would delay the timestamps of canaries.
         self._templates = _templates()
 
     async def status(self, request: Request) -> Response:
-        # In a thread, like all that takes long: what canaries receive meanwhile is stamped in time.
+        # In a thread, like all slow work, so that timestamps of canaries are not delayed.
         statuses, runs = self._monitor.statuses(), self._monitor.results()[:_RUNS]
         return await asyncio.to_thread(self._status, request, statuses, runs, self._monitor.discovery_problems())
 
@@ -136,7 +136,7 @@ class _Pages:
             return self._nothing(request, "No run has this id. Only the newest runs are kept.")
         if "download" in request.query_params:
             text = await asyncio.to_thread(report, run)
-            # Its policy is in the file: the one of the pages would keep its own scripts from it.
+            # The file has its own policy; the pages' policy would block its inline scripts.
             kept = {"Content-Security-Policy": "sandbox allow-scripts", "Content-Disposition": "attachment"}
             return _html(text, headers=kept)
         target = overview.href(run.target)
@@ -159,7 +159,7 @@ class _Pages:
         return PlainTextResponse("Kneewatch is ready.\n" if ready else "starting\n", status_code=200 if ready else 503)
 
     async def reload(self, request: Request) -> Response:
-        if from_elsewhere(request):
+        if is_cross_site(request):
             return PlainTextResponse("cross-site request refused\n", status_code=403)
         problem = await self._monitor.reload()
         if problem is not None:
@@ -202,24 +202,24 @@ class _Pages:
 
 @cache
 def _templates() -> Mapping[str, jinja2.Template]:
-    made = environment(_HERE / "templates")
-    made.filters |= {"beside": _beside, "busy": utilization, "memory": memory, "slow": overview.slow}
-    made.globals |= {"states": overview.STATES, "version": __version__, "echarts": ECHARTS, "notice": notice()}
-    return {name: made.get_template(name) for name in _TEMPLATES}
+    env = environment(_HERE / "templates")
+    env.filters |= {"beside": _beside, "busy": utilization, "memory": memory, "slow": overview.is_slow}
+    env.globals |= {"states": overview.STATES, "version": __version__, "echarts": ECHARTS, "notice": notice()}
+    return {name: env.get_template(name) for name in _TEMPLATES}
 
 
 def _root(request: Request) -> str:
-    """From this page to the first one: relative, so that a proxy may serve the pages below a path of its own."""
-    # As it was sent: an escaped slash is none to a browser.
+    """Return the relative path to the first page, so that a proxy may serve the pages under a path."""
+    # The path as sent: to a browser, an escaped slash is not a slash.
     path: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     return "../" * (path.partition(b"?")[0].count(b"/") - 1)
 
 
 def _html(text: str, **more: Any) -> Response:  # noqa: ANN401 - what starlette takes
-    # Half of a character pair, which a server may have sent as a name, cannot be encoded.
+    # A lone surrogate, which a server may have sent in a name, cannot be encoded.
     return Response(text.encode("utf-8", "replace"), media_type="text/html", **more)
 
 
 def _beside(forecast: CapacityResult, measured: CapacityResult | None) -> str:
-    """How far a forecast is from what was measured; "" where nothing like it was."""
+    """Compare a forecast with the measurement; "" if they are not comparable."""
     return beside_measured(forecast, measured, time.time())

@@ -1,4 +1,4 @@
-"""An ASGI app on a socket, for as long as a block runs: behind TLS and passwords where a file asks for them."""
+"""Serve an ASGI app on a socket, with the TLS and passwords of a web configuration file."""
 
 import asyncio
 import socket
@@ -24,10 +24,10 @@ _MOST_HEAD_BYTES = 64 * 1024
 async def serve(
     app: ASGIApp, host: str, port: int, web_config_file: Path | None = None, *, look_s: float = LOOK_S
 ) -> AsyncIterator[str]:
-    """Serves the app while the block runs, and gives its address. Port 0 takes any free one.
+    """Serve the app while the block runs; the value is its address. Port 0 takes a free port.
 
-    `web_config_file`: TLS and passwords (config.py), looked at every `look_s` seconds. Raises ConfigError where the
-    address is taken or not ours, or where the file cannot be used.
+    `web_config_file`: TLS and passwords (config/web_file.py), checked every `look_s` seconds. Raises ConfigError if the
+    address is in use or not available, or if the file is invalid.
     """
     gate = AccessGate(app, web_config_file)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -35,8 +35,8 @@ async def serve(
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen()  # now and not when uvicorn gets to it: the address is given at once
-    except (OSError, OverflowError, ValueError) as error:  # taken or not ours; no port; no host
+        listener.listen()  # now, before uvicorn starts, because the address is returned at once
+    except (OSError, OverflowError, ValueError) as error:  # address in use or not local; invalid port; invalid host
         listener.close()
         words = getattr(error, "strerror", None) or error
         raise ConfigError(f"listen: {host}:{port} cannot listen on this address ({words}); choose another") from None
@@ -56,7 +56,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but signals are the composition root's: they must end load before they end pages."""
+    """uvicorn without its signal handlers: a signal must stop load before it stops the pages."""
 
     def __init__(self, gate: AccessGate, listener: socket.socket) -> None:
         self._gate = gate
@@ -84,7 +84,7 @@ class _Server(uvicorn.Server):
         self.started = True
 
     async def listen(self) -> None:
-        """Accepts connections as the gate wants them now. Those that there are end after the request they are at."""
+        """Accept connections with the gate's current TLS. Open connections are closed after their current request."""
         if self.should_exit or not hasattr(self, "lifespan"):
             return
 
@@ -95,7 +95,7 @@ class _Server(uvicorn.Server):
             return made
 
         before, tls = self.servers, self._gate.tls
-        # A copy of the socket each: whoever knocks in between waits in its queue.
+        # Each server gets a copy of the socket, whose queue holds connections in between.
         for server in before:
             server.close()
         self.servers = [
@@ -113,10 +113,10 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(HttpToolsProtocol):
-    """HTTP to those whom the gate admits by their certificate; the others' connections end before a word.
+    """A connection that is aborted at once unless the gate admits its certificate.
 
-    What is read before a password is known is bounded: connections, the bytes of a request's head, and the time that it
-    may take. uvicorn bounds none of them, and a monitor without file descriptors or memory sees failing servers.
+    Before a password is checked, the number of connections and the size and duration of a request's head are limited.
+    uvicorn limits none of them, and without file descriptors or memory the monitor would see failing servers.
     """
 
     gate: AccessGate
@@ -126,7 +126,7 @@ class _Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
-        # A handshake that was begun before the configuration changed may end after it.
+        # A handshake may start before a change of the configuration and end after it.
         self._barred = (
             (tls.context if tls is not None else None) is not self.gate.tls
             or not self.gate.admits(tls.getpeercert() if tls is not None else None)
@@ -150,7 +150,7 @@ class _Connection(HttpToolsProtocol):
             super().data_received(data)
 
     def on_message_begin(self) -> None:
-        if self._head_ends is None:  # of another request on the same connection
+        if self._head_ends is None:  # another request on the same connection
             self._await_head()
         super().on_message_begin()
 
@@ -174,5 +174,5 @@ class _Connection(HttpToolsProtocol):
 
 
 def _protocol(gate: AccessGate) -> type[HttpToolsProtocol]:
-    """As uvicorn wants it: it makes the connections."""
+    """Return the connection class of a gate, which uvicorn instantiates."""
     return type("Connection", (_Connection,), {"gate": gate})

@@ -1,4 +1,4 @@
-"""TLS of the pages, as the web configuration file asks for it."""
+"""The TLS context of the pages, from the web configuration file."""
 
 import os
 import ssl
@@ -18,7 +18,7 @@ _VERSIONS = {
 }
 _POLICIES = {"VerifyClientCertIfGiven": ssl.CERT_OPTIONAL, "RequireAndVerifyClientCert": ssl.CERT_REQUIRED}
 _CURVES = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519"}
-# Go's names of what it calls secure, as the format has them, and OpenSSL's. TLS 1.3's cannot be chosen in either.
+# Go's names of its secure cipher suites, which the format uses, and OpenSSL's. TLS 1.3 suites are not configurable.
 _ALWAYS = {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
 _SUITES = {
     f"TLS_ECDHE_{key}_WITH_{go}": f"ECDHE-{key}-{openssl}"
@@ -34,7 +34,7 @@ _SUITES = {
 
 
 def server_context(tls: TlsServer) -> ssl.SSLContext:
-    """What connections are accepted with. Raises ConfigError, one line."""
+    """Return the TLS context of the server. Raises ConfigError with one line."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = _VERSIONS[tls.min_version], _VERSIONS[tls.max_version]
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -59,8 +59,8 @@ def server_context(tls: TlsServer) -> ssl.SSLContext:
     return context
 
 
-def allowed(certificate: Mapping[str, Any] | None, names: tuple[str, ...]) -> bool:
-    """Whether a client's certificate has one of the alternative names; none are asked for: any has."""
+def is_allowed_certificate(certificate: Mapping[str, Any] | None, names: tuple[str, ...]) -> bool:
+    """Return whether a client certificate has one of the required alternative names; without names, any is allowed."""
     if not names:
         return True
     has = {value for _, value in (certificate or {}).get("subjectAltName", ())}
@@ -70,7 +70,7 @@ def allowed(certificate: Mapping[str, Any] | None, names: tuple[str, ...]) -> bo
 def _choose(context: ssl.SSLContext, tls: TlsServer) -> None:
     unknown = [one for one in tls.cipher_suites if one not in _SUITES and one not in _ALWAYS]
     if unknown:
-        raise ConfigError(f"tls_server_config.cipher_suites: unknown or unsafe; expected of {', '.join(_SUITES)}")
+        raise ConfigError(f"tls_server_config.cipher_suites: unknown or unsafe; expected some of {', '.join(_SUITES)}")
     if suites := [_SUITES[one] for one in tls.cipher_suites if one in _SUITES]:
         context.set_ciphers(":".join(suites))
     for curve in tls.curve_preferences:
@@ -80,13 +80,13 @@ def _choose(context: ssl.SSLContext, tls: TlsServer) -> None:
 
 
 def _file(held: ExitStack, path: Path | None, text: str | None) -> str | Path:
-    """Where OpenSSL reads it: it takes files only."""
+    """Return a file for OpenSSL, which reads only files."""
     return path if path is not None else held.enter_context(_in_memory(text or ""))
 
 
 @contextmanager
 def _in_memory(text: str) -> Iterator[str]:
-    """A file of the process alone, on no disk: it may hold a key."""
+    """Yield the path of an in-memory file, because a key must not reach a disk."""
     descriptor = os.memfd_create("kneewatch")
     try:
         os.write(descriptor, text.encode())
@@ -96,8 +96,8 @@ def _in_memory(text: str) -> Iterator[str]:
 
 
 def _refuse_passphrase() -> str:
-    """Where TLS would ask for a key's passphrase, and wait at the terminal for it."""
-    raise ValueError("a key with a passphrase; give it without one")
+    """Refuse instead of letting OpenSSL ask for a passphrase at the terminal."""
+    raise ValueError("a key with a passphrase; use a key without one")
 
 
 def _words(error: Exception) -> str:

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from fake_monitor import FakeMonitor
 
-from probe.web.hosts import OPEN, is_ours
+from probe.web.hosts import OPEN, is_allowed
 from probe.web.pages import build_pages
 from probe.web.serve import serve
 
@@ -35,7 +35,7 @@ PATHS = ["/", "/targets/a", "/config", "/api/v1/targets", "/api/v1/openapi.json"
     ],
 )
 def test_names_that_no_stranger_can_have_are_taken(host: str) -> None:
-    assert is_ours(host, ())
+    assert is_allowed(host, ())
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_names_that_no_stranger_can_have_are_taken(host: str) -> None:
     ],
 )
 def test_names_that_a_stranger_may_have_are_not(host: str) -> None:
-    assert not is_ours(host, ())
+    assert not is_allowed(host, ())
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_names_that_a_stranger_may_have_are_not(host: str) -> None:
     ],
 )
 def test_configured_names_are_taken_and_all_below_one_with_a_dot(host: str, ours: bool) -> None:  # noqa: FBT001
-    assert is_ours(host, ("Kneewatch.example.org", ".below.example.net")) is ours
+    assert is_allowed(host, ("Kneewatch.example.org", ".below.example.net")) is ours
 
 
 def _ask(monitor: FakeMonitor, path: str, host: str | None, method: str = "GET") -> httpx.Response:
