@@ -1,8 +1,8 @@
-"""What one `kneewatch run` costs that watches a fleet, and whether it is ever late.
+"""The cost of one `kneewatch run` that watches a fleet, and whether it is ever late.
 
     python benchmarks/fleet.py [--targets 200] [--minutes 5] [--out FILE]
 
-Two processes beside this one: 200 stand-in servers (one process, an address each; a metrics page as a real vLLM 0.32
+Two processes beside this one: 200 mock servers (one process, an address each; a metrics page as a real vLLM 0.32
 writes it), and `kneewatch run`, which scrapes each every 15 s and sends it a canary every 30 s, by default with
 forecasts. Prometheus is played by a scrape of /metrics every 15 s. CPU and memory of the monitor are read from /proc
 (of the processes that compute forecasts too), lateness from its own series. Exits 1 where a limit is missed.
@@ -36,14 +36,14 @@ _TICKS = 100.0  # of a second, in /proc
 
 
 def serve(count: int, port: int) -> None:
-    """`count` stand-ins in this process, at /t0 and so on."""
+    """Serve `count` mock servers in this process, at /t0 and so on."""
     profile = PROFILES["tiny"]
     apps = [Mount(f"/t{i}", build_app(profile, model=f"model-{i}", seed=i)) for i in range(count)]
     uvicorn.run(Starlette(routes=apps), host="127.0.0.1", port=port, log_level="error", access_log=False)
 
 
 def config(targets: int, base_url: str, port: int) -> str:
-    """The monitor's configuration, as YAML (JSON is)."""
+    """Return the monitor's configuration, as YAML (JSON is)."""
     return json.dumps(
         {
             "listen": f"127.0.0.1:{port}",
@@ -57,7 +57,7 @@ def config(targets: int, base_url: str, port: int) -> str:
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of CPU that a process has used, and those of its children that have ended."""
+    """Return the CPU seconds of a process and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / _TICKS
 
@@ -74,7 +74,7 @@ def memory_mib(pid: int, field: str) -> float:
 
 
 def get(url: str) -> tuple[str, float]:
-    """A page, and how long it took."""
+    """Return a page, and how long it took."""
     began = time.perf_counter()
     request = urllib.request.Request(url, headers={"accept": "application/openmetrics-text"})  # noqa: S310 - loopback
     with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
@@ -82,7 +82,7 @@ def get(url: str) -> tuple[str, float]:
 
 
 def histogram(page: str, name: str, labels: str = "") -> Mapping[str, float]:
-    """Cumulative counts by bound, over all series with these labels."""
+    """Return cumulative counts by bound, over all series with these labels."""
     found: dict[str, float] = {}
     for line in page.splitlines():
         if line.startswith(f"{name}_bucket{{") and labels in line:
@@ -92,7 +92,7 @@ def histogram(page: str, name: str, labels: str = "") -> Mapping[str, float]:
 
 
 def lateness(before: str, after: str, name: str, labels: str = "") -> dict[str, object]:
-    """How many samples there were, the bound that holds all of them, and that of all but a thousandth."""
+    """Return the number of samples, the bound of all of them, and the bound of all but a thousandth."""
     then, now = histogram(before, name, labels), histogram(after, name, labels)
     grown = {bound: count - then.get(bound, 0.0) for bound, count in now.items()}
     total = grown.get("+Inf", 0.0)
@@ -105,7 +105,7 @@ def lateness(before: str, after: str, name: str, labels: str = "") -> dict[str, 
 
 
 def measure(minutes: float, url: str, pid: int) -> dict[str, object]:
-    """After a minute of warming up, so long as was asked for."""
+    """Measure for the given time, after a minute of warming up."""
     time.sleep(60)
     before, _ = get(f"{url}/metrics")
     began, cpu, of_children = time.monotonic(), cpu_s(pid), children_s(pid)
@@ -154,7 +154,7 @@ def outcomes(page: str) -> dict[str, float]:
 
 
 def missed(found: Mapping[str, object]) -> list[str]:
-    """The limits that were not kept."""
+    """Return the limits that were exceeded."""
     late = [task for task, told in found["lateness"].items() if float(told["all_below_s"]) > LATE_S]  # type: ignore[attr-defined]
     page = found["page_s"]["max"]  # type: ignore[index]
     said = {

@@ -2,7 +2,7 @@
 
     python benchmarks/memory.py [--seconds 60] [--prometheus URL]
 
-Starts the stand-in server and the monitor as a user would, in processes of their own, and reads the monitor's
+Starts the mock server and the monitor as a user would, in processes of their own, and reads the monitor's
 VmHWM (peak resident memory) from /proc; while a capacity run lasts, that of its worker processes too. Prints a JSON
 record; exits 1 above the limit.
 """
@@ -40,21 +40,21 @@ targets:
 
 
 def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-    """A kneewatch command, and the last word of the first line it prints."""
+    """Start a kneewatch command. Return it and the last word of the first line it prints."""
     process = subprocess.Popen([sys.executable, "-m", "probe", *arguments], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, process.stdout.readline().split()[-1]
 
 
 def memory_mib(pid: int) -> dict[str, float]:
-    """Resident memory of a process, now and at its peak, in MiB."""
+    """Return the resident memory of a process, now and at its peak, in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     return {key: round(int(fields[key].split()[0]) / 1024, 1) for key in ("VmRSS", "VmHWM")}
 
 
 def workers_mib(pid: int) -> float:
-    """Peak resident memory of a process's children together, in MiB."""
+    """Return the peak resident memory of a process's children together, in MiB."""
     total = 0.0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, KeyError):  # it ended meanwhile

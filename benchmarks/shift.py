@@ -1,10 +1,10 @@
-"""How often a shift of the knee is seen that is none, and how soon one that is: simulated daily runs.
+"""False shifts of the knee per year, and how soon real ones are reported: simulated daily runs.
 
     python benchmarks/shift.py [--years 1000] [--cases 2000]
 
-Runs are drawn, the detector (probe/capacity/shift.py) judges them as it would in the monitor, the second run after a
-drop of 20 % included. Prints a JSON record; exits 1 where a figure that has to be reached is not. No server, no
-network, no clock: a seed for each case, so the same numbers each time. Some minutes on one core.
+Runs are drawn at random, and the detector (probe/capacity/trend/change_detection.py) judges them as in the monitor,
+with the second run after a drop of 20 %. Prints a JSON record; exits 1 if a goal is missed. No server, no network, no
+clock: each case has a seed, so the numbers are the same each time. Some minutes on one core.
 """
 
 import argparse
@@ -31,22 +31,22 @@ Noise = Callable[[random.Random], float]
 
 
 def normal(sd: float) -> Noise:
-    """Log-normal figures."""
+    """Return log-normal noise."""
     return lambda rng: rng.gauss(0, sd)
 
 
 def bad_nights(sd: float, share: float = 0.02) -> Noise:
-    """The same, and some runs meet something else on the machine and read 10 to 30 % less."""
+    """Return log-normal noise, with some runs disturbed so that they measure 10 to 30 % less."""
     return lambda rng: rng.gauss(0, sd) + (math.log(rng.uniform(0.7, 0.9)) if rng.random() < share else 0.0)
 
 
 def heavy_tails(sd: float) -> Noise:
-    """Student's t with three degrees of freedom, scaled to this standard deviation."""
+    """Return Student's t noise with three degrees of freedom, scaled to this standard deviation."""
     return lambda rng: sd / math.sqrt(3) * rng.gauss(0, 1) / math.sqrt(rng.gammavariate(1.5, 2) / 3)
 
 
 class Target:
-    """A server that is measured once a night, and at once again after a drop; and what is said of it."""
+    """A server that is measured once a night, and again at once after a drop, with its change detector."""
 
     def __init__(self, seed: str, noise: Noise) -> None:
         self.detector = ChangeDetector()
@@ -55,7 +55,7 @@ class Target:
         self._nights = 0
 
     def night(self, level: float = 0.0) -> Counter[str]:
-        """One night at `level` (log of the true capacity over the usual one): the methods that fired in it."""
+        """Run one night at `level` (log of true over usual capacity). Return the methods that began to fire."""
         before = self.detector.fired()
         self._run(level, confirms=False)
         if self.detector.is_unconfirmed:
@@ -67,7 +67,7 @@ class Target:
         return any(fired for name, fired in self.detector.fired().items() if (name == RISE) == up)
 
     def learn(self, runs: int) -> None:
-        """Nights until the baseline has so many runs."""
+        """Run nights until the baseline has that many runs."""
         while self.detector.reference is None or self.detector.reference.baseline.count < runs:
             self.night()
 
@@ -79,7 +79,7 @@ class Target:
 
 
 def false_shifts(years: int, noise: Noise, *, baseline: int, nights: int = _YEAR) -> dict[str, float]:
-    """Shifts begun a year where nothing has changed, by direction; with what each method took part in."""
+    """Return false shifts per year by direction, and how often each method fired."""
     begun: Counter[str] = Counter()
     for year in range(years):
         target = Target(f"false {year}", noise)
@@ -93,7 +93,7 @@ def false_shifts(years: int, noise: Noise, *, baseline: int, nights: int = _YEAR
 
 
 def found(cases: int, noise: Noise, change: float, *, baseline: int, within: int = 6) -> dict[str, object]:
-    """Of so many shifts by `change`, the share that is seen after 1, 2, ... runs; and the median of runs."""
+    """Return the share of shifts by `change` reported after 1, 2, ... runs, and the median number of runs."""
     delays = [_delay(Target(f"found {case}", noise), change, baseline, most=30) for case in range(cases)]
     shares = [round(sum(delay <= runs for delay in delays) / cases, 3) for runs in range(1, within + 1)]
     return {"within_1_to_6_runs": shares, "median_runs": _finite(statistics.median(delays))}
@@ -111,7 +111,7 @@ def _delay(target: Target, change: float, baseline: int, most: int) -> float:
 
 
 def decay(cases: int, noise: Noise, per_week: float, weeks: int = 52) -> dict[str, object]:
-    """A knee that decays slowly: after how many runs it is first said, by the frozen baseline and by a rolling one."""
+    """Return after how many runs a slow decay is first reported, with the frozen baseline and with a rolling one."""
     nights = range(1, weeks * 7)
     frozen, rolling = [], []
     for case in range(cases):
@@ -136,7 +136,7 @@ def decay(cases: int, noise: Noise, per_week: float, weeks: int = 52) -> dict[st
 
 
 def _rolling(last: list[float]) -> bool:
-    """The rule of three against a median that follows: the runs before them."""
+    """Return whether the median of three is low against a rolling median of the runs before."""
     return statistics.median(last[-3:]) - statistics.median(last[:-3]) < math.log(1 - 0.065)
 
 
@@ -145,7 +145,7 @@ def _finite(value: float) -> float | None:
 
 
 def simple_rules(years: int, noise: Noise) -> dict[str, float]:
-    """Shifts begun a year by rules that were not chosen, against the same frozen median of 28: drops alone."""
+    """Return false drops per year by simpler rules, against the same frozen median of 28."""
     begun: Counter[str] = Counter()
     for year in range(years):
         rng = random.Random(f"simple {year}")
@@ -164,7 +164,7 @@ def simple_rules(years: int, noise: Noise) -> dict[str, float]:
 
 
 def measure(years: int, cases: int) -> Iterator[tuple[str, object]]:
-    """Each figure's name and value."""
+    """Yield each result's name and value."""
     usual = normal(0.03)
     yield (
         "false_a_year",
@@ -200,7 +200,7 @@ def measure(years: int, cases: int) -> Iterator[tuple[str, object]]:
 
 
 def main() -> int:
-    """Prints the record."""
+    """Print the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--years", type=int, default=1000)
     parser.add_argument("--cases", type=int, default=2000)

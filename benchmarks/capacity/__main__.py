@@ -1,17 +1,17 @@
-"""How well capacity is found, by Kneewatch and as others do: `python -m benchmarks.capacity`, from the repository.
+"""How well Kneewatch and other methods find a capacity: `python -m benchmarks.capacity`, from the repository.
 
     --cases 8b-a100,random-1000   only these; else all named ones and --random others
-    --random 20                   deployments drawn at random, and so many with something the model does not know
+    --random 20                   this many random deployments, and as many with something that the model does not know
     --seeds 5  --peer-seeds 5     runs of each named case; those drawn at random have one
-    --only kneewatch|forecast|peers   searches, forecasts from live traffic alone, or what others do
+    --only kneewatch|forecast|peers   searches, forecasts from live traffic alone, or other tools' patterns
     --quick                       eight cases, one seed, none at random
     --processes 2
     --out FILE                    the record; benchmarks/results/capacity-DATE.json
-    --truth [NAME ...]            compute true capacities anew, into truth.json, and stop
+    --truth [NAME ...]            recompute true capacities into truth.json, and stop
 
 Everything is in virtual time (no server, no network, a seed for each run), with live users at 20 % of the true
 capacity (60 % for a forecast). Prints a line for each run that ended on standard error, then a table, and writes every
-run as JSON. Exits 1 where a wrong figure was published as verified.
+run as JSON. Exits 1 if a wrong capacity was published as verified.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def _names(options: argparse.Namespace) -> list[str]:
 
 
 def _compute(names: Sequence[str], command: str, processes: int) -> dict[str, Known]:
-    """All that is on file, with the truths of these computed anew and written."""
+    """Return all truths on file, after recomputing and writing these."""
     known = truth_file.read()
     if names:
         print(f"computing the true capacity of {len(names)} cases, some seconds to minutes each", file=sys.stderr)
@@ -133,7 +133,7 @@ def _run(jobs: Sequence[Job], processes: int) -> list[Row]:
 
 
 def _about(command: str, seconds: float) -> dict[str, Any]:
-    """When, where and how."""
+    """Return when, where and how the benchmark ran."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     return {

@@ -1,4 +1,4 @@
-"""The runs of the benchmark: each way of finding capacity, on each case, with each seed; and what came of each.
+"""The runs of the benchmark: each method of finding capacity, on each case, with each seed, and its result.
 
 Input: jobs (a method, a case by name, a seed). Output: a Row each. Jobs are independent and go to processes.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from benchmarks.capacity.cases import CASES, Case
-from benchmarks.capacity.peer_load import LEVEL_S, PeerLoad, Spent, alone
+from benchmarks.capacity.peer_load import LEVEL_S, PeerLoad, Spent, spoilt_without_run
 from benchmarks.capacity.peers import PEERS, answer
 from benchmarks.capacity.play import play
 from benchmarks.capacity.truth_file import kind, named
@@ -20,8 +20,8 @@ from probe.capacity.search.search import Search
 KNEEWATCH, FORECAST = "kneewatch", "kneewatch forecast"
 OURS = (KNEEWATCH, FORECAST)
 METHODS = (*OURS, *PEERS)
-LIVE_SHARE = 0.2  # of the true capacity: what live users take
-# What a forecast is from: live users alone, at such a share, and snapshots so far apart, as `kneewatch run` makes them.
+LIVE_SHARE = 0.2  # live users' share of the true capacity
+# A forecast learns from live users alone, at this share of the capacity, and scraped as by `kneewatch run`.
 FORECAST_SHARE, FORECAST_S, SCRAPE_S = 0.6, 600.0, 5.0
 
 
@@ -35,7 +35,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run. `spoilt`: live requests over an objective, less those that were so without it, of `users`."""
+    """One run. `spoilt`: live requests over an objective, of `users`, less those that would be without the run."""
 
     method: str
     case: str
@@ -62,14 +62,14 @@ class Row:
 
 
 def run(job: Job, *, level_s: float = LEVEL_S) -> Row:
-    """One run in virtual time. `level_s`: of a peer's level."""
+    """Run a job in virtual time. `level_s`: duration of a peer's load level."""
     begun = time.process_time()
     case = named(job.case)
     if job.method == FORECAST:
         found, spent, without = *_forecast(job, case), 0
     else:
         found, spent = _kneewatch(job, case) if job.method == KNEEWATCH else _peer(job, case, level_s)
-        without = alone(case, job.seed, LIVE_SHARE * job.truth_rps, spent.seconds)
+        without = spoilt_without_run(case, job.seed, LIVE_SHARE * job.truth_rps, spent.seconds)
     return Row(
         method=job.method,
         case=job.case,
@@ -92,7 +92,7 @@ def run(job: Job, *, level_s: float = LEVEL_S) -> Row:
 
 
 def run_all(jobs: Sequence[Job], processes: int) -> Iterator[Row]:
-    """All of them, as they end."""
+    """Run all jobs and yield their rows as they end."""
     # Forked processes would carry this one's threads' locks; new ones cost a second.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(run, job) for job in jobs]):
@@ -100,8 +100,9 @@ def run_all(jobs: Sequence[Job], processes: int) -> Iterator[Row]:
 
 
 def jobs_of(methods: Iterable[str], truths: Mapping[str, float], seeds: int, peer_seeds: int) -> list[Job]:
-    """Case by case, so that a figure of any is soon there. One run of a case drawn at random: another case says more
-    than another seed.
+    """Return the jobs case by case, so that the first results come soon.
+
+    A random case runs once: another case shows more than another seed.
     """
     methods = list(methods)
     return [
@@ -114,7 +115,7 @@ def jobs_of(methods: Iterable[str], truths: Mapping[str, float], seeds: int, pee
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A run's answer; `reason`: why there would be none."""
+    """A run's answer; `reason`: why there is none."""
 
     rps: float | None
     reason: str | None

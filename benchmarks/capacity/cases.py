@@ -1,4 +1,4 @@
-"""Deployments whose capacity is known: a server, what is asked of it, and what was promised.
+"""Deployments of known capacity: a server, its workload and its objectives.
 
 The named ones cover what can limit a server, and what a model of one may not know ("blind": a mechanism that neither
 the server's metrics nor the model of probe/capacity show). `random_case` makes others, so that nothing can be tuned to
@@ -19,7 +19,7 @@ from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One deployment. `users` is the lengths of live users where they differ from the workload's."""
+    """One deployment. `users`: the request lengths of live users, if they differ from the workload's."""
 
     name: str
     profile: Profile
@@ -32,7 +32,7 @@ class Case:
     blind: bool = False
 
     def server(self, seed: int, users_rps: float, workload: Workload | None = None) -> VirtualServer:
-        """The deployment with live users at this rate; of `workload`'s lengths, if given, else of its users'."""
+        """Return the server with live users at this rate, with `workload`'s lengths if given, else its users'."""
         return VirtualServer(
             self.profile,
             seed=seed,
@@ -119,7 +119,7 @@ CASES: Mapping[str, Case] = {case.name: case for case in _ALL}
 
 
 def random_case(seed: int) -> Case:
-    """A deployment nobody has looked at: sizes, limits, lengths and promises drawn at random, in sensible ranges."""
+    """Return a random deployment: sizes, limits, lengths and objectives drawn from realistic ranges."""
     source = random.Random(f"case {seed}")
     weights_s = 10 ** source.uniform(-3, -1.3)  # 1 to 50 ms
     cost = StepCost(
@@ -151,7 +151,7 @@ def random_case(seed: int) -> Case:
 
 
 def random_blind_case(seed: int) -> Case:
-    """The same, with something that the model does not know."""
+    """Return a random deployment with a mechanism that the model does not know."""
     case, source = random_case(seed), random.Random(f"blind {seed}")
     kind = source.choice(("front", "stream", "speculation", "engines", "prefix"))
     if kind == "front":

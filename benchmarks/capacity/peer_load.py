@@ -1,7 +1,7 @@
-"""Load as other tools make it: a closed or an open loop for a minute on a VirtualServer, and what that costs.
+"""Load as other tools send it: a closed or an open loop for a minute on a VirtualServer, and what that costs.
 
-Input: a case, its live users. Output: a Level for each minute, and the cost of all. No guard, no asyncio: the peers
-have neither, and the server's time moves when it is told to.
+Input: a case, its live users. Output: a Level for each minute, and the cost of all. No guard and no asyncio: the peers
+have no guard, and the server's time is advanced by calls.
 """
 
 import math
@@ -17,21 +17,21 @@ from probe.core.workload import lengths
 from probe.load.step_summary import covered_seconds
 from probe.simulator.virtual_server import SimulatedRequest
 
-# Live users have been there for this long when a run begins, and are followed for this long when it has ended;
-# the same as in play.py, where the loop's time begins at 100 s.
+# Live users send for this long before a run, and are followed for this long after it; the same as in play.py, where the
+# loop's time begins at 100 s.
 BEGIN_S, AFTER_S = 220.0, 60.0
 LEVEL_S = 60.0
-# Between two levels a tool starts another process or phase. Some seconds without load of theirs: to their advantage.
+# Between two levels a tool starts another process or phase: some seconds without its load, to its advantage.
 _PAUSE_S = 5.0
 _CHUNK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One load for a while: how the latencies stood against the objectives."""
+    """The result of one load level: its latencies against the objectives."""
 
     load: float  # the number in flight, or requests/s
-    rps: float  # requests/s of ours: those that ended, in a closed loop; those that came, in an open one
+    rps: float  # of probe requests: those that ended, in a closed loop; those that arrived, in an open one
     score: float  # the worse of TTFT and TPOT at the objective's percentile, over its limit; infinite without a request
 
     @property
@@ -41,7 +41,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a whole run cost. `users` ended in its time, `spoilt` of them were late or slow."""
+    """The cost of a whole run. `users`: live requests that ended during it; `spoilt`: those that were late or slow."""
 
     requests: int
     tokens: int
@@ -52,7 +52,7 @@ class Spent:
 
 
 class PeerLoad:
-    """A peer's hand on the server."""
+    """The load generator of a peer."""
 
     def __init__(self, case: Case, seed: int, live_rps: float) -> None:
         self.live_rps = live_rps
@@ -61,7 +61,7 @@ class PeerLoad:
         self._server.advance(BEGIN_S)
         self._server.ended_requests.clear()
         self._lengths = lengths(case.workload, seed * 1000 + 1)
-        # A closed loop learns of an end when it looks; a fraction of a step is as good as at once.
+        # A closed loop notices an end when it looks; a fraction of a step is soon enough.
         tpot = case.objectives.tpot
         self._look_s = min(max((tpot.within_s if tpot else 0.05) / 4, 0.002), 0.05)
         self._open: dict[int, SimulatedRequest] = {}
@@ -69,9 +69,9 @@ class PeerLoad:
         self._over: list[tuple[int, int]] = []
 
     def closed(self, in_flight: int, seconds: float = LEVEL_S, *, drain_s: float = 0.0) -> Level:
-        """So many requests at all times. Those that have not ended after `drain_s` more are cancelled.
+        """Keep `in_flight` requests running. Those that have not ended `drain_s` after the level are cancelled.
 
-        What happens until the first wave has ended is left out, of the throughput and of the latencies. Only an option
+        Throughput and latencies leave out everything until the first wave has ended. Only an option
         of the tools does that (a warm-up), but without it closed loops of long answers are far off: to their advantage.
         """
         server, begin, ended = self._server, self._server.now_s, list[SimulatedRequest]()
@@ -89,7 +89,7 @@ class PeerLoad:
         return Level(in_flight, inside / (seconds - wave_s), score(judged, self._case.objectives))
 
     def open(self, rate_rps: float, due_s: Iterator[float], seconds: float = LEVEL_S, *, drain_s: float = 0.0) -> Level:
-        """Requests at the times `due_s`, counted from now, whatever becomes of them. As `closed` at the end."""
+        """Send requests at the times `due_s` from now, whether others end or not. Ends as `closed`."""
         server, begin, ended = self._server, self._server.now_s, list[SimulatedRequest]()
         due = takewhile(lambda at_s: at_s < seconds, due_s)
         coming = next(due, None)
@@ -103,14 +103,14 @@ class PeerLoad:
         return Level(rate_rps, rate_rps, score(ended, self._case.objectives))
 
     def spent(self) -> Spent:
-        """The cost so far. To be asked once, at the end: it follows the live users for another minute."""
+        """Return the cost. Call it once, at the end: it follows the live users for another minute."""
         ends = self._server.now_s
         self._advance(ends + AFTER_S)
         over_s = covered_seconds(self._over)
         return Spent(self._requests, self._tokens, ends - BEGIN_S, over_s, self._users, self._spoilt)
 
     def _finish(self, drain_s: float) -> list[SimulatedRequest]:
-        """The end of a level: those that still ended."""
+        """End a level. Return the requests that ended in its grace period."""
         server, ended = self._server, list[SimulatedRequest]()
         stops = server.now_s + drain_s
         while self._open and server.now_s < stops:
@@ -128,7 +128,7 @@ class PeerLoad:
         self._requests += 1
 
     def _advance(self, until_s: float) -> list[SimulatedRequest]:
-        """Ours that have ended by then."""
+        """Advance the time. Return the probe requests that ended."""
         self._server.advance(until_s)
         ended = []
         for request in self._server.ended_requests:
@@ -142,7 +142,7 @@ class PeerLoad:
         return ended
 
     def _count(self, request: SimulatedRequest) -> None:
-        """Tokens the server worked on: of what it had not come to before it was cancelled, none."""
+        """Count the tokens that the server worked on; none for a request cancelled before it was scheduled."""
         if not math.isnan(request.scheduled_s):
             done = request.output_tokens if not math.isnan(request.last_s) else len(request.token_times_s())
             self._tokens += request.prompt_tokens + done
@@ -150,7 +150,7 @@ class PeerLoad:
 
 
 def score(requests: Iterable[SimulatedRequest], objectives: Objectives) -> float:
-    """The worst objective: the percentile that was promised over its limit. Infinite where nothing has ended."""
+    """Return the largest ratio of an objective's percentile to its limit; infinite if nothing has ended."""
     requests = list(requests)
     if not requests:
         return math.inf
@@ -164,12 +164,12 @@ def _ratio(seconds: list[float], objective: Objective | None) -> float:
 
 
 def spoilt(request: SimulatedRequest, objectives: Objectives) -> bool:
-    """Whether it was late or slow."""
+    """Return whether the request missed an objective."""
     return score([request], objectives) > 1
 
 
 def over_objective(request: SimulatedRequest, objectives: Objectives, now_s: float) -> list[tuple[int, int]]:
-    """The spans (nanoseconds) in which it was late or slow, as step_summary.over_objective has it of a record."""
+    """Return the spans (ns) in which it was over an objective, as step_summary.over_objective does for a record."""
     ttft, tpot = objectives.ttft, objectives.tpot
     if math.isnan(request.last_s):  # cancelled
         if ttft is None or tpot is None:
@@ -182,8 +182,8 @@ def over_objective(request: SimulatedRequest, objectives: Objectives, now_s: flo
     return [(round(begin * 1e9), round(end * 1e9)) for begin, end in over if begin < end]
 
 
-def alone(case: Case, seed: int, live_rps: float, seconds: float) -> int:
-    """Live requests that are late or slow in the time of a run that takes so long, when there is none."""
+def spoilt_without_run(case: Case, seed: int, live_rps: float, seconds: float) -> int:
+    """Return how many live requests are late or slow in the same time without a run."""
     server = case.server(seed, live_rps)
     server.advance(BEGIN_S)
     server.ended_requests.clear()

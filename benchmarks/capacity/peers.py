@@ -1,4 +1,4 @@
-"""How others find capacity: their load patterns, as their programs have them, and the answer a reader takes from it.
+"""Other tools' load patterns, re-implemented from their programs, and the capacity that a reader takes from them.
 
 Input: a PeerLoad. Output: the levels that were tried. What was read, in November 2026:
 
@@ -36,17 +36,17 @@ Pattern = Callable[[PeerLoad, float, int], Sequence[Level]]
 
 
 def answer(levels: Sequence[Level], live_rps: float) -> float | None:
-    """Requests/s of all traffic at the highest load that held; None where none did.
+    """Return requests/s of all traffic at the highest load that held; None if none did.
 
-    Reading between it and the next load is no better: over 16 cases and 3 seeds the sweep's median error grew from
-    8.5 % to 10.3 %, since a minute is too short to show the queue of a load that is just too high.
+    Interpolating between it and the next load is no better: over 16 cases and 3 seeds the sweep's median error grew
+    from 8.5 % to 10.3 %, since a minute is too short to show the queue of a load that is just too high.
     """
     held = [level for level in levels if level.held]
     return max(held, key=lambda level: level.load).rps + live_rps if held else None
 
 
 def guidellm_sweep(load: PeerLoad, level_s: float = LEVEL_S, seed: int = 0) -> Sequence[Level]:  # noqa: ARG001 - even
-    """One at a time, as many as it may, and eight constant rates between the two."""
+    """Try one stream, the most streams, and eight constant rates between the two."""
     one, many = load.closed(1, level_s), load.closed(_MANY, level_s)
     step = (many.rps - one.rps) / (_SWEEP - 2)
     rates = [one.rps + step * i for i in range(1, _SWEEP - 1)]
@@ -55,12 +55,12 @@ def guidellm_sweep(load: PeerLoad, level_s: float = LEVEL_S, seed: int = 0) -> S
 
 
 def concurrency_doubling(load: PeerLoad, level_s: float = LEVEL_S, seed: int = 0) -> Sequence[Level]:  # noqa: ARG001
-    """1, 2, 4, ... 512 in flight."""
+    """Try 1, 2, 4, ... 512 requests in flight."""
     return [load.closed(2**i, level_s, drain_s=_GRACE_S) for i in range(_MANY.bit_length())]
 
 
 def rate_bisection(load: PeerLoad, level_s: float = LEVEL_S, seed: int = 0) -> Sequence[Level]:
-    """Poisson rates: doubled (or halved) from 1 request/s until they break (or hold), then halved between, to 5 %."""
+    """Try Poisson rates: double (or halve) from 1 request/s until one breaks (or holds), then bisect to 5 %."""
     tried: list[Level] = []
 
     def attempt(rate: float) -> bool:
@@ -76,7 +76,7 @@ def rate_bisection(load: PeerLoad, level_s: float = LEVEL_S, seed: int = 0) -> S
 
 
 def concurrency_bisection(load: PeerLoad, level_s: float = LEVEL_S, seed: int = 0) -> Sequence[Level]:  # noqa: ARG001
-    """Closed loops, doubled from 4 until they break, then halved between, to 10 %."""
+    """Try closed loops: double from 4 streams until one breaks, then bisect to 10 %."""
     tried: list[Level] = []
 
     def attempt(streams: float) -> bool:
@@ -99,7 +99,7 @@ PEERS: Mapping[str, Pattern] = {
 
 
 def _bracket(attempt: Callable[[float], bool], first: float, lowest: float, highest: float) -> tuple[float, float]:
-    """The highest load that held and the lowest that did not; equal where it always held, 0 where it never did."""
+    """Return the highest load that held and the lowest that did not; equal if all held, 0 if none did."""
     load = first
     if attempt(load):
         while load < highest:

@@ -1,4 +1,4 @@
-"""One capacity run of Kneewatch on a case, in virtual time: the real Ramp, guard, summary and search."""
+"""One capacity run of Kneewatch on a case, in virtual time: the real CapacityRun, guard, summary and search."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _PLENTY = Budget(10**9, 1800, 20)
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What a run found, and what it did to live users: how many ended while it ran, and how many late or slow."""
+    """A run's result, and how many live requests ended during it (`users`), late or slow ones among them (`spoilt`)."""
 
     result: CapacityResult
     users: int
@@ -54,7 +54,7 @@ def play(
     async def run() -> CapacityResult:
         loop = asyncio.get_running_loop()
         begin = loop.time()
-        # Users have been there for a while.
+        # Let the server fill with users first.
         server.advance(begin)
         await asyncio.sleep(120)
         server.advance(loop.time())

@@ -1,7 +1,7 @@
-"""What the runs say, side by side: figures of each method and kind of case, a plain table, and the goals. Pure.
+"""The report: a summary for each method and kind of case, a plain table, and the goals. Pure.
 
 Input: Rows. Output: summaries, text. Median and p90 of the error are of the runs that gave an answer; the shares within
-5 and 10 % are of all runs, so that a figure that is withheld is no success.
+5 and 10 % are of all runs, so that a withheld capacity is no success.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ _WRONG = 0.1
 
 
 def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """One for each method and kind of case that was run, and one for each method over all kinds."""
+    """Return a summary for each method and kind of case, and one for each method over all kinds."""
     base = _baseline(rows)
     found = []
     for method in METHODS:
@@ -33,7 +33,7 @@ def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _baseline(rows: Iterable[Row]) -> dict[str, float]:
-    """Mean tokens of the ten-step sweep by case."""
+    """Return the mean tokens of the ten-step sweep, by case."""
     tokens: dict[str, list[int]] = {}
     for row in rows:
         if row.method == BASELINE:
@@ -73,7 +73,7 @@ def _covered(row: Row) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A figure of Kneewatch's own over all cases, and what it is to be."""
+    """A result of Kneewatch over all cases, and the goal for it."""
 
     figure: str
     least: float | None = None
@@ -103,7 +103,7 @@ GOALS = (
 
 
 def goals(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of Kneewatch over all cases, or over the only kind there is; nothing where it did not run."""
+    """Return Kneewatch's goals over all cases, or over the only kind; empty if it did not run."""
     last = {each["method"]: each for each in found if each["method"] in OURS}
     return [goal.judged(last[goal.method]) for goal in GOALS if goal.method in last]
 
@@ -126,7 +126,7 @@ _COLUMNS = (
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each summary."""
+    """Return a line for each summary."""
     rows = [["method", "cases", *(title for title, _, _ in _COLUMNS)]]
     for each in found:
         cells = ["-" if each[key] is None else form.format(each[key]) for _, key, form in _COLUMNS]
@@ -139,14 +139,14 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     )
     notes = (
-        "tokens: of the ten-step sweep's on the same case; over s: time in which a request of ours was late or slow;",
+        "tokens: of the ten-step sweep's on the same case; over s: time in which a probe request was late or slow;",
         "spoilt: live requests late or slow because of it; wrong: said to be verified and off by more than 10 %",
     )
     return "\n".join([*(line.rstrip() for line in lines), *notes, ""])
 
 
 def verdicts(judged: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each goal."""
+    """Return a line for each goal."""
     said = {True: "met", False: "NOT MET", None: "not measured"}
     return "".join(
         f"{said[goal['met']]:13}{goal['method']}, {goal['figure']}: {_short(goal['measured'])} ({goal['goal']})\n"
@@ -159,7 +159,7 @@ def _short(value: float | None) -> str:
 
 
 def line(row: Row) -> str:
-    """One run, for whoever watches."""
+    """Return one run as a line of progress."""
     said = "withheld" if row.error is None else f"{row.error:+.1%}"
     why = f" {row.reason}" if row.reason else ""
     return (

@@ -13,7 +13,7 @@ from probe.core.percentiles import percentile
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Requests/s, the standard error of it, and which objective breaks."""
+    """A capacity in requests/s, its standard error, and the objective that breaks."""
 
     rps: float
     error_rps: float
@@ -22,7 +22,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What one rate does: each p95 over its objective; above 1 is broken."""
+    """Each p95 at one rate over its objective; above 1 the objective is broken."""
 
     ttft: float
     tpot: float
@@ -33,7 +33,7 @@ class _Load:
 
 
 def true_capacity(case: Case, *, requests: int = 6_000, seeds: int = 3, precision: float = 0.005) -> Truth:
-    """The capacity, from `seeds` independent bisections."""
+    """Return the capacity, from `seeds` independent bisections."""
     found = [_bisect(case, seed, requests, precision) for seed in range(seeds)]
     rates = [rate for rate, _ in found]
     error = stdev(rates) / len(rates) ** 0.5 if len(rates) > 1 else 0.0
@@ -42,7 +42,7 @@ def true_capacity(case: Case, *, requests: int = 6_000, seeds: int = 3, precisio
 
 
 def load_at(case: Case, rate_rps: float, seed: int, requests: int) -> _Load:
-    """p95 over objective, from the requests that arrived after the first sixth."""
+    """Return each p95 over its objective, from the requests that arrived after the first sixth."""
     server = case.server(seed, rate_rps, case.workload)
     ttft, tpot = case.objectives.ttft, case.objectives.tpot
     assert ttft is not None
@@ -50,7 +50,7 @@ def load_at(case: Case, rate_rps: float, seed: int, requests: int) -> _Load:
     warm_s, end_s = requests / 6 / rate_rps, requests * 7 / 6 / rate_rps
     while server.now_s < end_s:
         server.advance(min(server.now_s + end_s / 40, end_s))
-        # A queue that has grown this long is of no steady state.
+        # A queue this long belongs to no steady state.
         if sum(len(r.entering) + r.engine.waiting for r in server._replicas) > requests / 10:
             return _Load(float("inf"), 0.0)
     requests = [request for request in server.ended_requests if request.arrival_s >= warm_s]
@@ -68,7 +68,7 @@ def _bisect(case: Case, seed: int, requests: int, precision: float) -> tuple[flo
         while load_at(case, high / 2, seed, requests // 4).score > 1:
             high /= 2
         low = high / 2
-    # The doubling was made with short runs; its ends are not yet to be believed.
+    # The doubling used short runs, so its ends are not exact.
     low, high = low * 0.8, high * 1.2
     while high / low > 1 + precision:
         middle = (low * high) ** 0.5

@@ -1,6 +1,6 @@
-"""The true capacities on file (truth.json), and how they are computed anew: `python -m benchmarks.capacity --truth`.
+"""The true capacities on file (truth.json), and how to recompute them: `python -m benchmarks.capacity --truth`.
 
-A case is known by a digest of its definition, so that the truth of what a case used to be is never used for what it is.
+Each entry has a digest of its case's definition, so that the truth of a former definition is never used.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from benchmarks.capacity.truth import Truth, load_at, true_capacity
 from probe import __version__
 
 FILE = Path(__file__).with_name("truth.json")
-# A rate so low that requests meet nobody.
-_LONE_RPS = 1e-4
-_LONE_REQUESTS = 600
+# So low a rate that requests do not overlap.
+_UNLOADED_RPS = 1e-4
+_UNLOADED_REQUESTS = 600
 _RANDOM, _RANDOM_BLIND = "random-", "random-blind-"
 
 
 def named(name: str) -> Case:
-    """The case of this name: one of CASES, `random-SEED` or `random-blind-SEED`. KeyError where there is none."""
+    """Return the case of this name: one of CASES, `random-SEED` or `random-blind-SEED`. KeyError if there is none."""
     for prefix, make in ((_RANDOM_BLIND, random_blind_case), (_RANDOM, random_case)):
         seed = name.removeprefix(prefix)
         if seed != name and seed.isdigit():
@@ -36,20 +36,20 @@ def named(name: str) -> Case:
 
 
 def kind(name: str) -> str:
-    """Which group of the report it belongs to."""
+    """Return the group of the report that the case belongs to."""
     if name.startswith(_RANDOM):
         return "random blind" if name.startswith(_RANDOM_BLIND) else "random"
     return "blind" if CASES[name].blind else "named"
 
 
 def digest(case: Case) -> str:
-    """Return a digest of the case's values: names of classes and fields may change, what they say may not."""
+    """Return a digest of the case's values: names of classes and fields may change, values may not."""
     return hashlib.sha256(repr(astuple(case)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The truth of one case. `rps` is 0 where no load meets the objectives: there is nothing to be found."""
+    """The truth of one case; `rps` is 0 if no load meets the objectives."""
 
     truth: Truth
     digest: str
@@ -58,16 +58,16 @@ class Known:
 
 
 def compute(name: str) -> Known:
-    """Some seconds to some minutes."""
+    """Compute the truth of a case: some seconds to some minutes."""
     begun, case = time.perf_counter(), named(name)
     found = Truth(0.0, 0.0, "ttft")
-    if load_at(case, _LONE_RPS, 0, _LONE_REQUESTS).score <= 1:
+    if load_at(case, _UNLOADED_RPS, 0, _UNLOADED_REQUESTS).score <= 1:
         found = true_capacity(case)
     return Known(found, digest(case), round(time.perf_counter() - begun, 1), _now())
 
 
 def read(file: Path | None = None) -> dict[str, Known]:
-    """What is on file (FILE), by name; nothing where there is no file."""
+    """Read the truths on file (FILE), by name; empty if there is no file."""
     file = file or FILE
     if not file.exists():
         return {}
@@ -81,12 +81,12 @@ def read(file: Path | None = None) -> dict[str, Known]:
 
 
 def stale(names: Iterable[str], known: Mapping[str, Known]) -> list[str]:
-    """Those that are not on file, or as another case."""
+    """Return the names that are not on file, or with another definition."""
     return [name for name in names if name not in known or known[name].digest != digest(named(name))]
 
 
 def write(known: Mapping[str, Known], command: str, file: Path | None = None) -> None:
-    """The whole file, in the order of the cases. `command`: what the newest of them were computed by."""
+    """Write the whole file, in the order of the cases. `command`: the one that computed the newest entries."""
     order = {name: i for i, name in enumerate(CASES)}
     record = {
         "command": command,
@@ -103,7 +103,7 @@ def write(known: Mapping[str, Known], command: str, file: Path | None = None) ->
 
 
 def compute_all(names: Iterable[str], processes: int) -> Iterator[tuple[str, Known]]:
-    """Each name and its truth, as they are there."""
+    """Yield each name with its truth, as they are computed."""
     # Forked processes would carry this one's threads' locks; new ones cost a second.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         pending = {pool.submit(compute, name): name for name in names}

@@ -1,4 +1,4 @@
-"""Load on a server in virtual time: what worker processes are for a real one (probe/load/source.py)."""
+"""Load on a server in virtual time, in the place of the worker processes (probe/load/worker_pool.py)."""
 
 import asyncio
 from array import array
@@ -11,8 +11,8 @@ from probe.core.workload import Workload, lengths
 from probe.load.step_summary import MIN_REQUESTS
 from probe.simulator.virtual_server import SimulatedRequest, VirtualServer
 
-_SLICE_S = 0.05  # how often the outside is listened to
-_STRETCH = 2
+_SLICE_S = 0.05  # how often ended requests are collected and `stop` is checked
+_EXTENSION = 2
 
 
 class VirtualLoad:
@@ -46,8 +46,8 @@ class VirtualLoad:
             self._collect(now, keep)
             until = now + _SLICE_S
             while not closed and not capped:
-                stretched = end if in_window >= MIN_REQUESTS else end + _STRETCH * plan.seconds
-                closed = sent >= plan.requests if plan.requests is not None else coming >= stretched
+                extended_end = end if in_window >= MIN_REQUESTS else end + _EXTENSION * plan.seconds
+                closed = sent >= plan.requests if plan.requests is not None else coming >= extended_end
                 if closed or (due and coming >= until):
                     break
                 if len(self._open) >= plan.concurrency:
@@ -125,7 +125,7 @@ class VirtualLoad:
 
 
 def _spread(tokens: int, events: int) -> "array[int]":
-    """So many tokens over so many events, the first of one."""
+    """Spread the tokens over the events; the first event has one."""
     if events < 2:
         return array("i", [tokens] * events)
     each, rest = divmod(tokens - 1, events - 1)

@@ -1,4 +1,4 @@
-"""Load generators against a server whose timings are known: `python -m benchmarks.client`, from the repository.
+"""Load generators against a server of known timings: `python -m benchmarks.client`, from the repository.
 
     --install                     make the peers' environments first (gigabytes)
     --clients kneewatch,vllm      only these
@@ -79,7 +79,7 @@ def _options() -> argparse.Namespace:
 def _measure(
     client: Client, *, usual: Server, fast: Server, pinned: Cores, levels: list[int], options: argparse.Namespace
 ) -> report.Trials:
-    """A client's trials; a second core matters to the largest rate alone, so nothing else is measured with two."""
+    """Run a client's trials. A second core matters only for the largest rate, so nothing else is measured with two."""
 
     def trial(server: Server, concurrency: int, waves: int) -> Trial:
         found = run(client, server, pinned.of(client), concurrency, concurrency * waves)
@@ -97,7 +97,7 @@ def _measure(
 
 
 def _about(pinned: Cores) -> dict[str, Any]:
-    """When, where and how."""
+    """Return when, where and how the benchmark ran."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,4 +1,4 @@
-"""The load generators that are held against each other: how each is started, and how its own figures are read.
+"""The load generators that are compared: how each is started, and how its results are read.
 
 Input: a Load. Output: a command line, and from the file that the client wrote, a Reading in milliseconds. All
 send 64-token prompts to /v1/completions as fast as answers free a stream, and ask for 128 tokens of each.
@@ -38,7 +38,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a client says it saw. `doubts`: what it says against its own numbers; empty where it says nothing."""
+    """What a client reports. `doubts`: its own warnings about its numbers; empty without any."""
 
     ok: int
     failed: int
@@ -66,7 +66,7 @@ class Client:
     cores: int = 1
 
     def missing(self) -> str | None:
-        """What to do to have it; None where it is there."""
+        """Return how to install it; None if it is installed."""
         return None if self.version() else f"{self.name} is not installed ({self.python}); {self.install}"
 
     def version(self) -> str | None:
@@ -82,7 +82,7 @@ class Client:
 
 
 def environment() -> dict[str, str]:
-    """No client asks the internet for anything."""
+    """Return an environment in which no client uses the internet."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(PEERS / "huggingface"), "DO_NOT_TRACK": "1"}
     return {**os.environ, **offline, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(ROOT)}
 
@@ -196,7 +196,7 @@ def _read_aiperf(load: Load) -> Reading:
 
 
 def clients() -> tuple[Client, ...]:
-    """All of them, whether they are installed or not."""
+    """Return all clients, installed or not."""
     here = Path(sys.executable)
     vllm = Path(os.environ.get("KNEEWATCH_VLLM_PYTHON", ROOT / ".vllm" / "bin" / "python"))
     advice = "`make vllm`, or KNEEWATCH_VLLM_PYTHON=/path/to/a/python that has vLLM"

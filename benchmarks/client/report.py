@@ -1,4 +1,4 @@
-"""What the trials say, side by side: figures of each client, a plain table, and the goals. Pure.
+"""The report: a summary of each client, a plain table, and the goals. Pure.
 
 Input: Trials. Output: one summary a client, and text.
 """
@@ -27,7 +27,7 @@ class Trials:
 
 
 def summary(trials: Trials) -> dict[str, Any]:
-    """The figures of one client; None where a trial gave no reading."""
+    """Return the results of one client; None for trials without any."""
     every = [t for t in (*trials.levels, trials.few, trials.fast) if t is not None]
     good = [t for t in every if t.reading]
     return {
@@ -43,7 +43,7 @@ def summary(trials: Trials) -> dict[str, Any]:
 
 
 def level(trial: Trial) -> dict[str, Any]:
-    """Errors of a level: the client's figure less the truth as the server wrote it, in milliseconds.
+    """Return the errors of a level: the client's value less the truth that the server wrote, in milliseconds.
 
     A client that gives means over a request as its ITL is held against the same means.
     """
@@ -67,14 +67,14 @@ def _cpu_slope(few: Trial | None, many: Trial | None) -> float | None:
 
 
 def _rate(fast: Trial | None) -> int | None:
-    """The lower of what the client claims and what the server saw while any stream was open."""
+    """Return the lower of the client's rate and the server's while any stream was open."""
     if fast is None or fast.reading is None or not fast.reading.seconds or not fast.truth["busy_s"]:
         return None
     return round(min(fast.reading.tokens / fast.reading.seconds, fast.truth["tokens"] / fast.truth["busy_s"]))
 
 
 def table(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Costs, then the errors level by level: p50/p99, milliseconds."""
+    """Return costs, then the errors level by level: p50/p99, milliseconds."""
     levels = sorted({found["concurrency"] for one in summaries for found in one["levels"]})
     rows = [["client", "CPU s/M tok", "max tok/s", "start s", "RSS MiB"]]
     for one in summaries:
@@ -113,7 +113,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A figure of Kneewatch's own, and what it is to be: at most `limit`, or at least."""
+    """A result of Kneewatch, and its goal: at most `limit`, or at least."""
 
     figure: str
     limit: float
@@ -138,7 +138,7 @@ GOALS = (
 
 
 def goals(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Kneewatch's figures beside what they ought to be; `met` is None where one was not measured."""
+    """Return Kneewatch's results beside their goals; `met` is None if one was not measured."""
     named = {one["client"]: one for one in summaries}
     if "kneewatch" not in named:
         return []

@@ -1,4 +1,4 @@
-"""One run of one client against the truth server: what it said, what was true, and what it cost.
+"""One run of one client against the truth server: its report, the truth, and its cost.
 
 Input: a client, a server, how much load. Output: a Trial. Processes are pinned to cores, the server to its own.
 """
@@ -96,7 +96,7 @@ def truth_server(core: int, *, ttft_ms: float, itl_ms: float) -> Iterator[Server
 
 
 def run(client: Client, server: Server, pinned: Sequence[int], concurrency: int, requests: int) -> Trial:
-    """Never fails: a client that does is reported as it is."""
+    """Run the trial. Never raises: a client that fails is reported as such."""
     with tempfile.TemporaryDirectory(prefix="bench-client-") as name:
         load = Load(server.url, concurrency, requests, Path(name))
         command = ["taskset", "-c", ",".join(map(str, pinned)), *client.command(client.python, load)]
@@ -146,7 +146,7 @@ def _watch(process: "subprocess.Popen[bytes]") -> tuple[float, float]:
 
 
 def _rss_mib(pid: int) -> float:
-    """Resident memory of a process and all below it."""
+    """Return the resident memory of a process and all its descendants."""
     total = 0.0
     with contextlib.suppress(OSError, ValueError, IndexError):
         total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -1,4 +1,4 @@
-"""What the truth server really did: the timings it wrote, and how late it was against its own schedule.
+"""The truth server's own record: the timings it wrote, and how late it was against its schedule.
 
 Input: times in nanoseconds, as they happen. Output: one report in milliseconds, with exact percentiles.
 """

@@ -1,4 +1,4 @@
-"""A server with exactly known timings, to hold load generators against: `python -m benchmarks.client.truth_server`.
+"""A server with exactly known timings, to test load generators against: `python -m benchmarks.client.truth_server`.
 
 Speaks what vLLM's OpenAI-compatible API speaks to a load generator, streams only. Token k of a request is due at
 (the time this machine's kernel had the whole request) + TTFT + k * ITL: an absolute schedule, on which one late

@@ -1,6 +1,6 @@
 """Truth, forecasts and searches of recordings, by the code as it is now.
 
-Searches were steered by the code of their day; what they make of what they saw is computed anew.
+Searches were steered by the code of their day; their capacities are recomputed from the recorded data.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from probe.core.result import Capacity, Stopped
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One figure beside the truth."""
+    """One capacity beside the truth."""
 
     server: str
     what: str
@@ -26,7 +26,7 @@ class Judged:
 
     @property
     def error(self) -> float | None:
-        """Relative: -0.1 is 10 % too low; beside a truth that is a lower bound, by how much it is below, or 0."""
+        """Relative error: -0.1 is 10 % too low. Against a lower bound: how far it is below, or 0."""
         found = self.capacity.requests_per_second
         if found is None:
             return None
@@ -35,7 +35,7 @@ class Judged:
 
     @property
     def covered(self) -> bool | None:
-        """Whether the interval holds the truth, or some of what it may be."""
+        """Whether the interval overlaps the truth's."""
         low, high = self.capacity.lower, self.capacity.upper
         if low is None or high is None:
             return None
@@ -43,7 +43,7 @@ class Judged:
 
 
 def judge(files: Sequence[Path]) -> int:
-    """Prints the table."""
+    """Print the table."""
     for file in files:
         recording = read(file)
         real = truth(recording)
@@ -57,7 +57,7 @@ def judge(files: Sequence[Path]) -> int:
 
 
 def judged(recording: Recording, real: Truth, hints: Hints = NO_HINTS) -> list[Judged]:
-    """Every forecast and every search of a recording."""
+    """Yield every forecast and every search of a recording."""
     found = []
     for number, steps in enumerate(light(recording)):
         capacity = forecast(stitched(steps), recording.workload, recording.objectives, hints)
@@ -73,7 +73,7 @@ def judged(recording: Recording, real: Truth, hints: Hints = NO_HINTS) -> list[J
 
 
 def searched(recording: Recording, taken: Taken, hints: Hints = NO_HINTS) -> Search:
-    """A search that was told what was recorded of another one."""
+    """Return a search that was given the recorded data of another one."""
     search = Search(recording.workload, recording.objectives, hints, explain=False)
     assert taken.lone is not None
     search.observe_idle(taken.readings, taken.lone)

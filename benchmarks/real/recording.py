@@ -1,7 +1,7 @@
-"""What was recorded of a real server: each course that ran on it, as the course saw it. To a file and back.
+"""Recordings of a real server: each load plan that ran on it, with the data it got. To a file and back.
 
-A course is told of readings, a lone request, and steps (LoadPlan); that is what a Taken holds, so that
-any search or fit can be given the same again. Of the server's histograms the sums and counts are kept; of a request's
+A load plan gets snapshots, the unloaded baseline and steps (LoadPlan); a Taken holds these, so that any search or fit
+can be given the same again. Of the server's histograms the sums and counts are kept; of a request's
 tokens the times of the first, the last, and those around the longest gap (the others are read back evenly spaced):
 what a fit and a judgement need.
 Times count from the recording's begin.
@@ -56,7 +56,7 @@ class Step:
 
 @dataclass(slots=True)
 class Taken:
-    """One course. `live_rps`: what users beside it were sent, requests/s; `result`: what it found then."""
+    """One load plan. `live_rps`: requests/s of users beside it; `result`: what it found then."""
 
     name: str
     live_rps: float = 0.0
@@ -78,7 +78,7 @@ class Recording:
 
 
 class Recorder:
-    """A course that notes what another one is told. Implements probe.capacity.run.job.LoadPlan."""
+    """A load plan that records what another one gets. Implements probe.capacity.run.job.LoadPlan."""
 
     def __init__(self, course: LoadPlan, taken: Taken) -> None:
         self._course, self._taken = course, taken
@@ -105,7 +105,7 @@ class Recorder:
 
 
 def write(recording: Recording, file: Path) -> None:
-    """As gzipped JSON, the same bytes for the same recording."""
+    """Write gzipped JSON: the same bytes for the same recording."""
     begin_ns = min(at for taken in recording.taken for at in _times(taken))
     data = {
         "name": recording.name,
@@ -118,7 +118,7 @@ def write(recording: Recording, file: Path) -> None:
 
 
 def read(file: Path) -> Recording:
-    """What `write` wrote."""
+    """Read what `write` wrote."""
     data = json.loads(gzip.decompress(file.read_bytes()))
     return Recording(
         name=data["name"],
@@ -130,7 +130,7 @@ def read(file: Path) -> Recording:
 
 
 def stitched(steps: Sequence[Step]) -> list[ServerSnapshot]:
-    """The readings of several steps as if one had followed the other, a second apart, and nothing was between."""
+    """Join the snapshots of several steps as if each had followed the other a second later."""
     joined: list[ServerSnapshot] = []
     for step in steps:
         first, last = step.readings[0], joined[-1] if joined else None
@@ -139,7 +139,7 @@ def stitched(steps: Sequence[Step]) -> list[ServerSnapshot]:
 
 
 def _after(last: ServerSnapshot, first: ServerSnapshot, reading: ServerSnapshot) -> ServerSnapshot:
-    """A reading as it would be, had the server been at `last` a second before `first`."""
+    """Return a snapshot shifted as if the server had been at `last` a second before `first`."""
 
     def moved(name: str) -> float | None:
         here, there, now = getattr(last, name), getattr(first, name), getattr(reading, name)
@@ -254,7 +254,7 @@ def _tokens_in(kept: Sequence[int], output_tokens: int) -> TokenEvents:
 
 
 def _evenly(first: int, last: int, count: int) -> list[int]:
-    """So many whole numbers from the first to the last."""
+    """Return evenly spaced whole numbers from the first to the last."""
     return [first + round((last - first) * i / max(count - 1, 1)) for i in range(count)]
 
 

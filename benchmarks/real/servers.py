@@ -1,4 +1,4 @@
-"""The real servers that are recorded: vLLM on the CPU, each bound by something else. Sizes are those of one core.
+"""The real servers that are recorded: vLLM on the CPU, each with another bottleneck. Sizes suit one core.
 
 The objectives were chosen once, from what a server of that kind answers unloaded, before anything was measured.
 """
@@ -17,7 +17,7 @@ _MEDIUM = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One server, and what is asked of it. `flags`: vLLM's, beside those that every one of them has."""
+    """One server and its workload. `flags`: vLLM's, beside those that all of them have."""
 
     name: str
     bound_by: str
@@ -41,7 +41,7 @@ def _flags(seqs: int, blocks: int, chunk: int = 512, length: int = 1024) -> tupl
 
 
 def _chat(prompt: int, output: int) -> Workload:
-    """Lengths as people's are: some far longer than most."""
+    """Return a workload with lengths like people's: some far longer than most."""
     return Workload(
         "recorded",
         Api.COMPLETIONS,

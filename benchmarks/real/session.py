@@ -42,7 +42,7 @@ _OBSERVE_S = 20.0
 
 
 async def record(spec: Spec, base_url: str, say: "Say") -> list[Taken]:
-    """All courses on a server that runs. ValueError where the first search saw too little for an estimate."""
+    """Run all load plans on a running server. ValueError if the first search has too little data for an estimate."""
     server = _Server(spec, base_url)
     first = await server.take(Taken("search"), server.search(), _BUDGET, guarded=True, seed=1)
     say(_words(first))
@@ -64,7 +64,7 @@ async def record(spec: Spec, base_url: str, say: "Say") -> list[Taken]:
 
 
 class Say:
-    """Prints progress."""
+    """Print progress."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -82,11 +82,11 @@ class _Server:
         self._endpoint = Endpoint(target=spec.name, base_url=base_url)
 
     def search(self) -> Search:
-        """Told nothing of the server."""
+        """Return a search without hints about the server."""
         return Search(self._spec.workload, self._spec.objectives, Hints(), observe_s=_OBSERVE_S, explain=True)
 
     async def take(self, taken: Taken, course: LoadPlan, budget: Budget, *, guarded: bool, seed: int) -> Taken:
-        """Runs the course, and notes what it was told."""
+        """Run the load plan and record the data it gets."""
         job = RunJob(self._spec.name, MODEL, self._spec.objectives, budget, RunContext({"name": "r"}, {}), guarded)
         scraper = Scraper(self._endpoint, self._clock, timeout_s=1.0)
         try:
@@ -99,7 +99,7 @@ class _Server:
 
     @asynccontextmanager
     async def users(self, rate_rps: float) -> AsyncIterator[None]:
-        """Others who use the server meanwhile."""
+        """Send user traffic beside the load plan."""
         over = asyncio.Event()
         async with WorkerPool(self._source(99), 1, self._clock) as workers:
             plan = replace(_plan(rate_rps), seconds=1200)
@@ -119,7 +119,7 @@ def _plan(rate_rps: float) -> StepPlan:
 
 
 def _estimate(taken: Taken) -> float:
-    """What the search found, or else the highest load that held."""
+    """Return the capacity that the search found, else the highest load that held."""
     assert taken.result is not None
     if (found := taken.result.capacity.requests_per_second) is not None:
         return found
@@ -130,7 +130,7 @@ def _estimate(taken: Taken) -> float:
 
 
 def _aside(taken: Taken) -> float:
-    """By how much the estimate is to be moved, where a round lay on one side of the knee."""
+    """Return a factor for the estimate, if a round lay on one side of the knee."""
     assert taken.result is not None
     near = [s for s in taken.result.steps if s.plan.arrivals and s.plan.arrivals.rate_rps > 0.7 * _top_rps(taken)]
     return 1.2 if not any(s.broken for s in near) else 0.8 if all(s.broken for s in near) else 1.0

@@ -1,4 +1,4 @@
-"""What a recorded server could really take: from its steps of fixed rates around the knee. Pure.
+"""The true capacity of a recorded server, from its steps of fixed rates around the knee. Pure.
 
 Each step has a rate, that at which requests came (a Poisson process brings more or fewer than were planned), and a
 score, the worst of its latencies over what was promised, at the objective's own percentile: above 1 an objective is
@@ -37,7 +37,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One step: the rate of what came, in requests/s, and the latency over the objective, by objective."""
+    """One step: the rate of arrivals in requests/s, and each latency over its objective."""
 
     rate_rps: float
     over: dict[str, float]
@@ -48,18 +48,18 @@ class Scored:
 
 
 def light(recording: Recording) -> list[list[Step]]:
-    """The steps far below the knee, round by round."""
+    """Return the steps far below the knee, round by round."""
     return [[step for step in steps if not _near(step, steps)] for steps in _rounds(recording)]
 
 
 def scored(recording: Recording) -> list[Scored]:
-    """The steps near the knee, in the order of their times."""
+    """Return the steps near the knee, in the order of their times."""
     near = [step for steps in _rounds(recording) for step in steps if _near(step, steps)]
     return [Scored(_came(step), _over(step, recording.objectives)) for step in near]
 
 
 def truth(recording: Recording) -> Truth:
-    """The capacity. ValueError where no step held."""
+    """Return the capacity. ValueError if no step held."""
     steps = scored(recording)
     if all(s.score > 1 for s in steps):
         raise ValueError(f"{recording.name}: no step near the knee held")
@@ -108,7 +108,7 @@ def _over(step: Step, objectives: Objectives) -> dict[str, float]:
 
 
 def _crossing(steps: Sequence[Scored]) -> float:
-    """Where the least-squares line of log score over log rate is 0; infinite where it does not rise."""
+    """Return where the least-squares line of log score over log rate is 0; infinite if it does not rise."""
     points = [(math.log(s.rate_rps), math.log(min(s.score, _MOST))) for s in steps]
     x, y = fmean(p[0] for p in points), fmean(p[1] for p in points)
     spread = sum((a - x) ** 2 for a, _ in points)
