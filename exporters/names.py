@@ -450,7 +450,7 @@ DISCOVERED = _monitor(
 DISCOVERY_FAILING = _monitor(
     "gauge",
     "discovery_failing",
-    "1 while a discovery cannot be asked (its last answer stays in effect), or has left a server out",
+    "1 while a discovery fails (its last result stays in effect), or could not use some of its servers",
     ("discovery",),
 )
 SHARD = _monitor("gauge", "shard", "Index of this Kneewatch's shard, from 0; absent without sharding")
@@ -465,14 +465,14 @@ CPU = _monitor("counter", "process_cpu_seconds_total", "CPU time of the monitor'
 MEMORY = _monitor("gauge", "process_resident_memory_bytes", "Resident memory of the monitor's process")
 STARTED = _monitor("gauge", "process_start_time_seconds", "Start time of the monitor")
 TASK_FAILURES = _monitor(
-    "counter", "task_failures_total", "Scheduled tasks that failed, were late or were skipped", ("task", "target")
+    "counter", "task_failures_total", "Scheduled tasks that failed, started late or were skipped", ("task", "target")
 )
 TASK_LAST_SUCCESS = _monitor(
-    "gauge", "task_last_success_timestamp_seconds", "When a scheduled task last ran to its end", ("task", "target")
+    "gauge", "task_last_success_timestamp_seconds", "Time when a scheduled task last completed", ("task", "target")
 )
-TASK_INTERVAL = _monitor("gauge", "task_interval_seconds", "How often a scheduled task is due", ("task", "target"))
+TASK_INTERVAL = _monitor("gauge", "task_interval_seconds", "Interval of a scheduled task", ("task", "target"))
 TASK_LATENESS = _monitor(
-    "histogram", "task_lateness_seconds", "How late a scheduled task began", ("task",), _LATENESS_BUCKETS
+    "histogram", "task_lateness_seconds", "How late a scheduled task started", ("task",), _LATENESS_BUCKETS
 )
 LOOP_LAG = _monitor(
     "histogram", "event_loop_lag_seconds", "How late the monitor's event loop woke up", (), _LAG_BUCKETS
