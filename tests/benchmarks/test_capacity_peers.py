@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from benchmarks.capacity.cases import CASES
-from benchmarks.capacity.peer_load import Level, PeerLoad, alone, over_objective, score, spoilt
+from benchmarks.capacity.peer_load import Level, PeerLoad, over_objective, score, spoilt, spoilt_without_run
 from benchmarks.capacity.peers import PEERS, answer, concurrency_bisection, guidellm_sweep, rate_bisection
 from benchmarks.capacity.truth_file import read
 from probe.core.objectives import Objective, Objectives
@@ -95,13 +95,13 @@ def test_a_peer_finds_something_on_a_simulated_server(peer: str) -> None:
     spent = load.spent()
     assert found == pytest.approx(truth, rel=0.5)
     assert spent.over_objective_s > 0
-    assert spent.spoilt > alone(CASE, 1, load.live_rps, spent.seconds)
+    assert spent.spoilt > spoilt_without_run(CASE, 1, load.live_rps, spent.seconds)
     assert spent.seconds > 100
 
 
 def test_without_load_it_spoils_nothing_that_was_not_spoilt_before() -> None:
     load = PeerLoad(CASE, 3, 16.0)  # more than it can take
-    without = alone(CASE, 3, 16.0, 0.0)
+    without = spoilt_without_run(CASE, 3, 16.0, 0.0)
     spent = load.spent()
     assert spent.spoilt == without > 0
     assert (spent.requests, spent.tokens, spent.over_objective_s) == (0, 0, 0.0)
