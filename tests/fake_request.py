@@ -67,5 +67,5 @@ class LocalLoad:
     def in_flight(self) -> list[RequestRecord]:
         return self._step.in_flight() if self._step else []
 
-    def told_ns(self) -> int | None:
+    def reported_ns(self) -> int | None:
         return self._clock.monotonic_ns() if self._step else None

@@ -78,7 +78,7 @@ class VirtualLoad:
         now = asyncio.get_running_loop().time()
         return [self._record(request, now) for request in self._open.values()]
 
-    def told_ns(self) -> int:
+    def reported_ns(self) -> int:
         return round(asyncio.get_running_loop().time() * 1e9)
 
     def _submit(self, at_s: float) -> None:

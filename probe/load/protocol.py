@@ -19,6 +19,6 @@ class Load(Protocol):
         """What has no record yet, as it would be recorded if it had been cancelled when it was last told of."""
         ...
 
-    def told_ns(self) -> int | None:
+    def reported_ns(self) -> int | None:
         """When what `in_flight` says was so, of whatever told it longest ago; None where nobody has more to tell."""
         ...

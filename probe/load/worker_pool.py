@@ -90,7 +90,7 @@ class _Worker:
     records: list[RequestRecord] = field(default_factory=list)
     in_flight: "array[int]" = field(default_factory=lambda: array("q"))
     sending: int = 0
-    told_ns: int | None = None  # when that was so; None where it has no share of a step any more
+    reported_ns: int | None = None  # when that was so; None where it has no share of a step any more
     standing: bool = False
 
     @property
@@ -134,7 +134,7 @@ class _Worker:
         """Keeps what it says."""
         self.records += report.records
         if report.in_flight is not None:
-            self.in_flight, self.sending, self.told_ns = report.in_flight, report.sending, report.at_ns
+            self.in_flight, self.sending, self.reported_ns = report.in_flight, report.sending, report.at_ns
 
 
 class WorkerPool:
@@ -178,14 +178,14 @@ class WorkerPool:
         """As the workers last reported it."""
         now_ns = self._clock.monotonic_ns()
         return [
-            replace(record, done_ns=now_ns if worker.told_ns is None else worker.told_ns)
+            replace(record, done_ns=now_ns if worker.reported_ns is None else worker.reported_ns)
             for worker in self._busy
             for record in self._cancelled(worker)
         ]
 
-    def told_ns(self) -> int | None:
+    def reported_ns(self) -> int | None:
         """See source.Load."""
-        return min((worker.told_ns for worker in self._busy if worker.told_ns is not None), default=None)
+        return min((worker.reported_ns for worker in self._busy if worker.reported_ns is not None), default=None)
 
     def _cancelled(self, worker: _Worker) -> list[RequestRecord]:
         """What a worker had in flight, as it is recorded if it is cancelled now."""
@@ -220,7 +220,7 @@ class WorkerPool:
         seed = self._seed()
         for index, worker in enumerate(self._busy):
             worker.records, worker.in_flight = [], array("q")
-            worker.sending, worker.standing, worker.told_ns = 0, False, self._clock.monotonic_ns()
+            worker.sending, worker.standing, worker.reported_ns = 0, False, self._clock.monotonic_ns()
             worker.tell(RunStep(plan, WorkerShare(index, len(self._busy)), seed))
         following = [asyncio.create_task(self._follow(worker, on_record)) for worker in self._busy]
         stopping = asyncio.create_task(self._stop_when(stop, following))
@@ -284,7 +284,7 @@ class WorkerPool:
         try:
             return await self._heard_out(worker, on_record)
         finally:
-            worker.told_ns = None
+            worker.reported_ns = None
 
     async def _heard_out(self, worker: _Worker, on_record: Callable[[RequestRecord], None]) -> StepFinished | None:
         while True:

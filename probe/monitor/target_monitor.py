@@ -68,7 +68,7 @@ class TargetMonitor:
         self._sink = sink
         self._load_config = config.load
         state = state or ServerState()
-        self._permission = AdmissionCheck(
+        self._admission = AdmissionCheck(
             target.capacity, self.objectives, clock, state, firing_pages=firing_pages, spent=spent
         )
         self._endpoint = where = endpoint(target)
@@ -90,7 +90,7 @@ class TargetMonitor:
             on_record=self._record,
             on_load_end=loaded or self.load_ended,
         )
-        self._runs = CapacityRuns(target.name, clock, sink, self._observer, admission=self._permission, hooks=hooks)
+        self._runs = CapacityRuns(target.name, clock, sink, self._observer, admission=self._admission, hooks=hooks)
         self._loaded_by_others = False  # whether another prober loads the server
         self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
         self.last_forecast: CapacityResult | None = None
@@ -134,7 +134,7 @@ class TargetMonitor:
             self._observer.add_record(record)
         if not self._is_starting(record):
             self._sink.record(record)
-            self._permission.canary(record)
+            self._admission.canary(record)
         if not before or before[0].outcome is not record.outcome:
             log = _log.info if record.outcome is Outcome.OK else _log.warning
             log("canary changed", target=self.config.name, outcome=record.outcome.value, detail=record.detail)
@@ -172,12 +172,13 @@ class TargetMonitor:
         }
         self._workloads = workloads
 
-    def hold_load(self, why: str | None) -> None:
-        """Lets no step-up load begin, and ends what runs; None: it may begin again."""
+    def inhibit_load(self, why: str | None) -> None:
+        """Let no capacity run begin and stop the one in progress; None: lift that."""
         self._runs.inhibit(why)
 
-    def held(self) -> str | None:
-        """Why no step-up load may begin; None: it may."""
+    @property
+    def inhibited_by(self) -> str | None:
+        """Why no capacity run may begin; None: one may."""
         return self._runs.inhibited_by
 
     async def scrape(self) -> None:
@@ -262,7 +263,7 @@ class TargetMonitor:
         )
 
     async def end_load(self, why: str) -> None:
-        """Cancels step-up load at once, and waits until the run has been reported."""
+        """Stop the capacity run in progress, and wait until its result has been reported."""
         await self._runs.stop(why)
 
     async def close(self) -> None:

@@ -149,7 +149,7 @@ class TargetSet:
         name = target.name
         monitor, had = self.monitors[name], self._current[name]
         self._current[name] = target
-        monitor.hold_load(target.inhibited_by)
+        monitor.inhibit_load(target.inhibited_by)
         monitor.offer(self._desired.config)
         if (target.discovery, target.labels) != (had.discovery, had.labels):
             self._describe(target)
@@ -169,7 +169,7 @@ class TargetSet:
             read_gpus=self._readers.reader(target.config.gpu),
         )
         self.monitors[name], self._current[name], self._pages[name] = monitor, target, page
-        monitor.hold_load(target.inhibited_by)
+        monitor.inhibit_load(target.inhibited_by)
         for known in self._sink.add(target.config, monitor.model, monitor.objectives):
             monitor.restore(known)
         self._describe(target)

@@ -135,7 +135,7 @@ def test_of_two_ramps_on_a_server_one_has_the_lease_and_loses_it_with_the_api_se
         assert first.alive
         cluster.do(lambda api: api.stop())
         eventually(lambda: not first.alive, within_s=30, what="the first ends")
-        assert f"the lease of localhost:{tiny.port} is lost: the API server has taken no renewal" in first.tail()
+        assert f"the lease of localhost:{tiny.port} is lost: the API server has accepted no renewal" in first.tail()
         assert "Traceback" not in first.tail()
     finally:
         first.kill()
@@ -160,7 +160,7 @@ def test_a_ramp_that_loses_its_lease_tells_what_it_had_measured(cluster: Cluster
         ramp.kill()
     said = ramp.tail()
     assert "Traceback" not in said
-    assert f"kneewatch: the lease of localhost:{tiny.port} is lost: somebody has deleted it; load was ended" in said
+    assert f"kneewatch: the lease of localhost:{tiny.port} is lost: it was deleted; load was ended" in said
     assert "Ended by:    interrupt (lost the Lease)" in said
     result = json.loads(told.read_text())
     assert result["stopped"] == {"by": "interrupt", "reason": "lost the Lease"}

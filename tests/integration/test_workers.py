@@ -442,17 +442,17 @@ def test_what_is_in_flight_is_told_of_as_it_was_when_it_was_told() -> None:
         async with standin(faults=SLOW) as server:
             source = replace(_source(server), workload=LONG)
             async with WorkerPool(source, 1, CLOCK, Slowly(words_s=0.5)) as workers:
-                assert workers.told_ns() is None
+                assert workers.reported_ns() is None
                 stop = asyncio.Event()
                 running = asyncio.create_task(workers.run(StepPlan(2, 60.0), stop, lambda _: None))
                 await _until(lambda: len(workers.in_flight()) == 2, 10)
-                told_ns = workers.told_ns()
-                assert told_ns is not None
-                assert CLOCK.monotonic_ns() - told_ns > 0.45e9
-                assert {record.done_ns for record in workers.in_flight()} == {told_ns}
+                reported_ns = workers.reported_ns()
+                assert reported_ns is not None
+                assert CLOCK.monotonic_ns() - reported_ns > 0.45e9
+                assert {record.done_ns for record in workers.in_flight()} == {reported_ns}
                 stop.set()
                 await running
-                assert workers.told_ns() is None
+                assert workers.reported_ns() is None
 
     asyncio.run(main())
 

@@ -30,7 +30,7 @@ class LoadPlan(Protocol):
         """Whether the run goes on, with less load, after the guard has ended a step for an overload."""
         ...
 
-    def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary) -> None:
         """Take in the server without probe traffic, and one unloaded baseline request."""
         ...
 
@@ -39,7 +39,7 @@ class LoadPlan(Protocol):
         ...
 
     def step_finished(
-        self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None
+        self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
     ) -> None:
         """Take in a finished step; `tripped`: why the guard ended it early, if it did."""
         ...

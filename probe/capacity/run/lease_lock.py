@@ -1,17 +1,17 @@
-"""One prober a server in a cluster: the holder of a Kubernetes Lease (coordination.k8s.io/v1) may load it.
+"""The lock of a server in a cluster: the holder of its Kubernetes Lease (coordination.k8s.io/v1) may load it.
 
     async with KubernetesLease(server, namespace, clock): ...   raises LockError, and cancels its body when it is lost
 
-The Lease is named after the server. Its holder renews it every second. After 2.4 s without a renewal that the API
-server has taken, or as soon as somebody else is seen to have it, it is lost: the body is cancelled, as by
-asyncio.timeout, and LockError raised (`lost_lock`), so that load is gone within 3 s.
+The Lease is named after the server. Its holder renews it every second. The Lease is lost after 2.4 s without a renewal
+that the API server accepted, or as soon as it has another holder. The body is then cancelled, as by asyncio.timeout,
+and LockError raised (`lost_lock`), so that load is gone within 3 s.
 
-Who wants a Lease that somebody has looks at it for as long as it lasts, 10 s: if it changes meanwhile, its holder lives
-(LockError, `locked`); if not, it is taken over. As in client-go's leader election only what is seen to change counts,
-on our own monotonic clock: no other machine's time is read. Every write names the version that it replaces, so of two
-that take a Lease one is refused. Whoever deletes the Lease ends the load.
+A prober that wants a held Lease watches it for its duration, 10 s. If the Lease changes meanwhile, its holder is alive
+(LockError, `locked`); if not, the prober takes it over. As in client-go's leader election only observed changes count,
+on the local monotonic clock: no other machine's time is used. Every write names the version that it replaces, so of two
+probers that take a Lease one is refused. Deleting the Lease ends the load.
 
-Its holder deletes it at the end, the version that it knows and no other: a server that has gone leaves nothing behind.
+The holder deletes the Lease at the end, only in the version that it wrote: a removed server leaves nothing behind.
 """
 
 import asyncio
@@ -36,24 +36,24 @@ LOST = "lost_lock"
 RENEW_S = 1.0
 LOST_S = 2.4  # the rest of 3 s is for ending the load
 LASTS_S = 10  # more than LOST_S, and than a load worker needs to see that its controller has died
-_TRY_S = 0.7  # for an answer to a renewal
+_TRY_S = 0.7  # the time-out of one renewal
 _AGAIN_S = 0.1
 _LOOK_S = 0.5
-LONGEST_S = 60.0  # whatever a Lease says of itself
+LONGEST_S = 60.0  # the longest duration of a Lease that is believed
 _TRIES = 5
-# Begins the identities of this process. Two of its Leases are not the same all the same.
+# The prefix of this process's identities; each of its Leases has its own identity.
 _PROCESS = f"{socket.gethostname()}_{secrets.token_hex(4)}"
 
 
 class _LostError(Exception):
-    """Why it is lost."""
+    """The Lease is lost; the message is the reason."""
 
 
 class KubernetesLease:
     """The Lease of a server. Used once; a probe.capacity.run.locks.Lock."""
 
     _record: LeaseClient
-    _lease: Lease  # as it is while we hold it
+    _lease: Lease  # as written last
     _body: asyncio.Task[object]
     _keeper: asyncio.Task[None]
 
@@ -65,7 +65,7 @@ class KubernetesLease:
         *,
         connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]] = open_cluster,
     ) -> None:
-        """`server`: its address, as `lock.server_key` writes it. `namespace`: of the Lease; None: our own."""
+        """`server`: its address as `locks.server_key` writes it. `namespace`: of the Lease; None: this pod's own."""
         self._server = server
         self._namespace = namespace
         self._clock = clock
@@ -87,21 +87,21 @@ class KubernetesLease:
             await self._acquire()
         except (KubernetesError, msgspec.DecodeError) as error:
             await self._open.aclose()
-            raise LockError(f"no lease can be had for {self._server}: {self._words(error)}", NO_LOCK) from None
+            raise LockError(f"cannot get the lease of {self._server}: {self._describe(error)}", NO_LOCK) from None
         except BaseException:
             await self._open.aclose()
             raise
         body = asyncio.current_task()
-        assert body is not None  # noqa: S101 - somebody awaits us
+        assert body is not None  # noqa: S101 - a task awaits this
         self._body, self._cancelling = body, body.cancelling()
         self._keeper = asyncio.create_task(self._keep())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raises LockError where the body was cancelled because the Lease was lost."""
-        self._keeper.cancel()  # from here on it cancels nobody
-        # Our cancelling of the body is taken back; somebody else may have cancelled it too.
+        """Release the Lease. Raises LockError where the body was cancelled because the Lease was lost."""
+        self._keeper.cancel()  # from here on it cancels no body
+        # Take this cancellation of the body back; something else may have cancelled it too.
         by_us = self._lost is not None and self._body.uncancel() <= self._cancelling
         try:
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -113,7 +113,7 @@ class KubernetesLease:
             raise LockError(f"the lease of {self._server} is lost: {self._lost}; load was ended", LOST) from error
 
     async def _acquire(self) -> None:
-        """Raises LockError where somebody else has it, and ClusterError."""
+        """Take the Lease. Raises LockError where another prober holds it, and KubernetesError."""
         seen: LeaseSpec | None = None
         since_ns, tries = 0, 0
         while tries < _TRIES:
@@ -130,10 +130,10 @@ class KubernetesLease:
             if await self._take(lease):
                 return
             tries += 1
-        raise LockError(f"others take the lease of {self._server} again and again; try later", LOCKED)
+        raise LockError(f"other probers keep taking the lease of {self._server}; try again later", LOCKED)
 
     async def _take(self, before: Lease | None) -> bool:
-        """Whether it is ours now; not where somebody was faster. `before` None: there is none."""
+        """Write this prober as the holder; return False where another was faster. `before` None: there is no Lease."""
         self._acquired, asked_ns = self._now(), self._clock.monotonic_ns()
         try:
             if before is None:
@@ -150,14 +150,14 @@ class KubernetesLease:
         return True
 
     async def _keep(self) -> None:
-        """Renews until cancelled; ends the body where that is not possible in time."""
+        """Renew until cancelled; cancel the body where that fails for too long."""
         try:
             while True:
                 await asyncio.sleep(max(RENEW_S - self._age_s(), 0.0))
                 await self._renew()
         except _LostError as error:
             self._lost = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody renews any more
+        except Exception as error:  # noqa: BLE001 - after any error nothing renews it
             self._lost = one_line(repr(error))
         self._body.cancel(LOST_LEASE)
 
@@ -174,35 +174,35 @@ class KubernetesLease:
                 await self._look_again()
             except KubernetesError as error:
                 if error.status == NOT_FOUND:
-                    raise _LostError("somebody has deleted it") from None
+                    raise _LostError("it was deleted") from None
                 why = str(error)
             else:
                 self._renewed_ns = asked_ns
                 return
             await asyncio.sleep(_AGAIN_S)
-        raise _LostError(f"the API server has taken no renewal for {LOST_S:g} s ({why})")
+        raise _LostError(f"the API server has accepted no renewal for {LOST_S:g} s ({why})")
 
     async def _look_again(self) -> None:
-        """After somebody else has written: goes on from there where it is still ours. Raises _LostError."""
+        """Continue from another writer's version if this prober still holds it. Raises _LostError."""
         with suppress(KubernetesError):
             lease = await self._record.read(min(_TRY_S, max(LOST_S - self._age_s(), 0.0)))
             if lease is None:
-                raise _LostError("somebody has deleted it")
+                raise _LostError("it was deleted")
             if lease.spec.holder_identity != self._identity:
                 raise _LostError(self._held(lease.spec))
             self._lease = lease
 
     async def _release(self) -> None:
-        """So that the next one need not wait, and nothing stays. Where that fails, they wait."""
+        """Give the Lease back, so that the next prober need not wait. Where that fails, it waits."""
         with suppress(KubernetesError, ConflictError, _LostError, msgspec.DecodeError):
             try:
                 await self._delete()
-            except ConflictError:  # a renewal that was under way has arrived after all
+            except ConflictError:  # a renewal that was sent before has been accepted
                 await self._look_again()
                 await self._delete()
 
     async def _delete(self) -> None:
-        """Deletes it; without the right to do so it is left to the next one."""
+        """Delete the Lease; without the right to delete, clear its holder."""
         try:
             await self._record.delete(self._lease)
         except KubernetesError as error:
@@ -227,7 +227,7 @@ class KubernetesLease:
         )
 
     def _age_s(self) -> float:
-        """Since the last renewal that was taken, by when it was sent."""
+        """Return the seconds since the last accepted renewal was sent."""
         return (self._clock.monotonic_ns() - self._renewed_ns) * 1e-9
 
     def _now(self) -> str:
@@ -236,26 +236,26 @@ class KubernetesLease:
     def _held(self, spec: LeaseSpec) -> str:
         who = one_line(f"{spec.holder_identity}, since {spec.acquire_time}")
         where = f"{self._namespace}/{self._record.name}"
-        return f"another prober loads {self._server} ({who}; lease {where}); wait for its end"
+        return f"another prober loads {self._server} ({who}; lease {where}); wait until it ends"
 
-    def _words(self, error: Exception) -> str:
-        mend = ""
+    def _describe(self, error: Exception) -> str:
+        fix = ""
         if isinstance(error, KubernetesError) and error.status == FORBIDDEN:
-            mend = f"; {role_words(self._namespace)}"
-        return f"{one_line(str(error), 400)}{mend}"
+            fix = f"; {role_words(self._namespace)}"
+        return f"{one_line(str(error), 400)}{fix}"
 
 
 def role_words(namespace: str | None) -> str:
-    """What is lacking where the API server refuses."""
+    """Return the rights that are missing where the API server refuses."""
     verbs = "get, list, create, update and delete"
     return f"it needs a Role in {namespace} with {verbs} of leases (docs/discovery.md)"
 
 
 def is_ours(spec: LeaseSpec) -> bool:
-    """Whether this process has it."""
+    """Return whether this process holds it."""
     return (spec.holder_identity or "").startswith(_PROCESS)
 
 
 def lasts_s(spec: LeaseSpec) -> float:
-    """How long it has to stay as it is before it may be taken over."""
+    """Return how long it has to stay unchanged before it may be taken over, in seconds."""
     return min(max(LASTS_S, spec.lease_duration_seconds or 0), LONGEST_S)

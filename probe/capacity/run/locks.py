@@ -1,13 +1,13 @@
-"""One prober a server: whoever wants to load a server holds its lock while the load lasts.
+"""The lock of a server: a prober holds it while it loads the server, so only one does at a time.
 
-    async with lock: ...      raises LockError where another prober has it, or where it cannot be had
+    async with lock: ...      raises LockError where another prober holds it, or where it cannot be taken
 
-A lock is any async context manager (Lock): here a locked file of this machine; in a cluster it may be a Lease. One that
-can be lost while it is held cancels its body, as asyncio.timeout does.
+A lock is any async context manager (Lock): here a locked file of this machine; in a cluster it may be a Lease
+(lease_lock.py). A lock that can be lost while it is held cancels its body, as asyncio.timeout does.
 
-The file is locked by flock(2): the kernel lets go when the process ends, also by SIGKILL, and a worker process does not
-inherit it. Files lie straight in a folder like /tmp, whose sticky bit keeps users from removing each other's; whoever
-can read a file can lock it, so one user's run keeps out another's. What the file says is for people alone.
+The file is locked by flock(2): the kernel releases it when the process ends, also by SIGKILL, and a worker process does
+not inherit it. The files lie directly in a folder like /tmp, whose sticky bit keeps users from removing each other's.
+A user who can read a file can lock it, so one user's run excludes another's. The file's content is for people only.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ from probe.core.text import one_line
 Lock = AbstractAsyncContextManager[None]
 
 LOCKED, NO_LOCK = "locked", "no_lock"
-LOST_LEASE = "lost the Lease"  # why a run has ended, in words
+LOST_LEASE = "lost the Lease"  # the reason of a run that it ended
 _PORTS = {"http": 80, "https": 443}
 _MAX_HOLDER = 1024
-# A file that was removed between our opening and our locking it keeps nobody out who comes after us.
+# A lock on a file that was removed between open and flock excludes no later process, so it is tried again.
 _TRIES = 5
-# Who looks whether a file is locked has it for some microseconds (`locked_by_others`).
+# `locked_by_others` itself holds the lock for some microseconds.
 _LOOKS, _LOOK_S = 3, 0.02
-_ours: set[Path] = set()  # the files that this process has locked
+_held: set[Path] = set()  # the files that this process has locked
 
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who has a lock, as the file says it; for messages."""
+    """The holder of a lock as written in the file; for messages."""
 
     pid: int
     host: str
@@ -52,10 +52,10 @@ class LockHolder:
 
 
 class FileLock:
-    """The lock of a server on this machine. Used once."""
+    """The lock of a server on this machine. Use once."""
 
     def __init__(self, server: str, directory: Path | None, clock: Clock) -> None:
-        """`server`: its address, as `server_key` writes it. `directory`: None for one that all users share."""
+        """`server`: its address as `server_key` writes it. `directory`: None for the one that all users share."""
         self._path = _path(server, directory)
         self._server = server
         self._clock = clock
@@ -71,14 +71,16 @@ class FileLock:
                     self._file = _lock(self._path)
         except OSError as error:
             raise LockError(
-                f"no lock can be had for {self._server} ({self._path}: {error.strerror}); set lock_dir to a folder of"
-                " this machine that can be written",
+                f"cannot lock {self._server} ({self._path}: {error.strerror}); set lock_dir to a writable folder of"
+                " this machine",
                 NO_LOCK,
             ) from None
         if self._file is None:
-            raise LockError(f"another prober loads {self._server}{_by(_holder(self._path))}; wait for its end", LOCKED)
-        _ours.add(self._path)
-        _say(self._file, self._holder())
+            raise LockError(
+                f"another prober loads {self._server}{_by(_holder(self._path))}; wait until it ends", LOCKED
+            )
+        _held.add(self._path)
+        _write_holder(self._file, self._holder())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -86,10 +88,10 @@ class FileLock:
         if self._file is not None:
             with suppress(OSError):  # another user's file stays
                 if _is_at(self._file, self._path):
-                    self._path.unlink()  # while it is locked: whoever opened it meanwhile looks again
+                    self._path.unlink()  # while it is locked: a process that has opened it meanwhile checks again
             os.close(self._file)
             self._file = None
-            _ours.discard(self._path)
+            _held.discard(self._path)
 
     def _holder(self) -> LockHolder:
         since = datetime.fromtimestamp(self._clock.wall_s(), UTC)
@@ -97,9 +99,9 @@ class FileLock:
 
 
 def locked_by_others(server: str, directory: Path | None) -> bool:
-    """Whether another process of this machine has the lock now. What cannot be read is not locked."""
+    """Return whether another process of this machine holds the lock now. An unreadable file counts as not locked."""
     path = _path(server, directory)
-    if path in _ours:
+    if path in _held:
         return False
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -117,9 +119,9 @@ def locked_by_others(server: str, directory: Path | None) -> bool:
 
 
 def server_key(base_url: str, unix_socket: str | None = None) -> str:
-    """The server behind an address, written in one way: the same for every way to write it.
+    """Return one spelling for all spellings of a server's address.
 
-    A name and its address are taken for two servers, but for this machine's own.
+    A host name and its IP address count as two servers, except for this machine's own.
     """
     if unix_socket is not None:
         return f"unix:{os.path.realpath(unix_socket)}"
@@ -132,8 +134,8 @@ def server_key(base_url: str, unix_socket: str | None = None) -> str:
 
 
 def shared_directory() -> Path:
-    """Where every user of this machine may lock: /tmp. TMPDIR, which may be a user's own, only without one."""
-    common = Path("/tmp")  # noqa: S108 - the files are opened so that nobody can put another one in their place
+    """Return where every user of this machine may lock: /tmp, or TMPDIR, which may be per user, where there is none."""
+    common = Path("/tmp")  # noqa: S108 - the files are opened so that no user can replace them
     return common if os.access(common, os.W_OK | os.X_OK) else Path(os.environ.get("TMPDIR") or common)
 
 
@@ -143,7 +145,7 @@ def _path(server: str, directory: Path | None) -> Path:
 
 
 def _lock(path: Path) -> int | None:
-    """The locked file; None where somebody else has it. Raises OSError."""
+    """Lock the file and return it; None where another process holds it. Raises OSError."""
     for _ in range(_TRIES):
         file = _open(path)
         try:
@@ -157,13 +159,13 @@ def _lock(path: Path) -> int | None:
             os.close(file)
             raise
         os.close(file)
-    raise OSError(0, "it is removed again and again")
+    raise OSError(0, "it keeps being removed")
 
 
 def _open(path: Path) -> int:
-    """The file, made where it is missing. It is never a link, nor anything that is no plain file.
+    """Open the file, creating it if it is missing. It is a regular file, never a link.
 
-    It may be another user's: that can be locked without writing to it.
+    It may belong to another user: it can be locked without write access.
     """
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     for access in (os.O_RDWR, os.O_RDONLY):
@@ -181,36 +183,36 @@ def _plain(file: int) -> int:
     if stat.S_ISREG(os.fstat(file).st_mode):
         return file
     os.close(file)
-    raise OSError(0, "it is no file")
+    raise OSError(0, "it is not a regular file")
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether what is open is what lies there."""
+    """Return whether the open file is the one at the path."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file), path.lstat())
     return False
 
 
-def _say(file: int, holder: LockHolder) -> None:
-    """Says who has the lock, in a file of our own that has no other name; elsewhere nothing is touched."""
+def _write_holder(file: int, holder: LockHolder) -> None:
+    """Write the holder into the file, unless it is another user's or has a second name."""
     owned = os.fstat(file)
     if owned.st_uid != os.geteuid() or owned.st_nlink != 1:
         return
-    with suppress(OSError):  # a full disk; the lock holds all the same
+    with suppress(OSError):  # a full disk; the lock holds regardless
         os.ftruncate(file, 0)
         os.pwrite(file, f"{json.dumps(asdict(holder))}\n".encode(), 0)
 
 
 def _holder(path: Path) -> LockHolder | None:
-    """Who has it, where the file says so."""
+    """Return the holder, where the file names one."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            said = json.loads(os.pread(file, _MAX_HOLDER, 0))
+            holder = json.loads(os.pread(file, _MAX_HOLDER, 0))
         finally:
             os.close(file)
-        return LockHolder(int(said["pid"]), str(said["host"]), str(said["since"]))
-    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):  # anybody may write one
+        return LockHolder(int(holder["pid"]), str(holder["host"]), str(holder["since"]))
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):  # any user may write one
         return None
 
 

@@ -1,9 +1,9 @@
-"""Which servers other probers load now, as their locks say: what such a server counts is not its users' alone.
+"""Which servers other probers are loading now, by their locks: such a server's counters include the probers' load.
 
-In a cluster that are the Leases of the namespace, listed every two seconds. As for who wants one (lease.py), only what
-is seen to change is held. What nobody holds is deleted on the way: a Lease stays where its holder was killed.
+In a cluster the locks are the Leases of the namespace, listed every two seconds. A Lease counts as held while it keeps
+changing, as in lease_lock.py. Leases without a holder are deleted: a killed holder leaves its Lease behind.
 
-On one machine it is the files of lock.py that another process has locked.
+On one machine the locks are the files of locks.py that another process has locked.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ from probe.kubernetes.lease import SERVER, ConflictError, Lease, Leases, LeaseSp
 _log = structlog.get_logger()
 EVERY_S = 2.0
 _AGAIN_S = 10.0
-# A Lease that was taken away is gone before its load is.
+# A Lease that is lost is gone before its load is.
 _ENDS_S = 3.0 + EVERY_S
 _SWEEP = 20  # at a time
 
 
 class OtherProbers:
-    """What was seen of other probers."""
+    """The other probers' locks, and which servers they load."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seen: dict[str, tuple[LeaseSpec, int]] = {}  # by name of the Lease, and since when it is so
-        self._loaded: dict[str, int] = {}  # by server: when that was seen last
+        self._seen: dict[str, tuple[LeaseSpec, int]] = {}  # by the Lease's name: its state, and since when
+        self._loaded: dict[str, int] = {}  # by server: when it was last loaded
 
     def files(self, servers: Collection[str], config: Config) -> Collection[str]:
-        """Those of `servers` that are loaded, by the locks of this machine."""
-        return self._told({server for server in servers if locked_by_others(server, config.lock_dir)})
+        """Return those of `servers` that are loaded, by the locks of this machine."""
+        return self._still_loaded({server for server in servers if locked_by_others(server, config.lock_dir)})
 
     def leases(self, found: Collection[Lease], asked_ns: int) -> tuple[Collection[str], list[Lease]]:
-        """The servers that are loaded, by all Leases that there are; and those Leases that nobody holds."""
+        """Return the loaded servers, by all Leases of the namespace, and the Leases without a holder."""
         held, free = set(), []
         before, self._seen = self._seen, {}
         for lease in found:
@@ -56,9 +56,9 @@ class OtherProbers:
                 free.append(lease)
             elif not is_ours(spec) and unchanged_s < lasts_s(spec):
                 held.add(str((lease.metadata.get("annotations") or {}).get(SERVER)))
-        return self._told(held), free
+        return self._still_loaded(held), free
 
-    def _told(self, held: Collection[str]) -> Collection[str]:
+    def _still_loaded(self, held: Collection[str]) -> Collection[str]:
         now_ns = self._clock.monotonic_ns()
         self._loaded |= dict.fromkeys(held, now_ns)
         self._loaded = {server: ns for server, ns in self._loaded.items() if now_ns - ns < _ENDS_S * 1e9}
@@ -69,29 +69,29 @@ async def follow_others(
     config: Callable[[], Config],
     servers: Callable[[], Collection[str]],
     clock: Clock,
-    tell: Callable[[Collection[str]], None],
+    report: Callable[[Collection[str]], None],
     *,
     connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]] = open_cluster,
 ) -> None:
-    """Tells which servers others load, until cancelled. What was told last stands while the API cannot be asked."""
+    """Report the servers that others load until cancelled. The last report stands while the API cannot be reached."""
     others, problem = OtherProbers(clock), ""
     while True:
         lease = config().lease
         if lease is None:
-            tell(others.files(servers(), config()))
+            report(others.files(servers(), config()))
             await asyncio.sleep(EVERY_S)
             continue
         try:
             async with connect() as cluster:
                 while config().lease == lease:
-                    await _look(cluster, lease, others, clock, tell)
+                    await _look(cluster, lease, others, clock, report)
                     problem = ""
                     await asyncio.sleep(EVERY_S)
         except (KubernetesError, msgspec.MsgspecError) as error:
             if problem != (problem := one_line(str(error), 400)):
                 forbidden = isinstance(error, KubernetesError) and error.status == FORBIDDEN
-                mend = role_words(lease.namespace or "its own namespace") if forbidden else "it is asked again"
-                _log.warning("what other probers load is not known", detail=problem, mend=mend)
+                fix = role_words(lease.namespace or "its own namespace") if forbidden else "it is retried"
+                _log.warning("cannot list the servers that other probers load", detail=problem, fix=fix)
             await asyncio.sleep(_AGAIN_S)
 
 
@@ -100,15 +100,15 @@ async def _look(
     lease: LeaseConfig,
     others: OtherProbers,
     clock: Clock,
-    tell: Callable[[Collection[str]], None],
+    report: Callable[[Collection[str]], None],
 ) -> None:
     leases = Leases(cluster, lease.namespace or cluster.namespace)
     asked_ns = clock.monotonic_ns()
     loaded, free = others.leases(await leases.listed(), asked_ns)
-    tell(loaded)
+    report(loaded)
     for one in free[:_SWEEP]:
         try:
-            with suppress(ConflictError):  # somebody has taken it
+            with suppress(ConflictError):  # another prober has taken it
                 await leases.delete(one)
-        except KubernetesError:  # the right to do so may be lacking; or somebody was faster
+        except KubernetesError:  # the right to delete may be missing; or another prober was faster
             return

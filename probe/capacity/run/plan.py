@@ -20,16 +20,16 @@ from probe.core.workload import Workload
 from probe.observe.guard import GuardLimits, GuardVerdict, may_start
 from probe.runtime.helper_process import HelperProcess
 
-# Of a step's length, before it counts: queue and batch have to fill, and the burst of the beginning has to pass.
+# The warm-up's share of a step: queue and batch have to fill, and the initial burst has to pass.
 _WARM_UP_SHARE = 0.2
-# In flight at most, in an open loop.
+# The limit of requests in flight in an open loop.
 _OPEN_STREAMS = 512
 
 
 def context_of(
     server: ServerSnapshot | None, workload: Workload, objectives: Objectives, gpu: str | None
 ) -> RunContext:
-    """What a capacity of that server holds for; `gpu`: as the configuration says."""
+    """Return the conditions that a capacity of that server holds for; `gpu`: as configured."""
     return RunContext(
         workload=_plain(asdict(workload)),
         objectives=_plain(asdict(objectives)),
@@ -42,10 +42,10 @@ def context_of(
 
 @dataclass(frozen=True, slots=True)
 class StepSettings:
-    """Which steps were asked for: fixed concurrency, or fixed rates (requests/s), or neither: then they are searched.
+    """The steps asked for: at fixed concurrency, at fixed rates (requests/s), or, with neither, found by a search.
 
-    `seconds`, or so many `requests`, is how long each of the fixed ones lasts. The rest is for the search: how long it
-    watches live traffic first, and what it is told of the server's limits, in vLLM's words; None: it has to see.
+    Each fixed step lasts for `seconds` or for a number of `requests`. A search watches live traffic for `observe_s`
+    first; `hints` are the server's limits as far as they are known.
     """
 
     concurrency: tuple[int, ...] | None = None
@@ -57,12 +57,12 @@ class StepSettings:
 
     @property
     def streams(self) -> int:
-        """How many requests may be in flight at most, about: what the load's processes are counted by."""
+        """About the most requests in flight at once, which decides the number of load workers."""
         return max(self.concurrency) if self.concurrency else _OPEN_STREAMS
 
 
 def steps_of(capacity: CapacityConfig) -> StepSettings:
-    """As the configuration says."""
+    """Return the configured steps."""
     return StepSettings(
         concurrency=capacity.concurrency,
         rates=capacity.rates,
@@ -73,7 +73,7 @@ def steps_of(capacity: CapacityConfig) -> StepSettings:
 
 
 def hints_of(capacity: CapacityConfig) -> Hints:
-    """What the configuration says of the server."""
+    """Return what the configuration states about the server."""
     server = capacity.server
     flags = server.model_dump(include={"max_num_seqs", "max_num_batched_tokens"}, exclude_none=True)
     size = ModelSize(server.parameters, server.weight_bits, server.gpus) if server.parameters is not None else None
@@ -98,8 +98,8 @@ async def load_plan(
             to_the_end=not guarded,
         )
     else:
-        with HelperProcess() as other:
-            search = SearchProcess(other, workload, objectives, steps.hints, observe_s=steps.observe_s)
+        with HelperProcess() as helper:
+            search = SearchProcess(helper, workload, objectives, steps.hints, observe_s=steps.observe_s)
             await asyncio.to_thread(search.begin)
             yield search
 
@@ -109,7 +109,7 @@ async def preflight(
     limits: GuardLimits,
     firing_pages: Callable[[], Awaitable[list[str]]] | None = None,
 ) -> tuple[GuardVerdict, ServerSnapshot | None]:
-    """Whether load may begin, and the server as it was then. Raises nothing."""
+    """Check the server once. Return whether load may begin, and the server's state. Raises nothing."""
     server: ServerSnapshot | None = None
     try:
         server = await read_server()
@@ -123,7 +123,7 @@ async def preflight(
 
 
 def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str]]] | None:
-    """The question whether a paging alert fires for a target; None where no Prometheus is configured."""
+    """Return a function that lists a target's firing paging alerts; None where no Prometheus is configured."""
     if config.prometheus is None:
         return None
     from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
@@ -132,5 +132,5 @@ def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str
 
 
 def _plain(values: Mapping[str, object]) -> dict[str, object]:
-    """Without what is not set."""
+    """Drop the values that are not set."""
     return {key: value for key, value in values.items() if value is not None}

@@ -125,5 +125,5 @@ class RunGuard:
         return [(record.done_ns - record.scheduled_ns) * 1e-9 for record in waiting]
 
     def _report_age_s(self) -> float:
-        reported_ns = self._load.told_ns()
+        reported_ns = self._load.reported_ns()
         return 0.0 if reported_ns is None else (self._clock.monotonic_ns() - reported_ns) * 1e-9

@@ -1,4 +1,4 @@
-"""The search for the knee, in a process of its own (aside.py): it thinks for seconds, and canaries are stamped here."""
+"""The search for the knee in a helper process: it computes for seconds, and this process stamps canaries."""
 
 from collections.abc import Sequence
 
@@ -12,37 +12,38 @@ from probe.runtime.helper_process import HelperProcess
 
 
 class SearchProcess:
-    """A ramp.Course: capacity.search.Search, from afar. Each method but `ended` waits for it, and raises AsideError
-    where it fails. `begin` comes first: it takes a second or more, for numpy and scipy.
+    """A LoadPlan that runs capacity.search.Search in a helper process. Its methods raise HelperError where that fails.
+
+    Call `begin` first: it takes a second or more, for numpy and scipy.
     """
 
     survives_overload = True
 
     def __init__(
-        self, other: HelperProcess, workload: Workload, objectives: Objectives, hints: Hints, *, observe_s: float
+        self, helper: HelperProcess, workload: Workload, objectives: Objectives, hints: Hints, *, observe_s: float
     ) -> None:
         self.observe_s = observe_s
-        self._other = other
+        self._helper = helper
         self._search = (workload, objectives, hints)
 
     def begin(self) -> None:
-        self._other.keep("probe.capacity.search.search:Search", *self._search)
+        self._helper.keep("probe.capacity.search.search:Search", *self._search)
 
-    def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
-        self._other.ask("observe_idle", readings, lone)
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary) -> None:
+        self._helper.ask("observe_idle", snapshots, baseline)
 
     def next_step(self) -> StepPlan | None:
-        plan: StepPlan | None = self._other.ask("next_step")
+        plan: StepPlan | None = self._helper.ask("next_step")
         return plan
 
     def step_finished(
-        self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None
+        self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
     ) -> None:
-        self._other.ask("step_finished", step, run, readings, tripped)
+        self._helper.ask("step_finished", step, run, snapshots, tripped)
 
     def end_reason(self) -> str | None:
-        return None  # the capacity says it
+        return None  # the capacity has the reason
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
-        found: Capacity = self._other.ask("capacity", steps, stopped)
+        found: Capacity = self._helper.ask("capacity", steps, stopped)
         return found

@@ -108,11 +108,11 @@ def test_no_load_can_begin_on_a_server_of_a_rollout_while_others_are_begun_or_en
     async def run() -> None:
         app = _app()
         await app._discovered("pods", _found(5))
-        assert not any(watch.held() for watch in app.monitors.values())
+        assert not any(watch.inhibited_by for watch in app.monitors.values())
         held: list[bool] = []
 
         def look() -> None:
-            held.append(all(watch.held() for watch in app.monitors.values()))
+            held.append(all(watch.inhibited_by for watch in app.monitors.values()))
 
         async with _turns(look):
             await app._discovered("pods", _found(20, rolling=True)[1:])

@@ -1014,17 +1014,17 @@ def test_canaries_and_requests_on_demand_beside_a_run_are_no_users_of_its_steps(
 def test_while_load_is_held_back_none_begins_and_what_runs_ends(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
-        watch.hold_load("a rollout is under way: pods of 2 revisions")
+        watch.inhibit_load("a rollout is under way: pods of 2 revisions")
         await watch.capacity()
         assert (sink.refusals, sink.results, server.generated) == (["rollout"], [], 1)
         state = watch.status().capacity_state
         assert state == "rollout: a rollout is under way: pods of 2 revisions"
-        watch.hold_load(None)
+        watch.inhibit_load(None)
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(10):
             while watch.status().capacity_state != "running":  # noqa: ASYNC110 - another task changes it
                 await asyncio.sleep(0.01)
-        watch.hold_load("the pod is not ready")
+        watch.inhibit_load("the pod is not ready")
         await asyncio.wait_for(run, 10)
         (result,) = sink.results
         assert (result.stopped.by, result.stopped.reason) == ("interrupt", "the pod is not ready")
@@ -1037,7 +1037,7 @@ def test_a_hold_that_comes_while_a_run_waits_for_its_lock_is_heard(host: Host) -
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         @asynccontextmanager
         async def slow() -> AsyncIterator[None]:
-            watch.hold_load("a rollout is under way")
+            watch.inhibit_load("a rollout is under way")
             yield
 
         _takes(watch, slow)

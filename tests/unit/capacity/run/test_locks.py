@@ -165,7 +165,7 @@ def test_a_holder_who_says_nothing_sensible_is_not_named(tmp_path: Path, said: s
         file.flush()
         refused = _refusal(_lock(tmp_path))
     assert refused is not None
-    assert str(refused) == f"another prober loads {SERVER}; wait for its end"
+    assert str(refused) == f"another prober loads {SERVER}; wait until it ends"
 
 
 def test_what_a_holder_says_is_one_short_line(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_a_lacking_role_is_told_once(capsys: pytest.CaptureFixture[str]) -> None
 
     following(story)
     said = capsys.readouterr().out
-    assert said.count("what other probers load is not known") == 1
+    assert said.count("cannot list the servers that other probers load") == 1
     assert "it needs a Role in its own namespace with get, list, create, update and delete of leases" in said
 
 

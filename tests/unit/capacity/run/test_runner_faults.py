@@ -122,7 +122,7 @@ class LateLoad(LocalLoad):
         self._look()
         return self._seen
 
-    def told_ns(self) -> int | None:
+    def reported_ns(self) -> int | None:
         self._look()
         return self._seen_ns if self._step else None
 
