@@ -1,4 +1,4 @@
-"""README and the pages on deployment: every command and alert in them exists. Links: ../docs/."""
+"""README and the pages on deployment: every command and alert in them exists. Links: tests/unit/docs."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""README is short, and its configuration is valid. Its commands: ../deploy/test_deploy_docs.py."""
+"""README is short, and its configuration is valid. Its commands: tests/deploy/test_deploy_docs.py."""
 
 import re
 from pathlib import Path
