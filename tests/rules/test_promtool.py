@@ -1,7 +1,7 @@
 """promtool's unit tests of the generated rules: each `*.test.yml` beside this file.
 
-They ask which alerts fire, all of them: an expected alert that stays away fails a test, and so does
-one that comes uninvited.
+They list every alert that fires: a missing alert fails a test, and so does an unexpected one. A case names the groups of
+rules that its series can concern, each in a file of its own, since promtool evaluates all rules of a file at every step.
 """
 
 import re
@@ -33,9 +33,13 @@ def _config(case: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
-    """The rules by what they are generated from."""
+    """Return the file of rules of each configuration. Beside it, `GROUP.yml` has those of one group."""
     configs = {_config(case) for case in CASES}
-    return {file: build.write(load_config(file), tmp_path_factory.mktemp("rules"))[0] for file in sorted(configs)}
+    written = {file: build.write(load_config(file), tmp_path_factory.mktemp("rules"))[0] for file in sorted(configs)}
+    for file in written.values():
+        for group in yaml.safe_load(file.read_text())["groups"]:
+            (file.parent / f"{group['name']}.yml").write_text(yaml.safe_dump({"groups": [group]}, sort_keys=False))
+    return written
 
 
 @pytest.mark.parametrize("case", CASES, ids=_name)
