@@ -91,6 +91,7 @@ def test_what_is_written_is_answered_and_ends_where_it_is_stale(prometheus_binar
     np.testing.assert_array_equal(line.values, values[:-1])
 
 
+@pytest.mark.long
 def test_a_replay_that_asks_only_where_an_alert_may_come_finds_what_a_whole_one_finds(
     prometheus_binary: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_ramp_prints_the_table_and_writes_the_result(tiny: Sim, tmp_path: Path) 
     assert result["cost"]["requests"] == 51
 
 
+@pytest.mark.long
 def test_a_ramp_that_finds_no_knee_ends_with_1_and_still_writes(tiny: Sim, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     done = measured(

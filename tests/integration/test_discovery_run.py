@@ -142,6 +142,7 @@ def test_of_two_ramps_on_a_server_one_has_the_lease_and_loses_it_with_the_api_se
     assert json.dumps(cluster.api.leases).count(f"localhost:{tiny.port}") == 1
 
 
+@pytest.mark.long
 def test_a_ramp_that_loses_its_lease_tells_what_it_had_measured(cluster: Cluster, tiny: Sim, tmp_path: Path) -> None:
     file, told, page = tmp_path / "kneewatch.yml", tmp_path / "result.json", tmp_path / "result.html"
     file.write_text(yaml.safe_dump({"lease": {}, **_SHORT, "targets": [{"name": "a", "base_url": tiny.base_url}]}))
@@ -171,6 +172,7 @@ def test_a_ramp_that_loses_its_lease_tells_what_it_had_measured(cluster: Cluster
     assert cluster.api.leases == {}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("lock", ["lease", "file"])
 def test_of_a_pair_the_one_does_not_take_the_others_run_for_users(tiny: Sim, tmp_path: Path, lock: str) -> None:

@@ -125,6 +125,7 @@ def test_a_cut_watch_goes_on_where_it_was_and_a_bookmark_saves_a_list(run: Run, 
     run(story())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("as_status", [True, False], ids=["by its status", "in the watch"])
 def test_after_410_gone_slices_are_listed_anew(run: Run, tmp_path: Path, *, as_status: bool) -> None:
     async def story() -> None:
@@ -149,6 +150,7 @@ def test_after_410_gone_slices_are_listed_anew(run: Run, tmp_path: Path, *, as_s
     run(story())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["list", "watch"])
 def test_a_lacking_role_is_one_line_and_can_be_mended_while_it_runs(run: Run, tmp_path: Path, verb: str) -> None:
     async def story() -> None:
@@ -220,7 +222,7 @@ def test_1000_endpoints_settle_in_5_s_and_a_change_is_seen_in_2(run: Run, tmp_pa
     assert all_s < 5.0
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_whatever_happens_on_the_way_what_is_found_is_what_there_is(run: Run, tmp_path: Path, seed: int) -> None:
     """Endpoints come, move and go, while the API server is cut off, restarted, compacted, and makes errors."""
     chance = random.Random(seed)

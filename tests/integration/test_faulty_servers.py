@@ -77,6 +77,7 @@ async def _fails(server: Standin) -> None:
     server.driver.faults = Faults(error_ratio=1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("breaks", "reason"),
     [(_metrics_break, "server_unreadable"), (_counters_begin_anew, "server_restarted"), (_fails, "server_errors")],

@@ -96,6 +96,7 @@ def _load(past: Past, seconds: int) -> None:
     assert done.status in (0, 1), done.err
 
 
+@pytest.mark.long
 def test_a_forecast_from_what_was_scraped_is_near_what_the_server_takes(scraped: Past) -> None:
     """Also after a restart, which is in that time."""
     instance = f"127.0.0.1:{scraped.server.port}"
@@ -112,6 +113,7 @@ def test_a_forecast_from_what_was_scraped_is_near_what_the_server_takes(scraped:
     assert found["learnt_from"][1] == pytest.approx(LOAD_RPS, rel=0.4)
 
 
+@pytest.mark.long
 def test_matchers_of_two_servers_are_refused(scraped: Past) -> None:
     done = scraped.forecast("5m", history='job="kneewatch"')
     assert done.status == 2
@@ -121,11 +123,13 @@ def test_matchers_of_two_servers_are_refused(scraped: Past) -> None:
     assert f"127.0.0.1:{scraped.server.port}" in done.err
 
 
+@pytest.mark.long
 def test_matchers_of_one_of_them_are_taken(scraped: Past) -> None:
     history = f'job="kneewatch",instance="127.0.0.1:{scraped.server.port}"'
     assert _capacity(scraped.forecast("5m", history=history))["requests_per_second"]
 
 
+@pytest.mark.long
 def test_matchers_of_nothing_are_one_line(scraped: Past) -> None:
     done = scraped.forecast("5m", history='job="nobody"')
     assert (done.status, done.out) == (2, "")
@@ -164,7 +168,7 @@ def _forty_minutes() -> list[ServerSnapshot]:
     return readings
 
 
-@pytest.mark.parametrize("every_s", EVERY_S)
+@pytest.mark.parametrize("every_s", [EVERY_S[0], *(pytest.param(s, marks=pytest.mark.long) for s in EVERY_S[1:])])
 def test_scrapes_as_far_apart_as_is_usual_tell_it_too(remembered: Past, every_s: int) -> None:
     found = _capacity(remembered.forecast("40m", history=f'instance="every-{every_s}s"'))
     assert found["requests_per_second"] == pytest.approx(TRUTH_RPS, rel=0.15)
@@ -172,6 +176,7 @@ def test_scrapes_as_far_apart_as_is_usual_tell_it_too(remembered: Past, every_s:
     assert 0.15 * TRUTH_RPS < low < high < 0.85 * TRUTH_RPS, "the rates that there were, and no others"
 
 
+@pytest.mark.long
 def test_a_history_of_a_day_is_asked_for_in_coarser_steps(remembered: Past) -> None:
     found = _capacity(remembered.forecast("24h", history='instance="every-15s"'))
     assert found["requests_per_second"] == pytest.approx(TRUTH_RPS, rel=0.15)

@@ -94,6 +94,7 @@ def test_gpus_stand_beside_the_server_under_their_own_names(monitor: Monitor) ->
     assert all('target="joined"' in line and 'UUID="GPU-' in line for line in of_target)
 
 
+@pytest.mark.long
 def test_an_engine_that_stands_still_is_seen_though_health_says_it_is_well(vllm: RealVllm, monitor: Monitor) -> None:
     stalled = 'kneewatch_server_stalled_seconds{target="joined"}'
     eventually(lambda: _value(monitor, stalled) == 0, within_s=30, what="an engine that does not stall")

@@ -46,6 +46,7 @@ def _rows(out: str) -> list[str]:
     return [line for line in out.splitlines() if line[:1] == " " and any(word in line for word in verdicts)]
 
 
+@pytest.mark.long
 def test_the_search_ends_with_a_figure_or_with_a_reason(tiny: Sim, tmp_path: Path) -> None:
     result, done = _ramp(tiny, tmp_path, "--observe", "2", "--max-seconds", "40")
     capacity = result["capacity"]

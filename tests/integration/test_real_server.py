@@ -50,6 +50,7 @@ def test_a_canary_generates_exactly_the_tokens_it_asked_for(vllm: RealVllm, tmp_
         assert 20 <= prompt_tokens <= 120
 
 
+@pytest.mark.long
 def test_an_overload_shows_the_preemptions_the_server_counted(vllm: RealVllm, tmp_path: Path) -> None:
     before = vllm.settled_metrics()["vllm:num_preemptions_total"]
     result, _ = _ramp(vllm, tmp_path, *OVERLOAD, "--requests-per-step", "72", "--no-guard")
@@ -61,6 +62,7 @@ def test_an_overload_shows_the_preemptions_the_server_counted(vllm: RealVllm, tm
     assert result["stopped"]["by"] == "done"
 
 
+@pytest.mark.long
 def test_the_guard_stops_an_overload_and_leaves_nothing_behind(
     vllm: RealVllm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -154,6 +154,7 @@ def test_what_the_monitor_serves_allows_itself_nothing_from_elsewhere(monitor: M
         assert re.findall(r'(?:src|href|action)="(?:[a-z]+:)?//[^"]*"', answer.text) == []
 
 
+@pytest.mark.long
 def test_a_ramps_report_is_one_file(browser: Browser, sim: Sim, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     options = ("--concurrency", "1,2,4", "--step-seconds", "2", "--prompt-tokens", "32", "--output-tokens", "8")

@@ -69,6 +69,7 @@ def test_the_rules_of_the_command_load_into_prometheus(prometheus_binary: str, t
         assert running.query("1")
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_a_killed_server_is_seen_paged_and_seen_again_when_it_is_back(
     vllm: RealVllm, monitor: Monitor, prometheus: RealPrometheus

@@ -272,6 +272,7 @@ def test_whoever_is_told_of_a_request_and_raises_ends_the_load() -> None:
     _with(work)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.025, 0.03, 0.05, 0.1])
 def test_stop_at_any_moment_of_a_beginning_ends_the_step_and_not_the_next_one(after_s: float) -> None:
     async def work(server: Standin, workers: WorkerPool) -> None:
@@ -385,6 +386,7 @@ class Slowly(LocalBackend):
         loop.call_later(self.words_s, here.feed_eof)
 
 
+@pytest.mark.long
 def test_a_worker_that_has_started_waits_for_one_that_starts_late() -> None:
     """Three seconds, in which the first one would end by itself if it heard of nobody."""
 
@@ -400,6 +402,7 @@ def test_a_worker_that_has_started_waits_for_one_that_starts_late() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_server_is_not_blamed_for_reports_that_come_late() -> None:
     """Each answer begins at once, and would seem to take 0.8 s: four times what the objective lets a hang last."""
 
@@ -414,6 +417,7 @@ def test_a_server_is_not_blamed_for_reports_that_come_late() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_worker_that_says_nothing_is_lost_and_not_late() -> None:
     async def main() -> None:
         async with standin() as server, WorkerPool(_source(server), 2, CLOCK) as workers:
@@ -457,6 +461,7 @@ def test_what_is_in_flight_is_told_of_as_it_was_when_it_was_told() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_worker_whose_clock_cannot_be_known_gets_no_load() -> None:
     async def main() -> None:
         async with standin() as server:
@@ -469,6 +474,7 @@ def test_a_worker_whose_clock_cannot_be_known_gets_no_load() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dated", [True, False])
 def test_a_worker_goes_by_when_its_controller_was_there_and_not_by_when_it_heard_so(*, dated: bool) -> None:
     """Words that were on their way for long say nothing of now; without a date they have to."""

@@ -1,7 +1,7 @@
 """promtool's unit tests of the generated rules: each `*.test.yml` beside this file.
 
-They list every alert that fires: a missing alert fails a test, and so does an unexpected one. A case names the groups of
-rules that its series can concern, each in a file of its own, since promtool evaluates all rules of a file at every step.
+They list every alert that fires: a missing alert fails a test, and so does an unexpected one. A case names the groups
+of rules that its series can concern, each in a file of its own: promtool evaluates all rules of a file at every step.
 """
 
 import re

@@ -108,6 +108,7 @@ def _told(rate_rps: float, minutes: float) -> list[tuple[float, float | None]]:
     return virtually(run(), within_s=minutes * MINUTE_S + 60)
 
 
+@pytest.mark.long
 def test_the_first_forecast_comes_in_minutes_and_the_next_as_often_as_is_told() -> None:
     told = _told(6.0, 40)
     figures = [at_min for at_min, rps in told if rps is not None]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.real.judge import Judged, judged
-from benchmarks.real.recording import read
-from benchmarks.real.truth import truth
-
-pytestmark = pytest.mark.long
+from benchmarks.real.recording import read, stitched
+from benchmarks.real.truth import light, truth
+from probe.capacity.model.forecast import forecast
+from probe.capacity.model.hints import NO_HINTS
 
 # Long prompts come out too low by more than their intervals say (docs/capacity.md): what decoding costs is hardly seen.
 TOO_LOW = "prompts"
@@ -29,24 +29,39 @@ def found() -> list[Judged]:
     return [each for each in _found() if not each.what.endswith("then")]
 
 
+def test_a_forecast_from_light_loads_covers_the_truth_of_a_recorded_server() -> None:
+    """One of the forecasts that the tests below have of all five recordings."""
+    recording = read(next(file for file in FILES if file.name == "engine.json.gz"))
+    steps = light(recording)[0]
+    found = forecast(stitched(steps), recording.workload, recording.objectives, NO_HINTS)
+    judgement = Judged(recording.name, "forecast 1", found, truth(recording))
+    assert judgement.covered
+    assert abs(judgement.error or 1.0) < 0.25
+    assert found.mode == "forecast"
+
+
+@pytest.mark.long
 def test_nothing_wrong_is_called_verified(found: list[Judged]) -> None:
     assert len(found) >= 4 * len(FILES) > 0
     wrong = [(e.server, e.what, e.error) for e in found if e.capacity.mode == "verified" and abs(e.error or 0.0) > 0.1]
     assert wrong == []
 
 
+@pytest.mark.long
 def test_what_is_said_is_near_or_wide_enough(found: list[Judged]) -> None:
     told = [each for each in found if each.covered is not None and each.server != TOO_LOW]
     assert len(told) >= len(found) / 3
     assert sum(bool(each.covered) for each in told) >= 0.8 * len(told), [(e.server, e.what, e.error) for e in told]
 
 
+@pytest.mark.long
 def test_the_server_of_long_prompts_is_taken_for_a_slower_one(found: list[Judged]) -> None:
     errors = [each.error for each in found if each.server == TOO_LOW and each.error is not None]
     assert errors
     assert all(-0.35 < error < 0.02 for error in errors), "above it, somebody would be promised too much"
 
 
+@pytest.mark.long
 def test_searches_come_within_a_quarter_of_the_truth(found: list[Judged]) -> None:
     errors = [each.error for each in found if each.what.startswith("search") and each.error is not None]
     assert errors

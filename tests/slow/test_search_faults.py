@@ -72,6 +72,7 @@ def test_a_server_that_restarts_under_a_search_ends_it_without_a_figure() -> Non
     assert result.cost.seconds < BROKEN_AT_S + 3
 
 
+@pytest.mark.long
 def test_metrics_that_can_no_longer_be_read_end_the_load_and_leave_no_more_than_a_forecast() -> None:
     def page(at_s: float, snapshot: ServerSnapshot) -> ServerSnapshot:
         if at_s > BROKEN_AT_S:
@@ -124,6 +125,7 @@ class Jumping(VirtualClock):
         return now_s - 3600.0 if self.monotonic_ns() * 1e-9 > 150.0 else now_s
 
 
+@pytest.mark.long
 def test_a_wall_clock_that_jumps_changes_nothing_of_a_search() -> None:
     short = Budget(10**9, 40, 20)
     steady, jumping = _run(budget=short).result, _run(budget=short, clock=Jumping()).result

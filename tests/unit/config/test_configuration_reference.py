@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-import pytest
 import yaml
+from for_each import for_each
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -97,7 +97,7 @@ def test_no_key_is_documented_twice() -> None:
     assert sorted(paths) == sorted(set(paths))
 
 
-@pytest.mark.parametrize("path", sorted(DOCUMENTED.keys() & KNOWN.keys()))
+@for_each(sorted(DOCUMENTED.keys() & KNOWN.keys()))
 def test_the_default_is_the_real_one(path: str) -> None:
     quoted = re.match(r"`([^`]*)`", DOCUMENTED[path])
     assert (quoted[1] if quoted else DOCUMENTED[path]) == written(KNOWN[path])

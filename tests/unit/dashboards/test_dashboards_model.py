@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from for_each import for_each
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as sdk
 from grafana_foundation_sdk.models import prometheus
@@ -23,7 +24,7 @@ VARIABLES = {
 }
 KINDS = {"timeseries", "stat", "heatmap", "state-timeline", "table"}
 each_dashboard = pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=lambda d: d["uid"])
-each_panel = pytest.mark.parametrize("panel", [panel for _, panel in PANELS], ids=title)
+each_panel = for_each([panel for _, panel in PANELS], title)
 
 
 @each_dashboard
@@ -245,7 +246,7 @@ def test_a_collapsed_row_keeps_its_panels_until_it_is_opened() -> None:
     assert not {"Links", "Speculative decoding"} & {panel["title"] for panel in BY_UID[TARGET]["panels"]}
 
 
-@pytest.mark.parametrize("panel", [panel for uid, panel in PANELS if uid == TARGET], ids=title)
+@for_each([panel for uid, panel in PANELS if uid == TARGET], title)
 def test_a_panel_about_what_many_have_not_says_so(panel: dict[str, Any]) -> None:
     """GPUs, and whatever a server need not tell: no "No data" at three in the morning."""
     asked = [target["expr"] for target in panel["targets"]]

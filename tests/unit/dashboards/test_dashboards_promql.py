@@ -5,6 +5,7 @@ from typing import Any
 
 import promql_parser
 import pytest
+from for_each import for_each
 from our_dashboards import BY_UID, CONFIG, DASHBOARDS
 
 from alerts import sli, trends
@@ -50,7 +51,7 @@ def _of_the_process(query: str) -> bool:
     return {re.sub("_(bucket|sum|count)$", "", name) for name in _series(query)} <= OF_THE_PROCESS
 
 
-@pytest.mark.parametrize("query", DIFFERENT)
+@for_each(DIFFERENT)
 def test_every_query_is_promql_of_series_that_are_exported_or_recorded(query: str) -> None:
     filled = build.substitute(query, "llama-8b", "short-chat", model="llama")
     assert "$" not in filled.replace('"$1"', "")  # of label_replace

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 OURS = [series for series in names.ALL if series not in names.GPU]
 
 
-@pytest.mark.parametrize("series", OURS, ids=lambda s: s.name)
+@for_each(OURS, lambda series: series.name)
 def test_a_series_is_named_as_prometheus_wants_it(series: Series) -> None:
     assert re.fullmatch(r"kneewatch_[a-z][a-z0-9_]*[a-z0-9]", series.name)
     assert series.kind in {"counter", "gauge", "histogram"}
@@ -37,14 +38,14 @@ def test_each_name_is_there_once_and_all_of_them_are_in_all() -> None:
     assert set(OURS) == {value for value in vars(names).values() if isinstance(value, Series)}
 
 
-@pytest.mark.parametrize("series", names.GPU, ids=lambda s: s.name)
+@for_each(names.GPU, lambda series: series.name)
 def test_a_gpus_series_is_named_as_dcgm_exporter_does(series: Series) -> None:
     assert re.fullmatch(r"DCGM_FI_(DEV|PROF)_[A-Z0-9_]+", series.name)
     assert series.labels[0] == "target"
     assert series.kind in {"gauge", "unknown"}
 
 
-@pytest.mark.parametrize("series", [s for s in names.ALL if s.kind == "histogram"], ids=lambda s: s.name)
+@for_each([s for s in names.ALL if s.kind == "histogram"], lambda series: series.name)
 def test_buckets_rise(series: Series) -> None:
     assert list(series.buckets) == sorted(set(series.buckets))
 

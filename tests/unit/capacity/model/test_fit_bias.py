@@ -84,7 +84,7 @@ def test_stretches_that_say_nothing_are_left_empty() -> None:
     assert _seen([again, WATCHED[1]])[1]
 
 
-@pytest.mark.parametrize("count", [math.nan, math.inf, -1.0])
+@pytest.mark.parametrize("count", [math.nan, *(pytest.param(n, marks=pytest.mark.long) for n in (math.inf, -1.0))])
 def test_counts_that_are_no_numbers_begin_no_requests(count: float) -> None:
     broken = list(WATCHED[0])
     ttft = Histogram(((math.inf, count),), count)
