@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.server_model import ServerModel, mean_length
+from probe.capacity.model.lengths import mean_length
+from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.capacity.model.twin import Twin, find_capacity, predict
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows

@@ -7,27 +7,23 @@ A ServerModel only grows: `learn` adds the snapshots since the last call, `twin`
 from all but one part (for the jackknife).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import astuple, fields, replace
-from statistics import NormalDist
 
 from probe.capacity.model.fit_bias import Segments, estimate_bias
 from probe.capacity.model.hints import Hints
+from probe.capacity.model.lengths import MIN_REQUESTS, different_lengths, prompt_lengths
 from probe.capacity.model.roofline import compute_roofline
 from probe.capacity.model.step_cost_fit import StepCostModel, fit
 from probe.capacity.model.twin import UNLIMITED_SEQS, Twin
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.result import Roofline
 from probe.core.snapshot import ServerSnapshot
-from probe.core.workload import LognormalLength, Workload
+from probe.core.workload import Workload
 from probe.simulator.cost import StepCost
 from probe.simulator.virtual_server import BackgroundTraffic
 
-_QUANTILES = 7
 _KV_ROOM = 0.9  # with more of the cache in use, requests may wait for memory
-_FEW_REQUESTS = 10
-_SAME_LENGTHS = 0.15
 _NEARLY = 0.93
 _SPECULATES = 1.05  # mean tokens in a step of a request above which rounding is no explanation
 # Possible values of an unknown max_num_batched_tokens. vLLM's defaults are 2048, and 8192 on GPUs with 70 GiB and more
@@ -94,8 +90,8 @@ class ServerModel:
         begun = [snapshot.histograms["ttft"].count for snapshot in snapshots if "ttft" in snapshot.histograms]
         if seconds > 0 and len(begun) == len(snapshots) and begun == sorted(begun):  # else the server was restarted
             self.live_rps, self._observed_s = (begun[-1] - begun[0]) / seconds, seconds
-        if parts and (traffic := join_windows(parts)).prompts >= _FEW_REQUESTS:
-            self._live_lengths = _different_lengths(traffic, self.workload)
+        if parts and (traffic := join_windows(parts)).prompts >= MIN_REQUESTS:
+            self._live_lengths = different_lengths(traffic, self.workload)
 
     def learn(self, snapshots: Sequence[ServerSnapshot], *, overloaded: bool = False) -> list[MetricsWindow]:
         """Learn from any traffic, as one part. `overloaded`: the load was stopped because requests waited too long."""
@@ -171,7 +167,7 @@ class ServerModel:
     def _lengths_of(self, part: int) -> Workload:
         """Return the lengths of the requests in that part."""
         traffic = join_windows(self._segments[part]) if self._segments[part] else None
-        return (_different_lengths(traffic, self.workload) if traffic is not None else None) or self.workload
+        return (different_lengths(traffic, self.workload) if traffic is not None else None) or self.workload
 
     def roofline(self, *, is_believed: bool = True) -> Roofline | None:
         """Compare the server with the limits of its GPUs, if the hints name them.
@@ -205,51 +201,8 @@ def engine_shares(snapshots: Sequence[ServerSnapshot]) -> tuple[float, ...]:
     return tuple(1 / count + kept * one for one in away) if kept else ()
 
 
-def prompt_lengths(workload: Workload, count: int = _QUANTILES, cached_ratio: float = 0.0) -> list[float]:
-    """Return equally likely prompt lengths, without the tokens that a prefix cache holds."""
-    prompt = workload.prompt_tokens
-    cached = float(workload.shared_tokens) if cached_ratio > 0 else 0.0
-    if not isinstance(prompt, LognormalLength):
-        return [max(prompt - cached, 1.0)]
-    normal = NormalDist()
-    middles = (normal.inv_cdf((i + 0.5) / count) for i in range(count))
-    return [max(min(prompt.median * math.exp(prompt.sigma * z), prompt.maximum) - cached, 1.0) for z in middles]
-
-
-def mean_length(tokens: int | LognormalLength) -> float:
-    """Return the mean length; of a log-normal one, lengths above the maximum count as the maximum."""
-    if not isinstance(tokens, LognormalLength):
-        return float(tokens)
-    if not tokens.sigma:
-        return float(min(tokens.median, tokens.maximum))
-    cut = math.log(tokens.maximum / tokens.median) / tokens.sigma
-    below = tokens.median * math.exp(tokens.sigma**2 / 2) * NormalDist().cdf(cut - tokens.sigma)
-    return below + tokens.maximum * (1 - NormalDist().cdf(cut))
-
-
 def _less(cost: StepCost, bias: Sequence[float]) -> StepCost:
     return StepCost(*(max(term - by, 0.0) for term, by in zip(astuple(cost), bias, strict=True)))
-
-
-def _different_lengths(traffic: MetricsWindow, workload: Workload) -> Workload | None:
-    """Return a workload with the measured mean lengths; None if they are near the workload's, or requests too few."""
-    if traffic.prompts < _FEW_REQUESTS:
-        return None
-    prompt, output = traffic.prompt_tokens / traffic.prompts, traffic.generation_tokens / traffic.prompts
-    if _is_near(prompt, workload.prompt_tokens) and _is_near(output, workload.output_tokens):
-        return None
-    return replace(workload, prompt_tokens=_chat_lengths(prompt), output_tokens=_chat_lengths(output), shared_tokens=0)
-
-
-def _is_near(mean: float, tokens: int | LognormalLength) -> bool:
-    return abs(mean / mean_length(tokens) - 1) < _SAME_LENGTHS
-
-
-def _chat_lengths(mean: float) -> LognormalLength:
-    """Return lengths of that mean, with the spread of a chat."""
-    sigma = 0.5
-    median = max(round(mean * math.exp(-(sigma**2) / 2)), 1)
-    return LognormalLength(median, sigma, 4 * median)
 
 
 def _infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], polls: int) -> int | None:

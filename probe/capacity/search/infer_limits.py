@@ -11,7 +11,8 @@ from itertools import pairwise
 from statistics import fmean
 
 from probe.capacity.model.front_end_delay import FrontEndEstimate, most_likely
-from probe.capacity.model.server_model import CHUNKS, ServerModel, mean_length
+from probe.capacity.model.lengths import mean_length
+from probe.capacity.model.server_model import CHUNKS, ServerModel
 from probe.capacity.model.twin import Twin
 from probe.capacity.search.trial import Trial
 from probe.core.percentiles import percentile

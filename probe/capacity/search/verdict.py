@@ -7,7 +7,7 @@ or "forecast"), by the trials alone ("empirical"), or none with a reason.
 import math
 from collections.abc import Callable, Sequence
 
-from probe.capacity.model.server_model import mean_length
+from probe.capacity.model.lengths import mean_length
 from probe.capacity.search.calibrate import find_misfit
 from probe.capacity.search.knee import VOID
 from probe.capacity.search.search_state import FLOOR, REACHED, TOP, KneeEstimate, SearchState

@@ -8,7 +8,7 @@ import pytest
 from seen_servers import CHAT, FAST, polled, profile, restarted, twin_of, watched
 
 from probe.capacity.model.fit_bias import Segments, estimate_bias
-from probe.capacity.model.server_model import prompt_lengths
+from probe.capacity.model.lengths import prompt_lengths
 from probe.capacity.model.step_cost_fit import fit
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.snapshot import Histogram, ServerSnapshot

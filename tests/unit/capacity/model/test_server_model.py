@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seen_servers import CHAT, FAST, polled, profile, restarted, watched, without, workload
 
-from probe.capacity.model.server_model import Hints, ServerModel, engine_shares, mean_length, prompt_lengths
+from probe.capacity.model.lengths import mean_length, prompt_lengths
+from probe.capacity.model.server_model import Hints, ServerModel, engine_shares
 from probe.capacity.model.twin import UNLIMITED_SEQS
 from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
 from probe.core.workload import LognormalLength, Workload, lengths

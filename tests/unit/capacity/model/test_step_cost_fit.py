@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from seen_servers import CHAT, FAST, SLOW, WORDY, profile, watched, without, workload
 
-from probe.capacity.model.server_model import prompt_lengths
+from probe.capacity.model.lengths import prompt_lengths
 from probe.capacity.model.step_cost_fit import MIN_WINDOWS, StepCostModel, _drift, fit
 from probe.capacity.model.windows import MetricsWindow, windows
 from probe.core.snapshot import ServerSnapshot
