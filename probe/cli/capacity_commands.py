@@ -121,7 +121,7 @@ def ramp(
         budget=Budget(
             tokens=max_tokens or budget.tokens_per_run,
             seconds=max_seconds or budget.seconds,
-            # Somebody who switches the guard off wants to see what lies beyond the knee.
+            # Without the guard, the point is to measure beyond the knee.
             over_objective_seconds=budget.over_objective_seconds if guard else max_seconds or budget.seconds,
         ),
         guarded=guard,

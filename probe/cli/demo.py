@@ -1,4 +1,4 @@
-"""Everything at once, without a GPU: the stand-in server in a process of its own, and the monitor watching it."""
+"""The demo: a mock server in its own process, and a monitor that watches it. No GPU needed."""
 
 import asyncio
 import sys
@@ -25,13 +25,13 @@ from probe.runtime.logs import configure_logs
 _TARGET = "demo"
 _MODEL = "mock-8b"
 _START_S = 15.0
-# Early enough for a run to end within the shortest demo, late enough for a few canaries to be seen before.
+# Early enough that a run ends within the shortest demo, late enough for a few canaries before it.
 _FIRST_RUN_S = 6.0
 _LINE_S = 5.0
 
 
 async def run_demo(seconds: float, port: int) -> None:
-    """Runs for `seconds`, prints a live summary, then what was found. Raises KneewatchError."""
+    """Run for `seconds`: print a live summary, then the capacity run's result. Raises KneewatchError."""
     configure_logs(quiet=True)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     server = await asyncio.create_subprocess_exec(
@@ -51,7 +51,7 @@ async def run_demo(seconds: float, port: int) -> None:
 
 
 async def _address(server: asyncio.subprocess.Process) -> str:
-    """The address in the first line the server prints."""
+    """Return the address from the first line that the server prints."""
     assert server.stdout is not None  # noqa: S101 - it was asked for above
     try:
         line = await asyncio.wait_for(server.stdout.readline(), _START_S)
@@ -126,7 +126,7 @@ async def _watch(app: App, seconds: float, console: Console) -> None:
 
 
 async def _show(app: App, seconds: float, console: Console, monitor: asyncio.Task[None]) -> None:
-    """Redraws the summary on a terminal; elsewhere prints a line now and then."""
+    """Redraw the summary on a terminal; print a line every few seconds elsewhere."""
     loop = asyncio.get_running_loop()
     end, line_due = loop.time() + seconds, 0.0
     with Live(console=console, auto_refresh=False, transient=True) as live:

@@ -43,7 +43,7 @@ app.add_typer(config_app, name="config")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The `kneewatch` command, with these arguments; else with those of the process. Ends in SystemExit."""
+    """Run the `kneewatch` command with these arguments, or the process's own. Always raises SystemExit."""
     try:
         sys.exit(app(arguments, prog_name=NAME, standalone_mode=False))
     except KneewatchError as error:
@@ -72,7 +72,7 @@ def kneewatch(
 
 
 def _print_usage_error(error: Exception) -> None:
-    """click's complaint on one line, without its usage lines and its box."""
+    """Print click's error on one line, without its usage text and box."""
     context: typer.Context | None = getattr(error, "ctx", None)
     command = context.command_path if context else NAME
     message = one_line(error.format_message() if hasattr(error, "format_message") else str(error)).rstrip(".")

@@ -1,7 +1,6 @@
-"""Command-line options to what they stand for. Every ConfigError names the option it is about.
+"""Command-line options to a checked configuration, target, load levels or file.
 
-In: options as they were written, None where they were left out. Out: a checked configuration, target, list of
-steps, workload or file.
+Options that were not given are None. Every ConfigError names its option.
 """
 
 import re
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
 _MAX_CONCURRENCY = 1024
 _MAX_RATE = 10_000.0
-# Where an option's value lies in the configuration that is made of it, and what is expected where the
-# configuration's own words would not fit.
+# Where an option's value is in the configuration made from it, and the expectation if the configuration's own message
+# does not fit.
 _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
     ("targets", 0, "target", "base_url"): "--base-url",
     ("targets", 0, "target", "model"): "--model",
@@ -48,7 +47,7 @@ _EXPECTED = {
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What describes a server given by --base-url. A configuration says all of this itself."""
+    """Options that describe the server of --base-url; with -c the configuration has them."""
 
     model: str | None = None
     api_key_file: Path | None = None
@@ -60,12 +59,12 @@ class ServerOptions:
     ratio: str | None = None
 
     def given(self) -> list[str]:
-        """The options that were given, by their names."""
+        """Return the names of the options that were given."""
         return [f"--{name.replace('_', '-')}" for name, value in asdict(self).items() if value is not None]
 
 
 def configuration(file: Path | None, base_url: str | None, server: ServerOptions) -> Config:
-    """The configuration file's, or one made of --base-url and its companions. Raises ConfigError."""
+    """Return the configuration of the file, or one made from --base-url and its options. Raises ConfigError."""
     if file is not None and base_url is None:
         if given := server.given():
             raise ConfigError(
@@ -78,7 +77,7 @@ def configuration(file: Path | None, base_url: str | None, server: ServerOptions
 
 
 def located(config: Config) -> list[TargetConfig]:
-    """The targets that a command can ask: those with an address that are not passive. Raises ConfigError for none."""
+    """Return the targets that a command can probe: not discovered or passive. Raises ConfigError if there is none."""
     found = [target for target in config.servers if not target.passive]
     if not found:
         raise ConfigError(
@@ -88,13 +87,13 @@ def located(config: Config) -> list[TargetConfig]:
 
 
 def shard_of(index: int | None, total: int) -> Shard | None:
-    """Which share of the targets is ours; None: all of them. Raises ConfigError."""
+    """Return this instance's shard; None: all targets. Raises ConfigError."""
     if total == 1:
         if index:
             raise ConfigError(f"--shard {index}: the only shard is 0; set --total-shards, or remove --shard")
         return None
     if index is None:
-        # A StatefulSet's pods are called kneewatch-0, kneewatch-1, ...
+        # The pods of a StatefulSet are named kneewatch-0, kneewatch-1, ...
         host = socket.gethostname()
         ordinal = re.search(r"-([0-9]{1,4})$", host)
         if ordinal is None:
@@ -106,7 +105,7 @@ def shard_of(index: int | None, total: int) -> Shard | None:
 
 
 def one_target(config: Config, name: str | None) -> TargetConfig:
-    """The target of that name; without a name the only one. Raises ConfigError."""
+    """Return the target with this name, or the only target. Raises ConfigError."""
     if name is not None:
         return config.target(name)
     if len(config.targets) > 1:
@@ -117,7 +116,7 @@ def one_target(config: Config, name: str | None) -> TargetConfig:
 
 @dataclass(frozen=True, slots=True)
 class StepOptions:
-    """Which steps a ramp takes, as far as that was written."""
+    """Options for the load levels of a capacity run."""
 
     concurrency: str | None = None
     rates: str | None = None
@@ -127,9 +126,9 @@ class StepOptions:
 
 
 def steps(options: StepOptions, capacity: CapacityConfig) -> "StepSettings":
-    """What the options say, and else the configuration; an option that would change nothing is an error.
+    """Return the step settings from the options and, for the rest, from the configuration.
 
-    Raises ConfigError.
+    Raises ConfigError, also for an option that would have no effect.
     """
     from probe.capacity.run.plan import steps_of
 
@@ -157,7 +156,7 @@ def steps(options: StepOptions, capacity: CapacityConfig) -> "StepSettings":
 
 
 def concurrency_steps(text: str) -> tuple[int, ...]:
-    """The steps of a ramp. Raises ConfigError."""
+    """Parse --concurrency. Raises ConfigError."""
     try:
         steps = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -168,7 +167,7 @@ def concurrency_steps(text: str) -> tuple[int, ...]:
 
 
 def rate_steps(text: str) -> tuple[float, ...]:
-    """The rates of a ramp, in requests/s. Raises ConfigError."""
+    """Parse --rates, in requests/s. Raises ConfigError."""
     try:
         rates = tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -181,7 +180,7 @@ def rate_steps(text: str) -> tuple[float, ...]:
 
 
 def share(text: str, option: str) -> float:
-    """A part of the whole, from 5% or 0.05. Raises ConfigError."""
+    """Parse a share such as 5% or 0.05. Raises ConfigError."""
     try:
         value = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -192,7 +191,7 @@ def share(text: str, option: str) -> float:
 
 
 def duration_of(text: str, option: str) -> float:
-    """Seconds, from 6h or 30m. Raises ConfigError."""
+    """Parse a duration such as 6h or 30m to seconds. Raises ConfigError."""
     try:
         return parse_duration(text)
     except ValueError as error:
@@ -200,7 +199,7 @@ def duration_of(text: str, option: str) -> float:
 
 
 def check_writable(file: Path | None, option: str = "--json") -> None:
-    """Before minutes of load, whether the result can be kept. Raises ConfigError."""
+    """Check, before minutes of load, that the result can be written. Raises ConfigError."""
     if file is None:
         return
     try:
@@ -234,22 +233,22 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
 
 
 def _problems(error: ValidationError) -> Iterator[str]:
-    """A line for each problem; --ratio stands in two places, so the same line may come twice."""
+    """Yield a line per problem; --ratio is in two places, so a line may come twice."""
     for item in error.errors(include_url=False):
         if item["type"] == "too_short":
-            continue  # pydantic's echo of a problem in the only target
+            continue  # pydantic repeats a problem of the only target
         option = _OPTION_AT.get(item["loc"])
         said = str(item.get("ctx", {}).get("error", item["msg"])).partition(", got ")[0]
         if option is None:
             yield f"--base-url and the other options: {said}"
             continue
-        # An address may hold a password.
+        # An address may contain a password.
         written = "(hidden)" if "@" in str(item["input"]) else one_line(str(item["input"]))
         yield f"{option} {written}: {_EXPECTED.get(option, said)}"
 
 
 def _set(values: Mapping[str, object], defaults: Mapping[str, object] | None = None) -> dict[str, object]:
-    """The values that were given, over the defaults."""
+    """Return the given values over the defaults."""
     return {**(defaults or {}), **{key: value for key, value in values.items() if value is not None}}
 
 

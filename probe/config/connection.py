@@ -1,7 +1,6 @@
-"""How a target is reached: its `tls` and `connection` sections, and what is wrong with them together.
+"""The `tls` and `connection` sections of a target, and their checks.
 
-A value that is wrong by itself is refused by config_values.py; here are files, contradictions, and what is not
-installed.
+types.py checks single values. The checks here are of files, contradictions and missing packages.
 """
 
 import importlib.util
@@ -19,7 +18,7 @@ from probe.core.durations import format_duration
 
 
 class TlsConfig(ConfigSection):
-    """How the target's certificate is checked, and which one of ours it is shown."""
+    """How the target's certificate is verified, and the client certificate."""
 
     ca_file: Path | None = None
     verify: bool = True
@@ -28,7 +27,7 @@ class TlsConfig(ConfigSection):
 
 
 class ConnectionConfig(ConfigSection):
-    """Which way requests take, and how long each part of it may last."""
+    """Route of the requests, and time limits of their parts."""
 
     unix_socket: SocketPath | None = None
     proxy: Proxy | None = None
@@ -39,7 +38,7 @@ class ConnectionConfig(ConfigSection):
     between_bytes_timeout: Duration | None = None
 
     def limits(self) -> dict[str, float]:
-        """The limits that are set within a request, in seconds."""
+        """Return the time limits within a request that are set, in seconds."""
         limits = {"first_byte_timeout": self.first_byte_timeout, "between_bytes_timeout": self.between_bytes_timeout}
         return {key: limit_s for key, limit_s in limits.items() if limit_s is not None}
 
@@ -53,7 +52,7 @@ def connection_problems(
     timeout_s: float,
     written: Callable[[str], str],
 ) -> Iterator[str]:
-    """Lines that begin with the key's path below the target. `written` gives a key's value as the file has it."""
+    """Yield problems, each with the key's path below the target. `written` returns a key's value as in the file."""
     for key, words in (*_unusable_tls(tls), *_unusable_ways(connection)):
         yield f"{key}: {written(key)} {words}"
     if tls.key_file and not tls.cert_file:

@@ -1,6 +1,6 @@
-"""Where a target's servers are found: its `discover` section, and what is wrong with it.
+"""The `discover` section of a target, and its checks.
 
-A target with `discover` has no `base_url`: it is a template, of which there is one target for each server found.
+An entry with `discover` has no `base_url`: it is a template for one target per discovered server.
 """
 
 import importlib.util
@@ -35,7 +35,7 @@ def _object_name(text: str) -> str:
 
 
 def _selector(text: str) -> str:
-    """Never empty: that would be every pod of the namespace."""
+    """Check a label selector. It must not be empty, because that selects every pod of the namespace."""
     if not _SELECTOR.fullmatch(text):
         raise ValueError("expected a label selector such as 'app=qwen' or 'app in (qwen, llama), !canary'")
     return text
@@ -66,7 +66,7 @@ def _host(text: str) -> str:
 
 
 def _registry_url(text: str) -> str:
-    """As other addresses, but for a query, which registries take."""
+    """Check an address that may have a query."""
     address, question, query = text.partition("?")
     try:
         _URL.validate_python(address)
@@ -89,7 +89,7 @@ def _is_path(text: str) -> bool:
 
 
 def _path(text: str) -> str:
-    """As in base_url: what the API's own paths begin with is not part of it."""
+    """Check a path, without a trailing /v1, as in base_url."""
     if text and not _is_path(text):
         raise ValueError("expected a path such as /qwen")
     return text.rstrip("/").removesuffix("/v1")
@@ -130,10 +130,10 @@ Interval = Annotated[Duration, AfterValidator(_a_second_at_least)]
 
 
 class KubernetesDiscovery(ConfigSection):
-    """Pods of a namespace, by their labels, or a Service's endpoints, by its name.
+    """Pods of a namespace by their labels, or the endpoints of a Service.
 
-    `namespace` None: our own, or that of the kubeconfig's context. `service`: the Service before them as one more
-    target, NAME or NAME:PORT.
+    `namespace` None: the pod's own, or that of the kubeconfig context. `service`: the Service in front of the pods, as
+    one more target, NAME or NAME:PORT.
     """
 
     namespace: ObjectName | None = None
@@ -144,7 +144,7 @@ class KubernetesDiscovery(ConfigSection):
 
 
 class DnsDiscovery(ConfigSection):
-    """The addresses behind a name. SRV brings its own port."""
+    """The addresses of a DNS name. SRV records have their own ports."""
 
     name: HostName
     type: Literal["A", "AAAA", "SRV"] = "A"
@@ -153,14 +153,14 @@ class DnsDiscovery(ConfigSection):
 
 
 class FileDiscovery(ConfigSection):
-    """Target groups in files, in the format of Prometheus' file_sd."""
+    """Target groups from files, in the format of Prometheus' file_sd."""
 
     files: Annotated[tuple[FilePattern, ...], Field(min_length=1)]
     every: Interval = default_duration("15s")
 
 
 class HttpDiscovery(ConfigSection):
-    """Target groups from an address, in the format of Prometheus' http_sd."""
+    """Target groups over HTTP, in the format of Prometheus' http_sd."""
 
     url: RegistryUrl
     token_file: Path | None = None
@@ -169,7 +169,7 @@ class HttpDiscovery(ConfigSection):
 
 
 class DiscoverConfig(ConfigSection):
-    """One kind of discovery, and what makes an address of what it finds."""
+    """One kind of discovery, and how to form a server's address."""
 
     kubernetes: KubernetesDiscovery | None = None
     dns: DnsDiscovery | None = None
@@ -181,13 +181,13 @@ class DiscoverConfig(ConfigSection):
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds that are written: one, where nothing is wrong."""
+        """The kinds that are set; exactly one in a valid configuration."""
         kinds = {"kubernetes": self.kubernetes, "dns": self.dns, "file": self.file, "http": self.http}
         return [kind for kind, section in kinds.items() if section is not None]
 
 
 def discover_problems(discover: DiscoverConfig, written: Callable[[str], str]) -> Iterator[str]:
-    """Lines that begin with the key's path below the target. `written` gives a key's value as the file has it."""
+    """Yield problems, each with the key's path below the target. `written` returns a key's value as in the file."""
     if not discover.kinds:
         yield "discover: no source is set; add kubernetes, dns, file or http"
     elif len(discover.kinds) > 1:

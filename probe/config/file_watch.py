@@ -1,4 +1,4 @@
-"""When the configuration file changes: also when it is the ConfigMap's link that does."""
+"""Changes of the configuration file, including those of a ConfigMap's link."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,19 +8,19 @@ INTERVAL_S = 15.0
 
 
 async def changes(path: Path, interval_s: float = INTERVAL_S) -> AsyncIterator[None]:
-    """Endless: yields when the file has changed since it was last looked at. One that has gone has changed too."""
-    seen = _signature(path)
+    """Yield whenever the file has changed, or was removed, since the last check. Never ends."""
+    last = _signature(path)
     while True:
         await asyncio.sleep(interval_s)
         now = _signature(path)
-        if now == seen:
+        if now == last:
             continue
-        seen = now
+        last = now
         yield
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:
-    """What changes with the file's content, or with the link that a ConfigMap is; None: it is not there."""
+    """Return a value that changes with the file or with a ConfigMap's link; None if the file is missing."""
     try:
         found = path.stat()
     except OSError:

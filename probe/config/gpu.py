@@ -1,4 +1,4 @@
-"""How the GPUs under a target are read: its `gpu` section, and what is wrong with it."""
+"""The `gpu` section of a target, and its checks."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from probe.gpu.fields import LABELS
 
 
 class GpuConfig(ConfigSection):
-    """dcgm-exporter's pages of the nodes that the target runs on, or the driver of this machine (NVML)."""
+    """The dcgm-exporters of the target's nodes, or the driver of this machine (NVML)."""
 
     dcgm_urls: tuple[Url, ...] = ()
     nvml: bool = False
@@ -22,7 +22,7 @@ class GpuConfig(ConfigSection):
 
 
 def gpu_problems(gpu: GpuConfig) -> Iterator[str]:
-    """Lines that begin with the key's path below the target."""
+    """Yield problems that begin with the key's path below the target."""
     if gpu.nvml and gpu.dcgm_urls:
         yield "gpu: nvml and dcgm_urls are both set; keep one"
     elif gpu.nvml and importlib.util.find_spec("pynvml") is None:

@@ -1,4 +1,4 @@
-"""Where step-up load is made: the `load` section, and what is wrong with it. Left out, it is this machine."""
+"""The `load` section: where step-up load is generated, by default on this machine."""
 
 import importlib.util
 import re
@@ -24,12 +24,12 @@ def _address(text: str) -> str:
 
 
 RayAddress = Annotated[str, AfterValidator(_address)]
-# More than that no ramp keeps busy.
+# No run can keep more workers busy.
 WorkerCount = Annotated[int, NotASwitch, Field(ge=1, le=256)]
 
 
 class RayConfig(ConfigSection):
-    """A Ray cluster whose nodes make the load."""
+    """A Ray cluster whose nodes generate the load."""
 
     address: RayAddress
     workers: WorkerCount | None = None
@@ -37,12 +37,12 @@ class RayConfig(ConfigSection):
 
 
 class LoadConfig(ConfigSection):
-    """Where load workers run."""
+    """Where the load workers run."""
 
     ray: RayConfig | None = None
 
 
 def load_problems(load: LoadConfig | None) -> Iterator[str]:
-    """Lines that begin with the key's path."""
+    """Yield problems that begin with the key's path."""
     if load is not None and load.ray is not None and importlib.util.find_spec("ray") is None:
         yield "load.ray: the package ray is not installed; pip install 'kneewatch[ray]'"

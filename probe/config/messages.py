@@ -1,4 +1,4 @@
-"""pydantic's errors in the words of the person who wrote the file: key path, expectation, mend. Pure."""
+"""pydantic's errors as messages about the file: key path, expectation and fix. Pure."""
 
 import difflib
 import typing
@@ -31,12 +31,12 @@ _BOUNDS = {
 
 
 def describe(error: ValidationError, raw: object, model: type[BaseModel]) -> list[str]:
-    """One line a problem: `key.path: what is wrong; the mend`. Values show as written in `raw`."""
+    """Return one line per problem: `key.path: what is wrong; the fix`. Values are shown as written in `raw`."""
     lines = []
     for item in error.errors(include_url=False):
         path = _real_path(item["loc"], raw)
         if item["type"] == "too_short" and _at(path, raw):
-            continue  # pydantic's echo of an error in one of the list's entries
+            continue  # pydantic repeats an error of a list entry as one of the list
         line = f"{_dotted(path) or 'the file'}: {_sentence(dict(item), path, raw, model)}"
         if line not in lines:
             lines.append(line)
@@ -44,22 +44,22 @@ def describe(error: ValidationError, raw: object, model: type[BaseModel]) -> lis
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing where no known word is close."""
+    """Return ` (did you mean 'x'?)`, or "" if no known word is close."""
     close = difflib.get_close_matches(word, known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def shown(path: Sequence[str | int], raw: object) -> str:
-    """The value as the file has it, never as the environment filled it in; without what may be a secret."""
+    """Return the value as written in the file, before environment variables, and without possible secrets."""
     if any(("key" in str(part) and "file" not in str(part)) or part == "proxy" for part in path):
         return "(hidden)"
     value = _at(path, raw)
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     text = repr(value)
-    if "@" in text or (path[-1] == "proxy_auth_file" and ":" in text):  # what belongs into the file
+    if "@" in text or (path[-1] == "proxy_auth_file" and ":" in text):  # credentials, which belong in the file
         return "(hidden)"
-    text = text.partition("?")[0] + "?...'" if "?" in text else text  # a token, perhaps
+    text = text.partition("?")[0] + "?...'" if "?" in text else text  # a query may contain a token
     return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a line stays readable
 
 
@@ -72,7 +72,7 @@ def _sentence(item: dict[str, typing.Any], path: Sequence[str | int], raw: objec
         return "is missing; add it"
     if kind == "too_short":
         return "expected at least one entry"
-    # A validator of ours says what it expects; what it got is said here, as written.
+    # Validators say what they expect; the value is added here, as written.
     words = str(context["error"]).partition(", got ")[0] if kind == "value_error" else None
     words = words or _expectation(kind, context, item["msg"])
     of_a_key = item["loc"][-1] == "[key]"
@@ -98,7 +98,7 @@ def _at(path: Sequence[str | int], raw: object) -> object:
 
 
 def _real_path(loc: Sequence[str | int], raw: object) -> list[str | int]:
-    """The location without the names pydantic adds for the arms of a union and for keys."""
+    """Return the location without the names that pydantic adds for arms of a union and for keys."""
     path: list[str | int] = []
     for part in loc:
         if (isinstance(raw, dict) and part in raw) or (isinstance(raw, list) and isinstance(part, int)):
@@ -119,7 +119,7 @@ def _dotted(path: Sequence[str | int]) -> str:
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """The keys the schema allows at `path`, the arms of a union together."""
+    """Return the keys that the schema allows at `path`, in any arm of a union."""
     places: list[object] = [model]
     for part in path:
         places = [inner for place in places for inner in _inside(place, part)]
@@ -127,7 +127,7 @@ def _keys_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
 
 
 def _inside(annotation: object, part: str | int) -> list[object]:
-    """What a key or an index of something of this type may hold."""
+    """Return the types that a key or an index of this type may have."""
     found: list[object] = []
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         field = annotation.model_fields.get(str(part))

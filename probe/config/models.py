@@ -1,9 +1,8 @@
-"""The configuration: YAML in, frozen models out.
+"""The configuration: from YAML to frozen models.
 
-`load_config(path)` is the way in. Unknown keys, wrong units, missing files and dangling names are
-one line each, with file, key path, what was expected and the mend. `${NAME}` in a value is replaced
-from the environment after the YAML is parsed, so a value can never change the structure, and
-messages show the text as written, so a value can never leak.
+`load_config(path)` is the entry point. Unknown keys, wrong units, missing files and undefined names are errors of one
+line each, with file, key path, expectation and fix. `${NAME}` in a value is replaced from the environment after the
+YAML is parsed, so a value cannot change the structure. Messages show the text as written, so values do not leak.
 """
 
 import hashlib
@@ -59,13 +58,13 @@ from probe.core.text import one_line
 
 
 def _kind(value: object) -> str:
-    """Whether an entry of `targets` says where a server is, or what finds some: errors then speak of that alone."""
+    """Return which model an entry of `targets` is meant for, so that errors concern only that model."""
     finds = "discover" in value if isinstance(value, dict) else isinstance(value, TemplateConfig)
     return "template" if finds else "target"
 
 
 class LatencyObjective(ConfigSection):
-    """`ratio` of requests within `within`."""
+    """At least `ratio` of requests take at most `within`."""
 
     ratio: Ratio
     within: Duration
@@ -75,7 +74,7 @@ class LatencyObjective(ConfigSection):
 
 
 class ObjectivesConfig(ConfigSection):
-    """What users were promised."""
+    """Service level objectives."""
 
     window: Duration = default_duration("30d")
     availability: Ratio | None = 0.999
@@ -84,7 +83,7 @@ class ObjectivesConfig(ConfigSection):
 
 
 class Lognormal(ConfigSection):
-    """Lengths drawn from a log-normal distribution, cut at `max`."""
+    """Lengths from a log-normal distribution, cut at `max`."""
 
     median: Tokens
     sigma: Annotated[float, NotASwitch, Field(gt=0, le=3)]
@@ -98,13 +97,13 @@ class Lognormal(ConfigSection):
 
 
 class LognormalTokens(ConfigSection):
-    """The long form of a token count."""
+    """The long form of a token count: a distribution."""
 
     lognormal: Lognormal
 
 
 class SharedPrefix(ConfigSection):
-    """The first tokens are the same in every prompt, so the server's prefix cache hits."""
+    """Prompts share their first tokens, so that the server's prefix cache hits."""
 
     shared_tokens: Tokens
 
@@ -116,7 +115,7 @@ Prefix = Annotated[
 
 
 class WorkloadConfig(ConfigSection):
-    """What one request looks like."""
+    """The shape of requests."""
 
     api: Api = Api.COMPLETIONS
     prompt_tokens: TokenCount = 256
@@ -125,10 +124,10 @@ class WorkloadConfig(ConfigSection):
 
 
 class CanaryConfig(ConfigSection):
-    """A low-rate synthetic request.
+    """Synthetic requests at a low rate.
 
-    `startup_grace`: for so long after our own start, failures before the first success are not counted. For a
-    sidecar, which starts minutes before its server has loaded its weights.
+    `startup_grace`: for this long after Kneewatch starts, failures before the first success are not counted. It is for
+    a sidecar, which starts minutes before its server has loaded the weights.
     """
 
     every: CanaryInterval = default_duration("15s")
@@ -146,7 +145,7 @@ class ScheduleConfig(ConfigSection):
 
 
 class BudgetConfig(ConfigSection):
-    """What one capacity run may cost at most, and those of a day together."""
+    """Maximum cost of one capacity run, and of all runs of a day."""
 
     tokens_per_run: Count = 500_000
     tokens_per_day: Count | None = None
@@ -155,12 +154,12 @@ class BudgetConfig(ConfigSection):
 
     @property
     def daily_tokens(self) -> int:
-        """As much as is written; else the night's run, and three more: to confirm it, or after it failed."""
+        """The configured limit, or four times a run: the nightly run and three to confirm it or after a failure."""
         return 4 * self.tokens_per_run if self.tokens_per_day is None else self.tokens_per_day
 
 
 class ServerLimitsConfig(ConfigSection):
-    """What the server was started with and runs on, as far as vLLM's metrics do not say it."""
+    """Startup flags and hardware of the server that vLLM's metrics do not show."""
 
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
@@ -170,8 +169,8 @@ class ServerLimitsConfig(ConfigSection):
     gpus: Count = 1
 
     @property
-    def lacking(self) -> str | None:
-        """What is said in vain, for want of another key."""
+    def missing_key(self) -> str | None:
+        """Return the keys that have no effect without another key, as a message, or None."""
         if self.parameters is None and (self.weight_bits, self.gpus) != (16, 1):
             return "weight_bits and gpus have no effect without parameters; add parameters"
         if self.parameters is not None and self.gpu is None:
@@ -180,10 +179,10 @@ class ServerLimitsConfig(ConfigSection):
 
 
 class CapacityConfig(ConfigSection):
-    """How capacity is known. By default it is forecast from live traffic, with no load of ours.
+    """How capacity is determined. By default it is forecast from live traffic, without added load.
 
-    Step-up load ("verify") has to be asked for: it runs against servers that users are on. With neither `concurrency`
-    nor `rates` its steps are searched.
+    Step-up load needs mode "verify", because it runs on servers with users. Without `concurrency` and `rates`, a search
+    chooses the load levels.
     """
 
     mode: Annotated[Literal["off", "forecast", "verify"], SwitchedOff] = "forecast"
@@ -200,27 +199,27 @@ class CapacityConfig(ConfigSection):
 
 
 class NamedEntry(ConfigSection):
-    """A target, or what finds targets."""
+    """A target, or a discovery of targets."""
 
     name: Name
 
 
 class LocatedEntry(NamedEntry):
-    """Where a server is."""
+    """An entry with a server's address."""
 
     base_url: BaseUrl
 
 
 class DiscoveredEntry(NamedEntry):
-    """Where to ask for servers that come and go."""
+    """An entry with a discovery."""
 
     discover: DiscoverConfig
 
 
 class WatchConfig(NamedEntry):
-    """How a target is watched.
+    """How a target is monitored.
 
-    `passive`: it gets no traffic, but for questions for its metrics, its version and its GPUs'.
+    `passive`: it gets no requests except for its metrics, its version and its GPU metrics.
     """
 
     model: Annotated[str, Field(min_length=1, max_length=256)] = "auto"
@@ -239,13 +238,13 @@ class WatchConfig(NamedEntry):
 
     @property
     def known_as(self) -> str:
-        """What its series are labelled with; where it stands for many, their names have a star."""
+        """The `target` label of its series; for a discovery, with a star for the ids."""
         return self.name
 
     def secret(self) -> str | None:
-        """The API key, read anew from `api_key_file` so that a rotated secret is used.
+        """Return the API key, read again from `api_key_file` so that a rotated secret is used.
 
-        Raises OSError where the file went away since the configuration was loaded.
+        Raises OSError if the file was removed since the configuration was loaded.
         """
         if self.api_key_file is not None:
             return self.api_key_file.read_text().strip()
@@ -253,23 +252,23 @@ class WatchConfig(NamedEntry):
 
 
 class TargetConfig(WatchConfig, LocatedEntry):
-    """One server to watch. Only servers named here, or found by what is named here, get traffic."""
+    """One server. Only configured and discovered servers get traffic."""
 
 
 class TemplateConfig(WatchConfig, DiscoveredEntry):
-    """Servers that are found, each watched as it says. Their targets are named `name/id`."""
+    """A template for discovered servers. Their targets are named `name/id`."""
 
     @property
     def known_as(self) -> str:
         return f"{self.name}/*"
 
     def target(self, found_id: str, base_url: str) -> TargetConfig:
-        """One that was found. Raises ValueError where it has no address that can be watched."""
+        """Return the target of a discovered server. Raises ValueError if its address is invalid."""
         fields = {name: getattr(self, name) for name in WatchConfig.model_fields}
         address = _ADDRESS.validate_python(base_url)
         if self.discover.metrics_path is not None:
             fields["metrics_url"] = urljoin(address, self.discover.metrics_path)
-        # Not validated again: the files of its secrets are named once, and its name has a slash that no file can give.
+        # Not validated again: the files of secrets have been checked, and a name with a slash is invalid in a file.
         return TargetConfig.model_construct(**{**fields, "name": f"{self.name}/{found_id}", "base_url": address})
 
 
@@ -280,22 +279,22 @@ AnyTarget = Annotated[
 
 
 class LeaseConfig(ConfigSection):
-    """Step-up load only for the holder of a Kubernetes Lease, one a server, in this namespace.
+    """Step-up load needs a Kubernetes Lease, one per server, in this namespace.
 
-    Without `namespace`, that of the pod that Kneewatch runs in.
+    Default of `namespace`: that of Kneewatch's own pod.
     """
 
     namespace: ObjectName | None = None
 
 
 class PrometheusConfig(ConfigSection):
-    """Prometheus, asked before load is added whether an alert fires for the target."""
+    """The Prometheus that is asked whether an alert fires for the target, before load is added."""
 
     url: Url
 
 
 class StoreConfig(ConfigSection):
-    """Where results are kept. Without a path they live as long as the process."""
+    """Where results are stored. Without a path they are lost when the process ends."""
 
     path: Path | None = None
 
@@ -317,16 +316,16 @@ class Config(ConfigSection):
 
     @property
     def servers(self) -> tuple[TargetConfig, ...]:
-        """The targets that the file gives an address."""
+        """The targets with an address in the file."""
         return tuple(target for target in self.targets if isinstance(target, TargetConfig))
 
     @property
     def templates(self) -> tuple[TemplateConfig, ...]:
-        """Those that are found."""
+        """The templates for discovered targets."""
         return tuple(target for target in self.targets if isinstance(target, TemplateConfig))
 
     def objectives_of(self, target: WatchConfig) -> Objectives:
-        """The target's objectives, as the rest of the program uses them."""
+        """Return the target's objectives."""
         o = self.objectives.get(target.objectives, DEFAULT_OBJECTIVES)
         return Objectives(
             name=target.objectives,
@@ -337,11 +336,11 @@ class Config(ConfigSection):
         )
 
     def workload(self, name: str) -> WorkloadConfig:
-        """The workload of that name; "default" exists without being written."""
+        """Return the workload with this name; "default" always exists."""
         return self.workloads.get(name, DEFAULT_WORKLOAD)
 
     def target(self, name: str) -> TargetConfig:
-        """The target of that name that has an address. Raises ConfigError."""
+        """Return the target with this name. Raises ConfigError if it is unknown or a template."""
         for target in self.targets:
             if target.name == name:
                 return only_located(target)
@@ -365,13 +364,13 @@ class Config(ConfigSection):
 
 
 def only_located(target: WatchConfig) -> TargetConfig:
-    """For a command that asks a single server. Raises ConfigError for targets that are found."""
+    """Return a target with an address, for a command on one server. Raises ConfigError for a template."""
     if isinstance(target, TargetConfig):
         return target
     raise ConfigError(f"--target {target.name}: its servers are discovered at run time; use --base-url URL")
 
 
-# What `--base-url` alone, or a target that names nothing, is held to: an interactive chat.
+# The objectives of `--base-url`, and of targets without `objectives`: an interactive chat.
 DEFAULT_OBJECTIVES = ObjectivesConfig(
     ttft=LatencyObjective.model_validate({"ratio": 0.95, "within": "500ms"}),
     tpot=LatencyObjective.model_validate({"ratio": 0.95, "within": "50ms"}),
@@ -380,19 +379,19 @@ DEFAULT_WORKLOAD = WorkloadConfig()
 
 
 def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
-    """The configuration in `path`. Raises ConfigError, one line a problem."""
+    """Return the configuration in `path`. Raises ConfigError, one line per problem."""
     return config_from(read_yaml(path), str(path), environ)
 
 
 def config_from(raw: object, source: str, environ: Mapping[str, str] = os.environ) -> Config:
-    """A checked configuration from parsed YAML; `source` names it in messages. Raises ConfigError."""
+    """Return a checked configuration from parsed YAML; messages begin with `source`. Raises ConfigError."""
     if not isinstance(raw, dict):
         raise ConfigError(f"{source}: expected a mapping with the key 'targets', got {type(raw).__name__}")
     try:
         expanded, problems = expand(raw, environ)
         if not problems:
             config = Config.model_validate(expanded)
-            problems = _dangling(config, raw)
+            problems = _cross_key_problems(config, raw)
     except ValidationError as error:
         problems = describe(error, raw, Config)
     except (RecursionError, ValueError) as error:
@@ -404,17 +403,17 @@ def config_from(raw: object, source: str, environ: Mapping[str, str] = os.enviro
 
 
 def show(config: Config) -> str:
-    """The effective configuration as YAML, defaults included and secrets hidden."""
+    """Return the effective configuration as YAML, with defaults and without secrets."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def config_hash(config: Config) -> str:
-    """A short digest of the effective configuration; it does not depend on secrets."""
+    """Return a short digest of the effective configuration; it does not depend on secrets."""
     return hashlib.sha256(show(config).encode()).hexdigest()[:12]
 
 
-def _dangling(config: Config, raw: object) -> list[str]:
-    """Names that point nowhere, names given twice, and files that are not there."""
+def _cross_key_problems(config: Config, raw: object) -> list[str]:
+    """Return problems between keys: undefined names, duplicate names, missing files."""
     problems = [problem for i, t in enumerate(config.targets) for problem in _target_problems(i, t, config, raw)]
     problems += web_problems(config.web_config_file, raw)
     if config.lease is not None and importlib.util.find_spec("lightkube") is None:
@@ -460,8 +459,8 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
         problems.append(f"{at}.capacity: concurrency and rates are both set; keep one of them")
     if target.passive and target.capacity.mode == "verify":
         problems.append(f"{at}: passive allows no load, but capacity.mode is verify; use forecast, or remove passive")
-    if (lacking := target.capacity.server.lacking) is not None:
-        problems.append(f"{at}.capacity.server: {lacking}")
+    if (missing_key := target.capacity.server.missing_key) is not None:
+        problems.append(f"{at}.capacity.server: {missing_key}")
     budget = target.capacity.budget
     if budget.daily_tokens < budget.tokens_per_run:
         problems.append(

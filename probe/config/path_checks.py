@@ -1,4 +1,4 @@
-"""The files that a configuration names. Each function says what is wrong with one and the mend, or None."""
+"""Checks of the files that a configuration names. Each function returns the problem with its fix, or None."""
 
 import os
 import ssl
@@ -9,7 +9,7 @@ _UNREADABLE = "cannot be read; create it, or fix the path"
 
 
 def file_problem(file: Path) -> str | None:
-    """Of a file that only has to be there."""
+    """Check that a file is readable."""
     try:
         with file.open("rb") as opened:
             opened.read(1)
@@ -19,22 +19,22 @@ def file_problem(file: Path) -> str | None:
 
 
 def folder_problem(folder: Path) -> str | None:
-    """Of a folder to write to."""
+    """Check that a directory is writable."""
     try:
         usable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    except (OSError, ValueError):  # one above it cannot be looked into, or the name is none
+    except (OSError, ValueError):  # a parent is not accessible, or the name is invalid
         usable = False
     return None if usable else "is not a writable directory; create it, or fix the path"
 
 
 def authorities_problem(file: Path) -> str | None:
-    """Of certificates to trust."""
+    """Check a file of CA certificates."""
     unreadable = file_problem(file)
     return unreadable or (None if _holds_certificates(file) else "holds no certificates; use a PEM file")
 
 
 def client_certificate_problem(cert_file: Path, key_file: Path | None) -> tuple[str, str] | None:
-    """Of a client certificate and its key, with the name of the key in the configuration that is to be mended."""
+    """Check a client certificate and its key. The result has the configuration key to fix, and the problem."""
     if unreadable := file_problem(cert_file):
         return "cert_file", unreadable
     if key_file is not None and (unreadable := file_problem(key_file)):
@@ -46,7 +46,7 @@ def client_certificate_problem(cert_file: Path, key_file: Path | None) -> tuple[
 
 
 def credentials_problem(file: Path) -> str | None:
-    """Of a user and a password in one line. What the file holds is in no message."""
+    """Check a file with one line USER:PASSWORD. Messages never show its content."""
     try:
         text = file.read_text().strip()
     except (OSError, ValueError):
@@ -56,7 +56,7 @@ def credentials_problem(file: Path) -> str | None:
 
 
 def socket_problem(path: Path) -> str | None:
-    """Of a Unix socket: it may be missing, since the server may start later, but nothing else may be in its place."""
+    """Check a Unix socket. It may be missing, because the server may start later, but it must not be another file."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
@@ -78,16 +78,16 @@ def _key_problem(cert_file: Path, key_file: Path | None) -> str | None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             return "holds a key that does not match the certificate; use the certificate's own key"
-        if reason := str(error.reason or ""):  # too weak for the system's rules, for one
+        if reason := str(error.reason or ""):  # for example too weak for the system's policy
             return f"cannot be used ({reason.lower().replace('_', ' ')}); use another certificate and key"
         return f"holds no private key; {'use a PEM file' if key_file else 'set key_file to the file that holds it'}"
     except ValueError as error:
         return f"{error}; use a key without one"
-    except OSError:  # it went away meanwhile
+    except OSError:  # it was removed meanwhile
         return _UNREADABLE
     return None
 
 
 def _refuse_passphrase() -> str:
-    """Where TLS would ask for a key's passphrase, and wait at the terminal for it."""
+    """Refuse instead of letting TLS ask for a passphrase at the terminal."""
     raise ValueError("holds a key with a passphrase")

@@ -1,6 +1,6 @@
-"""The values a configuration is made of: durations, names, addresses, schedules. Each says what it expects.
+"""Types of configuration values: durations, names, addresses, schedules.
 
-A validator raises ValueError("expected ..."); config_errors.py adds where, and the value as it was written.
+A validator raises ValueError("expected ..."); messages.py adds the key path and the value as written.
 """
 
 import os
@@ -27,7 +27,7 @@ _MAKERS = re.compile(r"^((NVIDIA|AMD|Tesla|GeForce|Instinct)[ -])+", re.IGNORECA
 
 
 class ConfigSection(BaseModel):
-    """A mapping of the file. A key that it does not know is an error."""
+    """A mapping in the file. Unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -68,7 +68,7 @@ def _rising(steps: tuple[_Step, ...]) -> tuple[_Step, ...]:
 
 
 def _not_a_switch(value: object) -> object:
-    """YAML's yes and true would pass as the number 1."""
+    """Refuse booleans: YAML's yes and true would pass as the number 1."""
     if isinstance(value, bool):
         raise ValueError("expected a number")  # noqa: TRY004 - pydantic turns ValueError into a message
     return value
@@ -193,7 +193,7 @@ def _engine(text: str) -> str:
 
 
 def _parameters(value: object) -> float:
-    """YAML reads 8e9 as text; 8B is how people write it."""
+    """Return a number of parameters from 8B, 700M or 8e9 (which YAML reads as text)."""
     text = value.strip() if isinstance(value, str) else repr(value)
     size = _SIZES.get(text[-1:].upper())
     try:
@@ -206,17 +206,17 @@ def _parameters(value: object) -> float:
 
 
 def _switched_off(value: object) -> object:
-    """YAML reads an unquoted `off` as false."""
+    """Turn false into "off": YAML reads an unquoted `off` as false."""
     return "off" if value is False else value
 
 
 def arm(value: object) -> str:
-    """Which arm of "a plain value or a mapping" is meant: errors then speak of that one alone."""
+    """Return which arm of "a plain value or a mapping" is meant, so that errors concern only that arm."""
     return "mapping" if isinstance(value, dict | BaseModel) else "plain"
 
 
 def default_duration(text: str) -> Any:  # noqa: ANN401 - what pydantic's Field gives
-    """A default as people write it, so that the schema shows it so."""
+    """Return a field with a default as text, so that the schema shows it that way."""
     return Field(text, validate_default=True)
 
 

@@ -1,7 +1,4 @@
-"""The settings of the pages: the names they answer to, and what is wrong with the file of TLS and passwords.
-
-A value that is wrong by itself is refused here too; what the file may hold is probe/web/config.py's.
-"""
+"""Settings of the pages: allowed host names, and the check of the web configuration file (web_file.py)."""
 
 import re
 from pathlib import Path
@@ -28,7 +25,7 @@ HostName = Annotated[str, AfterValidator(_host_name)]
 
 
 def web_problems(file: Path | None, raw: object) -> list[str]:
-    """What is wrong with the web configuration file, so that it is known before a restart."""
+    """Return the problems of the web configuration file, so that they are known before a restart."""
     from probe.config.web_file import load_web_config  # noqa: PLC0415 - it takes what it is made of from here
 
     if file is None:

@@ -1,7 +1,7 @@
-"""The web configuration file, in the format that Prometheus and its exporters share: TLS, passwords, headers.
+"""The web configuration file, in the format of Prometheus and its exporters: TLS, passwords, headers.
 
-In: a file. Out: a checked WebConfig. What the format allows and cannot be had here is refused with the mend, and never
-passed over: it is about who may come in. Messages hold no value of the file.
+Settings of the format that are not supported are errors and never ignored, because the file controls access. Messages
+never contain values of the file.
 """
 
 import re
@@ -64,7 +64,7 @@ class TlsServer(ConfigSection):
 
 
 class Headers(ConfigSection):
-    """`http_server_config.headers`; what is blank is left to us."""
+    """`http_server_config.headers`; blank values keep Kneewatch's headers."""
 
     content_security_policy: Annotated[str, Field(alias="Content-Security-Policy")] = ""
     frame_options: Annotated[Literal["", "deny", "sameorigin"], Field(alias="X-Frame-Options")] = ""
@@ -73,26 +73,26 @@ class Headers(ConfigSection):
     transport_security: Annotated[str, Field(alias="Strict-Transport-Security")] = ""
 
     def set(self) -> dict[str, str]:
-        """Those that are set, by their names on the wire."""
+        """Return the headers that are set, by their HTTP names."""
         return {name: value for name, value in self.model_dump(by_alias=True).items() if value}
 
 
 class HttpServer(ConfigSection):
-    """`http_server_config`. We speak HTTP/1.1 whatever `http2` allows."""
+    """`http_server_config`. Kneewatch serves HTTP/1.1 regardless of `http2`."""
 
     http2: bool = True
     headers: Headers = Headers()
 
 
 class RateLimit(ConfigSection):
-    """`rate_limit`: one request in each interval, and so many at once. 0: no limit."""
+    """`rate_limit`: one request per interval, with bursts. 0: no limit."""
 
     interval: Annotated[float, Field(validate_default=True)] = 0.0
     burst: Annotated[int, Field(ge=0)] = 0
 
 
 class WebConfig(ConfigSection):
-    """The whole file."""
+    """The web configuration file."""
 
     tls_server_config: TlsServer | None = None
     http_server_config: HttpServer = HttpServer()
@@ -101,16 +101,16 @@ class WebConfig(ConfigSection):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What it refers to."""
+        """The files that it names."""
         tls = self.tls_server_config
         named = (tls.cert_file, tls.key_file, tls.client_ca_file) if tls is not None else ()
         return tuple(file for file in named if file is not None)
 
 
 def load_web_config(file: Path) -> WebConfig:
-    """What the file says, its paths made absolute. Raises ConfigError, one line a problem, without a value of it."""
+    """Return the file's settings with absolute paths. Raises ConfigError, one line per problem, without values."""
     raw = read_yaml(file)
-    if raw is None:  # as while it is being written: nobody wants to open the pages so
+    if raw is None:  # perhaps being written; it must not open the pages
         raise ConfigError(f"{file}: is empty; write {{}} to serve the pages without TLS and passwords")
     if not isinstance(raw, dict):
         raise ConfigError(f"{file}: expected a mapping of the web configuration format, got {type(raw).__name__}")
@@ -121,7 +121,7 @@ def load_web_config(file: Path) -> WebConfig:
         raise ConfigError(f"{file}: rate_limit.interval: {one_line(str(error))}") from None
     if empty := [key for key in ("tls_server_config", "basic_auth_users") if key in raw and raw[key] is None]:
         raise ConfigError(f"{file}: {empty[0]}: is empty; fill it in, or remove it to serve the pages without it")
-    # Another section that is written and left empty is one that is not written.
+    # Any other empty section counts as missing.
     raw = {key: value for key, value in raw.items() if value is not None}
     try:
         config = WebConfig.model_validate(raw)
@@ -135,7 +135,7 @@ def load_web_config(file: Path) -> WebConfig:
 
 
 def _beside(tls: TlsServer, folder: Path) -> TlsServer:
-    """With its paths as they are from anywhere: they are relative to the file."""
+    """Return the section with absolute paths; in the file they are relative to it."""
     paths = {key: getattr(tls, key) for key in _INLINE.values()}
     return tls.model_copy(update={key: folder / path for key, path in paths.items() if path is not None})
 
@@ -163,7 +163,7 @@ def _tls_problems(tls: TlsServer) -> Iterator[str]:
 
 
 def _client_problems(tls: TlsServer) -> Iterator[str]:
-    """Of who may connect."""
+    """Yield problems with the verification of client certificates."""
     authority = tls.client_ca is not None or tls.client_ca_file is not None
     if tls.client_auth_type in _UNVERIFIED:
         yield f"client_auth_type: unverified certificates prove nothing; use {_VERIFIED}"

@@ -1,6 +1,6 @@
-"""A configuration file to plain values: YAML, strictly read, and `${NAME}` from the environment.
+"""Strict YAML of a configuration file to plain values, and `${NAME}` from the environment.
 
-The environment is filled in after the YAML is parsed, so a value can never change the structure.
+Variables are replaced after the YAML is parsed, so a value cannot change the structure.
 """
 
 import re
@@ -13,12 +13,12 @@ import yaml
 from probe.core.errors import ConfigError
 
 MAX_CONFIG_BYTES = 1_000_000
-_MAX_VALUES = 100_000  # aliases let a short file describe a huge one
+_MAX_VALUES = 100_000  # aliases can expand a short file to a huge one
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def read_yaml(path: Path) -> object:
-    """What the file says. Raises ConfigError with file, line and column."""
+    """Return the file's content. Raises ConfigError with file, line and column."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -30,20 +30,20 @@ def read_yaml(path: Path) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        # The parser quotes what it met, which may be a key that lost its quotes.
+        # The parser quotes its input, which may be an API key without quotes.
         problem = re.sub(r"'(?!\\?.'|<)[^']*'", "'...'", str(error.problem))
         raise ConfigError(f"{path}{where}: not valid YAML ({problem})") from None
     except yaml.YAMLError:
         raise ConfigError(f"{path}: not valid YAML (it contains unprintable characters)") from None
-    # What PyYAML lets through for a tag or a number that is none (!!int x, 2026-13-45).
+    # Errors that PyYAML does not wrap, for an invalid tag or number (!!int x, 2026-13-45).
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid YAML (a value cannot be read: {type(error).__name__})") from None
 
 
 def expand(raw: object, environ: Mapping[str, str]) -> tuple[object, list[str]]:
-    """The same with `${NAME}` replaced, and a line for each variable that is not set.
+    """Return the values with `${NAME}` replaced, and a line for each variable that is not set.
 
-    Raises RecursionError or ValueError for a file that refers to itself, or that unfolds without end.
+    Raises RecursionError or ValueError for a file that refers to itself or expands to too many values.
     """
     problems: list[str] = []
     left = _MAX_VALUES
@@ -69,7 +69,7 @@ def expand(raw: object, environ: Mapping[str, str]) -> tuple[object, list[str]]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML takes the last of two equal keys silently; here that is an error."""
+    """A loader that refuses duplicate keys, of which YAML silently takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""A comparison of two measurements, for a terminal and as JSON."""
+"""A comparison of two measurements, as a table, as text and as JSON."""
 
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +15,7 @@ _COLOURS = {"worse": "red", "better": "green"}
 
 
 def comparison_table(comparison: Comparison, base: Measurement, new: Measurement) -> Table:
-    """A row a metric. Latencies in milliseconds."""
+    """Return the table, one row per metric, latencies in milliseconds."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", "metric", f"base: {base.name}", f"new: {new.name}", "change", "verdict"):
         table.add_column(Text(one_line(column)), justify="left" if column in ("", "metric", "verdict") else "right")
@@ -34,7 +34,7 @@ def comparison_table(comparison: Comparison, base: Measurement, new: Measurement
 
 
 def comparison_words(comparison: Comparison, tolerance: float) -> str:
-    """What differs around the numbers, what could not be judged, and the verdict."""
+    """Return differing conditions, problems, notes and the verdict as lines."""
     lines = [
         f"Differs: {name}: {one or 'not set'} -> {other or 'not set'}" for name, (one, other) in _differs(comparison)
     ]
@@ -51,7 +51,7 @@ def comparison_words(comparison: Comparison, tolerance: float) -> str:
 
 
 def comparison_json(comparison: Comparison, base: Measurement, new: Measurement, tolerance: float) -> dict[str, Any]:
-    """The same for programs; values in base units."""
+    """Return the comparison for JSON, with values in base units."""
     return {
         "base": base.name,
         "new": new.name,
@@ -65,7 +65,7 @@ def comparison_json(comparison: Comparison, base: Measurement, new: Measurement,
 
 
 def _differs(comparison: Comparison) -> list[tuple[str, tuple[str | None, str | None]]]:
-    """What differs and is no reason not to compare: those are said as such."""
+    """Return the differences that do not prevent a comparison; the others are in `problems`."""
     return [item for item in comparison.differs.items() if not any(p.startswith(item[0]) for p in comparison.problems)]
 
 

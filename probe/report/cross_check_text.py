@@ -1,4 +1,4 @@
-"""What client, server and GPU tell together, in sentences. Pure."""
+"""Findings from client, server and GPU metrics together, as sentences. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ from probe.core.target_status import TargetStatus
 from probe.gpu.utilization import memory, utilization
 from probe.report.figures import milliseconds, percent
 
-# From where on a person should know. A long prompt's prefill may take some seconds of "nothing generated".
+# A shorter stall is not reported: the prefill of a long prompt generates nothing for some seconds.
 STALLED_S = 30.0
 _NEIGHBOUR = 0.1
 _COUNTED_OFF = 0.05
@@ -21,20 +21,20 @@ _SIGNS = {
     "rejections": "requests are rejected",
 }
 _XID = "DCGM_FI_DEV_XID_ERRORS"
-# Of a program, and not of the GPU: https://docs.nvidia.com/deploy/xid-errors. The last one is told until the next.
+# Caused by a program, not by the GPU: https://docs.nvidia.com/deploy/xid-errors. The last error is kept until the next.
 _OF_A_PROGRAM = (13, 31, 43, 45)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence, and whether it is of something that is wrong."""
+    """A sentence, and whether it reports a problem."""
 
     words: str
     wrong: bool
 
 
 def findings(status: TargetStatus) -> Sequence[Finding]:
-    """The sentences on one target, what is wrong first."""
+    """Return the findings on one target, problems first."""
     found = [*_checks(status.checks), *_gpus(status.gpus)]
     if status.gpu_error is not None:
         found.append(Finding(f"GPUs: {status.gpu_error}", wrong=True))

@@ -1,4 +1,4 @@
-"""Numbers as people read them, the same in terminal and page. Pure."""
+"""Numbers formatted for people, the same in terminal and pages. Pure."""
 
 import math
 import time
@@ -9,7 +9,7 @@ MISSING = "-"
 
 
 def milliseconds(seconds: float | None) -> str:
-    """People read milliseconds; three digits are enough."""
+    """Format seconds as milliseconds, with three digits."""
     if seconds is None:
         return MISSING
     value = seconds * 1000
@@ -17,7 +17,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits below a thousand, whole numbers above."""
+    """Format a number: three significant digits below a thousand, whole numbers above."""
     if value is None:
         return MISSING
     whole = math.isfinite(value) and (abs(value) >= 999.5 or value == int(value))  # noqa: PLR2004 - .3g: 1e+03
@@ -25,14 +25,14 @@ def number(value: float | None) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """A ratio as a percentage. Near one, what is missing is what counts: 0.9999 is not 100 %."""
+    """Format a ratio as a percentage, with more digits near 1: 0.9999 is not 100 %."""
     if ratio is None:
         return MISSING
     return f"{ratio * 100:.6g} %" if 0.99 < ratio < 1 else f"{ratio * 100:.3g} %"  # noqa: PLR2004
 
 
 def promises(objectives: Objectives) -> str:
-    """The objectives in words."""
+    """Return the objectives as text."""
     parts = [f"{percent(objectives.availability)} available"] if objectives.availability is not None else []
     parts += [
         f"{percent(o.ratio)} {name.upper()} ≤ {milliseconds(o.within_s)}" for name, o in objectives.latencies().items()
@@ -41,12 +41,12 @@ def promises(objectives: Objectives) -> str:
 
 
 def when(wall_s: float) -> str:
-    """A moment in UTC, for people. A server may say when it began, and say it wrong."""
+    """Format a wall time in UTC. A server may report an impossible start time."""
     return _moment("%Y-%m-%d %H:%M:%S UTC", wall_s)
 
 
 def ago(wall_s: float, now_s: float) -> str:
-    """How long before now, in the largest unit that fits."""
+    """Format an age in its largest unit, such as "3 min ago"."""
     seconds = max(now_s - wall_s, 0.0)
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
@@ -55,12 +55,12 @@ def ago(wall_s: float, now_s: float) -> str:
 
 
 def iso(wall_s: float) -> str:
-    """A moment in UTC, for programs: ISO 8601."""
+    """Format a wall time in UTC as ISO 8601."""
     return _moment("%Y-%m-%dT%H:%M:%SZ", wall_s)
 
 
 def _moment(form: str, wall_s: float) -> str:
     try:
         return time.strftime(form, time.gmtime(wall_s))
-    except (OverflowError, ValueError, OSError):  # no time that a calendar has
+    except (OverflowError, ValueError, OSError):  # out of range for a calendar
         return MISSING

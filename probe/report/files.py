@@ -1,4 +1,4 @@
-"""Generated files into a folder: for the commands that are told `-o`."""
+"""Writing generated files to the directory of `-o`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,9 +7,9 @@ from probe.core.errors import ConfigError
 
 
 def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
-    """Writes each text under its name into the folder `out`, made where it is missing; the paths written.
+    """Write each text to its file name in the directory `out`, which is created if missing. Return the paths.
 
-    Raises ConfigError, one line that names the folder.
+    Raises ConfigError with one line that names the directory.
     """
     paths = [out / name for name in files]
     try:

@@ -1,8 +1,7 @@
-"""Files of measurements, for `kneewatch compare`: Kneewatch's own results, and those of `vllm bench serve`.
+"""Result files for `kneewatch compare`.
 
-Read: the JSON of `kneewatch ramp --json` (schema kneewatch.result/1) and of `vllm bench serve --save-result` (its
-field names: vllm/benchmarks/serve.py, 0.32). Given: a Measured. Every ConfigError is one line that names the file and
-the mend.
+Reads the JSON of `kneewatch ramp --json` (schema kneewatch.result/1) and of `vllm bench serve --save-result` (field
+names: vllm/benchmarks/serve.py, 0.32). Every ConfigError is one line with the file and the fix.
 """
 
 import json
@@ -34,12 +33,12 @@ _SCHEMA = "kneewatch.result/1"
 _EXPECTED = "expected the file of `kneewatch ramp --json` or of `vllm bench serve --save-result`"
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2el"}
 _PERCENTILES = {"p50": "median", "p95": "p95", "p99": "p99"}
-# Which of our interfaces a backend of its is; others ask in ways of their own.
+# The API of each `vllm bench` backend; other backends use other requests.
 _APIS = {"vllm": Api.COMPLETIONS, "openai": Api.COMPLETIONS, "openai-chat": Api.CHAT}
 
 
 def read_measured(file: Path) -> Measurement:
-    """What the file holds. Raises ConfigError."""
+    """Return the measurement in a file. Raises ConfigError."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -57,13 +56,13 @@ def read_measured(file: Path) -> Measurement:
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: not a result; {_EXPECTED}")
     if "schema" in data:
-        return _ours(file, data["schema"], text)
+        return _own_result(file, data["schema"], text)
     if "request_throughput" in data and "model_id" in data:
         return _bench(file, data)
     raise ConfigError(f"{file}: not a result; {_EXPECTED}")
 
 
-def _ours(file: Path, schema: object, text: str) -> Measurement:
+def _own_result(file: Path, schema: object, text: str) -> Measurement:
     if schema != _SCHEMA:
         raise ConfigError(
             f"{file}: schema {one_line(str(schema))} is not supported, expected {_SCHEMA}; use another version"
@@ -97,7 +96,7 @@ def _bench(file: Path, data: Mapping[str, Any]) -> Measurement:
 
 
 def _load(data: Mapping[str, Any]) -> str:
-    """The load as Kneewatch names it: `max_concurrency` holds in a closed loop, a rate is that of an open one."""
+    """Return the load in Kneewatch's words: `max_concurrency` for a closed loop, a rate for an open one."""
     rate = data.get("request_rate", "inf")
     if data.get("ramp_up_strategy") is not None:
         return f"rate {data['ramp_up_start_rps']:g} to {data['ramp_up_end_rps']:g} (ramp)"
@@ -112,7 +111,7 @@ def _values(data: Mapping[str, Any], completed: int) -> Iterator[tuple[str, Valu
     failed = int(data.get("failed", 0))
     yield "failed", Value(failed / max(1, failed + completed), SHARE, LOWER)
     if not completed:
-        return  # its latencies are those of no request
+        return  # no request, so no latencies
     for name, key, unit in (
         ("throughput", "request_throughput", RATE),
         ("goodput", "request_goodput", RATE),

@@ -1,7 +1,7 @@
-"""Following a run on a terminal or in a pipe: a row as each step ends, and on a terminal a bar for what is done now.
+"""Progress of a run: a row as each step ends, and a progress bar on a terminal.
 
-Rows go to standard output as they come. The bar is for a terminal only: standard output's, or else standard error's,
-so that rows can be piped.
+Rows go to standard output. The bar is shown only on a terminal: standard output, or else standard error, so that rows
+can be piped.
 """
 
 import sys
@@ -23,7 +23,7 @@ _BAR_WIDTH = 24
 
 @dataclass(frozen=True, slots=True)
 class ProgressView:
-    """What a run tells on its way; `console` is where its rows go, and its result after them."""
+    """The display of a run. `console` receives its rows, and its result after them."""
 
     console: Console
     _rows: StepRows
@@ -31,17 +31,17 @@ class ProgressView:
     _bar: TaskID
 
     def step(self, step: StepSummary) -> None:
-        """A step ended."""
+        """Print the row of a finished step."""
         self.console.print(self._rows.row(step))
 
     def doing(self, doing: Phase) -> None:
-        """Something begins."""
+        """Show a new phase on the bar."""
         self._progress.reset(self._bar, total=doing.seconds, description=doing.words)
 
 
 @contextmanager
 def following() -> Iterator[ProgressView]:
-    """For as long as a run takes; afterwards nothing of the bar is left."""
+    """Show the progress of a run while the block runs, and then remove the bar."""
     on_terminal = sys.stdout.isatty()
     console = Console(width=None if on_terminal else PIPED_WIDTH, highlight=False)
     shown = console if on_terminal else Console(stderr=True, highlight=False)
@@ -52,7 +52,7 @@ def following() -> Iterator[ProgressView]:
 
 
 class _Passed(ProgressColumn):
-    """How much of its time what is done now has had; a pulse where that is not known."""
+    """The elapsed share of the current phase; a pulse if its duration is unknown."""
 
     def render(self, task: Task) -> ProgressBar:
         passed_s = min(task.elapsed or 0.0, task.total) if task.total else 0.0
@@ -66,7 +66,7 @@ class _Passed(ProgressColumn):
 
 
 class _Since(ProgressColumn):
-    """How long the run has taken."""
+    """The elapsed time of the run."""
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.get_time() - task.fields['begun_s']:.0f} s")

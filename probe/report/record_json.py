@@ -1,4 +1,4 @@
-"""One request as JSON: for the API and for `check --json`. Pure."""
+"""One request as JSON, for the API and for `check --json`. Pure."""
 
 from typing_extensions import TypedDict
 
@@ -9,7 +9,7 @@ from probe.report.figures import iso
 
 
 class RecordJson(TypedDict):
-    """What happened to a request, without its prompt; latencies in seconds, `at` in ISO 8601."""
+    """A request without its prompt. Latencies in seconds, `at` in ISO 8601."""
 
     at: str
     outcome: str
@@ -22,7 +22,7 @@ class RecordJson(TypedDict):
 
 
 def record_json(record: RequestRecord) -> RecordJson:
-    """A request that ended."""
+    """Return a finished request as JSON."""
     return {
         "at": iso(record.done_wall_s),
         "outcome": record.outcome.value,
@@ -36,7 +36,7 @@ def record_json(record: RequestRecord) -> RecordJson:
 
 
 def unmeasured_json(error: TargetError, wall_s: float) -> RecordJson:
-    """The same where there was nothing to measure: a target that could not be asked at `wall_s`."""
+    """Return the JSON for a target that could not be probed at `wall_s`."""
     return {
         "at": iso(wall_s),
         "outcome": error.outcome.value,

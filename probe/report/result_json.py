@@ -8,10 +8,10 @@ _ADAPTER: TypeAdapter[CapacityResult] = TypeAdapter(CapacityResult)
 
 
 def dumps(result: CapacityResult, indent: int | None = None) -> str:
-    """The result as JSON text."""
+    """Return the result as JSON."""
     return _ADAPTER.dump_json(result, indent=indent).decode()
 
 
 def loads(text: str) -> CapacityResult:
-    """The result a text holds. Raises pydantic's ValidationError for anything else."""
+    """Return the result from JSON. Raises pydantic's ValidationError."""
     return _ADAPTER.validate_json(text)

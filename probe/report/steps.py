@@ -1,7 +1,7 @@
-"""The steps of a run as rows that can be printed one by one: their columns have fixed widths.
+"""The steps of a run as rows of fixed column widths, which can be printed one by one.
 
-In: a width. Out: renderables for a rich console. Where it is wide, a row is a line; where not, percentiles lie one
-below the other, and on the narrowest terminals the verdict has a line of its own.
+On a wide terminal a row is one line. On a narrower one percentiles are stacked, and on the narrowest the verdict has a
+separate line.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,15 +15,15 @@ from rich.text import Text
 from probe.core.step import Distribution, StepPlan, StepSummary
 from probe.report.figures import MISSING, number
 
-# Of a page or file; a terminal has its own.
+# Width for pipes and files; a terminal has its own.
 PIPED_WIDTH = 150
-_VERDICT = 13  # the least that is worth a column
+_VERDICT = 13  # minimum width of the column
 _PERCENTILES = ("p50", "p95", "p99")
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What a column says of a step; `stacked`: how wide it is with its percentiles one below the other."""
+    """A column; `stacked` is its width with stacked percentiles."""
 
     title: str
     width: int
@@ -32,7 +32,7 @@ class _Column:
 
 
 class StepRows:
-    """The rows of one run, for a console of this width. The first comes with the table's head."""
+    """The rows of one run for a console of this width. The first row includes the table's head."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -43,7 +43,7 @@ class StepRows:
         self._begun = False
 
     def row(self, step: StepSummary) -> RenderableType:
-        """A step, measured."""
+        """Return the row of a step."""
         parts: list[RenderableType] = [] if self._begun else [self._head(step.plan), Text("─" * self._width)]
         self._begun = True
         table = self._table("top")
@@ -81,13 +81,13 @@ class StepRows:
 
 
 def step_rows(steps: Iterable[StepSummary], width: int) -> Group:
-    """All of them at once."""
+    """Return the rows of all steps."""
     rows = StepRows(width)
     return Group(*(rows.row(step) for step in steps))
 
 
 def step_verdict(step: StepSummary) -> tuple[str, str]:
-    """How a step ended: a colour of the terminal, and words."""
+    """Return a step's verdict: a terminal colour and text."""
     if step.tripped is not None:
         return "red", f"stopped: {step.tripped}"
     if not step.valid:
@@ -96,7 +96,7 @@ def step_verdict(step: StepSummary) -> tuple[str, str]:
 
 
 def _load(step: StepSummary) -> str:
-    """Ours in flight; or the rate of all, ours in brackets where there are others."""
+    """Return the requests in flight, or the total rate with the probe's own in brackets if there are users."""
     arrivals, users_rps = step.plan.arrivals, step.users.requests_per_second
     if arrivals is None:
         return str(step.plan.concurrency)
@@ -141,5 +141,5 @@ def _widths(*, inline: bool) -> list[int]:
 
 
 def _room(width: int, columns: list[int], *, gap: int) -> int:
-    """What these columns leave for the verdict."""
+    """Return the width that these columns leave for the verdict."""
     return width - sum(columns) - gap * len(columns)

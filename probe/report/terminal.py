@@ -1,4 +1,4 @@
-"""Canaries and targets, for a terminal."""
+"""Canaries and targets as text for a terminal."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from probe.report.result_text import is_lower_bound, knee_words
 
 
 def canary_words(record: RequestRecord, objectives: Objectives) -> str:
-    """One canary round: what was measured, and which objectives it met."""
+    """Return the result of one canary: latencies, and the objectives it met."""
     verdicts = slo.met(record, objectives)
     words = f"{record.target} ({one_line(record.model)}): {record.outcome.value}"
     if record.outcome is not Outcome.OK:
@@ -31,7 +31,7 @@ def canary_words(record: RequestRecord, objectives: Objectives) -> str:
 
 
 def live_summary(statuses: Sequence[TargetStatus], wall_s: float) -> Table:
-    """What the monitor sees now, at `wall_s`, for a terminal that is redrawn."""
+    """Return the targets' current state at `wall_s` as a table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("target", "canaries", "good", "TTFT", "TPOT", "running", "waiting", "KV", "capacity", "limited by"):
         table.add_column(column, overflow="fold")

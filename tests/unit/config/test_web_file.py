@@ -9,7 +9,7 @@ import yaml
 
 from probe.config.web_file import WebConfig, load_web_config
 from probe.core.errors import ConfigError
-from probe.web.tls import allowed, server_context
+from probe.web.tls import is_allowed_certificate, server_context
 
 HASH = "$2y$10$mDwo.lAisC94iLAyP81MCesa29IzH37oigHC/42V2pdJlUprsJPze"
 SECRET = "s3cr3t-in-the-file"
@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, pem: Path, more: 
 
 def test_a_certificate_has_one_of_the_names_or_none_is_asked_for() -> None:
     shown = {"subjectAltName": (("DNS", "prometheus"), ("IP Address", "10.0.0.1"))}
-    assert allowed(shown, ("x", "10.0.0.1"))
-    assert not allowed(shown, ("prom",))
-    assert not allowed(None, ("prometheus",))
-    assert allowed(None, ())
+    assert is_allowed_certificate(shown, ("x", "10.0.0.1"))
+    assert not is_allowed_certificate(shown, ("prom",))
+    assert not is_allowed_certificate(None, ("prometheus",))
+    assert is_allowed_certificate(None, ())
