@@ -88,6 +88,10 @@ def forecast() -> list[PlacedPanel]:
 
 
 def cost() -> list[PlacedPanel]:
+    return [*_totals(), *_events_over_time()]
+
+
+def _totals() -> list[PlacedPanel]:
     load = f'{MODEL},traffic="capacity"'
     tokens = f"sum by (kind) (increase({names.TOKENS.name}{{{load}}}[$__range])) or on() vector(0)"
     return [
@@ -119,6 +123,11 @@ def cost() -> list[PlacedPanel]:
             width=12,
             alerts=["KneewatchCapacityStale"],
         ),
+    ]
+
+
+def _events_over_time() -> list[PlacedPanel]:
+    return [
         panels.timeseries(
             "Runs",
             "When capacity runs ended, by outcome. Good: one at each due time, done.",

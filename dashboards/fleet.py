@@ -177,6 +177,10 @@ def _worst(record: str, choose: str) -> Query:
 
 
 def _over_time() -> list[PlacedPanel]:
+    return [*_budget_and_capacity(), *_server_state()]
+
+
+def _budget_and_capacity() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Lowest error budget left",
@@ -210,6 +214,11 @@ def _over_time() -> list[PlacedPanel]:
             no_value="no capacity has a baseline yet, or the recording rules are not loaded",
             alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
+    ]
+
+
+def _server_state() -> list[PlacedPanel]:
+    return [
         panels.timeseries(
             "Fullest KV caches",
             "Share of the KV cache in use, of the five targets where it is highest. A full cache is good use of memory"

@@ -39,6 +39,10 @@ def probe_dashboard(config: Config, links: Links) -> str:
 
 
 def _all() -> list[PlacedPanel]:
+    return [*_running(), *_instances()]
+
+
+def _running() -> list[PlacedPanel]:
     late = f"time() - min by (task, target) ({names.TASK_LAST_SUCCESS.name})"
     overdue = f"({late}) > bool on (task, target) 5 * max by (task, target) ({names.TASK_INTERVAL.name})"
     failures = f"round(sum(increase({names.TASK_FAILURES.name}[1h])))"
@@ -80,6 +84,11 @@ def _all() -> list[PlacedPanel]:
             steps=[(None, GREEN), (1, RED)],
             alerts=["KneewatchServerMetricsUnreadable"],
         ),
+    ]
+
+
+def _instances() -> list[PlacedPanel]:
+    return [
         panels.stat(
             "Uptime",
             "Time since the last start of a Kneewatch. Good: since the last deploy. Counters restart with it.",

@@ -113,6 +113,10 @@ def _left(records: str) -> str:
 
 
 def _slow(step: str) -> list[PlacedPanel]:
+    return [*_promises(step), *_latency(step), *_against_the_server(step)]
+
+
+def _promises(step: str) -> list[PlacedPanel]:
     ratio = f"max by (objective) ({names.OBJECTIVE_RATIO.name}{{{queries.TARGET}}})"
     good = [Query(f"min({one.good_ratio('15m', WORKLOAD)})", one.objective) for one in sli.ALL]
     return [
@@ -138,6 +142,11 @@ def _slow(step: str) -> list[PlacedPanel]:
             no_value="no canaries",
             alerts=_BURNS[:3],
         ),
+    ]
+
+
+def _latency(step: str) -> list[PlacedPanel]:
+    return [
         panels.timeseries(
             "TTFT",
             "Time to first token: of canaries from the scheduled send, of users as the server measures it. Good: p95"
@@ -185,6 +194,11 @@ def _slow(step: str) -> list[PlacedPanel]:
             min_step=step,
             no_value="no canaries",
         ),
+    ]
+
+
+def _against_the_server(step: str) -> list[PlacedPanel]:
+    return [
         panels.timeseries(
             "ITL, server and client",
             "Inter-token latency of all requests as the server measures it, and of canaries. Good: p95 near p50, server"

@@ -174,8 +174,10 @@ def _engine(step: str) -> list[PlacedPanel]:
 
 def agreement(step: str) -> list[PlacedPanel]:
     """Return the cross-checks between client and server, and whether the server's metrics can be trusted."""
-    probe_tokens = f"sum by (traffic) (rate({names.TOKENS.name}{{{MODEL}}}[$__rate_interval]))"
-    server_tokens = " + ".join(pace(series) for series in (names.SERVER_PROMPT_TOKENS, names.SERVER_GENERATION_TOKENS))
+    return [*_server_page(), *_client_and_server(step)]
+
+
+def _server_page() -> list[PlacedPanel]:
     return [
         panels.stat(
             "Server's metrics",
@@ -226,6 +228,13 @@ def agreement(step: str) -> list[PlacedPanel]:
             names=True,
             no_value="not known",
         ),
+    ]
+
+
+def _client_and_server(step: str) -> list[PlacedPanel]:
+    probe_tokens = f"sum by (traffic) (rate({names.TOKENS.name}{{{MODEL}}}[$__rate_interval]))"
+    server_tokens = " + ".join(pace(series) for series in (names.SERVER_PROMPT_TOKENS, names.SERVER_GENERATION_TOKENS))
+    return [
         panels.timeseries(
             "TTFT, server and client",
             "TTFT of all requests as the server measures it, and of canaries. Good: close together. Only the canary's"

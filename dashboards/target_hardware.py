@@ -20,6 +20,10 @@ def _rate(field: str, unit: float) -> str:
 
 def gpus() -> list[PlacedPanel]:
     """Return the panels that most often explain a slow model server."""
+    return [*_gpu_load(), *_clocks(), *_faults()]
+
+
+def _gpu_load() -> list[PlacedPanel]:
     used, free = _gpu("DEV_FB_USED"), _gpu("DEV_FB_FREE")
     return [
         panels.timeseries(
@@ -57,6 +61,11 @@ def gpus() -> list[PlacedPanel]:
             maximum=1,
             no_value=_NO_GPU,
         ),
+    ]
+
+
+def _clocks() -> list[PlacedPanel]:
+    return [
         panels.timeseries(
             "Power",
             "Power of the GPUs that draw most and least. Good: below the dashed limit. At the limit clocks are lowered,"
@@ -94,6 +103,11 @@ def gpus() -> list[PlacedPanel]:
             no_value=f"{_NO_GPU}, or no such counters",
             alerts=["KneewatchGPUThrottling"],
         ),
+    ]
+
+
+def _faults() -> list[PlacedPanel]:
+    return [
         panels.timeseries(
             "Errors",
             "The last XID error of any GPU, which stays until the driver reloads, on the left; uncorrectable memory"
@@ -128,6 +142,10 @@ def gpus() -> list[PlacedPanel]:
 
 def more_of_the_gpus() -> list[PlacedPanel]:
     """Return the panels on the other relayed GPU series."""
+    return [*_gpu_scrape(), *_heat_and_errors(), *_activity_and_links()]
+
+
+def _gpu_scrape() -> list[PlacedPanel]:
     return [
         panels.stat(
             "GPU metrics",
@@ -155,6 +173,11 @@ def more_of_the_gpus() -> list[PlacedPanel]:
             queries=[Query(pace(names.GPU_SCRAPE_ERRORS), "failed")],
             no_value=_NO_GPU,
         ),
+    ]
+
+
+def _heat_and_errors() -> list[PlacedPanel]:
+    return [
         panels.timeseries(
             "Temperature",
             "The hottest core and the hottest memory. Good: steady, some degrees below the throttling limit.",
@@ -191,6 +214,11 @@ def more_of_the_gpus() -> list[PlacedPanel]:
             no_value=f"{_NO_GPU}, or no such counters",
             alerts=["KneewatchGPUMemoryErrors"],
         ),
+    ]
+
+
+def _activity_and_links() -> list[PlacedPanel]:
+    return [
         panels.timeseries(
             "SM activity",
             "Share of time with an active compute engine, and SM occupancy by warps, mean of the GPUs. Good: an active"

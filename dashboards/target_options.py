@@ -38,11 +38,14 @@ def engines() -> list[PlacedPanel]:
 
 def options() -> list[PlacedPanel]:
     """Return the panels on metrics that depend on the server's options."""
+    return [*_adapters(), *_estimates()]
+
+
+def _adapters() -> list[PlacedPanel]:
     accepted, drafted, drafts = (
         f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"
         for series in (names.SERVER_ACCEPTED_TOKENS, names.SERVER_DRAFT_TOKENS, names.SERVER_DRAFTS)
     )
-    read, written = pace(names.SERVER_READ_BYTES), pace(names.SERVER_WRITE_BYTES)
     return [
         panels.states(
             "LoRA adapters",
@@ -66,6 +69,12 @@ def options() -> list[PlacedPanel]:
             right_unit="short",
             no_value="no speculative decoding",
         ),
+    ]
+
+
+def _estimates() -> list[PlacedPanel]:
+    read, written = pace(names.SERVER_READ_BYTES), pace(names.SERVER_WRITE_BYTES)
+    return [
         panels.timeseries(
             "Estimated compute",
             "Floating-point operations per second of a GPU, by the server's own estimate. Good: near the GPU's peak"

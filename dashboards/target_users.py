@@ -11,9 +11,10 @@ _BURNS = ("KneewatchUsersTTFTBurn", "KneewatchUsersTPOTBurn")
 
 
 def users(step: str) -> list[PlacedPanel]:
-    met = [Query(f"min({one.good_ratio('15m', TARGET)})", one.objective) for one in sli.USERS]
-    promised = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"ttft|tpot"}})'
-    tokens = f"max by (kind) (rate({names.USERS_TOKENS.name}{{{TARGET}}}[{RATE}]))"
+    return [*_distributions(), *_objectives_and_traffic(step)]
+
+
+def _distributions() -> list[PlacedPanel]:
     return [
         panels.heatmap(
             "User TTFT",
@@ -33,6 +34,14 @@ def users(step: str) -> list[PlacedPanel]:
             no_value=_NO_USERS,
             alerts=["KneewatchUsersTPOTBurn"],
         ),
+    ]
+
+
+def _objectives_and_traffic(step: str) -> list[PlacedPanel]:
+    met = [Query(f"min({one.good_ratio('15m', TARGET)})", one.objective) for one in sli.USERS]
+    promised = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"ttft|tpot"}})'
+    tokens = f"max by (kind) (rate({names.USERS_TOKENS.name}{{{TARGET}}}[{RATE}]))"
+    return [
         panels.timeseries(
             "Good user requests against the objective",
             "Share of user requests, over 15 minutes, that met each objective, by the server's histogram buckets. Good:"
