@@ -78,7 +78,7 @@ test: .venv/.installed ## the tests, with the real programs that are installed; 
 test-long: .venv/.installed ## what `make test` leaves out: long tests, and every example of the property tests
 	$(call run_tests,long or hypothesis,ci)
 
-test-all: test test-long ## every test; three quarters of an hour on two cores
+test-all: test test-long ## every test; about three quarters of an hour on two cores
 
 # Side by side: mypy keeps one core busy while the tests share what is left.
 check: .venv/.installed ## style, types, import rules and the quick unit tests; under a minute
