@@ -1,4 +1,4 @@
-"""The canary of one target: one low-rate request, judged. The daemon and `kneewatch check` share it."""
+"""The canary of one target: single requests at a low rate, judged. `kneewatch check` uses it too."""
 
 import asyncio
 from collections import deque
@@ -15,16 +15,16 @@ from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan
 from probe.load.step_executor import StepExecution
 
-# What requests are labelled with before the server has said which model it serves.
+# The model's label before the server has reported its model.
 UNKNOWN_MODEL = "unknown"
-# Failures are rarer and matter longer, so they are kept apart from the many that went well.
 _ONE = StepPlan(concurrency=1, seconds=0.0, requests=1)
+# Failures are rarer and matter longer, so they are kept separately.
 _KEEP_RECENT = 60
 _KEEP_FAILURES = 20
 
 
 class Canary:
-    """Sends one request a call, and remembers the last ones, newest first."""
+    """Sends one request per call, and keeps the last records, newest first."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Canary:
         return tuple(self._failures)
 
     async def run_once(self) -> RequestRecord:
-        """One round. Every failure is a record with an outcome; nothing is raised but cancellation."""
+        """Send one request. Return its record, also of a failure: only cancellation is raised."""
         scheduled = self._clock.monotonic_ns()
         spec = next(self._specs)
         try:
@@ -72,7 +72,7 @@ class Canary:
         return record
 
     async def _ask(self, spec: RequestSpec) -> RequestRecord:
-        """A step of one request."""
+        """Run a step of one request."""
         ready = self._client.prepare(spec, self.model, self._traffic)
         run = await StepExecution(_ONE, iter((ready,)), self._clock, turns=self._client.turns).run(asyncio.Event())
         record, waking_s = run.records[0], max(run.loop_lag_s, default=0.0)
@@ -83,7 +83,7 @@ class Canary:
         return record
 
     async def _learn_model(self) -> None:
-        """For "auto": which model is served. Asked again after a failure: a server may come back with another."""
+        """For "auto", request the served model, again after each failure: a server may come back with another model."""
         failing = bool(self._recent) and self._recent[0].outcome is not Outcome.OK
         if self._wanted == "auto" and (self.model == UNKNOWN_MODEL or failing):
             self.model = await self._client.resolve_model("auto")

@@ -1,6 +1,6 @@
-"""Where the targets' measurements go: the series of /metrics, and the history of capacity in the store.
+"""The sink of all measurements: the series of /metrics, and the history of capacity in the store.
 
-It is the Sink of every TargetWatch. Targets are announced (`add`) before anything is measured of them, and forgotten.
+Every TargetMonitor reports here. `add` announces a target before its first measurement; `forget` removes it.
 """
 
 import sqlite3
@@ -33,7 +33,7 @@ from probe.monitor.store import Store
 from probe.scrape.scraper import REASONS
 
 _log = structlog.get_logger()
-_LEDGER_S = 2 * 86400.0  # the budget's day is shorter
+_KEEP_COSTS_S = 2 * 86400.0  # the budget's day is shorter
 
 
 class _OfTargets(Protocol):
@@ -41,39 +41,39 @@ class _OfTargets(Protocol):
 
 
 class MetricsSink:
-    """Those of one process."""
+    """The measurements of one process."""
 
     def __init__(self, store: Path | None, clock: Clock, shard: tuple[int, int] | None = None) -> None:
-        """`store`: where results are kept; None: in memory. Raises ConfigError where it cannot be opened."""
+        """`store`: the path of the store; None: in memory. Raise ConfigError if it cannot be opened."""
         registry = CollectorRegistry()
         self._clock = clock
         self._client = ProbeExporter({})
         self._server = ServerExporter((), REASONS)
         self._users = UserTrafficExporter({})
-        self._joined = CrossChecksExporter()
+        self._cross_checks = CrossChecksExporter()
         self._gpus = GpuExporter(())
         self._capacity = CapacityExporter(registry)
         self.health = HealthExporter(registry, __version__)
         self.discovery = DiscoveryExporter(registry, shard)
         self._by_target: tuple[_OfTargets, ...] = (
-            *(self._client, self._server, self._users, self._joined.relay, self._gpus),
+            *(self._client, self._server, self._users, self._cross_checks.relay, self._gpus),
             *(self._capacity, self.health, self.discovery),
         )
-        relays = (self._client, self._server, self._users, self._joined, self._gpus, self.discovery)
+        relays = (self._client, self._server, self._users, self._cross_checks, self._gpus, self.discovery)
         self.page = MetricsPage(registry, [exporter.relay for exporter in relays])
         self.store = Store(store)
-        self._figures: dict[str, list[CapacitySample]] = {}  # the history of capacity by target, oldest first
+        self._capacity_samples: dict[str, list[CapacitySample]] = {}  # by target, oldest first
         self._forecasts: dict[str, CapacityResult] = {}  # the last of each target
-        # What runs cost that the store does not have, by target: when each began, and its tokens.
+        # The begin (wall time, s) and tokens of each run that could not be stored, by target and id.
         self._unwritten: dict[str, dict[str, tuple[float, int]]] = {}
-        self._store_fails = False
+        self._is_store_failing = False
 
     def promise(self, objectives: Iterable[Objectives]) -> None:
-        """What all targets, also those to come, are held to."""
+        """Set the objectives of all targets, including those to come."""
         self._client.bound(objectives)
 
     def add(self, target: TargetConfig, model: str, objectives: Objectives) -> list[CapacityResult]:
-        """Announces a target. Returns what is known of its capacity from before, the older one first."""
+        """Announce a target. Return its capacity results from before a restart, the older one first."""
         name = target.name
         self._client.add(name, objectives)
         self._server.add(name)
@@ -85,7 +85,7 @@ class MetricsSink:
         if target.capacity.mode != "verify":
             return []
         self._capacity.expect(name)
-        self._figures[name] = self.store.figures(name)
+        self._capacity_samples[name] = self.store.capacity_samples(name)
         known = list(self.store.latest_knees(name))
         for result in known:
             self._capacity.restore(result)
@@ -93,24 +93,24 @@ class MetricsSink:
         return known
 
     def tokens_since(self, target: str, started_s: float) -> int:
-        """What the target's runs cost that began at this wall time or later, also those that could not be stored."""
+        """Return the tokens of runs that began at this wall time (s) or later, stored or not."""
         unwritten = self._unwritten.get(target, {}).values()
         return self.store.tokens_since(target, started_s) + sum(tokens for at, tokens in unwritten if at >= started_s)
 
     def forget(self, target: str) -> None:
-        """Takes a target's series away; the store keeps its history, and what its runs have cost stays counted."""
+        """Remove a target's series. Its history stays in the store, and the cost of its runs stays counted."""
         for exporter in self._by_target:
             exporter.forget(target)
-        self._figures.pop(target, None)
+        self._capacity_samples.pop(target, None)
         self._forecasts.pop(target, None)
 
-    def recalled(self, target: str, figures: list[CapacitySample]) -> None:
-        """A history of capacity from elsewhere."""
-        self._figures[target] = figures
+    def recalled(self, target: str, samples: list[CapacitySample]) -> None:
+        """Take a history of capacity from Prometheus."""
+        self._capacity_samples[target] = samples
 
     def has_history(self, target: str) -> bool:
-        """Whether any capacity of it is known."""
-        return bool(self._figures.get(target))
+        """Return whether any capacity of the target is known."""
+        return bool(self._capacity_samples.get(target))
 
     # Sink.
 
@@ -127,7 +127,7 @@ class MetricsSink:
         self._users.observe(target, totals)
 
     def joined(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
-        self._joined.observe(target, found)
+        self._cross_checks.observe(target, found)
         self._capacity.live(target, users)
 
     def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
@@ -137,19 +137,19 @@ class MetricsSink:
             self._gpus.observe(target, snapshot)
 
     def result(self, result: CapacityResult) -> None:
-        """Raises nothing for a store that cannot be written: the run has been, and its tokens are spent."""
-        self._spend(result)  # before all that may fail
+        """Take a capacity result. No error is raised if it cannot be stored: its tokens are spent either way."""
+        self._spend(result)  # before anything that may fail
         self._capacity.verified(result, self._forecasts.get(result.target))
-        self._capacity.observe(result)  # first: a full disk takes the history, not the figure
+        self._capacity.observe(result)  # before the store: a full disk must not hide the new capacity
         if (found := capacity_sample(result)) is not None:
-            self._figures.setdefault(result.target, []).append(found)
+            self._capacity_samples.setdefault(result.target, []).append(found)
             self._compare(result)
         self._keep(result)
 
     def _spend(self, result: CapacityResult) -> None:
         started_s = result.started.timestamp()
         before = self._unwritten.get(result.target, {})
-        recent = {known: spent for known, spent in before.items() if spent[0] >= started_s - _LEDGER_S}
+        recent = {known: spent for known, spent in before.items() if spent[0] >= started_s - _KEEP_COSTS_S}
         self._unwritten[result.target] = {**recent, result.id: (started_s, result.cost.tokens)}
 
     def _keep(self, result: CapacityResult) -> None:
@@ -157,17 +157,17 @@ class MetricsSink:
             self.store.add(result)
         except sqlite3.Error as error:
             self.health.failed("capacity", result.target)
-            if not self._store_fails:
+            if not self._is_store_failing:
                 _log.error("results cannot be stored, a restart forgets them and what they cost", detail=str(error))
-            self._store_fails = True
+            self._is_store_failing = True
             return
         del self._unwritten[result.target][result.id]
-        if self._store_fails:
-            self._store_fails = False
+        if self._is_store_failing:
+            self._is_store_failing = False
             _log.info("results can be stored again")
 
     def dropped(self, result: CapacityResult) -> bool:
-        return capacity_sample(result) is not None and needs_confirmation(self._figures[result.target])
+        return capacity_sample(result) is not None and needs_confirmation(self._capacity_samples[result.target])
 
     def forecast(self, result: CapacityResult) -> None:
         self._capacity.restore(result)
@@ -177,7 +177,8 @@ class MetricsSink:
         self._capacity.refused(target, reason)
 
     def _compare(self, result: CapacityResult) -> None:
-        # Of its own kind: restored are a measurement and a forecast, and one of them is the older one.
-        forecast = result.capacity.mode == "forecast"
-        alike = [figure for figure in self._figures[result.target] if (figure.mode == "forecast") == forecast]
-        self._capacity.compare(result, detect_shift(alike))
+        # Compare with results of its kind: a restored measurement and a restored forecast are of different times.
+        is_forecast = result.capacity.mode == "forecast"
+        samples = self._capacity_samples[result.target]
+        of_kind = [each for each in samples if (each.mode == "forecast") == is_forecast]
+        self._capacity.compare(result, detect_shift(of_kind))

@@ -1,4 +1,4 @@
-"""The history of capacity results, in SQLite: it survives restarts where the configuration gives it a path."""
+"""The history of capacity results in SQLite. It survives restarts if the configuration has a path for it."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ _KEEP = 2200
 
 
 class Store:
-    """Results of one process. Writes are a few a day, so they are made on the spot."""
+    """The results of one process. There are a few writes a day, so they are synchronous."""
 
     def __init__(self, path: Path | None) -> None:
-        """Opens or creates the store; in memory without a path. Raises ConfigError."""
+        """Open or create the store, in memory without a path. Raise ConfigError if that fails."""
         try:
             self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
@@ -43,7 +43,7 @@ class Store:
         self._db.close()
 
     def add(self, result: CapacityResult) -> None:
-        """Keeps a result, and drops the oldest of its target beyond what is kept."""
+        """Store a result, and delete the oldest ones of its target beyond 2200."""
         self._db.execute(
             "INSERT INTO results VALUES (?, ?, ?, ?)",
             (result.id, result.target, result.started.timestamp(), dumps(result)),
@@ -55,20 +55,20 @@ class Store:
         )
 
     def get(self, result_id: str) -> CapacityResult | None:
-        """One result, or None."""
+        """Return one result, or None."""
         row = self._db.execute("SELECT result FROM results WHERE id = ?", (result_id,)).fetchone()
         return _readable(row[0]) if row else None
 
     def latest(self, target: str | None = None, limit: int = 20) -> Sequence[CapacityResult]:
-        """The newest results, of one target or of all, newest first."""
+        """Return the newest results of one target or of all, newest first."""
         rows = self._db.execute(
             "SELECT result FROM results WHERE :target IS NULL OR target = :target ORDER BY started DESC LIMIT :limit",
             {"target": target, "limit": limit},
         )
         return [result for row in rows if (result := _readable(row[0])) is not None]
 
-    def figures(self, target: str) -> list[CapacitySample]:
-        """The capacities of a target that are kept, oldest first."""
+    def capacity_samples(self, target: str) -> list[CapacitySample]:
+        """Return the capacity samples of a target, oldest first."""
         rows = self._db.execute(
             "SELECT json_set(result, '$.steps', json('[]')) FROM results WHERE target = ? AND json_valid(result)"
             " ORDER BY started",
@@ -78,8 +78,9 @@ class Store:
         return [found for result in results if (found := capacity_sample(result)) is not None]
 
     def latest_knees(self, target: str) -> Sequence[CapacityResult]:
-        """The newest results of a target that found a knee: of those that load has measured and of the forecasts one
-        each, where there is one, the older one first. It is what the target's series show after a restart.
+        """Return the newest measured result and the newest forecast with a capacity, the older one first.
+
+        The target's series show these after a restart.
         """
         found: dict[bool, CapacityResult] = {}
         for result in self.latest(target, 100):
@@ -88,7 +89,7 @@ class Store:
         return list(found.values())[::-1]
 
     def tokens_since(self, target: str, started_s: float) -> int:
-        """What the target's runs cost that began at this wall time or later."""
+        """Return the tokens of the target's runs that began at this wall time (s) or later."""
         (tokens,) = self._db.execute(
             "SELECT COALESCE(SUM(json_extract(result, '$.cost.tokens')), 0) FROM results"
             " WHERE target = ? AND started >= ? AND json_valid(result)",
@@ -97,10 +98,10 @@ class Store:
         return int(tokens)
 
 
-# Pages ask for the newest again and again: reading twenty takes 16 ms, in which tokens come in.
+# Pages request the newest results repeatedly, and parsing twenty takes 16 ms, in which the event loop times no token.
 @lru_cache(maxsize=64)
 def _readable(text: str) -> CapacityResult | None:
-    """The result of a row; None where another version wrote it, so that it hides no row but itself."""
+    """Return the result of a row, or None if another version wrote it; other rows stay readable."""
     try:
         return loads(text)
     except ValueError:

@@ -28,22 +28,22 @@ from probe.observe.server_state import ServerState
 from probe.scrape.scraper import Scraper
 
 _log = structlog.get_logger()
-# After a first forecast for which there was nothing to learn from.
+# The interval after a first forecast without evidence.
 _SOON_S = 120.0
 
 
 class MeasurementSink(ReadingSink, RunSink, Protocol):
-    """Where a target's measurements go: the composition root hands them to exporters and store."""
+    """Receives a target's measurements, for exporters and store."""
 
     def record(self, record: RequestRecord) -> None:
-        """A request ended."""
+        """Take a request that has ended."""
 
     def forecast(self, result: CapacityResult) -> None:
-        """A forecast was made, or was not for want of evidence."""
+        """Take a forecast, or the reason why there is none."""
 
 
 class TargetMonitor:
-    """The work on one target. Its methods are the scheduled tasks; none raises for what the server does."""
+    """Monitors one target. Its methods are the scheduled tasks; none raises an error of the server."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class TargetMonitor:
         state: ServerState | None = None,
         read_gpus: GpuReader | None = None,
     ) -> None:
-        """`spent`: the tokens of the target's runs that began at a wall time or later. `loaded` is called when step-up
-        load of it has ended: its server may be that of other targets too. `state`: shared by the targets with the
-        same metrics page; None: no other target has it.
+        """`spent` returns the tokens of the target's runs that began at a wall time (s) or later. `loaded` is called
+        after each capacity run: other targets may share the server. `state`: shared by the targets with the same
+        metrics page; None: no other target has it.
         """
         self.config = target
         self.objectives = config.objectives_of(target)
@@ -82,7 +82,7 @@ class TargetMonitor:
         name = target.capacity.workload or target.canary.workload
         self._capacity_load = workload(name, config.workload(name))
         self._workloads = _workloads(config)
-        self._others: dict[str, Canary] = {}  # those on demand, by their workload
+        self._on_demand: dict[str, Canary] = {}  # by workload
         hooks = RunHooks(
             request=self._run_request,
             lock=partial(lock, config, target, clock),
@@ -91,30 +91,30 @@ class TargetMonitor:
             on_load_end=loaded or self.load_ended,
         )
         self._runs = CapacityRuns(target.name, clock, sink, self._observer, admission=self._admission, hooks=hooks)
-        self._loaded_by_others = False  # whether another prober loads the server
+        self._has_other_prober = False  # another prober loads the server
         self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
         self.last_forecast: CapacityResult | None = None
 
     @property
     def model(self) -> str:
-        """What the server serves, as far as it is known: a passive target is not asked, its metrics may say it."""
-        told = self._observer.server.models if self._observer.server is not None else ()
-        return told[0] if self._canary.model == UNKNOWN_MODEL and told else self._canary.model
+        """The model that the server serves, as far as it is known; for a passive target, from its metrics page."""
+        models = self._observer.server.models if self._observer.server is not None else ()
+        return models[0] if self._canary.model == UNKNOWN_MODEL and models else self._canary.model
 
     @property
     def server(self) -> str:
-        """What the target's lock is named after: targets that share it share a server."""
+        """The name of the target's lock: targets with the same lock share a server."""
         return server_of(self.config)
 
     def load_ended(self) -> None:
-        """There was step-up load of ours on the server, of this target or of another."""
+        """Note the end of a capacity run on the server, of this target or of another."""
         self._observer.state.load_ended()
 
     def others_load(self, *, loading: bool) -> None:
-        """Whether another prober loads the server now. Meanwhile users are not told from it, as while we do."""
-        if loading == self._loaded_by_others:
+        """Note whether another prober loads the server. Until it ends the load of users is unknown."""
+        if loading == self._has_other_prober:
             return
-        self._loaded_by_others = loading
+        self._has_other_prober = loading
         self._observer.set_other_prober(is_loading=loading)
         _log.info(
             "another prober loads the server" if loading else "another prober's load is over", target=self.config.name
@@ -127,7 +127,7 @@ class TargetMonitor:
         return self._runs.last_result
 
     async def canary(self) -> None:
-        """One canary round."""
+        """Send a canary."""
         before = self._canary.recent[:1]
         async with self._observer.sending():
             record = await self._canary.run_once()
@@ -140,15 +140,15 @@ class TargetMonitor:
             log("canary changed", target=self.config.name, outcome=record.outcome.value, detail=record.detail)
 
     async def on_demand(self, name: str | None) -> RequestRecord:
-        """One request now, as a canary is one; `name`: of its workload, the canary's own unless said.
+        """Send a request on demand. `name`: its workload; None: the canary's.
 
-        Raises KeyError for a workload that is not configured.
+        Raise KeyError for a workload that is not configured.
         """
         name = self.config.canary.workload if name is None else name
         load = workload(name, self._workloads[name])
-        canary = self._others.get(name)
+        canary = self._on_demand.get(name)
         if canary is None:
-            canary = self._others[name] = Canary(
+            canary = self._on_demand[name] = Canary(
                 self.config.name,
                 self.config.model,
                 self._client,
@@ -163,12 +163,10 @@ class TargetMonitor:
         return record
 
     def offer(self, config: Config) -> None:
-        """Takes the workloads for requests on demand from a configuration; all else that the watch needs of it is as
-        it was.
-        """
+        """Take the workloads for requests on demand from a new configuration; the target's own parts are unchanged."""
         workloads = _workloads(config)
-        self._others = {
-            name: canary for name, canary in self._others.items() if workloads.get(name) == self._workloads[name]
+        self._on_demand = {
+            name: canary for name, canary in self._on_demand.items() if workloads.get(name) == self._workloads[name]
         }
         self._workloads = workloads
 
@@ -194,9 +192,9 @@ class TargetMonitor:
         await self._runs.capacity()
 
     async def forecast(self) -> float | None:
-        """The capacity by live traffic alone, as far as that tells it.
+        """Forecast the capacity from live traffic, and hand it to the sink.
 
-        Returns in how many seconds there will be twice as much to tell it by; None where it was told.
+        Return after how many seconds to try again, with twice the evidence; None if the capacity was found.
         """
         history = self._observer.state.history
         capacity = await live_forecast(history, self._capacity_load, self.objectives, hints_of(self.config.capacity))
@@ -208,8 +206,8 @@ class TargetMonitor:
             self._clock.wall_s(),
         )
         self._sink.forecast(self.last_forecast)
-        told = capacity.requests_per_second is not None
-        return None if told else max(history.seconds, _SOON_S)
+        is_found = capacity.requests_per_second is not None
+        return None if is_found else max(history.seconds, _SOON_S)
 
     def restore(self, result: CapacityResult) -> None:
         """Take a result as the last one, such as one from before a restart."""
@@ -235,11 +233,11 @@ class TargetMonitor:
 
     @property
     def users(self) -> UserLoad | None:
-        """What others ask of the server, over the last minutes; None where that is not known."""
+        """The load of users over the last minutes; None if unknown."""
         return self._observer.users
 
     def status(self) -> TargetStatus:
-        """The target as pages and terminals show it."""
+        """Return the target's status for pages and terminals."""
         recent = self._canary.recent
         return TargetStatus(
             name=self.config.name,
@@ -267,13 +265,13 @@ class TargetMonitor:
         await self._runs.stop(why)
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self.others_load(loading=False)
         await self._client.close()
         await self._observer.close()
 
     def _is_starting(self, record: RequestRecord) -> bool:
-        """Whether a failure is one of a server that has never been up yet, within the grace given to it."""
+        """Return whether the server has not been up yet and is within its startup grace."""
         if record.outcome in UP:
             self._grace_ends_ns = 0
         return self._clock.monotonic_ns() < self._grace_ends_ns

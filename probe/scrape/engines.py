@@ -1,4 +1,4 @@
-"""Which engine a metrics page is of, where it is, and what it says. Pure."""
+"""Detection of the engine behind a metrics page, and the parsing of the page. Pure."""
 
 from dataclasses import replace
 
@@ -7,25 +7,26 @@ from probe.scrape import litellm, nim, sglang, tgi, triton, trtllm, vllm
 from probe.scrape import metrics_parser as page
 from probe.scrape.metrics_parser import EngineMetrics
 
-# vLLM first: what stands in front of a server may relay its page beside its own.
+# vLLM first: a gateway may relay its server's page beside its own.
 ENGINES = (vllm.ENGINE, sglang.ENGINE, tgi.ENGINE, trtllm.ENGINE, triton.ENGINE, nim.ENGINE, litellm.ENGINE)
 NAMES = tuple(each.name for each in ENGINES)
-_PATH = "/metrics"  # of most
+_PATH = "/metrics"  # most engines'
 _STARTED = "process_start_time_seconds"  # on the page of every process that prometheus_client writes alone
 
 
 class NotMetricsError(ValueError):
-    """A page of no engine that is read, or of another one than was said."""
+    """The page is of no supported engine, or of another one than the configured one."""
 
 
 def path(engine: str | None) -> str:
-    """Where the page of that engine is beside its API; None: it is not known which one it is."""
+    """Return the path of an engine's metrics page; None: the engine is not known."""
     return _PATH if engine is None else _named(engine).path
 
 
 def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine: str | None = None) -> ServerSnapshot:
-    """The snapshot of one page, read as that engine's, where it is told which. Raises ValueError where it is not
-    Prometheus text, NotMetricsError where it is no engine's, or not that one's.
+    """Parse one metrics page, as that of `engine` if it is given.
+
+    Raise ValueError if it is not Prometheus text, NotMetricsError if it is of no engine, or not of the given one.
     """
     seems = next((each for each in ENGINES if _signed(text, each)), None)
     reader = seems if engine is None else _named(engine)
@@ -45,10 +46,10 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
 
 def _nothing(reader: EngineMetrics, seems: EngineMetrics | None, *, is_its_own: bool) -> ValueError:
     if is_its_own:
-        return ValueError(f"no series of {reader.name} that says anything")
+        return ValueError(f"no series of {reader.name} with a value")
     if seems is None:
         return NotMetricsError(f"no series of {reader.name} on the page, nor of any other engine")
-    return NotMetricsError(f"no series of {reader.name} on the page, which seems to be {seems.name}'s; mend engine")
+    return NotMetricsError(f"no series of {reader.name} on the page, which seems to be {seems.name}'s; fix engine")
 
 
 def _named(name: str) -> EngineMetrics:

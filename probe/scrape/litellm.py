@@ -1,7 +1,7 @@
 """LiteLLM's /metrics/ page (callback "prometheus") to a ServerSnapshot: the only file with "litellm_" names. Pure.
 
-Read in its source of 2026; no page was recorded. It is a gateway: it knows no queue, no KV cache and no batch, so the
-guard is blind behind it. Its TTFT is counted from its own call to the model on.
+Written from its source of 2026; no page was recorded. LiteLLM is a gateway: it reports no queue, no KV cache and no
+batch, so the guard cannot work behind it. Its TTFT begins with its own call to the model.
 """
 
 from collections.abc import Mapping, Sequence

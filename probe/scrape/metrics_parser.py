@@ -78,28 +78,28 @@ def samples(page: str, wanted: Collection[str]) -> dict[str, list[Sample]]:
 
 
 def _by_library(line: str) -> list[Sample]:
-    """A line with escapes, a time, or a fault."""
+    """Parse a line with escapes, a timestamp or an error."""
     return [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
 
 
 def first(found: Samples, names: Iterable[str]) -> list[Sample]:
-    """The samples of the first of these names that there are any of."""
+    """Return the samples of the first of these names that has any."""
     return next((found[name] for name in names if found.get(name)), [])
 
 
 def total(found: Samples, *names: str, **labels: str) -> float | None:
-    """The sum of the samples of the first of these names that has any with these labels; None where there are none."""
+    """Return the sum of the samples with these labels, of the first of these names that has any; None without any."""
     values = _values(found, names, labels)
     return sum(values) if values else None
 
 
 def largest(found: Samples, *names: str, **labels: str) -> float | None:
-    """The largest of the same."""
+    """Return the largest sample with these labels, of the first of these names that has any; None without any."""
     return max(_values(found, names, labels), default=None)
 
 
 def by_label(found: Samples, label: str, *names: str) -> dict[str, float]:
-    """Sums of the samples of the first of these names, by the value of a label; of too many values, the rest as one."""
+    """Return sums of the samples of the first of these names by the value of a label; excess values as "other"."""
     totals: dict[str, float] = defaultdict(float)
     for sample in first(found, names):
         value = sample.labels.get(label, "")[:MAX_VALUE]
@@ -108,8 +108,9 @@ def by_label(found: Samples, label: str, *names: str) -> dict[str, float]:
 
 
 def by_engine(label: str, **told: Iterable[Sample]) -> dict[str, EngineReading]:
-    """What each of several engines says, by that label of theirs: the field's sum over its samples. Nothing where there
-    is one engine, or more than 32: each is a series of ours several times over.
+    """Return the metrics of each data-parallel engine by its label: each field is the sum over its samples.
+
+    Empty for a single engine, and for more than 32: each engine is several series in our own metrics.
     """
     values: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for field, its in told.items():
@@ -123,14 +124,15 @@ def by_engine(label: str, **told: Iterable[Sample]) -> dict[str, EngineReading]:
 
 
 def values_of(label: str, its: Iterable[Sample]) -> tuple[str, ...]:
-    """The values of a label, of too many the first ones."""
+    """Return the values of a label, at most the first 20."""
     values = {sample.labels.get(label, "")[:MAX_VALUE] for sample in its}
     return tuple(sorted(values - {"", "None"}))[:MAX_VALUES]
 
 
 def histogram(found: Samples, *names: str, **labels: str) -> Histogram | None:
-    """The sum over all label sets with these labels, of the first of these names. Raises ValueError for one with too
-    many buckets.
+    """Return the sum of all histograms with these labels, of the first of these names.
+
+    Raise ValueError if it has too many buckets.
     """
     for name in names:
         buckets: dict[float, float] = defaultdict(float)
@@ -148,12 +150,12 @@ def histogram(found: Samples, *names: str, **labels: str) -> Histogram | None:
 
 
 def histograms(found: Samples, names: Mapping[str, Iterable[str]], **labels: str) -> dict[str, Histogram]:
-    """Those of them that the page has, by our name for them."""
+    """Return the histograms that the page has, by Kneewatch's names."""
     return {key: one for key, its in names.items() if (one := histogram(found, *its, **labels)) is not None}
 
 
 def one_of_each(found: Samples, repeating: Collection[str]) -> Samples:
-    """The largest of the samples that differ in these labels alone: several processes that tell the same."""
+    """Keep the largest of samples that differ only in these labels: several processes report the same value."""
     kept: dict[str, list[Sample]] = {}
     for name, its in found.items():
         best: dict[tuple[tuple[str, str], ...], Sample] = {}
@@ -166,7 +168,7 @@ def one_of_each(found: Samples, repeating: Collection[str]) -> Samples:
 
 
 def added(*values: float | None) -> float | None:
-    """Their sum; None where there are none."""
+    """Return the sum of the known values; None without any."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

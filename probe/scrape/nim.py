@@ -1,7 +1,7 @@
 """NVIDIA NIM 1.x' /v1/metrics page to a ServerSnapshot. Its names have no prefix. Pure.
 
-Read in a page that others recorded. From 2.0 on NIM serves vLLM's or SGLang's own page. Its
-`time_per_output_token_seconds` has a sample for each token: it is what we call ITL.
+Written from a page that others recorded. From 2.0 on NIM serves vLLM's or SGLang's own page. Its
+`time_per_output_token_seconds` has a sample for each token, so it is ITL.
 """
 
 from collections.abc import Mapping, Sequence

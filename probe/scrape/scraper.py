@@ -1,4 +1,4 @@
-"""Reads a server's metrics page: URL in, ServerSnapshot out, or a TargetError with one of REASONS."""
+"""Scrapes of a server's metrics page: URL in, ServerSnapshot out, or a TargetError with one of REASONS."""
 
 import asyncio
 import json
@@ -17,18 +17,18 @@ from probe.core.snapshot import ServerSnapshot
 from probe.core.text import one_line
 from probe.scrape import engines
 
-# Why a page could not be read. Few: each is a value of a label.
+# Why a scrape failed. Few: each is a value of a label.
 REASONS = ("timeout", "unreachable", "status", "redirect", "too_large", "not_metrics", "damaged")
 
 _MAX_PAGE_BYTES = 8 * 1024 * 1024
-# vLLM's page has 50 to 150 kB and takes a millisecond or two. One of 2 MB takes 50 to 250, in which no byte of a stream
-# that is being timed would be seen: from here on it is parsed beside the event loop.
+# vLLM's page has 50 to 150 kB and takes a millisecond or two. One of 2 MB takes 50 to 250, in which the event loop
+# could not timestamp any stream: from this size on a page is parsed in a thread.
 _BESIDE_BYTES = 256 * 1024
 _MAX_VERSION, _MAX_ADDRESS, _MAX_WORDS = 64, 100, 300
 
 
 class _UnreadError(ValueError):
-    """There is no page, for one of REASONS."""
+    """The page could not be read, for one of REASONS."""
 
     def __init__(self, reason: str, words: str) -> None:
         super().__init__(words)
@@ -36,10 +36,10 @@ class _UnreadError(ValueError):
 
 
 class Scraper:
-    """One server's metrics. The version is asked once, and again after every failure: servers are redeployed.
+    """Scrapes one server. It requests the version once, and again after every failure: servers are redeployed.
 
-    `engine`: one of engines.NAMES where it is known what the server is. `seconds` and `page_bytes` are of the last page
-    that was read: how long it took to get and to parse, and its size without compression.
+    `engine`: one of engines.NAMES, or None to detect it. `seconds` and `page_bytes` describe the last page: the time to
+    fetch and parse it, and its uncompressed size.
     """
 
     def __init__(self, endpoint: Endpoint, clock: Clock, timeout_s: float = 3.0, engine: str | None = None) -> None:
@@ -60,7 +60,7 @@ class Scraper:
         await self._metrics.aclose()
 
     async def read(self) -> ServerSnapshot:
-        """The server's state now. Raises TargetError where its page cannot be read or is no server's."""
+        """Return a snapshot of the server. Raise TargetError if its page cannot be read or has no metrics."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._version is None:
@@ -69,7 +69,7 @@ class Scraper:
                 page, is_framed = await self._get(self._metrics, self._address)
             if page and not is_framed and not page.endswith(b"\n"):
                 raise _UnreadError("damaged", "cut short: the last line has no end")
-            # Not within the limit: a thread cannot be cancelled, and there would be one more with each reading.
+            # Outside the time-out: a thread cannot be cancelled, and each scrape would leave another one behind.
             snapshot = replace(await self._parsed(page, self._version), asked_ns=began_ns)
         except NETWORK_ERRORS as error:
             self._version = None
@@ -95,7 +95,7 @@ class Scraper:
             raise _UnreadError("damaged", str(error)) from None
 
     async def _ask_version(self) -> str:
-        """vLLM says it at /version; a server that does not, or not within half the time, is "unknown", not broken."""
+        """Return the version at /version, as vLLM has it; "unknown" if there is none within half the time-out."""
         try:
             async with asyncio.timeout(self._timeout_s / 2):
                 answer, _ = await self._get(self._server, f"{self._endpoint.base_url}/version")
@@ -106,7 +106,7 @@ class Scraper:
         return version if is_label else "unknown"
 
     async def _get(self, http: httpx.AsyncClient, url: str) -> tuple[bytes, bool]:
-        """The body, and whether it would show if it were cut short."""
+        """Return the body, and whether its length or framing would reveal a truncated body."""
         key = self._endpoint.headers(url)
         # Not compressed: vLLM would compress in the event loop that serves its users.
         async with http.stream("GET", url, headers={"accept-encoding": "identity", **key}) as response:
@@ -119,18 +119,18 @@ class Scraper:
             return body, bool({"content-length", "transfer-encoding"} & response.headers.keys())
 
     def _refused(self, response: httpx.Response, *, has_key: bool) -> _UnreadError:
-        """What the status says, and the mend."""
-        status, mend = response.status_code, ""
+        """Return the error for a status other than 200, with the fix."""
+        status, fix = response.status_code, ""
         if response.next_request is not None:
             return _UnreadError("redirect", f"HTTP {status} {_redirect(response.url, response.next_request.url)}")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             below = f"it is sent only below base_url, {self._endpoint.base_url}"
-            mend = ": the page refuses the key" if has_key else f": the page wants the key; set api_key_file, {below}"
+            fix = ": the page refuses the key" if has_key else f": the page needs the key; set api_key_file, {below}"
         elif status == HTTPStatus.NOT_FOUND and self._endpoint.metrics_url:
-            mend = ": mend metrics_url"
+            fix = ": fix metrics_url"
         elif status == HTTPStatus.NOT_FOUND:
-            mend = ": set metrics_url" if self._engine else ": set engine, if this is not vLLM, or metrics_url"
-        return _UnreadError("status", f"HTTP {status}{mend}")
+            fix = ": set metrics_url" if self._engine else ": set engine, if this is not vLLM, or metrics_url"
+        return _UnreadError("status", f"HTTP {status}{fix}")
 
     def _unsaid(self, error: Exception) -> str:
         is_late = isinstance(error, TimeoutError)
@@ -138,12 +138,12 @@ class Scraper:
 
 
 async def _body(response: httpx.Response) -> bytes:
-    """All of it, unpacked here: httpx would unpack whatever one read holds, a thousand times its size, before any limit
-    could see it.
+    """Read the whole body. It is decompressed here, because httpx would decompress a read to a thousand times its size
+    before any limit applies.
     """
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip"):
-        raise _UnreadError("damaged", f"content-encoding {one_line(encoding, _MAX_ADDRESS)}, which nobody asked for")
+        raise _UnreadError("damaged", f"content-encoding {one_line(encoding, _MAX_ADDRESS)}, which was not requested")
     unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS) if encoding == "gzip" else None
     body = bytearray()
     async for data in response.aiter_raw():
@@ -168,11 +168,11 @@ def _reason(error: Exception) -> str:
 
 
 def _redirect(here: httpx.URL, there: httpx.URL) -> str:
-    """Where the page is said to be. It is not followed: the key would go there, and most such pages are log-ins, whose
-    addresses hold secrets.
+    """Describe the destination of a redirect. Redirects are not followed: the key would be sent there, and most such
+    pages are log-ins, whose addresses contain secrets.
     """
     bare = there.copy_with(userinfo=b"", query=None, fragment=None)
     if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
         return f"to {one_line(str(bare), _MAX_ADDRESS)}: if the page is there, set metrics_url to it"
     origin = one_line(str(bare.copy_with(path="/")), _MAX_ADDRESS)
-    return f"to {origin}, another server: mend base_url or metrics_url"
+    return f"to {origin}, another server: fix base_url or metrics_url"

@@ -1,9 +1,9 @@
 """SGLang's /metrics page (`--enable-metrics`) to a ServerSnapshot: the only file with "sglang:" names. Pure.
 
-Read in its source, 0.5.1 to 0.5.8 and the main branch of autumn 2026; no page was recorded. Schedulers of all pipeline
-and tensor ranks may tell the same numbers, so the largest of them counts, and only data-parallel ranks are added. With
-priorities, the series without one is the total. Tokens are counted when a request ends, but in `realtime_tokens_total`,
-which has them by rank and with each step, those of prompts too.
+Written from its source, 0.5.1 to 0.5.8 and the main branch of autumn 2026; no page was recorded. Schedulers of all
+pipeline and tensor ranks may report the same values, so the largest counts, and only data-parallel ranks are added.
+With priorities, the series without one is the total. Tokens are counted when a request ends, except in
+`realtime_tokens_total`, which counts them by rank at each step, including prompt tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,7 +93,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
 
 
 def _by_rank(told: Samples) -> dict[str, EngineReading]:
-    """The data-parallel ranks singly. The count of retractions appears with a rank's first one."""
+    """Return the data-parallel ranks separately. The count of retractions appears with a rank's first one."""
     tokens = told.get("sglang:realtime_tokens_total", ())
     zeros = [one._replace(value=0.0) for one in told.get("sglang:num_retracted_reqs", ())]
     return by_engine(
@@ -107,7 +107,7 @@ def _by_rank(told: Samples) -> dict[str, EngineReading]:
 
 
 def _cached(found: Samples) -> float | None:
-    """Tokens from the prefix cache; newer versions have its levels beside their total."""
+    """Return the tokens from the prefix cache; newer versions report its levels beside their total."""
     levels = by_label(found, "cache_source", "sglang:cached_tokens_total")
     return levels.get("total", sum(levels.values())) if levels else None
 

@@ -1,8 +1,8 @@
 """TGI's /metrics page to a ServerSnapshot: the only file with "tgi_" names. Pure.
 
-Read in its source, 0.9.4 to 3.3.7; no page was recorded. A series appears with its first event, so what is absent is
-zero once the queue's size is there. It measures neither TTFT nor ITL nor its KV cache; tokens are counted at the end of
-a request, batches at each step.
+Written from its source, 0.9.4 to 3.3.7; no page was recorded. A series appears with its first event, so a missing
+one is zero once the queue's size is there. TGI measures neither TTFT nor ITL nor its KV cache; tokens are counted at
+the end of a request, batches at each step.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
 """Triton's /metrics page (port 8002) with the TensorRT-LLM backend to a ServerSnapshot: the only file with "nv_" names.
 Pure.
 
-Read in their sources; no page was recorded. One family holds several quantities, told apart by a label, and each model
-of an ensemble counts the same request, so only the backend's own counts. Durations are sums of microseconds, without
-buckets, and not read; it measures no TTFT and no ITL.
+Written from their sources; no page was recorded. One family holds several quantities, distinguished by a label, and
+each model of an ensemble counts the same request, so only the backend's own count is used. Durations are sums of
+microseconds, without buckets, and are not used; Triton measures neither TTFT nor ITL.
 """
 
 from collections.abc import Mapping, Sequence

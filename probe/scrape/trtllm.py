@@ -1,8 +1,8 @@
 """trtllm-serve's /prometheus/metrics page (`return_perf_metrics`) to a ServerSnapshot: the only file with "trtllm_"
 names. Pure.
 
-Read in TensorRT-LLM's source of summer 2026; no page was recorded. Gauges have a `pid` and stay when a process has
-gone, so the largest counts; they need `enable_iter_perf_stats` and are as old as the last request that ended. Tokens
+Written from TensorRT-LLM's source of summer 2026; no page was recorded. Gauges have a `pid` and stay when a process has
+ended, so the largest counts; they need `enable_iter_perf_stats` and are updated when a request ends. Tokens
 are counted at the end of a request. `time_per_output_token_seconds` is a request's mean.
 """
 

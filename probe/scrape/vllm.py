@@ -1,10 +1,10 @@
 """vLLM's /metrics page, from 0.8 on, to a ServerSnapshot. The only file with "vllm:" names. Pure.
 
 Names moved between versions; each value is looked for under today's name first. Values are summed over
-the engines of a data-parallel server, but for the KV cache, where the fullest engine is the one that preempts.
+the engines of a data-parallel server, except KV cache usage: the fullest engine is the one that preempts.
 
-Several API servers of one vLLM share a page. It has no process_* then, counters are sums, and gauges the last word of
-any of them; where a version tells gauges by `pid`, some are old, and the largest counts.
+Several API servers of one vLLM share a page. The page then has no process_*, counters are sums, and gauges have
+the last value of any server; in versions that label gauges by `pid` some are outdated, and the largest counts.
 """
 
 import math
@@ -96,10 +96,10 @@ _Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
 
 
 def history_query(matchers: str) -> str:
-    """PromQL for HISTORY, and beside it the times of the scrapes.
+    """Return PromQL for HISTORY and the times of the scrapes.
 
-    A range query gives what was scraped last before each of its steps, and not when: with scrapes every 20 s, the
-    tokens of 20 s would seem to be of one step of 15 s, and none of another.
+    A range query returns the last scrape before each of its steps, but not its time: with scrapes every 20 s, the
+    tokens of 20 s would appear in one step of 15 s, and none in another.
     """
     names = f'{{__name__=~"{"|".join(HISTORY)}", {matchers}}}'
     # `or` compares labels without the name, so the times need a label that nothing on its left has.
@@ -107,8 +107,9 @@ def history_query(matchers: str) -> str:
 
 
 def from_history(series: Iterable[_Series]) -> list[ServerSnapshot]:
-    """A snapshot for each scrape in the answer to `history_query`: labels (with the name as `__name__`) and values by
-    wall time, in seconds. Oldest first; a moment at which a server's gauges are missing is left out.
+    """Return a snapshot for each scrape in the answer to `history_query`, oldest first.
+
+    `series`: labels (with the name as `__name__`) and values by wall time (s). A scrape without gauges is left out.
     """
     read: dict[float, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     scraped: dict[float, float] = {}
@@ -200,7 +201,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
 
 
 def _adapters(found: Samples) -> tuple[str, ...]:
-    """The LoRA adapters that run. The value is when that was so, and series of the past stay: the latest counts.
+    """Return the LoRA adapters that run. The value is when that was so, and series of the past stay: the latest counts.
 
     Several API servers, each of which knows its own requests alone, have the sum of their times: it tells nothing.
     """
@@ -212,7 +213,7 @@ def _adapters(found: Samples) -> tuple[str, ...]:
 
 
 def _kv_cache_tokens(found: Samples) -> float | None:
-    """Tokens the KV cache of all engines holds: blocks times block size, from the labels of cache_config_info."""
+    """Return the KV cache size of all engines in tokens: blocks times block size, from cache_config_info's labels."""
     tokens = 0.0
     for sample in first(found, CACHE_CONFIG):
         try:
@@ -223,7 +224,7 @@ def _kv_cache_tokens(found: Samples) -> float | None:
 
 
 def _flags(found: Samples) -> dict[str, str]:
-    """How the server was started, as far as it shows: what is not set is absent. All engines of a server are alike."""
+    """Return the server's start options, as far as the page shows them; all its engines have the same."""
     engines = first(found, CACHE_CONFIG)
     if not engines:
         return {}

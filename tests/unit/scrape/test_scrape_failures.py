@@ -32,7 +32,7 @@ BAD: dict[str, tuple[Script, str, str]] = {
     "HTML": ([whole(200, "<html>", "text/html")], "not_metrics", "no series of vllm"),
     "nothing": ([whole(200, b"")], "not_metrics", "no series of vllm"),
     "garbage": ([whole(200, bytes(range(256)))], "not_metrics", "no series of vllm"),
-    "only NaN": ([whole(200, "vllm:num_requests_running NaN\n")], "damaged", "says anything"),
+    "only NaN": ([whole(200, "vllm:num_requests_running NaN\n")], "damaged", "with a value"),
     "a long line": ([whole(200, "vllm:num_requests_running " + "x" * 100_000 + "\n")], "damaged", "16384"),
     "control characters": ([whole(200, "vllm:num_requests_running \x1b[31mred\n")], "damaged", "could not convert"),
     "a bucket without a bound": ([whole(200, "vllm:time_to_first_token_seconds_bucket 1\n")], "damaged", "le"),
@@ -52,7 +52,7 @@ BAD: dict[str, tuple[Script, str, str]] = {
     "dribbles": (DRIBBLE, "timeout", "not read within 0.3 s"),
     "endless head": ([b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 90_000, HANG], "unreachable", "without content"),
     "not gzip": ([whole(200, b"boo", PLAIN, GZIP)], "damaged", "incorrect header"),
-    "packed by whatever": ([whole(200, b"boo", PLAIN, "content-encoding: br")], "damaged", "nobody asked"),
+    "packed by whatever": ([whole(200, b"boo", PLAIN, "content-encoding: br")], "damaged", "which was not requested"),
 }
 
 
@@ -90,7 +90,7 @@ def test_a_redirect_to_the_same_server_names_where_to() -> None:
 def test_a_redirect_to_another_server_names_it_and_nothing_else() -> None:
     """Most are log-ins, whose address holds what nobody but them should see."""
     away = refusal(whole(302, b"", PLAIN, f"location: https://me:{SECRET}@sso.example/in/{SECRET}?{SECRET}"))
-    assert "HTTP 302 to https://sso.example/, another server: mend base_url or metrics_url" in str(away)
+    assert "HTTP 302 to https://sso.example/, another server: fix base_url or metrics_url" in str(away)
     assert away.reason == "redirect"
     assert SECRET not in str(away)
 
@@ -98,12 +98,12 @@ def test_a_redirect_to_another_server_names_it_and_nothing_else() -> None:
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_page_elsewhere_that_wants_the_key_is_told_that_it_is_not_sent_there(status: int) -> None:
     for error in (refusal_elsewhere(whole(status, b"")), refusal(whole(status, b""), secret=lambda: None)):
-        assert f"HTTP {status}: the page wants the key; set api_key_file, it is sent only below base_url" in str(error)
+        assert f"HTTP {status}: the page needs the key; set api_key_file, it is sent only below base_url" in str(error)
 
 
 def test_a_page_of_another_engine_is_named() -> None:
     other = refusal(PAGE, engine="sglang")
-    assert "no series of sglang on the page, which seems to be vllm's; mend engine" in str(other)
+    assert "no series of sglang on the page, which seems to be vllm's; fix engine" in str(other)
     assert other.reason == "not_metrics"
 
 
@@ -111,7 +111,7 @@ def test_a_page_that_is_not_there_names_the_setting() -> None:
     missing = whole(404, b"")
     assert "HTTP 404: set engine, if this is not vLLM, or metrics_url" in str(refusal(missing))
     assert "HTTP 404: set metrics_url" in str(refusal(missing, engine="nim"))
-    assert "HTTP 404: mend metrics_url" in str(refusal_elsewhere(missing))
+    assert "HTTP 404: fix metrics_url" in str(refusal_elsewhere(missing))
 
 
 def _raise(error: Exception) -> str | None:
