@@ -118,7 +118,7 @@ bench-alerts: .venv/.installed ## a synthetic month with 20 faults: which are fo
 bench-dashboards: .venv/.installed ## every query of the dashboards on 30 days of 50 targets (ARGS=--quick: a week)
 	@$(BIN)/python -m benchmarks.dashboards $(ARGS)
 
-pictures: .venv/.installed ## draw docs/pictures anew (prometheus and chromium; three minutes)
+pictures: .venv/.installed ## draw docs/pictures again (needs prometheus and chromium; three minutes)
 	@PYTHONPATH=.:tests/integration $(BIN)/python benchmarks/pictures.py --out docs/pictures
 
 generate: .venv/.installed ## write dashboards and rules from the shipped configurations, docs/metrics.md and docs/pictures/layers.svg
