@@ -1,4 +1,4 @@
-"""The workers of a run, where the configuration wants them: on this machine, or on a Ray cluster."""
+"""Where a run's workers are started, as configured: on this machine, or on a Ray cluster."""
 
 from probe.config.load import LoadConfig
 from probe.core.clock import Clock
@@ -9,7 +9,7 @@ from probe.load.worker_pool import STREAMS_PER_WORKER, RequestSource, WorkerPool
 def workers_of(
     load: LoadConfig | None, source: RequestSource, streams: int, clock: Clock, asked: int | None = None
 ) -> WorkerPool:
-    """Enough for so many streams, or as many as `asked` on the command line."""
+    """Return workers for this number of streams, or as many as `asked` for on the command line."""
     if load is None or load.ray is None:
         return WorkerPool(source, workers_for(streams, asked), clock)
     count = asked or load.ray.workers or max(-(-streams // STREAMS_PER_WORKER), 1)

@@ -1,8 +1,8 @@
-"""Times of a worker whose clock is not ours, as ours has them. Pure.
+"""Translates times between a worker's clock and the controller's. Pure.
 
-Monotonic clocks of two machines count from different moments. How far apart they are is told by a question and its
-answer, which was stamped at some moment between the two: in the middle, but for half of the time that took. Latencies
-are differences on the worker's own clock and stay exact; only where a record lies in time is as wrong as the offset.
+The monotonic clocks of two machines count from different moments. A question and its stamped answer give their offset:
+the stamp lies between the two, in the middle but for half of the round trip. Latencies are differences on the worker's
+own clock and stay exact; only a record's position in time is as wrong as the offset.
 """
 
 from array import array
@@ -16,7 +16,7 @@ from probe.load.step_executor import FIGURES
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """By how much a worker's clock is ahead of ours, wrong by `error_ns` at most."""
+    """How far a worker's clock is ahead of the controller's, wrong by `error_ns` at most."""
 
     ns: int = 0
     error_ns: int = 0
@@ -27,7 +27,7 @@ SAME_CLOCK = ClockOffset()
 
 @dataclass(frozen=True, slots=True)
 class ClockRound:
-    """A question for the time: when we asked, what the worker's clock said, when we had its answer."""
+    """One question for the time: when it was sent, the worker's clock, when the answer arrived."""
 
     asked_ns: int
     there_ns: int
@@ -39,13 +39,13 @@ class ClockRound:
 
 
 def offset_of(rounds: Sequence[ClockRound]) -> ClockOffset:
-    """By the quickest of one or more rounds, which leaves least in doubt."""
+    """Return the offset by the quickest round, which bounds it best."""
     best = min(rounds, key=lambda one: one.took_ns)
     return ClockOffset(best.there_ns - best.asked_ns - best.took_ns // 2, (best.took_ns + 1) // 2)
 
 
-def as_theirs(message: Command, offset: ClockOffset) -> Command:
-    """What we tell a worker, with its times as its clock has them."""
+def to_worker_time(message: Command, offset: ClockOffset) -> Command:
+    """Translate a command's times to the worker's clock."""
     if isinstance(message, Start):
         return Start(message.start_ns + offset.ns)
     if isinstance(message, Heartbeat) and message.sent_ns is not None:
@@ -53,8 +53,8 @@ def as_theirs(message: Command, offset: ClockOffset) -> Command:
     return message
 
 
-def as_ours(message: object, offset: ClockOffset) -> object:
-    """What a worker tells us, with its times as our clock has them."""
+def to_controller_time(message: object, offset: ClockOffset) -> object:
+    """Translate a worker's message to the controller's clock."""
     if offset.ns == 0:
         return message
     if isinstance(message, Report):
@@ -79,7 +79,7 @@ def _record(record: RequestRecord, ahead_ns: int) -> RequestRecord:
 
 
 def _figures(figures: "array[int] | None", ahead_ns: int) -> "array[int] | None":
-    """The first of each request's FIGURES is when it was due."""
+    """Translate the first of each request's FIGURES, its due time."""
     if figures is None:
         return None
     moved = array("q", figures)

@@ -1,4 +1,4 @@
-"""Where load workers run: on this machine, as processes of ours, unless another place is given (ray.py)."""
+"""Where load workers run: by default as processes on this machine; ray_backend.py is the other place."""
 
 import asyncio
 import socket
@@ -13,56 +13,56 @@ from probe.load.messages import connect
 
 
 class WorkerProcess(Protocol):
-    """What a worker runs in, as far as ending it goes. An asyncio process is one."""
+    """The process of a worker, as far as ending it goes. An asyncio process is one."""
 
     def kill(self) -> None:
-        """Ends it for good, now. May raise ProcessLookupError where it has ended."""
+        """Kill it now. May raise ProcessLookupError where it has ended."""
 
     async def wait(self) -> int:
-        """Until it has ended."""
+        """Wait until it has ended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLink:
-    """A worker that was started: what it runs in, and our end of the socket to it.
+    """A started worker: its process, and this end of the socket to it.
 
-    `mend`: what has to be so, should it not answer. `node`: where it is, if that is no process of this machine; its
-    clock is then not ours.
+    `fix`: what to check if it does not answer. `node`: its Ray node, or None on this machine; another node has another
+    clock.
     """
 
     process: WorkerProcess
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    mend: str
+    fix: str
     node: str | None = None
 
 
 class Backend(Protocol):
-    """Starts workers. Each method raises LoadError, one line with the mend, where that is not possible."""
+    """Starts workers. Each method raises LoadError, one line with the fix, where that is not possible."""
 
     async def open(self, count: int) -> None:
-        """Makes room for so many workers."""
+        """Make room for `count` workers."""
 
     async def spawn(self, index: int) -> WorkerLink:
-        """Starts one of them."""
+        """Start one of them."""
         ...
 
     async def close(self) -> None:
-        """Ends what `open` began, at once. Every worker has been given up, or told to end, before."""
+        """End what `open` began, at once. Every worker has been killed or asked to end before."""
 
 
 class LocalBackend:
-    """A process a worker. Implements Place."""
+    """One process per worker on this machine. Implements Backend."""
 
     def __init__(self) -> None:
         self._ending: list[asyncio.Task[int]] = []
 
     async def open(self, count: int) -> None:
-        """Nothing has to be made ready."""
+        """Prepare nothing."""
 
     async def spawn(self, index: int) -> WorkerLink:  # noqa: ARG002 - they are all alike
-        """See Place."""
+        """See Backend."""
         ours, theirs = socket.socketpair()
         process: asyncio.subprocess.Process | None = None
         try:
@@ -78,17 +78,17 @@ class LocalBackend:
             if isinstance(error, OSError):
                 raise LoadError(f"a load worker did not start: {error}") from None
             raise
-        return WorkerLink(process, reader, writer, mend=f"`{sys.executable} -m probe.load.worker` has to work")
+        return WorkerLink(process, reader, writer, fix=f"check that `{sys.executable} -m probe.load.worker` works")
 
     async def close(self) -> None:
-        """See Place. Waits for those that were ended while they started."""
+        """See Backend. Wait for the workers that were killed while they started."""
         await asyncio.gather(*self._ending)
 
 
 async def start_module(
     module: str, *sockets: socket.socket, env: Mapping[str, str] | None = None
 ) -> asyncio.subprocess.Process:
-    """Runs a module of ours in a process that has these sockets, named by their numbers. Raises OSError."""
+    """Run a module in a new process that inherits these sockets, named by their numbers. Raises OSError."""
     numbers = [one.fileno() for one in sockets]
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", module, *map(str, numbers)),

@@ -1,4 +1,4 @@
-"""What controller and worker say to each other, over a socket that only the two of them have.
+"""The messages between the controller and a worker, over a socket that only those two have.
 
 Each message is a pickle behind its length. Records hold their tokens as arrays, so a step of a million tokens is a
 few megabytes.
@@ -17,11 +17,11 @@ from probe.core.step import StepPlan
 from probe.core.workload import Workload
 from probe.load.step_executor import WorkerShare
 
-# The controller is heard of so often; a worker that has not heard of it for the longer time stops all load. Two
-# seconds after the controller was lost nothing is sent any more, whatever happened to it.
+# How often the controller sends a heartbeat, and how long a worker waits for one before it stops all load. Two seconds
+# after the controller was lost nothing is sent any more, whatever happened to it.
 HEARTBEAT_S = 0.25
 CONTROLLER_LOST_S = 1.7
-# A worker reports so often; one that has been silent for the longer time is given up.
+# How often a worker reports, and (WORKER_LOST_S) after how much silence it is given up.
 REPORT_S = 0.1
 # Packing a record takes some 20 microseconds, in which no stamp is taken.
 RECORDS_A_REPORT = 16
@@ -34,7 +34,7 @@ _LENGTH = struct.Struct("!Q")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a worker needs to know once. `index` of `count`: its share of the prompts."""
+    """Configure a worker, once. `index` of `count`: its share of the prompts."""
 
     endpoint: Endpoint
     model: str
@@ -48,7 +48,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """Make a share of this step ready, say so (Standing), and wait for Begin."""
+    """Prepare a share of this step, answer Ready, and wait for Start."""
 
     plan: StepPlan
     shard: WorkerShare
@@ -57,16 +57,16 @@ class RunStep:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Every worker is ready: the step begins at `start_ns` of the worker's clock, which is that of its machine."""
+    """Every worker is ready: begin the step at `start_ns` of the worker's clock, which is its machine's."""
 
     start_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The controller is there; `key` is the API key as it is now.
+    """The controller is alive; `key` is the current API key.
 
-    `sent_ns`: when it said so, by the worker's clock; None while the controller does not know that clock.
+    `sent_ns`: when this was sent, by the worker's clock; None while the controller does not know that clock.
     """
 
     key: str | None
@@ -80,7 +80,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class ClockRequest:
-    """What does your clock say? `asked_ns` is what ours says."""
+    """Ask for the worker's time. `asked_ns`: the controller's time."""
 
     asked_ns: int
 
@@ -90,15 +90,15 @@ class ClockRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker is ready: for steps, or to begin the one it was given."""
+    """The worker is ready: for steps, or to start the one it was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Requests that have ended since the last report, and those that have not, as Step.in_flight_figures.
+    """The requests that have ended since the last report, and those in flight (StepExecution.in_flight_figures).
 
-    `sending`: how many of the latter are with the server, and not only yet to be read. Without `in_flight` more
-    records follow at once. `at_ns`: when all that was so.
+    `sending`: how many of the latter are with the server, and not only unparsed. Without `in_flight` more records
+    follow at once. `at_ns`: the time of this report.
     """
 
     records: tuple[RequestRecord, ...]
@@ -126,7 +126,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class ClockReply:
-    """The worker's clock says `at_ns`, as it was asked for at `asked_ns` of the controller's."""
+    """The worker's time `at_ns`, in answer to a ClockRequest of `asked_ns`."""
 
     asked_ns: int
     at_ns: int
@@ -136,14 +136,14 @@ Command = Setup | RunStep | Start | Heartbeat | Stop | ClockRequest
 
 
 class _Reader(asyncio.StreamReader):
-    """Of a side that has gone it gives what that said last, also where we have failed to tell it something since."""
+    """A reader that still returns the last messages of a side that has gone, also after a failed write to it."""
 
-    def set_exception(self, exc: Exception) -> None:  # noqa: ARG002 - whatever it is, that was all
+    def set_exception(self, exc: Exception) -> None:  # noqa: ARG002 - after any error nothing follows
         self.feed_eof()
 
 
 async def connect(end: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Our end of a socket, to `receive` from and to `send` to. Raises OSError."""
+    """Open this end of a socket, to `receive` from and to `send` to. Raises OSError."""
     loop = asyncio.get_running_loop()
     reader = _Reader(loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -152,16 +152,16 @@ async def connect(end: socket.socket) -> tuple[asyncio.StreamReader, asyncio.Str
 
 
 async def receive(reader: asyncio.StreamReader) -> object:
-    """The next message. Raises EOFError where the other side has gone."""
+    """Return the next message. Raises EOFError where the other side has gone."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        return pickle.loads(await reader.readexactly(length))  # noqa: S301 - from our own process, see above
+        return pickle.loads(await reader.readexactly(length))  # noqa: S301 - from a process that Kneewatch started, see above
     except (asyncio.IncompleteReadError, OSError):
         raise EOFError from None
 
 
 def send(writer: asyncio.StreamWriter, message: object) -> None:
-    """Hands a message over, one of the above or a place's own; a side that has gone is noticed by `receive`."""
+    """Send a message, one of the above or a backend's own; `receive` reports a side that has gone."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     if not writer.is_closing():
         writer.write(_LENGTH.pack(len(data)) + data)

@@ -1,4 +1,4 @@
-"""What a ramp asks of whatever makes its load: worker processes (workers.py), or what a test puts in their place."""
+"""The load of a capacity run as the run uses it: worker processes (worker_pool.py), or a fake in a test."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,16 +9,16 @@ from probe.core.step import StepPlan, StepRun
 
 
 class Load(Protocol):
-    """What can run steps, one after the other."""
+    """Runs steps, one after the other."""
 
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
-        """One step, to its end or until `stop` is set; `on_record` is told of each request as it ends."""
+        """Run one step to its end or until `stop` is set; `on_record` receives each request as it ends."""
         ...
 
     def in_flight(self) -> list[RequestRecord]:
-        """What has no record yet, as it would be recorded if it had been cancelled when it was last told of."""
+        """Return the requests in flight, as they would be recorded had they been cancelled when last reported."""
         ...
 
     def reported_ns(self) -> int | None:
-        """When what `in_flight` says was so, of whatever told it longest ago; None where nobody has more to tell."""
+        """Return the time of the oldest report behind `in_flight`; None when no worker has a step."""
         ...

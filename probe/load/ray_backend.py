@@ -2,9 +2,8 @@
 
     controller --socket-- driver (ray_driver.py) --Ray-- actor (ray_relay.py) --socket-- worker
 
-What controller and worker say to each other is the same as on one machine, and so is what ends load: a worker that
-does not hear of its controller, and a controller that does not hear of a worker. Ray only carries bytes, the API key
-among them, and says where there is room.
+Controller and worker exchange the same messages as on one machine, and the same silence of either side ends the load.
+Ray only carries bytes, the API key among them, and finds nodes with room.
 """
 
 import asyncio
@@ -23,13 +22,13 @@ _REACH_S = 5.0
 # Ray has to be imported, joined and left, beside what the workers take to be placed.
 _JOIN_S = 45.0
 _LEAVE_S = 2.0
-# What a driver needs to find Python and its cluster. Not what other variables may hold: proxies, and our own secrets.
+# What a driver needs to find Python and its cluster. No other variables: they may hold proxies and secrets.
 _VARIABLES = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "TMPDIR", "USER", "VIRTUAL_ENV")
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """The controller asks its driver for workers on the cluster at this address, placed within so many seconds."""
+    """The controller asks its driver for workers on the cluster at this address, placed within `within_s`."""
 
     address: str
     within_s: float
@@ -37,13 +36,13 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True)
 class WorkersPlaced:
-    """They are there, on these nodes, one each."""
+    """The workers are placed, one on each of these nodes."""
 
     nodes: tuple[str, ...]
 
 
 class RayBackend:
-    """Workers on a cluster, of one run. Implements place.Place."""
+    """One run's workers on a Ray cluster. Implements Backend."""
 
     def __init__(self, address: str, within_s: float) -> None:
         """`address` as Ray has it: HOST:PORT or "auto" on one of its nodes, ray://HOST:PORT elsewhere."""
@@ -55,7 +54,7 @@ class RayBackend:
         self._nodes: tuple[str, ...] = ()
 
     async def open(self, count: int) -> None:
-        """See Place."""
+        """See Backend."""
         if importlib.util.find_spec("ray") is None:
             raise LoadError("load.ray: the package ray is not installed; pip install 'kneewatch[ray]'")
         await self._reach()
@@ -76,7 +75,7 @@ class RayBackend:
         self._nodes = await self._placed(reader)
 
     async def _reach(self) -> None:
-        """Whether somebody listens there: Ray itself would go on asking for a minute. Raises LoadError."""
+        """Check that something listens there: Ray itself would retry for a minute. Raises LoadError."""
         if ":" not in self._address:  # "auto"
             return
         parts = urlsplit(self._address if "://" in self._address else f"//{self._address}")
@@ -86,7 +85,7 @@ class RayBackend:
         except (OSError, TimeoutError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
             raise LoadError(
-                f"load.ray: no Ray cluster at {self._address} ({why}); mend load.ray.address, or start the cluster"
+                f"load.ray: no Ray cluster at {self._address} ({why}); fix load.ray.address, or start the cluster"
             ) from None
         writer.close()
 
@@ -96,25 +95,25 @@ class RayBackend:
                 answer = await receive(reader)
         except TimeoutError:
             raise LoadError(
-                f"load.ray: the Ray cluster at {self._address} did not let us join; look at it with `ray status`"
+                f"load.ray: the Ray cluster at {self._address} did not accept the driver; inspect it with `ray status`"
             ) from None
         except EOFError:
             raise LoadError(
-                f"load.ray: Ray ended its driver while it joined {self._address}; look at the cluster with `ray status`"
+                f"load.ray: Ray ended its driver while it joined {self._address}; inspect the cluster with `ray status`"
             ) from None
         if isinstance(answer, WorkersPlaced):
             return answer.nodes
         raise LoadError(f"load.ray: {answer.why}" if isinstance(answer, Failed) else "load.ray: no answer")
 
     async def spawn(self, index: int) -> WorkerLink:
-        """See Place."""
+        """See Backend."""
         reader, writer = await connect(self._ends.pop(index))
         node = self._nodes[index]
-        mend = f"`python -m probe.load.worker` has to work on the Ray node {node}"
-        return WorkerLink(_DriverEnded(writer), reader, writer, mend, node)
+        fix = f"check that `python -m probe.load.worker` works on the Ray node {node}"
+        return WorkerLink(_DriverEnded(writer), reader, writer, fix, node)
 
     async def close(self) -> None:
-        """See Place. The driver ends by itself when it hears no more of us."""
+        """See Backend. The driver ends by itself when its socket closes."""
         for end in self._ends.values():
             end.close()
         if self._control is not None:
@@ -132,7 +131,7 @@ class RayBackend:
 
 @dataclass(frozen=True, slots=True)
 class _DriverEnded:
-    """A worker that is elsewhere: the driver ends it when our socket to it closes. Implements place.Running."""
+    """A worker on another node: the driver ends it when the socket to it closes. Implements WorkerProcess."""
 
     writer: asyncio.StreamWriter
 
@@ -140,12 +139,12 @@ class _DriverEnded:
         self.writer.transport.abort()
 
     async def wait(self) -> int:
-        """Nobody here can tell; OnRay.close waits for the driver, and with it for all of them."""
+        """Return at once: RayBackend.close waits for the driver, and with it for all workers."""
         return 0
 
 
 def _environment() -> dict[str, str]:
-    """For the driver: Ray's own variables and the few that any program needs."""
+    """Return the driver's environment: Ray's own variables and the few that any program needs."""
     kept = {name: value for name, value in os.environ.items() if name in _VARIABLES or name.startswith("RAY_")}
-    kept.pop("RAY_ADDRESS", None)  # it joins nobody but the address that was configured
+    kept.pop("RAY_ADDRESS", None)  # it joins only the configured address
     return kept | {"RAY_USAGE_STATS_ENABLED": "0", "GRPC_ENABLE_FORK_SUPPORT": "0"}

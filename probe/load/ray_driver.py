@@ -28,7 +28,7 @@ _LONGEST_REASON = 300
 
 
 class Actor(Protocol):
-    """A Relay on a node, from here. Any call raises what it likes where it has died."""
+    """A handle to the WorkerRelay on a node. Any call may raise any error where it has died."""
 
     def start(self) -> Awaitable[WorkerStarted]: ...
 
@@ -40,13 +40,13 @@ class Actor(Protocol):
 
 
 class RayApi(Protocol):
-    """What is asked of Ray. Raises what it likes."""
+    """The calls to Ray that are needed here. Each may raise any error."""
 
     def join(self, address: str) -> None:
         """Blocks."""
 
     def actor(self) -> Actor:
-        """A new one, to be placed on a node that has a free CPU."""
+        """Create an actor, to be placed on a node that has a free CPU."""
         ...
 
     def leave(self) -> None:
@@ -54,11 +54,11 @@ class RayApi(Protocol):
 
 
 class PlacementError(Exception):
-    """The workers cannot be placed; why, and the mend, on one line."""
+    """The workers cannot be placed; the message has the reason and the fix, on one line."""
 
 
 class RealRay:
-    """The real one."""
+    """RayApi by the ray package."""
 
     def __init__(self) -> None:
         self._ray: Any = importlib.import_module("ray")
@@ -69,7 +69,7 @@ class RealRay:
 
     def actor(self) -> Actor:
         """See Cluster."""
-        # By turns on the nodes, as far as they have room. One that has died stays so: its step is lost.
+        # Spread over the nodes, as far as they have room. An actor that died is not restarted: its step is lost.
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
         return _RayActor(self._ray, self._ray.remote(WorkerRelay).options(**options).remote())
 
@@ -101,14 +101,14 @@ class _RayActor:
 
 
 async def place(cluster: RayApi, asked: PlacementRequest, actors: list[Actor], count: int) -> WorkersPlaced:
-    """Fills `actors` with so many that have started. Raises PlacingError."""
+    """Fill `actors` with the number asked for, each started. Raises PlacementError."""
     try:
         await asyncio.to_thread(cluster.join, asked.address)
     except Exception as error:  # noqa: BLE001 - Ray has many, and the controller has to know
-        mend = "its head's log ray_client_server.err says more"
+        fix = "see its head's log ray_client_server.err"
         if not asked.address.startswith("ray://"):
-            mend = "on a machine that is no node of it, give ray://HEAD:10001 as the address"
-        raise PlacementError(f"the Ray cluster at {asked.address} cannot be joined, {_words(error)}; {mend}") from None
+            fix = "on a machine that is no node of it, give ray://HEAD:10001 as the address"
+        raise PlacementError(f"the Ray cluster at {asked.address} cannot be joined, {_words(error)}; {fix}") from None
     actors += [cluster.actor() for _ in range(count)]
     starting = [asyncio.ensure_future(_awaited(actor.start)) for actor in actors]
     done, missing = await asyncio.wait(starting, timeout=asked.within_s, return_when=asyncio.FIRST_EXCEPTION)
@@ -142,17 +142,17 @@ async def carry(end: socket.socket, actor: Actor) -> None:
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for way in ways:
-            way.cancel()
+        for direction in ways:
+            direction.cancel()
         with suppress(Exception):
             actor.kill()
-        # What the worker said last has to arrive; nobody may read it any more.
+        # The worker's last messages have to arrive, even if they are not read any more.
         writer.close()
         await asyncio.gather(*ways, return_exceptions=True)
 
 
 async def _out(reader: asyncio.StreamReader, actor: Actor) -> None:
-    """One piece after the other: Ray does not keep calls of such an actor in order."""
+    """Send one piece after the other: Ray does not keep calls of such an actor in order."""
     while data := await reader.read(CHUNK):
         await actor.tell(data)
 
@@ -168,7 +168,7 @@ async def _awaited(call: Callable[[], Awaitable[WorkerStarted]]) -> WorkerStarte
 
 
 def _words(error: BaseException) -> str:
-    """An error of Ray's, which may have many lines, of which the first that says something tells most."""
+    """Return the first meaningful line of an error of Ray, which may have many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return one_line(f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": "), _LONGEST_REASON)
 

@@ -1,9 +1,9 @@
-"""The far end of a load worker on a Ray cluster: an actor that starts the worker beside itself and carries bytes.
+"""The actor of a load worker on a Ray cluster: it starts the worker on its node and carries bytes.
 
-The worker is the same as everywhere, `probe.load.worker`; it does not know of Ray. It ends with the actor, whatever
-ends that: the kernel sees to it, and its socket closes.
+The worker is `probe.load.worker`, as on one machine, and does not know of Ray. It ends with the actor, whatever ends
+that: the kernel kills it, and its socket closes.
 
-`python -m probe.load.ray_relay FD` is the worker, so bound to whoever started it.
+`python -m probe.load.ray_relay FD` runs the worker, bound to its parent in this way.
 """
 
 import asyncio
@@ -26,21 +26,21 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """Where the worker runs, and of which version."""
+    """The node that the worker runs on, and its version."""
 
     node: str
     version: str
 
 
 class WorkerRelay:
-    """The actor. Ray makes it one (ray_driver.py)."""
+    """The actor; ray_driver.py turns the class into one."""
 
     async def start(self) -> WorkerStarted:
-        """Starts the worker."""
+        """Start the worker."""
         ours, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
-            self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - ours, and done in a millisecond
+            self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - a fixed command, done in a millisecond
                 [sys.executable, "-P", "-m", "probe.load.ray_relay", str(number)],
                 pass_fds=[number],
                 stdin=subprocess.DEVNULL,
@@ -53,12 +53,12 @@ class WorkerRelay:
         return WorkerStarted(str(node), __version__)
 
     async def tell(self, data: bytes) -> None:
-        """Bytes for the worker."""
+        """Send bytes to the worker."""
         self._writer.write(data)
         await self._writer.drain()
 
     async def hear(self) -> bytes:
-        """What the worker has to say, as soon as there is something; nothing once it has ended."""
+        """Return the worker's next bytes as soon as there are any; none once it has ended."""
         try:
             return await self._reader.read(CHUNK)
         except OSError:
@@ -66,10 +66,10 @@ class WorkerRelay:
 
 
 def _end_with_the_parent() -> None:
-    """Has the kernel kill us when who started us dies, so that one that is stopped ends too."""
+    """Have the kernel kill this process when its parent dies, so that it ends even while it is stopped."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before that was said
+    if os.getppid() != parent:  # the parent died before the call
         sys.exit(1)
 
 

@@ -1,7 +1,7 @@
-"""A worker: the process that load runs in. `python -m probe.load.worker FD` talks over that socket (messages.py).
+"""The worker process that sends load. `python -m probe.load.worker FD` talks over that socket (messages.py).
 
-In a process of its own nothing else - scraping, fitting, pages - can delay a timestamp. It stops all load when the
-controller says so, has gone, or has been silent for CONTROLLER_LOST_S.
+Nothing else (scraping, fitting, pages) runs in this process, so nothing else delays a timestamp. It stops all load when
+the controller asks for it, has gone, or has been silent for CONTROLLER_LOST_S.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from probe.load.step_executor import StepExecution
 
 
 class Worker:
-    """The worker's side of the conversation."""
+    """The worker's side of the protocol in messages.py."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -57,11 +57,11 @@ class Worker:
         self._records: list[RequestRecord] = []
         self._step: StepExecution | None = None
         self._running: asyncio.Task[None] | None = None
-        self._alive_ns = 0  # when the controller last was, as far as is known
-        self._dated = False  # whether it says when it was
+        self._alive_ns = 0  # when the controller was last known to be alive
+        self._is_dated = False  # whether its heartbeats carry their time
 
     async def serve(self) -> None:
-        """Until the controller has gone."""
+        """Serve until the controller has gone."""
         setup = await receive(self._reader)
         if not isinstance(setup, Setup):
             return
@@ -90,11 +90,11 @@ class Worker:
                     await asyncio.gather(self._running, return_exceptions=True)
 
     def _heard(self, message: object) -> None:
-        """Notes that the controller was there: when it said so, and not when that arrived, where it tells."""
+        """Note that the controller is alive: as of when it sent this, or where unknown, of its arrival."""
         now_ns = self._clock.monotonic_ns()
         if isinstance(message, Heartbeat) and message.sent_ns is not None:
-            self._alive_ns, self._dated = max(self._alive_ns, min(message.sent_ns, now_ns)), True
-        elif not self._dated:
+            self._alive_ns, self._is_dated = max(self._alive_ns, min(message.sent_ns, now_ns)), True
+        elif not self._is_dated:
             self._alive_ns = now_ns
 
     def _obey(self, message: object, client: Client, ready: Iterator[PreparedRequest]) -> None:
@@ -104,7 +104,7 @@ class Worker:
             self._stop.set()
         elif isinstance(message, ClockRequest):
             send(self._writer, ClockReply(message.asked_ns, self._clock.monotonic_ns()))
-        elif isinstance(message, Start) and not self._start.done():  # it is done where the step was stopped before
+        elif isinstance(message, Start) and not self._start.done():  # already done if the step was stopped before
             self._start.set_result(message.start_ns)
         elif isinstance(message, RunStep):
             self._stop, self._start = asyncio.Event(), asyncio.get_running_loop().create_future()
@@ -114,7 +114,7 @@ class Worker:
         reporting = asyncio.create_task(self._report())
         gc.collect()
         gc.freeze()
-        gc.disable()  # a collection in the middle of a step would be lateness of our own making
+        gc.disable()  # a collection in the middle of a step would make stamps late
         try:
             self._step = StepExecution(
                 asked.plan,
@@ -125,12 +125,12 @@ class Worker:
                 shard=asked.shard,
                 seed=asked.seed,
             )
-            start_ns = await self._unless_stopped(self._stand_ready(client, self._step, asked))
+            start_ns = await self._unless_stopped(self._prepare_to_start(client, self._step, asked))
             run = await self._step.run(self._stop, start_ns)
             reporting.cancel()
             await self._send_reports()
             send(self._writer, StepFinished(run.window_ns, run.loop_lag_s, run.cut_short, run.capped))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the controller has to know
+        except Exception as error:  # noqa: BLE001 - the controller has to know of any error
             send(self._writer, Failed(one_line(f"{type(error).__name__}: {error}")))
         finally:
             self._step = None
@@ -138,8 +138,8 @@ class Worker:
             gc.unfreeze()
             reporting.cancel()
 
-    async def _stand_ready(self, client: Client, step: StepExecution, asked: RunStep) -> int:
-        """Does what can be done before the first request is due; when the step begins."""
+    async def _prepare_to_start(self, client: Client, step: StepExecution, asked: RunStep) -> int:
+        """Do what can be done before the first request is due. Return when the step begins."""
         await step.prepare()
         if asked.plan.arrivals is None:
             await client.connect_ahead(asked.shard.of(asked.plan.concurrency))
@@ -147,7 +147,7 @@ class Worker:
         return await self._start
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, int]) -> int | None:
-        """What it gives; None where the step was stopped before, and the work with it."""
+        """Return the work's result; None where the step was stopped first, and the work cancelled."""
         working, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -163,7 +163,7 @@ class Worker:
             await self._send_reports()
 
     async def _send_reports(self) -> None:
-        """A few records at a time, so that what arrives meanwhile is stamped; the last one says what is in flight."""
+        """Send a few records at a time, so that arriving bytes are stamped; the last report lists what is in flight."""
         while len(self._records) > RECORDS_A_REPORT:
             send(self._writer, Report(self._take(), None, 0, self._clock.monotonic_ns()))
             await asyncio.sleep(0)
@@ -192,5 +192,5 @@ async def _main(fd: int) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the controller, which stops us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the controller, which stops its workers
     uvloop.run(_main(int(sys.argv[1])))

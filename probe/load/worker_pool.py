@@ -1,7 +1,7 @@
-"""The controller of the load workers: starts them, gives each its share of a step, gathers what they measured.
+"""The controller of the load workers: starts them, gives each its share of a step, and collects their records.
 
-In: a StepPlan. Out: a StepRun, as if one process had run it. A worker that dies or falls silent ends the step, and
-the step says so; stopping stops them all.
+In: a StepPlan. Out: a StepRun, as if one process had run it. A worker that dies or falls silent ends the step, whose
+StepRun says so. Stopping stops all workers.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from probe.core.errors import LoadError
 from probe.core.request import RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan, StepRun
 from probe.core.workload import Workload
-from probe.load.clock_sync import SAME_CLOCK, ClockOffset, ClockRound, as_ours, as_theirs, offset_of
+from probe.load.clock_sync import SAME_CLOCK, ClockOffset, ClockRound, offset_of, to_controller_time, to_worker_time
 from probe.load.local_backend import Backend, LocalBackend, WorkerLink, WorkerProcess
 from probe.load.messages import (
     HEARTBEAT_S,
@@ -47,22 +47,22 @@ from probe.load.step_executor import FIGURES, WorkerShare
 _log = structlog.get_logger()
 
 WORKER_LOST = "worker_lost"
-# One process keeps up with so many streams on one core (benchmarks/results/client-*.json).
+# As many streams as one process keeps up with on one core (benchmarks/results/client-*.json).
 STREAMS_PER_WORKER = 128
 _START_S = 20.0
-# Between saying so and beginning: all workers have heard of it by then, and begin together.
+# Between sending Start and beginning: every worker has received it by then, and all begin together.
 _LEAD_S = 0.02
 _STOP_S = 2.0
-# How little may be known of a worker's clock. A controller that is lost is noticed by as much later.
+# The most that a worker's clock offset may be wrong by: a lost controller is noticed that much later.
 _CLOCK_ERROR_S = 0.25
-# How often a worker with a clock of its own is asked for the time: the quickest answer counts.
+# How often a worker with another clock is asked for the time: the quickest answer counts.
 _ROUNDS = 8
 
 
 def workers_for(streams: int, asked: int | None = None) -> int:
-    """How many workers a load with so many streams gets: what was asked for, or as the cores allow.
+    """Return the number of workers for this number of streams: as asked for, or as the cores allow.
 
-    One core is left to everything else, where there are several.
+    One core is left free where there are several.
     """
     if asked is not None:
         return asked
@@ -72,7 +72,7 @@ def workers_for(streams: int, asked: int | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestSource:
-    """What the load is made of: where it goes, what is asked, and how long to wait for an answer."""
+    """What to send: the endpoint, the model, the workload, and how long to wait for an answer."""
 
     endpoint: Endpoint
     model: str
@@ -99,12 +99,12 @@ class _Worker:
 
     def tell(self, message: Command) -> None:
         """Sends it a message."""
-        send(self.link.writer, as_theirs(message, self.clock or SAME_CLOCK))
+        send(self.link.writer, to_worker_time(message, self.clock or SAME_CLOCK))
 
     async def hear(self) -> object:
         """Its next message. Raises EOFError where it has gone, TimeoutError where it is silent."""
         async with asyncio.timeout(WORKER_LOST_S):
-            return as_ours(await receive(self.link.reader), self.clock or SAME_CLOCK)
+            return to_controller_time(await receive(self.link.reader), self.clock or SAME_CLOCK)
 
     async def compare_clocks(self, ours: Clock) -> None:
         """Asks it for the time, where its clock is another than ours. Raises as `hear` does."""
@@ -369,7 +369,7 @@ class WorkerPool:
             if not started:
                 self._give_up(worker)
         if not started:
-            raise LoadError(f"a load worker did not start: {link.mend}")
+            raise LoadError(f"a load worker did not start: {link.fix}")
         worker.check_clock()
         if worker.clock is not None and link.node is not None:
             offset_s, error_s = worker.clock.ns * 1e-9, worker.clock.error_ns * 1e-9

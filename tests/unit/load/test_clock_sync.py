@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from probe.core.latency import e2e_s, itl_s, ttft_s
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
-from probe.load.clock_sync import SAME_CLOCK, ClockOffset, ClockRound, as_ours, as_theirs, offset_of
+from probe.load.clock_sync import SAME_CLOCK, ClockOffset, ClockRound, offset_of, to_controller_time, to_worker_time
 from probe.load.messages import Heartbeat, Ready, Report, Start, StepFinished
 from probe.load.step_executor import FIGURES
 
@@ -46,7 +46,7 @@ RECORDS = st.lists(NS, min_size=5, max_size=30).map(_record)
 @given(record=RECORDS, ahead=AHEAD)
 def test_a_record_changes_its_moment_and_no_latency(record: RequestRecord, ahead: int) -> None:
     offset = ClockOffset(ahead, 1)
-    heard = as_ours(Report((record,), None, 3, at_ns=record.done_ns), offset)
+    heard = to_controller_time(Report((record,), None, 3, at_ns=record.done_ns), offset)
     assert isinstance(heard, Report)
     (moved,) = heard.records
     assert (heard.in_flight, heard.sending) == (None, 3)
@@ -55,14 +55,14 @@ def test_a_record_changes_its_moment_and_no_latency(record: RequestRecord, ahead
     assert [at + ahead for at in moved.events.at_ns] == list(record.events.at_ns)
     assert (ttft_s(moved), e2e_s(moved)) == (ttft_s(record), e2e_s(record))
     assert list(itl_s(moved)) == list(itl_s(record))
-    back = as_ours(heard, ClockOffset(-ahead))
+    back = to_controller_time(heard, ClockOffset(-ahead))
     assert back == Report((record,), None, 3, at_ns=record.done_ns)
 
 
 @given(figures=st.lists(st.tuples(NS, NS, NS, NS), max_size=9), ahead=AHEAD)
 def test_of_what_is_in_flight_only_the_due_time_is_one(figures: list[tuple[int, ...]], ahead: int) -> None:
     told = Report((), array("q", [number for one in figures for number in one]), len(figures), at_ns=5)
-    heard = as_ours(told, ClockOffset(ahead))
+    heard = to_controller_time(told, ClockOffset(ahead))
     assert isinstance(heard, Report)
     assert heard.in_flight is not None
     rows = [tuple(heard.in_flight[i : i + FIGURES]) for i in range(0, len(heard.in_flight), FIGURES)]
@@ -76,13 +76,13 @@ def test_windows_and_beginnings_are_translated_and_the_rest_is_left(
 ) -> None:
     offset = ClockOffset(ahead)
     ended = StepFinished(window, (0.1,), cut_short=False, capped=True)
-    assert as_ours(ended, offset) == replace(ended, window_ns=(window[0] - ahead, window[1] - ahead))
-    assert as_theirs(Start(start), offset) == Start(start + ahead)
-    assert as_ours(Ready(), offset) == Ready()
-    assert as_theirs(Heartbeat("k"), offset) == Heartbeat("k")
-    assert as_theirs(Heartbeat("k", sent_ns=start), offset) == Heartbeat("k", sent_ns=start + ahead)
+    assert to_controller_time(ended, offset) == replace(ended, window_ns=(window[0] - ahead, window[1] - ahead))
+    assert to_worker_time(Start(start), offset) == Start(start + ahead)
+    assert to_controller_time(Ready(), offset) == Ready()
+    assert to_worker_time(Heartbeat("k"), offset) == Heartbeat("k")
+    assert to_worker_time(Heartbeat("k", sent_ns=start), offset) == Heartbeat("k", sent_ns=start + ahead)
 
 
 def test_on_one_clock_nothing_is_made_anew() -> None:
     report = Report((_record([1, 2, 3, 4, 5]),), array("q", [1, 2, 3, 4]), 1, at_ns=4)
-    assert as_ours(report, SAME_CLOCK) is report
+    assert to_controller_time(report, SAME_CLOCK) is report

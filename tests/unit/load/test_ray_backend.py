@@ -121,7 +121,7 @@ def test_a_driver_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ray, "start_module", silent)
     monkeypatch.setattr(ray, "_JOIN_S", 0.2)
     monkeypatch.setattr(ray, "_LEAVE_S", 0.2)
-    assert "did not let us join" in _said("auto", 0.1)
+    assert "did not accept the driver" in _said("auto", 0.1)
     assert started[0].returncode is not None
 
 
