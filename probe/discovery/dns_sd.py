@@ -1,7 +1,7 @@
-"""The servers behind a name in the DNS, asked for again and again: its addresses, or what its SRV records name.
+"""Discovery by DNS: polls the address or SRV records of a name.
 
-The DNS servers and search domains are those of /etc/resolv.conf. A name that does not exist has no servers: that is how
-a headless Service without ready pods may look. While no DNS server answers, what was found last holds.
+Uses the DNS servers and search domains of /etc/resolv.conf. A name that does not exist has no servers: a headless
+Service without ready pods may look like that. While no DNS server answers, the last servers are kept.
 """
 
 from collections.abc import AsyncGenerator
@@ -20,24 +20,30 @@ _NONE_TIMES = 5  # some three seconds
 
 
 class DnsSource:
-    """One server an address, or an SRV record."""
+    """One server for each address or SRV record."""
 
     def __init__(
-        self, config: DnsDiscovery, scheme: str, path: str, told: ProblemReporter, *, resolver: "Resolver | None" = None
+        self,
+        config: DnsDiscovery,
+        scheme: str,
+        path: str,
+        reporter: ProblemReporter,
+        *,
+        resolver: "Resolver | None" = None,
     ) -> None:
-        """`resolver` None: the system's."""
+        """`resolver`: None for the system's."""
         self._name, self._kind, self._port = config.name, config.type, config.port
         self._every_s = config.every
         self._scheme, self._path = scheme, path
-        self._told = told
+        self._reporter = reporter
         self._resolver = resolver
-        self._none = 0  # so many times in a row
+        self._none = 0  # answers without records in a row
 
     def states(self) -> AsyncGenerator[State, None]:
-        return polled(self._ask, self._every_s, self._told)
+        return polled(self._ask, self._every_s, self._reporter)
 
     async def _ask(self) -> State:
-        # Slow to import, and for who needs it only.
+        # Slow to import: only when it is used.
         import dns.asyncresolver  # noqa: PLC0415
         import dns.exception  # noqa: PLC0415
         import dns.resolver  # noqa: PLC0415
@@ -47,22 +53,20 @@ class DnsSource:
                 self._resolver = dns.asyncresolver.Resolver()
             answer = await self._resolver.resolve(self._name, self._kind, lifetime=_LIFETIME_S, search=True)
         except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
-            # Once may be a resolver that restarts, and would end every watch.
+            # A restarting resolver may answer so once, which would remove every target.
             self._none += 1
             if self._none < _NONE_TIMES:
-                raise PollError(
-                    f"{self._name}: the DNS has no {self._kind} records of this name; it is asked again"
-                ) from None
-            self._told.well()
+                raise PollError(f"{self._name}: the DNS has no {self._kind} records of this name; retrying") from None
+            self._reporter.well()
             return ()
         except (dns.exception.DNSException, OSError) as error:
-            raise PollError(f"{self._name}: {_words(error)}; what was found before holds") from None
-        self._told.well()
+            raise PollError(f"{self._name}: {_words(error)}; the last servers are kept") from None
+        self._reporter.well()
         self._none = 0
         return state_of(found for record in answer if (found := self._found(record)) is not None)
 
     def _found(self, record: "Rdata") -> DiscoveredServer | None:
-        """None for an SRV record that says that there is no such service: its target is the root."""
+        """Return a record's server, or None for an SRV record whose target is the root: there is no such service."""
         if self._kind == "SRV":
             host, port = str(record.target).removesuffix(".").lower(), record.port  # type: ignore[attr-defined]
         else:

@@ -1,11 +1,11 @@
-"""EndpointSlices of one Service as the API tells them, to what was found. Pure.
+"""The servers in the EndpointSlices of one Service. Pure.
 
-All slices of a Service together are its endpoints. One may stand in two of them: for a moment, while it is moved, and
-for good where the Service has IPv4 and IPv6. It is one server: the IPv4 slice's word counts, and of slices of one
-family the word of the one which changed last.
+All slices of a Service together hold its endpoints. An endpoint may be in two of them: briefly, while it is moved, or
+always, if the Service has IPv4 and IPv6. It is one server. The IPv4 slice takes precedence, and within one address
+family the slice that changed last.
 
-When an endpoint is found is as with pods (pods.py). What a slice does not say is an endpoint's revision. So one that
-comes, not ready yet, or goes, terminating, is a sign that the others may be replaced too, or share their load anew.
+Endpoints become and cease to be targets as pods do (pods.py). A slice does not have an endpoint's revision. So an
+endpoint that is not ready yet, or terminating, is a sign that the others may be replaced too, or get other load.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -16,9 +16,9 @@ import msgspec
 from probe.discovery.types import DiscoveredServer, State, authority, state_of
 from probe.kubernetes.objects import KubernetesObject
 
-SERVICE_NAME = "kubernetes.io/service-name"  # the label that a slice has its Service by
+SERVICE_NAME = "kubernetes.io/service-name"  # the label with the name of a slice's Service
 _FIRST = "IPv4"
-_FAMILIES = (_FIRST, "IPv6")  # and FQDN, of which the API does not say what it means
+_FAMILIES = (_FIRST, "IPv6")  # not FQDN: the API does not define its meaning
 
 
 class SlicePort(msgspec.Struct):
@@ -27,7 +27,7 @@ class SlicePort(msgspec.Struct):
 
 
 class Conditions(msgspec.Struct):
-    """What is left out or null is as the API's reference says."""
+    """An absent or null condition has the meaning that the API's reference gives it."""
 
     ready: bool | None = None
     serving: bool | None = None
@@ -41,7 +41,7 @@ class TargetReference(msgspec.Struct):
 
 
 class SliceEndpoint(msgspec.Struct, rename="camel"):
-    """One server behind the Service; of its addresses only the first means anything."""
+    """One server behind the Service; only the first of its addresses has a meaning."""
 
     addresses: list[str] | None = None
     conditions: Conditions | None = None
@@ -51,30 +51,30 @@ class SliceEndpoint(msgspec.Struct, rename="camel"):
 
     @property
     def pod(self) -> TargetReference | None:
-        """Which it is, where it is one."""
+        """The endpoint's pod, or None if it is not one."""
         reference = self.target_ref
         return reference if reference is not None and reference.kind == "Pod" and reference.name else None
 
     @property
-    def terminating(self) -> bool:
+    def is_terminating(self) -> bool:
         return self.conditions is not None and bool(self.conditions.terminating)
 
     @property
-    def ready(self) -> bool:
-        """`ready` is always true with publishNotReadyAddresses: what the pod itself says is `serving` then."""
-        said = self.conditions or Conditions()
-        return said.ready is not False and said.serving is not False
+    def is_ready(self) -> bool:
+        """With publishNotReadyAddresses `ready` is always true, and `serving` has the pod's own state."""
+        conditions = self.conditions or Conditions()
+        return conditions.ready is not False and conditions.serving is not False
 
 
 class EndpointSlice(KubernetesObject, rename="camel", kw_only=True):
-    """What we read of one."""
+    """The fields of a slice that are used here."""
 
     address_type: str = ""
     endpoints: list[SliceEndpoint] | None = None
     ports: list[SlicePort] | None = None
 
     def port(self, port: int | str) -> int | None:
-        """The number of the port; None where the slice has none of that name."""
+        """Return the port's number, or None if the slice has no port of that name."""
         if isinstance(port, int):
             return port
         return next((one.port for one in self.ports or () if one.name == port), None)
@@ -82,34 +82,34 @@ class EndpointSlice(KubernetesObject, rename="camel", kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """An endpoint as one slice has it. `uid`: which pod it is; "" where there is none, or nobody says."""
+    """An endpoint as in one slice. `uid`: its pod's, or "" if it has no pod or the slice does not name it."""
 
     found: DiscoveredServer
     uid: str
-    terminating: bool
+    is_terminating: bool
 
     @property
     def key(self) -> tuple[str, str]:
-        """A pod of a StatefulSet comes back under its name, as another."""
+        """The identity of the server: a StatefulSet's pod comes back under its name, but is another."""
         return self.found.id, self.uid
 
 
 class Slices:
-    """The slices of one Service, as lists and watches tell them."""
+    """The slices of one Service, kept up to date by lists and watches."""
 
     def __init__(self, port: int | str, scheme: str, path: str) -> None:
         self._port, self._scheme, self._path = port, scheme, path
-        self._slices: dict[str, EndpointSlice] = {}  # by name; the one that changed last is the last
+        self._slices: dict[str, EndpointSlice] = {}  # by name, in the order of their last changes
         self._have_been_ready: set[tuple[str, str]] = set()
 
     def replace(self, slices: Iterable[EndpointSlice]) -> None:
-        """A list: there are no others."""
+        """Replace all slices."""
         self._slices.clear()
         for one in slices:
             self.put(one)
 
     def put(self, one: EndpointSlice) -> None:
-        """One that is new or has changed."""
+        """Add or update a slice."""
         self._slices.pop(one.metadata.name, None)
         self._slices[one.metadata.name] = one
         self._have_been_ready |= {server.key for server in self._servers(one) if server.found.ready}
@@ -119,9 +119,11 @@ class Slices:
 
     @property
     def state(self) -> State:
-        """Forgets who has gone. Not before it is asked for: one that is moved may be in no slice between two events."""
+        """The servers now. Forgets those that are gone here, not on the event: a moved endpoint may briefly be in
+        no slice.
+        """
         servers = self._merged()
-        self._have_been_ready &= {server.key for server in servers if not server.terminating}
+        self._have_been_ready &= {server.key for server in servers if not server.is_terminating}
         changing = any(server.key not in self._have_been_ready for server in servers)
         return state_of(
             replace(server.found, rolling=changing) for server in servers if server.key in self._have_been_ready
@@ -129,27 +131,26 @@ class Slices:
 
     @property
     def problem(self) -> str | None:
-        """What keeps endpoints from being found, but for their not being ready."""
+        """Why endpoints are left out, other than for not being ready; None if none are."""
         if not self._slices:
-            return "there is none: no such Service, or one without a selector, whose slices are still to be written"
+            return "there are no slices; check the Service's name, or write slices for a Service without a selector"
         unusable = (name for name, one in self._slices.items() if one.address_type not in _FAMILIES)
         if (name := min(unusable, default=None)) is not None:
-            return f"those whose addresses are no IPs are left out, such as {name}"
+            return f"slices whose addresses are not IP addresses are left out, such as {name}"
         lacking = (name for name, one in self._slices.items() if one.endpoints and one.port(self._port) is None)
         if (name := min(lacking, default=None)) is not None:
-            return f"those without a port called {self._port!r} are left out, such as {name}"
+            return f"slices without a port called {self._port!r} are left out, such as {name}"
         return None
 
     def _merged(self) -> Collection[_Server]:
-        """Each server once. Who terminates in one slice does so in all, also where that is not said yet."""
+        """Return each server once. One that terminates in one slice does so in all, even if the others lag behind."""
         slices = sorted(self._slices.values(), key=lambda one: one.address_type == _FIRST)
         servers = [server for one in slices for server in self._servers(one)]
-        ended = {server.key for server in servers if server.terminating}
+        ended = {server.key for server in servers if server.is_terminating}
         servers.sort(key=lambda server: server.key not in ended)  # a pod's successor of the same name comes after it
-        return {server.found.id: replace(server, terminating=server.key in ended) for server in servers}.values()
+        return {server.found.id: replace(server, is_terminating=server.key in ended) for server in servers}.values()
 
     def _servers(self, one: EndpointSlice) -> Iterator[_Server]:
-        """Those of one slice."""
         port = one.port(self._port)
         if one.address_type not in _FAMILIES or port is None:
             return
@@ -157,11 +158,11 @@ class Slices:
             if not endpoint.addresses:
                 continue
             where, pod = authority(endpoint.addresses[0], port), endpoint.pod
-            places = {"zone": endpoint.zone, "node": endpoint.node_name}
+            place_labels = {"zone": endpoint.zone, "node": endpoint.node_name}
             found = DiscoveredServer(
                 id=where if pod is None else pod.name,
                 base_url=f"{self._scheme}://{where}{self._path}",
-                labels=(one.metadata.labels or {}) | {name: place for name, place in places.items() if place},
-                ready=endpoint.ready,
+                labels=(one.metadata.labels or {}) | {name: place for name, place in place_labels.items() if place},
+                ready=endpoint.is_ready,
             )
-            yield _Server(found, "" if pod is None else pod.uid, endpoint.terminating)
+            yield _Server(found, "" if pod is None else pod.uid, endpoint.is_terminating)

@@ -1,7 +1,6 @@
-"""The discovery that a configuration asks for.
+"""The discovery of a `discover` section.
 
-In: a target's `discover` section. Out: a Source (found.py, which shows how it is used). Nothing is opened, asked or
-imported before somebody listens to its states.
+In: the section. Out: a Discovery (types.py shows how to use it). It opens no connection before its states are read.
 """
 
 from probe.config.discovery import DiscoverConfig
@@ -14,22 +13,22 @@ from probe.discovery.types import Discovery, OnProblem, OnWell
 
 
 def _ignore() -> None:
-    """For a caller that does not care when a discovery is well again."""
+    """Do nothing: the default `on_well`."""
 
 
 def source(config: DiscoverConfig, on_problem: OnProblem, on_well: OnWell = _ignore) -> Discovery:
-    """The source of a section in which nothing is wrong (config_discover.discover_problems).
+    """Return the discovery of a valid section (config/discovery.py).
 
-    `on_problem`: why nobody can be asked now, or what was left out, in one line; the same words once in a row.
-    `on_well`: after that, when everything is as it should be again.
+    `on_problem` is called with one line when servers cannot be listed or some are left out, not twice in a row with the
+    same line; `on_well` when that is over.
     """
-    told, scheme, path = ProblemReporter(on_problem, on_well), config.scheme, config.path
+    reporter, scheme, path = ProblemReporter(on_problem, on_well), config.scheme, config.path
     if (pods := config.kubernetes) is not None:
-        return KubernetesSource(pods, scheme, path, told)
+        return KubernetesSource(pods, scheme, path, reporter)
     if (dns := config.dns) is not None:
-        return DnsSource(dns, scheme, path, told)
+        return DnsSource(dns, scheme, path, reporter)
     if (file := config.file) is not None:
-        return FileSource(file, scheme, path, told)
+        return FileSource(file, scheme, path, reporter)
     if (http := config.http) is not None:
-        return HttpSource(http, scheme, path, told)
-    raise ValueError("a discovery of no kind")
+        return HttpSource(http, scheme, path, reporter)
+    raise ValueError("the discover section names no kind of discovery")

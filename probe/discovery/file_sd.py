@@ -1,9 +1,8 @@
-"""Servers listed in files, in the format of Prometheus' file_sd: YAML or JSON, read again every few seconds.
+"""Discovery by files in the format of Prometheus' file_sd: YAML or JSON, read again every few seconds.
 
-A file that cannot be read, is empty or is no list keeps what it said last; one that has gone takes its servers with it.
-Half of a list may be a list too: a file that would lose servers, or is gone, is believed when it is still the same a
-moment later. A ConfigMap's swap of links and an editor's rename are seen like any other change, since the files are
-read, not watched.
+A file that cannot be read, is empty or is not a list keeps its last servers; removing a file removes its servers. Half
+of a list may also be a list: a file that would lose servers, or is gone, takes effect if it is the same a moment later.
+The files are polled, not watched, so a ConfigMap's swap of links and an editor's rename work like any other change.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from probe.discovery.polling import ProblemReporter, polled
 from probe.discovery.types import State, state_of
 
 _MAX_BYTES = 16 * 1024 * 1024
-# Whoever writes a file in place does not pause for as long between two pieces.
+# Longer than the pause between two writes of a program that rewrites a file in place.
 _SETTLED_S = 1.0
 _LOOKS = 3
 _Signature = tuple[int, int, int]
@@ -30,16 +29,16 @@ _Signature = tuple[int, int, int]
 class FileSource:
     """The servers of all files that the patterns match."""
 
-    def __init__(self, config: FileDiscovery, scheme: str, path: str, told: ProblemReporter) -> None:
+    def __init__(self, config: FileDiscovery, scheme: str, path: str, reporter: ProblemReporter) -> None:
         self._patterns = config.files
         self._every_s = config.every
         self._scheme, self._path = scheme, path
-        self._told = told
-        self._read: dict[Path, State] = {}  # what each file says, as far as it is believed
-        self._doubted: dict[Path, _Signature | None] = {}  # how those were that lost servers at the last look
+        self._reporter = reporter
+        self._read: dict[Path, State] = {}  # the accepted servers of each file
+        self._doubted: dict[Path, _Signature | None] = {}  # files that would lose servers, as of the last look
 
     def states(self) -> AsyncGenerator[State, None]:
-        return polled(self._ask, self._every_s, self._told)
+        return polled(self._ask, self._every_s, self._reporter)
 
     async def _ask(self) -> State:
         problems = await asyncio.to_thread(self._look)
@@ -48,15 +47,15 @@ class FileSource:
                 break
             await asyncio.sleep(_SETTLED_S)
             problems = await asyncio.to_thread(self._look)
-        problems += [f"{path}: it is being written; what it said before holds" for path in self._doubted]
+        problems += [f"{path}: it is being written; its last servers are kept" for path in self._doubted]
         if problems:
-            self._told.problem("; ".join(problems))
+            self._reporter.problem("; ".join(problems))
         else:
-            self._told.well()
+            self._reporter.well()
         return state_of(found for path in sorted(self._read) for found in self._read[path])
 
     def _look(self) -> list[str]:
-        """Reads every file. Returns what is wrong."""
+        """Read every file. Return the problems."""
         problems: list[str] = []
         doubted: dict[Path, _Signature | None] = {}
         paths = set(self._matching(problems))
@@ -65,7 +64,7 @@ class FileSource:
                 signature, servers = self._file(path, problems) if path in paths else (_signature(path), ())
             except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
                 self._read.setdefault(path, ())
-                problems.append(f"{path}: {_words(error)}; what it said before holds")
+                problems.append(f"{path}: {_words(error)}; its last servers are kept")
                 continue
             before = self._read.get(path, ())
             loses = {one.id for one in before} - {one.id for one in servers}
@@ -86,7 +85,7 @@ class FileSource:
             yield from paths
 
     def _file(self, path: Path, problems: list[str]) -> tuple[_Signature, State]:
-        """How a file is, and what it says."""
+        """Return a file's signature and servers. Append what is left out to `problems`."""
         with path.open("rb") as file:
             signature = _of(os.fstat(file.fileno()))
             text = file.read(_MAX_BYTES + 1)
@@ -104,7 +103,7 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def _signature(path: Path) -> _Signature | None:
-    """None: it has gone. Raises OSError where that cannot be told."""
+    """Return a file's signature, or None if it is gone. Raise OSError if neither can be determined."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -128,5 +127,5 @@ def _words(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or "it cannot be read"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"{error.problem or 'no YAML'} (line {error.problem_mark.line + 1})"
+        return f"{error.problem or 'it is not YAML'} (line {error.problem_mark.line + 1})"
     return str(error)

@@ -1,6 +1,6 @@
-"""Servers listed at an address, in the format of Prometheus' http_sd: JSON, asked for again every so often.
+"""Discovery by HTTP: polls a URL that answers in the format of Prometheus' http_sd.
 
-Only HTTP 200 with a list of target groups counts; after anything else what was listed last holds.
+Only HTTP 200 with a list of target groups counts. After anything else the last servers are kept.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ _MAX_BYTES = 16 * 1024 * 1024
 class HttpSource:
     """The servers that a registry lists."""
 
-    def __init__(self, config: HttpDiscovery, scheme: str, path: str, told: ProblemReporter) -> None:
+    def __init__(self, config: HttpDiscovery, scheme: str, path: str, reporter: ProblemReporter) -> None:
         self._url = config.url
         self._shown = config.url.partition("?")[0]  # a query may hold a secret
         self._every_s = config.every
         self._scheme, self._path = scheme, path
-        self._told = told
-        self._token_file = config.token_file  # read anew each time
+        self._reporter = reporter
+        self._token_file = config.token_file  # read for each request
         self._ca_file = config.ca_file
         self._client: httpx.AsyncClient | None = None
 
     async def states(self) -> AsyncGenerator[State, None]:
-        states = polled(self._ask, self._every_s, self._told)
+        states = polled(self._ask, self._every_s, self._reporter)
         try:
             async for state in states:
                 yield state
@@ -58,16 +58,16 @@ class HttpSource:
         except (OSError, ValueError, RecursionError) as error:
             raise self._failure(str(error)) from None
         if left_out:
-            self._told.problem(f"{self._shown}: {'; '.join(left_out)}")
+            self._reporter.problem(f"{self._shown}: {'; '.join(left_out)}")
         else:
-            self._told.well()
+            self._reporter.well()
         return found
 
     def _read(self, body: bytes) -> tuple[State, list[str]]:
         return groups.read(json.loads(body), self._scheme, self._path)
 
     def _failure(self, words: str) -> PollError:
-        return PollError(f"{self._shown}: {words}; what it listed before holds")
+        return PollError(f"{self._shown}: {words}; its last servers are kept")
 
     async def _body(self, client: httpx.AsyncClient) -> bytes:
         headers = {"accept": "application/json", "x-prometheus-refresh-interval-seconds": f"{self._every_s:.0f}"}
@@ -80,5 +80,5 @@ class HttpSource:
             async for piece in answer.aiter_bytes():
                 body += piece
                 if len(body) > _MAX_BYTES:
-                    raise ValueError(f"it answers more than {_MAX_BYTES >> 20} MiB")
+                    raise ValueError(f"the answer is larger than {_MAX_BYTES >> 20} MiB")
             return bytes(body)

@@ -1,7 +1,7 @@
-"""Servers that the Kubernetes API knows: pods by their labels, or the endpoints of a Service.
+"""Discovery by the Kubernetes API: pods by their labels, or the endpoints of a Service.
 
-In: the `discover.kubernetes` section. Out: states (found.py), each change within a second. What is asked for is one
-resource; how it is listed and watched is in watching.py, what is found in it in pods.py and slices.py.
+In: the `discover.kubernetes` section. Out: states (types.py), each change within a second. kubernetes_watch.py lists
+and watches the resource; pods.py and endpointslices.py find the servers in it.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -20,14 +20,14 @@ SLICES = WatchedResource("endpointslices", "apis/discovery.k8s.io/v1", EndpointS
 
 
 class KubernetesSource:
-    """The pods or endpoints, and the Service before them where one is named."""
+    """The pods or endpoints, and the Service in front of them if the configuration names one."""
 
     def __init__(
         self,
         config: KubernetesDiscovery,
         scheme: str,
         path: str,
-        told: ProblemReporter,
+        reporter: ProblemReporter,
         *,
         connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]] = open_cluster,
     ) -> None:
@@ -37,12 +37,12 @@ class KubernetesSource:
         if config.selector is not None:
             pods = Pods(config.port, scheme, path)
             self._watched = ObjectWatch(
-                PODS, config.selector, pods, namespace=config.namespace, told=told, connect=connect
+                PODS, config.selector, pods, namespace=config.namespace, reporter=reporter, connect=connect
             )
         else:
             slices, selector = Slices(config.port, scheme, path), f"{SERVICE_NAME}={config.endpoints}"
             self._watched = ObjectWatch(
-                SLICES, selector, slices, namespace=config.namespace, told=told, connect=connect
+                SLICES, selector, slices, namespace=config.namespace, reporter=reporter, connect=connect
             )
 
     def states(self) -> AsyncGenerator[State, None]:
@@ -53,7 +53,7 @@ class KubernetesSource:
         return None if found is None else state_of((*found, *self._gateway()))
 
     def _gateway(self) -> tuple[DiscoveredServer, ...]:
-        """By its name in the cluster's DNS, which needs no permission. It is always there: its users think so too."""
+        """Return the Service, even if it has no pods: users still ask it. Its DNS name needs no permission."""
         if self._service is None:
             return ()
         name, _, port = self._service.partition(":")

@@ -1,10 +1,10 @@
-"""Objects of one resource of the Kubernetes API, by their labels: listed once and then watched.
+"""A list and watch of one Kubernetes resource, selected by labels.
 
-In: the resource, the namespace, the labels. Out: each object and each change of one within a second, to whoever keeps
-them. The service account needs to `list` and `watch` that resource in that namespace, and nothing else.
+In: the resource, the namespace, the labels. Out: each object and each change, within a second, into a cache. The
+service account needs `list` and `watch` on that resource in that namespace, and nothing else.
 
-A list has a resourceVersion, from which a watch goes on; each event and each bookmark brings a newer one. A watch that
-ends or is lost is taken up again where it was; after 410 Gone, or an error in its midst, objects are listed anew.
+A list has a resourceVersion, from which a watch continues; each event and each bookmark has a newer one. A watch that
+ends or is lost resumes from the last one. After 410 Gone, or an error within the watch, the objects are listed again.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ from probe.discovery.types import State
 from probe.kubernetes.client import FORBIDDEN, GONE, KubernetesClient, KubernetesError, KubernetesStatus
 from probe.kubernetes.objects import KubernetesObject
 
-_PAGE = "100"  # a megabyte or so: larger ones would hold up the event loop that stamps canaries
-_WATCH_S = (240.0, 300.0)  # after which the server ends a watch: not all of them at once
-_LATE_S = 15.0  # by which a server may end it later
-_STEADY_S = 2.0  # a watch that lasted so long was no failure
+_PAGE = "100"  # about a megabyte: a larger page would block the event loop, which stamps canaries
+_WATCH_S = (240.0, 300.0)  # after which the server ends a watch; random, so that they do not all end together
+_LATE_S = 15.0  # how much later a server may end it
+_STEADY_S = 2.0  # a watch that lasted this long has worked
 
 _Read = TypeVar("_Read", bound=KubernetesObject)
 _Taken_contra = TypeVar("_Taken_contra", bound=KubernetesObject, contravariant=True)
 
 
 class WatchCache(Protocol[_Taken_contra]):
-    """Keeps what lists and watches tell, and says what was found in it."""
+    """The objects of a resource, and the servers found in them."""
 
     def replace(self, objects: Iterable[_Taken_contra], /) -> None:
-        """A list: there are no others."""
+        """Replace all objects."""
         ...
 
     def put(self, one: _Taken_contra, /) -> None:
-        """One that is new or has changed."""
+        """Add or update an object."""
         ...
 
     def remove(self, name: str, /) -> None: ...
@@ -48,13 +48,13 @@ class WatchCache(Protocol[_Taken_contra]):
 
     @property
     def problem(self) -> str | None:
-        """What keeps servers from being found, but for their not being ready."""
+        """Why servers are left out, other than for not being ready; None if none are."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedResource(Generic[_Read]):
-    """What is asked for: its `name` as a Role has it, below which `api`, and as what an object of it is read."""
+    """A resource: its `name` as in a Role, the `api` it belongs to, and the type its objects are decoded to."""
 
     name: str
     api: str
@@ -80,78 +80,78 @@ class _Event(msgspec.Struct):
 
 
 class ObjectWatch(Generic[_Read]):
-    """The objects with some labels, for as long as `follow` goes on."""
+    """The objects that a label selector matches, kept up to date while `follow` runs."""
 
     def __init__(
         self,
         resource: WatchedResource[_Read],
         selector: str,
-        kept: WatchCache[_Read],
+        cache: WatchCache[_Read],
         *,
         namespace: str | None,
-        told: ProblemReporter,
+        reporter: ProblemReporter,
         connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]],
     ) -> None:
-        """`namespace` None: that of the cluster which `connect` opens."""
+        """`namespace`: None for the one that `connect` determines."""
         self.namespace = namespace or ""
         self._resource, self._selector = resource, selector
-        self._kept = kept
+        self._cache = cache
         self._decoder = msgspec.json.Decoder(resource.kind)
         self._wanted_namespace = namespace
-        self._told = told
+        self._reporter = reporter
         self._connect = connect
-        self._version: str | None = None  # what we have seen of the objects; None: they have to be listed
-        self._known = False
+        self._version: str | None = None  # the last resourceVersion; None: list the objects
+        self._is_listed = False
         self._backoff = Backoff()
-        self._steady = False  # the watch that runs has lasted
-        self._open = False  # there is a watch
-        self._lost = 0  # watches in a row before one was steady
+        self._has_lasted = False  # the current watch has run for _STEADY_S
+        self._is_open = False  # a watch is running
+        self._lost = 0  # watches lost in a row
 
     @property
     def state(self) -> State | None:
-        """What was found; None: nothing has been listed yet."""
-        return self._kept.state if self._known else None
+        """The servers found; None before the first list."""
+        return self._cache.state if self._is_listed else None
 
     async def follow(self, changed: Callable[[], None]) -> None:
-        """Endless. Calls `changed` when `state` may be another."""
+        """Follow the objects until cancelled. Call `changed` when `state` may have changed."""
         self._version = None
         while True:
             try:
-                async with self._connect() as cluster:  # anew after each failure: certificates may have changed
+                async with self._connect() as cluster:  # again after each failure: certificates may have changed
                     self.namespace = self._wanted_namespace or cluster.namespace
                     while True:
                         await self._list_and_watch(cluster, changed)
             except KubernetesError as error:
                 if error.status == GONE:
                     self._version = None
-                elif not self._open or self._lost:  # that one watch is lost is no news
-                    self._told.problem(self._words(error))
-                self._lost += self._open
+                elif not self._is_open or self._lost:  # one lost watch is normal
+                    self._reporter.problem(self._words(error))
+                self._lost += self._is_open
             except msgspec.DecodeError as error:
                 self._version = None
-                self._told.problem(f"{self._what}: the API server sends something else: {error}")
-            self._open = False
+                self._reporter.problem(f"{self._what}: the API server sent an unexpected answer: {error}")
+            self._is_open = False
             await asyncio.sleep(self._backoff.next_s())
 
     async def _list_and_watch(self, cluster: KubernetesClient, changed: Callable[[], None]) -> None:
-        """Until the server ends the watch in good order. Raises ClusterError, and msgspec.DecodeError."""
+        """List if necessary, then watch until the server ends it. Raise KubernetesError or msgspec.DecodeError."""
         if self._version is None:
             objects, self._version = await self._list(cluster)
-            self._kept.replace(objects)
-            self._known = True
+            self._cache.replace(objects)
+            self._is_listed = True
             changed()
         async with self._watch(cluster, self._version) as lines:
-            self._tell()
+            self._report()
             async for line in lines:
                 self._take(msgspec.json.decode(line, type=_Event))
-                self._tell()
+                self._report()
                 changed()
-        self._open = False
-        if not self._steady:
+        self._is_open = False
+        if not self._has_lasted:
             await asyncio.sleep(self._backoff.next_s())
 
     async def _list(self, cluster: KubernetesClient) -> tuple[list[_Read], str]:
-        """All objects, page by page, and the version that they are all of."""
+        """Return all objects, read page by page, and their common resourceVersion."""
         objects: list[_Read] = []
         params = {"labelSelector": self._selector, "limit": _PAGE}
         while True:
@@ -171,25 +171,25 @@ class ObjectWatch(Generic[_Read]):
             "resourceVersion": version,
             "timeoutSeconds": f"{lasts_s:.0f}",
         }
-        self._steady = False
+        self._has_lasted = False
         async with cluster.watch(self._where, lasts_s + _LATE_S, params) as lines:
-            steady = asyncio.get_running_loop().call_later(_STEADY_S, self._is_steady)
-            self._open = True
+            steady = asyncio.get_running_loop().call_later(_STEADY_S, self._mark_lasted)
+            self._is_open = True
             try:
                 yield lines
             finally:
                 steady.cancel()
 
-    def _is_steady(self) -> None:
-        self._steady, self._lost = True, 0
+    def _mark_lasted(self) -> None:
+        self._has_lasted, self._lost = True, 0
         self._backoff.reset()
-        self._tell()
+        self._report()
 
     def _take(self, event: _Event) -> None:
-        """Raises ClusterError for what ends a watch."""
+        """Apply an event. Raise KubernetesError for one that ends the watch."""
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=KubernetesStatus)
-            self._version = None  # as client-go does: after any error the objects are listed anew
+            self._version = None  # as client-go does: list again after any error
             raise KubernetesError(f"{status.message} (HTTP {status.code})", status.code)
         if event.type == "BOOKMARK":
             self._version = msgspec.json.decode(event.object, type=KubernetesObject).metadata.resource_version
@@ -197,15 +197,15 @@ class ObjectWatch(Generic[_Read]):
         one = self._decoder.decode(event.object)
         self._version = one.metadata.resource_version
         if event.type == "DELETED":
-            self._kept.remove(one.metadata.name)
+            self._cache.remove(one.metadata.name)
         elif event.type in ("ADDED", "MODIFIED"):
-            self._kept.put(one)
+            self._cache.put(one)
 
-    def _tell(self) -> None:
-        if (problem := self._kept.problem) is not None:
-            self._told.problem(f"{self._what} with {self._selector}: {problem}")
-        elif self._steady:
-            self._told.well()
+    def _report(self) -> None:
+        if (problem := self._cache.problem) is not None:
+            self._reporter.problem(f"{self._what} with {self._selector}: {problem}")
+        elif self._has_lasted:
+            self._reporter.well()
 
     @property
     def _where(self) -> str:
@@ -216,8 +216,8 @@ class ObjectWatch(Generic[_Read]):
         return f"{self._resource.name} in {self.namespace or 'the cluster'}"
 
     def _words(self, error: KubernetesError) -> str:
-        mend = ""
+        hint = ""
         if error.status == FORBIDDEN:
             role = f"a Role in {self.namespace} with the verbs list and watch for {self._resource.name}"
-            mend = f"; it needs {role} (docs/discovery.md)"
-        return f"{self._what}: {error}{mend}"
+            hint = f"; it needs {role} (docs/discovery.md)"
+        return f"{self._what}: {error}{hint}"

@@ -1,8 +1,8 @@
-"""Pods as the API tells them, to what was found. Pure.
+"""The servers among the pods of one selector. Pure.
 
-A pod is found from when it is ready for the first time until it ends or begins to end. Before, it loads its model, and
-that it cannot answer is no news. Once it has been ready, that it is not any more is what users may feel, or what takes
-capacity away from them: it stays, with ready=False, through restarts of its container too.
+A pod is a server from the first time it is ready until it ends or starts to terminate. Before that it loads its model
+and is expected not to answer. If a pod that has been ready no longer is, users notice, or have less capacity: it
+remains a server, with ready=False, also while its container restarts.
 """
 
 from collections import Counter
@@ -43,17 +43,17 @@ class PodStatus(msgspec.Struct):
 
 
 class Pod(KubernetesObject, kw_only=True):
-    """What we read of one."""
+    """The fields of a pod that are used here."""
 
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.metadata.deletion_timestamp is not None or self.status.phase in ("Succeeded", "Failed")
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions or ())
 
     @property
@@ -63,30 +63,33 @@ class Pod(KubernetesObject, kw_only=True):
 
     @property
     def workload(self) -> str | None:
-        """Whose it is, the same for all revisions: of a Deployment each has a ReplicaSet, named after its hash."""
+        """The owner, the same for all revisions: a Deployment has a ReplicaSet for each, named after its hash."""
         owner = next(iter(self.metadata.owner_references or ()), None)
         return f"{owner.kind}/{owner.name.removesuffix(f'-{self.revision}')}" if owner is not None else None
 
     def port(self, port: int | str) -> int | None:
-        """The number of the port; None where no container has one of that name."""
+        """Return the port's number, or None if no container has a port of that name."""
         if isinstance(port, int):
             return port
-        containers = [*(self.spec.containers or ()), *(self.spec.init_containers or ())]  # the latter may be sidecars
+        containers = [
+            *(self.spec.containers or ()),
+            *(self.spec.init_containers or ()),
+        ]  # an init container may be a sidecar
         return next((p.container_port for c in containers for p in c.ports or () if p.name == port), None)
 
 
 class Pods:
-    """The pods of one selector, as lists and watches tell them."""
+    """The pods of one selector, kept up to date by lists and watches."""
 
     def __init__(self, port: int | str, scheme: str, path: str) -> None:
         self._port, self._scheme, self._path = port, scheme, path
-        self._found: dict[str, DiscoveredServer | None] = {}  # None: there, and not to be watched
-        self._have_been_ready: dict[str, str] = {}  # the pod's uid, by its name
+        self._found: dict[str, DiscoveredServer | None] = {}  # None: the pod exists, but is not a server
+        self._have_been_ready: dict[str, str] = {}  # uid by name
         self._no_port: set[str] = set()
-        self._revisions: dict[str, tuple[str | None, str]] = {}  # workload and revision of each that has not ended
+        self._revisions: dict[str, tuple[str | None, str]] = {}  # workload and revision of each pod that has not ended
 
     def replace(self, pods: Iterable[Pod]) -> None:
-        """A list: there are no others."""
+        """Replace all pods."""
         pods = tuple(pods)
         for name in self._found.keys() - {pod.metadata.name for pod in pods}:
             self.remove(name)
@@ -94,11 +97,11 @@ class Pods:
             self.put(pod)
 
     def put(self, pod: Pod) -> None:
-        """One that is new or has changed."""
+        """Add or update a pod."""
         name = pod.metadata.name
-        self._found[name] = self._seen(pod)
+        self._found[name] = self._server(pod)
         self._revisions.pop(name, None)
-        if pod.revision is not None and not pod.ended:  # also one that loads its model still
+        if pod.revision is not None and not pod.has_ended:  # also while it loads its model
             self._revisions[name] = pod.workload, pod.revision
 
     def remove(self, name: str) -> None:
@@ -119,20 +122,20 @@ class Pods:
 
     @property
     def problem(self) -> str | None:
-        """What keeps pods from being found, but for their not being ready."""
+        """Why pods are left out, other than for not being ready; None if none are."""
         if not self._found:
             return "no pod has these labels"
         if self._no_port:
             return f"pods without a port called {self._port!r} are left out, such as {min(self._no_port)}"
         return None
 
-    def _seen(self, pod: Pod) -> DiscoveredServer | None:
+    def _server(self, pod: Pod) -> DiscoveredServer | None:
         name, status, labels = pod.metadata.name, pod.status, pod.metadata.labels or {}
         self._no_port.discard(name)
-        if pod.ready:
+        if pod.is_ready:
             self._have_been_ready[name] = pod.metadata.uid
-        # A pod of a StatefulSet comes back under its name, as another.
-        if pod.ended or not status.pod_ip or self._have_been_ready.get(name) != pod.metadata.uid:
+        # A pod of a StatefulSet comes back under its name, but is another.
+        if pod.has_ended or not status.pod_ip or self._have_been_ready.get(name) != pod.metadata.uid:
             return None
         if (port := pod.port(self._port)) is None:
             self._no_port.add(name)
@@ -142,5 +145,5 @@ class Pods:
             base_url=f"{self._scheme}://{authority(status.pod_ip, port)}{self._path}",
             labels=labels,
             revision=pod.revision,
-            ready=pod.ready,
+            ready=pod.is_ready,
         )

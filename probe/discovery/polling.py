@@ -1,4 +1,4 @@
-"""What all discoveries share: they go on beside whoever listens, try again after a failure, and say why once."""
+"""Helpers of all discoveries: background polling, retries with backoff, and each problem reported once."""
 
 import asyncio
 import random
@@ -13,14 +13,14 @@ _MAX_WORDS = 400
 
 
 class Backoff:
-    """How long to wait before the next try: longer each time, up to half a minute, and not in step with others."""
+    """The wait before the next try: longer each time, up to half a minute, and random, so that instances spread out."""
 
     def __init__(self) -> None:
         self._tries = 0
-        self._random = random.Random()  # noqa: S311 - it spreads tries, and keeps no secret
+        self._random = random.Random()  # noqa: S311 - spreads tries; no secret
 
     def next_s(self) -> float:
-        """Between half of what is due and all of it."""
+        """Return the wait in seconds, between half of the current step and all of it."""
         due_s: float = min(_FIRST_S * 2**self._tries, _LAST_S)
         self._tries = min(self._tries + 1, 16)
         return due_s * self._random.uniform(0.5, 1.0)
@@ -30,7 +30,7 @@ class Backoff:
 
 
 class ProblemReporter:
-    """Says what is wrong when it begins or becomes something else, and when it is over."""
+    """Reports a problem when it begins or changes, and when it is over."""
 
     def __init__(self, on_problem: OnProblem, on_well: OnWell) -> None:
         self._on_problem = on_problem
@@ -50,7 +50,7 @@ class ProblemReporter:
 
 
 class PollError(Exception):
-    """What was asked has not answered, or not with targets; the message is one line for people."""
+    """A source did not answer, or not with targets. The message is one line for people."""
 
 
 async def followed(
@@ -58,10 +58,10 @@ async def followed(
     state: Callable[[], State | None],
     settle_s: float = SETTLE_S,
 ) -> AsyncGenerator[State, None]:
-    """The states, for as long as somebody listens.
+    """Yield the states until closed.
 
-    `follow(changed)` goes on in a task of its own until it is cancelled, and calls `changed` when `state()` may be
-    another; None: it is not known yet.
+    `follow(changed)` runs in a task of its own and calls `changed` when `state()` may have changed. `state()` returns
+    None while the state is not known yet.
     """
     may_differ = asyncio.Event()
     task = asyncio.ensure_future(follow(may_differ.set))
@@ -71,7 +71,7 @@ async def followed(
         while True:
             await may_differ.wait()
             if task.done():
-                task.result()  # whatever it was: an error of ours
+                task.result()  # raises: only a bug ends it
                 return
             await asyncio.sleep(settle_s)
             may_differ.clear()
@@ -85,10 +85,10 @@ async def followed(
 
 
 async def polled(
-    ask: Callable[[], Awaitable[State]], every_s: float, told: ProblemReporter, settle_s: float = 0.0
+    ask: Callable[[], Awaitable[State]], every_s: float, reporter: ProblemReporter, settle_s: float = 0.0
 ) -> AsyncGenerator[State, None]:
-    """The states of what has to be asked again and again. `ask` raises AskError; then it is asked sooner, and the state
-    before stays. What it says through `told` itself, beside a state, it also takes back itself.
+    """Yield the states of a source that is polled with `ask`. After a PollError the state is kept, and the next try is
+    sooner. A problem that `ask` itself reports beside a state, it also has to clear.
     """
     backoff = Backoff()
     latest: State | None = None
@@ -99,7 +99,7 @@ async def polled(
             try:
                 latest = await ask()
             except PollError as error:
-                told.problem(str(error))
+                reporter.problem(str(error))
                 await asyncio.sleep(min(backoff.next_s(), every_s))
             else:
                 backoff.reset()

@@ -1,9 +1,9 @@
-"""Target groups as Prometheus' file_sd and http_sd write them, to what was found. Pure.
+"""The servers in target groups, the format of Prometheus' file_sd and http_sd. Pure.
 
     [{"targets": ["10.0.0.1:8000"], "labels": {"team": "chat"}}]
 
-A target is HOST:PORT, or a host alone for its scheme's own port; the label `__scheme__` gives one group another scheme.
-Labels that begin with two underscores are for whoever reads the groups, and are dropped.
+A target is HOST:PORT, or a host alone for its scheme's default port. The label `__scheme__` sets a group's scheme.
+Labels that begin with two underscores are meant for the reader of the groups, and are dropped.
 """
 
 import re
@@ -23,11 +23,10 @@ _short.maxstring = 100
 
 
 def read(groups: object, scheme: str, path: str) -> tuple[State, list[str]]:
-    """What was found, and what was left out and why: a target that is no address, the first ten of them by name.
+    """Return the servers, and a line for each target left out because it is not an address (the first ten).
 
-    `groups`: the parsed document. Raises ValueError for what is no list of groups, None included: an empty file is one
-    that is being written, and says nothing. Refused as soon as they are counted: more targets, or groups, than
-    MAX_TARGETS, each as often as it is written.
+    `groups`: the parsed document. Raises ValueError for anything but a list of groups, None included: an empty file is
+    being written. Raises it too, before reading on, for more than MAX_TARGETS targets or groups, repetitions included.
     """
     left_out: list[str] = []
     count = unnamed = 0
@@ -35,7 +34,7 @@ def read(groups: object, scheme: str, path: str) -> tuple[State, list[str]]:
     def all_found() -> Iterator[DiscoveredServer]:
         nonlocal count, unnamed
         if groups is None:
-            raise ValueError("it is empty; [] says that there are no targets")
+            raise ValueError("it is empty; write [] for no targets")
         listed = _list(groups, "a list of target groups")
         if len(listed) > MAX_TARGETS:
             raise ValueError(f"more than {MAX_TARGETS} target groups")
@@ -52,16 +51,16 @@ def read(groups: object, scheme: str, path: str) -> tuple[State, list[str]]:
                 if (authority := address(target, of_group)) is not None:
                     yield DiscoveredServer(id=authority, base_url=f"{of_group}://{authority}{path}", labels=kept)
                 elif len(left_out) < _MAX_NAMED:
-                    left_out.append(f"group {i}: {_short.repr(target)} is no HOST:PORT")
+                    left_out.append(f"group {i}: {_short.repr(target)} is not HOST:PORT")
                 else:
                     unnamed += 1
 
     found = state_of(all_found())
-    return found, [*left_out, f"{unnamed} more are no HOST:PORT"] if unnamed else left_out
+    return found, [*left_out, f"{unnamed} more are not HOST:PORT"] if unnamed else left_out
 
 
 def address(target: object, scheme: str) -> str | None:
-    """HOST:PORT, the host in small letters; None for what is no address."""
+    """Return HOST:PORT with the host in lower case, or None if `target` is not an address."""
     match = _ADDRESS.fullmatch(target) if isinstance(target, str) else None
     if match is None:
         return None
@@ -71,7 +70,7 @@ def address(target: object, scheme: str) -> str | None:
 
 def _group(group: object, i: int) -> tuple[list[object], dict[str, str]]:
     if not isinstance(group, dict) or not set(group) <= {"targets", "labels"}:
-        raise ValueError(f"group {i}: expected a mapping with targets and labels alone")
+        raise ValueError(f"group {i}: expected a mapping with only targets and labels")
     labels = group.get("labels")
     if labels is not None and not isinstance(labels, dict):
         raise ValueError(f"group {i}: expected labels to be a mapping")
@@ -85,5 +84,5 @@ def _list(value: object, expected: str) -> list[object]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise ValueError(f"expected {expected}")  # noqa: TRY004 - the caller's one kind of refusal
+        raise ValueError(f"expected {expected}")  # noqa: TRY004 - callers catch ValueError
     return value

@@ -1,10 +1,10 @@
-"""What a discovery finds, and what every kind of discovery is. Pure.
+"""Discovered servers, and the protocol of a discovery. Pure.
 
-    async with aclosing(source(config.discover, on_problem).states()) as states:     # probe/targets/discover.py
+    async with aclosing(source(config.discover, on_problem).states()) as states:
         async for found in states: ...
 
-Each state is complete: a target is new when its id is, has gone when its id has, and goes on under the same id with
-another `base_url`, `revision` or `ready` otherwise. A discovered target's name is the template's, a slash and the id.
+Each state is complete. A new id is a new target, a missing id is a target that is gone, and a known id may have another
+`base_url`, `revision` or `ready`. A discovered target's name is the template's name, a slash and the id.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -19,13 +19,13 @@ OnWell = Callable[[], None]
 class DiscoveredServer:
     """One server.
 
-    `id` is unique within its discovery and stays while the server is the same: a pod's name, a Service's, or HOST:PORT.
-    `labels`: a pod's, an EndpointSlice's with its endpoint's `zone` and `node`, or those of a target group but for what
-    begins with two underscores; {} for DNS and a Service.
-    `revision`: what a rollout changes: a pod's pod-template-hash, else its controller-revision-hash; None: not known.
-    `rolling`: whether pods of two revisions of its workload are there, ready or not: one replaces the other. Of a
-    Service's endpoints, whose revision is not known: whether one of them comes or goes.
-    `ready`: False for what has been ready and is not any more; one that never was is not found at all.
+    `id`: unique in its discovery, constant for the server's life: the name of a pod or Service, or HOST:PORT.
+    `labels`: a pod's; an EndpointSlice's, with its endpoint's `zone` and `node`; or a target group's, without those
+    that begin with two underscores; {} for DNS and a Service.
+    `revision`: a pod's pod-template-hash, else its controller-revision-hash; None: not known.
+    `rolling`: a rollout replaces pods of its workload, which has pods of two revisions, ready or not. A Service's
+    endpoints have no revision: there, that one of them is not ready yet or terminates.
+    `ready`: False for a server that has been ready and no longer is. One that never was is not discovered.
     """
 
     id: str
@@ -40,19 +40,19 @@ State = tuple[DiscoveredServer, ...]
 
 
 class Discovery(Protocol):
-    """A discovery that goes on for as long as it is listened to."""
+    """A source of servers, active while its states are read."""
 
     def states(self) -> AsyncGenerator[State, None]:
-        """The complete state, sorted by id, as soon as it is known, and again whenever it has changed.
+        """Yield the complete state, sorted by id, as soon as it is known and whenever it has changed.
 
-        A burst of changes is one state. Endless, and raises nothing: while nobody can be asked nothing comes, and what
-        was found last holds. Whoever listens closes it (contextlib.aclosing), which ends what runs beside it.
+        A burst of changes is one state. The generator never ends and raises nothing: while the source fails it yields
+        nothing, and the last state stays in effect. The caller closes it (contextlib.aclosing), which ends its tasks.
         """
         ...
 
 
 def state_of(found: Iterable[DiscoveredServer]) -> State:
-    """Sorted by id, each id once: the first that has it."""
+    """Return the servers sorted by id, and of several with one id the first."""
     by_id: dict[str, DiscoveredServer] = {}
     for one in found:
         by_id.setdefault(one.id, one)
@@ -60,5 +60,5 @@ def state_of(found: Iterable[DiscoveredServer]) -> State:
 
 
 def authority(host: str, port: int) -> str:
-    """HOST:PORT, an IPv6 address in brackets."""
+    """Return HOST:PORT, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

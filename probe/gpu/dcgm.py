@@ -1,9 +1,9 @@
-"""dcgm-exporter's page, of any version or as a Prometheus federates it: text in, GPUs out, by the names and in the
-units of fields.py. Pure.
+"""Parser of dcgm-exporter's page, of any version or federated by a Prometheus: text in, GPUs with the names and units
+of fields.py out. Pure.
 
-A GPU, or an instance of a divided one, is told by UUID and GPU_I_ID. One that several containers share is one GPU with
-the values of all of it, whoever asks: the exporter writes the same values once for each container, and of GPU_UTIL and
-FB_USED, since 4.8.2, the part of each container beside the whole; the largest is the whole.
+UUID and GPU_I_ID identify a GPU or a MIG instance. One shared by several containers is one GPU with the values of the
+whole: the exporter repeats the values for each container, and since 4.8.2 also writes each container's part of GPU_UTIL
+and FB_USED beside the whole; the largest value is the whole.
 """
 
 import re
@@ -18,12 +18,12 @@ from probe.core.snapshot import Gpu, GpuSnapshot
 from probe.gpu.fields import LABELS, NAMES
 from probe.scrape.metrics_parser import Samples, samples
 
-MAX_GPUS = 32  # of one target: each is a series of ours for every field
+MAX_GPUS = 32  # of one target: each has a series for every field
 _MAX_LABEL = 253  # the longest name of a pod or a host
 _MIB = 2**20
 _UTIL_RATIO = "DCGM_FI_DEV_GPU_UTIL_RATIO"
 
-# DCGM's newer names: the older one, and what makes its unit of the newer one's. dcgm-exporter 4.9.0 took them for 23
+# DCGM's newer names, with the older name and the factor to its unit. dcgm-exporter 4.9.0 took them for 23
 # fields of its lists, 11 with another unit (its release notes, which name them by kind; the 23rd is a label). Each name
 # from DCGM's dcgm_fields.h of 4.6.0 and go-dcgm's of 4.6.1, which have the older ones as aliases or as deprecated;
 # those of 4.7 (BYTES, PER_SECOND, SECONDS, and RATIOs of DEV) from a citation of NVIDIA's Field Identifiers for 4.7.0.
@@ -64,7 +64,7 @@ _ONLY_4_7 = frozenset(
     for name in _RENAMED
     if name.endswith(("_BYTES", "_SECONDS_TOTAL", "_PER_SECOND")) or name == "DCGM_FI_DEV_MEMORY_UTIL_RATIO"
 )
-# Utilisation far above what there is has been seen (dcgm-exporter #418). Profiled ratios may exceed 1 by rounding.
+# Reported utilisation may be far above 100 % (dcgm-exporter #418). Profiled ratios may exceed 1 by rounding.
 _PERCENT, _RATIO = 100.0, 1.01
 _LIMITS = {
     "DCGM_FI_DEV_GPU_UTIL": _PERCENT,
@@ -75,8 +75,8 @@ _LIMITS = {
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": _RATIO,
     "DCGM_FI_PROF_DRAM_ACTIVE": _RATIO,
 }
-# Who uses a GPU. Names of the labels, the first that the page has: where a Prometheus has put the exporter's own pod
-# beside them, the user's is exported_pod; pod_name is what the exporter called it at first.
+# The user of a GPU. The first of these labels that the page has counts: if a Prometheus has added the exporter's own
+# pod, the user's is exported_pod; the first exporters wrote pod_name.
 _USER = {
     "pod": ("exported_pod", "pod_name", "pod"),
     "namespace": ("exported_namespace", "pod_namespace", "namespace"),
@@ -84,14 +84,16 @@ _USER = {
 }
 _OWN = {name: (name,) for name in LABELS if name not in _USER} | {"Hostname": ("Hostname", "hostname")}
 _SIGN = re.compile(r"^(?:# (?:HELP|TYPE) )?DCGM_FI_", re.MULTILINE)
-_TIME = re.compile(r"(\} [-+.0-9eE]+) -?[0-9]+$", re.MULTILINE)  # a federated page's: with it a line is slow to read
+_TIME = re.compile(
+    r"(\} [-+.0-9eE]+) -?[0-9]+$", re.MULTILINE
+)  # of a federated page: lines with time stamps are slow to parse
 
 Identity = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Device:
-    """A GPU or an instance as a page shows it. `users`: pod, namespace and container of each, as far as told."""
+    """A GPU or MIG instance on a page. `users`: pod, namespace and container of each, as far as the page has them."""
 
     labels: dict[str, str]
     users: set[tuple[str, ...]] = field(default_factory=set)
@@ -99,12 +101,12 @@ class Device:
 
 
 def parse(text: str, at_ns: int, wall_s: float, labels: Mapping[str, str]) -> GpuSnapshot:
-    """The page's GPUs with these labels. Raises ValueError, in words, for a page that is not dcgm-exporter's."""
+    """Return the page's GPUs with these labels. Raise ValueError for a page that is not dcgm-exporter's."""
     return GpuSnapshot(at_ns, wall_s, "dcgm", choose(read(text), labels))
 
 
 def read(text: str) -> tuple[Device, ...]:
-    """All GPUs of a page: none where the exporter has found none. Raises ValueError for another's page."""
+    """Return all GPUs of a page, none if the exporter has none. Raise ValueError for a page that is not its own."""
     if _SIGN.search(text) is None:
         raise ValueError("no series of dcgm-exporter on the page")
     found = _samples(_TIME.sub(r"\1", text))
@@ -125,9 +127,9 @@ def read(text: str) -> tuple[Device, ...]:
 
 
 def choose(devices: Iterable[Device], labels: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """Those with all of these labels, each once. Raises ValueError for too many.
+    """Return the GPUs with all of these labels, each once. Raise ValueError for too many.
 
-    Of a shared GPU's users those count that have the labels; what they do not agree in is left out.
+    Of a shared GPU's users only those with the labels count; labels in which they differ are left out.
     """
     wanted = [labels.get(name) for name in _USER]
     own = {name: value for name, value in labels.items() if name not in _USER}
@@ -143,7 +145,7 @@ def choose(devices: Iterable[Device], labels: Mapping[str, str]) -> tuple[Gpu, .
 
 
 def _samples(text: str) -> Samples:
-    """What is wanted of the page. A line whose value is text, which 4.1 has for some fields (#488), is left out."""
+    """Return the relayed samples. Skip lines whose value is text, which 4.1 has for some fields (#488)."""
     with suppress(ValueError, LookupError):
         return samples(text, _SERIES)
     found: dict[str, list[Sample]] = defaultdict(list)
@@ -155,13 +157,13 @@ def _samples(text: str) -> Samples:
 
 
 def _user_labels(found: Samples) -> tuple[str, ...]:
-    """What pod, namespace and container are called on this page."""
+    """Return this page's label names for pod, namespace and container."""
     present = {label for its in found.values() for sample in its for label in sample.labels}
     return tuple(next((name for name in names if name in present), names[-1]) for names in _USER.values())
 
 
 def _identity(labels: Mapping[str, str]) -> Identity:
-    """What tells this GPU from others; all empty where nothing does. The first exporters had no UUID for some."""
+    """Return what identifies the GPU; all empty if nothing does. The first exporters had no UUID for some."""
     if uuid := labels.get("UUID"):
         return uuid, labels.get("GPU_I_ID", "")
     host = labels.get("Hostname") or labels.get("hostname", "")
@@ -174,14 +176,14 @@ def _own_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _agreed(users: Iterable[tuple[str, ...]]) -> dict[str, str]:
-    """The labels in which all users agree, but for those of whom nothing is said."""
+    """Return the labels in which all users agree; users without any label do not count."""
     told = zip(*(user for user in users if any(user)), strict=True)
     return {name: its[0] for name, its in zip(_USER, told, strict=False) if its[0] and len(set(its)) == 1}
 
 
 def _util_factor(found: Samples) -> float | None:
-    """What makes per cent of DCGM_FI_DEV_GPU_UTIL_RATIO, which is a ratio in DCGM 4.7 (field 1613), and in 4.6 is
-    GPU_UTIL by another name (203), in whole per cent. None where the page does not tell.
+    """Return the factor from DCGM_FI_DEV_GPU_UTIL_RATIO to percent: it is a ratio in DCGM 4.7 (field 1613), and in 4.6
+    another name of GPU_UTIL (203), in whole percent. None if the page does not show which.
     """
     values = [sample.value for sample in found[_UTIL_RATIO] if not _is_blank(sample.value)]
     if not _ONLY_4_7.isdisjoint(found) or any(value % 1 for value in values):
@@ -190,7 +192,7 @@ def _util_factor(found: Samples) -> float | None:
 
 
 def _value(name: str, value: float, factor: float | None) -> float | None:
-    """In the older field's unit; None for one that says that there is none, or that cannot be."""
+    """Return the value in the older field's unit, or None for a blank or an impossible one."""
     if factor is None or _is_blank(value):
         return None
     scaled = float(value) if factor == 1 else round(value * factor, 6)
@@ -198,7 +200,7 @@ def _value(name: str, value: float, factor: float | None) -> float | None:
 
 
 def _is_blank(value: float) -> bool:
-    """DCGM's blanks (dcgm_structs.h), which older exporters write: not known, not found, not supported, not permitted,
-    of 64 and 32 bits and of doubles. A counter may well pass those of 32 bits.
+    """Return whether the value is one of DCGM's blanks (dcgm_structs.h), which older exporters write: not known, not
+    found, not supported or not permitted, as 64 and 32 bits and as doubles. A counter may well pass those of 32 bits.
     """
     return value >= 0x7FFFFFFFFFFFFFF0 or 0 <= value - 0x7FFFFFF0 <= 3 or 0 <= value - 2.0**47 <= 3  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""Reads dcgm-exporters' pages for all targets of a monitor: URLs in, one GpuSnapshot of the GPUs on them out."""
+"""Reads dcgm-exporter's metrics for all targets of a monitor: URLs in, one GpuSnapshot of their GPUs out."""
 
 import asyncio
 from collections import defaultdict
@@ -17,13 +17,15 @@ from probe.core.text import one_line
 from probe.gpu.dcgm import Device, choose, read
 
 _MAX_PAGE_BYTES = 8 * 1024 * 1024
-_LARGE_PAGE = 256 * 1024  # characters, some 2 ms of work: of more, the event loop's stamps would be late
+_LARGE_PAGE = (
+    256 * 1024
+)  # characters, about 2 ms of work: parse more in a thread, or the event loop's time stamps would be late
 _OK = 200
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What a URL had, or why not, and when."""
+    """The GPUs on a page, or why it could not be read, and the time."""
 
     at_ns: int
     wall_s: float
@@ -32,9 +34,9 @@ class _Page:
 
 
 class DcgmPages:
-    """Each URL is asked once for all targets that want it at about the same time, also where it does not answer.
+    """The pages of one process. Targets that need a page at about the same time share one request, even a failed one.
 
-    Nothing goes along with a request: neither a target's key, nor what the environment or the URL would have sent.
+    Requests carry no credentials: neither a target's key, nor any from the environment or the URL.
     """
 
     def __init__(self, clock: Clock, timeout_s: float = 3.0) -> None:
@@ -49,8 +51,8 @@ class DcgmPages:
         await self._http.aclose()
 
     async def read(self, urls: Sequence[str], labels: Mapping[str, str], max_age_s: float) -> GpuSnapshot:
-        """The GPUs with these labels on all of the pages, none of them older than that. Raises TargetError where one
-        cannot be read: without it, its GPUs would look as if they were gone.
+        """Return the GPUs with these labels on all of the pages, none older than `max_age_s`. Raise TargetError if a
+        page cannot be read: its GPUs would otherwise look as if they were gone.
         """
         pages = await asyncio.gather(*(self._page(url, max_age_s) for url in urls))
         problem = next((page.problem for page in pages if page.problem), None)

@@ -1,7 +1,7 @@
-"""The GPU values that are relayed: dcgm-exporter's names, kinds and units, as they were up to its version 4.8.
+"""The GPU values that are relayed, with dcgm-exporter's names, kinds and units up to its version 4.8.
 
-Its default counters (etc/default-counters.csv), and of the optional ones those that tell why a GPU is slow. 4.9 renamed
-and rescaled some of them; dcgm.py turns them back, so that a query holds over an upgrade.
+They are its default counters (etc/default-counters.csv) and the optional ones that show why a GPU is slow. 4.9 renamed
+and rescaled some of them; dcgm.py converts them back, so that queries survive an upgrade.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One of them. `kind`: gauge or counter."""
+    """A relayed value. `kind`: gauge or counter."""
 
     name: str
     kind: str
@@ -53,7 +53,7 @@ FIELDS = (
     Field("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge", "PCIe traffic received (in bytes per second)"),
 )
 NAMES = frozenset(field.name for field in FIELDS)
-# What tells GPUs apart, and to whom they belong: labels of dcgm-exporter that are relayed.
+# The labels of dcgm-exporter that are relayed: the identity of a GPU, and the pod that uses it.
 LABELS = (
     "gpu", "UUID", "device", "modelName", "Hostname", "GPU_I_ID", "GPU_I_PROFILE", "pod", "namespace", "container",
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The GPUs of this machine, asked of NVIDIA's driver (NVML): for a monitor in the same pod as the server.
+"""Reads this machine's GPUs from NVIDIA's driver (NVML), for a monitor in the same pod as the server.
 
-In: which GPUs, by labels; out: a GpuSnapshot. NVML's calls block, and a driver that is stuck blocks them for good: so
-they run in one thread of their own, which nobody waits for longer than a limit, not even the end of the process.
+In: the labels of the GPUs to read. Out: a GpuSnapshot. NVML's calls block, and a hanging driver blocks them forever. So
+they run in a thread of their own, and every wait for it has a limit, also at the end of the process.
 """
 
 import asyncio
@@ -28,33 +28,33 @@ _IN_CONTAINER = (
 class Nvml:
     """The reader. `labels`: only GPUs that have all of these (gpu, UUID, device, modelName, GPU_I_ID, GPU_I_PROFILE).
 
-    Where a reading fails, NVML is initialised anew for the next one: a driver may be reloaded.
+    After a failed snapshot NVML is initialised again for the next one: the driver may have been reloaded.
     """
 
     def __init__(self, clock: Clock, labels: Mapping[str, str] | None = None, timeout_s: float = 3.0) -> None:
         self._clock = clock
         self._labels = dict(labels or {})
         self._timeout_s = timeout_s
-        self._seen = KnownGpus()
+        self._known = KnownGpus()
         self._session: NvmlSession | None = None
         self._asked: SimpleQueue[Future[GpuSnapshot] | None] = SimpleQueue()
         self._answer: Future[GpuSnapshot] | None = None
-        self._waiting = 0  # for that answer
+        self._waiting = 0  # callers that wait for that answer
         self._ended: Future[None] = Future()
         self._thread: threading.Thread | None = None
 
     async def read(self) -> GpuSnapshot:
-        """The GPUs now. Raises TargetError where there are none, or no answer in time."""
+        """Return a snapshot of the GPUs. Raise TargetError if there are none, or the driver does not answer in time."""
         if self._answer is not None and not self._answer.done():
             if not self._waiting:
                 raise self._stuck()
-            return await self._wait()  # somebody has just asked
+            return await self._wait()  # another caller has just asked
         if self._thread is None:
-            # Not an executor's: Python waits for those before it ends.
+            # Not an executor: Python would wait for its threads before it exits.
             self._thread = threading.Thread(target=self._serve, name="nvml", daemon=True)
             self._thread.start()
         self._answer = Future()
-        self._answer.set_running_or_notify_cancel()  # who gives up waiting for it does not cancel it for others
+        self._answer.set_running_or_notify_cancel()  # a caller that gives up must not cancel it for others
         self._asked.put(self._answer)
         return await self._wait()
 
@@ -70,7 +70,7 @@ class Nvml:
             self._waiting -= 1
 
     async def close(self) -> None:
-        """Gives NVML back: now, or whenever a driver that is stuck goes on."""
+        """Shut NVML down: now, or when a hanging driver continues."""
         if self._thread is not None:
             self._asked.put(None)
             with suppress(TimeoutError):
@@ -79,18 +79,18 @@ class Nvml:
 
     def _stuck(self) -> TargetError:
         return TargetError(
-            f"NVML: the NVIDIA driver has not answered for {self._timeout_s:g} s; see whether nvidia-smi hangs too, "
-            "and what the kernel's log says of NVRM",
+            f"NVML: the NVIDIA driver has not answered for {self._timeout_s:g} s; check whether nvidia-smi hangs too, "
+            "and the kernel log for NVRM",
             Outcome.TIMEOUT,
         )
 
     def _serve(self) -> None:
-        """The thread."""
-        self._ended.set_running_or_notify_cancel()  # who gives up waiting for it does not cancel it
+        """Answer requests until None arrives. Runs in the thread."""
+        self._ended.set_running_or_notify_cancel()  # a caller that gives up must not cancel it
         while (answer := self._asked.get()) is not None:
             try:
                 answer.set_result(self._read())
-            except BaseException as error:  # noqa: BLE001 - it is raised where the answer is awaited
+            except BaseException as error:  # noqa: BLE001 - raised to the caller that awaits the answer
                 answer.set_exception(error)
         self._end()
         self._ended.set_result(None)
@@ -99,7 +99,7 @@ class Nvml:
         nv = _pynvml()
         try:
             if self._session is None:
-                self._session = NvmlSession(nv, self._clock, self._seen)
+                self._session = NvmlSession(nv, self._clock, self._known)
             gpus, answered = self._session.read(self._labels)
         except nv.NVMLError as error:
             self._end()
@@ -116,16 +116,16 @@ class Nvml:
             session.close()
 
     def _none(self) -> str:
-        """Why there is no GPU."""
-        if not self._seen.labels:
+        """Return why no GPU was found."""
+        if not self._known.labels:
             return f"the driver shows no GPU; {_IN_CONTAINER}"
         wanted = ", ".join(f"{name}={value}" for name, value in self._labels.items())
-        there = ", ".join(f"gpu={gpu} {labels.get('UUID', '')}".strip() for gpu, labels in self._seen.labels.items())
+        there = ", ".join(f"gpu={gpu} {labels.get('UUID', '')}".strip() for gpu, labels in self._known.labels.items())
         return f"no GPU has {wanted}; there are {one_line(there)}"
 
 
 def _pynvml() -> ModuleType:
-    """Imported when it is first needed: the monitor starts without it."""
+    """Import pynvml, an optional package. Raise TargetError if it is not installed."""
     try:
         return importlib.import_module("pynvml")
     except ImportError:
@@ -135,11 +135,11 @@ def _pynvml() -> ModuleType:
 
 
 def _words(nv: ModuleType, error: Exception) -> str:
-    """What an NVMLError means here, and the mend."""
+    """Return what an NVMLError means, and the fix."""
     meanings = {
-        nv.NVML_ERROR_LIBRARY_NOT_FOUND: f"no libnvidia-ml.so.1, so no NVIDIA driver, here; {_IN_CONTAINER}",
+        nv.NVML_ERROR_LIBRARY_NOT_FOUND: f"there is no libnvidia-ml.so.1, so no NVIDIA driver; {_IN_CONTAINER}",
         nv.NVML_ERROR_DRIVER_NOT_LOADED: f"the NVIDIA driver is not loaded, or not for this container; {_IN_CONTAINER}",
-        nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "libnvidia-ml.so.1 is not of the version of the driver that is loaded, "
-        "which was updated: restart this container, or else the node",
+        nv.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "libnvidia-ml.so.1 and the loaded driver have different versions, "
+        "because the driver was updated: restart this container, or else the node",
     }
     return meanings.get(getattr(error, "value", None), one_line(str(error)))

@@ -1,7 +1,7 @@
-"""NVML from one initialisation to its end: its GPUs, the instances of those that are divided (MIG), their XID errors.
+"""NVML from one initialisation to its shutdown: the GPUs, their MIG instances, and their XID errors.
 
-Blocks; for the thread of nvml.py. Labels are those of dcgm-exporter: an instance has the UUID of its GPU, and
-GPU_I_ID and GPU_I_PROFILE besides.
+Blocks; runs in the thread of nvml_reader.py. Labels are dcgm-exporter's: an instance has the UUID of its GPU, and
+GPU_I_ID and GPU_I_PROFILE.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ _WAIT_MS = 1000  # for an XID error; closing takes as long
 
 @dataclass(slots=True)
 class KnownGpus:
-    """What outlives a session: who the GPUs are, by index, and their last XID errors, by UUID."""
+    """What outlives a session: the GPUs' labels by index, and their last XID errors by UUID."""
 
     labels: dict[int, dict[str, str]] = field(default_factory=dict)
     xids: dict[str, int] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class KnownGpus:
 
 @dataclass(frozen=True, slots=True)
 class _Instance:
-    """A GPU instance. `uuid`: its own, since another may be made under the same number."""
+    """A MIG instance. `uuid`: its own, because another instance may be created with the same number."""
 
     id: int
     handle: object
@@ -39,38 +39,38 @@ class _Instance:
 
 
 class NvmlSession:
-    """Begins with NVML's initialisation. Raises NVMLError where the driver is gone."""
+    """An initialised NVML. Raises NVMLError if the driver is gone."""
 
-    def __init__(self, nv: ModuleType, clock: Clock, seen: KnownGpus) -> None:
-        self._nv, self._clock, self._seen = nv, clock, seen
+    def __init__(self, nv: ModuleType, clock: Clock, known: KnownGpus) -> None:
+        self._nv, self._clock, self._known = nv, clock, known
         self._activity: dict[str, Activity] = {}  # by the UUID of a GPU or of an instance
         self._xids: Xids | None = None
         nv.nvmlInit()
         try:
             self._handles = self._find()
-            with_uuid = {seen.labels[i].get("UUID"): gpu for i, gpu in self._handles.items() if gpu is not None}
-            self._xids = Xids(nv, {uuid: gpu for uuid, gpu in with_uuid.items() if uuid}, seen.xids)
+            with_uuid = {known.labels[i].get("UUID"): gpu for i, gpu in self._handles.items() if gpu is not None}
+            self._xids = Xids(nv, {uuid: gpu for uuid, gpu in with_uuid.items() if uuid}, known.xids)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Gives everything back; raises nothing."""
-        if self._xids is None or self._xids.close():  # as long as that thread is inside NVML, nothing is taken away
+        """Free everything. Raises nothing."""
+        if self._xids is None or self._xids.close():  # while that thread is inside NVML, free nothing
             self._free_all_but(set())
             with suppress(self._nv.NVMLError):
                 self._nv.nvmlShutdown()
 
     def read(self, wanted: Mapping[str, str]) -> tuple[tuple[Gpu, ...], bool]:
-        """The GPUs that have these labels, and whether any of them gave a value.
+        """Return the GPUs that have these labels, and whether any of them has a value.
 
-        One that is lost is among them with its last XID error and nothing else.
+        A lost GPU is included, with its last XID error only.
         """
         gpus: list[Gpu] = []
         answered = False
         used: set[str] = set()
         for index, handle in self._handles.items():
-            labels = self._seen.labels[index]
+            labels = self._known.labels[index]
             if handle is not None:
                 found = list(self._read(handle, labels, wanted, used))
             else:
@@ -81,9 +81,9 @@ class NvmlSession:
         return tuple(gpus), answered
 
     def _find(self) -> dict[int, object | None]:
-        """Handles by index; None for a GPU that does not even say who it is."""
-        nv, known, handles = self._nv, self._seen.labels, {}
-        self._seen.labels = {}
+        """Return handles by index; None for a GPU that does not identify itself."""
+        nv, before, handles = self._nv, self._known.labels, {}
+        self._known.labels = {}
         for index in range(nv.nvmlDeviceGetCount()):
             gpu, labels = None, {"gpu": str(index), "device": f"nvidia{index}"}
             try:
@@ -92,14 +92,14 @@ class NvmlSession:
             except nv.NVMLError as error:
                 if driver_is_gone(nv, error.value):
                     raise
-                if error.value == nv.NVML_ERROR_NO_PERMISSION:  # another container's
+                if error.value == nv.NVML_ERROR_NO_PERMISSION:  # it belongs to another container
                     continue
-                gpu, labels = None, known.get(index, labels)
-            handles[index], self._seen.labels[index] = gpu, labels
+                gpu, labels = None, before.get(index, labels)
+            handles[index], self._known.labels[index] = gpu, labels
         return handles
 
     def _read(self, gpu: object, labels: dict[str, str], wanted: Mapping[str, str], used: set[str]) -> Iterator[Gpu]:
-        """A GPU and its instances. Memory and activity are those of instances, if any: a sum counts them once."""
+        """Yield a GPU and its instances. If it has any, only they have memory and activity: a sum counts these once."""
         nv = self._nv
         mode = ask(nv, lambda: nv.nvmlDeviceGetMigMode(gpu))
         divided = mode is not None and mode[0] == nv.NVML_DEVICE_MIG_ENABLE
@@ -107,31 +107,33 @@ class NvmlSession:
             values = board(nv, gpu)
             if not divided:
                 take = partial(nv.nvmlGpmSampleGet, gpu)
-                values |= memory(nv, gpu) | self._busy(labels["UUID"], gpu, take, used)
+                values |= memory(nv, gpu) | self._activity_of(labels["UUID"], gpu, take, used)
             yield Gpu(labels, values)
         for one in self._instances(gpu) if divided else ():
             named = labels | {"GPU_I_ID": str(one.id)} | ({"GPU_I_PROFILE": one.profile} if one.profile else {})
             if _has(named, wanted):
                 take = partial(nv.nvmlGpmMigSampleGet, gpu, one.id)
-                yield Gpu(named, memory(nv, one.handle) | self._busy(one.uuid, gpu, take, used))
+                yield Gpu(named, memory(nv, one.handle) | self._activity_of(one.uuid, gpu, take, used))
 
     def _instances(self, gpu: object) -> Iterable[_Instance]:
         nv = self._nv
-        places = ask(nv, lambda: nv.nvmlDeviceGetMaxMigDeviceCount(gpu)) or 0
-        there = (ask(nv, partial(self._instance, gpu, place)) for place in range(places))
-        # Compute instances of one GPU instance share its memory: one of them stands for it.
-        return {one.id: one for one in there if one is not None}.values()
+        slots = ask(nv, lambda: nv.nvmlDeviceGetMaxMigDeviceCount(gpu)) or 0
+        present = (ask(nv, partial(self._instance, gpu, slot)) for slot in range(slots))
+        # The compute instances of a GPU instance share its memory: keep one.
+        return {one.id: one for one in present if one is not None}.values()
 
-    def _instance(self, gpu: object, place: int) -> _Instance:
-        """Raises NVMLError for an empty place, and for what belongs to another container."""
+    def _instance(self, gpu: object, slot: int) -> _Instance:
+        """Raise NVMLError for an empty slot, and for an instance of another container."""
         nv = self._nv
-        handle = nv.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
+        handle = nv.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot)
         # "NVIDIA H100 80GB HBM3 MIG 1c.2g.20gb" is a compute instance of a 2g.20gb.
         _, mig, profile = nv.nvmlDeviceGetName(handle).rpartition("MIG ")
         profile = re.sub(r"^\d+c\.", "", profile) if mig else None
         return _Instance(nv.nvmlDeviceGetGpuInstanceId(handle), handle, nv.nvmlDeviceGetUUID(handle), profile)
 
-    def _busy(self, uuid: str, gpu: object, take: Callable[[object], object], used: set[str]) -> dict[str, float]:
+    def _activity_of(
+        self, uuid: str, gpu: object, take: Callable[[object], object], used: set[str]
+    ) -> dict[str, float]:
         nv, activity = self._nv, self._activity.get(uuid)
         if activity is None and ask(nv, lambda: nv.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice):
             activity = ask(nv, lambda: Activity(nv, self._clock, take))
@@ -146,7 +148,7 @@ class NvmlSession:
             self._activity.pop(uuid).free()
 
     def _with_xid(self, gpu: Gpu) -> Gpu:
-        xid = self._seen.xids.get(gpu.labels.get("UUID", ""))
+        xid = self._known.xids.get(gpu.labels.get("UUID", ""))
         if xid is None or "GPU_I_ID" in gpu.labels:
             return gpu
         return Gpu(gpu.labels, {**gpu.values, "DCGM_FI_DEV_XID_ERRORS": float(xid)})
@@ -157,9 +159,9 @@ def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 
 
 class Xids:
-    """Waits for XID errors, in a thread of its own, and keeps the last of each GPU in `last`, by UUID.
+    """Waits for XID errors in a thread of its own, and stores each GPU's latest in `last`, by UUID.
 
-    0 until there was one; a GPU that does not tell of them is not in it.
+    0 before the first; a GPU that does not report them is not in it.
     """
 
     def __init__(self, nv: ModuleType, gpus: Mapping[str, object], last: dict[str, int]) -> None:
@@ -177,7 +179,7 @@ class Xids:
             self._thread.start()
 
     def close(self) -> bool:
-        """Whether the thread has ended; it takes a second, unless the driver is stuck."""
+        """Stop the thread, which takes up to a second. Return whether it has ended: a hanging driver keeps it."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join(2 * _WAIT_MS / 1000)
@@ -188,12 +190,12 @@ class Xids:
         while not self._closing.is_set():
             try:
                 event = nv.nvmlEventSetWait_v2(self._events, _WAIT_MS)
-                # A lost GPU may not tell its UUID any more; its handle is the one it was registered by.
+                # A lost GPU may no longer return its UUID; its handle is the one it was registered with.
                 uuid = self._uuids.get(_address(event.device)) or nv.nvmlDeviceGetUUID(event.device)
                 self._last[uuid] = event.eventData
             except nv.NVMLError_Timeout:
                 continue
-            except nv.NVMLError:  # which may come at once, and again: of a GPU that is lost
+            except nv.NVMLError:  # a lost GPU may raise it at once, again and again
                 self._closing.wait(_WAIT_MS / 1000)
         with suppress(nv.NVMLError):
             nv.nvmlEventSetFree(self._events)

@@ -1,7 +1,7 @@
-"""What NVML says of one GPU: pynvml and a handle in, values by dcgm-exporter's names and in its units out.
+"""NVML's values of one GPU: pynvml and a handle in, values with dcgm-exporter's names and units out.
 
-What the GPU or its driver does not have is left out, never 0; of a GPU that is lost, that is all. Raises NVMLError only
-where the driver is gone. Field ids where DCGM uses them too (its dcgm_fields.cpp, 4.6), calls for the rest.
+A value that the GPU or its driver does not have is left out, never 0; a lost GPU has none. Raises NVMLError only if the
+driver is gone. Uses field ids where DCGM does (its dcgm_fields.cpp, 4.6), and calls for the rest.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from probe.core.clock import Clock
 
 _T = TypeVar("_T")
 _MIB = 1024 * 1024
-# Two rows of one name: NVML has renamed the call, and drops the old one with CUDA 14.
+# Two rows with one name: NVML renamed the call, and drops the old one with CUDA 14.
 _CALLS: tuple[tuple[str, Callable[[ModuleType, object], float]], ...] = (
     ("DCGM_FI_DEV_SM_CLOCK", lambda nv, gpu: nv.nvmlDeviceGetClockInfo(gpu, nv.NVML_CLOCK_SM)),
     ("DCGM_FI_DEV_MEM_CLOCK", lambda nv, gpu: nv.nvmlDeviceGetClockInfo(gpu, nv.NVML_CLOCK_MEM)),
@@ -29,7 +29,7 @@ _CALLS: tuple[tuple[str, Callable[[ModuleType, object], float]], ...] = (
     ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", lambda nv, gpu: nv.nvmlDeviceGetPcieReplayCounter(gpu)),
 )
 _MEMORY_TEMP = "DCGM_FI_DEV_MEMORY_TEMP"
-_HOTTEST_C = 200  # DCGM takes more for no value
+_HOTTEST_C = 200  # DCGM treats more as no value
 _FIELDS = {
     "NVML_FI_DEV_MEMORY_TEMP": _MEMORY_TEMP,
     "NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
@@ -41,10 +41,10 @@ _FIELDS = {
     "NVML_FI_DEV_REMAPPED_UNC": "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
     "NVML_FI_DEV_REMAPPED_FAILURE": "DCGM_FI_DEV_ROW_REMAP_FAILURE",
 }
-# The member of the union that each nvmlValueType_t names, from 0 on.
+# Member of the value union for each nvmlValueType_t, from 0.
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _RATIO = 1 / 100  # from percent
-# DCGM divides KiB/s of both directions by 1000; NVML's rate is in MiB/s.
+# DCGM divides the KiB/s of both directions by 1000; NVML's rate is in MiB/s.
 _NVLINK = 1024 / 1000
 _ACTIVITY = (
     ("NVML_GPM_METRIC_GRAPHICS_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", _RATIO),
@@ -57,11 +57,11 @@ _ACTIVITY = (
     ("NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", _NVLINK),
     ("NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", _NVLINK),
 )
-_APART_NS = 100_000_000  # NVML's documentation: between two samples of GPM
+_APART_NS = 100_000_000  # minimum between two GPM samples, by NVML's documentation
 
 
 def driver_is_gone(nv: ModuleType, code: int) -> bool:
-    """Whether this error of NVML's means that no GPU can be asked any more."""
+    """Return whether this error code means that no GPU can be read any more."""
     return code in {
         nv.NVML_ERROR_UNINITIALIZED,
         nv.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -70,7 +70,7 @@ def driver_is_gone(nv: ModuleType, code: int) -> bool:
 
 
 def ask(nv: ModuleType, call: Callable[[], _T]) -> _T | None:
-    """What the call returns; None where GPU, driver or pynvml do not have it."""
+    """Return the call's result, or None if the GPU, the driver or pynvml does not have it."""
     try:
         return call()
     except AttributeError:  # not in this pynvml
@@ -82,7 +82,7 @@ def ask(nv: ModuleType, call: Callable[[], _T]) -> _T | None:
 
 
 def board(nv: ModuleType, gpu: object) -> dict[str, float]:
-    """All but memory and activity: what holds for the whole GPU, divided or not."""
+    """Return the values of the whole GPU, divided or not: all but memory and activity."""
     values: dict[str, float] = {}
     for name, call in _CALLS:
         if name not in values and (value := ask(nv, partial(call, nv, gpu))) is not None:
@@ -91,7 +91,7 @@ def board(nv: ModuleType, gpu: object) -> dict[str, float]:
 
 
 def memory(nv: ModuleType, gpu: object) -> dict[str, float]:
-    """Of a GPU or of an instance."""
+    """Return the memory of a GPU or an instance, in MiB."""
     info = ask(nv, lambda: nv.nvmlDeviceGetMemoryInfo(gpu, version=nv.nvmlMemory_v2))
     if info is None:
         return {}
@@ -106,7 +106,7 @@ def _fields(nv: ModuleType, gpu: object) -> dict[str, float]:
     fields = nv.nvmlDeviceGetFieldValues(gpu, [getattr(nv, field) for field in _FIELDS])
     values = {}
     for name, field in zip(_FIELDS.values(), fields, strict=True):
-        # A driver (545) calls the memory's temperature a double, which it is not; so DCGM says.
+        # Driver 545 declares the memory's temperature a double, which it is not (so DCGM's source).
         member = "uiVal" if name == _MEMORY_TEMP else _MEMBERS[field.valueType]
         if field.nvmlReturn == nv.NVML_SUCCESS:
             values[name] = float(getattr(field.value, member))
@@ -116,9 +116,9 @@ def _fields(nv: ModuleType, gpu: object) -> dict[str, float]:
 
 
 class Activity:
-    """How busy the parts of a GPU or an instance were since the reading before: GPM, which Hopper and later have.
+    """Activity of a GPU's or an instance's units since the last read, by GPM (Hopper and later).
 
-    `take` fills a sample. Of two readings less than 100 ms apart the second has nothing.
+    `take` fills a sample. A read less than 100 ms after the last returns nothing.
     """
 
     def __init__(self, nv: ModuleType, clock: Clock, take: Callable[[object], object]) -> None:
@@ -130,7 +130,7 @@ class Activity:
         now_ns, last_ns = self._clock.monotonic_ns(), self._last_ns
         if last_ns is not None and now_ns - last_ns < _APART_NS:
             return {}
-        self._last_ns = None  # until there is a sample: a GPU may be reset meanwhile
+        self._last_ns = None  # until the next sample: the GPU may have been reset
         if ask(self._nv, lambda: self._take(self._next)) is None:
             return {}
         self._last_ns, self._last, self._next = now_ns, self._next, self._last
@@ -151,6 +151,6 @@ class Activity:
         nv.nvmlGpmMetricsGet(question)
         values: dict[str, float] = {}
         for answer, (_, name, scale) in zip(question.metrics, _ACTIVITY, strict=False):
-            if answer.nvmlReturn == nv.NVML_SUCCESS and answer.value >= 0:  # which NaN is not
+            if answer.nvmlReturn == nv.NVML_SUCCESS and answer.value >= 0:  # false for NaN
                 values[name] = values.get(name, 0.0) + answer.value * scale
         return values

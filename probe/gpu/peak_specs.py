@@ -1,6 +1,6 @@
-"""Peak figures of GPUs, by the names that drivers give them. Pure.
+"""Published peak performance of GPUs, by the names that drivers report. Pure.
 
-In: a name. Out: a Gpu, or None where it is not in the table: a guess would be no limit.
+In: a name. Out: a GpuSpec, or None if the table does not have it: a guess would not be a limit.
 """
 
 import re
@@ -11,8 +11,8 @@ _TERA = 1e12
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """Peak figures of one GPU: memory bandwidth, and dense tensor throughput in BF16 (FP16 where it has no BF16) and in
-    FP8 (None where it has none). `sure`: they were found to be what its maker publishes for this very card.
+    """Peak performance of one GPU: memory bandwidth, and dense tensor throughput in BF16 (FP16 if it has no BF16) and
+    in FP8 (None if it has none). `sure`: the values were found to be what the maker publishes for exactly this card.
     """
 
     name: str
@@ -22,7 +22,7 @@ class GpuSpec:
     sure: bool = True
 
     def flop_s(self, *, fp8: bool = False) -> float:
-        """Peak FLOP/s, in FP8 where it is asked for and there."""
+        """Return the peak FLOP/s, in FP8 if `fp8` and available."""
         return (self.fp8_tflop_s if fp8 and self.fp8_tflop_s else self.bf16_tflop_s) * _TERA
 
 
@@ -89,9 +89,9 @@ NAMES = tuple(found.name for _, found in _GPUS)
 
 
 def gpu(name: str) -> GpuSpec | None:
-    """The GPU of that name (NVML's, dcgm-exporter's `modelName`, a node's label, or the table's own), or None.
+    """Return the GPU of that name (NVML's, dcgm-exporter's `modelName`, a node's label, or the table's own), or None.
 
-    A slice of a GPU (MIG) and a virtual one (GRID, or a profile such as -24Q) have a share that the name does not tell.
+    None for a MIG instance and a virtual GPU (GRID, or a profile such as -24Q): the name does not tell their share.
     """
     if re.search(r"\bMIG\b|\bGRID\b|-\d+[ABCQ]\b", name, re.IGNORECASE):
         return None

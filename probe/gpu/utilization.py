@@ -1,4 +1,4 @@
-"""How GPUs were used over a time, from readings of them. Pure."""
+"""GPU utilisation over a time window, from snapshots. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -9,8 +9,8 @@ from probe.core.step import GpuUse
 
 
 def use(snapshots: Sequence[GpuSnapshot], window_ns: tuple[int, int]) -> GpuUse:
-    """Between two moments. Only readings that differ from the one before count: dcgm-exporter takes its own every 30 s
-    unless told otherwise, and what it repeats meanwhile is of another time.
+    """Return the mean use within the window. A snapshot counts only if it differs from the one before: dcgm-exporter
+    samples every 30 s by default, and repeats old values in between.
     """
     began_ns, ended_ns = window_ns
     ordered = sorted(snapshots, key=lambda snapshot: snapshot.at_ns)
@@ -26,13 +26,13 @@ def use(snapshots: Sequence[GpuSnapshot], window_ns: tuple[int, int]) -> GpuUse:
 
 
 def utilization(gpu: Gpu) -> float | None:
-    """The share of time in which the GPU did something, 0..1; of an instance of a divided one, its engine's."""
+    """Return the share of time in which the GPU was active, 0 to 1; for a MIG instance, that of its compute engine."""
     percent = gpu.values.get("DCGM_FI_DEV_GPU_UTIL")
     return percent / 100 if percent is not None else gpu.values.get("DCGM_FI_PROF_GR_ENGINE_ACTIVE")
 
 
 def memory(gpu: Gpu) -> float | None:
-    """The share of its memory that is in use, 0..1."""
+    """Return the share of its memory in use, 0 to 1."""
     used, free = (gpu.values.get(f"DCGM_FI_DEV_FB_{name}") for name in ("USED", "FREE"))
     return used / (used + free) if used is not None and free is not None and used + free > 0 else None
 

@@ -1,12 +1,12 @@
-"""The API of the Kubernetes cluster that we run in, or that a kubeconfig names. The only module that imports lightkube.
+"""A client of the Kubernetes API, in the cluster or by a kubeconfig. The only module that imports lightkube.
 
     async with open_cluster() as cluster: ...
 
-lightkube finds out where the API is and how to get in: the service account's token (read again when the kubelet has
-rotated it), a kubeconfig's certificates or its exec plugin. Requests go straight to its HTTP client: bytes in and out,
-and a watch as lines, since a watch has to be taken up again where it was lost. Proxies of the environment are not used.
+lightkube finds the API's address and the credentials: the service account's token (read again when the kubelet has
+rotated it), a kubeconfig's certificates or its exec plugin. Requests use its HTTP client directly: bytes in and out,
+and a watch as lines, because a watch must be resumed where it was lost. Proxies of the environment are not used.
 
-A connection whose other end has gone without a word is found dead by TCP within a dozen seconds.
+TCP keepalive detects a dead connection within a dozen seconds.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _KEEP_ALIVE = [
 
 
 class KubernetesError(Exception):
-    """The API cannot be asked, or has refused; `status`: its HTTP status, where it answered."""
+    """The API cannot be reached, or refused a request. `status`: its HTTP status, if it answered."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -48,17 +48,17 @@ class KubernetesError(Exception):
 
 
 class KubernetesStatus(msgspec.Struct):
-    """What the API says of a failure."""
+    """The API's description of a failure."""
 
     message: str = ""
     code: int = 0
 
 
 class KubernetesClient:
-    """Questions to the API. All methods raise ClusterError."""
+    """Requests to the API. All methods raise KubernetesError."""
 
     def __init__(self, client: "AsyncClient", namespace: str) -> None:
-        """`namespace`: our own, or that of the kubeconfig's context."""
+        """`namespace`: that of the pod, or of the kubeconfig's context."""
         self.namespace = namespace
         self._client = client
 
@@ -71,7 +71,7 @@ class KubernetesClient:
         body: bytes | None = None,
         timeout_s: float = _TIMEOUT_S,
     ) -> bytes:
-        """What the API answers."""
+        """Return the body of the API's answer."""
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._client.request(
@@ -89,7 +89,7 @@ class KubernetesClient:
     async def watch(
         self, path: str, silent_s: float, params: Mapping[str, str]
     ) -> AsyncIterator[AsyncGenerator[bytes]]:
-        """The lines of an answer that goes on, once it has begun. Silent for so long, it counts as lost."""
+        """Yield the lines of a watch once its answer has begun. Raise KubernetesError after `silent_s` without data."""
         import httpx2  # noqa: PLC0415 - as in _open
         from lightkube import ConfigError  # noqa: PLC0415
 
@@ -109,7 +109,7 @@ class KubernetesClient:
 
 @asynccontextmanager
 async def open_cluster(account: Path = ACCOUNT) -> AsyncIterator[KubernetesClient]:
-    """The cluster; closed with its context. Raises ClusterError. `account`: where a pod has its service account."""
+    """Connect to the cluster, for the context. Raise KubernetesError. `account`: the service account's folder."""
     client, namespace = await asyncio.to_thread(_open, account)  # imports, and reads files
     try:
         yield KubernetesClient(client, namespace)
@@ -145,11 +145,11 @@ def _config(account: Path) -> "SingleConfig":
                 f"the service account in {account} cannot be used: {one_line(repr(error))}"
             ) from error
         if Path(file).expanduser().is_file():
-            # What a parser quotes of the file may be a secret.
-            why = "it is no YAML" if isinstance(error, yaml.YAMLError) else one_line(repr(error))
+            # The part of the file that a parser quotes may be a secret.
+            why = "it is not YAML" if isinstance(error, yaml.YAMLError) else one_line(repr(error))
             raise KubernetesError(f"the kubeconfig {file} cannot be used: {why}") from error
         raise KubernetesError(
-            f"no service account is mounted (automountServiceAccountToken), and the kubeconfig {file} is not there"
+            f"no service account is mounted (automountServiceAccountToken), and the kubeconfig {file} does not exist"
         ) from None
     if config is None or config.user is None:
         raise KubernetesError(f"the kubeconfig {file} names no context with a user; set current-context")
@@ -157,13 +157,13 @@ def _config(account: Path) -> "SingleConfig":
 
 
 async def _lines(answer: "Response") -> AsyncGenerator[bytes]:
-    """Split at line feeds alone: what else Unicode takes for the end of a line may stand in an annotation."""
+    """Split at line feeds only: an annotation may contain the other line ends that Unicode knows."""
     rest = bytearray()
     async for piece in answer.aiter_bytes():
         if b"\n" not in piece:
             rest += piece
             if len(rest) > _MAX_LINE:
-                raise KubernetesError(f"the API server sends a line of more than {_MAX_LINE >> 20} MiB")
+                raise KubernetesError(f"the API server sent a line of more than {_MAX_LINE >> 20} MiB")
             continue
         *whole, last = (bytes(rest) + piece).split(b"\n")
         rest = bytearray(last)
@@ -172,7 +172,7 @@ async def _lines(answer: "Response") -> AsyncGenerator[bytes]:
 
 
 def _refusal(answer: "Response") -> KubernetesError:
-    """In the API's words, which name the account, the verb and the resource."""
+    """Return an error with the API's own message, which names the account, the verb and the resource."""
     try:
         said = msgspec.json.decode(answer.content, type=KubernetesStatus).message
     except msgspec.DecodeError:
@@ -181,6 +181,6 @@ def _refusal(answer: "Response") -> KubernetesError:
 
 
 def _failure(error: Exception) -> KubernetesError:
-    """Whatever the HTTP client or a plugin for credentials raised."""
+    """Return the error for an exception of the HTTP client or of a credentials plugin."""
     words = one_line(str(error)) or type(error).__name__
     return KubernetesError(f"the API server cannot be reached: {words}")

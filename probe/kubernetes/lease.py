@@ -1,4 +1,4 @@
-"""A Lease of coordination.k8s.io/v1 as it is read, written and deleted: always the version that was read, no other."""
+"""Leases of coordination.k8s.io/v1. Writes and deletions apply only to the version that was read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,14 +8,14 @@ import msgspec
 
 from probe.kubernetes.client import CONFLICT, NOT_FOUND, KubernetesClient, KubernetesError
 
-SERVER = "kneewatch/server"  # the annotation that says what a Lease is for
+SERVER = "kneewatch/server"  # the annotation that names the server
 _MANAGED = ("app.kubernetes.io/managed-by", "kneewatch")
 _ASK_S = 3.0
 _PAGE = 500
 
 
 class LeaseSpec(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Who has it. Times are for people: nobody's clock is compared with another's."""
+    """The holder. Times are for people: clocks of different machines are never compared."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -25,7 +25,7 @@ class LeaseSpec(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class Lease(msgspec.Struct, rename="camel"):
-    """`metadata` goes back as it came, its resourceVersion among it."""
+    """A Lease. `metadata` is written back as it was read, with its resourceVersion."""
 
     metadata: dict[str, Any]
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
@@ -34,7 +34,7 @@ class Lease(msgspec.Struct, rename="camel"):
 
 
 class ConflictError(Exception):
-    """Somebody else was faster: it is not, or no longer, what a write was to replace."""
+    """The Lease is not, or no longer, the version that a write was to replace."""
 
 
 class LeaseList(msgspec.Struct):
@@ -42,33 +42,33 @@ class LeaseList(msgspec.Struct):
 
 
 class Leases:
-    """Those of a namespace. Methods raise as Record's do."""
+    """The Leases of a namespace. Methods raise the errors of LeaseClient's."""
 
     def __init__(self, cluster: KubernetesClient, namespace: str) -> None:
         self.where = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._cluster = cluster
 
     async def listed(self) -> list[Lease]:
-        """Kneewatch's, of all probers; of very many some."""
+        """Return the Leases of all Kneewatch instances, at most _PAGE."""
         params = {"labelSelector": "=".join(_MANAGED), "limit": str(_PAGE)}
         found = await self._cluster.ask("GET", self.where, params=params, timeout_s=_ASK_S)
         return msgspec.json.decode(found, type=LeaseList).items
 
     async def delete(self, before: Lease) -> None:
-        """Raises ConflictError where it is not `before` any more; where it is gone, ClusterError (404)."""
+        """Delete `before`. Raise ConflictError if it has changed, KubernetesError (404) if it is gone."""
         only = {name: before.metadata.get(name) for name in ("uid", "resourceVersion")}
         if not all(only.values()):
-            raise ConflictError("it does not say which version it is")
+            raise ConflictError("the Lease has no uid or resourceVersion")
         body = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": only})
         with _conflicts():
             await self._cluster.ask("DELETE", f"{self.where}/{before.metadata['name']}", body=body, timeout_s=_ASK_S)
 
 
 class LeaseClient:
-    """One Lease by its name. Methods raise ClusterError, and msgspec.DecodeError for what is no Lease."""
+    """One Lease by its name. Methods raise KubernetesError, and msgspec.DecodeError if the answer is not a Lease."""
 
     def __init__(self, cluster: KubernetesClient, namespace: str, name: str, server: str) -> None:
-        """`server`: what it is for, in words."""
+        """`server`: the server that the Lease is for, written into its annotation."""
         self._cluster = cluster
         self.namespace = namespace
         self.name = name
@@ -77,7 +77,7 @@ class LeaseClient:
         self._where = self._all.where
 
     async def read(self, timeout_s: float = _ASK_S) -> Lease | None:
-        """As it is now; None where there is none."""
+        """Return the Lease, or None if it does not exist."""
         try:
             found = await self._cluster.ask("GET", f"{self._where}/{self.name}", timeout_s=timeout_s)
         except KubernetesError as error:
@@ -87,7 +87,7 @@ class LeaseClient:
         return msgspec.json.decode(found, type=Lease)
 
     async def create(self, spec: LeaseSpec) -> Lease:
-        """Raises ConflictError where there is one."""
+        """Create the Lease. Raise ConflictError if it exists."""
         metadata = {
             "name": self.name,
             "namespace": self.namespace,
@@ -97,11 +97,11 @@ class LeaseClient:
         return await self._write("POST", self._where, Lease(metadata, spec), _ASK_S)
 
     async def replace(self, before: Lease, spec: LeaseSpec, timeout_s: float = _ASK_S) -> Lease:
-        """Raises ConflictError where it is not `before` any more; where it is gone, ClusterError (404)."""
+        """Replace `before`. Raise ConflictError if it has changed, KubernetesError (404) if it is gone."""
         return await self._write("PUT", f"{self._where}/{self.name}", Lease(before.metadata, spec), timeout_s)
 
     async def delete(self, before: Lease) -> None:
-        """Raises ConflictError where it is not `before` any more; where it is gone, ClusterError (404)."""
+        """Delete `before`. Raise ConflictError if it has changed, KubernetesError (404) if it is gone."""
         await self._all.delete(before)
 
     async def _write(self, method: str, path: str, lease: Lease, timeout_s: float) -> Lease:

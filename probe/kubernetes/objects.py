@@ -1,4 +1,4 @@
-"""What all objects of the Kubernetes API have, as far as it is read here. Pure."""
+"""The fields of all Kubernetes objects that are used here. Pure."""
 
 import msgspec
 

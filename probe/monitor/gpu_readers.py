@@ -1,4 +1,4 @@
-"""Who reads a target's GPUs, by its configuration."""
+"""The GPU readers of the targets, by their configuration."""
 
 from functools import partial
 
@@ -9,13 +9,13 @@ from probe.gpu.dcgm_reader import DcgmPages
 from probe.gpu.nvml_reader import Nvml
 from probe.observe.server_observer import GpuReader
 
-# Activity is what lies between two readings, and NVML wants a tenth of a second between them. A capacity run and the
+# NVML needs a tenth of a second between the two samples that activity is computed from. A capacity run and the
 # schedule may ask at the same moment.
 _FRESH_NS = 100_000_000
 
 
 class _Fresh:
-    """A driver that is not asked again at once."""
+    """An NVML reader that returns its last snapshot while that is fresh."""
 
     def __init__(self, driver: Nvml, clock: Clock) -> None:
         self._driver, self._clock = driver, clock
@@ -28,7 +28,7 @@ class _Fresh:
 
 
 class GpuReaders:
-    """The readers of one process: pages that several targets need are read once."""
+    """The readers of one process. A page that several targets need is read once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -36,7 +36,7 @@ class GpuReaders:
         self._drivers: list[Nvml] = []
 
     def reader(self, gpu: GpuConfig) -> GpuReader | None:
-        """None where nothing says how to read any. A page may be as old as half the interval."""
+        """Return the reader, or None if the section names no source. A page may be as old as half the interval."""
         if gpu.nvml:
             driver = Nvml(self._clock, gpu.labels)
             self._drivers.append(driver)
@@ -48,7 +48,7 @@ class GpuReaders:
         return partial(self._pages.read, gpu.dcgm_urls, gpu.labels, gpu.every / 2)
 
     async def close(self) -> None:
-        """Closes connections and libraries."""
+        """Close connections and libraries."""
         if self._pages is not None:
             await self._pages.close()
         for driver in self._drivers:

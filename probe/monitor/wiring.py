@@ -1,4 +1,4 @@
-"""A configured target, opened: its address, its connections, its workloads."""
+"""Live objects from the configuration: endpoint, lock, workload."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from probe.core.workload import Workload
 
 
 def endpoint(target: TargetConfig) -> Endpoint:
-    """Where the target is and how to get in."""
+    """Return the target's endpoint: address, credentials and timeouts."""
     tls, connection = target.tls, target.connection
     return Endpoint(
         target=target.name,
@@ -40,12 +40,12 @@ def endpoint(target: TargetConfig) -> Endpoint:
 
 
 def engine_of(target: TargetConfig) -> str | None:
-    """Whose metrics page it is; None: that shows."""
+    """Return the configured engine, or None to detect it from the metrics page."""
     return None if target.engine == "auto" else target.engine
 
 
 def lock(config: Config, target: TargetConfig, clock: Clock) -> Lock:
-    """What keeps other probers from loading the target's server."""
+    """Return the lock that keeps other probers from loading the target's server."""
     if config.lease is not None:
         from probe.capacity.run.lease_lock import KubernetesLease  # noqa: PLC0415 - memory that only this option needs
 
@@ -54,17 +54,17 @@ def lock(config: Config, target: TargetConfig, clock: Clock) -> Lock:
 
 
 def server_of(target: TargetConfig) -> str:
-    """The target's server, by the name that its lock has."""
+    """Return the name of the target's server, as its lock has it."""
     return server_key(target.base_url, _text(target.connection.unix_socket))
 
 
 def page_of(target: TargetConfig) -> str:
-    """What its server's metrics page is told apart by."""
+    """Return what identifies the server's metrics page."""
     return target.metrics_url or server_of(target)
 
 
 def workload(name: str, config: WorkloadConfig) -> Workload:
-    """The configured workload as the generator takes it."""
+    """Return the configured workload for the request generator."""
     return Workload(
         name=name,
         api=config.api,

@@ -1,6 +1,6 @@
-"""Questions to Prometheus. The only module that imports prometheus_api_client, whose calls block.
+"""Queries to Prometheus. The only module that imports prometheus_api_client, whose calls block.
 
-Import it where it is needed and not at start: it brings numpy and a date parser into memory.
+Import it only where it is needed: it loads numpy and a date parser.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from probe.core.text import one_line
 from probe.scrape import vllm
 
 _T = TypeVar("_T")
-# The page that says that the knee has dropped must not keep us from measuring whether it is back.
+# The page on a dropped knee must not prevent the run that would measure whether it is back.
 _KNEE_PAGE = "KneewatchKneeDropped"
-# A year; a query may ask for 11 000 steps.
+# A year; Prometheus allows 11,000 steps in a query.
 _HISTORY_S, _HISTORY_STEP_S = 365 * 86400, 3600
-# A forecast's past: as many moments as it can use.
+# The most steps that a forecast can use.
 _MOST_STEPS = 1440
 _HISTORY = (
     names.CAPACITY_RPS, names.CAPACITY_RPS_LOWER, names.CAPACITY_RPS_UPPER, names.CAPACITY_FINGERPRINT,
@@ -42,13 +42,13 @@ class Prometheus:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        # Unless told, the library tries four times with pauses between, in a thread that a shutdown waits for.
+        # By default the library tries four times with pauses, in a thread that a shutdown waits for.
         self._connection = PrometheusConnect(url=url, timeout=5, retry=0)
 
     async def firing_pages(self, target: str) -> list[str]:
-        """Names of the paging alerts that fire for a target now. Raises TargetError without an answer.
+        """Return the names of the paging alerts that fire for a target now. Raise TargetError without an answer.
 
-        Tickets do not count: "the knee is down" is one, and must not keep us from measuring the knee again.
+        Tickets do not count: KneewatchKneeDown is one, and must not prevent the next measurement of the knee.
         """
         query = (
             f'ALERTS{{alertstate="firing", severity="page", alertname!="{_KNEE_PAGE}", target={json.dumps(target)}}}'
@@ -59,9 +59,9 @@ class Prometheus:
         )
 
     async def capacity_history(self, target: str, now_s: float) -> list[CapacitySample]:
-        """The capacities of a target in the year before `now_s` (wall time), oldest first.
+        """Return a target's capacities in the year before `now_s` (wall time), oldest first.
 
-        A run is missed where the next one was made within the hour. Raises TargetError without an answer.
+        A run is missed if the next one ended within the hour. Raises TargetError without an answer.
         """
         query = f'{{__name__=~"{"|".join(series.name for series in _HISTORY)}", target={json.dumps(target)}}}'
         start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - _HISTORY_S, now_s))
@@ -70,10 +70,10 @@ class Prometheus:
         )
 
     async def server_history(self, matchers: str, now_s: float, seconds: float) -> list[ServerSnapshot]:
-        """What a server's own metrics said in the `seconds` before `now_s` (wall time), oldest first.
+        """Return snapshots of a server's own metrics in the `seconds` before `now_s` (wall time), oldest first.
 
-        `matchers`: PromQL's label matchers of its series. Raises TargetError without an answer, and where they are of
-        several servers.
+        `matchers`: PromQL's label matchers of its series. Raises TargetError without an answer, and if several servers
+        have such series.
         """
         start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - seconds, now_s))
         step_s = max(math.ceil(seconds / _MOST_STEPS), 1)
@@ -84,10 +84,10 @@ class Prometheus:
             ],
         )
         if differ := vllm.differing_labels(series):
-            told = one_line("; ".join(f"{label}: {', '.join(values)}" for label, values in differ.items()))
+            labels = one_line("; ".join(f"{label}: {', '.join(values)}" for label, values in differ.items()))
             raise TargetError(
-                f"{self._url}: several servers have vLLM series with {matchers} ({told}); name one of them in"
-                " capacity.history",
+                f"{self._url}: several servers have vLLM series with {matchers} ({labels}); narrow"
+                " capacity.history to one of them",
                 Outcome.BAD_REQUEST,
             )
         return vllm.from_history(series)
@@ -100,12 +100,13 @@ class Prometheus:
             raise TargetError(f"{self._url}: Prometheus does not answer ({words})", Outcome.UNREACHABLE) from None
         except (LookupError, TypeError, AttributeError):
             raise TargetError(
-                f"{self._url}: this is not Prometheus's answer to a query; check prometheus.url", Outcome.UNREACHABLE
+                f"{self._url}: the answer is not Prometheus' answer to a query; check prometheus.url",
+                Outcome.UNREACHABLE,
             ) from None
 
 
 def _figures(answer: list[dict[str, Any]]) -> list[CapacitySample]:
-    """A figure for each run, told apart by when it ended: until the next one, the series go on saying the same."""
+    """Return one sample per run, identified by when it ended: the series repeat its values until the next one."""
     read: dict[tuple[str, str, float], dict[str, float]] = defaultdict(dict)
     for series in answer:
         labels = dict(series["metric"])
@@ -116,7 +117,7 @@ def _figures(answer: list[dict[str, Any]]) -> list[CapacitySample]:
     for (_, mode, _), values in read.items():
         rps, ended_s = values.get(names.CAPACITY_RPS.name), values.get(names.CAPACITY_LAST_SUCCESS.name)
         what = values.get(names.CAPACITY_FINGERPRINT.name)
-        if rps is None or ended_s is None or what is None:  # from before there was a fingerprint
+        if rps is None or ended_s is None or what is None:  # older than the fingerprint series
             continue
         bounds = (values.get(names.CAPACITY_RPS_LOWER.name), values.get(names.CAPACITY_RPS_UPPER.name))
         found[ended_s] = CapacitySample(ended_s, rps, *bounds, mode=mode, fingerprint=from_number(what))

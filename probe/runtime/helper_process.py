@@ -1,9 +1,9 @@
-"""Seconds of arithmetic in a process of its own: the event loop that stamps canaries shares no interpreter with it, and
-what its libraries take of memory (numpy and scipy: 70 MB) goes with it.
+"""A helper process for seconds of computation: it does not block the event loop that stamps canaries, and the memory of
+its libraries (numpy and scipy: 70 MB) is freed when it ends.
 
-In: the name of a function and what it takes, or an object that stays there and is asked again and again; out: what it
-returns. `python -m probe.runtime.helper_process` is the other side: it reads pickled questions from its standard
-input and writes pickled answers to its standard output. Both ends are ours.
+In: the name of a function and its arguments, or of a method of an object kept in the process. Out: the result. The
+process runs `python -m probe.runtime.helper_process`, which reads pickled requests from its standard input and writes
+pickled answers to its standard output. Both ends are Kneewatch's own.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ from typing import Any, Self
 from probe.core.errors import KneewatchError
 from probe.core.text import one_line
 
-_NICE = 10  # measuring goes first
+_NICE = 10  # measurements have priority
 _SECONDS = 300.0
-# What is asked of the other side: a function's result, to keep it there, or a method of what is kept.
+# Requests: call a function, keep its result in the process, or call a method of the kept object.
 _CALL, _KEEP, _ASK = "call", "keep", "ask"
 
 
 class HelperError(KneewatchError):
-    """The other process failed."""
+    """The helper process failed."""
 
 
 class HelperProcess:
-    """The other process; use it as a context, which ends it. Its methods wait for the answer: not for an event loop,
-    but for a thread beside it. They raise AsideError where the process fails or takes five minutes.
+    """A helper process, which ends with its context. Its methods block until the answer is there: call them from a
+    thread, not from the event loop. They raise HelperError if the process fails or takes five minutes.
     """
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class HelperProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # Ctrl-C is for this process
         )
-        # Who is cancelled while a thread of his waits for an answer may ask from another one.
+        # A cancelled caller may ask again from another thread while its first one still waits.
         self._one_question = Lock()
 
     def __enter__(self) -> Self:
@@ -53,20 +53,20 @@ class HelperProcess:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # what was still to be sent
+            with suppress(OSError):  # unsent data
                 if pipe is not None:
                     pipe.close()
 
     def call(self, name: str, *args: object) -> Any:  # noqa: ANN401 - whatever that function returns
-        """What the function of that name ("package.module:function") returns, which is never imported here."""
+        """Call the function "package.module:function", which is not imported here, and return its result."""
         return self._answer(_CALL, name, args)
 
     def keep(self, name: str, *args: object) -> None:
-        """Keeps what that function returns on the other side, for `ask`."""
+        """Call the function and keep its result in the helper process, for `ask`."""
         self._answer(_KEEP, name, args)
 
     def ask(self, method: str, *args: object) -> Any:  # noqa: ANN401 - whatever that method returns
-        """What the method of the object that is kept returns."""
+        """Call a method of the kept object and return its result."""
         return self._answer(_ASK, method, args)
 
     def _answer(self, *question: object) -> Any:  # noqa: ANN401
@@ -86,7 +86,7 @@ class HelperProcess:
             with self._one_question:
                 calls.write(pickle.dumps(question))
                 calls.flush()
-                failed, answer = pickle.load(answers)  # noqa: S301 - from a process that we started
+                failed, answer = pickle.load(answers)  # noqa: S301 - from a process started here
         except (EOFError, OSError):
             why = f"took longer than {_SECONDS:g} s" if late.is_set() else f"ended ({self._process.wait()})"
             raise HelperError(f"{name} {why}") from None
@@ -101,28 +101,28 @@ class HelperProcess:
 
 
 async def run_in_helper(name: str, *args: object) -> Any:  # noqa: ANN401 - whatever that function returns
-    """What the function of that name returns, in a process for this one call. Raises AsideError."""
-    with HelperProcess() as other:  # where we are cancelled, it ends, and with it the thread
+    """Call the function in a helper process of its own and return its result. Raise HelperError."""
+    with HelperProcess() as other:  # a cancelled caller ends it, and with it the thread
         return await asyncio.to_thread(other.call, name, *args)
 
 
 def main() -> None:
-    """The other side: until ours has gone."""
+    """Answer requests until the other end closes."""
     os.nice(_NICE)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library may print is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not mix with the answers
     kept: object = None
     while True:
         try:
-            what, name, args = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started us
+            what, name, args = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the parent process
         except EOFError:
             return
         try:
             found = (getattr(kept, name) if what == _ASK else _function(name))(*args)
             kept, found = (found, None) if what == _KEEP else (kept, found)
             answer = pickle.dumps((False, found))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other side has to know
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
             answer = pickle.dumps((True, one_line(f"{type(error).__name__}: {error}")))
         answers.write(answer)
         answers.flush()

@@ -7,9 +7,9 @@ import structlog
 
 
 def configure_logs(*, quiet: bool = False) -> None:
-    """Sets structlog up for the process; `quiet` leaves warnings and errors."""
+    """Configure structlog for the process. `quiet`: warnings and errors only."""
     terminal = sys.stderr.isatty()
-    # A plain traceback: the pretty one shows the values of local variables, and with them keys.
+    # A plain traceback: the pretty one shows the values of local variables, among them keys.
     readable = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     render = readable if terminal else structlog.processors.JSONRenderer()
     structlog.configure(
@@ -23,5 +23,5 @@ def configure_logs(*, quiet: bool = False) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # APScheduler logs each failed task with the standard library; we are told through its events and log it once.
+    # APScheduler logs failed tasks with the standard library; they are logged once, from its events.
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)

@@ -1,8 +1,8 @@
-"""When things run: interval and cron tasks. The only module that imports apscheduler.
+"""A scheduler of interval and cron tasks. The only module that imports apscheduler.
 
-A task never overlaps itself (max_instances=1) and missed runs are not made up for (coalesce): after a pause
-the next canary is one canary and not a burst. What failed, was late or was skipped is reported, because a
-monitor whose tasks silently do not run shows a healthy server.
+A task never overlaps itself (max_instances=1), and missed runs are dropped (coalesce): after a pause there is one
+canary and not a burst. A task that fails, is late or is skipped is reported, because a monitor whose tasks silently do
+not run would show a healthy server.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-# Share of an interval by which each run is moved at random, so that a fleet of probes does not pulse.
+# Share of an interval by which each run is moved at random, so that many instances do not run in step.
 _JITTER = 0.1
 _CRON_GRACE_S = 60
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -34,7 +34,7 @@ _PROBLEMS = EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES
 
 @dataclass(frozen=True, slots=True)
 class TaskId:
-    """A task is a kind of work (canary, scrape, capacity) on a target."""
+    """A task: a kind of work (canary, scrape, capacity) on a target."""
 
     task: str
     target: str
@@ -44,10 +44,10 @@ class TaskId:
 
 
 def cron_trigger(expression: str, timezone: str = "UTC") -> CronTrigger:
-    """Five cron fields as cron reads them. Raises ValueError for any others.
+    """Return the trigger for five cron fields. Raise ValueError for anything else.
 
-    APScheduler counts weekdays from Monday, cron from Sunday, so they go by name. Where both day and weekday are
-    given, cron means either and APScheduler both: that is refused.
+    Weekdays are passed by name, because APScheduler counts them from Monday and cron from Sunday. Both day and weekday
+    are refused: cron means either of them, APScheduler both.
     """
     minute, hour, day, month, weekday = expression.split()
     if "*" not in (day, weekday):
@@ -58,7 +58,7 @@ def cron_trigger(expression: str, timezone: str = "UTC") -> CronTrigger:
 
 
 def _weekdays(field: str) -> str:
-    """A cron field of weekdays (0 to 7 or names; lists, ranges, steps) as a list of names."""
+    """Return a cron field of weekdays (0 to 7 or names; lists, ranges, steps) as a list of names."""
     if field == "*":
         return field
     days: set[int] = set()
@@ -67,7 +67,7 @@ def _weekdays(field: str) -> str:
         first, last, step = written.groups() if written else ("", "", "")
         low, high = (_weekday(first), _weekday(last or first)) if first is not None else (0, 6)
         if high < low or (step and first and not last):
-            raise ValueError(f"{part!r} is no range of weekdays")
+            raise ValueError(f"{part!r} is not a range of weekdays")
         days |= {day % 7 for day in range(low, high + 1, int(step or 1))}
     return ",".join(_WEEKDAYS[day] for day in sorted(days))
 
@@ -75,7 +75,7 @@ def _weekdays(field: str) -> str:
 def _weekday(text: str) -> int:
     day = _WEEKDAYS.index(text) if text in _WEEKDAYS else int(text)
     if not 0 <= day <= len(_WEEKDAYS):
-        raise ValueError(f"{text!r} is no weekday")
+        raise ValueError(f"{text!r} is not a weekday")
     return day
 
 
@@ -88,13 +88,13 @@ class Scheduler:
         on_problem: Callable[[TaskId, str, BaseException | None], None],
         on_begin: Callable[[str, float], None] = lambda task, late_s: None,  # noqa: ARG005
     ) -> None:
-        """`on_problem` is told the task, what happened (failed, late, skipped) and the exception, if any; `on_begin`,
-        which kind of task begins, and how many seconds after it was due.
+        """`on_problem` is called with the task, what happened (failed, late, skipped) and the exception, if any;
+        `on_begin` with the kind of task that starts and its lateness in seconds.
         """
         self._scheduler = AsyncIOScheduler(timezone=ZoneInfo("UTC"))
         self._tasks: dict[str, TaskId] = {}
         self._running: dict[asyncio.Task[object], TaskId] = {}
-        self._stopped = False
+        self._is_stopped = False
         self._on_success = on_success
         self._on_problem = on_problem
         self._on_begin = on_begin
@@ -104,30 +104,30 @@ class Scheduler:
     def every(
         self, task: TaskId, seconds: float, work: Callable[[], Awaitable[object]], *, first_s: float = 0.0
     ) -> None:
-        """Runs `work` in `first_s`, and then about every `seconds`."""
+        """Run `work` in `first_s`, and then about every `seconds`."""
         first = datetime.now(ZoneInfo("UTC")) + timedelta(seconds=first_s)
         trigger = IntervalTrigger(seconds=seconds, jitter=seconds * _JITTER, timezone=ZoneInfo("UTC"))
         self._add(task, trigger, work, grace_s=max(int(seconds), 1), first=first)
 
     def cron(self, task: TaskId, expression: str, timezone: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Runs `work` by a cron expression of five fields, in that time zone."""
+        """Run `work` by a cron expression of five fields, in that time zone."""
         self._add(task, cron_trigger(expression, timezone), work, grace_s=_CRON_GRACE_S)
 
     def bring_forward(self, task: TaskId, seconds: float) -> None:
-        """Makes the next run of a task due in so many seconds."""
+        """Make the next run of a task due in `seconds`."""
         due = datetime.now(ZoneInfo("UTC")) + timedelta(seconds=seconds)
         self._scheduler.modify_job(str(task), next_run_time=due)
 
     def start(self) -> None:
-        """Starts the tasks; needs a running event loop."""
+        """Start the tasks. Needs a running event loop."""
         self._scheduler.start()
 
     @property
     def running(self) -> bool:
-        return bool(self._scheduler.running) and not self._stopped
+        return bool(self._scheduler.running) and not self._is_stopped
 
     async def drop(self, target: str) -> None:
-        """Takes a target's tasks away, cancels those that run, and waits until they have ended."""
+        """Remove a target's tasks, cancel those that run, and wait until they have ended."""
         for name, task in list(self._tasks.items()):
             if task.target == target:
                 del self._tasks[name]
@@ -138,9 +138,9 @@ class Scheduler:
         await asyncio.gather(*ended, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Starts nothing any more, cancels what runs, and waits until it has ended."""
+        """Start no more tasks, cancel those that run, and wait until they have ended."""
         if self.running:
-            self._stopped = True  # the scheduler itself stops a turn of the loop later
+            self._is_stopped = True  # the scheduler itself stops one loop iteration later
             self._scheduler.shutdown(wait=False)
             await asyncio.gather(*self._running, return_exceptions=True)
 
@@ -156,7 +156,7 @@ class Scheduler:
         async def tracked() -> None:
             current = asyncio.current_task()
             assert current is not None  # noqa: S101 - a coroutine always runs in a task
-            if self._stopped or str(task) not in self._tasks:
+            if self._is_stopped or str(task) not in self._tasks:
                 return
             self._running[current] = task
             try:
@@ -177,8 +177,8 @@ class Scheduler:
 
     def _heard(self, event: JobEvent) -> None:
         task = self._tasks.get(event.job_id)
-        if self._stopped or task is None:
-            return  # what was cancelled has not failed
+        if self._is_stopped or task is None:
+            return  # a cancelled task has not failed
         if event.code == EVENT_JOB_EXECUTED:
             self._on_success(task)
         elif event.code == EVENT_JOB_ERROR:

@@ -128,7 +128,7 @@ def test_the_kernel_finds_out_when_the_other_end_has_gone_without_a_word(
 @pytest.mark.parametrize(
     ("kubeconfig", "words"),
     [
-        (None, r"no service account is mounted .* and the kubeconfig .* is not there"),
+        (None, r"no service account is mounted .* and the kubeconfig .* does not exist"),
         ("{", r"the kubeconfig .* cannot be used"),
         ("[]", r"the kubeconfig .* cannot be used"),
         ("{}", r"the kubeconfig .* cannot be used"),

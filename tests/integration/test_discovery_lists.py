@@ -120,7 +120,7 @@ def test_a_swapped_link_of_a_config_map_is_seen(run: Run, tmp_path: Path) -> Non
     [
         ("- targets: ['10.0.0.1:80", "(line "),
         ("targets: []", "expected a list of target groups"),
-        ("- targets: ['http://x']", "'http://x' is no HOST:PORT"),
+        ("- targets: ['http://x']", "'http://x' is not HOST:PORT"),
         ("- !!python/object:os.system {}", "could not determine a constructor"),
         ("&a [*a]", "group 0: expected a mapping"),
     ],
@@ -182,7 +182,7 @@ def test_an_emptied_file_says_nothing_and_an_empty_list_says_none(run: Run, tmp_
             await seen.until(lambda: seen.states)
             path.write_text("\n")
             await seen.until(lambda: seen.said)
-            words = "it is empty; [] says that there are no targets; what it said before holds"
+            words = "it is empty; write [] for no targets; its last servers are kept"
             assert seen.said == [f"{path}: {words}"]
             assert seen.ids == ["10.0.0.1:8000"]
             path.write_text("[]")
@@ -212,7 +212,7 @@ def test_a_file_that_is_another_one_at_each_look_is_told_and_believed_when_it_re
                 return bool(seen.said)
 
             await seen.until(is_told)
-            assert seen.said == [f"{path}: it is being written; what it said before holds"]
+            assert seen.said == [f"{path}: it is being written; its last servers are kept"]
             assert len(seen.states) == 1
             await seen.until(lambda: seen.ids == ["10.0.0.1:8000"])
             assert seen.said[-1] == "well"
@@ -229,7 +229,7 @@ def test_a_file_that_cannot_be_looked_at_has_not_gone(run: Run, tmp_path: Path) 
             await seen.until(lambda: seen.states)
             (tmp_path / "now").rename(tmp_path / "away")
             (tmp_path / "now").symlink_to("now")
-            await seen.until(lambda: "symbolic links; what it said before holds" in (seen.said or [""])[-1])
+            await seen.until(lambda: "symbolic links; its last servers are kept" in (seen.said or [""])[-1])
             await asyncio.sleep(1.5)
             assert len(seen.states) == 1
             (tmp_path / "now").unlink()
@@ -329,7 +329,7 @@ def test_what_a_registry_says_is_read_in_a_thread_and_too_much_is_refused_at_onc
                 await seen.until(lambda: seen.states)
                 its.body = b'[{"targets":[' + b'"a:1",' * 1_000_000 + b'"a:1"]}]'
                 await seen.until(lambda: seen.said, 20.0)
-                assert seen.said == [f"{its.url}: more than 10000 targets; what it listed before holds"]
+                assert seen.said == [f"{its.url}: more than 10000 targets; its last servers are kept"]
                 assert seen.ids == ["10.0.0.1:8000"]
 
     monkeypatch.setattr("probe.discovery.http_sd.groups", SimpleNamespace(read=read))
@@ -443,7 +443,7 @@ def test_addresses_that_go_are_gone_and_failures_leave_them(run: Run) -> None:
                 await seen.until(lambda: seen.ids == ["10.0.0.2:8000"])
                 server.code = dns.rcode.SERVFAIL
                 await seen.until(lambda: seen.said)
-                assert seen.said[-1].endswith("what was found before holds")
+                assert seen.said[-1].endswith("the last servers are kept")
                 assert seen.ids == ["10.0.0.2:8000"]
                 server.code, server.records = dns.rcode.NXDOMAIN, {}
                 await seen.until(lambda: seen.said[-1].startswith("qwen: the DNS has no A records of this name"))

@@ -153,7 +153,7 @@ def test_an_error_in_a_watch_means_a_new_list(run: Run, tmp_path: Path) -> None:
                 api.put(pod("qwen-b"))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"])
                 assert "etcd event" in seen.problems[0]
-                assert "pods in serving: the API server sends something else" in seen.problems[1]
+                assert "pods in serving: the API server sent an unexpected answer" in seen.problems[1]
 
     run(story())
 

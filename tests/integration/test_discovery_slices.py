@@ -179,10 +179,10 @@ def test_it_says_that_there_is_no_slice_or_none_has_the_port(run: Run, tmp_path:
             await seen.until(lambda: seen.problems and seen.states)
             assert seen.states == [()]
             where = "endpointslices in serving with kubernetes.io/service-name=qwen"
-            assert seen.problems[0].startswith(f"{where}: there is none: no such Service")
+            assert seen.problems[0].startswith(f"{where}: there are no slices; check the Service's name")
             api.put(endpoint_slice("s", endpoint("10.0.0.1"), ports=[{"name": "grpc", "port": 9000}]))
             await seen.until(lambda: len(seen.problems) == 2)
-            assert seen.problems[1] == f"{where}: those without a port called 'http' are left out, such as s"
+            assert seen.problems[1] == f"{where}: slices without a port called 'http' are left out, such as s"
             api.put(endpoint_slice("s", endpoint("10.0.0.1")))
             await seen.until(lambda: seen.ids == ["10.0.0.1:8000"] and seen.wells == 1, PATIENCE_S)
 

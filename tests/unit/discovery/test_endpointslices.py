@@ -155,21 +155,21 @@ def test_a_port_is_a_number_or_the_slices_name_for_it() -> None:
 @pytest.mark.parametrize(
     ("slice_", "problem"),
     [
-        (None, "there is none: no such Service, or one without a selector, whose slices are still to be written"),
+        (None, "there are no slices; check the Service's name, or write slices for a Service without a selector"),
         (slice_of("s"), None),
         (slice_of("s", ports=[]), None),
         (slice_of("s", endpoint("10.0.0.1", **LOADING)), None),
         (
             slice_of("s", endpoint("10.0.0.1"), ports=[{"name": "grpc", "port": 9000}]),
-            "those without a port called 'http' are left out, such as s",
+            "slices without a port called 'http' are left out, such as s",
         ),
         (
             slice_of("s", endpoint("10.0.0.1"), ports=[{"name": "http", "port": None}]),
-            "those without a port called 'http' are left out, such as s",
+            "slices without a port called 'http' are left out, such as s",
         ),
         (
             slice_of("s", endpoint("qwen.example.org"), family="FQDN"),
-            "those whose addresses are no IPs are left out, such as s",
+            "slices whose addresses are not IP addresses are left out, such as s",
         ),
     ],
 )

@@ -28,7 +28,7 @@ def test_groups_become_servers_with_their_labels_but_for_those_of_the_reader() -
 
 def test_an_empty_list_has_no_servers_and_an_empty_document_says_nothing() -> None:
     assert read([], "http", "") == ((), [])
-    with pytest.raises(ValueError, match=re.escape("it is empty; [] says that there are no targets")):
+    with pytest.raises(ValueError, match=re.escape("it is empty; write [] for no targets")):
         read(None, "http", "")
 
 
@@ -63,13 +63,13 @@ def test_an_address_is_host_and_port(written: object, authority: str | None) -> 
 def test_what_is_no_address_is_left_out_and_named_and_the_others_are_found() -> None:
     found, left_out = read([{"targets": ["http://qwen:8000", "qwen:8000"]}], "http", "")
     assert [one.id for one in found] == ["qwen:8000"]
-    assert left_out == ["group 0: 'http://qwen:8000' is no HOST:PORT"]
+    assert left_out == ["group 0: 'http://qwen:8000' is not HOST:PORT"]
 
 
 def test_of_many_that_are_no_address_ten_are_named_each_in_short_and_the_others_counted() -> None:
     found, left_out = read([{"targets": ["x" * 5000, [["y"] * 1000] * 1000, *range(20), "qwen:8000"]}], "http", "")
     assert [one.id for one in found] == ["qwen:8000"]
-    assert left_out[2:] == [*(f"group 0: {i} is no HOST:PORT" for i in range(8)), "12 more are no HOST:PORT"]
+    assert left_out[2:] == [*(f"group 0: {i} is not HOST:PORT" for i in range(8)), "12 more are not HOST:PORT"]
     assert all(len(words) < 300 for words in left_out)
 
 
@@ -83,8 +83,8 @@ def test_as_many_as_may_be_are_found() -> None:
     [
         ({"targets": []}, "expected a list of target groups"),
         ("qwen:8000", "expected a list of target groups"),
-        (["qwen:8000"], "group 0: expected a mapping with targets and labels alone"),
-        ([{"targets": []}, {"target": ["qwen:8000"]}], "group 1: expected a mapping with targets and labels alone"),
+        (["qwen:8000"], "group 0: expected a mapping with only targets and labels"),
+        ([{"targets": []}, {"target": ["qwen:8000"]}], "group 1: expected a mapping with only targets and labels"),
         ([{"targets": "qwen:8000"}], "expected group 0: targets to be a list"),
         ([{"targets": ["a"], "labels": ["b"]}], "group 0: expected labels to be a mapping"),
         ([{"targets": ["a"], "labels": {"__scheme__": "ftp"}}], "group 0: __scheme__ is 'ftp'; expected http or https"),

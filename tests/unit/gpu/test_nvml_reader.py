@@ -346,7 +346,7 @@ def test_a_gpu_of_another_container_is_not_listed(fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (MISMATCH, "libnvidia-ml.so.1 is not of the version of the driver that is loaded"),
+        (MISMATCH, "libnvidia-ml.so.1 and the loaded driver have different versions"),
         (DRIVER_NOT_LOADED, "the NVIDIA driver is not loaded"),
         (999, "Unknown Error"),
     ],

@@ -219,8 +219,8 @@ def test_two_servers_are_an_error_that_names_what_tells_them_apart() -> None:
         with pytest.raises(TargetError) as raised:
             _server(url)
         assert str(raised.value) == (
-            f'{url}: several servers have vLLM series with instance="x:8000" (instance: x:8000, y:8000); name one of'
-            " them in capacity.history"
+            f'{url}: several servers have vLLM series with instance="x:8000" (instance: x:8000, y:8000); narrow'
+            " capacity.history to one of them"
         )
         assert raised.value.outcome is Outcome.BAD_REQUEST
 
