@@ -1,4 +1,4 @@
-"""Whether load may go on. Pure: polls and failures in, a verdict out.
+"""The guard: decides whether load may go on. Pure: polls and failures in, a verdict out.
 
 The signals and their order come from one measured overload of a real vLLM with a small KV cache:
 preemptions showed after 3.8 s, a standing queue after 8.8 s, "KV above 0.95 three times in a row" only
@@ -20,7 +20,7 @@ from probe.observe.restarts import restarted
 
 @dataclass(frozen=True, slots=True)
 class GuardVerdict:
-    """Whether load may go on; `reason` is a short fixed word, `detail` the numbers."""
+    """The decision whether load may go on; `reason` is a short fixed word, `detail` has the numbers."""
 
     go: bool
     reason: str | None = None
@@ -28,38 +28,38 @@ class GuardVerdict:
 
 
 GO = GuardVerdict(go=True)
-# An open loop had as many requests in flight as it may: the server does not keep up.
+# An open loop reached its limit of requests in flight: the server does not keep up.
 IN_FLIGHT_CAP = "in_flight_cap"
-# The server is another one than the one that the load began on: what was measured of it is no capacity of any.
+# The load began on another server process: the measurements are no capacity of either.
 SERVER_RESTARTED = "server_restarted"
 NO_FIRST_TOKEN = "no_first_token"  # noqa: S105 - a token of text
 USERS_LATENCY = "users_latency"
-# More of our requests were late or slow than the objective allows of all that the step was to send: it is broken for
-# certain, and what the rest of the step would add is harm.
+# More probe requests missed the objective than it allows for the whole step: it is certainly broken, and the rest of
+# the step would only do harm.
 OBJECTIVE_BROKEN = "objective_broken"
-# Why load is stopped: every reason that `decide` gives, and the engine's own.
+# Why load is stopped: every reason that `decide` returns, and the load engine's own.
 REASONS = (
     "server_errors", "failed_requests", "server_unreadable", SERVER_RESTARTED, "preemptions", "queue", "kv_cache",
     NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
 )  # fmt: skip
-# Why a scheduled run was not allowed to begin: by its lock, by permission.py, and by `may_start` and its company.
+# Why a scheduled run was refused: by its lock, by admission.py, and by the checks of `preflight`.
 REFUSALS = (
     "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "busy",
     "no_prometheus", "alert_firing", "rollout", "burn_rate", "live_load",
 )  # fmt: skip
-# Those that speak of load; the others say that our requests or our polls failed.
+# The reasons that mean overload; the others mean that probe requests or polls failed.
 OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN)
-# Those of them that break no objective of ours, and come before one is broken.
+# The overloads that break no objective yet.
 PRECAUTIONS = ("preemptions", "queue", "kv_cache", USERS_LATENCY)
 _LOOK_BACK = 8  # polls
-# Failures that say the server is in trouble. A wrong answer or a bad request is trouble of another kind,
-# and going on would not be measuring either, so any failure stops the load; these only name it better.
+# Failures that show that the server is in trouble. After a wrong answer or a bad request, going on would measure
+# nothing either. Any failure therefore stops the load; these only have a better name.
 _SERVER_ERRORS = (Outcome.SERVER_ERROR, Outcome.REJECTED, Outcome.UNREACHABLE, Outcome.TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
-    """When to stop. Counts are polls, in a row unless said otherwise."""
+    """The limits at which load stops. Numbers of polls are consecutive unless noted otherwise."""
 
     preemptions: float = 3
     waiting: float = 4
@@ -68,29 +68,29 @@ class GuardLimits:
     kv_polls: int = 2  # of the last kv_window
     kv_window: int = 5
     missed_polls: int = 2
-    ttft: Objective | None = None  # what users were promised; None: no latency is judged
+    ttft: Objective | None = None  # the users' objectives; None: no latency is judged
     tpot: Objective | None = None
-    over_objective: float = 2  # so many times what was promised is harm, and no measurement any more
-    latency_polls: int = 6  # three seconds: at a request a second the last poll alone would hold nothing
+    over_objective: float = 2  # this multiple of an objective is harm, and no measurement any more
+    latency_polls: int = 6  # three seconds: at one request/s the last poll alone would have no samples
     slow_first_tokens: float = 3
     itl_samples: float = 20
-    unanswered: int = 3  # requests that wait for their first byte too long; a single one may be a long prompt's
-    hang_s: float = 2.0  # or twice that long, if it is more: a server that does not answer one does not answer
-    worse_than_before: float = 2  # users whose prompts are long wait long without us too
+    unanswered: int = 3  # requests that wait too long for their first byte; a single one may have a long prompt
+    hang_s: float = 2.0  # or twice the limit, if longer: a server that does not answer a single request does not answer
+    worse_than_before: float = 2  # users with long prompts wait long without probe load too
     usual_samples: float = 200
 
     def promised(self, objectives: Objectives) -> Self:
-        """The same, with the latencies that were promised."""
+        """Return the limits with the latency objectives."""
         return replace(self, ttft=objectives.ttft, tpot=objectives.tpot)
 
     def offered(self, rate_rps: float) -> Self:
-        """The same at an offered rate: as many as arrive within the TTFT objective may wait and still be in time."""
+        """Return the limits at an offered rate: requests that arrive within the TTFT objective may all wait."""
         within_s = self.ttft.within_s if self.ttft else 0.0
         return replace(self, waiting=max(self.waiting, rate_rps * within_s))
 
 
 def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdict:
-    """Before any load: a server that is blind to us, queueing or nearly full gets none."""
+    """Decide before any load: refuse a server whose queue is unknown, or that has a queue or a nearly full KV cache."""
     if server is None or server.waiting is None:
         return GuardVerdict(
             go=False,
@@ -110,11 +110,11 @@ def decide(
     limits: GuardLimits,
     unanswered_s: Sequence[float] = (),
 ) -> GuardVerdict:
-    """Whether load may go on.
+    """Decide whether load may go on.
 
-    `polls`: the server at each poll since load began, oldest first, None where it could not be read;
-    `failures`: outcomes of our own requests that failed since then; `unanswered_s`: for how long those of our
-    requests have been due that wait for the first byte of their answer, in any order.
+    `polls`: the server at each poll since load began, oldest first, None for a failed poll; `failures`: outcomes of the
+    probe requests that failed since then; `unanswered_s`: for how long (s) the probe requests without a first byte have
+    been due, in any order.
     """
     if failures:
         first = failures[0]
@@ -125,7 +125,7 @@ def decide(
         return GuardVerdict(go=False, reason="server_unreadable", detail=f"{len(missed)} polls of the server failed")
     seen = [poll for poll in polls if poll is not None]
     return (
-        _another(seen)
+        _restarted(seen)
         or _preempting(seen, limits)
         or _queueing(seen, limits)
         or _full(seen, limits)
@@ -136,10 +136,10 @@ def decide(
 
 
 def broken_for_certain(missed: Mapping[str, int], planned: float, objectives: Objectives) -> str | None:
-    """The objective that a step breaks whatever is still to come, or None.
+    """Return the objective that a step breaks whatever is still to come, or None.
 
-    `missed`: requests that missed it so far, by name; `planned`: how many the step is to send. As many as that may miss
-    it, and two standard deviations more: a step of few requests breaks one by chance.
+    `missed`: requests that missed it so far, by name; `planned`: requests of the whole step. Two standard deviations
+    more than the objective allows may miss it: a step of few requests breaks one by chance.
     """
     for name, objective in objectives.latencies().items():
         allowed = (1 - objective.ratio) * planned
@@ -149,14 +149,14 @@ def broken_for_certain(missed: Mapping[str, int], planned: float, objectives: Ob
 
 
 def preemptions(polls: Sequence[ServerSnapshot]) -> float | None:
-    """How many the server made between the first poll and the last; None where it does not say."""
+    """Return the preemptions between the first poll and the last; None if the server does not report them."""
     counts = [poll.preemptions for poll in polls if poll.preemptions is not None]
-    # Growth from poll to poll: a server that restarts meanwhile counts from zero again.
+    # The growth from poll to poll: a server that restarts in between counts from zero again.
     return sum(max(after - before, 0.0) for before, after in pairwise(counts)) if counts else None
 
 
-def _another(seen: Sequence[ServerSnapshot]) -> GuardVerdict | None:
-    # The guard is asked after each poll, so a change between older ones has been seen already.
+def _restarted(seen: Sequence[ServerSnapshot]) -> GuardVerdict | None:
+    # The guard decides after each poll, so it has already reported a change between older ones.
     for before, after in pairwise(seen[-_LOOK_BACK:]):
         if (words := restarted(before, after)) is not None:
             return GuardVerdict(go=False, reason=SERVER_RESTARTED, detail=words)
@@ -199,8 +199,8 @@ def _unanswered(unanswered_s: Sequence[float], limits: GuardLimits) -> GuardVerd
 
 
 def _slow(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
-    """By the server's own histograms of the last polls. They do not tell users' requests from ours, which are in the
-    same queue and the same batch: whoever waits so long, it is a reason to stop.
+    """Decide by the server's histograms over the last polls. They include probe requests, which share queue and batch
+    with users' requests: whichever wait too long, it is a reason to stop.
     """
     recent = seen[-limits.latency_polls :]
     words = _slow_first_tokens(seen, recent, limits) or _slow_next_tokens(recent, limits)
@@ -210,12 +210,12 @@ def _slow(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict |
 def _slow_first_tokens(
     seen: Sequence[ServerSnapshot], recent: Sequence[ServerSnapshot], limits: GuardLimits
 ) -> str | None:
-    """Whether more took over twice the objective than may miss the objective itself, and than usually do."""
+    """Describe too many first tokens after twice the objective: more than may miss the objective, and than usual."""
     first, last = _ends(recent, "ttft")
     if limits.ttft is None or first is None or last is None:
         return None
     wanted_s = limits.over_objective * limits.ttft.within_s
-    limit_s = min((bound for bound, _ in last.buckets if bound >= wanted_s), default=inf)  # rather too late than wrong
+    limit_s = min((bound for bound, _ in last.buckets if bound >= wanted_s), default=inf)  # rather late than wrong
     answered = last.count - first.count
     slow = answered - (_up_to(last, limit_s) - _up_to(first, limit_s))
     usual = limits.worse_than_before * _usual(seen, limit_s, limits)
@@ -225,7 +225,7 @@ def _slow_first_tokens(
 
 
 def _usual(seen: Sequence[ServerSnapshot], limit_s: float, limits: GuardLimits) -> float:
-    """The share of first tokens after `limit_s` in the server's whole life before this load; 0 where it was short."""
+    """Return the share of first tokens after `limit_s` in the server's life before this load; 0 with few samples."""
     ever, _ = _ends(seen, "ttft")
     if ever is None or ever.count < limits.usual_samples:
         return 0.0
@@ -233,7 +233,7 @@ def _usual(seen: Sequence[ServerSnapshot], limit_s: float, limits: GuardLimits) 
 
 
 def _slow_next_tokens(recent: Sequence[ServerSnapshot], limits: GuardLimits) -> str | None:
-    """Whether the mean gap is over twice the objective. Single long gaps, while a prompt is read, are no harm."""
+    """Describe a mean gap over twice the objective. Single long gaps, while a prompt is prefilled, are no harm."""
     first, last = _ends(recent, "itl")
     if limits.tpot is None or first is None or last is None:
         return None
@@ -244,7 +244,7 @@ def _slow_next_tokens(recent: Sequence[ServerSnapshot], limits: GuardLimits) -> 
 
 
 def _ends(recent: Sequence[ServerSnapshot], name: str) -> tuple[Histogram | None, Histogram | None]:
-    """A histogram at the first and at the last poll that has it."""
+    """Return a histogram at the first and at the last poll that has it."""
     found = [poll.histograms[name] for poll in recent if name in poll.histograms]
     return (found[0], found[-1]) if found else (None, None)
 
