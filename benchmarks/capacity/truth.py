@@ -53,10 +53,10 @@ def load_at(case: Case, rate_rps: float, seed: int, requests: int) -> _Load:
         # A queue this long belongs to no steady state.
         if sum(len(r.entering) + r.engine.waiting for r in server._replicas) > requests / 10:
             return _Load(float("inf"), 0.0)
-    requests = [request for request in server.ended_requests if request.arrival_s >= warm_s]
+    judged = [request for request in server.ended_requests if request.arrival_s >= warm_s]
     return _Load(
-        percentile(sorted(request.ttft_s for request in requests), 0.95) / ttft.within_s,
-        percentile(sorted(request.tpot_s for request in requests if request.output_tokens > 1), 0.95) / tpot.within_s,
+        percentile(sorted(request.ttft_s for request in judged), 0.95) / ttft.within_s,
+        percentile(sorted(request.tpot_s for request in judged if request.output_tokens > 1), 0.95) / tpot.within_s,
     )
 
 
