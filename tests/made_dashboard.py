@@ -71,7 +71,7 @@ def dashboard() -> dict[str, Any]:
         panel(3, "stat", "Up", {"up": "one"}, instant=True, unit="none", defaults={"mappings": _TEXTS}),
         panel(4, "heatmap", "Heat", {"{{le}}": "buckets"}),
         panel(5, "state-timeline", "States", {"{{who}}": "flips"}, unit="none", defaults={"mappings": _TEXTS}),
-        panel(6, "bargauge", "Bars", {"{{who}}": "shares"}, instant=True, unit="percentunit",
+        panel(6, "stat", "Shares", {"{{who}}": "shares"}, instant=True, unit="percentunit",
               defaults={"min": 0, "max": 1}),
         table(7, ["ups", "shares", "shares"]),
         panel(8, "timeseries", "Empty", {"x": "nothing"}, defaults={"noValue": "none was seen"}),

@@ -10,12 +10,11 @@ import httpx
 import pytest
 from made_dashboard import HOSTILE, NOW_S, dashboard, panel, prometheus, table
 
-from benchmarks.dashboards.preview import variables
 from benchmarks.dashboards.preview.answers import Asked, drawn, legend
 from benchmarks.dashboards.preview.asking import Answer, Asker, QueryError, UnreachableError, on_grid
-from benchmarks.dashboards.preview.fields import UNITS, Named, field_of, unit_of
+from benchmarks.dashboards.preview.fields import UNITS
 from benchmarks.dashboards.preview.gather import Sitting, gather
-from benchmarks.dashboards.preview.intervals import Grid, Window, grid_of, rate_interval, step_of
+from benchmarks.dashboards.preview.intervals import Grid, Window, rate_interval, step_of
 from benchmarks.dashboards.preview.places import Shown, View
 from benchmarks.dashboards.preview.write import write_pages
 from dashboards.build import panels_of, render
@@ -71,11 +70,6 @@ def test_the_rate_window_holds_four_scrapes_and_a_step() -> None:
     assert rate_interval(300, 15) == 315
 
 
-def test_moments_are_whole_steps_so_that_the_next_page_has_the_same() -> None:
-    assert grid_of(Window(1003, 1047), 10) == Grid(1000, 10, 5)
-    assert grid_of(Window(1004, 1048), 10) == Grid(1000, 10, 5)
-
-
 def test_what_is_missing_between_two_moments_is_a_gap() -> None:
     answer = Answer({}, ((1000.0, 1.0), (1020.0, math.nan), (1030.0, 4.0), (1100.0, 9.0)))
     assert on_grid(answer, GRID) == [1.0, None, None, 4.0]
@@ -92,18 +86,6 @@ def test_variables_have_what_was_given_or_all_or_the_first_there_is() -> None:
     assert any(request.url.params.get("match[]") == "tasks" for request in asked)
 
 
-def test_a_name_cannot_end_the_string_or_the_expression_that_it_stands_in() -> None:
-    made = dashboard()
-    made["panels"] = [
-        panel(2, "stat", "One", {"x": 'up{target="$target",workload=~"${workload:regex}"}'}, instant=True)
-    ]
-    _, asked = view_of(made, given={"target": 'a"} or vector(1) #', "workload": "short.chat"})
-    (query,) = [
-        httpx.QueryParams(r.content.decode())["query"] for r in asked if r.method == "POST" and b"up" in r.content
-    ]
-    assert query == r'up{target="a\"} or vector(1) #",workload=~"short\.chat"}'.replace("\\.", "\\\\.")
-
-
 def test_grafanas_own_variables_follow_the_step_and_a_querys_min_step() -> None:
     made = dashboard()
     one = panel(2, "timeseries", "One", {"x": "rate(a[$__rate_interval]) + b[$__range]"}, interval="2m")
@@ -115,20 +97,6 @@ def test_grafanas_own_variables_follow_the_step_and_a_querys_min_step() -> None:
     by_name = {q["query"]: q["step"] for q in queries if "restarts" not in q["query"]}
     # A panel's least interval makes points rarer; only a query's makes the window wider, as in Grafana.
     assert by_name == {"rate(a[135s]) + b[3600s]": "120", "rate(c[480s])": "120"}
-
-
-def test_an_override_finds_its_field_by_name_pattern_query_or_type() -> None:
-    def override(matcher: str, options: object, value: str) -> dict[str, Any]:
-        return {"matcher": {"id": matcher, "options": options}, "properties": [{"id": "custom.x", "value": value}]}
-
-    made = panel(2, "timeseries", "One", {"a": "one"}, overrides=[
-        override("byName", "p50", "name"), override("byRegexp", "/^p9/", "pattern"),
-        override("byFrameRefID", "B", "query"), override("byType", "string", "type"),
-    ])  # fmt: skip
-    found = {named: field_of(made, named).get("custom") for named in (
-        Named("p50"), Named("p95"), Named("other", "B"), Named("word", kind="string"), Named("other")
-    )}  # fmt: skip
-    assert [one and one["x"] for one in found.values()] == ["name", "pattern", "query", "type", None]
 
 
 @pytest.mark.parametrize("made", OURS, ids=lambda one: one["uid"])
@@ -171,12 +139,6 @@ def test_every_panel_of_our_dashboards_is_shown_in_its_place(made: dict[str, Any
         assert len(set(cells)) == len(cells), row.title
 
 
-def test_units_that_name_themselves() -> None:
-    assert unit_of("suffix:tok/s") == {"kind": "plain", "suffix": " tok/s"}
-    assert unit_of("si:W")["suffix"] == " W"
-    assert unit_of("furlongs") == {"kind": "plain", "suffix": " furlongs"}
-
-
 def test_a_legend_is_filled_from_labels_or_is_the_series() -> None:
     assert legend("{{ a }} by {{b}}", {"a": "1"}) == "1 by"
     assert legend("", {"__name__": "up", "b": "2", "a": "1"}) == 'up{a="1", b="2"}'
@@ -188,14 +150,6 @@ def test_buckets_become_what_lies_between_their_bounds() -> None:
     assert heat["bounds"] == [0.1, 0.5, "+Inf"]
     assert [row[0] for row in heat["rows"]] == [2.0, 3.0, 0.0]
     assert heat["lowest"] == 0.0
-
-
-def test_a_bucket_that_counts_backwards_is_no_negative_cell() -> None:
-    made = panel(2, "heatmap", "Heat", {"{{le}}": "x"})
-    answers = [Answer({"le": le}, ((1000.0, n),)) for le, n in (("0.1", 3.0), ("0.5", 2.0), ("+Inf", 4.0))]
-    found = drawn(made, [Asked(made["targets"][0], answers, GRID)], lambda _: None)
-    assert found is not None
-    assert [row[0] for row in found["rows"]] == [3.0, 0.0, 2.0]
 
 
 def test_lines_keep_their_gaps_and_a_limit_its_dashes() -> None:
@@ -250,59 +204,6 @@ def test_marks_are_where_the_value_says_or_where_it_begins_to_be_above_zero() ->
     begun = [mark["at"] for mark in flip["marks"] if mark["text"] == "a"]
     assert begun == [NOW_S - 3600 + 1200 * i for i in range(len(begun))]
     assert len(begun) == 4
-
-
-def test_a_panels_own_range_and_the_hours_asked_for() -> None:
-    made = dashboard()
-    made["panels"][1]["timeFrom"] = "6h"
-    view, _ = view_of(made)
-    assert (view.window.seconds, shown(view, "Lines").note) == (3600, "last 6h")
-    assert data(view, "Lines")["to"] - data(view, "Lines")["from"] == 6 * 3600
-    view, _ = view_of(made, hours=0.5)
-    assert view.window.seconds == 1800
-
-
-def test_a_wide_table_is_no_higher_than_its_rows() -> None:
-    made = dashboard()
-    wide = table(2, ["ups", "shares", "shares"]) | {"gridPos": {"x": 0, "y": 1, "w": 24, "h": 14}}
-    made["panels"] = [wide, panel(3, "stat", "Below", {"x": "one"}) | {"gridPos": {"x": 0, "y": 15, "w": 8, "h": 8}}]
-    view, _ = view_of(made)
-    _, y, _, height = shown(view, "Targets").place
-    assert height < 14
-    assert shown(view, "Below").place[1] == y + height
-
-
-@pytest.mark.parametrize(
-    ("address", "leads"),
-    [
-        ("https://example.org/runbooks/a", "https://example.org/runbooks/a"),
-        ("/d/other/title?var-target=b", "other.html"),
-        ("/d/other?var-target=c", None),
-        ("/d/unknown", None),
-        ("javascript:alert(1)", None),
-        ("//example.org/", None),
-    ],
-)
-def test_links_lead_to_the_web_or_to_a_page_that_there_is(address: str, leads: str | None) -> None:
-    made = dashboard() | {"links": [{"title": "Somewhere", "url": address}]}
-    view, _ = view_of(made)
-    assert view.links == ([("Somewhere", leads)] if leads else [])
-
-
-def test_variables_nobody_knows_stay_as_they_are() -> None:
-    assert variables.filled("$a ${b:csv} [[c]] $d", {"a": "1", "b": "2", "c": "3"}) == "1 2 3 $d"
-
-
-def test_how_often_our_page_is_scraped_is_read_from_its_samples() -> None:
-    async def asked(answers: list[dict[str, Any]]) -> float:
-        body = {"status": "success", "data": {"resultType": "matrix", "result": answers}}
-        transport = httpx.MockTransport(lambda _: httpx.Response(200, json=body))
-        async with Asker("http://prometheus:9090", transport) as asker:
-            return await asker.scrape_interval(NOW_S)
-
-    samples = [[NOW_S - 30.2 + 5.0 * i + 0.1 * (i % 2), "1"] for i in range(5)]
-    assert asyncio.run(asked([{"metric": {}, "values": samples}])) == 5.0
-    assert asyncio.run(asked([])) == 15.0
 
 
 @pytest.mark.parametrize(

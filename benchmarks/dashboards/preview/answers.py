@@ -6,7 +6,6 @@ In: a panel's JSON and, for each of its queries, the series that came. Out: a pl
 
 import math
 import re
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,11 +36,11 @@ def drawn(panel: Mapping[str, Any], asked: Sequence[Asked], link: Callable[[str]
     if not any(one.answers for one in asked):
         return None
     match kind:
-        case "stat" | "gauge" | "bargauge":
+        case "stat":
             return _newest(panel, asked)
         case "heatmap":
             return _heatmap(panel, asked)
-        case "state-timeline" | "status-history":
+        case "state-timeline":
             return _over_time(panel, asked, "states")
         case _:
             return _over_time(panel, asked, "lines")
@@ -76,19 +75,17 @@ def _over_time(panel: Mapping[str, Any], asked: Sequence[Asked], kind: str) -> J
 
 
 def _newest(panel: Mapping[str, Any], asked: Sequence[Asked]) -> Json:
-    calc = next(iter(panel.get("options", {}).get("reduceOptions", {}).get("calcs", ())), "lastNotNull")
     values: list[Json] = []
     for one in asked:
         for answer in one.answers:
             name = legend(str(one.target.get("legendFormat", "")), answer.labels)
             field = field_of(panel, Named(name, str(one.target.get("refId", ""))))
-            value = _reduced([value for _, value in answer.samples], calc)
+            value = _newest_of([value for _, value in answer.samples])
             shown: Json = {"name": field.get("displayName", name), "field": field, "value": number(value)}
             if one.grid is not None and panel.get("options", {}).get("graphMode") == "area":
                 shown["course"] = [rounded(value) for value in on_grid(answer, one.grid)]
             values.append(shown)
-    kind = "values" if panel["type"] == "stat" else "bars"
-    return {"kind": kind, "values": values, "options": panel.get("options", {})}
+    return {"kind": "values", "values": values, "options": panel.get("options", {})}
 
 
 def number(value: float | None) -> float | str | None:
@@ -98,28 +95,10 @@ def number(value: float | None) -> float | str | None:
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
 
 
-def _reduced(values: Sequence[float], calc: str) -> float | None:
+def _newest_of(values: Sequence[float]) -> float | None:
+    """Return the last value that is a number, else the last one."""
     finite = [value for value in values if not math.isnan(value)]
-    if not finite or calc == "last":
-        return values[-1] if values else None
-    return _REDUCED.get(calc, _last)(finite)
-
-
-def _last(values: Sequence[float]) -> float:
-    return values[-1]
-
-
-_REDUCED: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "max": max,
-    "min": min,
-    "mean": statistics.fmean,
-    "sum": math.fsum,
-    "first": lambda values: values[0],
-    "firstNotNull": lambda values: values[0],
-    "range": lambda values: max(values) - min(values),
-    "diff": lambda values: values[-1] - values[0],
-    "delta": lambda values: values[-1] - values[0],
-}
+    return finite[-1] if finite else values[-1] if values else None
 
 
 def _heatmap(panel: Mapping[str, Any], asked: Sequence[Asked]) -> Json | None:

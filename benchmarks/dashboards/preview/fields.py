@@ -17,44 +17,17 @@ from typing import Any
 UNITS: Mapping[str, Mapping[str, Any]] = {
     "none": {"kind": "plain"},
     "short": {"kind": "si", "suffix": ""},
-    "percent": {"kind": "scaled", "scale": 1, "suffix": " %"},
     "percentunit": {"kind": "scaled", "scale": 100, "suffix": " %"},
     "s": {"kind": "duration", "scale": 1},
-    "ms": {"kind": "duration", "scale": 1e-3},
-    "µs": {"kind": "duration", "scale": 1e-6},
-    "ns": {"kind": "duration", "scale": 1e-9},
-    "m": {"kind": "duration", "scale": 60},
-    "h": {"kind": "duration", "scale": 3600},
-    "d": {"kind": "duration", "scale": 86400},
-    "dtdurations": {"kind": "duration", "scale": 1},
-    "dtdhms": {"kind": "duration", "scale": 1},
     "reqps": {"kind": "si", "suffix": " req/s"},
-    "rps": {"kind": "si", "suffix": " reads/s"},
-    "wps": {"kind": "si", "suffix": " writes/s"},
     "ops": {"kind": "si", "suffix": " ops/s"},
-    "cps": {"kind": "si", "suffix": " /s"},
-    "eps": {"kind": "si", "suffix": " events/s"},
-    "opm": {"kind": "si", "suffix": " ops/min"},
     "bytes": {"kind": "binary", "suffix": "B"},
-    "decbytes": {"kind": "si", "suffix": "B"},
-    "mbytes": {"kind": "binary", "suffix": "B", "scale": 1 << 20},
-    "decmbytes": {"kind": "si", "suffix": "B", "scale": 1e6},
-    "binBps": {"kind": "binary", "suffix": "B/s"},
     "Bps": {"kind": "si", "suffix": "B/s"},
-    "hertz": {"kind": "si", "suffix": "Hz"},
-    "rothz": {"kind": "si", "suffix": "Hz"},
     "rotmhz": {"kind": "si", "suffix": "Hz", "scale": 1e6},
     "watt": {"kind": "si", "suffix": "W"},
-    "joule": {"kind": "si", "suffix": "J"},
     "flops": {"kind": "si", "suffix": "FLOP/s"},
     "celsius": {"kind": "scaled", "scale": 1, "suffix": " °C"},
-    "dateTimeAsIso": {"kind": "moment"},
     "dateTimeAsLocal": {"kind": "moment"},
-    "dateTimeAsSystem": {"kind": "moment"},
-    "dateTimeFromNow": {"kind": "moment", "ago": True},
-    "bool": {"kind": "word", "words": ["False", "True"]},
-    "bool_yes_no": {"kind": "word", "words": ["No", "Yes"]},
-    "bool_on_off": {"kind": "word", "words": ["Off", "On"]},
 }
 _KEPT = (
     "unit",
@@ -93,11 +66,6 @@ def field_of(panel: Mapping[str, Any], named: Named) -> dict[str, Any]:
 
 def unit_of(name: str) -> Mapping[str, Any]:
     """How a unit is written."""
-    prefix, _, rest = name.partition(":")
-    if rest and prefix in ("suffix", "si", "count", "prefix"):
-        if prefix == "prefix":
-            return {"kind": "plain", "prefix": rest}
-        return {"kind": "plain" if prefix == "suffix" else "si", "suffix": f" {rest.strip()}"}
     return UNITS.get(name) or {"kind": "plain", "suffix": f" {name}" if name else ""}
 
 
@@ -106,8 +74,6 @@ def _matches(matcher: Mapping[str, Any], named: Named) -> bool:
     match matcher["id"]:
         case "byName":
             return bool(wanted == named.name)
-        case "byNames":
-            return named.name in (wanted or {}).get("names", ())
         case "byRegexp":
             return _search(str(wanted), named.name)
         case "byFrameRefID":

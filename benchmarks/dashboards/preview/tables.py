@@ -70,10 +70,8 @@ def _number(value: float) -> Cell:
 
 def _transformed(frames: list[Frame], name: str, options: Mapping[str, Any]) -> list[Frame]:
     match name:
-        case "joinByField" | "seriesToColumns":
+        case "joinByField":
             return [_joined(frames, str(options.get("byField") or "Time"), inner=options.get("mode") == "inner")]
-        case "merge":
-            return [_merged(frames)]
         case "organize":
             return [_organized(frame, options) for frame in frames]
         case "sortBy":
@@ -95,18 +93,6 @@ def _joined(frames: Sequence[Frame], key: str, *, inner: bool) -> Frame:
         rows = {value: row for value, row in rows.items() if all(value in one for one in keys)}
     rest = [name for frame in frames for name in frame.columns if name != key]
     return Frame([key, *dict.fromkeys(rest)], list(rows.values()), _refs(frames))
-
-
-def _merged(frames: Sequence[Frame]) -> Frame:
-    """Rows whose shared columns are equal are one row."""
-    names = list(dict.fromkeys(name for frame in frames for name in frame.columns))
-    values = [name for name in names if name == "Value" or name.startswith("Value #")]
-    names = [name for name in names if name not in values] + values
-    rows: dict[tuple[Cell, ...], dict[str, Cell]] = {}
-    for frame in frames:
-        for row in frame.rows:
-            rows.setdefault(tuple(row.get(name) for name in names if name not in values), {}).update(row)
-    return Frame(names, list(rows.values()), _refs(frames))
 
 
 def _organized(frame: Frame, options: Mapping[str, Any]) -> Frame:

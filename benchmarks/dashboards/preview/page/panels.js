@@ -1,4 +1,4 @@
-// Panels: a chart with its legend and its table, single values, bars, tables.
+// Panels: a chart with its legend and its table, single values, tables.
 
 const OPTIONS = { lines: linesOption, states: statesOption, heatmap: heatmapOption };
 const charts = new Map();
@@ -123,21 +123,6 @@ function valuesPanel(panel, body) {
     if (colorMode.startsWith("background")) made.classList.add("filled");
     if (paint) made.style.setProperty("--paint", paint);
     return made;
-  })));
-  draw();
-  return draw;
-}
-
-function barsPanel(panel, body) {
-  const numbers_ = panel.values.map((one) => one.value).filter((value) => typeof value === "number");
-  const draw = () => body.replaceChildren(element("div", { class: "bars" }, ...panel.values.map((one) => {
-    const { text, color: paint } = shown(one.value, one.field);
-    const [low, high] = [one.field.min ?? Math.min(0, ...numbers_), one.field.max ?? Math.max(...numbers_)];
-    const fill = element("span", { class: "fill" });
-    const share = typeof one.value === "number" && high > low ? (one.value - low) / (high - low) : 0;
-    fill.style.width = `${Math.min(Math.max(share, 0), 1) * 100}%`;
-    if (paint) fill.style.backgroundColor = paint;
-    return element("div", { class: "bar" }, element("span", { class: "name" }, one.name), element("span", { class: "track" }, fill), element("strong", {}, text));
   })));
   draw();
   return draw;
