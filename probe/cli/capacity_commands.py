@@ -208,8 +208,8 @@ def compare(
     found = comparing.compare(before, after, allowed)
     if found.problems and not (force and found.rows):
         for problem in found.problems:
-            mend = "; to compare them anyway, use --force" if found.rows else ""
-            print_error(ConfigError(f"not comparable: {one_line(problem, 400)}{mend}"))
+            hint = "; to compare them anyway, use --force" if found.rows else ""
+            print_error(ConfigError(f"not comparable: {one_line(problem, 400)}{hint}"))
         raise typer.Exit(2)
     if as_json:
         print_json(comparison_json(found, before, after, allowed))

@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, command: str) -> None:
     file = tmp_path / "kneewatch.yml"
     file.write_text(yaml.safe_dump(_config()))
     for out in ("/proc/x", str(file)):
-        _refused(kneewatch(command, "-c", file, "-o", out), f"-o {out}: cannot be written", "give a directory")
+        _refused(kneewatch(command, "-c", file, "-o", out), f"-o {out}: cannot be written", "use a directory")
 
 
 def test_an_address_that_is_not_this_machines() -> None:

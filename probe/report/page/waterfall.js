@@ -55,7 +55,7 @@ function rowTip(row) {
 function waterfallFigure({ rows, limit, words }) {
   const place = element("div", { class: "chart waterfall", role: "img", tabindex: "0", "aria-label": words });
   const shown = new Set(rows.flatMap((row) => row.pieces.map((piece) => piece[0])));
-  const names = { late: "sent late", wait: "to the first token", tokens: "tokens, a line each", failed: "failed" };
+  const names = { late: "sent late", wait: "waiting for the first token", tokens: "tokens, one line each", failed: "failed" };
   const paint = { late: theme().named.orange, wait: theme().palette[0], tokens: theme().named.green, failed: theme().named.red };
   const legend = element("ul", { class: "legend", "aria-hidden": "true" },
     ...Object.keys(names).filter((kind) => shown.has(kind)).map((kind) => element("li", {}, swatch(paint[kind], "block"), names[kind])));
