@@ -9,7 +9,7 @@ import os
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,16 +22,11 @@ from probe.core.errors import LoadError
 from probe.core.request import RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan, StepRun
 from probe.core.workload import Workload
-from probe.load.clock_sync import SAME_CLOCK, ClockOffset, ClockRound, offset_of, to_controller_time, to_worker_time
-from probe.load.local_backend import Backend, LocalBackend, WorkerLink, WorkerProcess
+from probe.load.clock_sync import SAME_CLOCK
+from probe.load.local_backend import Backend, LocalBackend
 from probe.load.messages import (
     HEARTBEAT_S,
-    WORKER_LOST_S,
-    ClockReply,
-    ClockRequest,
-    Command,
     Failed,
-    Heartbeat,
     Ready,
     Report,
     RunStep,
@@ -40,9 +35,9 @@ from probe.load.messages import (
     StepFinished,
     Stop,
     receive,
-    send,
 )
 from probe.load.step_executor import FIGURES, WorkerShare
+from probe.load.worker_handle import WorkerHandle
 
 _log = structlog.get_logger()
 
@@ -53,10 +48,6 @@ _START_S = 20.0
 # Between sending Start and beginning: every worker has received it by then, and all begin together.
 _LEAD_S = 0.02
 _STOP_S = 2.0
-# The most that a worker's clock offset may be wrong by: a lost controller is noticed that much later.
-_CLOCK_ERROR_S = 0.25
-# How often a worker with another clock is asked for the time: the quickest answer counts.
-_ROUNDS = 8
 
 
 def workers_for(streams: int, asked: int | None = None) -> int:
@@ -81,84 +72,28 @@ class RequestSource:
     seed: int = 0
 
 
-@dataclass(slots=True)
-class _Worker:
-    """One worker as the controller sees it."""
-
-    link: WorkerLink
-    clock: ClockOffset | None  # by how much it is ahead of ours; None: not known yet
-    records: list[RequestRecord] = field(default_factory=list)
-    in_flight: "array[int]" = field(default_factory=lambda: array("q"))
-    sending: int = 0
-    reported_ns: int | None = None  # when that was so; None where it has no share of a step any more
-    standing: bool = False
-
-    @property
-    def process(self) -> WorkerProcess:
-        return self.link.process
-
-    def tell(self, message: Command) -> None:
-        """Sends it a message."""
-        send(self.link.writer, to_worker_time(message, self.clock or SAME_CLOCK))
-
-    async def hear(self) -> object:
-        """Its next message. Raises EOFError where it has gone, TimeoutError where it is silent."""
-        async with asyncio.timeout(WORKER_LOST_S):
-            return to_controller_time(await receive(self.link.reader), self.clock or SAME_CLOCK)
-
-    async def compare_clocks(self, ours: Clock) -> None:
-        """Asks it for the time, where its clock is another than ours. Raises as `hear` does."""
-        rounds: list[ClockRound] = []
-        while self.link.node is not None and len(rounds) < _ROUNDS:
-            self.tell(ClockRequest(ours.monotonic_ns()))
-            answer = await self.hear()
-            if isinstance(answer, ClockReply):
-                rounds.append(ClockRound(answer.asked_ns, answer.at_ns, ours.monotonic_ns()))
-        if rounds:
-            self.clock = offset_of(rounds)
-
-    def check_clock(self) -> None:
-        """Raises LoadError where too little is known of its clock."""
-        error_s = self.clock.error_ns * 1e-9 if self.clock is not None else 0.0
-        if error_s > _CLOCK_ERROR_S:
-            raise LoadError(
-                f"load.ray: the Ray node {self.link.node} answers after {2 * error_s:.2f} s, too late to watch over"
-                " load there; give Ray nodes of its own, and a network of its own where that is full"
-            )
-
-    def alive(self, key: str | None, ours: Clock) -> None:
-        """Tells it that the controller is there, and since when, as far as its clock is known."""
-        self.tell(Heartbeat(key, ours.monotonic_ns() if self.clock is not None else None))
-
-    def note(self, report: Report) -> None:
-        """Keeps what it says."""
-        self.records += report.records
-        if report.in_flight is not None:
-            self.in_flight, self.sending, self.reported_ns = report.in_flight, report.sending, report.at_ns
-
-
 class WorkerPool:
-    """The workers of one run. Implements source.Load; use it as a context, which ends them."""
+    """The workers of one run. Implements protocol.Load; use it as a context, which ends them."""
 
-    def __init__(self, source: RequestSource, count: int, clock: Clock, place: Backend | None = None) -> None:
-        """`place`: where they run, once; on this machine unless said."""
+    def __init__(self, source: RequestSource, count: int, clock: Clock, backend: Backend | None = None) -> None:
+        """`backend`: where they run, to be used once; by default this machine."""
         self._source = source
         self._count = count
         self._clock = clock
-        self._place = place or LocalBackend()
-        self._workers: list[_Worker] = []
+        self._backend = backend or LocalBackend()
+        self._workers: list[WorkerHandle] = []
         self._key = _key(source.endpoint, None)
         self._heart: asyncio.Task[None] | None = None
-        self._busy: list[_Worker] = []
+        self._busy: list[WorkerHandle] = []
         self._steps = 0
         self._ending: set[asyncio.Task[int]] = set()
 
     async def __aenter__(self) -> Self:
-        """Starts them. Raises LoadError where that is not possible."""
-        starting: list[asyncio.Task[_Worker]] = []
-        self._heart = asyncio.create_task(self._beat())  # one that has started hears of us while the others start
+        """Start the workers. Raises LoadError where that is not possible."""
+        starting: list[asyncio.Task[WorkerHandle]] = []
+        self._heart = asyncio.create_task(self._beat())  # early starters get heartbeats while the others start
         try:
-            await self._place.open(self._count)
+            await self._backend.open(self._count)
             starting += [asyncio.create_task(self._start(i)) for i in range(self._count)]
             self._workers = list(await asyncio.gather(*starting))  # in their order
         except BaseException:
@@ -175,7 +110,7 @@ class WorkerPool:
         await self._end()
 
     def in_flight(self) -> list[RequestRecord]:
-        """As the workers last reported it."""
+        """See protocol.Load."""
         now_ns = self._clock.monotonic_ns()
         return [
             replace(record, done_ns=now_ns if worker.reported_ns is None else worker.reported_ns)
@@ -184,11 +119,11 @@ class WorkerPool:
         ]
 
     def reported_ns(self) -> int | None:
-        """See source.Load."""
+        """See protocol.Load."""
         return min((worker.reported_ns for worker in self._busy if worker.reported_ns is not None), default=None)
 
-    def _cancelled(self, worker: _Worker) -> list[RequestRecord]:
-        """What a worker had in flight, as it is recorded if it is cancelled now."""
+    def _cancelled(self, worker: WorkerHandle) -> list[RequestRecord]:
+        """Return a worker's requests in flight, recorded as cancelled now."""
         source, figures = self._source, worker.in_flight
         load = source.workload
         return [
@@ -205,9 +140,9 @@ class WorkerPool:
         ]
 
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
-        """One step by as many workers as it has requests in flight, at most. See source.Load.
+        """Run one step by at most as many workers as it has requests in flight. See protocol.Load.
 
-        Raises LoadError where too little is known of a worker's clock.
+        Raises LoadError where a worker's clock offset is not known well enough.
         """
         busy = self._workers[: min(len(self._workers), plan.concurrency, plan.requests or plan.concurrency)]
         await asyncio.gather(*(self._compare_clocks(worker) for worker in busy))
@@ -220,15 +155,15 @@ class WorkerPool:
         seed = self._seed()
         for index, worker in enumerate(self._busy):
             worker.records, worker.in_flight = [], array("q")
-            worker.sending, worker.standing, worker.reported_ns = 0, False, self._clock.monotonic_ns()
-            worker.tell(RunStep(plan, WorkerShare(index, len(self._busy)), seed))
+            worker.sending, worker.is_ready, worker.reported_ns = 0, False, self._clock.monotonic_ns()
+            worker.send(RunStep(plan, WorkerShare(index, len(self._busy)), seed))
         following = [asyncio.create_task(self._follow(worker, on_record)) for worker in self._busy]
         stopping = asyncio.create_task(self._stop_when(stop, following))
         try:
             ended = await asyncio.gather(*following)
         finally:
             for worker, task in zip(self._busy, following, strict=True):
-                # We are cancelled, or `on_record` raised: nobody follows it any more, so it must not go on.
+                # This step is cancelled, or `on_record` raised: a worker that is not followed must not go on.
                 if not task.done() or task.cancelled() or task.exception() is not None:
                     self._give_up(worker)
             for task in (*following, stopping):
@@ -236,15 +171,15 @@ class WorkerPool:
             await asyncio.gather(*following, stopping, return_exceptions=True)
         return self._merged(plan, ended, on_record, stop)
 
-    async def _compare_clocks(self, worker: _Worker) -> None:
-        """Anew before each step, as clocks drift apart. One that does not answer will be found lost in the step."""
+    async def _compare_clocks(self, worker: WorkerHandle) -> None:
+        """Compare before each step, as clocks drift. A worker that does not answer counts as lost in the step."""
         try:
             await worker.compare_clocks(self._clock)
         except (EOFError, TimeoutError):
             worker.link.writer.close()
 
     def _seed(self) -> int:
-        """Of the step's arrivals: the same for all workers, another one in each step."""
+        """Return the seed of the step's arrivals: one for all workers, another in each step."""
         self._steps += 1
         return self._source.seed * 1_000_003 + self._steps
 
@@ -258,7 +193,7 @@ class WorkerPool:
         busy, self._busy = self._busy, []
         lost = [worker for worker, end in zip(busy, ended, strict=True) if end is None]
         for worker in lost:
-            for record in self._cancelled(worker):  # nobody will report them any more
+            for record in self._cancelled(worker):  # the worker will not report them any more
                 worker.records.append(record)
                 on_record(record)
         ends = [end for end in ended if end is not None]
@@ -279,17 +214,19 @@ class WorkerPool:
             problem=WORKER_LOST if lost else None,
         )
 
-    async def _follow(self, worker: _Worker, on_record: Callable[[RequestRecord], None]) -> StepFinished | None:
-        """Until the worker has ended its share; None where it died, failed or fell silent."""
+    async def _follow(self, worker: WorkerHandle, on_record: Callable[[RequestRecord], None]) -> StepFinished | None:
+        """Wait until the worker has ended its share; None where it died, failed or fell silent."""
         try:
-            return await self._heard_out(worker, on_record)
+            return await self._messages_until_end(worker, on_record)
         finally:
             worker.reported_ns = None
 
-    async def _heard_out(self, worker: _Worker, on_record: Callable[[RequestRecord], None]) -> StepFinished | None:
+    async def _messages_until_end(
+        self, worker: WorkerHandle, on_record: Callable[[RequestRecord], None]
+    ) -> StepFinished | None:
         while True:
             try:
-                message = await worker.hear()
+                message = await worker.receive()
             except (EOFError, TimeoutError):
                 self._give_up(worker)
                 return None
@@ -297,16 +234,16 @@ class WorkerPool:
                 worker.note(message)
                 for record in message.records:
                     on_record(record)
-                # Reading what is there already gives nobody else a turn, and the others have to hear of us in time.
+                # Reading buffered messages never yields to the loop, and the other workers need their heartbeats.
                 await asyncio.sleep(0)
             elif isinstance(message, Ready):
-                worker.standing = True
-                if all(one.standing for one in self._busy):
-                    # What is far away hears of it later: a round trip is twice what its clock's offset may be wrong by.
+                worker.is_ready = True
+                if all(one.is_ready for one in self._busy):
+                    # A remote worker receives it later: a round trip is twice the error bound of its clock offset.
                     lead_ns = int(_LEAD_S * 1e9) + 4 * max(one.clock.error_ns if one.clock else 0 for one in self._busy)
                     begin = Start(self._clock.monotonic_ns() + lead_ns)
                     for one in self._busy:
-                        one.tell(begin)
+                        one.send(begin)
             elif isinstance(message, StepFinished):
                 return message
             elif isinstance(message, Failed):
@@ -315,9 +252,9 @@ class WorkerPool:
                 return None
 
     async def _stop_when(self, stop: asyncio.Event, following: list[asyncio.Task[StepFinished | None]]) -> None:
-        """Stops every worker when somebody says so, or when one of them was lost or had to end early.
+        """Stop every worker when `stop` is set, or when one of them was lost or had to end early.
 
-        One that does not obey is killed. One that still reads what it had been answered does no harm, and is let.
+        A worker that goes on sending is killed. One that still parses answers does no harm, and may finish.
         """
         stopped = asyncio.create_task(stop.wait())
         try:
@@ -327,14 +264,14 @@ class WorkerPool:
         finally:
             stopped.cancel()
         for worker in self._busy:
-            worker.tell(Stop())
+            worker.send(Stop())
         await asyncio.sleep(_STOP_S)
         for worker, task in zip(self._busy, following, strict=True):
             if not task.done() and worker.sending:
                 self._give_up(worker)
 
-    def _give_up(self, worker: _Worker) -> None:
-        """Ends it, and what it sends, for good."""
+    def _give_up(self, worker: WorkerHandle) -> None:
+        """Kill a worker, and with it all that it sends."""
         if worker in self._workers:
             self._workers.remove(worker)
         worker.link.writer.close()
@@ -342,9 +279,9 @@ class WorkerPool:
             worker.process.kill()
         self._ending.add(asyncio.create_task(worker.process.wait()))
 
-    async def _start(self, index: int) -> _Worker:
-        link = await self._place.spawn(index)
-        worker = _Worker(link, None if link.node is not None else SAME_CLOCK)
+    async def _start(self, index: int) -> WorkerHandle:
+        link = await self._backend.spawn(index)
+        worker = WorkerHandle(link, None if link.node is not None else SAME_CLOCK)
         source = self._source
         setup = Setup(
             endpoint=replace(source.endpoint, secret=no_secret),
@@ -358,14 +295,14 @@ class WorkerPool:
         )
         started = False
         try:
-            worker.tell(setup)
+            worker.send(setup)
             self._workers.append(worker)
             with suppress(EOFError, TimeoutError):
                 async with asyncio.timeout(_START_S):
                     answer = await receive(link.reader)
                     await worker.compare_clocks(self._clock)
                     started = isinstance(answer, Ready)
-        finally:  # also where we are cancelled
+        finally:  # also where this is cancelled
             if not started:
                 self._give_up(worker)
         if not started:
@@ -377,11 +314,11 @@ class WorkerPool:
         return worker
 
     async def _beat(self) -> None:
-        """Tells the workers that somebody watches over them, and what the API key is now."""
+        """Send heartbeats to the workers, with the current API key."""
         while True:
             self._key = _key(self._source.endpoint, self._key)
             for worker in self._workers:
-                worker.alive(self._key, self._clock)
+                worker.send_heartbeat(self._key, self._clock)
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _end(self) -> None:
@@ -396,16 +333,16 @@ class WorkerPool:
             for worker in tuple(self._workers):
                 self._give_up(worker)
         await asyncio.gather(*self._ending)
-        await self._place.close()
+        await self._backend.close()
 
 
 def _ends_all(end: StepFinished | None) -> bool:
-    """Whether a step is over with this worker's share: it was lost, or has stopped before its end (capped)."""
+    """Return whether this ends the step for all workers: one was lost, or stopped before its end (capped)."""
     return end is None or end.cut_short
 
 
 def _key(endpoint: Endpoint, before: str | None) -> str | None:
-    """The API key as it is now; the one before, where it cannot be read at this moment."""
+    """Return the current API key, or the previous one where it cannot be read now."""
     try:
         return endpoint.secret()
     except (OSError, ValueError):

@@ -205,7 +205,7 @@ def test_whatever_of_it_is_killed_the_load_ends_on_all_nodes(cluster: RayCluster
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), asyncio.Event(), lambda _: None))
         await _loaded(server, workers, running)
         one = min(_relays(cluster))
-        place = workers._place
+        place = workers._backend
         assert isinstance(place, RayBackend)
         assert place._driver is not None
         os.kill({"actor": _parent(one), "driver": place._driver.pid}[who], signal.SIGKILL)

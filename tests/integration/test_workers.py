@@ -29,6 +29,7 @@ from probe.core.request import Api, Outcome, RequestRecord
 from probe.core.result import CapacityResult, RunContext, Stopped
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
 from probe.core.workload import Workload
+from probe.load import worker_handle
 from probe.load import worker_pool as module
 from probe.load.local_backend import LocalBackend, WorkerLink
 from probe.load.messages import CONTROLLER_LOST_S, Failed, Heartbeat, Ready, Setup, connect, receive, send
@@ -161,7 +162,7 @@ def test_stop_ends_the_load_within_a_second() -> None:
 def test_a_worker_that_dies_or_falls_silent_ends_the_step_marked_so(
     how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WORKER_LOST_S", 1.0)
+    monkeypatch.setattr(worker_handle, "WORKER_LOST_S", 1.0)
 
     async def work(server: Standin, workers: WorkerPool) -> None:
         told: list[RequestRecord] = []

@@ -36,14 +36,14 @@ def _load(section: dict[str, Any] | None) -> Any:
 )
 def test_a_cluster_is_chosen_by_its_address(address: str) -> None:
     workers = workers_of(_load({"ray": {"address": address}}), SOURCE, 300, CLOCK)
-    assert isinstance(workers._place, RayBackend)
+    assert isinstance(workers._backend, RayBackend)
     assert workers._count == 3
 
 
 @pytest.mark.parametrize("section", [None, {}, {"ray": None}])
 def test_without_one_load_is_made_here(section: dict[str, Any] | None) -> None:
     workers = workers_of(_load(section), SOURCE, 1, CLOCK, 2)
-    assert isinstance(workers._place, LocalBackend)
+    assert isinstance(workers._backend, LocalBackend)
     assert workers._count == 2
 
 
