@@ -28,7 +28,7 @@ def config(tiny: Sim, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_stand_in_says_where_it_is_and_ends_cleanly(tmp_path: Path) -> None:
     process = start_kneewatch("sim", "--port", "0", "--profile", "tiny", log=tmp_path / "sim.log")
-    said = "mock server tiny serves stand-in on http://127.0.0.1:"
+    said = "mock server tiny serves mock-model on http://127.0.0.1:"
     eventually(lambda: process.tail().startswith(said), within_s=30, what="the line that says where")
     assert process.terminate() == 0
     assert len(process.tail().splitlines()) == 1

@@ -107,7 +107,7 @@ def _interrupted(tiny: Sim, tmp_path: Path, attempt: int) -> dict[str, Any]:
     finally:
         ramp.kill()
     assert "Ended by:    interrupt (signal)" in ramp.tail()
-    assert "let a run end by itself" in ramp.tail()
+    assert "let a run finish" in ramp.tail()
     assert "Traceback" not in ramp.tail()
     result: dict[str, Any] = json.loads(file.read_text())
     assert len(_rows(ramp.tail())) == len(result["steps"])
