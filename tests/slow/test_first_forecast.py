@@ -91,7 +91,7 @@ class _Told(App):
         began_s = loop.time()
         self._schedule.start()
         while loop.time() - began_s < minutes * MINUTE_S:
-            self.monitors["a"]._forecaster.read(server.snapshot())
+            self.monitors["a"]._observer.state.add(server.snapshot())
             await asyncio.sleep(5.0)
             server.advance(loop.time() - began_s)
         await self._schedule.stop()
