@@ -66,6 +66,7 @@ def test_what_is_judged_is_named_where_it_is_too_rare() -> None:
     assert choice.left_out[0] == "page at 14.4x over 36s: too short for an account every 1m"
 
 
+@pytest.mark.slow
 @given(
     ratio=st.floats(0.001, 0.99999),
     slo_window_s=st.floats(HOUR_S, 400 * DAY_S),

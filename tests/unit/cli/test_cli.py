@@ -61,6 +61,7 @@ def test_the_command_alone_lists_every_command() -> None:
         assert command in done.output
 
 
+@pytest.mark.slow
 def test_help_is_quick_because_it_imports_little() -> None:
     code = (
         "import sys; from probe.cli.main import app; app(['--help'], standalone_mode=False);"
@@ -71,6 +72,7 @@ def test_help_is_quick_because_it_imports_little() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_the_version_from_the_module() -> None:
     command = [sys.executable, "-m", "probe", "--version"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -131,6 +133,7 @@ def test_the_help_says_what_goes_with_an_address_only(option: str) -> None:
     assert "with --base-url" in help_text
 
 
+@pytest.mark.slow
 def test_alerts_lead_to_the_runbooks_of_a_mirror(config: Path, tmp_path: Path) -> None:
     done = _kneewatch("alerts", "-c", config, "-o", tmp_path, "--runbooks", "https://wiki.example/kneewatch")
     assert done.status == 0, done.err
@@ -141,6 +144,7 @@ def test_alerts_lead_to_the_runbooks_of_a_mirror(config: Path, tmp_path: Path) -
         assert alert["annotations"]["runbook_url"] == f"https://wiki.example/kneewatch/{alert['alert']}.md"
 
 
+@pytest.mark.slow
 def test_alerts_for_the_operator_are_an_object_for_its_prometheus(config: Path, tmp_path: Path) -> None:
     asked = ["--namespace", "monitoring", "--label", "release=a", "--label", "team=b", "--window-scale", "0.5"]
     done = _kneewatch("alerts", "-c", config, "-o", tmp_path, "--format", "operator", *asked)
@@ -156,6 +160,7 @@ def test_alerts_for_the_operator_are_an_object_for_its_prometheus(config: Path, 
     assert "ratio_rate30m" in text
 
 
+@pytest.mark.slow
 def test_alerts_lead_to_the_dashboards_of_a_grafana(config: Path, tmp_path: Path) -> None:
     done = _kneewatch("alerts", "-c", config, "-o", tmp_path, "--grafana", "https://g.example", "--uid-prefix", "a-")
     assert done.status == 0, done.err
@@ -168,6 +173,7 @@ def test_config_check_names_the_targets(config: Path) -> None:
     assert done.out == f"{config}: valid; 2 target(s): a, b\n"
 
 
+@pytest.mark.slow
 def test_config_show_is_a_configuration_again_without_its_secrets(config: Path, tmp_path: Path) -> None:
     done = _kneewatch("config", "show", "-c", config)
     assert done.status == 0
@@ -177,6 +183,7 @@ def test_config_show_is_a_configuration_again_without_its_secrets(config: Path, 
     assert _kneewatch("config", "check", "-c", shown).status == 0
 
 
+@pytest.mark.slow
 def test_config_schema_is_a_schema_that_takes_a_valid_file(config: Path) -> None:
     done = CliRunner().invoke(app, ["config", "schema"])
     assert done.exit_code == 0
@@ -240,6 +247,7 @@ def _result_file(folder: Path, name: str, rps: float = 10.0, prompt_tokens: int 
     return file
 
 
+@pytest.mark.slow
 def test_a_comparison_ends_with_what_it_found(tmp_path: Path) -> None:
     base, lower = _result_file(tmp_path, "base.json"), _result_file(tmp_path, "lower.json", rps=9.0)
     same = _kneewatch("compare", base, base)

@@ -429,6 +429,7 @@ def test_an_address_that_no_client_can_use(url: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_speaks_tls_to_a_server_that_does_not() -> None:
     """httpx leaves the socket of a failed handshake to the garbage collector, which complains."""

@@ -170,6 +170,7 @@ def test_a_head_of_a_size_that_servers_allow_is_read() -> None:
 # --- Where it ends ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["GOOD", *RECORDED, *(name for name in ANSWERS if "and" not in name)])
 @pytest.mark.parametrize("end", [EOF, RESET])
 def test_an_answer_cut_off_at_any_byte_is_an_error_and_never_complete(name: str, end: str) -> None:

@@ -4,6 +4,7 @@ import pytest
 from fuzz.fuzz_response import fuzz
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_mutated_answers_are_outcomes(seed: int) -> None:
     met = fuzz(seed, seconds=30, count=400)

@@ -130,6 +130,7 @@ def both(events: list[bytes], api: Api, monkeypatch: pytest.MonkeyPatch) -> tupl
         return quick, said(pieces, api)
 
 
+@pytest.mark.slow
 @examples(200)
 @given(st.lists(CHUNK, min_size=1, max_size=4), st.sampled_from(Api), st.booleans())
 def test_both_ways_of_decoding_say_the_same(chunks: list[Any], api: Api, ascii_only: bool) -> None:  # noqa: FBT001

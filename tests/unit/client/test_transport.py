@@ -603,6 +603,7 @@ async def until(moment: str, server: Server) -> None:
     await asyncio.sleep(0.01)  # what was said arrives
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "by_timeout"), [*((mode, False) for mode in MODES), ("received", True)])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_giving_up_closes_the_connection_at_once(run: Run, mode: str, moment: str, by_timeout: bool) -> None:  # noqa: FBT001
@@ -641,6 +642,7 @@ def test_giving_up_closes_the_connection_at_once(run: Run, mode: str, moment: st
         one.close()
 
 
+@pytest.mark.slow
 def test_giving_up_in_any_turn_of_the_loop_leaves_nothing_behind(run: Run) -> None:
     choice = random.Random(7)
 

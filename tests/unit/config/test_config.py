@@ -86,6 +86,7 @@ def refusal(text: str | bytes, tmp_path: Path, **environ: str) -> str:
 # --- Refused -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem.removeprefix("invalid-"))
 def test_says_what_is_wrong_where_and_the_mend(path: Path) -> None:
     text = path.read_text()
@@ -128,6 +129,7 @@ def test_a_file_without_a_mapping_is_refused(text: str, tmp_path: Path) -> None:
     assert "expected a mapping with the key 'targets'" in refusal(text, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -422,6 +424,7 @@ def test_no_promise_of_availability_survives_being_shown(tmp_path: Path) -> None
     assert config_hash(loaded) != config_hash(promised)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_shipped_examples_are_valid_by_the_code_and_by_the_schema(path: Path) -> None:
     raw = yaml.safe_load(path.read_text())
@@ -430,6 +433,7 @@ def test_the_shipped_examples_are_valid_by_the_code_and_by_the_schema(path: Path
     assert config_from(yaml.safe_load(show(loaded)), "shown", {}) == loaded
 
 
+@pytest.mark.slow
 def test_the_schema_is_one_and_accepts_a_full_configuration() -> None:
     schema = Config.model_json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)

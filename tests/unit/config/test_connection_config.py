@@ -129,6 +129,7 @@ def test_a_certificate_for_the_metrics_alone_is_accepted(tmp_path: Path) -> None
     assert target(base_url="http://llama", metrics_url="https://llama:9000/metrics", tls=tls)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_no_file_is_too_strange(tmp_path_factory: pytest.TempPathFactory, cert: bytes, key: bytes) -> None:
     folder = tmp_path_factory.mktemp("pem")

@@ -173,6 +173,7 @@ def test_a_metrics_path_is_the_whole_path_on_the_server_that_was_found(base_url:
     assert template.target("a", base_url).metrics_url is None
 
 
+@pytest.mark.slow
 def test_nothing_of_an_extra_is_imported_before_it_is_needed() -> None:
     """A monitor without discovery starts without what discovery needs."""
     import subprocess  # noqa: PLC0415

@@ -105,6 +105,7 @@ _json = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_json)
 def test_whatever_a_registry_says_is_found_left_out_or_refused(document: object) -> None:
     try:

@@ -1,5 +1,6 @@
 """GPUs under dcgm-exporter's own names, with the target beside them."""
 
+import pytest
 from exposition import samples, value, values
 
 from exporters import names
@@ -12,6 +13,7 @@ def snapshot(*gpus: Gpu) -> GpuSnapshot:
     return GpuSnapshot(0, 0.0, "dcgm", gpus)
 
 
+@pytest.mark.slow
 def test_every_field_is_relayed_with_all_labels_that_the_gpu_has() -> None:
     exporter = GpuExporter(("a",))
     labels = {name: f"its {name}" for name in LABELS}

@@ -188,6 +188,7 @@ def _bounds(relay: RenderedSamples, name: str) -> set[float]:
     return {float(labels["le"]) for labels in found}
 
 
+@pytest.mark.slow
 def test_another_targets_new_threshold_takes_nothing_but_the_histograms_whose_bounds_it_changes() -> None:
     exporter = ProbeExporter({"a": CHAT, "b": CHAT})
     exporter.expect("b", "m", "short", Traffic.CANARY)

@@ -55,6 +55,7 @@ def test_what_is_told_of_one_target_goes_and_no_other_notices() -> None:
     assert value(registry, names.TASK_INTERVAL.name, task="canary", target="a") == 2
 
 
+@pytest.mark.slow
 def test_forgetting_four_times_as_many_targets_takes_about_four_times_as_long() -> None:
     def forgetting(targets: int) -> int:
         registry = CollectorRegistry()

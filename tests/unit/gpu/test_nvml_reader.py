@@ -158,6 +158,7 @@ def refusal(error: pytest.ExceptionInfo[TargetError]) -> str:
     return words
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fake")
 def test_every_value_is_in_the_units_of_dcgm_exporter() -> None:
     async def twice(nvml: Nvml, clock: Hand) -> GpuSnapshot:

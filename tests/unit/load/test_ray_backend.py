@@ -135,6 +135,7 @@ def test_its_driver_has_no_proxies_and_no_secrets_of_ours_in_its_environment(mon
     assert "PATH" in found
 
 
+@pytest.mark.slow
 def test_nothing_of_the_monitor_imports_ray() -> None:
     code = "import sys, probe.monitor.app, probe.cli.commands, probe.load.worker; sys.exit('ray' in sys.modules)"
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)

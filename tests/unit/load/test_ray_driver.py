@@ -231,6 +231,7 @@ def test_a_controller_that_goes_while_workers_are_placed_leaves_none(monkeypatch
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_the_far_end_starts_a_worker_and_hears_its_end() -> None:
     """The actor's class as it is, without Ray around it."""
 

@@ -37,6 +37,7 @@ def _seconds(run: StepRun) -> float:
     return (run.window_ns[1] - run.window_ns[0]) * 1e-9
 
 
+@pytest.mark.slow
 @examples(40)
 @given(
     concurrency=st.integers(1, 40),
@@ -85,6 +86,7 @@ def test_a_step_by_number_counts_to_the_last_answer() -> None:
     assert _seconds(run) == pytest.approx(2.5, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer_s", [6.0, 10.0, 20.0])
 @pytest.mark.parametrize("concurrency", [32, 64])
 def test_answers_as_long_as_a_step_do_not_read_as_little_throughput(concurrency: int, answer_s: float) -> None:
@@ -214,6 +216,7 @@ def test_a_good_answer_with_an_unusual_end_costs_no_throughput() -> None:
     assert summary.summarize(run, CHAT).throughput_rps == pytest.approx(40.0, rel=0.01)
 
 
+@pytest.mark.slow
 def test_users_that_keep_failing_ask_ever_more_rarely() -> None:
     server = FakeServer(seconds=lambda _: 0.0, outcome=lambda _: Outcome.UNREACHABLE)
     virtually(_run(server, StepPlan(512, 20.0)))
@@ -267,6 +270,7 @@ def test_the_same_request_twice_in_flight_is_two_requests() -> None:
     assert len(virtually(run()).records) == 40
 
 
+@pytest.mark.slow
 def test_answers_that_wait_to_be_read_do_not_pile_up() -> None:
     """Answers come in faster than a portion a turn: a thousand may wait, and no more."""
     peak = 0
@@ -360,6 +364,7 @@ def _open(rate_rps: float, seconds: float = 10.0, cap: int = 1000, **others: Any
     return StepPlan(cap, seconds, loop="open", arrivals=Arrivals(pattern, rate_rps), **others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer_s", [0.01, 0.5, 7.0])
 def test_an_open_loop_sends_when_requests_are_due_however_slow_the_answers(answer_s: float) -> None:
     server = FakeServer(seconds=lambda _: answer_s)
@@ -400,6 +405,7 @@ def test_an_open_loop_by_number_ends_after_so_many() -> None:
     assert len(run.records) == 35
 
 
+@pytest.mark.slow
 def test_shards_together_send_what_the_whole_would() -> None:
     async def sent(count: int) -> list[int]:
         async def one(index: int) -> StepRun:

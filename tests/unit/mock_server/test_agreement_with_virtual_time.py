@@ -91,6 +91,7 @@ def _in_virtual_time(profile: Profile, requests: list[Request]) -> VirtualServer
     return server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_mock_server_and_simulator_give_every_token_at_the_same_time_and_count_alike(name: str, seed: int) -> None:

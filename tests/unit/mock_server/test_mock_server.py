@@ -64,6 +64,7 @@ def _bytes(body: dict[str, Any]) -> bytes:
     return head.encode() + content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_blocks_and_is_in_no_counter(slow: Standin, *, stream: bool) -> None:
     before = slow.samples()["vllm:generation_tokens_total"]
@@ -80,6 +81,7 @@ def test_a_client_that_leaves_frees_its_blocks_and_is_in_no_counter(slow: Standi
     assert seen["vllm:generation_tokens_total"] < before + 900
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_the_queue_is_gone_from_it(slow: Standin) -> None:
     with _post(slow, LONG), _post(slow, LONG):
         _until(lambda: slow.samples()["vllm:num_requests_running"] == 2, "two do not run")
@@ -238,6 +240,7 @@ print("stopped", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_cleanly(number: signal.Signals) -> None:
     with subprocess.Popen(

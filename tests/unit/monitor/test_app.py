@@ -91,6 +91,7 @@ async def _while_running(app: App, work: Callable[[str], Awaitable[None]]) -> No
             await running
 
 
+@pytest.mark.slow
 def test_it_watches_serves_and_ends() -> None:
     async def run() -> None:
         async with standin() as server:
@@ -308,6 +309,7 @@ def test_an_address_that_is_taken_is_a_configuration_error() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_ending_during_a_run_reports_it_and_leaves_nothing_in_flight(tmp_path: Path) -> None:
     async def run() -> None:
         async with standin() as server:
@@ -383,6 +385,7 @@ def _names(app: App) -> list[str]:
     return [status.name for status in app.statuses()]
 
 
+@pytest.mark.slow
 def test_a_reload_keeps_what_is_unchanged_and_makes_the_rest_so(tmp_path: Path) -> None:
     async def run() -> None:
         async with standin() as server:
@@ -458,6 +461,7 @@ def test_sighup_takes_the_configuration_anew(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_target_that_goes_takes_its_load_with_it(tmp_path: Path) -> None:
     async def run() -> None:
         async with standin() as server:
@@ -483,6 +487,7 @@ def test_a_target_that_goes_takes_its_load_with_it(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_servers_that_are_found_are_watched_for_as_long_as_they_are_there(tmp_path: Path) -> None:
     async def run() -> None:
         async with standin() as one, standin() as two:
@@ -547,6 +552,7 @@ def test_on_demand_asks_a_configured_target_alone() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_target_that_cannot_be_watched_keeps_no_other_from_it_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -577,6 +583,7 @@ def test_a_target_that_cannot_be_watched_keeps_no_other_from_it_and_is_tried_aga
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_what_breaks_a_reload_does_not_end_what_asks_for_reloads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -598,6 +605,7 @@ def test_what_breaks_a_reload_does_not_end_what_asks_for_reloads(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_discovery_that_was_mended_or_replaced_is_not_said_to_fail(tmp_path: Path) -> None:
     async def run() -> None:
         good, missing = tmp_path / "good.json", tmp_path / "missing.json"
@@ -627,6 +635,7 @@ def test_a_discovery_that_was_mended_or_replaced_is_not_said_to_fail(tmp_path: P
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken", [OSError(36, "File name too long"), RecursionError(), ZeroDivisionError("odd\nwords")]
 )
@@ -677,6 +686,7 @@ def test_the_file_is_still_watched_after_a_folder_that_cannot_be_looked_at(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_background_work_that_breaks_is_said_and_begun_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -707,6 +717,7 @@ def test_background_work_that_breaks_is_said_and_begun_again(
     assert "watch_others" in said.out + said.err
 
 
+@pytest.mark.slow
 def test_what_another_discovery_had_found_gets_no_request_while_the_new_one_cannot_be_asked(tmp_path: Path) -> None:
     async def run() -> None:
         async with standin() as server:
@@ -738,6 +749,7 @@ def test_what_another_discovery_had_found_gets_no_request_while_the_new_one_cann
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_the_budget_of_the_day_is_kept_although_no_result_can_be_stored(tmp_path: Path) -> None:
     async def run() -> None:
         async with standin() as server:

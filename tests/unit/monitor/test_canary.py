@@ -142,6 +142,7 @@ def test_remembers_newest_first_and_failures_longer() -> None:
     assert len(of.recent) < len(outcomes)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded() -> None:
     of = canary(Answers([], [Outcome.TIMEOUT] * 500), "tiny")
     rounds(of, 500)

@@ -398,6 +398,7 @@ def test_a_server_cannot_make_series_without_end(host: Host) -> None:
 # Client, server and GPU next to each other.
 
 
+@pytest.mark.slow
 def test_a_canary_is_taken_off_what_the_server_counted_and_compared_with_it(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         await watch.scrape()
@@ -417,6 +418,7 @@ def test_a_canary_is_taken_off_what_the_server_counted_and_compared_with_it(host
     _against(host, work)
 
 
+@pytest.mark.slow
 def test_what_others_ask_is_users_also_while_our_load_runs(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()  # a run wants one
@@ -477,6 +479,7 @@ def test_gpus_are_read_shown_and_gone_when_they_cannot_be_read() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_step_of_load_says_how_busy_the_gpus_were(host: Host) -> None:
     percents = itertools.cycle((70.0, 90.0))
 
@@ -554,6 +557,7 @@ def test_no_run_before_a_canary_or_after_one_that_failed(host: Host) -> None:
     _against(host, work)
 
 
+@pytest.mark.slow
 def test_a_run_reports_its_result_and_marks_its_traffic(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
@@ -573,6 +577,7 @@ def test_a_run_reports_its_result_and_marks_its_traffic(host: Host) -> None:
     _against(host, work)
 
 
+@pytest.mark.slow
 def test_without_steps_in_the_configuration_a_run_searches(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
@@ -587,6 +592,7 @@ def test_without_steps_in_the_configuration_a_run_searches(host: Host) -> None:
     _against(host, work, capacity=capacity)
 
 
+@pytest.mark.slow
 def test_rates_in_the_configuration_are_an_open_loop(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         await watch.canary()
@@ -598,6 +604,7 @@ def test_rates_in_the_configuration_are_an_open_loop(host: Host) -> None:
     _against(host, work, capacity={"mode": "verify", "rates": [30, 60], "step": "1s"})
 
 
+@pytest.mark.slow
 def test_what_a_capacity_holds_for_names_the_configured_gpu(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         await watch.canary()
@@ -626,6 +633,7 @@ def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Ho
     _against(host, work)
 
 
+@pytest.mark.slow
 def test_a_capacity_far_below_the_baseline_is_measured_again_at_once_and_not_a_third_time(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         sink.low = True
@@ -639,6 +647,7 @@ def test_a_capacity_far_below_the_baseline_is_measured_again_at_once_and_not_a_t
     _against(host, work)
 
 
+@pytest.mark.slow
 def test_a_second_run_has_to_pass_the_checks_before_it_too(host: Host) -> None:
     answers = [[], ["Fire"]]
 
@@ -655,6 +664,7 @@ def test_a_second_run_has_to_pass_the_checks_before_it_too(host: Host) -> None:
     _against(host, work, firing=firing)
 
 
+@pytest.mark.slow
 def test_a_run_that_something_ended_is_not_repeated(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         sink.low = True
@@ -667,6 +677,7 @@ def test_a_run_that_something_ended_is_not_repeated(host: Host) -> None:
     _against(host, work, capacity=capacity)
 
 
+@pytest.mark.slow
 def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
@@ -697,6 +708,7 @@ def test_without_a_run_there_is_nothing_to_end(host: Host) -> None:
     _against(host, work)
 
 
+@pytest.mark.slow
 def test_a_run_that_breaks_is_reported_and_the_next_one_can_start(host: Host) -> None:
     """`error` is one of the ways a run ends; a run that vanishes was load that nobody accounts for."""
 
@@ -731,6 +743,7 @@ def _takes(watch: TargetMonitor, lock: Callable[[], Lock]) -> None:
 # What a run may not do.
 
 
+@pytest.mark.slow
 def test_while_somebody_else_loads_the_server_nothing_is_loaded(host: Host) -> None:
     """Another Kneewatch, which knows the server by another name."""
 
@@ -748,6 +761,7 @@ def test_while_somebody_else_loads_the_server_nothing_is_loaded(host: Host) -> N
     _against(host, work)
 
 
+@pytest.mark.slow
 def test_during_a_run_the_server_is_locked_and_afterwards_it_is_free(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
@@ -765,6 +779,7 @@ def test_during_a_run_the_server_is_locked_and_afterwards_it_is_free(host: Host)
     _against(host, work, capacity={"mode": "verify", "concurrency": [4], "step": "30s"})
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host: Host) -> None:
     """As a Lease may be (probe/load/lease.py)."""
 
@@ -803,6 +818,7 @@ def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host:
     _against(host, work, capacity={"mode": "verify", "concurrency": [4], "step": "30s"})
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_lost_is_the_reason_that_is_told(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
@@ -818,6 +834,7 @@ def test_a_lease_that_is_lost_is_the_reason_that_is_told(host: Host) -> None:
     _against(host, work, capacity={"mode": "verify", "concurrency": [4], "step": "30s"})
 
 
+@pytest.mark.slow
 def test_what_a_server_counts_under_anothers_load_is_nobodys(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         body = {"model": "tiny", "prompt": "hello", "max_tokens": 3}
@@ -848,6 +865,7 @@ def test_what_a_server_counts_under_anothers_load_is_nobodys(host: Host) -> None
     _against(host, work)
 
 
+@pytest.mark.slow
 def test_who_has_the_lock_knows_that_nobody_else_loads_the_server(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, _: Standin) -> None:
         await watch.canary()
@@ -879,6 +897,7 @@ class Night(SystemClock):
         return datetime(2026, 11, 23, 3, 59, 59, 500_000, tzinfo=UTC).timestamp()
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_its_window(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
@@ -896,6 +915,7 @@ def test_a_run_ends_with_its_window(host: Host) -> None:
     _against(host, work, capacity=capacity, clock=Night())
 
 
+@pytest.mark.slow
 def test_a_run_gets_no_more_than_the_day_has_left(host: Host) -> None:
     """Eleven tokens a request: thirty of them are all that is left."""
 

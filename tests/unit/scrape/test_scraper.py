@@ -167,6 +167,7 @@ class Counting(ThreadPoolExecutor):
         return super().submit(*args, **kwargs)
 
 
+@pytest.mark.slow
 def test_a_large_page_is_parsed_beside_the_event_loop_and_a_usual_one_is_not() -> None:
     lines = b"".join(b'vllm:e2e_request_latency_seconds_sum{engine="%d"} 1\n' % i for i in range(40_000))
     pages = in_turn(PAGE, whole(200, RECORDED + lines, PLAIN))

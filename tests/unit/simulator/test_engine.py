@@ -145,6 +145,7 @@ class Audited:
             assert request.computed <= held[request.number] * profile.block_size
 
 
+@pytest.mark.slow
 @given(profiles(), stories)
 @examples(300)
 def test_rules_hold_whatever_happens(profile: Profile, story: list[Submit | Abort | Step]) -> None:
@@ -309,6 +310,7 @@ def _held(name: str, concurrency: int, prompt: int) -> bool:
     return percentile(seen.ttft_s, 0.95) <= 0.5 and percentile(seen.tpot_s, 0.95) <= 0.05
 
 
+@pytest.mark.slow
 def test_the_knees_of_the_profiles_are_where_they_say() -> None:
     assert [_held("tiny", n, 128) for n in (1, 2, 4, 8, 16)] == [True, True, True, True, False]
     assert [_held("llama-8b", n, 256) for n in (1, 2, 4, 8, 16, 32)] == [True, True, True, True, True, False]

@@ -147,6 +147,7 @@ class Pair:
         )
 
 
+@pytest.mark.slow
 @given(profiles(), stories)
 @examples(200)
 def test_the_quick_scheduler_does_what_the_plain_one_does(

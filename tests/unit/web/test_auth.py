@@ -77,6 +77,7 @@ def test_many_at_once_with_the_same_password_are_one_hash() -> None:
     assert asyncio.run(ask()) == 1
 
 
+@pytest.mark.slow
 def test_a_flood_of_wrong_passwords_neither_grows_nor_locks_out_who_is_known() -> None:
     async def flood() -> None:
         one = BasicAuth(USERS)
@@ -134,6 +135,7 @@ def test_a_name_that_is_not_known_costs_a_hash_too() -> None:
     assert call.args[1].startswith(ALICE[:29].encode())
 
 
+@pytest.mark.slow
 def test_the_event_loop_goes_on_while_a_password_is_hashed() -> None:
     slow = {"alice": bcrypt.hashpw(b"wonderland", bcrypt.gensalt(11)).decode()}
 

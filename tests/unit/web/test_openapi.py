@@ -63,6 +63,7 @@ def _get(path: str, method: str = "GET", host: str = "monitor") -> httpx.Respons
     return asyncio.run(ask())
 
 
+@pytest.mark.slow
 def test_it_is_a_valid_document_and_what_is_served() -> None:
     served = _get("/api/v1/openapi.json").json()
     assert served == json.loads(json.dumps(document()))
@@ -131,6 +132,7 @@ def test_texts_are_documented_as_texts(path: str, operation: str, method: str, c
     assert answer.headers["content-type"].partition(";")[0] in content
 
 
+@pytest.mark.slow
 def test_who_calls_by_another_name_gets_what_is_documented_for_it() -> None:
     for path, operations in document()["paths"].items():
         for method, operation in operations.items():

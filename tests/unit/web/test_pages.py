@@ -443,6 +443,7 @@ def test_a_reload_says_what_came_of_it() -> None:
     assert monitor.reloads == 2
 
 
+@pytest.mark.slow
 def test_files_of_the_pages_are_kept_by_browsers_and_come_small() -> None:
     monitor = FakeMonitor([status(recent=[record()], up=True)])
     tags = _Tags(_get(monitor, "/targets/a").text).tags

@@ -6,6 +6,7 @@ from seen_servers import CHAT, FAST, profile, promise, twin_of
 from probe.capacity.model.bottleneck import find_bottleneck
 
 
+@pytest.mark.slow
 def test_a_server_that_holds_no_rate_has_no_bottleneck() -> None:
     found = find_bottleneck(twin_of(profile(FAST), CHAT), promise(0.001, None), {}, 5.0, requests=220)
     assert (found.name, found.advice, found.gain, dict(found.gains)) == (None, None, None, {})

@@ -171,6 +171,7 @@ def test_a_request_meets_itself_and_those_that_are_there_at_any_time() -> None:
     assert moment.batch < moment.experienced_batch < moment.batch + 0.4
 
 
+@pytest.mark.slow
 def test_what_a_long_window_says_of_the_batch_is_what_short_ones_say() -> None:
     """Of a server whose steps take longer with each request: 4 at a time, and 0 to 10 within a minute."""
     snapshots = watched(profile(FAST), workload(100, 60), 6.0, 300.0)
@@ -221,6 +222,7 @@ ODD = st.builds(
 )
 
 
+@pytest.mark.slow
 @examples(80)
 @given(st.lists(ODD, max_size=12))
 def test_whatever_is_read_windows_are_sound(snapshots: list[ServerSnapshot]) -> None:

@@ -87,6 +87,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_lock_dies_with_its_process_and_not_only_with_its_children(tmp_path: Path, how: signal.Signals) -> None:
     """A worker that outlives the controller by its two seconds holds nothing."""
@@ -106,6 +107,7 @@ def test_a_lock_dies_with_its_process_and_not_only_with_its_children(tmp_path: P
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_stopped_holder_still_holds(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _HOLDER, SERVER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
@@ -229,6 +231,7 @@ def test_a_folder_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
     assert "set lock_dir" in str(refused)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_two_users_exclude_each_other(umask: int) -> None:

@@ -261,6 +261,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_looking_keeps_nobody_from_the_lock(tmp_path: Path) -> None:
     async def taken() -> None:
         for _ in range(1000):
@@ -277,6 +278,7 @@ def test_looking_keeps_nobody_from_the_lock(tmp_path: Path) -> None:
             process.kill()
 
 
+@pytest.mark.slow
 def test_files_are_looked_at_where_there_are_no_leases(tmp_path: Path) -> None:
     async def story(_: ApiServer, line: Line, seen: list[set[str]]) -> None:
         assert seen[-1] == set()

@@ -88,6 +88,7 @@ def _at(seconds: float, values: dict[str, Any] | None) -> Callable[[float], dict
 # Guard.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "values"),
     [
@@ -186,6 +187,7 @@ def test_a_run_ends_with_its_budget_of_tokens() -> None:
     assert 1000 <= result.cost.tokens < 1400
 
 
+@pytest.mark.slow
 def test_tokens_that_are_in_flight_count_against_the_budget() -> None:
     """64 prompts of 10 000 tokens are 640 000 for the server, answered or not."""
     run = Run(
@@ -215,6 +217,7 @@ def test_a_run_ends_with_its_budget_of_seconds_over_an_objective() -> None:
     assert run.took_s == pytest.approx(0.8 + 16.7 * 0.8, abs=1.5)
 
 
+@pytest.mark.slow
 def test_a_step_that_spends_the_budget_over_an_objective_bounds_the_knee_as_one_that_broke_it() -> None:
     # 2 in flight hold; 8 take 0.9 s an answer, and a step is long enough to spend 20 s over TTFT.
     server = FakeServer(seconds=lambda in_flight: 0.1 if in_flight <= 2 else 0.9)
@@ -403,6 +406,7 @@ def test_a_caller_that_raises_ends_the_run_with_that_error() -> None:
 # What is found.
 
 
+@pytest.mark.slow
 def test_the_ramp_finds_the_knee_and_goes_no_further_than_the_step_that_broke() -> None:
     # Up to 8 in flight every answer takes 0.2 s; beyond, each one more costs 0.1 s: TTFT breaks 500 ms at 16.
     server = FakeServer(seconds=lambda in_flight: 0.2 + 0.1 * max(in_flight - 8, 0))
@@ -435,6 +439,7 @@ def test_steps_with_too_few_requests_publish_no_knee() -> None:
     assert "too_few_requests" in (result.capacity.reason or "")
 
 
+@pytest.mark.slow
 def test_a_step_in_which_the_client_was_late_publishes_no_knee_and_ends_no_ramp() -> None:
     class Jumpy(VirtualClock):
         """Every other look at the clock is 100 ms ahead: the loop seems to wake that late."""
@@ -457,6 +462,7 @@ def test_a_step_in_which_the_client_was_late_publishes_no_knee_and_ends_no_ramp(
     assert result.stopped.by == "done"
 
 
+@pytest.mark.slow
 def test_the_warm_up_is_no_part_of_any_step_but_of_the_cost() -> None:
     # The very first answer takes 30 s: a cold server.
     server = FakeServer()

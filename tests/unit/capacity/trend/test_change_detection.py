@@ -268,6 +268,7 @@ def test_a_week_of_trouble_is_not_learnt() -> None:
     assert found.baseline.noise_ratio < 0.03
 
 
+@pytest.mark.slow
 def test_a_slow_decay_is_seen_because_the_baseline_stays() -> None:
     decaying = [40.0 * 0.99 ** (day / 7) for day in range(70)]
     seen = [detect_shift(figures([*month(), *decaying[:days]])) for days in range(70)]
@@ -320,6 +321,7 @@ def test_a_sample_that_is_none_is_left_out(rps: list[float], odd: float) -> None
     assert detect_shift([*figures(rps), *figures([odd])]) == detect_shift(figures(rps))
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
 def test_figures_of_another_fingerprint_change_nothing(rng: random.Random, count: int) -> None:
     mine = figures(month(days=40))
