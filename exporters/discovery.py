@@ -16,7 +16,7 @@ _LONGEST = 256
 
 
 class DiscoveryExporter:
-    """Targets that were found, by the name of what found them."""
+    """Discovered targets, by the name of their discovery."""
 
     def __init__(self, registry: CollectorRegistry, shard: tuple[int, int] | None) -> None:
         """`shard`: which one, from 0, of how many; None: this Kneewatch has all targets."""
@@ -29,7 +29,7 @@ class DiscoveryExporter:
             gauge(names.SHARDS, registry).set(shard[1])
 
     def announce(self, discoveries: Iterable[str]) -> None:
-        """All that there are; a new one has found nothing yet."""
+        """Replace the set of discoveries; a new one starts with no servers."""
         wanted = set(discoveries)
         for discovery in wanted - self._known:
             self._found.labels(discovery).set(0)
@@ -40,17 +40,17 @@ class DiscoveryExporter:
         self._known = wanted
 
     def found(self, discovery: str, count: int) -> None:
-        """So many targets there are now."""
+        """Publish the number of servers that a discovery has found."""
         self._found.labels(discovery).set(count)
 
     def failing(self, discovery: str, *, failing: bool) -> None:
-        """It cannot be asked, or can be asked again."""
+        """Publish whether a discovery fails."""
         self._failing.labels(discovery).set(failing)
 
     def describe(self, target: str, discovery: str, labels: Mapping[str, str]) -> None:
-        """What is known of a target: `labels` are its pod's, or those of the list it stands in."""
+        """Publish the labels of a target: those of its pod, or of its entry in a list."""
         said = {"target": target, "discovery": discovery}
-        for name, value in told(labels):
+        for name, value in exported_labels(labels):
             # kube-state-metrics writes them so.
             said.setdefault(f"label_{re.sub(r'[^a-zA-Z0-9_]', '_', name)}", value)
         text = line(names.TARGET_INFO.name, pairs(said.items()), 1.0)
@@ -61,6 +61,6 @@ class DiscoveryExporter:
         self.relay.forget(target)
 
 
-def told(labels: Mapping[str, str]) -> Sequence[tuple[str, str]]:
-    """Those of a target's labels that are told, by name."""
+def exported_labels(labels: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    """Return the labels of a target that are exported, by name and cut to a length."""
     return [(name[:_LONGEST], value[:_LONGEST]) for name, value in sorted(labels.items())[:_MOST_LABELS]]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from typing_extensions import TypedDict
 
-from exporters.discovery import told
+from exporters.discovery import exported_labels
 from probe.core.result import CapacityResult, Roofline
 from probe.core.snapshot import CrossChecks, Gpu, ServerSnapshot, UserLoad
 from probe.report.cross_check_text import Finding
@@ -114,7 +114,7 @@ def target_json(row: overview.TargetRow) -> TargetJson:
         "forecast": None if status.forecast is None else _capacity(status.forecast),
         "capacity_state": status.capacity_state,
         "discovery": status.discovery,
-        "labels": dict(told(status.labels)),
+        "labels": dict(exported_labels(status.labels)),
     }
 
 

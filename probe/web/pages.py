@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from exporters.discovery import told
+from exporters.discovery import exported_labels
 from probe import __version__
 from probe.charts import ECHARTS, notice
 from probe.core.result import CapacityResult
@@ -124,7 +124,7 @@ class _Pages:
             charts=True,
             data=data,
             row=row,
-            labels=told(status.labels),
+            labels=exported_labels(status.labels),
             failures=overview.failures([row]),
             curve=curve,
             runs=runs[:_RUNS],
