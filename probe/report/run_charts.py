@@ -56,7 +56,7 @@ def _chart(result: CapacityResult, title: str, unit: str, series: Sequence[Json]
         "load": "requests in flight" if closed else "requests/s",
         "series": list(series),
         "knee": found.knee_concurrency if closed else found.requests_per_second,
-        "kneeName": "highest load, no objective broken" if is_lower_bound(found) else "knee",
+        "kneeName": "highest load" if is_lower_bound(found) else "knee",
         # The bounds are rates, so they fit only an axis of rates.
         "bounds": None if closed or found.lower is None else [found.lower, found.upper],
         **more,
