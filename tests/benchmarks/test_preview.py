@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from made_dashboard import HOSTILE, NOW_S, dashboard, panel, prometheus, table
+from example_dashboard import HOSTILE, NOW_S, dashboard, panel, prometheus, table
 
 from benchmarks.dashboards.preview.answers import Asked, drawn, legend
 from benchmarks.dashboards.preview.asking import Answer, Asker, QueryError, UnreachableError, on_grid

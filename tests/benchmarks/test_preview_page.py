@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from made_dashboard import HOSTILE, NOW_S, dashboard, prometheus
+from example_dashboard import HOSTILE, NOW_S, dashboard, prometheus
 
 from benchmarks.dashboards.preview.asking import Asker
 from benchmarks.dashboards.preview.gather import Sitting, gather

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import deployed
+import checks
 import pytest
 import yaml
 
@@ -107,7 +107,7 @@ def test_the_rule_is_of_series_that_there_are(folder: Path) -> None:
 
 
 def test_kubernetes_accepts_the_hpa(folder: Path) -> None:
-    deployed.check(read(folder / "hpa.yaml"))
+    checks.check(read(folder / "hpa.yaml"))
 
 
 def test_keda_accepts_the_scaled_object(folder: Path) -> None:

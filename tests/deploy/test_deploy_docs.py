@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import deployed
+import checks
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ def commands(text: str) -> Iterator[list[str]]:
 @pytest.mark.parametrize("name", PAGES)
 def test_every_command_is_one(name: str) -> None:
     for command in commands((ROOT / name).read_text()):
-        assert deployed.accepted(command)["command"] == command[0]
+        assert checks.accepted(command)["command"] == command[0]
 
 
 def test_there_are_commands_to_check() -> None:

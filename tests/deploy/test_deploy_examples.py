@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import deployed
+import checks
 import pytest
 import yaml
 
@@ -40,12 +40,12 @@ def configuration(file: Path, text: str) -> str:
 
 @pytest.mark.parametrize("file", SHIPPED, ids=named)
 def test_a_shipped_configuration_loads(file: Path, tmp_path: Path) -> None:
-    assert deployed.load(file.read_text(), tmp_path).targets  # with the files of its keys, which a Secret brings
+    assert checks.load(file.read_text(), tmp_path).targets  # with the files of its keys, which a Secret brings
 
 
 @pytest.mark.parametrize("file", APPLIED, ids=named)
 def test_nobodys_first_night_brings_load(file: Path, tmp_path: Path) -> None:
-    config = deployed.load(configuration(file, file.read_text()), tmp_path)
+    config = checks.load(configuration(file, file.read_text()), tmp_path)
     assert {target.capacity.mode for target in config.targets} <= {"forecast", "off"}
     assert any(target.capacity.mode == "forecast" for target in config.targets)
 
@@ -60,7 +60,7 @@ def test_the_second_step_in_the_comment_is_one_with_prometheus_and_windows(file:
     ):
         text, changed = re.subn(pattern, to, text, flags=re.MULTILINE)
         assert changed
-    config = deployed.load(configuration(file, text), tmp_path)
+    config = checks.load(configuration(file, text), tmp_path)
     assert config.prometheus is not None
     (target,) = (target for target in config.targets if target.capacity.mode == "verify")
     assert target.capacity.schedule.windows
@@ -70,7 +70,7 @@ def test_the_alternatives_of_kserve_are_configurations(deploy: Path, tmp_path: P
     text = (deploy / "kustomize/overlays/kserve/kneewatch.yml").read_text()
     hugging, changed = re.subn(r"^      # ((metrics_)?path: )", r"      \1", text, flags=re.MULTILINE)
     assert changed == 2
-    (template,) = deployed.load(hugging, tmp_path).templates
+    (template,) = checks.load(hugging, tmp_path).templates
     found = template.target("llama-8b-predictor-0", "http://10.0.0.1:8080" + template.discover.path)
     assert (found.base_url, found.metrics_url) == ("http://10.0.0.1:8080/openai", "http://10.0.0.1:8080/metrics")
 
@@ -78,7 +78,7 @@ def test_the_alternatives_of_kserve_are_configurations(deploy: Path, tmp_path: P
     end = text.index("    objectives: chat")
     llm = re.sub(r"^    # ", "    ", text[text.index("    # discover:") : end], flags=re.MULTILINE)
     assert before < after < end
-    (template,) = deployed.load(text[:before] + llm + text[end:], tmp_path).templates
+    (template,) = checks.load(text[:before] + llm + text[end:], tmp_path).templates
     assert (template.discover.scheme, template.tls.verify) == ("https", False)
 
 

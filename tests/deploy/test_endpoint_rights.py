@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import deployed
+import checks
 import helm_python
 import pytest
 import yaml
-from charted import FOUND, rendered
+from chart_values import FOUND, rendered
 
 SLICES = {
     "name": "outside",
@@ -24,15 +24,15 @@ def test_the_chart_gives_each_namespace_what_its_targets_ask_for(chart: helm_pyt
     pods = {"namespace": "other", "selector": "app=qwen", "port": 8000}
     elsewhere = {"name": "elsewhere", "discover": {"kubernetes": pods}}
     values = {"config": {"targets": [SLICES, here, elsewhere], "lease": {}}}
-    assert deployed.rights(rendered(chart, values)) == LEASES | {
+    assert checks.rights(rendered(chart, values)) == LEASES | {
         ("serving", "endpointslices"): ASKED,
         ("monitoring", "endpointslices"): ASKED,
         ("other", "pods"): ASKED,
     }
     both = rendered(chart, {"config": {"targets": [FOUND, SLICES], "lease": {}}})
-    assert deployed.rights(both) == LEASES | {("serving", "pods"): ASKED, ("serving", "endpointslices"): ASKED}
+    assert checks.rights(both) == LEASES | {("serving", "pods"): ASKED, ("serving", "endpointslices"): ASKED}
     for manifest in both:
-        deployed.check(manifest)
+        checks.check(manifest)
 
 
 @pytest.mark.kubectl
@@ -47,7 +47,7 @@ def test_the_component_gives_the_same_rights_as_the_chart(
     ours = {key: [str(path) for path in paths] for key, paths in names.items()}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(ours))
     found = manifests(str(tmp_path))
-    (role,) = (role for role in deployed.of(found, "Role") if role["metadata"]["name"] == "kneewatch-discovery")
-    deployed.check(role)
+    (role,) = (role for role in checks.of(found, "Role") if role["metadata"]["name"] == "kneewatch-discovery")
+    checks.check(role)
     with_chart = rendered(chart, {"config": {"targets": [SLICES], "lease": {}}})
-    assert deployed.rights(found) == deployed.rights(with_chart) == LEASES | {("serving", "endpointslices"): ASKED}
+    assert checks.rights(found) == checks.rights(with_chart) == LEASES | {("serving", "endpointslices"): ASKED}

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import deployed
+import checks
 import helm_python
 import pytest
 import yaml
-from charted import FOUND, SHAPES, WEB, Values, alike, rendered
+from chart_values import FOUND, SHAPES, WEB, Values, alike, rendered
 
 from alerts.build import render as rules_of
 from probe import __version__
@@ -39,24 +39,24 @@ def test_helm_would_have_something_to_say(chart_folder: Path) -> None:
 def test_kubernetes_and_the_operator_accept_every_resource(chart: helm_python.Chart, shape: str) -> None:
     found = rendered(chart, SHAPES[shape])
     for manifest in found:
-        deployed.check(manifest)
+        checks.check(manifest)
         assert "namespace" in manifest["metadata"]
     assert len({(m["kind"], m["metadata"]["namespace"], m["metadata"]["name"]) for m in found}) == len(found)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_pod_keeps_the_restricted_standard(chart: helm_python.Chart, shape: str) -> None:
-    for _, pod in deployed.pods(rendered(chart, SHAPES[shape])):
-        assert deployed.loose(pod) == []
-        assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in deployed.containers(pod))
+    for _, pod in checks.pods(rendered(chart, SHAPES[shape])):
+        assert checks.loose(pod) == []
+        assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in checks.containers(pod))
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "bare"])
 def test_a_token_is_there_only_with_rights_that_need_one(chart: helm_python.Chart, shape: str) -> None:
     found = rendered(chart, SHAPES[shape])
-    needs = deployed.rights(found)
+    needs = checks.rights(found)
     assert bool(needs) is (shape in {"discovery", "fleet", "pair", "own"})
-    tokens = {workload["kind"]: pod["automountServiceAccountToken"] for workload, pod in deployed.pods(found)}
+    tokens = {workload["kind"]: pod["automountServiceAccountToken"] for workload, pod in checks.pods(found)}
     assert tokens.pop("Job", False) is False
     assert set(tokens.values()) == (set() if shape == "sidecar" else {bool(needs)})
 
@@ -66,12 +66,12 @@ def test_the_rights_follow_the_configuration(chart: helm_python.Chart) -> None:
     other = {"name": "b", "discover": {"kubernetes": {"selector": "app=b", "port": 8000}}}
     again = {**FOUND, "name": "c"}
     values = {"config": {"targets": [FOUND, other, again], "lease": {}}}
-    assert deployed.rights(rendered(chart, values)) == {
+    assert checks.rights(rendered(chart, values)) == {
         ("serving", "pods"): pods,
         ("monitoring", "pods"): pods,
         ("monitoring", "leases"): leases,
     }
-    assert deployed.rights(rendered(chart, SHAPES["own"])) == {
+    assert checks.rights(rendered(chart, SHAPES["own"])) == {
         ("serving", "pods"): pods,
         ("other", "pods"): pods,
         ("monitoring", "leases"): leases,
@@ -104,18 +104,18 @@ def test_the_configuration_loads_and_the_command_line_takes_the_arguments(
     chart: helm_python.Chart, shape: str, tmp_path: Path
 ) -> None:
     found = rendered(chart, SHAPES[shape])
-    (config_map,) = deployed.of(found, "ConfigMap")
-    assert deployed.load(config_map["data"]["kneewatch.yml"], tmp_path).listen == "0.0.0.0:9876"
-    for _, pod in deployed.pods(found):
-        deployed.accepted(pod["containers"][0]["args"])
+    (config_map,) = checks.of(found, "ConfigMap")
+    assert checks.load(config_map["data"]["kneewatch.yml"], tmp_path).listen == "0.0.0.0:9876"
+    for _, pod in checks.pods(found):
+        checks.accepted(pod["containers"][0]["args"])
 
 
 def test_large_numbers_of_a_configuration_stay_numbers(chart: helm_python.Chart, tmp_path: Path) -> None:
     """Helm has been known to write a million as 1e+06, which is a text to YAML."""
     text = "config: {targets: [{name: a, base_url: 'http://a:8000', capacity: {budget: {tokens_per_run: 2_000_000}}}]}"
     values = helm_python.values_from_yaml(text)
-    (config_map,) = deployed.of(rendered(chart, values), "ConfigMap")
-    config = deployed.load(config_map["data"]["kneewatch.yml"], tmp_path)
+    (config_map,) = checks.of(rendered(chart, values), "ConfigMap")
+    config = checks.load(config_map["data"]["kneewatch.yml"], tmp_path)
     assert config.targets[0].capacity.budget.tokens_per_run == 2_000_000
 
 
@@ -159,13 +159,13 @@ def test_rules_pass_through_unchanged(chart: helm_python.Chart, deploy: Path) ->
     """Their annotations are templates too, of Prometheus."""
     (text,) = rules_of(load_config(deploy / "examples/kneewatch.yml")).values()
     found = rendered(chart, {"prometheusRule": {"enabled": True, "rules": text}})
-    (rule,) = deployed.of(found, "PrometheusRule")
+    (rule,) = checks.of(found, "PrometheusRule")
     assert rule["spec"] == yaml.safe_load(text)
     assert "{{ $labels.target }}" in json.dumps(rule["spec"])
 
 
 def test_dashboards_are_the_generated_ones(chart: helm_python.Chart, deploy: Path) -> None:
-    found = deployed.of(rendered(chart, {"dashboards": {"enabled": True}}), "ConfigMap")
+    found = checks.of(rendered(chart, {"dashboards": {"enabled": True}}), "ConfigMap")
     maps = {m["metadata"]["name"]: m for m in found if "grafana_dashboard" in m["metadata"]["labels"]}
     generated = {file.name: json.loads(file.read_text()) for file in (deploy.parent / "dashboards/generated").glob("*")}
     assert {name: json.loads(text) for m in maps.values() for name, text in m["data"].items()} == generated
@@ -174,22 +174,22 @@ def test_dashboards_are_the_generated_ones(chart: helm_python.Chart, deploy: Pat
 
 def test_two_releases_do_not_mean_each_others_pods(chart: helm_python.Chart) -> None:
     one, two = rendered(chart, {}, "kneewatch"), rendered(chart, {}, "second")
-    ((workload, _),) = deployed.pods(two)
+    ((workload, _),) = checks.pods(two)
     for manifest in one:
         spec = manifest.get("spec", {})
         selector = spec.get("selector", spec.get("podSelector"))
         if selector is not None:
             labels = workload["spec"]["template"]["metadata"]["labels"]
-            assert not deployed.selects(selector.get("matchLabels", selector), labels)
+            assert not checks.selects(selector.get("matchLabels", selector), labels)
     assert {m["metadata"]["name"] for m in two} == {"second-kneewatch"}
 
 
 def test_tls_is_spoken_by_probes_and_prometheus(chart: helm_python.Chart) -> None:
     found = rendered(chart, SHAPES["secrets"])
-    ((_, pod),) = deployed.pods(found)
+    ((_, pod),) = checks.pods(found)
     probes = [pod["containers"][0][key]["httpGet"] for key in ("startupProbe", "livenessProbe", "readinessProbe")]
     assert {probe["scheme"] for probe in probes} == {"HTTPS"}
-    (monitor,) = deployed.of(found, "PodMonitor")
+    (monitor,) = checks.of(found, "PodMonitor")
     assert monitor["spec"]["podMetricsEndpoints"][0]["scheme"] == "https"
     assert pod["containers"][0]["image"] == "registry.example/kneewatch@sha256:" + "0" * 64
 
@@ -202,14 +202,14 @@ def test_probes_need_no_password_where_every_page_wants_one(chart: helm_python.C
         "podMonitor": {"enabled": True, "endpoint": {"basicAuth": basic}},
     }
     found = rendered(chart, values)
-    ((_, pod),) = deployed.pods(found)
+    ((_, pod),) = checks.pods(found)
     for key in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert pod["containers"][0][key]["tcpSocket"] == {"port": "http"}
         assert "httpGet" not in pod["containers"][0][key]
-    (monitor,) = deployed.of(found, "PodMonitor")
+    (monitor,) = checks.of(found, "PodMonitor")
     assert monitor["spec"]["podMetricsEndpoints"][0]["basicAuth"] == basic
     for manifest in found:
-        deployed.check(manifest)
+        checks.check(manifest)
 
 
 def test_the_version_is_this_one_and_the_package_is_whole(chart_folder: Path, tmp_path: Path) -> None:

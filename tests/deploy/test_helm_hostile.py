@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import deployed
+import checks
 import helm_python
 import pytest
 import yaml
-from charted import SHAPES, Values, rendered
+from chart_values import SHAPES, Values, rendered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +41,7 @@ HOSTILE = [
 
 
 def config_of(found: list[dict[str, Any]]) -> dict[str, Any]:
-    (config_map,) = deployed.of(found, "ConfigMap")
+    (config_map,) = checks.of(found, "ConfigMap")
     config: dict[str, Any] = yaml.safe_load(config_map["data"]["kneewatch.yml"])
     return config
 
@@ -56,7 +56,7 @@ def test_a_targets_name_and_a_runs_arguments_are_what_was_written(chart: helm_py
     ramp = {"enabled": True, "target": target, "extraArgs": [text]}
     found = rendered(chart, with_targets([target], ramp=ramp))
     assert config_of(found)["targets"][0]["name"] == target
-    (job,) = deployed.of(found, "Job")
+    (job,) = checks.of(found, "Job")
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments[arguments.index("--target") + 1] == target
     assert arguments[-1] == text
@@ -83,19 +83,19 @@ def test_annotations_and_labels_keep_their_text_and_go_before_the_charts(chart: 
         "serviceAccount": {"annotations": annotations},
     }
     found = rendered(chart, values)
-    ((workload, _),) = deployed.pods(found)
+    ((workload, _),) = checks.pods(found)
     metadata = workload["spec"]["template"]["metadata"]
     assert metadata["annotations"].items() >= values["podAnnotations"].items()
     assert metadata["annotations"]["prometheus.io/scrape"] == "true"
     assert (metadata["labels"]["team"], metadata["labels"]["app.kubernetes.io/version"]) == ("1e3", "mine")
     # But for the two that a Service, a policy and the Deployment itself know it by.
-    assert deployed.selects(workload["spec"]["selector"]["matchLabels"], metadata["labels"])
-    (monitor,) = deployed.of(found, "PodMonitor")
+    assert checks.selects(workload["spec"]["selector"]["matchLabels"], metadata["labels"])
+    (monitor,) = checks.of(found, "PodMonitor")
     assert monitor["metadata"]["labels"].items() >= values["podMonitor"]["labels"].items()
-    (account,) = deployed.of(found, "ServiceAccount")
+    (account,) = checks.of(found, "ServiceAccount")
     assert account["metadata"]["annotations"] == annotations
     for manifest in found:
-        deployed.check(manifest)
+        checks.check(manifest)
 
 
 def test_no_key_stands_twice(chart: helm_python.Chart) -> None:
@@ -141,5 +141,5 @@ def test_names_like_numbers_stay_names(chart: helm_python.Chart, shape: str) -> 
         if manifest and manifest["kind"] not in {"Role", "RoleBinding"}
     ]
     for manifest in found:
-        deployed.check(manifest)
+        checks.check(manifest)
         assert manifest["metadata"]["namespace"] == "1234"

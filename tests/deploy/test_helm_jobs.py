@@ -5,11 +5,11 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import deployed
+import checks
 import helm_python
 import pytest
 import yaml
-from charted import FOUND, LEASE, LOCAL, SHAPES, WEB, Values, alike, rendered
+from chart_values import FOUND, LEASE, LOCAL, SHAPES, WEB, Values, alike, rendered
 
 Manifests = Callable[[str], list[dict[str, Any]]]
 BENCH: Values = SHAPES["bench"]["bench"]
@@ -17,7 +17,7 @@ JOBS = ["ramp", "bench"]
 
 
 def job(manifests: list[dict[str, Any]]) -> dict[str, Any]:
-    (found,) = deployed.of(manifests, "Job")
+    (found,) = checks.of(manifests, "Job")
     return found
 
 
@@ -76,12 +76,12 @@ def test_both_leave_their_results_on_a_volume_that_stays(
 def test_a_jobs_pod_is_no_part_of_the_monitors_service_and_policy(chart: helm_python.Chart, shape: str) -> None:
     found = rendered(chart, SHAPES[shape])
     labels = job(found)["spec"]["template"]["metadata"]["labels"]
-    (service,) = deployed.of(found, "Service")
-    assert not deployed.selects(service["spec"]["selector"], labels)
+    (service,) = checks.of(found, "Service")
+    assert not checks.selects(service["spec"]["selector"], labels)
     policies = {
-        p["metadata"]["name"]: p["spec"]["podSelector"]["matchLabels"] for p in deployed.of(found, "NetworkPolicy")
+        p["metadata"]["name"]: p["spec"]["podSelector"]["matchLabels"] for p in checks.of(found, "NetworkPolicy")
     }
-    chosen = {name for name, selector in policies.items() if deployed.selects(selector, labels)}
+    chosen = {name for name, selector in policies.items() if checks.selects(selector, labels)}
     assert chosen == ({"kneewatch-ramp"} if shape == "ramp" else set())
 
 
@@ -97,17 +97,17 @@ def test_a_run_has_what_the_monitors_configuration_asks_for(chart: helm_python.C
     values: Values = {**SHAPES["ramp"], **shared, "config": {"lease": LEASE, "web_config_file": WEB}}
     found = rendered(chart, values)
     for manifest in found:
-        deployed.check(manifest)
-    run, (monitor,) = job(found)["spec"]["template"]["spec"], deployed.of(found, "Deployment")
+        checks.check(manifest)
+    run, (monitor,) = job(found)["spec"]["template"]["spec"], checks.of(found, "Deployment")
     watch = monitor["spec"]["template"]["spec"]
-    assert deployed.loose(run) == []
+    assert checks.loose(run) == []
     assert run["serviceAccountName"] == watch["serviceAccountName"]
     assert run["automountServiceAccountToken"] is True
     assert run["containers"][0]["env"] == watch["containers"][0]["env"]
     ours, theirs = ({m["mountPath"] for m in pod["containers"][0]["volumeMounts"]} for pod in (run, watch))
     assert ours == theirs | {"/results"}
     assert {m["name"] for m in run["containers"][0]["volumeMounts"]} == {v["name"] for v in run["volumes"]}
-    policies = {p["metadata"]["name"]: p["spec"]["egress"] for p in deployed.of(found, "NetworkPolicy")}
+    policies = {p["metadata"]["name"]: p["spec"]["egress"] for p in checks.of(found, "NetworkPolicy")}
     (beside,) = (rule for rule in policies["kneewatch"] if {"port": 6443, "protocol": "TCP"} in rule["ports"])
     assert beside in policies["kneewatch-ramp"]
 
@@ -118,7 +118,7 @@ def test_a_run_without_a_lease_asks_the_api_server_for_nothing(chart: helm_pytho
         run = job(found)["spec"]["template"]["spec"]
         assert run["automountServiceAccountToken"] is False
         assert "serviceAccountName" not in run
-        policies = {p["metadata"]["name"]: p["spec"]["egress"] for p in deployed.of(found, "NetworkPolicy")}
+        policies = {p["metadata"]["name"]: p["spec"]["egress"] for p in checks.of(found, "NetworkPolicy")}
         ports = [port for rule in policies["kneewatch-ramp"] for port in rule["ports"]]
         assert {"port": 6443, "protocol": "TCP"} not in ports
 
@@ -126,7 +126,7 @@ def test_a_run_without_a_lease_asks_the_api_server_for_nothing(chart: helm_pytho
 def test_a_run_takes_more_arguments(chart: helm_python.Chart) -> None:
     given = arguments(rendered(chart, SHAPES["ramp"]))
     assert given[-2:] == ["--concurrency", "1,2"]
-    assert deployed.accepted(given)["concurrency"] == "1,2"
+    assert checks.accepted(given)["concurrency"] == "1,2"
 
 
 def test_each_revision_has_a_job_of_its_own(chart: helm_python.Chart) -> None:
@@ -142,8 +142,8 @@ def test_the_benchmark_sends_what_the_targets_capacity_runs_send(chart: helm_pyt
     values: Values = {**bench(target="a", model=""), "config": {"targets": [target], "workloads": workloads}}
     found = rendered(chart, values)
     given = dict(a.removeprefix("--").split("=", 1) for a in arguments(found) if "=" in a)
-    (config_map,) = deployed.of(found, "ConfigMap")
-    config = deployed.load(config_map["data"]["kneewatch.yml"], tmp_path)
+    (config_map,) = checks.of(found, "ConfigMap")
+    config = checks.load(config_map["data"]["kneewatch.yml"], tmp_path)
     assert given["base-url"] == config.servers[0].base_url
     assert (given["model"], given["random-input-len"], given["random-output-len"]) == ("m", "4000", "1000")
     assert (given["backend"], given["endpoint"]) == ("openai-chat", "/v1/chat/completions")
@@ -152,8 +152,8 @@ def test_the_benchmark_sends_what_the_targets_capacity_runs_send(chart: helm_pyt
 def test_the_default_workload_is_kneewatchs(chart: helm_python.Chart, tmp_path: Path) -> None:
     values = {**bench(target="a"), "config": {"targets": [{"name": "a", "base_url": "http://a:8000"}]}}
     found = rendered(chart, values)
-    (config_map,) = deployed.of(found, "ConfigMap")
-    workload = deployed.load(config_map["data"]["kneewatch.yml"], tmp_path).workload("default")
+    (config_map,) = checks.of(found, "ConfigMap")
+    workload = checks.load(config_map["data"]["kneewatch.yml"], tmp_path).workload("default")
     assert f"--random-input-len={workload.prompt_tokens}" in arguments(found)
     assert f"--random-output-len={workload.output_tokens}" in arguments(found)
 
@@ -173,7 +173,7 @@ def test_a_key_of_the_server_comes_from_a_secret(chart: helm_python.Chart) -> No
     assert key in environment
     assert "HF_TOKEN" not in {variable["name"] for variable in environment}
     for manifest in found:
-        deployed.check(manifest)
+        checks.check(manifest)
 
 
 LENGTHS = {"prompt_tokens": {"lognormal": {"median": 256, "sigma": 1, "max": 900}}}

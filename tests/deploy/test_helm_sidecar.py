@@ -8,11 +8,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import deployed
+import checks
 import helm_python
 import pytest
 import yaml
-from charted import FOUND, LOCAL, SHAPES, Values, alike, rendered
+from chart_values import FOUND, LOCAL, SHAPES, Values, alike, rendered
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERLAY = ROOT / "deploy/kustomize/overlays/sidecar"
@@ -100,7 +100,7 @@ def server() -> Manifest:
 
 
 def deployment_of(manifests: list[Manifest]) -> Manifest:
-    (found,) = alike(deployed.of(manifests, "Deployment")).values()
+    (found,) = alike(checks.of(manifests, "Deployment")).values()
     del found["metadata"]["namespace"]
     return found
 
@@ -153,7 +153,7 @@ def test_with_nvml_it_is_the_overlays_with_that_patch(
 def test_nvml_follows_the_configuration(parent: helm_python.Chart) -> None:
     for gpu, sees in (({"nvml": True}, True), ({"dcgm_urls": ["http://127.0.0.1:9400/metrics"]}, False)):
         found = only_kneewatch(parent, sidecar={"enabled": True}, config={"targets": [{**LOCAL, "gpu": gpu}]})
-        ((_, pod),) = deployed.pods(found)
+        ((_, pod),) = checks.pods(found)
         names = {variable["name"] for variable in pod["initContainers"][0].get("env", [])}
         assert ("NVIDIA_VISIBLE_DEVICES" in names) is sees
 
@@ -174,11 +174,11 @@ FULL: Values = {
 def test_kubernetes_accepts_it_and_nothing_of_ours_is_loose(parent: helm_python.Chart, values: Values) -> None:
     found = only_kneewatch(parent, **values)
     for manifest in found:
-        deployed.check(manifest)
-    ((_, pod),) = deployed.pods(found)
-    assert deployed.loose(pod) == ["vllm: runAsNonRoot"], "the overlay's server is its own business"
+        checks.check(manifest)
+    ((_, pod),) = checks.pods(found)
+    assert checks.loose(pod) == ["vllm: runAsNonRoot"], "the overlay's server is its own business"
     pod["containers"][0]["securityContext"]["runAsNonRoot"] = True
-    assert deployed.loose(pod) == []
+    assert checks.loose(pod) == []
     (mine,) = pod["initContainers"]
     assert mine["restartPolicy"] == "Always"
     assert not {"startupProbe", "readinessProbe", "livenessProbe"} & mine.keys(), "each would count for vLLM's pod"
@@ -191,7 +191,7 @@ def test_kubernetes_accepts_it_and_nothing_of_ours_is_loose(parent: helm_python.
 @pytest.mark.kubectl
 def test_the_patch_has_all_that_the_values_ask_for(chart: helm_python.Chart, kubectl: str, tmp_path: Path) -> None:
     ours = patched(kubectl, tmp_path, server(), patch_of(chart, FULL))
-    deployed.check(ours)
+    checks.check(ours)
     pod = ours["spec"]["template"]["spec"]
     assert pod["imagePullSecrets"] == [{"name": "pull"}]
     assert {"kneewatch-keys", "kneewatch-web", "targets", "cache", "shm"} <= {v["name"] for v in pod["volumes"]}
@@ -203,10 +203,10 @@ def test_everything_but_the_pod_is_there(chart: helm_python.Chart, tmp_path: Pat
     found = rendered(chart, {**SHAPES["sidecar"], "dashboards": {"enabled": True}})
     kinds = {manifest["kind"] for manifest in found}
     assert kinds == {"ConfigMap", "NetworkPolicy", "PodMonitor", "PrometheusRule"}
-    maps = {m["metadata"]["name"]: m["data"] for m in deployed.of(found, "ConfigMap")}
-    assert deployed.load(maps["kneewatch"]["kneewatch.yml"], tmp_path).servers[0].base_url == LOCAL["base_url"]
+    maps = {m["metadata"]["name"]: m["data"] for m in checks.of(found, "ConfigMap")}
+    assert checks.load(maps["kneewatch"]["kneewatch.yml"], tmp_path).servers[0].base_url == LOCAL["base_url"]
     assert "kneewatch-fleet" in maps
-    (monitor,) = deployed.of(found, "PodMonitor")
+    (monitor,) = checks.of(found, "PodMonitor")
     assert monitor["spec"]["selector"]["matchLabels"] == {"app": "vllm"}
     theirs = yaml.safe_load((OVERLAY / "podmonitor.yaml").read_text())
     assert monitor["spec"]["podMetricsEndpoints"] == theirs["spec"]["podMetricsEndpoints"]
@@ -215,8 +215,8 @@ def test_everything_but_the_pod_is_there(chart: helm_python.Chart, tmp_path: Pat
 def test_no_policy_shuts_anybody_out_of_vllm_and_none_opens_its_port(chart: helm_python.Chart) -> None:
     """A pod's first policy shuts out what it does not name: so there is none, unless vLLM's pods have one already."""
     first = {**SHAPES["sidecar"], "sidecar": {**SHAPES["sidecar"]["sidecar"], "isolated": False}}
-    assert not deployed.of(rendered(chart, first), "NetworkPolicy")
-    (policy,) = deployed.of(rendered(chart, SHAPES["sidecar"]), "NetworkPolicy")
+    assert not checks.of(rendered(chart, first), "NetworkPolicy")
+    (policy,) = checks.of(rendered(chart, SHAPES["sidecar"]), "NetworkPolicy")
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     assert policy["spec"]["podSelector"]["matchLabels"] == {"app": "vllm"}
     rules = policy["spec"]["ingress"]
@@ -243,11 +243,11 @@ def test_two_under_aliases_get_along(tmp_path: Path, chart_folder: Path) -> None
     values = {"sidecar": {"enabled": True}, "config": {"targets": [LOCAL]}}
     with helm_python.Chart.load(folder) as loaded:
         found = rendered(loaded, {"a": values, "b": values}, "models")
-    names = {m["metadata"]["name"] for m in deployed.of(found, "ConfigMap")}
+    names = {m["metadata"]["name"] for m in checks.of(found, "ConfigMap")}
     assert names == {"models-a", "models-b"}
     # What selectors would ask for, were they pods of their own.
-    assert {m["metadata"]["labels"]["app.kubernetes.io/instance"] for m in deployed.of(found, "ConfigMap")} == names
-    for pod in deployed.of(found, "Pod"):
+    assert {m["metadata"]["labels"]["app.kubernetes.io/instance"] for m in checks.of(found, "ConfigMap")} == names
+    for pod in checks.of(found, "Pod"):
         (config,) = (v["configMap"]["name"] for v in pod["spec"]["volumes"] if "configMap" in v)
         assert config == f"models-{pod['metadata']['name']}"
 
@@ -262,10 +262,10 @@ def test_a_parent_that_turns_it_off_has_nothing_of_it(parent_folder: Path) -> No
     with helm_python.Chart.load(parent_folder) as loaded:  # of its own: Helm takes the dependency out of what is loaded
         found = rendered(loaded, {"kneewatch": {"enabled": False}})
     assert {manifest["kind"] for manifest in found} == {"Deployment", "Service"}
-    ((_, pod),) = deployed.pods(found)
+    ((_, pod),) = checks.pods(found)
     assert not pod.get("initContainers")
     for manifest in found:
-        deployed.check(manifest)
+        checks.check(manifest)
 
 
 @pytest.mark.parametrize(

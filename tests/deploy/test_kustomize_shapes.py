@@ -9,7 +9,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
-import deployed
+import checks
 import pytest
 import yaml
 
@@ -35,17 +35,17 @@ FOLDERS = sorted([*WITH_PODS, RESULTS])
 
 
 def named(manifests: list[dict[str, Any]], kind: str, name: str = "kneewatch") -> dict[str, Any]:
-    (found,) = (m for m in deployed.of(manifests, kind) if m["metadata"]["name"] == name)
+    (found,) = (m for m in checks.of(manifests, kind) if m["metadata"]["name"] == name)
     return found
 
 
 def pod_of(manifests: list[dict[str, Any]]) -> dict[str, Any]:
-    ((_, pod),) = deployed.pods(manifests)
+    ((_, pod),) = checks.pods(manifests)
     return pod
 
 
 def labels_of(manifests: list[dict[str, Any]]) -> dict[str, str]:
-    ((workload, _),) = deployed.pods(manifests)
+    ((workload, _),) = checks.pods(manifests)
     labels: dict[str, str] = workload["spec"]["template"]["metadata"]["labels"]
     return labels
 
@@ -59,21 +59,21 @@ def test_every_kustomization_is_tested(deploy: Path) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_kubernetes_and_the_operator_accept_every_resource(manifests: Manifests, folder: str) -> None:
     for manifest in manifests(folder):
-        deployed.check(manifest)
+        checks.check(manifest)
 
 
 def test_the_check_would_have_noticed(manifests: Manifests) -> None:
     monitor = named(manifests("overlays/prometheus-operator"), "PodMonitor")
     monitor["spec"]["podMetricsEndpointss"] = []
     with pytest.raises(AssertionError):
-        deployed.check(monitor)
+        checks.check(monitor)
 
 
 @pytest.mark.parametrize("folder", [*MONITORS, *JOBS])
 def test_every_pod_keeps_the_restricted_standard(manifests: Manifests, folder: str) -> None:
     pod = pod_of(manifests(folder))
-    assert deployed.loose(pod) == []
-    assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in deployed.containers(pod))
+    assert checks.loose(pod) == []
+    assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in checks.containers(pod))
     assert all("sizeLimit" in v["emptyDir"] for v in pod["volumes"] if "emptyDir" in v)
 
 
@@ -82,52 +82,50 @@ def test_a_loose_pod_would_have_been_noticed(manifests: Manifests) -> None:
     pod["hostNetwork"] = True
     del pod["securityContext"]["seccompProfile"]
     pod["containers"][0]["securityContext"]["capabilities"] = {"drop": ["NET_RAW"]}
-    assert deployed.loose(pod) == ["hostNetwork", "kneewatch: seccompProfile", "kneewatch: capabilities"]
+    assert checks.loose(pod) == ["hostNetwork", "kneewatch: seccompProfile", "kneewatch: capabilities"]
 
 
 @pytest.mark.parametrize("folder", WITH_PODS)
 def test_a_token_is_there_only_with_rights_that_need_one(manifests: Manifests, folder: str) -> None:
     rendered = manifests(folder)
-    needs = bool(deployed.rights(rendered))
+    needs = bool(checks.rights(rendered))
     assert needs is (folder.removeprefix("overlays/") in FOUND)
     assert pod_of(rendered)["automountServiceAccountToken"] is needs
-    assert not any(account["automountServiceAccountToken"] for account in deployed.of(rendered, "ServiceAccount"))
+    assert not any(account["automountServiceAccountToken"] for account in checks.of(rendered, "ServiceAccount"))
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_the_rights_are_those_that_the_configuration_needs(manifests: Manifests, name: str, tmp_path: Path) -> None:
     rendered = manifests(f"overlays/{name}")
-    config = deployed.configuration(rendered, tmp_path)
+    config = checks.configuration(rendered, tmp_path)
     asked = {t.discover.kubernetes.namespace for t in config.templates if t.discover.kubernetes is not None}
     assert config.lease is not None
-    assert deployed.rights(rendered) == {
+    assert checks.rights(rendered) == {
         **{(namespace, "pods"): {"list", "watch"} for namespace in asked},
         (config.lease.namespace, "leases"): {"get", "list", "create", "update", "delete"},
     }
-    assert not deployed.of(rendered, "ClusterRole")
+    assert not checks.of(rendered, "ClusterRole")
 
 
 @pytest.mark.parametrize("folder", [*MONITORS, "overlays/job"])
 def test_the_configuration_loads_and_the_pod_mounts_its_keys(manifests: Manifests, folder: str, tmp_path: Path) -> None:
-    assert deployed.configuration(manifests(folder), tmp_path).targets
+    assert checks.configuration(manifests(folder), tmp_path).targets
 
 
 @pytest.mark.parametrize("folder", [*MONITORS, "overlays/job", "overlays/sidecar"])
 def test_the_command_line_takes_the_containers_arguments(manifests: Manifests, folder: str) -> None:
-    (mine,) = (c for c in deployed.containers(pod_of(manifests(folder))) if c["name"] == "kneewatch")
+    (mine,) = (c for c in checks.containers(pod_of(manifests(folder))) if c["name"] == "kneewatch")
     assert mine["image"] == f"kneewatch:{__version__}"
     if "args" in mine:  # else the image's own
-        assert str(deployed.accepted(mine["args"])["config"]) == "/etc/kneewatch/kneewatch.yml"
+        assert str(checks.accepted(mine["args"])["config"]) == "/etc/kneewatch/kneewatch.yml"
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_there_is_no_secret_in_a_manifest(manifests: Manifests, folder: str) -> None:
     rendered = manifests(folder)
-    assert not deployed.of(rendered, "Secret")
-    for _, pod in deployed.pods(rendered):
-        given = [
-            e for c in deployed.containers(pod) for e in c.get("env", []) if re.search("KEY|TOKEN|PASS", e["name"])
-        ]
+    assert not checks.of(rendered, "Secret")
+    for _, pod in checks.pods(rendered):
+        given = [e for c in checks.containers(pod) for e in c.get("env", []) if re.search("KEY|TOKEN|PASS", e["name"])]
         assert all("value" not in e and "secretKeyRef" in e["valueFrom"] for e in given)
 
 
@@ -135,7 +133,7 @@ def test_there_is_no_secret_in_a_manifest(manifests: Manifests, folder: str) -> 
 def test_kubectl_apply_can_keep_its_copy_of_each(manifests: Manifests, folder: str) -> None:
     for manifest in manifests(folder):
         kept = json.dumps(json.dumps(manifest, separators=(",", ":")), ensure_ascii=False)
-        assert len(kept.encode()) < deployed._APPLIED, manifest["metadata"]["name"]
+        assert len(kept.encode()) < checks._APPLIED, manifest["metadata"]["name"]
 
 
 @pytest.mark.parametrize("folder", MONITORS)
@@ -143,15 +141,15 @@ def test_services_monitors_budgets_and_policies_mean_the_pod_and_its_port(manife
     rendered, labels = manifests(folder), labels_of(manifests(folder))
     ports = {p["name"]: p["containerPort"] for p in pod_of(rendered)["containers"][0]["ports"]}
     assert ports == {"http": 9876}
-    for service in deployed.of(rendered, "Service"):
-        assert deployed.selects(service["spec"]["selector"], labels)
+    for service in checks.of(rendered, "Service"):
+        assert checks.selects(service["spec"]["selector"], labels)
         assert {p["targetPort"] for p in service["spec"]["ports"]} == {"http"}
-    for monitor in deployed.of(rendered, "PodMonitor"):
-        assert deployed.selects(monitor["spec"]["selector"]["matchLabels"], labels)
+    for monitor in checks.of(rendered, "PodMonitor"):
+        assert checks.selects(monitor["spec"]["selector"]["matchLabels"], labels)
         assert [e["port"] for e in monitor["spec"]["podMetricsEndpoints"]] == ["http"]
-    for other in [*deployed.of(rendered, "PodDisruptionBudget"), named(rendered, "NetworkPolicy")]:
+    for other in [*checks.of(rendered, "PodDisruptionBudget"), named(rendered, "NetworkPolicy")]:
         selector = other["spec"].get("selector") or other["spec"]["podSelector"]
-        assert deployed.selects(selector["matchLabels"], labels)
+        assert checks.selects(selector["matchLabels"], labels)
 
 
 @pytest.mark.parametrize("folder", MONITORS)
@@ -176,10 +174,10 @@ def test_only_prometheus_and_neighbours_may_ask_and_no_cloud_metadata_may_be_ask
 @pytest.mark.parametrize("folder", MONITORS)
 def test_several_pods_have_a_budget_and_are_spread_and_one_has_neither(manifests: Manifests, folder: str) -> None:
     rendered = manifests(folder)
-    ((workload, pod),) = deployed.pods(rendered)
+    ((workload, pod),) = checks.pods(rendered)
     several = workload["spec"]["replicas"] > 1
     assert several is (folder == "overlays/fleet")
-    assert bool(deployed.of(rendered, "PodDisruptionBudget")) is several
+    assert bool(checks.of(rendered, "PodDisruptionBudget")) is several
     keys = [c["topologyKey"] for c in pod.get("topologySpreadConstraints", [])]
     assert keys == (["kubernetes.io/hostname", "topology.kubernetes.io/zone"] if several else [])
     # A budget of one replica would let no node be drained; two pods of one volume would not start.
@@ -189,12 +187,12 @@ def test_several_pods_have_a_budget_and_are_spread_and_one_has_neither(manifests
 def test_the_fleet_has_as_many_shards_as_pods_and_a_volume_for_each(manifests: Manifests) -> None:
     rendered = manifests("overlays/fleet")
     fleet = named(rendered, "StatefulSet")["spec"]
-    ours = deployed.accepted(fleet["template"]["spec"]["containers"][0]["args"])
+    ours = checks.accepted(fleet["template"]["spec"]["containers"][0]["args"])
     assert ours["command"] == "run"
     assert ours["total_shards"] == fleet["replicas"] == 3
-    assert fleet["serviceName"] in [s["metadata"]["name"] for s in deployed.of(rendered, "Service")]
+    assert fleet["serviceName"] in [s["metadata"]["name"] for s in checks.of(rendered, "Service")]
     assert [claim["metadata"]["name"] for claim in fleet["volumeClaimTemplates"]] == ["store"]
-    assert not deployed.of(rendered, "PersistentVolumeClaim")
+    assert not checks.of(rendered, "PersistentVolumeClaim")
     assert "store" not in [volume["name"] for volume in fleet["template"]["spec"]["volumes"]]
 
 
@@ -212,7 +210,7 @@ def test_an_overlay_takes_rules_and_dashboards_as_components(
     rendered = list(yaml.safe_load_all(done.stdout))
     assert {"PodMonitor", "PrometheusRule"} <= {m["kind"] for m in rendered}
     assert {m["metadata"]["namespace"] for m in rendered} == {"monitoring", "serving"}
-    ((workload, _),) = deployed.pods(rendered)
+    ((workload, _),) = checks.pods(rendered)
     assert "annotations" not in workload["spec"]["template"]["metadata"]
 
 
@@ -226,14 +224,14 @@ def test_the_sidecar_can_see_gpus_without_taking_one(kubectl: str, deploy: Path,
     )
     rendered = list(yaml.safe_load_all(done.stdout))
     for manifest in rendered:
-        deployed.check(manifest)
+        checks.check(manifest)
     pod = pod_of(rendered)
     (mine,) = (c for c in pod["initContainers"] if c["name"] == "kneewatch")
     assert {e["name"]: e["value"] for e in mine["env"]}["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
     assert "nvidia.com/gpu" not in mine["resources"]["limits"]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
     config = (tmp_path / "sidecar/kneewatch.yml").read_text().replace("# gpu: {nvml: true}", "gpu: {nvml: true}")
-    assert deployed.load(config, tmp_path).servers[0].gpu.nvml
+    assert checks.load(config, tmp_path).servers[0].gpu.nvml
 
 
 def test_the_operators_prometheus_finds_the_sidecar(kubectl: str, deploy: Path, tmp_path: Path) -> None:
@@ -244,16 +242,14 @@ def test_the_operators_prometheus_finds_the_sidecar(kubectl: str, deploy: Path, 
     command = [kubectl, "kustomize", str(file.parent)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     rendered = list(yaml.safe_load_all(done.stdout))
-    (monitor,) = deployed.of(rendered, "PodMonitor")
-    deployed.check(monitor)
-    assert deployed.selects(monitor["spec"]["selector"]["matchLabels"], labels_of(rendered))
+    (monitor,) = checks.of(rendered, "PodMonitor")
+    checks.check(monitor)
+    assert checks.selects(monitor["spec"]["selector"]["matchLabels"], labels_of(rendered))
     (mine,) = (c for c in pod_of(rendered)["initContainers"] if c["name"] == "kneewatch")
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert (endpoint["port"], endpoint["path"]) == (mine["ports"][0]["name"], "/metrics")
     # No other container of the pod has a port of that name.
-    named_so = [
-        c["name"] for c in deployed.containers(pod_of(rendered)) for p in c["ports"] if p["name"] == "kneewatch"
-    ]
+    named_so = [c["name"] for c in checks.containers(pod_of(rendered)) for p in c["ports"] if p["name"] == "kneewatch"]
     assert named_so == ["kneewatch"]
 
 
@@ -265,7 +261,7 @@ def test_the_number_of_shards_follows_the_replicas(kubectl: str, deploy: Path, t
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     fleet = named(list(yaml.safe_load_all(done.stdout)), "StatefulSet")["spec"]
     assert fleet["replicas"] == 12
-    assert deployed.accepted(fleet["template"]["spec"]["containers"][0]["args"])["total_shards"] == 12
+    assert checks.accepted(fleet["template"]["spec"]["containers"][0]["args"])["total_shards"] == 12
 
 
 def test_the_fleets_pod_is_the_bases_but_for_what_a_fleet_adds(manifests: Manifests) -> None:
@@ -280,8 +276,8 @@ def test_the_fleets_pod_is_the_bases_but_for_what_a_fleet_adds(manifests: Manife
 def test_a_run_is_asked_for_once_and_ends_before_its_deadline(manifests: Manifests, tmp_path: Path) -> None:
     rendered = manifests("overlays/job")
     job = named(rendered, "Job", "kneewatch-ramp")["spec"]
-    (target,) = deployed.configuration(rendered, tmp_path).targets
-    asked = deployed.accepted(job["template"]["spec"]["containers"][0]["args"])
+    (target,) = checks.configuration(rendered, tmp_path).targets
+    asked = checks.accepted(job["template"]["spec"]["containers"][0]["args"])
     assert (asked["command"], asked["target"], str(asked["json_file"])) == ("ramp", target.name, "/results/result.json")
     assert str(asked["html_file"]) == "/results/report.html"
     assert job["backoffLimit"] == 0
@@ -295,14 +291,14 @@ def test_a_run_is_asked_for_once_and_ends_before_its_deadline(manifests: Manifes
 
 @pytest.mark.parametrize("folder", JOBS)
 def test_what_deletes_a_job_leaves_its_results(manifests: Manifests, folder: str) -> None:
-    assert not deployed.of(manifests(folder), "PersistentVolumeClaim")
+    assert not checks.of(manifests(folder), "PersistentVolumeClaim")
     assert {m["kind"] for m in manifests(RESULTS)} == {"PersistentVolumeClaim"}
 
 
 @pytest.mark.parametrize("folder", JOBS)
 def test_a_jobs_pod_is_no_part_of_the_monitors_service(manifests: Manifests, folder: str) -> None:
-    (service,) = deployed.of(manifests("base"), "Service")
-    assert not deployed.selects(service["spec"]["selector"], labels_of(manifests(folder)))
+    (service,) = checks.of(manifests("base"), "Service")
+    assert not checks.selects(service["spec"]["selector"], labels_of(manifests(folder)))
 
 
 def test_both_jobs_send_alike_and_leave_their_results_together(manifests: Manifests, tmp_path: Path) -> None:
@@ -313,7 +309,7 @@ def test_both_jobs_send_alike_and_leave_their_results_together(manifests: Manife
         for m in (bench, job)
     ]
     assert claims[0] == claims[1] == {"kneewatch-results"}
-    config = deployed.configuration(job, tmp_path)
+    config = checks.configuration(job, tmp_path)
     workload = config.workload(config.targets[0].capacity.workload or "")
     arguments = pod_of(bench)["containers"][0]["args"]
     given = dict(a.removeprefix("--").split("=", 1) for a in arguments if "=" in a)
@@ -327,8 +323,8 @@ def test_both_jobs_send_alike_and_leave_their_results_together(manifests: Manife
 
 def test_the_reader_of_results_is_confined_and_mounts_their_volume(manifests: Manifests, deploy: Path) -> None:
     reader = yaml.safe_load((deploy / "kustomize/overlays/job/reader.yaml").read_text())
-    deployed.check(reader)
-    assert deployed.loose(reader["spec"]) == []
+    checks.check(reader)
+    assert checks.loose(reader["spec"]) == []
     (claim,) = (volume["persistentVolumeClaim"]["claimName"] for volume in reader["spec"]["volumes"])
     assert named(manifests(RESULTS), "PersistentVolumeClaim", claim)
     assert reader["spec"]["containers"][0]["image"] == f"kneewatch:{__version__}"
@@ -344,7 +340,7 @@ def test_a_changed_configuration_replaces_no_pod(manifests: Manifests) -> None:
             "no digest of its content"
         )
         # A file that is mounted by subPath is never changed.
-        assert not any("subPath" in mount for c in deployed.containers(pod) for mount in c.get("volumeMounts", []))
+        assert not any("subPath" in mount for c in checks.containers(pod) for mount in c.get("volumeMounts", []))
 
 
 def test_the_operators_rules_are_those_of_the_base(manifests: Manifests, deploy: Path) -> None:
@@ -366,7 +362,7 @@ def test_one_label_is_changed_in_one_place_for_rules_and_monitor(kubectl: str, d
     command = [kubectl, "kustomize", str(tmp_path / "kustomize/overlays/prometheus-operator")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     rendered = list(yaml.safe_load_all(done.stdout))
-    asked = [m["metadata"]["labels"].get("prometheus") for kind in OPERATORS for m in deployed.of(rendered, kind)]
+    asked = [m["metadata"]["labels"].get("prometheus") for kind in OPERATORS for m in checks.of(rendered, kind)]
     assert asked == ["main", "main"]
     assert "kube-prometheus-stack" not in done.stdout
 
@@ -380,7 +376,7 @@ def test_the_rules_can_wait_until_there_are_series(manifests: Manifests) -> None
 
 
 def test_the_dashboards_are_those_of_the_base(manifests: Manifests, deploy: Path) -> None:
-    rendered = deployed.of(manifests("overlays/prometheus-operator"), "ConfigMap")
+    rendered = checks.of(manifests("overlays/prometheus-operator"), "ConfigMap")
     maps = {m["metadata"]["name"]: m for m in rendered if "grafana_dashboard" in m["metadata"].get("labels", {})}
     wanted = dashboards_of(load_config(deploy / "kustomize/base/kneewatch.yml"))
     assert {f"{name}.json" for name in maps} == wanted.keys()
@@ -401,15 +397,15 @@ def test_the_dashboards_are_those_of_the_base(manifests: Manifests, deploy: Path
 def test_the_selectors_mean_pods_as_those_projects_make_them(
     manifests: Manifests, tmp_path: Path, name: str, labels: dict[str, str], port: int
 ) -> None:
-    (template,) = deployed.configuration(manifests(f"overlays/{name}"), tmp_path).templates
+    (template,) = checks.configuration(manifests(f"overlays/{name}"), tmp_path).templates
     kubernetes = template.discover.kubernetes
     assert kubernetes is not None
     asked = dict(requirement.split("=") for requirement in (kubernetes.selector or "").split(","))
-    assert deployed.selects(asked, labels)
+    assert checks.selects(asked, labels)
     assert kubernetes.port == port
 
 
 @pytest.mark.parametrize("name", ["litellm", "production-stack"])
 def test_no_load_goes_through_a_gateway(manifests: Manifests, tmp_path: Path, name: str) -> None:
-    (gateway,) = deployed.configuration(manifests(f"overlays/{name}"), tmp_path).servers
+    (gateway,) = checks.configuration(manifests(f"overlays/{name}"), tmp_path).servers
     assert gateway.capacity.mode == "off"

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import deployed
+import checks
 import pytest
 import yaml
 
@@ -32,8 +32,8 @@ def test_the_patch_for_probes_is_one_that_kubernetes_accepts(
     kustomization = base / "kustomization.yaml"
     kustomization.write_text(kustomization.read_text() + "\npatches:\n  - path: probes.yaml\n")
     done = subprocess.run([kubectl, "kustomize", str(base)], capture_output=True, text=True, timeout=60, check=True)
-    (deployment,) = deployed.of(list(yaml.safe_load_all(done.stdout)), patch["kind"])
-    deployed.check(deployment)
+    (deployment,) = checks.of(list(yaml.safe_load_all(done.stdout)), patch["kind"])
+    checks.check(deployment)
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["tcpSocket"] == {"port": "http"}

@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/unit/client")]
 
 from hostile_server import GOOD, STREAM_HEAD, chunked, event, head, whole  # noqa: E402 - after the path to it
-from made import spec  # noqa: E402
 from memory_wire import EOF, GOLDEN, OPEN, RESET, Outcome, cut_at, exchange, recorded, streamed  # noqa: E402
+from plain_records import spec  # noqa: E402
 
 from probe.client.response_buffer import ResponseBuffer  # noqa: E402
 from probe.client.stream_parser import Transcript, error_message, judge, read_stream  # noqa: E402

@@ -21,7 +21,7 @@ import yaml
 from forward_proxy import forward_proxy
 from hostile_server import GOOD, HANG, STREAM_HEAD, THREE_TOKENS, Script, chunked, hostile, token, whole
 from http2_server import http2_server
-from made import spec
+from plain_records import spec
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint

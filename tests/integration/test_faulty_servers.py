@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from standin import Standin, free_port, standin
+from mock_servers import Standin, free_port, standin
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope
 from starlette.types import Send as AsgiSend

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from kneewatch_command import Finished, kneewatch
-from made_history import make_blocks
 from monitor import Sim
+from prometheus_history import make_blocks
 from real_prometheus import RealPrometheus
 
 from benchmarks.capacity.cases import CASES

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 from api_server import NAMESPACE, ApiServer, api_server
-from standin import Standin, standin
+from mock_servers import Standin, standin
 
 from probe.capacity.run import lease_lock as module
 from probe.capacity.run.job import Budget, RunJob

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 from browser import Browser
-from made_dashboard import HOSTILE, NOW_S, dashboard, prometheus
+from example_dashboard import HOSTILE, NOW_S, dashboard, prometheus
 from monitor import Monitor, Sim
 from process import eventually
 from real_prometheus import RealPrometheus

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from mock_servers import Standin, standin
 from ray_cluster import AHEAD_S, HEAD, OTHER, RayCluster, ray_cluster, shifts_clocks
-from standin import Standin, standin
 
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock

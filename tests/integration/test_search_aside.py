@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from example_records import CHAT, record, spec, step
-from seen_servers import CHAT as LENGTHS
-from seen_servers import FAST, profile, watched
+from simulated_servers import CHAT as LENGTHS
+from simulated_servers import FAST, profile, watched
 
 from probe.capacity.model.hints import Hints
 from probe.capacity.run.job import LoadPlan

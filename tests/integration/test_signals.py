@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from standin import standin
+from mock_servers import standin
 
 from probe.monitor.store import Store
 

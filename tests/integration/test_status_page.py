@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 from browser import FLAGS, Browser
+from example_fleet import fleet, run
 from example_records import record, status
 from fake_monitor import FakeMonitor
 from kneewatch_command import kneewatch
-from made_fleet import fleet, run
 from monitor import Monitor, Sim
 from process import eventually
 from served import Served

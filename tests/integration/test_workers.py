@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from standin import Standin, standin
+from mock_servers import Standin, standin
 from starlette.types import Message, Receive, Scope
 from starlette.types import Send as AsgiSend
 

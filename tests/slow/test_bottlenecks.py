@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from seen_servers import CHAT, FAST, SLOW, WORDY, profile, promise, twin_of, workload
+from simulated_servers import CHAT, FAST, SLOW, WORDY, profile, promise, twin_of, workload
 
 from probe.capacity.model.bottleneck import BOTTLENECKS, CLIENT, find_bottleneck
 from probe.capacity.model.twin import Twin, find_capacity

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from seen_servers import CHAT, FAST, profile, promise, restarted, twin_of, watched, without, workload
+from simulated_servers import CHAT, FAST, profile, promise, restarted, twin_of, watched, without, workload
 
 from probe.capacity.model.forecast import forecast
 from probe.capacity.model.server_model import Hints

@@ -1,7 +1,7 @@
 """A forecast from live traffic against the capacity of the server it was of."""
 
 import pytest
-from seen_servers import CHAT, FAST, WORDY, polled, profile, promise, twin_of, watched, workload
+from simulated_servers import CHAT, FAST, WORDY, polled, profile, promise, twin_of, watched, workload
 
 from probe.capacity.model.forecast import forecast
 from probe.capacity.model.server_model import Hints

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from seen_servers import CHAT, FAST, SLOW, WORDY, profile, promise, twin_of, workload
+from simulated_servers import CHAT, FAST, SLOW, WORDY, profile, promise, twin_of, workload
 
 from probe.capacity.model.twin import Twin, find_capacity
 from probe.simulator.cost import FrontEnd, StepCost

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from standin import Standin, free_port, standin
+from mock_servers import Standin, free_port, standin
 
 from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings

@@ -32,7 +32,7 @@ from hostile_server import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from made import spec
+from plain_records import spec
 from property_examples import examples
 
 from probe.client.client import Client

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import spec
+from plain_records import spec
 
 from probe.client.response_buffer import Read
 from probe.client.stream_parser import Transcript, error_message, judge, read_stream

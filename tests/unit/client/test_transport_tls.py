@@ -11,7 +11,7 @@ import pytest
 import trustme
 from both_loops import Run
 from hostile_server import GOOD, chunked, head
-from made import spec
+from plain_records import spec
 from test_transport import MODES, OK, all_closed, fetch, idle
 from wire_server import Peer, always, serving
 

@@ -8,7 +8,7 @@ import pytest
 from example_records import token_events
 from hypothesis import given
 from hypothesis import strategies as st
-from made import MS, failure, record
+from plain_records import MS, failure, record
 
 from probe.core.latency import e2e_s, itl_s, schedule_lag_s, tpot_s, ttft_s
 from probe.core.request import Outcome, RequestRecord

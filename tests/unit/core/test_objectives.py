@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import PROMISED, failure, record
+from plain_records import PROMISED, failure, record
 
 from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives, broken, good_ratio, may_be_ours, met
 from probe.core.request import UP, Outcome, RequestRecord

@@ -1,7 +1,7 @@
 """Series become metrics: every kind under the name a query says."""
 
 import pytest
-from called import counted
+from call_count import counted
 from example_records import result
 from exposition import samples, value
 from prometheus_client import REGISTRY, CollectorRegistry

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import MS, PROMISED, failure, poll, record, spec
+from plain_records import MS, PROMISED, failure, poll, record, spec
 from property_examples import examples
 
 from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives

@@ -18,8 +18,8 @@ import pytest
 import yaml
 from example_records import WALL_S, no_knee, record, result, snapshot
 from fake_prometheus import prometheus
+from mock_servers import Standin, free_port, standin
 from prometheus_client import REGISTRY, generate_latest
-from standin import Standin, free_port, standin
 
 from probe.capacity.trend.fingerprint import as_number, capacity_sample
 from probe.config.models import Config, TargetConfig, config_from, load_config

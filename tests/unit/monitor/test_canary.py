@@ -10,7 +10,7 @@ from typing import cast
 import httpx
 import pytest
 from fake_request import FakeRequest
-from made import MS, PROMISED, failure, record, spec
+from plain_records import MS, PROMISED, failure, record, spec
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from called import counted
-from standin import standin
+from call_count import counted
+from mock_servers import standin
 
 from probe.config.models import config_from, load_config
 from probe.core.clock import SystemClock

@@ -15,8 +15,8 @@ import httpx
 import pytest
 from example_records import WALL_S
 from example_records import result as example
+from mock_servers import Standin, free_port, standin
 from prometheus_client import CollectorRegistry
-from standin import Standin, free_port, standin
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from made import poll, record
+from plain_records import poll, record
 
 from probe.core.request import Outcome
 from probe.core.snapshot import (

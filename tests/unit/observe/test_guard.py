@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import poll
+from plain_records import poll
 
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome

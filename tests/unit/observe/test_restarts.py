@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from made import poll
+from plain_records import poll
 
 from probe.core.snapshot import ServerSnapshot
 from probe.observe.restarts import BackendDetector, restarted

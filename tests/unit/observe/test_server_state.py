@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from made import failure, poll, record
+from plain_records import failure, poll, record
 
 from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad

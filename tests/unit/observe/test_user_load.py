@@ -1,7 +1,7 @@
 """What users asked of a server beside a load of ours: by its counters, less what we have sent."""
 
 import pytest
-from made import failure, poll, record
+from plain_records import failure, poll, record
 
 from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import failure, poll, record
+from plain_records import failure, poll, record
 from property_examples import examples
 
 from probe.core.request import Outcome, RequestRecord

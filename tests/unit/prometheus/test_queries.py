@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from fake_prometheus import prometheus as _prometheus
-from standin import free_port
+from mock_servers import free_port
 
 from alerts.capacity import capacity_group
 from alerts.rules import Alert

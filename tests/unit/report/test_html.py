@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from example_fleet import run
 from example_records import no_knee, result, step
-from made_fleet import run
 
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.snapshot import UserLoad

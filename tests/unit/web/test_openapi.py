@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
+from example_fleet import fleet, run
 from example_records import record, result, snapshot, status, whole_snapshot
 from fake_monitor import FakeMonitor
-from made_fleet import fleet, run
 from openapi_spec_validator import validate
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012

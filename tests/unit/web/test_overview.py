@@ -4,10 +4,10 @@ import re
 import time
 
 import pytest
+from example_fleet import fleet
 from example_records import CHAT, record, result, status
 from hypothesis import given
 from hypothesis import strategies as st
-from made_fleet import fleet
 
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives

@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
+from example_fleet import run
 from example_records import WALL_S, no_knee, record, result, snapshot, status, step, whole_snapshot
 from fake_monitor import FakeMonitor
-from made_fleet import run
 from prometheus_client import Gauge
 
 from probe.config.models import config_from, show

@@ -1,7 +1,7 @@
 """Where there is no capacity there is no bottleneck. What is named on servers of a known limit: tests/slow."""
 
 import pytest
-from seen_servers import CHAT, FAST, profile, promise, twin_of
+from simulated_servers import CHAT, FAST, profile, promise, twin_of
 
 from probe.capacity.model.bottleneck import find_bottleneck
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, replace
 
 import pytest
-from seen_servers import CHAT, FAST, polled, profile, restarted, twin_of, watched
+from simulated_servers import CHAT, FAST, polled, profile, restarted, twin_of, watched
 
 from probe.capacity.model.fit_bias import Segments, estimate_bias
 from probe.capacity.model.lengths import prompt_lengths

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from example_records import record, snapshot
-from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
+from simulated_servers import CHAT, FAST, profile, promise, twin_of, workload
 
 from probe.capacity.model.replay import SentRequest, UserArrivals, replay, replay_once
 from probe.capacity.model.twin import Prediction, Twin

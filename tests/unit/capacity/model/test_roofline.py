@@ -3,7 +3,7 @@
 from dataclasses import astuple, replace
 
 import pytest
-from seen_servers import CHAT, FAST, profile, watched, workload
+from simulated_servers import CHAT, FAST, profile, watched, workload
 
 from probe.capacity.model.hints import Hints, ModelSize
 from probe.capacity.model.roofline import compute_roofline, decode_floor_s, live_use, prefill_peak_tokens_s

@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from seen_servers import CHAT, FAST, polled, profile, restarted, watched, without, workload
+from simulated_servers import CHAT, FAST, polled, profile, restarted, watched, without, workload
 
 from probe.capacity.model.lengths import mean_length, prompt_lengths
 from probe.capacity.model.server_model import Hints, ServerModel, engine_shares

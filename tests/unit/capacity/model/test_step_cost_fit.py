@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
-from seen_servers import CHAT, FAST, SLOW, WORDY, profile, watched, without, workload
+from simulated_servers import CHAT, FAST, SLOW, WORDY, profile, watched, without, workload
 
 from probe.capacity.model.lengths import prompt_lengths
 from probe.capacity.model.step_cost_fit import MIN_WINDOWS, StepCostModel, _drift, fit

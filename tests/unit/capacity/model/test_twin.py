@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
-from seen_servers import CHAT, FAST, profile, promise, twin_of, workload
+from simulated_servers import CHAT, FAST, profile, promise, twin_of, workload
 
 from probe.capacity.model.twin import Prediction, _root, find_capacity, predict
 from probe.core.percentiles import percentile

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
-from seen_servers import CHAT, FAST, profile, restarted, watched, without, workload
+from simulated_servers import CHAT, FAST, profile, restarted, watched, without, workload
 
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.snapshot import Histogram, ServerSnapshot

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 from example_records import CHAT, snapshot
-from standin import Standin, standin
+from mock_servers import Standin, standin
 from starlette.responses import PlainTextResponse
 
 from probe.capacity.run import service

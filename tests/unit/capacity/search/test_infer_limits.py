@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from seen_servers import FAST, polled, profile, promise, workload
+from simulated_servers import FAST, polled, profile, promise, workload
 
 from benchmarks.capacity.virtual_load import VirtualLoad
 from probe.capacity.model.hints import Hints

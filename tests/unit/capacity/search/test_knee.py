@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import step
+from plain_records import step
 from property_examples import examples
 
 from probe.capacity.search.knee import find_knee

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from example_records import CHAT, snapshot, step
-from made import record
-from seen_servers import CHAT as _LENGTHS
+from plain_records import record
+from simulated_servers import CHAT as _LENGTHS
 
 from probe.capacity.model.bottleneck import Bottleneck
 from probe.capacity.model.hints import Hints
