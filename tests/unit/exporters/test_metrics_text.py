@@ -35,6 +35,7 @@ text = st.text(st.characters(codec="utf-8"), max_size=12)
 number = st.floats(allow_nan=True, allow_infinity=True)
 
 
+@pytest.mark.slow
 @given(label=text, value=number, amount=st.floats(0, 1e18))
 @examples(60)
 def test_the_page_is_what_prometheus_client_would_have_written(label: str, value: float, amount: float) -> None:

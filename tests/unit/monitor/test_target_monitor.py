@@ -990,6 +990,7 @@ class Ahead:
         return time.time()
 
 
+@pytest.mark.slow
 def test_requests_on_demand_are_no_user_traffic_for_the_check_before_a_run(host: Host) -> None:
     clock = Ahead()
 
@@ -1010,6 +1011,7 @@ def test_requests_on_demand_are_no_user_traffic_for_the_check_before_a_run(host:
     _against(host, work, clock=clock)
 
 
+@pytest.mark.slow
 def test_canaries_and_requests_on_demand_beside_a_run_are_no_users_of_its_steps(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
         await watch.canary()

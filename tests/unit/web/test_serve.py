@@ -138,6 +138,7 @@ def test_connections_that_say_nothing_are_few_and_short(monkeypatch: pytest.Monk
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_kept_has_as_long_for_its_second_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probe.web.serve._HEAD_S", 1.0)
 

@@ -34,6 +34,8 @@ from probe.monitor.target_monitor import TargetMonitor
 from probe.observe.guard import GO
 from probe.scrape.scraper import Scraper
 
+pytestmark = pytest.mark.slow
+
 CLOCK = SystemClock()
 
 
