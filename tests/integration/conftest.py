@@ -1,5 +1,7 @@
 """The programs that several integration tests share, started once in a run."""
 
+import faulthandler
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +10,15 @@ from monitor import Sim
 from real_vllm import RealVllm
 
 __all__ = ["run"]
+# Twice as long as the longest test. One that hangs ends its process, with a traceback of each thread.
+_LIMIT_S = 600.0
+
+
+@pytest.fixture(autouse=True)
+def _no_hang() -> Iterator[None]:
+    faulthandler.dump_traceback_later(_LIMIT_S, exit=True, file=sys.__stderr__)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")

@@ -75,7 +75,8 @@ def test_cancelling_a_call_ends_its_process() -> None:
 
 def test_it_ends_when_the_process_that_started_it_is_killed() -> None:
     code = (
-        "from probe.runtime.helper_process import Aside; import time; print(Aside().call('os:getpid'), flush=True);"
+        "from probe.runtime.helper_process import HelperProcess; import time;"
+        " print(HelperProcess().call('os:getpid'), flush=True);"
         " time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:

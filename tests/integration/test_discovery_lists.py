@@ -31,6 +31,8 @@ from probe.discovery.http_sd import HttpSource
 from probe.discovery.polling import ProblemReporter
 from probe.discovery.types import DiscoveredServer, Discovery, State
 
+pytestmark = pytest.mark.alone
+
 EVERY_S = 0.05
 
 
