@@ -219,7 +219,7 @@ def test_users_come_at_their_rate_and_at_the_new_one_at_once() -> None:
 
 
 def test_a_server_without_users_has_no_rate_to_change() -> None:
-    with pytest.raises(ValueError, match="without users"):
+    with pytest.raises(ValueError, match="has no users"):
         VirtualServer(BUSY).set_users(1.0)
 
 
