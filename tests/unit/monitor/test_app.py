@@ -116,6 +116,7 @@ def test_it_watches_serves_and_ends() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_it_starts_and_ends_without_a_server() -> None:
     async def run() -> None:
         app = App(_config(f"http://127.0.0.1:{free_port()}"), SystemClock())
