@@ -82,8 +82,8 @@ def test_a_passive_target_gets_no_request_and_shows_its_server(monitor: Monitor)
     assert 'kneewatch_requests_total{target="joined"' in page
     assert 'kneewatch_requests_total{target="quiet"' not in page
     assert 'task="canary",target="quiet"' not in page
-    assert "none are sent" in monitor.page("/")
-    assert "No canaries are sent" in monitor.page("/targets/quiet")
+    assert "no canaries: passive" in monitor.page("/")
+    assert "The target is passive, so it gets no canaries." in monitor.page("/targets/quiet")
 
 
 def test_gpus_stand_beside_the_server_under_their_own_names(monitor: Monitor) -> None:
