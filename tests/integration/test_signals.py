@@ -44,22 +44,22 @@ asyncio.run(main())
 # The same, with a machine on which nothing comes of making room for load, or whose workers never answer.
 _NO_ROOM = """
 import asyncio
-from probe.load import place
+from probe.load import local_backend
 
 async def never(self, count):
     await asyncio.sleep(60)
 
-place.ThisMachine.open = never
+local_backend.LocalBackend.open = never
 """
 _NO_ANSWER = """
 import asyncio
-from probe.load import place
+from probe.load import local_backend
 
 async def deaf(module, *sockets, env=None):
     held = [one.fileno() for one in sockets]
     return await asyncio.create_subprocess_exec("sleep", "60", pass_fds=held, start_new_session=True)
 
-place.start_module = deaf
+local_backend.start_module = deaf
 """
 
 
