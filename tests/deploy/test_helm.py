@@ -145,7 +145,7 @@ def test_a_key_by_the_environment_is_no_key_in_the_values(chart: helm_python.Cha
     ("values", "says"),
     [
         ({"replicas": 2}, "config.lease"),
-        ({"replicas": 2, "shard": True, "persistence": {"existingClaim": "a"}}, "a claim each"),
+        ({"replicas": 2, "shard": True, "persistence": {"existingClaim": "a"}}, "each get their own claim"),
         ({"prometheusRule": {"enabled": True}}, "kneewatch alerts -c kneewatch.yml"),
         ({"ramp": {"enabled": True}}, "ramp.target"),
     ],
@@ -237,7 +237,7 @@ def test_every_value_is_in_the_schema_and_no_other(chart: helm_python.Chart) -> 
     [
         ({"web": {"secretName": "web", "auth": True}}, "the pages would be open"),
         ({"web": {"tls": True}}, "the pages would be open"),
-        ({"service": {"type": "LoadBalancer"}}, "pages that the outside reaches"),
+        ({"service": {"type": "LoadBalancer"}}, "reachable from outside"),
         ({"networkPolicy": {"prometheusLabels": None}}, "prometheusLabels"),
     ],
 )

@@ -183,19 +183,28 @@ PREFIX = {"prefix": {"shared_tokens": 100}}
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"ramp": {"enabled": True}}, "ramp.target: which target"),
+        ({"ramp": {"enabled": True}}, "ramp.target: not set"),
         ({"ramp": {"enabled": True, "target": "llama"}}, "ramp.target: no target of config with a base_url"),
         ({"ramp": {"enabled": True, "target": "vllm"}, "config": {"targets": [FOUND]}}, "ramp.target: no target"),
-        ({"ramp": {"enabled": True, "target": "llama-8b"}, "config": {"targets": [LOCAL]}}, "another place for a Job"),
-        ({**bench(), "ramp": {"enabled": True, "target": "llama-8b"}}, "not both at once"),
-        (bench(target=""), "bench.target: which target"),
+        (
+            {"ramp": {"enabled": True, "target": "llama-8b"}, "config": {"targets": [LOCAL]}},
+            "a Job in its own pod cannot reach",
+        ),
+        ({**bench(), "ramp": {"enabled": True, "target": "llama-8b"}}, "cannot both be true"),
+        (bench(target=""), "bench.target: address or request lengths unknown"),
         (bench(target="llama"), "bench.target: no target"),
-        ({**bench(), "config": {"targets": [LOCAL]}}, "another place for a Job"),
-        ({**bench(), "existingConfigMap": "mine"}, "bench.target: which target"),
+        ({**bench(), "config": {"targets": [LOCAL]}}, "a Job in its own pod cannot reach"),
+        ({**bench(), "existingConfigMap": "mine"}, "bench.target: address or request lengths unknown"),
         (bench(model=""), "bench.model"),
         (bench(tokenizer=""), "bench.tokenizer"),
-        ({**bench(), "config": {"workloads": {"short-chat": LENGTHS}}}, "workload .*short-chat.* are not"),
-        ({**bench(), "config": {"workloads": {"short-chat": PREFIX}}}, "workload .*short-chat.* are not"),
+        (
+            {**bench(), "config": {"workloads": {"short-chat": LENGTHS}}},
+            "workload .*short-chat.* has varying lengths or a shared prefix",
+        ),
+        (
+            {**bench(), "config": {"workloads": {"short-chat": PREFIX}}},
+            "workload .*short-chat.* has varying lengths or a shared prefix",
+        ),
     ],
 )
 def test_the_chart_refuses_what_cannot_work(chart: helm_python.Chart, values: Values, says: str) -> None:

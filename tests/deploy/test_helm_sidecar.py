@@ -272,13 +272,16 @@ def test_a_parent_that_turns_it_off_has_nothing_of_it(parent_folder: Path) -> No
     ("values", "says"),
     [
         ({}, "no target of config is in the pod"),
-        ({"config": {"targets": [FOUND, LOCAL]}}, "the account is vLLM's"),
-        ({"config": {"targets": [LOCAL], "lease": {}}}, "the account is vLLM's"),
-        ({"existingConfigMap": "mine", "rbac": {"leases": True}}, "the account is vLLM's"),
-        ({"config": {"targets": [LOCAL]}, "replicas": 2}, "as many as vLLM has pods"),
+        ({"config": {"targets": [FOUND, LOCAL]}}, "a sidecar uses vLLM's service account"),
+        ({"config": {"targets": [LOCAL], "lease": {}}}, "a sidecar uses vLLM's service account"),
+        ({"existingConfigMap": "mine", "rbac": {"leases": True}}, "a sidecar uses vLLM's service account"),
+        ({"config": {"targets": [LOCAL]}, "replicas": 2}, "replicas and shard do not apply"),
         ({"config": {"targets": [LOCAL]}, "podMonitor": {"enabled": True}}, "sidecar.podLabels"),
         ({"config": {"targets": [LOCAL]}, "web": {"tls": True}}, "the pages would be open"),
-        ({"config": {"targets": [LOCAL]}, "ramp": {"enabled": True, "target": "llama-8b"}}, "another place for a Job"),
+        (
+            {"config": {"targets": [LOCAL]}, "ramp": {"enabled": True, "target": "llama-8b"}},
+            "a Job in its own pod cannot reach",
+        ),
     ],
 )
 def test_the_chart_refuses_what_cannot_work(chart: helm_python.Chart, values: Values, says: str) -> None:

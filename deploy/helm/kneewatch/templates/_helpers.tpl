@@ -1,4 +1,4 @@
-{{/* A parent chart may have several under aliases, which are then their charts' names. */}}
+{{/* A parent chart may include this chart several times under aliases. .Chart.Name is then the alias. */}}
 {{- define "kneewatch.fullname" -}}
 {{- if contains .Chart.Name .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
@@ -23,14 +23,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
 {{- end -}}
 
-{{/* The chart's labels and some of the values; in: the context, and those. A selector's stay, whatever they say. */}}
+{{/* The chart's labels and labels from the values, which cannot override the selector's. Arguments: the context, the labels. */}}
 {{- define "kneewatch.labelled" -}}
 {{- $selector := include "kneewatch.selector" (index . 0) | fromYaml -}}
 {{- $labels := include "kneewatch.labels" (index . 0) | fromYaml -}}
 {{ merge (dict) $selector (index . 1) $labels | toYaml }}
 {{- end -}}
 
-{{/* Of a Job's pods, which are not those of the Service; in: the context, and their name. */}}
+{{/* Labels of a Job's pods; they do not match the Service. Arguments: the context, the name. */}}
 {{- define "kneewatch.jobLabels" -}}
 {app.kubernetes.io/name: {{ index . 1 }}, app.kubernetes.io/instance: {{ include "kneewatch.instance" (index . 0) }}}
 {{- end -}}
@@ -51,8 +51,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ .Values.existingConfigMap | default (include "kneewatch.fullname" .) | quote }}
 {{- end -}}
 
-{{/* The target of config that a Job measures, as JSON, {} where a ConfigMap of somebody's has it; in: the context, the value's
-name, and the target's. */}}
+{{/* The target of config that a Job measures, as JSON; {} with existingConfigMap. Arguments: the context, the name of the
+value, the name of the target. */}}
 {{- define "kneewatch.target" -}}
 {{- $root := index . 0 -}}{{- $key := index . 1 -}}{{- $name := index . 2 -}}
 {{- $found := dict -}}
@@ -61,21 +61,21 @@ name, and the target's. */}}
 {{- if eq .name $name -}}{{- $found = . -}}{{- end -}}
 {{- end -}}
 {{- if not (hasKey $found "base_url") -}}
-{{- fail (printf "%s: no target of config with a base_url is called %q" $key $name) -}}
+{{- fail (printf "%s: no target of config with a base_url is named %q" $key $name) -}}
 {{- end -}}
 {{- if include "kneewatch.inPod" $found -}}
-{{- fail (printf "%s: %q is at %s, which is another place for a Job; a target with the server's Service would do" $key $name $found.base_url) -}}
+{{- fail (printf "%s: %q is at %s, which a Job in its own pod cannot reach; name a target that uses the server's Service" $key $name $found.base_url) -}}
 {{- end -}}
 {{- end -}}
 {{ toJson $found }}
 {{- end -}}
 
-{{/* Whether a target's address is its own pod's. */}}
+{{/* "yes" if the target's address is inside the pod. */}}
 {{- define "kneewatch.inPod" -}}
 {{- if regexMatch "^https?://(127\\.[0-9.]+|localhost|\\[::1\\])(:|/|$)" (.base_url | default "") }}yes{{ end -}}
 {{- end -}}
 
-{{/* The namespaces whose pods are listed, one a line: those of the configuration, and rbac.namespaces. */}}
+{{/* The namespaces in which pods are listed, one per line: those in the configuration and rbac.namespaces. */}}
 {{- define "kneewatch.namespaces" -}}
 {{- $found := .Values.rbac.namespaces -}}
 {{- if not .Values.existingConfigMap -}}
@@ -90,7 +90,7 @@ name, and the target's. */}}
 {{- end -}}
 {{- end -}}
 
-{{/* The namespace of the Leases, empty where there are none. */}}
+{{/* The namespace of the Leases; empty if none are used. */}}
 {{- define "kneewatch.leases" -}}
 {{- if .Values.existingConfigMap -}}
 {{- if .Values.rbac.leases }}{{ .Release.Namespace }}{{ end -}}
@@ -101,7 +101,7 @@ name, and the target's. */}}
 {{- end -}}
 {{- end -}}
 
-{{/* Whether Kneewatch asks the API server for anything: then it gets a token. */}}
+{{/* "yes" if Kneewatch calls the API server and therefore needs a token. */}}
 {{- define "kneewatch.asks" -}}
 {{- if or (include "kneewatch.namespaces" .) (include "kneewatch.leases" .) }}yes{{ end -}}
 {{- end -}}

@@ -1,4 +1,4 @@
-{{/* How a probe asks; in: the context, and the path. */}}
+{{/* The action of a kubelet probe. Arguments: the context, the path. */}}
 {{- define "kneewatch.asked" -}}
 {{- $web := (index . 0).Values.web -}}
 {{- if $web.auth -}}
@@ -32,7 +32,7 @@ prometheus.io/scheme: https
 {{- end }}
 {{- end -}}
 
-{{/* What Kneewatch's container mounts; in: the context, and what the volumes' names begin with. */}}
+{{/* The volume mounts of Kneewatch's container. Arguments: the context, the prefix of the volume names. */}}
 {{- define "kneewatch.mounts" -}}
 {{- $as := index . 1 -}}
 {{- with index . 0 -}}
@@ -51,7 +51,7 @@ prometheus.io/scheme: https
 {{- end -}}
 {{- end -}}
 
-{{/* The volumes of these mounts; in: the same, and what the store is, empty where the workload has a claim for it. */}}
+{{/* The volumes for these mounts. Arguments: the same, and the store's source; empty with a claim template. */}}
 {{- define "kneewatch.volumes" -}}
 {{- $as := index . 1 -}}
 {{- $store := index . 2 -}}
@@ -139,7 +139,7 @@ spec:
         - {name: http, containerPort: 9876}
       securityContext: {{ include "kneewatch.confined" . | nindent 8 }}
       resources: {{ toYaml .Values.resources | nindent 8 }}
-      # Healthy and ready speak of Kneewatch alone: a target that is down is what it is there to report.
+      # Health and readiness cover Kneewatch only. A target that is down must not restart the pod that reports it.
       startupProbe:
         {{- include "kneewatch.asked" (list . "/-/healthy") | nindent 8 }}
         periodSeconds: 1
@@ -165,14 +165,14 @@ spec:
   volumes: {{ include "kneewatch.volumes" (list . "" $store) | nindent 4 }}
 {{- end -}}
 
-{{/* Who may ask Kneewatch: this namespace, and Prometheus wherever it runs. */}}
+{{/* Peers that may connect to Kneewatch: this namespace, and Prometheus in any namespace. */}}
 {{- define "kneewatch.askers" -}}
 - podSelector: {}
 - namespaceSelector: {}
   podSelector: {matchLabels: {{ toJson .Values.networkPolicy.prometheusLabels }}}
 {{- end -}}
 
-{{/* Whom Kneewatch may ask: names, and pods. */}}
+{{/* Egress that Kneewatch needs: DNS and pods. */}}
 {{- define "kneewatch.egress" -}}
 - to:
     - namespaceSelector: {}
@@ -183,7 +183,7 @@ spec:
   ports: [{port: 1, endPort: 65535, protocol: TCP}]
 {{- end -}}
 
-{{/* The API server is no pod, and its address differs from cluster to cluster. */}}
+{{/* The API server is not a pod, and its address differs between clusters. */}}
 {{- define "kneewatch.apiServer" -}}
 - to: [{ipBlock: {cidr: 0.0.0.0/0, except: [169.254.0.0/16]}}, {ipBlock: {cidr: "::/0", except: ["fe80::/10"]}}]
   ports: [{port: 443, protocol: TCP}, {port: 6443, protocol: TCP}]

@@ -1,8 +1,8 @@
 {{/*
-Kneewatch in a pod of vLLM's, for the chart that makes that pod. In: this chart's own context, `.Subcharts.kneewatch` in a
-parent. Out, to be indented below the keys of their names: items of the pod's initContainers, items of its volumes, and
-annotations for a Prometheus that reads them. How the two containers live beside each other:
-deploy/kustomize/overlays/sidecar/sidecar.yaml.
+Kneewatch as a sidecar in vLLM's pod, for inclusion by the chart that creates the pod. Argument: this chart's own context,
+`.Subcharts.kneewatch` in a parent chart. Each template renders the contents of the key it is named after: initContainers,
+volumes, and annotations for a Prometheus that reads them. Indent the output below that key. For how the two containers
+work together see deploy/kustomize/overlays/sidecar/sidecar.yaml.
 */}}
 {{- define "kneewatch.sidecar.initContainers" -}}
 {{- include "kneewatch.sidecar.asked" . -}}
@@ -40,7 +40,7 @@ deploy/kustomize/overlays/sidecar/sidecar.yaml.
 {{- if .Values.scrapeAnnotations }}{{ include "kneewatch.scrapeAnnotations" . }}{{ end -}}
 {{- end -}}
 
-{{/* The same as a strategic merge patch of vLLM's Deployment. */}}
+{{/* The same as a strategic merge patch for vLLM's Deployment. */}}
 {{- define "kneewatch.sidecar.patch" -}}
 apiVersion: apps/v1
 kind: Deployment
@@ -63,7 +63,7 @@ spec:
       volumes: {{ include "kneewatch.sidecar.volumes" . | nindent 8 }}
 {{- end -}}
 
-{{/* Whether a target reads GPUs by the driver. */}}
+{{/* "yes" if a target reads GPU metrics through NVML. */}}
 {{- define "kneewatch.sidecar.nvml" -}}
 {{- $asked := .Values.sidecar.nvml -}}
 {{- if not .Values.existingConfigMap -}}
@@ -74,8 +74,8 @@ spec:
 
 {{- define "kneewatch.sidecar.asked" -}}
 {{- if not (and (hasKey .Values "existingConfigMap") (hasKey .Values "sidecar")) -}}
-{{- fail "kneewatch.sidecar: include it with Kneewatch's own context, .Subcharts.kneewatch (or the alias), not the parent's" -}}
+{{- fail "kneewatch.sidecar: included with the wrong context; pass Kneewatch's own, .Subcharts.kneewatch (or its alias), not the parent chart's" -}}
 {{- else if not .Values.sidecar.enabled -}}
-{{- fail "kneewatch.sidecar: set sidecar.enabled, or there is a pod of Kneewatch's own beside it" -}}
+{{- fail "kneewatch.sidecar: Kneewatch would also run in its own pod; set sidecar.enabled" -}}
 {{- end -}}
 {{- end -}}
