@@ -11,7 +11,7 @@ from alerts.operator import Manifest
 from alerts.pressure import pressure_group
 from alerts.rules import content, to_yaml
 from alerts.trends import trends_group
-from probe.config.models import Config
+from probe.config.config import Config
 from probe.report.files import write_files
 
 FILE, MANIFEST_FILE = "kneewatch.rules.yml", "kneewatch.prometheusrule.yml"

@@ -11,7 +11,7 @@ from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from probe.capacity.trend.change_detection import CONFIRMED_DROP, MANN_WHITNEY, MEDIAN_OF_3
 from probe.capacity.trend.reference import DROP_RATIO
-from probe.config.models import Config
+from probe.config.config import Config
 
 # Verified and empirical samples share a baseline. Which of the two the last run gave must not end an alert.
 _BY = "target, model, workload"

@@ -10,7 +10,7 @@ from alerts.links import PROBE
 from alerts.rules import Alert, RuleGroup, none_of, one_of
 from alerts.windows import HOUR_S, duration
 from exporters import names
-from probe.config.models import Config
+from probe.config.config import Config
 
 _INTERVALS = 5
 _AT_LEAST_S = 120.0

@@ -19,7 +19,8 @@ from alerts.sli import Sli
 from alerts.templates import asked
 from alerts.windows import MIN_BAD_EVENTS, BurnWindow, WindowChoice, choose, duration
 from exporters import names
-from probe.config.models import Config, WatchConfig
+from probe.config.config import Config
+from probe.config.targets import WatchConfig
 from probe.core import objectives as slo
 from probe.core.durations import format_duration
 from probe.core.errors import ConfigError

@@ -36,7 +36,7 @@ from stub_server import stub_server
 
 from benchmarks.dashboards.preview.write import write_pages
 from dashboards.build import render
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 from probe.monitor.store import Store
 from probe.report.result_json import loads
 

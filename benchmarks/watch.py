@@ -26,7 +26,7 @@ from real_vllm import RealVllm
 
 from alerts.build import write
 from probe import __version__
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 PAGE = "KneewatchAvailabilityBurn"
 CONFIG = {

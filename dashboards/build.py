@@ -14,7 +14,7 @@ from dashboards.configmap import configmap as manifest
 from dashboards.fleet import fleet_dashboard
 from dashboards.probe import probe_dashboard
 from dashboards.target import target_dashboard
-from probe.config.models import Config
+from probe.config.config import Config
 from probe.report.files import write_files
 
 

@@ -11,7 +11,7 @@ from dashboards.pieces import GREEN, GREY, RED, YELLOW, PanelRow, PlacedPanel, Q
 from dashboards.queries import RATE, age, counted, largest, pace, percentiles, quantile
 from dashboards.queries import TARGET as ONE
 from exporters import names
-from probe.config.models import Config
+from probe.config.config import Config
 
 TITLE = "Kneewatch / Probe"
 

@@ -17,7 +17,7 @@ from dashboards.target_options import engines, options
 from dashboards.target_users import users
 from dashboards.variables import chosen
 from exporters import names
-from probe.config.models import Config
+from probe.config.config import Config
 
 TITLE = "Kneewatch / Target"
 

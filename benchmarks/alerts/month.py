@@ -18,7 +18,8 @@ from benchmarks.alerts.page import Page, Watch
 from benchmarks.alerts.scene import Scene
 from benchmarks.alerts.world import PROFILES, TICK_S, Profile, World
 from benchmarks.backfill import Floats, Line
-from probe.config.models import Config, config_from
+from probe.config.config import Config
+from probe.config.config_file import config_from
 
 DAYS = 30
 START_S = datetime(2026, 10, 19, tzinfo=UTC).timestamp()

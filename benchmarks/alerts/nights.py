@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from probe.capacity.trend.change_detection import detect_shift, needs_confirmation
-from probe.config.models import CapacityConfig
+from probe.config.capacity import CapacityConfig
 from probe.core.shift import CapacitySample, Shift
 from probe.runtime.scheduler import cron_trigger
 

@@ -36,7 +36,8 @@ from benchmarks.dashboards.fill import END_S, Stored, fill
 from benchmarks.dashboards.pages import GPUS
 from dashboards.build import render
 from probe import __version__
-from probe.config.models import Config, config_from
+from probe.config.config import Config
+from probe.config.config_file import config_from
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST_S = 1.0

@@ -17,7 +17,7 @@ from alerts.windows import DAY_S, HOUR_S
 from benchmarks.backfill import Floats
 from benchmarks.blocks import Chunks, encode, write_block
 from benchmarks.dashboards.pages import Row, labels_of, rows, values
-from probe.config.models import Config
+from probe.config.config import Config
 
 BLOCK_S = 54 * HOUR_S
 END_S = 1_795_500_000 // BLOCK_S * BLOCK_S  # November 2026

@@ -20,7 +20,7 @@ from exporters import names
 from exporters.names import Series
 from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.capacity.trend.change_detection import METHODS
-from probe.config.models import Config
+from probe.config.config import Config
 from probe.core.request import Outcome
 from probe.observe import guard
 from probe.scrape.scraper import REASONS

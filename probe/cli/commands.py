@@ -15,7 +15,8 @@ from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, ServerAccess, run_capacity
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
-from probe.config.models import Config, TargetConfig
+from probe.config.config import Config
+from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import ConfigError, LockError, TargetError
 from probe.core.request import Outcome, RequestRecord

@@ -8,7 +8,7 @@ from probe.cli.parameters import ConfigFile
 
 def check(config: ConfigFile) -> None:
     """Check the configuration file."""
-    from probe.config.models import load_config
+    from probe.config.config_file import load_config
 
     loaded = load_config(config)
     names = ", ".join(target.known_as for target in loaded.targets)
@@ -17,14 +17,14 @@ def check(config: ConfigFile) -> None:
 
 def show(config: ConfigFile) -> None:
     """Print the effective configuration, secrets hidden."""
-    from probe.config.models import load_config
-    from probe.config.models import show as shown
+    from probe.config.config_file import load_config
+    from probe.config.config_file import show as shown
 
     typer.echo(shown(load_config(config)), nl=False)
 
 
 def schema() -> None:
     """Print the JSON Schema of the configuration."""
-    from probe.config.models import Config
+    from probe.config.config import Config
 
     print_json(Config.model_json_schema())

@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from probe.config.models import Config, config_from
+from probe.config.config import Config
+from probe.config.config_file import config_from
 from probe.core import objectives as slo
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError

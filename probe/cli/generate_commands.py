@@ -31,7 +31,7 @@ def dashboards(
 ) -> None:
     """Write the Grafana dashboards: kneewatch-fleet.json, -target, -capacity and -probe."""
     from dashboards.build import write
-    from probe.config.models import load_config
+    from probe.config.config_file import load_config
 
     address = check_address(runbooks, "--runbooks", "https://example.org/runbooks/")
     loaded = load_config(config)
@@ -69,7 +69,7 @@ def alerts(
 ) -> None:
     """Write the Prometheus rules, kneewatch.rules.yml or kneewatch.prometheusrule.yml."""
     from alerts.build import write
-    from probe.config.models import load_config
+    from probe.config.config_file import load_config
 
     links = Links(
         runbooks=check_address(runbooks, "--runbooks", "https://example.org/runbooks/"),

@@ -26,7 +26,7 @@ def run(
     import uvloop
 
     from probe.cli.options import shard_of
-    from probe.config.models import load_config
+    from probe.config.config_file import load_config
     from probe.core.clock import SystemClock
     from probe.monitor.app import App
     from probe.runtime.logs import configure_logs

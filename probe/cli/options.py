@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from probe.config.models import DEFAULT_OBJECTIVES, CapacityConfig, Config, TargetConfig, load_config, only_located
+from probe.config.capacity import CapacityConfig
+from probe.config.config import Config
+from probe.config.config_file import load_config
+from probe.config.objectives import DEFAULT_OBJECTIVES
+from probe.config.targets import TargetConfig, only_located
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
 from probe.core.text import one_line

@@ -8,7 +8,7 @@ from functools import partial
 import structlog
 
 from probe.config.discovery import DiscoverConfig
-from probe.config.models import TemplateConfig
+from probe.config.targets import TemplateConfig
 from probe.discovery.types import DiscoveredServer
 
 _log = structlog.get_logger()

@@ -20,8 +20,9 @@ import structlog
 from exporters.metrics_page import MetricsPage
 from probe import __version__
 from probe.capacity.run.other_probers import follow_others
+from probe.config.config import Config
+from probe.config.config_file import config_hash, load_config, show
 from probe.config.file_watch import changes
-from probe.config.models import Config, config_hash, load_config, show
 from probe.core.clock import Clock
 from probe.core.errors import ConfigError
 from probe.core.request import RequestRecord

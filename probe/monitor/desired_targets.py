@@ -10,8 +10,10 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from probe.config.config import Config, LeaseConfig, PrometheusConfig
 from probe.config.load import LoadConfig
-from probe.config.models import Config, LeaseConfig, PrometheusConfig, TargetConfig, TemplateConfig, WorkloadConfig
+from probe.config.targets import TargetConfig, TemplateConfig
+from probe.config.workloads import WorkloadConfig
 from probe.core.objectives import Objectives
 from probe.discovery.types import DiscoveredServer
 

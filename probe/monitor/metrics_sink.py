@@ -22,7 +22,7 @@ from exporters.server import ServerExporter, UserTrafficExporter
 from probe import __version__
 from probe.capacity.trend.change_detection import detect_shift, needs_confirmation
 from probe.capacity.trend.fingerprint import capacity_sample
-from probe.config.models import TargetConfig
+from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord, Traffic

@@ -11,7 +11,9 @@ from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import context_of, hints_of, steps_of
 from probe.capacity.run.service import RunRequest
 from probe.client.client import Client
-from probe.config.models import Config, TargetConfig, WorkloadConfig
+from probe.config.config import Config
+from probe.config.targets import TargetConfig
+from probe.config.workloads import WorkloadConfig
 from probe.core.clock import Clock
 from probe.core.request import UP, Outcome, RequestRecord, Traffic
 from probe.core.result import CapacityResult

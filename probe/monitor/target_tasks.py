@@ -6,7 +6,7 @@ from functools import partial
 
 import structlog
 
-from probe.config.models import Config, PrometheusConfig
+from probe.config.config import Config, PrometheusConfig
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.monitor.metrics_sink import MetricsSink

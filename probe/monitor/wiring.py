@@ -4,14 +4,9 @@ from pathlib import Path
 
 from probe.capacity.run.locks import FileLock, Lock, server_key
 from probe.client.endpoint import Endpoint
-from probe.config.models import (
-    Config,
-    Lognormal,
-    LognormalTokens,
-    SharedPrefix,
-    TargetConfig,
-    WorkloadConfig,
-)
+from probe.config.config import Config
+from probe.config.targets import TargetConfig
+from probe.config.workloads import Lognormal, LognormalTokens, SharedPrefix, WorkloadConfig
 from probe.core.clock import Clock
 from probe.core.workload import LognormalLength as Lengths
 from probe.core.workload import Workload

@@ -18,7 +18,7 @@ from benchmarks.dashboards.preview.intervals import Grid, Window, rate_interval,
 from benchmarks.dashboards.preview.places import Shown, View
 from benchmarks.dashboards.preview.write import write_pages
 from dashboards.build import panels_of, render
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 ROOT = Path(__file__).parents[2]
 CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")

@@ -10,7 +10,8 @@ import yaml
 from typer.main import get_command
 
 from probe.cli.main import app
-from probe.config.models import Config, load_config
+from probe.config.config import Config
+from probe.config.config_file import load_config
 
 Manifest = dict[str, Any]
 # The oldest that is promised, and a recent one.

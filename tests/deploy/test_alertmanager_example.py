@@ -13,7 +13,7 @@ import yaml
 from alerts.build import render
 from benchmarks.alerts import inhibit
 from benchmarks.alerts.replay import Firing
-from probe.config.models import config_from
+from probe.config.config_file import config_from
 
 _LABELS = ["alertname", "severity"]
 # A target of each kind, so that every alert is there.

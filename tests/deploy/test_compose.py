@@ -11,7 +11,7 @@ import yaml
 
 from alerts.build import render as rules_of
 from dashboards.build import render as dashboards_of
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 OURS = ["llama-8b", "kneewatch"]
 

@@ -7,7 +7,7 @@ import checks
 import pytest
 import yaml
 
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(set((ROOT / "deploy/examples").glob("*")) - {ROOT / "deploy/examples/alertmanager.yml"})

@@ -14,7 +14,7 @@ from chart_values import FOUND, SHAPES, WEB, Values, alike, rendered
 
 from alerts.build import render as rules_of
 from probe import __version__
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 Manifests = Callable[[str], list[dict[str, Any]]]
 

@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 
 from probe import __version__
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 pytestmark = pytest.mark.kubectl
 

@@ -18,7 +18,7 @@ from alerts.operator import Manifest
 from dashboards.build import render as dashboards_of
 from dashboards.configmap import configmap
 from probe import __version__
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 pytestmark = pytest.mark.kubectl
 

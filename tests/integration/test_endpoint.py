@@ -27,7 +27,7 @@ from probe.client.client import Client
 from probe.client.endpoint import Endpoint
 from probe.client.httpx_transport import HttpxTransport
 from probe.client.transport import Transport
-from probe.config.models import config_from
+from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
 from probe.core.request import Outcome, RequestRecord, Traffic

@@ -14,7 +14,8 @@ from starlette.types import Send as AsgiSend
 from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings
 from probe.cli.commands import RampRequest, ramp_target
-from probe.config.models import Config, config_from
+from probe.config.config import Config
+from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.result import CapacityResult, Stopped
 from probe.mock_server.driver import Faults

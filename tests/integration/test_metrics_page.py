@@ -23,7 +23,7 @@ from exporters.metrics_page import MetricsPage
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter, UserTrafficExporter
 from probe.capacity.trend.change_detection import METHODS as SHIFT_METHODS
-from probe.config.models import config_from
+from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.request import Outcome, Traffic
 from probe.core.result import Stopped

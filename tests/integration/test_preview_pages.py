@@ -17,7 +17,7 @@ from benchmarks.dashboards.preview.gather import Sitting, gather
 from benchmarks.dashboards.preview.page import page
 from benchmarks.dashboards.preview.write import write_pages
 from dashboards.build import render
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 pytestmark = pytest.mark.chromium
 

@@ -19,7 +19,7 @@ _MONITOR = """
 import asyncio, sys
 from probe.monitor.app import App
 from probe.core.clock import SystemClock
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 from probe.runtime.logs import configure_logs
 from pathlib import Path
 

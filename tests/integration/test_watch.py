@@ -12,7 +12,7 @@ from real_prometheus import RealPrometheus
 from real_vllm import RealVllm
 
 from alerts.build import write
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.alone]
 

@@ -10,7 +10,7 @@ import yaml
 
 from alerts import build
 from alerts.operator import Manifest
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 ROOT = Path(__file__).parents[2]
 CONFIG = load_config(ROOT / "deploy/examples/multi.yml", environ={})

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from alerts import build
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 HERE = Path(__file__).parent
 CASES = sorted(HERE.glob("*.test.yml"))

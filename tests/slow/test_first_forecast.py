@@ -16,7 +16,7 @@ import probe.monitor.live_forecast
 import probe.observe.snapshot_history
 import probe.runtime.scheduler
 from probe.capacity.model.forecast import forecast
-from probe.config.models import config_from
+from probe.config.config_file import config_from
 from probe.core.request import Api
 from probe.core.result import Capacity, CapacityResult
 from probe.core.workload import Workload

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.dashboards.preview.asking import QueryError
 from benchmarks.dashboards.preview.write import write_pages
 from dashboards.build import render
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 from probe.core.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from probe.capacity.run.plan import preflight
 from probe.capacity.trend.headroom import CapacityShare, largest_share
-from probe.config.models import CapacityConfig
+from probe.config.capacity import CapacityConfig
 from probe.core import objectives as slo
 from probe.core.burn_rate import BurnRates
 from probe.core.clock import Clock

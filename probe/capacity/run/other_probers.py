@@ -15,7 +15,7 @@ import structlog
 
 from probe.capacity.run.lease_lock import LONGEST_S, is_ours, lasts_s, role_words
 from probe.capacity.run.locks import locked_by_others
-from probe.config.models import Config, LeaseConfig
+from probe.config.config import Config, LeaseConfig
 from probe.core.clock import Clock
 from probe.core.text import one_line
 from probe.kubernetes.client import FORBIDDEN, KubernetesClient, KubernetesError, open_cluster

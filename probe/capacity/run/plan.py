@@ -10,7 +10,8 @@ from probe.capacity.model.hints import NO_HINTS, Hints, ModelSize
 from probe.capacity.run.job import LoadPlan
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.fixed_steps import FixedSteps
-from probe.config.models import CapacityConfig, Config
+from probe.config.capacity import CapacityConfig
+from probe.config.config import Config
 from probe.core.errors import TargetError
 from probe.core.objectives import Objectives
 from probe.core.result import RunContext

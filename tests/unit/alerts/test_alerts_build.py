@@ -9,7 +9,7 @@ import yaml
 from alerts import build
 from alerts.links import RUNBOOKS, Links
 from exporters import names
-from probe.config.models import config_from, load_config
+from probe.config.config_file import config_from, load_config
 
 pytestmark = pytest.mark.slow
 

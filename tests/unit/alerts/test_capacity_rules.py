@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from alerts import build
-from probe.config.models import Config, config_from
+from probe.config.config import Config
+from probe.config.config_file import config_from
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import yaml
 
 from alerts import build
 from alerts.templates import asked
-from probe.config.models import config_from
+from probe.config.config_file import config_from
 
 pytestmark = pytest.mark.slow
 

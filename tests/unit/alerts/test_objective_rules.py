@@ -8,7 +8,8 @@ import yaml
 from alerts import build
 from alerts.objectives import objective_rules
 from alerts.rules import Recording
-from probe.config.models import Config, config_from
+from probe.config.config import Config
+from probe.config.config_file import config_from
 from probe.core.errors import ConfigError
 
 pytestmark = pytest.mark.slow

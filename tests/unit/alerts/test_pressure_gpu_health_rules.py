@@ -17,7 +17,7 @@ from alerts.links import DEFAULT, PROBE
 from alerts.pressure import pressure_group
 from alerts.rules import Alert, RuleGroup, content
 from exporters import names
-from probe.config.models import config_from
+from probe.config.config_file import config_from
 from probe.gpu import fields
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,8 @@ from mock_servers import Standin, free_port, standin
 from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings
 from probe.cli.commands import RampRequest, check_target, forecast_target, ramp_target
-from probe.config.models import Config, config_from
+from probe.config.config import Config
+from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError, LockError, TargetError
 from probe.core.request import Outcome

@@ -19,7 +19,9 @@ from probe.cli.options import (
     share,
     steps,
 )
-from probe.config.models import CapacityConfig, Config, config_from, load_config
+from probe.config.capacity import CapacityConfig
+from probe.config.config import Config
+from probe.config.config_file import config_from, load_config
 from probe.core.errors import ConfigError
 from probe.core.request import Api
 from probe.monitor.desired_targets import Shard

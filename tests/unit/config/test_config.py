@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.config.models import Config, config_from, config_hash, load_config, show
+from probe.config.config import Config
+from probe.config.config_file import config_from, config_hash, load_config, show
 from probe.config.path_checks import folder_problem
 from probe.config.yaml_file import MAX_CONFIG_BYTES
 from probe.core.errors import ConfigError

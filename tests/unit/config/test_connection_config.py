@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives import serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.config.models import TargetConfig, config_from, config_hash, show
+from probe.config.config_file import config_from, config_hash, show
+from probe.config.targets import TargetConfig
 from probe.core.errors import ConfigError
 
 SECRET = "sk-not-to-be-shown"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from probe.config.config_file import config_from
 from probe.config.discovery import DiscoverConfig, discover_problems
 from probe.config.messages import describe
-from probe.config.models import config_from
 from probe.discovery.dns_sd import DnsSource
 from probe.discovery.factory import source
 from probe.discovery.file_sd import FileSource

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards import build
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 ROOT = Path(__file__).parents[3]
 CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")

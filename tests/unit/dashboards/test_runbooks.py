@@ -9,7 +9,7 @@ import pytest
 from alerts.build import FILE
 from alerts.build import render as rules
 from dashboards.build import panels_of, render
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted((ROOT / "docs/runbooks").glob("*.md"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from probe.config.models import config_from
+from probe.config.config_file import config_from
 
 README = (Path(__file__).resolve().parents[3] / "README.md").read_text()
 

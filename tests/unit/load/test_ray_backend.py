@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from probe.client.endpoint import Endpoint
-from probe.config.models import config_from
+from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError, LoadError
 from probe.core.request import Api

@@ -22,7 +22,9 @@ from mock_servers import Standin, free_port, standin
 from prometheus_client import REGISTRY, generate_latest
 
 from probe.capacity.trend.fingerprint import as_number, capacity_sample
-from probe.config.models import Config, TargetConfig, config_from, load_config
+from probe.config.config import Config
+from probe.config.config_file import config_from, load_config
+from probe.config.targets import TargetConfig
 from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError
 from probe.core.request import Outcome

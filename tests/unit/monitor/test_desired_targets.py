@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.config.models import Config, config_from
+from probe.config.config import Config
+from probe.config.config_file import config_from
 from probe.discovery.types import DiscoveredServer
 from probe.monitor.desired_targets import DesiredTargets, Shard
 

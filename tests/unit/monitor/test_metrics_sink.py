@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from example_records import WALL_S, record, result, snapshot
 
-from probe.config.models import config_from
+from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Traffic

@@ -11,7 +11,7 @@ import yaml
 from call_count import counted
 from mock_servers import standin
 
-from probe.config.models import config_from, load_config
+from probe.config.config_file import config_from, load_config
 from probe.core.clock import SystemClock
 from probe.discovery.types import DiscoveredServer
 from probe.monitor.app import App

@@ -24,7 +24,7 @@ from exporters.metrics_page import MetricsPage
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter
 from probe.capacity.run.locks import LOST_LEASE, FileLock, Lock, server_key
-from probe.config.models import config_from
+from probe.config.config_file import config_from
 from probe.core.clock import Clock, SystemClock
 from probe.core.errors import LockError, TargetError
 from probe.core.request import Outcome, RequestRecord, Traffic

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from structlog.testing import capture_logs
 
-from probe.config.models import load_config
+from probe.config.config_file import load_config
 from probe.core.clock import SystemClock
 from probe.monitor.app import App
 

@@ -10,7 +10,7 @@ from mock_servers import free_port
 
 from alerts.capacity import capacity_group
 from alerts.rules import Alert
-from probe.config.models import config_from
+from probe.config.config_file import config_from
 from probe.core.errors import TargetError
 from probe.core.request import Outcome
 from probe.core.shift import CapacitySample

@@ -17,7 +17,7 @@ from example_records import WALL_S, no_knee, record, result, snapshot, status, s
 from fake_monitor import FakeMonitor
 from prometheus_client import Gauge
 
-from probe.config.models import config_from, show
+from probe.config.config_file import config_from, show
 from probe.core.request import Outcome
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.snapshot import UserLoad

@@ -10,7 +10,7 @@ import pytest
 from example_records import CHAT, record, snapshot
 
 from probe.capacity.run.admission import Admission, AdmissionCheck
-from probe.config.models import CapacityConfig
+from probe.config.capacity import CapacityConfig
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity
 from probe.core.snapshot import Histogram, ServerSnapshot

@@ -16,7 +16,8 @@ from virtual_time import VirtualClock, virtually
 from probe.capacity.run.lease_lock import KubernetesLease
 from probe.capacity.run.locks import FileLock, locked_by_others
 from probe.capacity.run.other_probers import EVERY_S, follow_others
-from probe.config.models import Config, config_from
+from probe.config.config import Config
+from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.kubernetes.client import KubernetesError
 

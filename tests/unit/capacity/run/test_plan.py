@@ -11,7 +11,7 @@ from probe.capacity.model.hints import Hints, ModelSize
 from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings, load_plan, preflight, steps_of
 from probe.capacity.search.fixed_steps import FixedSteps
-from probe.config.models import CapacityConfig
+from probe.config.capacity import CapacityConfig
 from probe.core.errors import TargetError
 from probe.core.request import Api, Outcome
 from probe.core.snapshot import ServerSnapshot

@@ -20,7 +20,8 @@ from probe.capacity.run.plan import StepSettings, context_of, steps_of
 from probe.capacity.run.service import RunObservers, RunRequest
 from probe.cli import commands
 from probe.client.endpoint import Endpoint
-from probe.config.models import Config, config_from
+from probe.config.config import Config
+from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.errors import LockError
 from probe.core.request import Api

@@ -1,0 +1,84 @@
+"""The `capacity` section of a target."""
+
+from typing import Annotated, Literal
+
+from probe.config.types import (
+    ConfigSection,
+    Count,
+    Cron,
+    Duration,
+    ForecastInterval,
+    GpuName,
+    MatcherText,
+    Name,
+    Parameters,
+    Positive,
+    Rates,
+    Steps,
+    SwitchedOff,
+    Timezone,
+    WindowText,
+    default_duration,
+)
+
+
+class ScheduleConfig(ConfigSection):
+    """When scheduled load may start."""
+
+    cron: Cron = "0 4 * * *"
+    timezone: Timezone = "UTC"
+    windows: tuple[WindowText, ...] = ()
+
+
+class BudgetConfig(ConfigSection):
+    """Maximum cost of one capacity run, and of all runs of a day."""
+
+    tokens_per_run: Count = 500_000
+    tokens_per_day: Count | None = None
+    seconds: Positive = 300.0
+    over_objective_seconds: Positive = 20.0
+
+    @property
+    def daily_tokens(self) -> int:
+        """The configured limit, or four times a run: the nightly run and three to confirm it or after a failure."""
+        return 4 * self.tokens_per_run if self.tokens_per_day is None else self.tokens_per_day
+
+
+class ServerLimitsConfig(ConfigSection):
+    """Startup flags and hardware of the server that vLLM's metrics do not show."""
+
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    gpu: GpuName | None = None
+    parameters: Parameters | None = None
+    weight_bits: Literal[4, 8, 16] = 16
+    gpus: Count = 1
+
+    @property
+    def missing_key(self) -> str | None:
+        """Return the keys that have no effect without another key, as a message, or None."""
+        if self.parameters is None and (self.weight_bits, self.gpus) != (16, 1):
+            return "weight_bits and gpus have no effect without parameters; add parameters"
+        if self.parameters is not None and self.gpu is None:
+            return "parameters has no effect without gpu; add gpu"
+        return None
+
+
+class CapacityConfig(ConfigSection):
+    """How capacity is determined. By default it is forecast from live traffic, without added load.
+
+    Step-up load needs mode "verify", because it runs on servers with users. Without `concurrency` and `rates`, a search
+    chooses the load levels.
+    """
+
+    mode: Annotated[Literal["off", "forecast", "verify"], SwitchedOff] = "forecast"
+    forecast_every: ForecastInterval = default_duration("30m")
+    history: MatcherText | None = None
+    schedule: ScheduleConfig = ScheduleConfig()
+    workload: Name | None = None
+    concurrency: Steps | None = None
+    rates: Rates | None = None
+    step: Duration = default_duration("15s")
+    observe: Duration = default_duration("30s")
+    server: ServerLimitsConfig = ServerLimitsConfig()
+    budget: BudgetConfig = BudgetConfig()

@@ -1,0 +1,102 @@
+"""The whole configuration, as frozen models: its top-level keys, and lookups by name."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from probe.config.discovery import ObjectName
+from probe.config.load import LoadConfig
+from probe.config.messages import did_you_mean
+from probe.config.objectives import DEFAULT_OBJECTIVES, ObjectivesConfig
+from probe.config.targets import AnyTarget, TargetConfig, TemplateConfig, WatchConfig, only_located
+from probe.config.types import ConfigSection, Listen, Name, Url
+from probe.config.web import HostName
+from probe.config.workloads import DEFAULT_WORKLOAD, WorkloadConfig
+from probe.core.errors import ConfigError
+from probe.core.objectives import Objectives
+
+
+class LeaseConfig(ConfigSection):
+    """Step-up load needs a Kubernetes Lease, one per server, in this namespace.
+
+    Default of `namespace`: that of Kneewatch's own pod.
+    """
+
+    namespace: ObjectName | None = None
+
+
+class PrometheusConfig(ConfigSection):
+    """The Prometheus that is asked whether an alert fires for the target, before load is added."""
+
+    url: Url
+
+
+class StoreConfig(ConfigSection):
+    """Where results are stored. Without a path they are lost when the process ends."""
+
+    path: Path | None = None
+
+
+class Config(ConfigSection):
+    """The whole configuration."""
+
+    listen: Listen = "127.0.0.1:9876"
+    web_config_file: Path | None = None
+    web_allowed_hosts: tuple[HostName, ...] = ()
+    prometheus: PrometheusConfig | None = None
+    store: StoreConfig = StoreConfig()
+    lock_dir: Path | None = None
+    lease: LeaseConfig | None = None
+    load: LoadConfig | None = None
+    objectives: dict[Name, ObjectivesConfig] = Field(default_factory=dict)
+    workloads: dict[Name, WorkloadConfig] = Field(default_factory=dict)
+    targets: Annotated[tuple[AnyTarget, ...], Field(min_length=1)]
+
+    @property
+    def servers(self) -> tuple[TargetConfig, ...]:
+        """The targets with an address in the file."""
+        return tuple(target for target in self.targets if isinstance(target, TargetConfig))
+
+    @property
+    def templates(self) -> tuple[TemplateConfig, ...]:
+        """The templates for discovered targets."""
+        return tuple(target for target in self.targets if isinstance(target, TemplateConfig))
+
+    def objectives_of(self, target: WatchConfig) -> Objectives:
+        """Return the target's objectives."""
+        o = self.objectives.get(target.objectives, DEFAULT_OBJECTIVES)
+        return Objectives(
+            name=target.objectives,
+            window_s=o.window,
+            availability=o.availability,
+            ttft=o.ttft.objective() if o.ttft else None,
+            tpot=o.tpot.objective() if o.tpot else None,
+        )
+
+    def workload(self, name: str) -> WorkloadConfig:
+        """Return the workload with this name; "default" always exists."""
+        return self.workloads.get(name, DEFAULT_WORKLOAD)
+
+    def target(self, name: str) -> TargetConfig:
+        """Return the target with this name. Raises ConfigError if it is unknown or a template."""
+        for target in self.targets:
+            if target.name == name:
+                return only_located(target)
+        known = [t.name for t in self.targets]
+        hint = did_you_mean(name, known)
+        raise ConfigError(f"--target {name}: not in the configuration{hint}; expected one of {', '.join(known)}")
+
+    def workload_name(self, name: str | None) -> str | None:
+        """Return `name` if it is None or the name of a workload. Raise ConfigError otherwise."""
+        if name is None or name in self.workloads or name == "default":
+            return name
+        known = ", ".join(self.workloads) or "(none is defined)"
+        hint = did_you_mean(name, list(self.workloads))
+        raise ConfigError(f"--workload {name}: not in the configuration{hint}; expected one of {known}")
+
+    @property
+    def listen_address(self) -> tuple[str, int]:
+        """Host and port to listen on."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)

@@ -1,0 +1,100 @@
+"""Checks between keys: undefined names, duplicate names, contradictions and missing files."""
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+
+from probe.config.config import Config
+from probe.config.connection import connection_problems
+from probe.config.discovery import discover_problems
+from probe.config.gpu import gpu_problems
+from probe.config.load import load_problems
+from probe.config.messages import did_you_mean, shown
+from probe.config.path_checks import file_problem, folder_problem
+from probe.config.targets import AnyTarget, TemplateConfig
+from probe.config.web import web_problems
+from probe.config.workloads import SharedPrefix
+
+
+def cross_key_problems(config: Config, raw: object) -> list[str]:
+    """Return problems between keys: undefined names, duplicate names, missing files."""
+    problems = [problem for i, t in enumerate(config.targets) for problem in _target_problems(i, t, config, raw)]
+    problems += web_problems(config.web_config_file, raw)
+    if config.lease is not None and importlib.util.find_spec("lightkube") is None:
+        problems.append("lease: the package lightkube is not installed; pip install 'kneewatch[k8s]'")
+    if config.lock_dir is not None and (words := folder_problem(config.lock_dir)):
+        problems.append(f"lock_dir: {shown(['lock_dir'], raw)} {words}")
+    problems.extend(load_problems(config.load))
+    names = [target.name for target in config.targets]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            written = shown(["targets", i, "name"], raw)
+            first = names.index(name)
+            problems.append(f"targets[{i}].name: {written} is also the name of targets[{first}]; use a unique name")
+    for name, workload in config.workloads.items():
+        shared = workload.prefix.shared_tokens if isinstance(workload.prefix, SharedPrefix) else 0
+        if isinstance(workload.prompt_tokens, int) and shared > workload.prompt_tokens:
+            problems.append(
+                f"workloads.{name}.prefix.shared_tokens: {shared} is more than prompt_tokens,"
+                f" {workload.prompt_tokens}; lower it"
+            )
+    return problems
+
+
+def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> list[str]:
+    problems: list[str] = []
+
+    def refer(keys: tuple[str, ...], name: str | None, known: Mapping[str, object], section: str) -> None:
+        if name is not None and name not in known and name != "default":
+            names = ", ".join(known) or "(none is defined)"
+            hint = did_you_mean(name, list(known))
+            written = shown(["targets", i, *keys], raw)
+            problems.append(f"{at}.{'.'.join(keys)}: {written} is not in {section}{hint}; expected one of {names}")
+
+    at = f"targets[{i}]"
+    refer(("objectives",), target.objectives, config.objectives, "objectives")
+    refer(("canary", "workload"), target.canary.workload, config.workloads, "workloads")
+    refer(("capacity", "workload"), target.capacity.workload, config.workloads, "workloads")
+    if target.api_key and target.api_key_file:
+        problems.append(f"{at}: api_key and api_key_file are both set; keep api_key_file")
+    if target.api_key_file and (words := file_problem(target.api_key_file)):
+        problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
+    if target.capacity.concurrency is not None and target.capacity.rates is not None:
+        problems.append(f"{at}.capacity: concurrency and rates are both set; keep one of them")
+    if target.passive and target.capacity.mode == "verify":
+        problems.append(f"{at}: passive allows no load, but capacity.mode is verify; use forecast, or remove passive")
+    if (missing_key := target.capacity.server.missing_key) is not None:
+        problems.append(f"{at}.capacity.server: {missing_key}")
+    budget = target.capacity.budget
+    if budget.daily_tokens < budget.tokens_per_run:
+        problems.append(
+            f"{at}.capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
+            f" {budget.tokens_per_run}; raise it"
+        )
+    return problems + [f"{at}.{line}" for line in _reaching_problems(i, target, raw)]
+
+
+def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
+    def written(keys: str) -> str:
+        return shown(["targets", i, *keys.split(".")], raw)
+
+    if isinstance(target, TemplateConfig):
+        base_url = f"{target.discover.scheme}://{target.name}"
+        for key, is_set in (
+            ("metrics_url", target.metrics_url is not None),
+            ("connection.unix_socket", target.connection.unix_socket is not None),
+            ("gpu", target.gpu.is_read),
+        ):
+            if is_set:
+                yield f"{key}: would apply to every discovered server; remove it"
+        yield from discover_problems(target.discover, written)
+    else:
+        base_url = target.base_url
+    yield from connection_problems(
+        target.tls,
+        target.connection,
+        base_url=base_url,
+        metrics_url=target.metrics_url,
+        timeout_s=target.canary.timeout,
+        written=written,
+    )
+    yield from gpu_problems(target.gpu)

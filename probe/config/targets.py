@@ -1,0 +1,120 @@
+"""The entries of `targets`: a server, or a template for discovered servers."""
+
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urljoin
+
+from pydantic import Discriminator, Field, SecretStr, Tag, TypeAdapter
+
+from probe.config.capacity import CapacityConfig
+from probe.config.connection import ConnectionConfig, TlsConfig
+from probe.config.discovery import DiscoverConfig
+from probe.config.gpu import GpuConfig
+from probe.config.types import BaseUrl, CanaryInterval, ConfigSection, Duration, EngineName, Name, Url, default_duration
+from probe.core.errors import ConfigError
+
+
+def _kind(value: object) -> str:
+    """Return which model an entry of `targets` is meant for, so that errors concern only that model."""
+    finds = "discover" in value if isinstance(value, dict) else isinstance(value, TemplateConfig)
+    return "template" if finds else "target"
+
+
+class CanaryConfig(ConfigSection):
+    """Synthetic requests at a low rate.
+
+    `startup_grace`: for this long after Kneewatch starts, failures before the first success are not counted. It is for
+    a sidecar, which starts minutes before its server has loaded the weights.
+    """
+
+    every: CanaryInterval = default_duration("15s")
+    workload: Name = "default"
+    timeout: Duration = default_duration("30s")
+    startup_grace: Duration | None = None
+
+
+class NamedEntry(ConfigSection):
+    """A target, or a discovery of targets."""
+
+    name: Name
+
+
+class LocatedEntry(NamedEntry):
+    """An entry with a server's address."""
+
+    base_url: BaseUrl
+
+
+class DiscoveredEntry(NamedEntry):
+    """An entry with a discovery."""
+
+    discover: DiscoverConfig
+
+
+class WatchConfig(NamedEntry):
+    """How a target is monitored.
+
+    `passive`: it gets no requests except for its metrics, its version and its GPU metrics.
+    """
+
+    model: Annotated[str, Field(min_length=1, max_length=256)] = "auto"
+    api_key: SecretStr | None = None
+    api_key_file: Path | None = None
+    tls: TlsConfig = TlsConfig()
+    connection: ConnectionConfig = ConnectionConfig()
+    passive: bool = False
+    metrics_url: Url | None = None
+    engine: EngineName = "auto"
+    gpu: GpuConfig = GpuConfig()
+    scrape: Duration = default_duration("5s")
+    objectives: Name = "default"
+    canary: CanaryConfig = CanaryConfig()
+    capacity: CapacityConfig = CapacityConfig()
+
+    @property
+    def known_as(self) -> str:
+        """The `target` label of its series; for a discovery, with a star for the ids."""
+        return self.name
+
+    def secret(self) -> str | None:
+        """Return the API key, read again from `api_key_file` so that a rotated secret is used.
+
+        Raises OSError if the file was removed since the configuration was loaded.
+        """
+        if self.api_key_file is not None:
+            return self.api_key_file.read_text().strip()
+        return self.api_key.get_secret_value() if self.api_key else None
+
+
+class TargetConfig(WatchConfig, LocatedEntry):
+    """One server. Only configured and discovered servers get traffic."""
+
+
+class TemplateConfig(WatchConfig, DiscoveredEntry):
+    """A template for discovered servers. Their targets are named `name/id`."""
+
+    @property
+    def known_as(self) -> str:
+        return f"{self.name}/*"
+
+    def target(self, found_id: str, base_url: str) -> TargetConfig:
+        """Return the target of a discovered server. Raises ValueError if its address is invalid."""
+        fields = {name: getattr(self, name) for name in WatchConfig.model_fields}
+        address = _ADDRESS.validate_python(base_url)
+        if self.discover.metrics_path is not None:
+            fields["metrics_url"] = urljoin(address, self.discover.metrics_path)
+        # Not validated again: the files of secrets have been checked, and a name with a slash is invalid in a file.
+        return TargetConfig.model_construct(**{**fields, "name": f"{self.name}/{found_id}", "base_url": address})
+
+
+_ADDRESS: TypeAdapter[str] = TypeAdapter(BaseUrl)
+AnyTarget = Annotated[
+    Annotated[TargetConfig, Tag("target")] | Annotated[TemplateConfig, Tag("template")], Discriminator(_kind)
+]
+
+
+def only_located(target: WatchConfig) -> TargetConfig:
+    """Return a target with an address, for a command on one server. Raises ConfigError for a template."""
+    if isinstance(target, TargetConfig):
+        return target
+    raise ConfigError(f"--target {target.name}: its servers are discovered at run time; use --base-url URL")

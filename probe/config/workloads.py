@@ -1,0 +1,52 @@
+"""The `workloads` section: shapes of requests by name."""
+
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from probe.config.types import ConfigSection, NotASwitch, Tokens, arm
+from probe.core.request import Api
+
+
+class Lognormal(ConfigSection):
+    """Lengths from a log-normal distribution, cut at `max`."""
+
+    median: Tokens
+    sigma: Annotated[float, NotASwitch, Field(gt=0, le=3)]
+    max: Tokens
+
+    @model_validator(mode="after")
+    def _median_below_max(self) -> "Lognormal":
+        if self.median > self.max:
+            raise ValueError("expected a median of at most max")
+        return self
+
+
+class LognormalTokens(ConfigSection):
+    """The long form of a token count: a distribution."""
+
+    lognormal: Lognormal
+
+
+class SharedPrefix(ConfigSection):
+    """Prompts share their first tokens, so that the server's prefix cache hits."""
+
+    shared_tokens: Tokens
+
+
+TokenCount = Annotated[Annotated[Tokens, Tag("plain")] | Annotated[LognormalTokens, Tag("mapping")], Discriminator(arm)]
+Prefix = Annotated[
+    Annotated[Literal["unique"], Tag("plain")] | Annotated[SharedPrefix, Tag("mapping")], Discriminator(arm)
+]
+
+
+class WorkloadConfig(ConfigSection):
+    """The shape of requests."""
+
+    api: Api = Api.COMPLETIONS
+    prompt_tokens: TokenCount = 256
+    output_tokens: TokenCount = 128
+    prefix: Prefix = "unique"
+
+
+DEFAULT_WORKLOAD = WorkloadConfig()
