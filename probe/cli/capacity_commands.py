@@ -90,14 +90,8 @@ def ramp(
 
     from probe.capacity.run.job import Budget
     from probe.cli.commands import RampRequest, ramp_target
-    from probe.cli.options import (
-        ServerOptions,
-        StepOptions,
-        check_writable,
-        configuration,
-        one_target,
-        steps,
-    )
+    from probe.cli.options import ServerOptions, check_writable, configuration, one_target
+    from probe.cli.step_options import StepOptions, steps
     from probe.core.clock import SystemClock
     from probe.report.progress import following
     from probe.report.result_json import dumps

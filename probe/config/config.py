@@ -5,12 +5,13 @@ from typing import Annotated
 
 from pydantic import Field
 
+from probe.config.addresses import Listen, Url
 from probe.config.discovery import ObjectName
 from probe.config.load import LoadConfig
 from probe.config.messages import did_you_mean
 from probe.config.objectives import DEFAULT_OBJECTIVES, ObjectivesConfig
 from probe.config.targets import AnyTarget, TargetConfig, TemplateConfig, WatchConfig, only_located
-from probe.config.types import ConfigSection, Listen, Name, Url
+from probe.config.types import ConfigSection, Name
 from probe.config.web import HostName
 from probe.config.workloads import DEFAULT_WORKLOAD, WorkloadConfig
 from probe.core.errors import ConfigError

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, WithJsonSchema
 
+from probe.config.addresses import Url
 from probe.config.path_checks import authorities_problem, file_problem
-from probe.config.types import ConfigSection, Duration, NotASwitch, Url, default_duration
+from probe.config.types import ConfigSection, Duration, NotASwitch, default_duration
 
 _KEY = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _VALUE = r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"

@@ -6,11 +6,12 @@ from urllib.parse import urljoin
 
 from pydantic import Discriminator, Field, SecretStr, Tag, TypeAdapter
 
+from probe.config.addresses import BaseUrl, Url
 from probe.config.capacity import CapacityConfig
 from probe.config.connection import ConnectionConfig, TlsConfig
 from probe.config.discovery import DiscoverConfig
 from probe.config.gpu import GpuConfig
-from probe.config.types import BaseUrl, CanaryInterval, ConfigSection, Duration, EngineName, Name, Url, default_duration
+from probe.config.types import CanaryInterval, ConfigSection, Duration, EngineName, Name, default_duration
 from probe.core.errors import ConfigError
 
 

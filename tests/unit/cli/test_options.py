@@ -8,17 +8,14 @@ import pytest
 from probe.capacity.run.plan import StepSettings
 from probe.cli.options import (
     ServerOptions,
-    StepOptions,
     check_writable,
-    concurrency_steps,
     configuration,
     located,
     one_target,
-    rate_steps,
     shard_of,
     share,
-    steps,
 )
+from probe.cli.step_options import StepOptions, concurrency_steps, rate_steps, steps
 from probe.config.capacity import CapacityConfig
 from probe.config.config import Config
 from probe.config.config_file import config_from, load_config

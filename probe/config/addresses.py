@@ -1,0 +1,83 @@
+"""Types of addresses in the configuration: URLs, proxies, sockets and the address to listen on. See types.py."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
+
+from pydantic import AfterValidator
+
+_MAX_PORT = 65535
+_MAX_LABEL = 63
+_MAX_SOCKET_PATH = 107  # unix(7): sun_path, less the zero byte at its end
+
+
+def _is_possible_host(host: str | None) -> bool:
+    if not host or not host.isprintable() or " " in host:
+        return False
+    if ":" in host:  # urlsplit has checked the address between the brackets
+        return True
+    return all(0 < len(label) <= _MAX_LABEL for label in host.removesuffix(".").split("."))
+
+
+def _url(text: str) -> str:
+    if "@" in text:
+        raise ValueError("expected an address without credentials; put them in api_key_file")
+    expected = ValueError("expected an address such as http://llama-8b:8000")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise expected from None
+    written = parts.netloc.rpartition("]")[2].partition(":")[2]
+    if (
+        parts.scheme not in ("http", "https")
+        or parts.query
+        or parts.fragment
+        or not text.isprintable()
+        or not _is_possible_host(parts.hostname)
+        or (bool(written) and port is None)
+        or port == 0
+    ):
+        raise expected
+    return text.rstrip("/")
+
+
+def _base_url(text: str) -> str:
+    url = _url(text)
+    return url.removesuffix("/v1") if urlsplit(url).path.endswith("/v1") else url
+
+
+def _proxy(text: str) -> str:
+    if "@" in unquote(text):
+        raise ValueError("expected a proxy address without credentials; put them in proxy_auth_file")
+    expected = ValueError("expected an HTTP proxy such as http://proxy:3128")
+    try:
+        url = _url(text)
+    except ValueError:
+        raise expected from None
+    if urlsplit(url).path:
+        raise expected
+    return url
+
+
+def _socket_path(path: Path) -> Path:
+    if str(path) == "." or str(path).startswith("unix:") or "\0" in str(path):
+        raise ValueError("expected a socket path such as /run/vllm.sock")
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+        raise ValueError(f"expected a socket path of at most {_MAX_SOCKET_PATH} bytes")
+    return path
+
+
+def _listen(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
+        raise ValueError("expected HOST:PORT such as 127.0.0.1:9876")
+    return text
+
+
+Url = Annotated[str, AfterValidator(_url)]
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+Proxy = Annotated[str, AfterValidator(_proxy)]
+SocketPath = Annotated[Path, AfterValidator(_socket_path)]
+Listen = Annotated[str, AfterValidator(_listen)]
