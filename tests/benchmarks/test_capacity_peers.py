@@ -8,7 +8,6 @@ from itertools import islice, pairwise
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.made import record, spec
 
 from benchmarks.capacity.cases import CASES
 from benchmarks.capacity.peer_load import Level, PeerLoad, over_objective, score, spoilt, spoilt_without_run
@@ -18,6 +17,7 @@ from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome
 from probe.load.step_summary import over_objective as over_objective_of_a_record
 from probe.simulator.virtual_server import SimulatedRequest
+from tests.plain_records import record, spec
 
 CASE = CASES["32b-h100"]
 OBJECTIVES = Objectives(name="o", ttft=Objective(0.95, 0.5), tpot=Objective(0.95, 0.05))
