@@ -1,11 +1,11 @@
 #!/bin/sh
-# Takes out of an installed environment what a running Kneewatch never opens, and compiles what it imports.
+# Remove files that Kneewatch does not need at run time from an installed environment, and compile the rest to byte code.
 #
-#   slim.sh PYTHON        the environment's Python; wants strip (binutils) on PATH
+#   slim.sh PYTHON        the environment's Python; needs strip (binutils) on PATH
 #
-# Deleted are tests, sources in C and Cython, headers, static libraries, stubs for type checkers, and the parts of
-# scipy that nothing here imports (tests/deploy/test_image.py). Symbols are taken from the compiled modules; not from the
-# libraries in *.libs, whose layout strip would break. Byte code is written now, since a read-only root keeps none later.
+# Deletes tests, C and Cython sources, headers, static libraries, type stubs, and the parts of scipy that Kneewatch does not
+# import (tests/deploy/test_image.py). Strips symbols from compiled modules, but not from the libraries in *.libs, whose
+# layout strip would break. Writes byte code now, because a read-only root file system cannot store it later.
 set -eu
 python=$1
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -17,5 +17,5 @@ for part in scipy/cluster scipy/datasets scipy/differentiate scipy/fftpack scipy
     scipy/io scipy/ndimage scipy/odr scipy/signal scipy/stats; do
     rm -rf "${site:?}/$part"
 done
-# Of what pygments can colour, hardly anything is ever shown.
+# Skip the lexers and styles of pygments, which are hardly ever imported.
 "$python" -m compileall -q -x '/pygments/(lexers|styles)/' "$site"
