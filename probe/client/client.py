@@ -1,8 +1,8 @@
-"""The client of one OpenAI-compatible server: prepares requests, carries exchanges out, asks for the models.
+"""The client of one OpenAI-compatible server: prepares requests, sends them, and lists the models.
 
-While a stream arrives, bytes are stamped and kept; answer.py and stream.py read them afterwards. Whatever the
-server does becomes an Outcome: nothing is raised but cancellation, which closes the connection at once (vLLM then
-drops the request).
+While a stream arrives, bytes are stamped and kept; exchange.py and stream_parser.py parse them afterwards. Every
+reaction of the server becomes an Outcome. Only cancellation raises; it closes the connection at once, and vLLM then
+drops the request.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ _MAX_STREAM_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_NAME = 256
 _MODELS_S = 10.0
-# A mounted key that has been rotated is used after so long at most; reading the file for every request costs more
-# than sending it.
+# A rotated key is read again after this time at most. Reading the file for every request would cost more than
+# sending the request.
 _KEY_NS = 1_000_000_000
 _PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
-# What an exchange may raise: httpx's own errors, and those it lets through from sockets, TLS, text
+# The errors that an exchange may raise: httpx's own errors, and those it lets through from sockets, TLS, text
 # decoding and the event loop.
 NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
 _OK = 200
@@ -60,31 +60,31 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Closes every connection; what is in flight fails."""
+        """Close every connection. Requests in flight fail."""
         await self._transport.aclose()
 
     @property
     def turns(self) -> LoopLateness:
-        """How late the event loop is in serving what arrives."""
+        """Return the measure of how late the event loop serves arriving bytes."""
         return self._transport.turns if isinstance(self._transport, Transport) else LoopLateness()
 
     async def connect_ahead(self, count: int) -> None:
-        """Opens connections, so that the first requests of a step do not have to."""
+        """Open connections, so that the first requests of a step do not wait for them."""
         if isinstance(self._transport, Transport):
             await self._transport.connect_ahead(httpx.URL(self._endpoint.base_url), count, self._endpoint.connect_s)
 
     async def models(self) -> list[str]:
-        """The names the server answers to, its own order. Raises TargetError, one line with the mend."""
+        """Return the names of the served models, in the server's order. Raises TargetError: one line with the fix."""
         url = f"{self._endpoint.base_url}/v1/models"
         asked = self._exchange("GET", "/v1/models", b"")
         if not isinstance(asked, Exchange):
             outcome, detail = asked
-            raise TargetError(f"{url}: {one_line(detail or '')}; {_MENDS.get(outcome, _CHECK_URL)}", outcome)
+            raise TargetError(f"{url}: {one_line(detail or '')}; {_HINTS.get(outcome, _CHECK_URL)}", outcome)
         ended = await self._carry_out(asked, min(self._timeout_s, _MODELS_S))
         if asked.received.status != _OK or ended is not None:
             outcome, detail = ended or asked.refusal()
             raise TargetError(
-                f"{url}: {asked.safe(detail or outcome.value)}; {_MENDS.get(outcome, _CHECK_URL)}", outcome
+                f"{url}: {asked.safe(detail or outcome.value)}; {_HINTS.get(outcome, _CHECK_URL)}", outcome
             )
         try:
             served = [model["id"] for model in json.loads(asked.hide(asked.received.body))["data"]]
@@ -101,7 +101,7 @@ class Client:
         return usable
 
     async def resolve_model(self, wanted: str) -> str:
-        """The model to ask for: `wanted`, or the first one served for "auto". Raises TargetError."""
+        """Return the model to request: `wanted`, or the first one served for "auto". Raises TargetError."""
         served = await self.models()
         if wanted == "auto" and served:
             return served[0]
@@ -109,12 +109,12 @@ class Client:
             return wanted
         names = one_line(", ".join(served[:8])) or "no model"
         raise TargetError(
-            f"{self._endpoint.base_url}: the model {wanted!r} is not served; expected one of: {names}; mend `model`",
+            f"{self._endpoint.base_url}: the model {wanted!r} is not served; expected one of: {names}; fix `model`",
             Outcome.NOT_FOUND,
         )
 
     def prepare(self, spec: RequestSpec, model: str, traffic: Traffic) -> PreparedRequest:
-        """Makes a request ready, so that when it is due it only has to be sent."""
+        """Prepare a request, so that it only has to be sent when it is due."""
         made = self._exchange("POST", _PATHS[spec.api], msgspec.json.encode(_body(spec, model)))
         return PreparedRequest(
             target=self._endpoint.target,
@@ -128,12 +128,12 @@ class Client:
         )
 
     async def send(self, spec: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
-        """Sends one request and records what happened. Raises nothing but CancelledError."""
+        """Send one request and return its record. Raises only CancelledError."""
         answer = await self.prepare(spec, model, traffic).send(scheduled_ns)
         return answer.record()
 
     def _exchange(self, method: str, path: str, body: bytes) -> Exchange | Ended:
-        """A request with its headers; or why it cannot be made."""
+        """Return a request with its headers, or the reason why it cannot be made."""
         try:
             headers = self._request_headers(path)
             secret = headers.get("authorization", "").removeprefix("Bearer ").encode()
@@ -166,7 +166,7 @@ class Client:
         return self._headers[1]
 
     async def _carry_out(self, exchange: Exchange, timeout_s: float | None = None) -> Ended | None:
-        """Sends and receives; None, or how it failed. A refusal that breaks off is still a refusal."""
+        """Send and receive. Return the failure, or None. A refusal that breaks off is still a refusal."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -182,7 +182,7 @@ class Client:
 
 
 async def _receive(response: httpx.Response, received: ResponseBuffer, clock: Clock) -> None:
-    """Fills `received` from a transport that is not ours: it stamps when it is told, and knows no bound."""
+    """Fill `received` from another transport. Bytes are stamped when it yields them, with no bound on lateness."""
     try:
         received.status = response.status_code
         received.headers = [(name.lower(), value) for name, value in response.headers.raw]
@@ -196,7 +196,7 @@ async def _receive(response: httpx.Response, received: ResponseBuffer, clock: Cl
 
 
 def _failure(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
-    """The outcome of an exchange that did not come to its end."""
+    """Return the outcome of an exchange that did not complete."""
     received, words = exchange.received, str(error) or type(error).__name__
     if isinstance(error, TimeoutError | httpx.TimeoutException):
         if isinstance(error, httpx.ConnectTimeout):
@@ -211,12 +211,12 @@ def _failure(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
 
 
 def _is_name(name: object) -> bool:
-    """Whether a served model's name can be a label, a line and a request."""
+    """Return whether a served model's name can be used as a label, in a line of text and in a request."""
     return isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable()
 
 
 _CHECK_URL = "check base_url and that the server is up"
-_MENDS = {
+_HINTS = {
     Outcome.UNAUTHORIZED: "set api_key_file to a file with a valid key",
     Outcome.NOT_FOUND: "expected an OpenAI-compatible server, check base_url",
     Outcome.REJECTED: "the server refuses load, try later",
@@ -233,8 +233,8 @@ _HEADERS = {
 
 
 def _body(spec: RequestSpec, model: str) -> dict[str, Any]:
-    """The request as vLLM's API takes it. `ignore_eos` makes the output length exact; the running usage
-    count tells how many tokens each event carries.
+    """Return the body of a request to vLLM's API. `ignore_eos` makes the output length exact; the running usage
+    count gives the number of tokens in each event.
     """
     body: dict[str, Any] = {
         "model": model,

@@ -1,11 +1,11 @@
-"""One HTTP/1.1 connection: requests out as bytes, answers in as stamped reads.
+"""One HTTP/1.1 connection: requests out as bytes, responses in as stamped reads.
 
-The hot path is `data_received`: it takes the time before anything else and keeps the bytes; what they say is read
-afterwards (stream.py). httptools parses HTTP; nothing here is decided by the content.
+The hot path is `data_received`: it takes the time before anything else and keeps the bytes, which are parsed
+afterwards (stream_parser.py). httptools parses HTTP; nothing here depends on the content.
 
     start(...) --> data_received* --> the future is done --> idle again, or closed
 
-Errors are httpx's, as every transport of httpx raises them.
+Errors are those of httpx, as from every httpx transport.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ import httpx
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import ResponseBuffer
 
-# Bytes in a row that are no content: a head (1xx answers before it included), chunk framing, trailers. Servers and
-# gateways allow heads of 8 to 64 KiB.
+# The most consecutive bytes without content: a head (with preceding 1xx responses), chunk framing, trailers. Servers
+# and gateways allow heads of 8 to 64 KiB.
 _MAX_OVERHEAD = 64 * 1024
-# A reader who does not keep up: the socket is left alone until he has taken what there is. Keeping a read takes
-# memory too, however short it is.
+# Beyond this, reading from the socket pauses until the consumer has taken the buffered reads. Each read takes some
+# memory of its own, however short it is.
 _HIGH_WATER = 1024 * 1024
 _PER_READ = 256
 _NO_CONTENT = (204, 304)
@@ -31,11 +31,11 @@ _FIRST, _OK = 100, 200
 
 
 class StaleConnectionError(httpx.RemoteProtocolError):
-    """The connection closed before a byte of the answer: safe to try once more, on another one."""
+    """The connection closed before the first byte of the response: safe to retry once on another connection."""
 
 
 class Connection(asyncio.Protocol):
-    """A connection and, while there is one, the exchange on it. `on_free` is told when it may be used again."""
+    """A connection and its current exchange, if any. `on_free` is called when it may be used again."""
 
     def __init__(self, turns: LoopLateness, on_free: Callable[["Connection"], None]) -> None:
         self._turns = turns
@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
         self._ended = False  # by the other side
         self._error = None
 
-    # What the transport asks for.
+    # Called by the transport (transport.py).
 
     def start(
         self,
@@ -71,11 +71,11 @@ class Connection(asyncio.Protocol):
         last: bool,
         limits_s: tuple[float, float],
     ) -> None:
-        """Sends a request and begins to receive into `answer`.
+        """Send a request and begin to receive into `answer`.
 
-        `whole`: `wait` is over when the answer is complete, else when its head is. `bodiless`: no body will follow
-        the head. `last`: this is the whole request; else `write` sends the rest. `limits_s`: how long to wait for
-        the first byte, and from one read to the next; inf: for ever.
+        `whole`: `wait` returns when the response is complete, else when its head is. `bodiless`: no body follows
+        the head. `last`: `data` is the whole request; else `write` sends the rest. `limits_s`: the time limits for
+        the first byte, and between two reads; inf: no limit.
         """
         self._reset()
         self._answer, self._whole, self._bodiless, self._limits_s = answer, whole, bodiless, limits_s
@@ -87,10 +87,10 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
         answer.write_lag_ns = perf_counter_ns() - self._sent_ns
         if min(limits_s) < float("inf"):
-            self._timer = self._loop.call_later(min(limits_s), self._look_at_the_time)
+            self._timer = self._loop.call_later(min(limits_s), self._check_time)
 
     async def write(self, data: bytes, *, last: bool) -> bool:
-        """Sends more of a request's body, when the other side takes it; False where the exchange is over already."""
+        """Send more of a request's body once the server accepts it. Return False if the exchange is already over."""
         if self._writable is not None:
             await self._writable
         if self._answer is None or self._transport is None or self._transport.is_closing():
@@ -101,32 +101,32 @@ class Connection(asyncio.Protocol):
         return True
 
     async def wait(self) -> None:
-        """Until the head, the next read or the end is there. Raises httpx's errors."""
+        """Wait for the head, the next read or the end. Raises httpx's errors."""
         error = await self._waiter if self._waiter is not None else None
         if error is not None:
             raise error
 
     def more(self) -> None:
-        """Goes on receiving, for a reader who has taken what there was."""
+        """Continue to receive, after the consumer has taken the buffered reads."""
         self._waiter = self._loop.create_future()
         if self._answer is None:
             self._wake()
         elif self._paused:
-            self._now_ns = perf_counter_ns()  # the server's time starts again: it was our reader who let it wait
+            self._now_ns = perf_counter_ns()  # restart the server's time limit: the consumer caused the wait
             self._resume()
 
     @property
     def usable(self) -> bool:
-        """Whether nothing is known that speaks against another request."""
+        """Return whether the connection is open, as far as is known."""
         return self._transport is not None and not self._transport.is_closing()
 
     def abort(self) -> None:
-        """Closes at once, whatever is going on."""
+        """Close at once, even during an exchange."""
         if self._transport is not None:
             self._transport.abort()
 
     def drop(self, answer: ResponseBuffer) -> None:
-        """Gives up the exchange: closes at once. Where it was over, the connection may serve another one by now."""
+        """Abort the exchange by closing. Do nothing if it is over: the connection may already serve another one."""
         if self._answer is answer:
             self._stop_timer()
             self._answer = None
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
             turns.begin(now_ns)
         self._now_ns = now_ns
         if self._answer is None:
-            self.abort()  # bytes that nobody asked for
+            self.abort()  # bytes outside any exchange
             return
         self._overhead += len(data)
         try:
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         self._ended = True
-        self.abort()  # what is still to be sent is for nobody
+        self.abort()  # the server reads no more
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed.done():
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
         if status < _FIRST:
             raise ValueError(f"status {status}")
         if status < _OK:
-            answer.headers.clear()  # 1xx: the answer proper is still to come
+            answer.headers.clear()  # 1xx: the final response is still to come
             return
         answer.status = status
         names = {name for name, _ in answer.headers}
@@ -267,14 +267,14 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(self._error)
 
-    def _look_at_the_time(self) -> None:
-        """The first byte, and each one after, is waited for only so long."""
+    def _check_time(self) -> None:
+        """Fail the exchange if the first byte, or the next one, is later than its limit."""
         limit_s = self._limits_s[1] if self._now_ns else self._limits_s[0]
         left_s = limit_s - (perf_counter_ns() - max(self._now_ns, self._sent_ns)) * 1e-9
         if self._paused or self._sending:
-            left_s = limit_s  # it is we who let it wait
+            left_s = limit_s  # the wait is on this side
         if left_s > 0:
-            self._timer = self._loop.call_later(min(left_s, *self._limits_s), self._look_at_the_time)
+            self._timer = self._loop.call_later(min(left_s, *self._limits_s), self._check_time)
         else:
             what = "nothing more" if self._now_ns else "no answer"
             self._fail(httpx.ReadTimeout(f"{what} within {limit_s:g} s"))

@@ -1,4 +1,4 @@
-"""Where a target is, and how to get in: the address, the key and the trust, in one value."""
+"""The address of a target, its credentials, and how its certificate is verified, in one value."""
 
 import ssl
 from collections.abc import Callable
@@ -11,8 +11,8 @@ import httpx
 from probe.client.httpx_transport import HttpxTransport
 from probe.client.transport import Transport
 
-# uvicorn, and so vLLM, closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE): we let go first,
-# so that a request seldom meets a connection that is just being closed.
+# uvicorn, and so vLLM, closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE). The client closes
+# first, so that a request seldom meets a connection that is just being closed.
 _KEEPALIVE_S = 4.0
 
 
@@ -21,16 +21,16 @@ def no_secret() -> None:
 
 
 def _no_passphrase() -> str:
-    """Where TLS would ask for a key's passphrase, and wait at the terminal for it."""
+    """Refuse, where TLS would ask for a passphrase on the terminal and wait."""
     raise ValueError("the client certificate's key has a passphrase")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One server, and the way to it.
+    """One server and how to connect to it.
 
-    `secret` is asked at each request, because mounted keys rotate; files are read when the first one is made.
-    `proxy_auth_file` holds user:password. A limit of None leaves it to the limit of the whole request.
+    `secret` is called again and again, because mounted keys rotate; certificate files are read at the first request.
+    `proxy_auth_file` holds user:password. A limit of None means that only the limit of the whole request applies.
     """
 
     target: str
@@ -51,13 +51,13 @@ class Endpoint:
 
     @property
     def metrics_address(self) -> str:
-        """`metrics_url`, or /metrics beside the API."""
+        """Return `metrics_url`, or by default /metrics beside the API."""
         return self.metrics_url or f"{self.base_url}/metrics"
 
     def headers(self, url: str) -> dict[str, str]:
-        """What to send along to `url`; the key goes to the target's own address alone.
+        """Return the authorization header for `url`. The key is sent to the target's own address only.
 
-        Raises ValueError, in words, for a key that cannot be read or sent.
+        Raises ValueError with a message for a key that cannot be read or sent.
         """
         if not url.startswith(f"{self.base_url}/"):
             return {}
@@ -72,13 +72,13 @@ class Endpoint:
         return {"authorization": f"Bearer {secret}"} if secret else {}
 
     def transport(self) -> httpx.AsyncBaseTransport:
-        """Connections as the target wants them: ours, or httpx's own for a proxy or HTTP/2."""
+        """Return the transport that the target needs: httpx's for a proxy or HTTP/2, else Transport."""
         if self.proxy is None and not self.http2:
             return Transport(tls=self.tls, keepalive_s=_KEEPALIVE_S, unix_socket=self.unix_socket)
         return HttpxTransport(self._httpx_transport)
 
     def timeouts(self, total_s: float) -> dict[str, float | None]:
-        """The limits of a request's parts, as its `timeout` extension says them. The whole is not theirs to end."""
+        """Return the time limits for the `timeout` extension of a request; the caller limits the whole request."""
         return {
             "connect": min(self.connect_s, total_s),
             "first_byte": self.first_byte_s,
@@ -86,12 +86,12 @@ class Endpoint:
         }
 
     def metrics_transport(self) -> httpx.AsyncBaseTransport:
-        """The same for the metrics page. A server of its own is asked for it beside the socket and the proxy."""
+        """Return the transport for the metrics page. A separate server is reached without the socket and the proxy."""
         elsewhere = urlsplit(self.metrics_address)[:2] != urlsplit(self.base_url)[:2]
         return (replace(self, unix_socket=None, proxy=None) if elsewhere else self).transport()
 
     def tls(self) -> ssl.SSLContext:
-        """How the server's certificate is checked, and which one of ours is shown.
+        """Return the TLS context: how to verify the server's certificate, and the client certificate if one is set.
 
         Raises OSError or ValueError where a file cannot be used.
         """
@@ -116,7 +116,7 @@ class Endpoint:
         )
 
     def _proxy(self) -> httpx.Proxy | None:
-        """A proxy is trusted as the server is; our certificate is for the server alone."""
+        """Return the proxy. It is verified like the server; the client certificate is shown to the server only."""
         if self.proxy is None:
             return None
         auth = None

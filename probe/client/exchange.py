@@ -1,7 +1,7 @@
-"""One request from ready to recorded: Prepared --send--> Answer --read--> RequestRecord.
+"""One request: PreparedRequest --send--> Response --read--> RequestRecord.
 
-What takes time is kept apart from what is timed. A Prepared only has to be sent; an Answer has been received and
-is read later, in portions (stream.py), so that other streams get their turns in between.
+Expensive work is kept out of the timed part. A PreparedRequest only has to be sent; a Response has been received and
+is parsed later in portions (stream_parser.py), so that other streams are served in between.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,7 +15,7 @@ from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.text import one_line
 
-# How an exchange ended that did not come to its end, and why.
+# The outcome of an exchange that did not complete, and its detail.
 Ended = tuple[Outcome, str | None]
 
 _STATUS_OUTCOMES = {
@@ -25,28 +25,28 @@ _STATUS_OUTCOMES = {
     429: Outcome.REJECTED,
 }
 _OK, _BAD_REQUEST, _SERVER_ERROR = 200, 400, 500
-# How much of a stream is read before others get a turn: some 0.2 ms.
+# Reads parsed before other streams are served: some 0.2 ms.
 _PORTION = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request and where its answer goes. `secret`: the key that is sent along, which a server may repeat."""
+    """A request and the buffer for its response. `secret`: the API key sent with it, which a server may echo."""
 
     request: httpx.Request
     received: ResponseBuffer
     secret: bytes = b""
 
     def hide(self, data: bytes) -> bytes:
-        """The bytes without our key."""
+        """Return the bytes without the API key."""
         return data.replace(self.secret, b"(hidden)") if self.secret else data
 
     def safe(self, text: str) -> str:
-        """The text on one line, cut, and without our key."""
+        """Return the text on one line, shortened, and without the API key."""
         return one_line(self.hide(text.encode("utf-8", "replace")))
 
     def refusal(self) -> Ended:
-        """The outcome of an answer whose status is not 200."""
+        """Return the outcome of a response with a status other than 200."""
         received = self.received
         status, location = received.status or 0, received.header(b"location")
         outcome = _STATUS_OUTCOMES.get(status, Outcome.SERVER_ERROR if status >= _SERVER_ERROR else Outcome.BAD_REQUEST)
@@ -58,9 +58,9 @@ class Exchange:
 
 @dataclass(slots=True)
 class PreparedRequest:
-    """A request that only has to be sent, once; its prompt is in the exchange alone.
+    """A request that only has to be sent, once; only the exchange holds its prompt.
 
-    `exchange` is None where it cannot be made: `refused` says why.
+    `exchange` is None if the request cannot be made; `refused` is then the reason.
     """
 
     target: str
@@ -73,7 +73,7 @@ class PreparedRequest:
     carry_out: Callable[[Exchange], Awaitable[Ended | None]]
 
     def aborted(self, scheduled_ns: int) -> RequestRecord:
-        """Its record, were it cancelled now, while it is in flight."""
+        """Return the record this request would get if cancelled now."""
         return aborted(
             target=self.target,
             model=self.model,
@@ -86,11 +86,11 @@ class PreparedRequest:
 
     @property
     def reads(self) -> int:
-        """How often something of the answer's body has arrived so far."""
+        """Return the number of reads of the response's body so far."""
         return len(self.exchange.received.reads) if self.exchange is not None else 0
 
     async def send(self, scheduled_ns: int) -> "Response":
-        """Sends it, due at `scheduled_ns`, and waits for the end. Raises nothing but CancelledError."""
+        """Send the request, due at `scheduled_ns`, and wait for its end. Raises only CancelledError."""
         exchange, clock = self.exchange, self.clock
         sent_ns = done_ns = clock.monotonic_ns()
         ended = self.refused
@@ -99,14 +99,14 @@ class PreparedRequest:
             received = exchange.received
             reads = received.reads
             sent_ns = min(sent_ns + received.write_lag_ns, reads[0][0] if reads else clock.monotonic_ns())
-            # The end is when its last bytes came, and not when this task got its turn.
+            # It ended when its last bytes arrived, not when this task ran again.
             done_ns = reads[-1][0] if reads and received.complete else clock.monotonic_ns()
         return Response(self, scheduled_ns, sent_ns, done_ns, clock.wall_s(), ended)
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A request whose exchange is over, not yet read. `ended`: how it failed, where it did."""
+    """A finished exchange, not yet parsed. `ended`: the failure, if it failed."""
 
     prepared: PreparedRequest
     scheduled_ns: int
@@ -117,13 +117,13 @@ class Response:
 
     @property
     def looks_good(self) -> bool:
-        """Whether it ended as a stream should. That it holds what was asked for, only reading it shows."""
+        """Return whether the stream ended as it should. Only parsing shows whether it holds what was requested."""
         exchange = self.prepared.exchange
         return self.ended is None and exchange is not None and exchange.received.ends_with(b"data: [DONE]\n\n")
 
     def read(self) -> Iterator[RequestRecord | None]:
-        """None after each portion, and at last the record."""
-        prepared, ended, said = self.prepared, self.ended, None
+        """Parse the response. Yield None after each portion, and finally the record."""
+        prepared, ended, transcript = self.prepared, self.ended, None
         exchange = prepared.exchange
         received = exchange.received if exchange is not None else ResponseBuffer(0, 0)
         if exchange is not None and received.status == _OK:
@@ -131,8 +131,8 @@ class Response:
             for first in range(0, len(received.reads), _PORTION):
                 reader.read(received.reads[first : first + _PORTION])
                 yield None
-            said = reader.transcript(received.reads[-1] if received.reads else None)
-            ended = ended or _judge(prepared.spec, received, said)
+            transcript = reader.transcript(received.reads[-1] if received.reads else None)
+            ended = ended or _judge(prepared.spec, received, transcript)
         outcome, detail = ended or (exchange.refusal() if exchange is not None else (Outcome.UNREACHABLE, None))
         if detail and exchange is not None:
             detail = exchange.safe(detail)
@@ -148,15 +148,15 @@ class Response:
             outcome=outcome,
             detail=one_line(detail) if detail else None,
             http_status=received.status,
-            events=said.events if said else TokenEvents(),
+            events=transcript.events if transcript else TokenEvents(),
             reads=len(received.reads),
-            prompt_tokens=(said.prompt_tokens or 0) if said else 0,
-            output_tokens=(said.output_tokens or 0) if said else 0,
-            finish_reason=said.finish_reason if said else None,
+            prompt_tokens=(transcript.prompt_tokens or 0) if transcript else 0,
+            output_tokens=(transcript.output_tokens or 0) if transcript else 0,
+            finish_reason=transcript.finish_reason if transcript else None,
         )
 
     def record(self) -> RequestRecord:
-        """The record, at once."""
+        """Parse the whole response and return the record."""
         *_, last = self.read()
         if last is None:
             raise AssertionError("the last portion is the record")
@@ -166,7 +166,7 @@ class Response:
 def aborted(
     *, target: str, model: str, traffic: Traffic, spec: RequestSpec, scheduled_ns: int, clock: Clock, reads: int = 0
 ) -> RequestRecord:
-    """The record of a request that we cancel now, while it is in flight."""
+    """Return the record of a request that is cancelled now, while in flight."""
     return RequestRecord(
         target=target,
         model=model,
@@ -182,11 +182,11 @@ def aborted(
     )
 
 
-def _judge(spec: RequestSpec, received: ResponseBuffer, said: Transcript) -> Ended:
+def _judge(spec: RequestSpec, received: ResponseBuffer, transcript: Transcript) -> Ended:
     kind = received.header(b"content-type")
-    if "event-stream" not in kind and not said.done:
+    if "event-stream" not in kind and not transcript.done:
         return (
             Outcome.BROKEN_STREAM,
             f"the answer is {kind.split(';')[0][:60] or 'no content type'!r}, expected an event stream",
         )
-    return judge(spec, said)
+    return judge(spec, transcript)

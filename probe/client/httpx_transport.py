@@ -1,7 +1,7 @@
-"""httpx's own transport, for what ours does not speak: proxies and HTTP/2.
+"""httpx's own transport, for proxies and HTTP/2, which transport.py does not support.
 
-It times streams less exactly than ours (transport.py says why), and knows one limit for all reads; here the first
-one has its own, as in ours.
+It times streams less exactly (transport.py explains why). httpx has one time limit for all reads; here the first
+read has a limit of its own, as in transport.py.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import httpx
 
 
 class HttpxTransport(httpx.AsyncBaseTransport):
-    """What `make` makes, at the first request: its files may be missing until then, which is that request's failure."""
+    """A transport created by `make` at the first request, so that a missing file fails that request only."""
 
     def __init__(self, make: Callable[[], httpx.AsyncHTTPTransport]) -> None:
         self._make = make
@@ -18,14 +18,14 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         self._closed = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends, and gives the response once its head is there. Raises httpx's errors, and those of `make`."""
+        """Send a request. Return the response once its head has arrived. Raises httpx's errors and those of `make`."""
         if self._closed:
             raise httpx.ConnectError("the client is closed", request=request)
         self._made = self._made or self._make()
         limits = dict(request.extensions.get("timeout", {}))
         between_s = limits.get("read")
         limits["read"] = limits.pop("first_byte", between_s)
-        request.extensions["timeout"] = limits  # looked into before every read
+        request.extensions["timeout"] = limits  # httpx looks it up before every read
         response = await self._made.handle_async_request(request)
         limits["read"] = between_s
         return response

@@ -1,7 +1,7 @@
-"""How late the event loop may have been in noticing that bytes had arrived.
+"""An upper bound on how late the event loop noticed that bytes had arrived.
 
-A stamp is taken when the loop gets round to a socket, and not when the bytes came. The loop works in turns: it asks
-the kernel which sockets have something (waiting, if none has and nothing is ready), and serves them one after the
+A stamp is taken when the loop serves a socket, not when the bytes arrived. The loop works in turns: it asks
+the kernel which sockets are readable (waiting, if none is and no callback is ready), and serves them one after the
 other. So bytes served in one turn came after the loop asked for the turn before. And from when they came to their
 stamp it never waited: a socket that has something ends the wait. What is known is thus a bound for each stamp:
 
@@ -11,20 +11,21 @@ stamp it never waited: a socket that has something ends the wait. What is known 
 uvloop asks and serves at once: it asked for a turn when that turn's first stamp was taken. asyncio first runs what
 was ready already, for as long as that takes: it asked after the last stamp of the turn before, and so after its first.
 
-A mark is made in each turn that follows served bytes, and by those who compute between the turns (load/step.py).
-Time in which the processor was given to others is in neither: `watch_lag` (load/lag.py) sees that.
+A mark is made in each turn that follows served bytes, and by code that computes between turns
+(load/step_executor.py). Neither includes the time in which the processor ran other processes: `watch_lag`
+(load/loop_lag.py) measures that.
 """
 
 import asyncio
 from time import perf_counter_ns, thread_time_ns
 
-# Wall time that no processor time accounts for: so much of it since the last mark means that the loop slept. Less may
-# be a moment in which the processor was another's, while bytes had been waiting since before the mark.
+# Wall time not accounted for by processor time: at least this much since the last mark means that the loop slept. Less
+# may mean that another process ran for a moment, while bytes had been waiting since before the mark.
 _SLEPT_NS = 2_000_000
 
 
 class LoopLateness:
-    """Follows the turns of the running loop; one for all the connections of a client.
+    """The turns of the running loop, shared by all connections of a client.
 
     `since_ns` is the earliest time at which bytes stamped in this turn can have arrived.
     """
@@ -39,7 +40,7 @@ class LoopLateness:
         self._cpu_ns = self._first_ns = self._before_ns = thread_time_ns()
 
     def begin(self, now_ns: int) -> None:
-        """Notes the first stamp of a turn; to be called where `open` is false."""
+        """Note the first stamp of a turn. Call it only while `open` is false."""
         self.open = True
         loop, cpu_ns = asyncio.get_running_loop(), thread_time_ns()
         busy_ns = cpu_ns - self._cpu_ns
@@ -50,7 +51,7 @@ class LoopLateness:
         loop.call_soon(self._end)  # runs when every socket of this turn has been served
 
     def mark(self) -> None:
-        """Says that the loop was at work until now: to be called before it asks for sockets again."""
+        """Note that the loop has been working until now. Call it before the loop asks for sockets again."""
         self.marked_ns = perf_counter_ns()
         self._cpu_ns = thread_time_ns()
 

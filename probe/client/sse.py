@@ -1,12 +1,12 @@
-"""Server-sent events out of a response body, piece by piece. Pure.
+"""Splits a response body into server-sent events, piece by piece. Pure.
 
-In: the bytes of a body in any pieces. Out: the payload of each event, with the piece that completed it. How the
-bytes were cut changes nothing but that.
+In: the bytes of a body in any pieces. Out: the payload of each event, when a piece completes it. The events do not
+depend on how the bytes were cut.
 """
 
 
 class EventSplitter:
-    """Gathers bytes and gives the joined `data:` lines of each event as it becomes complete.
+    """A buffer that returns the joined `data:` lines of each event once it is complete.
 
     Lines end in LF or CRLF; comments and other fields are skipped.
     """
@@ -18,9 +18,9 @@ class EventSplitter:
         self._lines: list[bytes] = []
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that this piece completes."""
+        """Return the events that this piece completes."""
         if not self._pending and not self._lines and data.startswith(b"data: ") and data.endswith(b"\n\n"):
-            # As servers send them: whole events of one line each. Anything else takes the long way.
+            # As servers send them: whole events of one line each. Anything else is split line by line.
             blocks = data[6:-2].split(b"\n\ndata: ")
             if data.count(b"\n") == 2 * len(blocks) and b"\r" not in data:
                 return blocks
@@ -35,9 +35,7 @@ class EventSplitter:
         return events
 
     def finish(self) -> list[bytes]:
-        """What is left when the body ends. An event cut off is still given: whether its content is whole is for the
-        reader of the content to say.
-        """
+        """Return the events left when the body ends. One that was cut off is included."""
         events: list[bytes] = []
         self._take(b"".join(self._pending).removesuffix(b"\r"), events)
         self._take(b"", events)
@@ -45,7 +43,7 @@ class EventSplitter:
         return events
 
     def _take(self, line: bytes, events: list[bytes]) -> None:
-        """Adds a data line; at an empty line, gives what has been gathered."""
+        """Keep a data line. At an empty line, append the event to `events`."""
         if line.startswith(b"data:"):
             self._lines.append(line[5:].removeprefix(b" "))
         elif not line and self._lines:

@@ -1,7 +1,7 @@
-"""A streamed answer, read after the fact: stamped reads of a body in, a Transcript out. Pure.
+"""Parses a streamed response after it has arrived: stamped reads of a body in, a Transcript out. Pure.
 
 Kept out of the receive path on purpose: while tokens arrive, the client only stamps and stores bytes,
-so reading one stream cannot delay the timestamps of another. A long stream is read in portions.
+so parsing one stream cannot delay the timestamps of another. A long stream is parsed in portions.
 """
 
 import json
@@ -17,12 +17,12 @@ from probe.client.sse import EventSplitter
 from probe.core.request import Api, Outcome, RequestSpec, TokenEvents
 from probe.core.text import one_line
 
-_MAX_TOKENS = 10_000_000  # no context is longer; a count beyond it is a fault and not a figure
+_MAX_TOKENS = 10_000_000  # no context is longer; a larger count is an error of the server
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What one stream said. Token counts are the server's own; None where it gave none."""
+    """The content of one stream. Token counts are those of the server; None if it sent none."""
 
     events: TokenEvents = field(default_factory=TokenEvents)
     prompt_tokens: int | None = None
@@ -30,7 +30,7 @@ class Transcript:
     finish_reason: str | None = None
     done: bool = False  # the closing [DONE] arrived
     error: str | None = None  # an error event inside the stream
-    malformed: str | None = None  # an event that is not what the API promises
+    malformed: str | None = None  # an event that does not follow the API
 
 
 class _Delta(msgspec.Struct):
@@ -52,7 +52,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    """A chunk as the API describes it. Whatever does not fit in here is read by `json`, more patiently."""
+    """A chunk as the API describes it. Anything else is parsed by `json`, which is slower but accepts more."""
 
     choices: list[_Choice] = []
     usage: _Usage | None = None
@@ -69,10 +69,10 @@ def _unchanged(data: bytes) -> bytes:
 
 
 class StreamReader:
-    """Reads one answer, a portion at a time. Never raises: what is wrong is in the transcript.
+    """A parser of one response, a portion at a time. It never raises: errors are in the transcript.
 
     An event carries tokens when the server's running usage count grows, or, from a server that sends no running
-    count, when it has content (then counted as one token). `hide`: what must not be repeated from the answer.
+    count, when it has content (then counted as one token). `hide` removes secrets from text of the response.
     """
 
     def __init__(self, api: Api, hide: Callable[[bytes], bytes] = _unchanged) -> None:
@@ -90,13 +90,13 @@ class StreamReader:
         self._malformed: str | None = None
 
     def read(self, reads: Sequence[Read]) -> None:
-        """Takes the next reads of the body."""
+        """Parse the next reads of the body."""
         for at_ns, since_ns, data in reads:
             for event in self._splitter.feed(data):
                 self._take(event, at_ns, at_ns - since_ns)
 
     def transcript(self, last: Read | None) -> Transcript:
-        """What the stream said; `last` is the read it ended with."""
+        """Return the transcript; `last` is the last read of the stream."""
         for event in self._splitter.finish():
             self._take(event, last[0] if last else 0, last[0] - last[1] if last else 0)
         return Transcript(
@@ -118,10 +118,10 @@ class StreamReader:
         try:
             chunk = _decode(event)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._take_odd(event, at_ns, late_ns)
+            self._take_unusual(event, at_ns, late_ns)
             return
         if chunk.error is not None or chunk.detail is not None or chunk.object == "error":
-            self._take_odd(event, at_ns, late_ns)
+            self._take_unusual(event, at_ns, late_ns)
             return
         visible = has_choice = False
         if chunk.choices:
@@ -136,8 +136,8 @@ class StreamReader:
         counts = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else None
         self._count(event, counts, at_ns, late_ns, visible=visible, has_choice=has_choice)
 
-    def _take_odd(self, event: bytes, at_ns: int, late_ns: int) -> None:
-        """An event that is not quite a chunk: an error, a field of another type, or no JSON at all."""
+    def _take_unusual(self, event: bytes, at_ns: int, late_ns: int) -> None:
+        """Parse an event that is no regular chunk: an error, a field of another type, or no JSON."""
         chunk = _object(event)
         if chunk is None:
             self._give_up(event)
@@ -191,16 +191,16 @@ class StreamReader:
 
 
 def read_stream(reads: Sequence[Read], api: Api) -> Transcript:
-    """A whole answer at once."""
+    """Parse a whole response at once."""
     reader = StreamReader(api)
     reader.read(reads)
     return reader.transcript(reads[-1] if reads else None)
 
 
 def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]:  # noqa: PLR0911 - a list of checks
-    """Whether the answer is the one asked for; if not, which outcome and a line that says why.
+    """Return the outcome of a response, with a line of explanation unless it is what was requested.
 
-    A canary that got fewer tokens than it asked for would report a latency for work not done.
+    A canary that got fewer tokens than it requested would report a latency for work not done.
     """
     if answer.error is not None:
         return Outcome.SERVER_ERROR, f"error inside the stream: {answer.error}"
@@ -224,7 +224,7 @@ def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]: 
 
 
 def error_message(body: bytes) -> str:
-    """The server's own words out of an error body, on one line; the start of the body where it has none."""
+    """Return the server's message from an error body on one line, or the start of the body if there is none."""
     chunk = _object(body)
     words = _error(chunk, _unchanged) if chunk is not None else None
     return words or one_line(body)
@@ -239,7 +239,10 @@ def _object(data: bytes) -> dict[str, Any] | None:
 
 
 def _error(chunk: Mapping[str, Any], hide: Callable[[bytes], bytes]) -> str | None:
-    """vLLM nests `{"error": {"message"}}`, its API-key check says `{"error": "..."}`, FastAPI `detail`."""
+    """Return the error message, or None.
+
+    vLLM nests `{"error": {"message"}}`, its API-key check sends `{"error": "..."}`, FastAPI sends `detail`.
+    """
     error = chunk.get("error") or chunk.get("detail") or (chunk.get("object") == "error" and chunk.get("message"))
     if not error:
         return None
@@ -253,7 +256,7 @@ def _first_choice(chunk: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _usage(usage: Mapping[str, object]) -> tuple[int, int] | None:
-    """Prompt and output tokens; None where a server cannot mean what it says."""
+    """Return prompt and output tokens, or None if they are not integers."""
     prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
     return (prompt, output) if type(prompt) is int and type(output) is int else None
 

@@ -1,12 +1,12 @@
-"""Our transport for httpx: HTTP/1.1 over asyncio's protocols, for streams whose bytes have to be stamped at once.
+"""A transport for httpx: HTTP/1.1 over asyncio's protocols, which stamps the bytes of streams as they arrive.
 
 httpx's own transport searches its pool at every open and close, and runs several awaits for each read; with 64
 streams it is late by hundreds of milliseconds. This one keeps its idle connections in a list, stamps in
-`data_received` (connection.py), and for a request that carries a `Received` in its extensions comes back only
-when the answer is complete. Without one it is a transport as any other. Proxies and HTTP/2 are not its business.
+`data_received` (connection.py), and for a request with a ResponseBuffer in its extensions returns only when
+the response is complete. Without one it behaves as any httpx transport. It supports neither proxies nor HTTP/2.
 
-    request.extensions["received"]  Received: filled as bytes arrive; the response then has no body of its own
-    request.extensions["wire"]      what `wire` made of the request, where that was done beforehand
+    request.extensions["received"]  ResponseBuffer: filled as bytes arrive; the response then has no body of its own
+    request.extensions["wire"]      the result of `wire`, if it was computed beforehand
     request.extensions["timeout"]   httpx's connect, read (the longest time between two reads) and write (until the
                                     next part of a streamed body is taken), and first_byte
 """
@@ -35,8 +35,8 @@ Wire = tuple[Origin, bytes]
 class Transport(httpx.AsyncBaseTransport):
     """Connections to any number of origins, kept for `keepalive_s` after their last use.
 
-    `tls` makes the context that says how certificates are checked and which one is shown. `unix_socket`: where every
-    connection goes instead of the URL's host. Used from one event loop only.
+    `tls` makes the context for TLS connections. `unix_socket`: the socket to connect to instead of the URL's host.
+    Used from one event loop only.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Transport(httpx.AsyncBaseTransport):
         self._unix_socket = unix_socket
         self.turns = LoopLateness()
         self._all: set[Connection] = set()
-        self._idle: dict[Origin, deque[Connection]] = {}  # the one used last is the last
+        self._idle: dict[Origin, deque[Connection]] = {}  # in the order of their last use
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -63,7 +63,7 @@ class Transport(httpx.AsyncBaseTransport):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes every connection; what is in flight fails, and what comes after."""
+        """Close every connection. Requests in flight fail, and so do later ones."""
         self._closed = True
         connections = tuple(self._all)
         for connection in connections:
@@ -72,7 +72,7 @@ class Transport(httpx.AsyncBaseTransport):
             await connection.closed
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends, and gives the response. Raises httpx's errors; cancelling it closes the connection at once."""
+        """Send a request and return the response. Raises httpx's errors. Cancellation closes the connection at once."""
         origin, data = request.extensions.get("wire") or wire(request)
         timeouts: dict[str, Any] = request.extensions.get("timeout", {})
         reused = self._take_idle(origin)
@@ -86,7 +86,7 @@ class Transport(httpx.AsyncBaseTransport):
         return await self._exchange(made, request, data, timeouts)
 
     async def connect_ahead(self, url: httpx.URL, count: int, connect_s: float = 5.0) -> None:
-        """Opens connections until `count` are idle. Those that cannot be had are left to the requests to report."""
+        """Open connections until `count` are idle. Errors are ignored here: the requests will report them."""
         origin = _origin(url)
         request = httpx.Request("GET", url)
         idle = sum(connection.usable for connection in self._fresh(origin))
@@ -99,7 +99,7 @@ class Transport(httpx.AsyncBaseTransport):
         await asyncio.gather(*(open_one() for _ in range(count - idle)), return_exceptions=True)
 
     def _fresh(self, origin: Origin) -> deque[Connection]:
-        """The idle connections, without those that are too old or closed."""
+        """Return the idle connections, after removing those that are too old or closed."""
         idle = self._idle.setdefault(origin, deque())
         oldest_s = asyncio.get_running_loop().time() - self._keepalive_s
         while idle and not (idle[0].usable and idle[0].idle_since_s > oldest_s):
@@ -107,7 +107,7 @@ class Transport(httpx.AsyncBaseTransport):
         return idle
 
     def _take_idle(self, origin: Origin) -> Connection | None:
-        """The connection used last: the one most likely to be alive."""
+        """Return the connection used last, the one most likely to be alive; None if none is idle."""
         idle = self._fresh(origin)
         while idle:
             connection = idle.pop()
@@ -154,7 +154,7 @@ class Transport(httpx.AsyncBaseTransport):
         return self._closed
 
     def _tls_context(self) -> ssl.SSLContext:
-        """Made when it is first needed: loading the system's certificates takes longer than many a request."""
+        """Return the TLS context. Create it on first use: loading the system's certificates is slow."""
         self._tls = self._tls or self._make_tls()
         return self._tls
 
@@ -189,7 +189,7 @@ class Transport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    """A body for a reader who takes it as it comes; what he leaves unread closes the connection."""
+    """A body that is read while it arrives. Closing it before its end closes the connection."""
 
     def __init__(self, connection: Connection, answer: ResponseBuffer) -> None:
         self._connection = connection
@@ -216,7 +216,7 @@ _NOTHING = httpx.ByteStream(b"")
 
 
 async def _send_body(connection: Connection, request: httpx.Request, write_s: float) -> None:
-    """A body that is made while it is sent, in chunks unless its length was said; no more of it than is wanted."""
+    """Send a streamed body, chunked unless its length is declared. Stop when the exchange is over."""
     chunked = "transfer-encoding" in request.headers
     stream = request.stream
     if not isinstance(stream, httpx.AsyncByteStream):
@@ -236,9 +236,9 @@ async def _send_body(connection: Connection, request: httpx.Request, write_s: fl
 
 
 def wire(request: httpx.Request) -> Wire:
-    """Where a request goes, and its bytes: head, and body where it is there already.
+    """Return a request's origin and its bytes: the head, and the body unless it is streamed.
 
-    Who has time for it beforehand may put it into the request's extensions, as "wire". Raises
+    To save time when sending, put the result into the request's extensions as "wire" beforehand. Raises
     httpx.LocalProtocolError for a header that would end its line, httpx.UnsupportedProtocol and httpx.InvalidURL.
     """
     origin = _origin(request.url)
@@ -251,7 +251,7 @@ def wire(request: httpx.Request) -> Wire:
 
 
 def _origin(url: httpx.URL) -> Origin:
-    """Raises httpx.UnsupportedProtocol for what is not HTTP, httpx.InvalidURL for a port that none is."""
+    """Return the origin. Raises httpx.UnsupportedProtocol for other schemes, httpx.InvalidURL for a bad port."""
     if url.scheme not in _PORTS:
         raise httpx.UnsupportedProtocol(f"{url.scheme or 'no scheme'}: expected http or https")
     port = _PORTS[url.scheme] if url.port is None else url.port

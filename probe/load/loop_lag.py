@@ -1,6 +1,6 @@
-"""How late the event loop wakes: the client's own share of any latency it reports.
+"""Measures how late the event loop wakes: the client's own share of any latency it reports.
 
-A timestamp is taken when the loop gets round to a socket. While the loop is busy, or the process waits for
+A timestamp is taken when the loop serves a socket. While the loop is busy, or the process waits for
 a core, every stamp is late; this watcher sleeps a little and notes by how much it was woken late.
 """
 
@@ -15,7 +15,7 @@ _INTERVAL_S = 0.01
 
 
 async def lags(clock: Clock, interval_s: float = _INTERVAL_S) -> AsyncIterator[float]:
-    """Endless lag samples in seconds, one an interval."""
+    """Yield lag samples in seconds, one per interval, without end."""
     while True:
         before = clock.monotonic_ns()
         await asyncio.sleep(interval_s)
@@ -24,11 +24,11 @@ async def lags(clock: Clock, interval_s: float = _INTERVAL_S) -> AsyncIterator[f
 
 @asynccontextmanager
 async def watch_lag(clock: Clock, turns: LoopLateness | None = None) -> AsyncIterator[list[float]]:
-    """Gathers lag samples in seconds, about a hundred a second, into the list it gives.
+    """Collect lag samples in seconds, about a hundred a second, in the list yielded.
 
-    By how much the loop's own work makes stamps late, `turns` knows for each of them; so where it was at work when
-    it should have woken, the lag counts from its last mark. What is left is the system's, above all the wait for a
-    processor.
+    `turns` already bounds the lateness that the loop's own work causes for each stamp. So if the loop was working when
+    it should have woken, the lag counts from its last mark. The rest is caused by the system, above all by waiting for
+    a processor.
     """
     samples: list[float] = []
     task = asyncio.create_task(_sample(clock, samples, turns))

@@ -1,11 +1,11 @@
-"""The step engine: one step of load, open or closed loop. Every request of Kneewatch is sent by it.
+"""Executes one step of load, open or closed loop. It sends every inference request of Kneewatch.
 
-In: a StepPlan and an iterator of requests that only have to be sent. Out: a StepRun of raw records. Setting `stop`
-cancels whatever is in flight at once; the connections close with it.
+In: a StepPlan and an iterator of prepared requests. Out: a StepRun of raw records. Setting `stop`
+cancels all requests in flight at once and closes their connections.
 
-    users or arrivals --> send --> answers --> reading, between the turns of the loop --> records
+    users or arrivals --> send --> responses --> parsing, between the turns of the loop --> records
 
-Sending goes first. Preparing the next requests and reading the answers is done in small portions, one a turn of the
+Sending goes first. Preparing requests and parsing responses are done in small portions, one per turn of the
 event loop, so that neither delays a timestamp by more than its portion.
 """
 
@@ -27,35 +27,35 @@ from probe.core.step import Arrivals, StepPlan, StepRun
 from probe.load.loop_lag import watch_lag
 from probe.load.step_summary import MIN_REQUESTS
 
-# A server that refuses at once would otherwise be asked thousands of times a second. A user whose requests go on
-# failing doubles the pause, up to ten of these.
+# A pause after a failure: a server that refuses at once would otherwise get thousands of requests a second. A user
+# whose requests keep failing doubles the pause, up to _MAX_PAUSES times this value.
 _AFTER_FAILURE_S = 0.2
 _MAX_PAUSES = 10
-# A step whose time is up, but which has sent too few requests to be judged, goes on: by this many lengths at most.
-_STRETCH = 2
-# Open loop: how many requests lie ready. A burst is sent from them; more are made between the turns.
+# A timed step that has sent too few requests to be judged is extended, at most by this many times its length.
+_MAX_EXTENSION = 2
+# Open loop: the number of requests kept prepared for bursts. More are prepared between turns.
 _STOCK = 64
-# How many that are overdue are sent in one turn: a schedule that cannot be kept must not keep `stop` out.
+# The most overdue requests sent in one turn, so that a schedule that cannot be kept does not delay `stop`.
 _OVERDUE_PER_TURN = 16
-# Prompts that lie ready take memory: about 6 bytes a token.
+# Prepared prompts take memory: about 6 bytes a token.
 _MAX_STOCK_TOKENS = 4_000_000
-# Answers that wait to be read. Beyond it the memory they hold (a thousand tokens are some 250 KB) matters more than a
-# late stamp: as many are read in each turn as keep it so.
+# The most responses that wait to be parsed. Beyond it their memory (a thousand tokens take some 250 KB) matters more
+# than a late stamp, and each turn parses as many as needed to stay below.
 _MAX_UNREAD = 1024
 
 
-# Numbers that Step.in_flight_figures gives for each request.
+# The length of one request's entry in StepExecution.in_flight_figures.
 FIGURES = 4
 
 
 class UnreadResponse(Protocol):
-    """An answer as it came, to be read when there is time."""
+    """A response that has arrived and is parsed when there is time."""
 
     @property
     def looks_good(self) -> bool: ...
 
     def read(self) -> Iterator[RequestRecord | None]:
-        """None after each portion, the record at last."""
+        """Parse the response. Yield None after each portion, and finally the record."""
         ...
 
 
@@ -66,28 +66,28 @@ class SendableRequest(Protocol):
     def spec(self) -> RequestSpec: ...
 
     def send(self, scheduled_ns: int) -> Awaitable[UnreadResponse]:
-        """Sends it, due at `scheduled_ns`, and waits for its end."""
+        """Send the request, due at `scheduled_ns`, and wait for its end."""
         ...
 
     def aborted(self, scheduled_ns: int) -> RequestRecord:
-        """Its record, were it cancelled now."""
+        """Return the record this request would get if cancelled now."""
         ...
 
     @property
     def reads(self) -> int:
-        """How often something of the answer's body has arrived so far."""
+        """Return the number of reads of the response's body so far."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """Which part of a step is done here: the `index`-th of `count`."""
+    """One worker's share of a step: the `index`-th of `count`."""
 
     index: int = 0
     count: int = 1
 
     def of(self, whole: int) -> int:
-        """This shard's share of so many."""
+        """Return this worker's share of a number."""
         return whole // self.count + (self.index < whole % self.count)
 
 
@@ -95,7 +95,7 @@ WHOLE = WorkerShare()
 
 
 class StepExecution:
-    """The state of one step: what is still to send, what is in flight, what has to be read."""
+    """The state of one step: requests still to send, in flight, and waiting to be parsed."""
 
     def __init__(
         self,
@@ -108,10 +108,10 @@ class StepExecution:
         shard: WorkerShare = WHOLE,
         seed: int = 0,
     ) -> None:
-        """`on_record` is told of each request as it has been read, aborted ones included. `turns`: those of the
-        client that sends, to know how late the loop is.
+        """`on_record` receives each record once it is parsed, aborted ones included. `turns` is the sending client's
+        measure of how late the loop is.
         """
-        self._users = plan.concurrency  # of all shards
+        self._users = plan.concurrency  # of all workers
         self._plan = replace(plan, concurrency=shard.of(plan.concurrency))
         self._requests = shard.of(plan.requests) if plan.requests is not None else None
         self._enough = ceil(MIN_REQUESTS / shard.count)
@@ -121,28 +121,28 @@ class StepExecution:
         self._on_record = on_record
         self._turns = turns
         self._sent = self._sent_in_window = self._made = self._last_due_ns = 0
-        self._over_ns: int | None = None  # when a step by time was first found to be over
+        self._over_ns: int | None = None  # when a timed step was first found to be over
         self._closed = self._capped = self._failing = False
         self._in_flight: dict[int, _Sent] = {}
-        self._unread: dict[int, _Sent] = {}  # answered, in the order of their answers
+        self._unread: dict[int, _Sent] = {}  # in the order of their responses
         self._reading: Iterator[RequestRecord | None] | None = None
-        self._work_to_do = asyncio.Event()
+        self._has_work = asyncio.Event()
         self._records: list[RequestRecord] = []
         self._stock: deque[SendableRequest] = deque()
         self._stock_tokens = 0
 
     async def prepare(self) -> None:
-        """Makes the requests of the first wave, so that none waits for it: a long prompt takes milliseconds."""
-        while self._wants_stock():
+        """Prepare the first requests, so that none is late for it: a long prompt takes milliseconds."""
+        while self._should_prepare_more():
             self._make()
             await asyncio.sleep(0)
 
     def in_flight(self) -> list[RequestRecord]:
-        """What has no record yet, as it would be recorded if it were cancelled now."""
+        """Return the requests without a record yet, as they would be recorded if cancelled now."""
         return [sent.ready.aborted(sent.due_ns) for sent in self._outstanding()]
 
     def in_flight_figures(self) -> "array[int]":
-        """The same in numbers, FIGURES each: when it was due, its prompt tokens, its output tokens, reads so far."""
+        """Return the same as numbers, FIGURES for each: due time, prompt tokens, output tokens, reads so far."""
         figures = array("q")
         for sent in self._outstanding():
             spec = sent.ready.spec
@@ -154,13 +154,13 @@ class StepExecution:
 
     @property
     def sending(self) -> int:
-        """How many are with the server now: those that `in_flight` counts, without the answers yet to be read."""
+        """Return the number of requests at the server: those of `in_flight` whose response is not complete."""
         return len(self._in_flight)
 
     async def run(self, stop: asyncio.Event, start_ns: int | None = None) -> StepRun:
-        """Runs the step to its end, or until `stop` is set; from `start_ns`, else from now.
+        """Run the step from `start_ns` (by default now) to its end, or until `stop` is set.
 
-        Raises what a request raises, and CancelledError.
+        Raises the errors of a request, and CancelledError.
         """
         start = self._clock.monotonic_ns() if start_ns is None else start_ns
         window = start + int(self._plan.warm_up_s * 1e9)
@@ -172,7 +172,7 @@ class StepExecution:
             try:
                 await _all_done_or_any(senders, others)
             finally:
-                self._closed = True  # whatever a cancelled request makes of it: no more are sent
+                self._closed = True  # no more are sent, however a cancelled request ends
                 for task in (*senders, *others):
                     task.cancel()
                 await asyncio.gather(*senders, *others, return_exceptions=True)
@@ -185,7 +185,7 @@ class StepExecution:
         last = max((record.done_ns for record in self._records), default=start)
         closes = last
         if self._requests is None and not cut_short:
-            # One that was stretched was fully loaded until the first sender found it over.
+            # An extended step was fully loaded until the first sender found it over.
             closes = min(end if self._last_due_ns < end else self._over_ns or last, last)
         return StepRun(
             self._plan,
@@ -202,8 +202,8 @@ class StepExecution:
         if self._plan.arrivals is not None:
             yield self._arrive(self._plan.arrivals, start, window, end)
             return
-        # Users join one after the other over the first half of the warm-up: all at once would be a burst that no
-        # user makes, and would keep them in step.
+        # Users join one after the other over the first half of the warm-up: all at once would be an
+        # unrealistic burst, and would keep them synchronised.
         joining_ns = (window - start) // 2
         for i in range(self._shard.index, self._users, self._shard.count):
             yield self._user(start + joining_ns * i // self._users, window, end)
@@ -211,21 +211,21 @@ class StepExecution:
     async def _user(self, join: int, window: int, end: int) -> None:
         await self._until(join)
         failures = 0
-        while self._goes_on(window, end):
-            good = await self._went_well(await self._send(self._begin(self._clock.monotonic_ns(), window)))
+        while self._should_continue(window, end):
+            good = await self._has_succeeded(await self._send(self._begin(self._clock.monotonic_ns(), window)))
             failures = 0 if good else failures + 1
-            if failures and self._goes_on(window, end):
+            if failures and self._should_continue(window, end):
                 await asyncio.sleep(_AFTER_FAILURE_S * min(2 ** (failures - 1), _MAX_PAUSES))
 
     async def _arrive(self, arrivals: Arrivals, start: int, window: int, end: int) -> None:
-        """Sends what is due, however many answers are outstanding: up to the cap, which ends the step."""
+        """Send requests when they are due, however many are in flight. Reaching the cap ends the step."""
         overdue = 0
         with suppress(_CapReached):
             try:
                 async with asyncio.TaskGroup() as group:
                     for offset in islice(due_ns(arrivals, self._seed), self._shard.index, None, self._shard.count):
                         due = start + offset
-                        if self._closed or not self._is_in(due, window, end):
+                        if self._closed or not self._is_within(due, window, end):
                             break
                         overdue = overdue + 1 if due <= self._clock.monotonic_ns() else 0
                         if overdue and overdue % _OVERDUE_PER_TURN == 0:
@@ -239,7 +239,7 @@ class StepExecution:
                 raise errors.exceptions[0] from None
 
     def _begin(self, scheduled: int, window: int) -> int:
-        """Takes the next request, which from now on counts as sent; its number."""
+        """Take the next request, which counts as sent from now on. Return its number."""
         self._sent += 1
         self._sent_in_window += scheduled >= window
         self._last_due_ns = scheduled
@@ -248,59 +248,59 @@ class StepExecution:
         ready = self._stock.popleft()
         self._stock_tokens -= ready.spec.prompt_tokens
         self._in_flight[self._sent] = _Sent(ready, scheduled)
-        self._work_to_do.set()
+        self._has_work.set()
         return self._sent
 
     async def _send(self, number: int) -> "_Sent":
-        """Sends it and waits for its end."""
+        """Send the request of this number and wait for its end."""
         sent = self._in_flight[number]
         sent.answer = await sent.ready.send(sent.due_ns)
         self._unread[number] = self._in_flight.pop(number)
-        self._work_to_do.set()
+        self._has_work.set()
         return sent
 
-    async def _went_well(self, sent: "_Sent") -> bool:
-        """Whether the server may be asked again at once. Where that is in doubt, only reading the answer tells."""
+    async def _has_succeeded(self, sent: "_Sent") -> bool:
+        """Return whether the request succeeded. If in doubt, wait until its response has been parsed."""
         if sent.answer is not None and sent.answer.looks_good and not self._failing:
             return True
         if self._closed:
-            return False  # it was cancelled and came back all the same; nobody would tell
+            return False  # it returned in spite of its cancellation, and its response will not be awaited
         sent.was_ok = asyncio.get_running_loop().create_future()
         return await sent.was_ok
 
-    def _goes_on(self, window: int, end: int) -> bool:
-        return not self._closed and self._is_in(self._clock.monotonic_ns(), window, end)
+    def _should_continue(self, window: int, end: int) -> bool:
+        return not self._closed and self._is_within(self._clock.monotonic_ns(), window, end)
 
-    def _is_in(self, at: int, window: int, end: int) -> bool:
-        """By number, or by time, which is stretched where it holds too few to judge."""
+    def _is_within(self, at: int, window: int, end: int) -> bool:
+        """Return whether the step still sends: by number, or by time, extended while there are too few to judge."""
         if self._requests is not None:
             return self._sent < self._requests
-        inside = at < end or (self._sent_in_window < self._enough and at < end + _STRETCH * (end - window))
+        inside = at < end or (self._sent_in_window < self._enough and at < end + _MAX_EXTENSION * (end - window))
         if not inside and self._over_ns is None:
             self._over_ns = at
         return inside
 
     async def _until(self, at_ns: int) -> None:
-        # A timer may be early by a millisecond, and is then set anew.
+        # A timer may fire a millisecond early; then sleep again.
         while (left := at_ns - self._clock.monotonic_ns()) > 0:  # noqa: ASYNC110 - it waits for a time, not an event
             await asyncio.sleep(left * 1e-9)
 
-    # What is done between the turns.
+    # Work between the turns of the loop.
 
     async def _work(self) -> None:
         while True:
             if self._turns is not None:
                 self._turns.mark()
-            wants = self._wants_stock()
-            if wants:
+            is_preparing = self._should_prepare_more()
+            if is_preparing:
                 self._make()
-            if self._read_a_portion() or wants:
+            if self._read_a_portion() or is_preparing:
                 await asyncio.sleep(0)
             else:
-                self._work_to_do.clear()
-                await self._work_to_do.wait()
+                self._has_work.clear()
+                await self._has_work.wait()
 
-    def _wants_stock(self) -> bool:
+    def _should_prepare_more(self) -> bool:
         if self._closed or (self._requests is not None and self._made >= self._requests):
             return False
         wanted = _STOCK if self._plan.arrivals is not None else self._plan.concurrency
@@ -312,7 +312,7 @@ class StepExecution:
         self._stock_tokens += self._stock[-1].spec.prompt_tokens
 
     def _read_a_portion(self) -> bool:
-        """Reads on; False where there is nothing to read."""
+        """Parse some more. Return False if no response waits."""
         if not self._unread:
             return False
         self._read_one_portion()
@@ -339,24 +339,24 @@ class StepExecution:
 
 
 class _CapReached(Exception):  # noqa: N818 - it is no error
-    """As many are in flight as may be."""
+    """The cap of requests in flight is reached."""
 
 
 @dataclass(slots=True)
 class _Sent:
-    """A request that has been sent, and its answer when it is there."""
+    """A request that has been sent, and its response once it has arrived."""
 
     ready: SendableRequest
     due_ns: int
     answer: UnreadResponse | None = None
-    was_ok: asyncio.Future[bool] | None = None  # where its sender waits for it to be read
+    was_ok: asyncio.Future[bool] | None = None  # set while its sender waits for the parsed outcome
 
     def read(self) -> Iterator[RequestRecord | None]:
         return self.answer.read() if self.answer is not None else iter(())
 
 
 async def _all_done_or_any(tasks: list[asyncio.Task[None]], others: list[asyncio.Task[Any]]) -> None:
-    """Waits for every one of `tasks`, or any of `others`; an error in any of them is raised here and not lost."""
+    """Wait for all of `tasks`, or any of `others`. Raises an error of any of them."""
     pending: set[asyncio.Task[Any]] = {*tasks, *others}
     while pending.intersection(tasks) and pending.issuperset(others):
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)

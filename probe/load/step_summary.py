@@ -1,9 +1,9 @@
-"""A step's records to its StepSummary. Pure.
+"""Summarizes the records of a step as a StepSummary. Pure.
 
-Percentiles are exact, of every request that was due in the step's window; rates are taken over it. It reaches from the
-end of the warm-up to when sending stopped (or, for a step of a fixed number of requests, to the last completion), so
-that the drain at the end dilutes nothing. Throughput counts a request that the window cuts by the share of its time
-that lies inside: whole requests only would, with long answers and short windows, be off by a wave.
+Percentiles are exact, over every request that was due in the step's window; rates are taken over the window. It
+reaches from the end of the warm-up to when sending stopped (or, for a step of a fixed number of requests, to the last
+completion), so that the drain at the end does not dilute the rates. Throughput counts a request that the window cuts
+by the share of its time inside it: with long answers and short windows, whole requests only would be off by a wave.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,7 +22,7 @@ from probe.observe import guard
 # Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
 MIN_REQUESTS = 20
 TOO_FEW = "too_few_requests"
-CUT_SHORT = "cut_short"  # the reason of a step that guard, budget or caller stopped on the way
+CUT_SHORT = "cut_short"  # the reason of a step that guard, budget or caller stopped early
 # The client may be wrong by at most this share of an objective it judges.
 MAX_ERROR_SHARE = 0.1
 
@@ -35,10 +35,10 @@ def summarize(
     gpus: Sequence[GpuSnapshot] = (),
     users: UserLoad | None = None,
 ) -> StepSummary:
-    """One step, measured and judged.
+    """Return the measurements of one step and the verdict on it.
 
     Requests that were due in the warm-up are not judged, nor those that one worker sent when another had ended. A
-    step that was cut short (guard, budget, interrupt) is shown with what it saw, and judges nothing.
+    step that was cut short (guard, budget, interrupt) is shown with its measurements, but not judged.
     """
     start, end = run.window_ns
     seconds = max((end - start) * 1e-9, 1e-9)
@@ -81,7 +81,7 @@ def summarize(
 
 
 def covered_seconds(spans: Iterable[tuple[int, int]]) -> float:
-    """The time that at least one of the spans (begin, end; nanoseconds) covers."""
+    """Return the seconds covered by at least one of the spans (begin, end; nanoseconds)."""
     total, reached = 0, 0
     for begin, end in sorted(spans):
         total += max(end - max(begin, reached), 0)
@@ -90,10 +90,10 @@ def covered_seconds(spans: Iterable[tuple[int, int]]) -> float:
 
 
 def over_objective(record: RequestRecord, objectives: Objectives) -> list[tuple[int, int]]:
-    """The spans (begin, end) in which a request was late in beginning, slow, or failing; nanoseconds.
+    """Return the spans (begin, end; nanoseconds) in which a request was over its TTFT or TPOT objective, or failing.
 
-    Of one that we cancelled nothing is known but that it had not ended: it was over once TTFT and TPOT at their
-    limits would have brought it to its end.
+    A cancelled request is only known not to have ended: it was over its objectives from the time when TTFT and TPOT at
+    their limits would have ended it.
     """
     ttft, tpot = objectives.ttft, objectives.tpot
     if record.outcome is Outcome.ABORTED:
@@ -112,7 +112,7 @@ def over_objective(record: RequestRecord, objectives: Objectives) -> list[tuple[
 
 
 def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], seconds: float) -> ErrorBound:
-    """The 99th percentile of what the client knows to have been late, and that of what the system made late."""
+    """Return the sum of two 99th percentiles: the known lateness of stamps, and the lag of the system."""
     if not loop_lag_s:
         return ErrorBound(ttft=seconds, itl=seconds)  # the loop never woke: nothing is known of the stamps
     waking = percentile(sorted(loop_lag_s), 0.99)
@@ -122,7 +122,7 @@ def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], secon
 
 
 def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objectives) -> str | None:
-    """Why a step judges nothing, or None. Late stamps move TTFT by themselves, TPOT by their share of a token."""
+    """Return why a step cannot be judged, or None. Late stamps move TTFT in full, TPOT by their share of a token."""
     judged = [record for record in records if record.outcome is not Outcome.ABORTED]
     if len(judged) < MIN_REQUESTS:
         return TOO_FEW
@@ -137,7 +137,7 @@ def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objec
 
 
 def _share_inside(record: RequestRecord, start_ns: int, end_ns: int) -> float:
-    """The share of its time that a request spent inside the window.
+    """Return the share of its time that a request spent inside the window.
 
     With N in flight and answers of L seconds these add up to N/L a second (Little's law), however long an answer
     is beside the window; counting whole answers would lose those that end after it.

@@ -1,6 +1,6 @@
-"""Whether a scheduled capacity run may begin now, and how much it may cost. Every "no" has a word and its numbers.
+"""Decides whether a scheduled capacity run may begin now, and its limits. Each refusal has a reason and numbers.
 
-In: what the monitor saw on the way (canaries, readings), what was spent, and the moment. Out: a Permit. The words are
+In: the target's canaries and scrapes, the tokens spent, and the time. Out: an Admission. The reasons are listed in
 guard.REFUSALS.
 """
 
@@ -76,7 +76,7 @@ class AdmissionCheck:
         self._last: RequestRecord | None = None
 
     def canary(self, record: RequestRecord) -> None:
-        """A canary ended."""
+        """Note a canary that has ended."""
         self._last = record
         self._burn.add(slo.met(record, self._objectives), record.done_ns)
 
@@ -101,7 +101,7 @@ class AdmissionCheck:
         return Admission(verdict, server)
 
     def _refused_unasked(self, seconds: float | None, tokens: int) -> GuardVerdict | None:
-        """By what needs no question to anybody."""
+        """Return the refusal by schedule, budget or last canary, which needs no query to any server; None if none."""
         if seconds is not None and seconds <= 0:
             windows = ", ".join(self._schedule.windows)
             return _no("outside_window", f"no window is open ({windows}, {self._schedule.timezone})")
@@ -142,7 +142,7 @@ def _burning(burn: Mapping[str, float]) -> GuardVerdict | None:
 
 
 def _loaded(users: UserLoad | None, known: Capacity | None) -> GuardVerdict | None:
-    """By requests and by output tokens: users' requests may be longer than ours."""
+    """Refuse by requests and by output tokens: users' requests may be longer than the probe's."""
     used = _share(users, known)
     if used is None or used.ratio <= MAX_LIVE_SHARE:
         return None
@@ -151,7 +151,7 @@ def _loaded(users: UserLoad | None, known: Capacity | None) -> GuardVerdict | No
 
 
 def _share(users: UserLoad | None, known: Capacity | None) -> CapacityShare | None:
-    # A lower bound says nothing of what is too much.
+    # A lower bound on the capacity cannot show that the load is too high.
     return largest_share(users, known) if known is not None and known.upper is not None else None
 
 
