@@ -41,11 +41,11 @@ class ProbeExporter:
         self.relay = RenderedSamples(_SERIES)
         self._targets: dict[str, _ClientSeries] = {}
         self._bounds = _Bounds()
-        self.bound(objectives.values())
+        self.set_bounds(objectives.values())
         for target, promised in objectives.items():
             self.add(target, promised)
 
-    def bound(self, objectives: Iterable[Objectives]) -> None:
+    def set_bounds(self, objectives: Iterable[Objectives]) -> None:
         """Use the thresholds of all `objectives` as bucket bounds.
 
         All targets have the same bounds, so that their histograms can be added up. A histogram whose bounds change
@@ -56,7 +56,7 @@ class ProbeExporter:
             return
         self._bounds = bounds
         for target, series in self._targets.items():
-            if series.bound(bounds):
+            if series.set_bounds(bounds):
                 # There may be a thousand targets: render on the first page, or at the target's next canary.
                 self.relay.put_later(target, cache(series.text))
 
@@ -108,7 +108,7 @@ class _Latency:
         self._bounds = names.with_bounds(series, thresholds)
         self.metric = histogram(series, registry, thresholds)
 
-    def bound(self, thresholds: Iterable[float]) -> bool:
+    def set_bounds(self, thresholds: Iterable[float]) -> bool:
         """Use other thresholds. Return whether the bounds changed, which restarts the histogram at zero."""
         bounds = names.with_bounds(self._series, thresholds)
         if bounds == self._bounds:
@@ -142,10 +142,10 @@ class _ClientSeries:
         self._expected: tuple[str, str, Traffic] | None = None  # announced, without a request so far
         self._publish_objectives()
 
-    def bound(self, bounds: _Bounds) -> bool:
+    def set_bounds(self, bounds: _Bounds) -> bool:
         """Use other bounds. Return whether that restarted a histogram."""
         emptied = [
-            histogram.bound(thresholds)
+            histogram.set_bounds(thresholds)
             for histogram, thresholds in (
                 (self._ttft, bounds.ttft),
                 (self._itl, bounds.tpot),

@@ -16,7 +16,7 @@ from probe.core.target_status import TargetStatus
 class FakeMonitor:
     shown: Sequence[TargetStatus] = (status(),)
     known: Sequence[CapacityResult] = ()
-    ready: bool = True
+    is_ready: bool = True
     text: str = "targets: []\n"
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     answers: RequestRecord = field(default_factory=lambda: record(traffic=Traffic.ONDEMAND))

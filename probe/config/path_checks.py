@@ -30,7 +30,7 @@ def folder_problem(folder: Path) -> str | None:
 def authorities_problem(file: Path) -> str | None:
     """Check a file of CA certificates."""
     unreadable = file_problem(file)
-    return unreadable or (None if _holds_certificates(file) else "holds no certificates; use a PEM file")
+    return unreadable or (None if _has_certificates(file) else "holds no certificates; use a PEM file")
 
 
 def client_certificate_problem(cert_file: Path, key_file: Path | None) -> tuple[str, str] | None:
@@ -39,7 +39,7 @@ def client_certificate_problem(cert_file: Path, key_file: Path | None) -> tuple[
         return "cert_file", unreadable
     if key_file is not None and (unreadable := file_problem(key_file)):
         return "key_file", unreadable
-    if not _holds_certificates(cert_file):
+    if not _has_certificates(cert_file):
         return "cert_file", "holds no certificate; use a PEM file"
     words = _key_problem(cert_file, key_file)
     return ("cert_file" if key_file is None else "key_file", words) if words else None
@@ -64,7 +64,7 @@ def socket_problem(path: Path) -> str | None:
     return None if stat.S_ISSOCK(mode) else "is not a socket; use the path that the server listens on"
 
 
-def _holds_certificates(file: Path) -> bool:
+def _has_certificates(file: Path) -> bool:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=file)
     except (OSError, ValueError):

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from probe.core.clock import Clock
 from probe.core.snapshot import Gpu
-from probe.gpu.nvml_values import Activity, ask, board, driver_is_gone, memory
+from probe.gpu.nvml_values import Activity, ask, board, is_driver_gone, memory
 
 _WAIT_MS = 1000  # for an XID error; closing takes as long
 
@@ -74,7 +74,7 @@ class NvmlSession:
             if handle is not None:
                 found = list(self._read(handle, labels, wanted, used))
             else:
-                found = [Gpu(labels, {})] if _has(labels, wanted) else []
+                found = [Gpu(labels, {})] if _has_labels(labels, wanted) else []
             answered = answered or any(gpu.values for gpu in found)
             gpus += map(self._with_xid, found)
         self._free_all_but(used)
@@ -90,7 +90,7 @@ class NvmlSession:
                 gpu = nv.nvmlDeviceGetHandleByIndex(index)
                 labels |= {"UUID": nv.nvmlDeviceGetUUID(gpu), "modelName": nv.nvmlDeviceGetName(gpu)}
             except nv.NVMLError as error:
-                if driver_is_gone(nv, error.value):
+                if is_driver_gone(nv, error.value):
                     raise
                 if error.value == nv.NVML_ERROR_NO_PERMISSION:  # it belongs to another container
                     continue
@@ -103,7 +103,7 @@ class NvmlSession:
         nv = self._nv
         mode = ask(nv, lambda: nv.nvmlDeviceGetMigMode(gpu))
         divided = mode is not None and mode[0] == nv.NVML_DEVICE_MIG_ENABLE
-        if _has(labels, wanted):
+        if _has_labels(labels, wanted):
             values = board(nv, gpu)
             if not divided:
                 take = partial(nv.nvmlGpmSampleGet, gpu)
@@ -111,7 +111,7 @@ class NvmlSession:
             yield Gpu(labels, values)
         for one in self._instances(gpu) if divided else ():
             named = labels | {"GPU_I_ID": str(one.id)} | ({"GPU_I_PROFILE": one.profile} if one.profile else {})
-            if _has(named, wanted):
+            if _has_labels(named, wanted):
                 take = partial(nv.nvmlGpmMigSampleGet, gpu, one.id)
                 yield Gpu(named, memory(nv, one.handle) | self._activity_of(one.uuid, gpu, take, used))
 
@@ -154,7 +154,7 @@ class NvmlSession:
         return Gpu(gpu.labels, {**gpu.values, "DCGM_FI_DEV_XID_ERRORS": float(xid)})
 
 
-def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+def _has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     return all(labels.get(name) == value for name, value in wanted.items())
 
 

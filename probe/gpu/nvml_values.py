@@ -60,7 +60,7 @@ _ACTIVITY = (
 _APART_NS = 100_000_000  # minimum between two GPM samples, by NVML's documentation
 
 
-def driver_is_gone(nv: ModuleType, code: int) -> bool:
+def is_driver_gone(nv: ModuleType, code: int) -> bool:
     """Return whether this error code means that no GPU can be read any more."""
     return code in {
         nv.NVML_ERROR_UNINITIALIZED,
@@ -76,7 +76,7 @@ def ask(nv: ModuleType, call: Callable[[], _T]) -> _T | None:
     except AttributeError:  # not in this pynvml
         return None
     except nv.NVMLError as error:
-        if driver_is_gone(nv, error.value):
+        if is_driver_gone(nv, error.value):
             raise
         return None
 

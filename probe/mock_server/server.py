@@ -172,12 +172,12 @@ class _BearerToken:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         guarded = scope["type"] == "http" and scope["method"] != "OPTIONS" and scope["path"].startswith(GUARDED_PREFIX)
-        if guarded and not self._knows(dict(scope["headers"]).get(b"authorization", b"")):
+        if guarded and not self._is_authorized(dict(scope["headers"]).get(b"authorization", b"")):
             await JSONResponse({"error": "Unauthorized"}, status_code=401)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _knows(self, authorization: bytes) -> bool:
+    def _is_authorized(self, authorization: bytes) -> bool:
         scheme, _, token = authorization.partition(b" ")
         return scheme.lower() == b"bearer" and secrets.compare_digest(hashlib.sha256(token).digest(), self._digest)
 

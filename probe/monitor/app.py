@@ -115,8 +115,8 @@ class App:
     # What the pages ask for.
 
     @property
-    def ready(self) -> bool:
-        return self._schedule.running
+    def is_ready(self) -> bool:
+        return self._schedule.is_running
 
     @property
     def page(self) -> MetricsPage:

@@ -30,8 +30,8 @@ class RunSink(Protocol):
     def result(self, result: CapacityResult) -> None:
         """A capacity run ended."""
 
-    def dropped(self, result: CapacityResult) -> bool:
-        """Whether the result just given is so far below the target's baseline that a second run has to confirm it."""
+    def needs_confirmation(self, result: CapacityResult) -> bool:
+        """Return whether the last result is so far below the target's baseline that a second run has to confirm it."""
 
     def refused(self, target: str, reason: str) -> None:
         """A capacity run was not allowed to start."""
@@ -81,7 +81,7 @@ class CapacityRuns:
     async def capacity(self) -> None:
         """Run once, and once more where the run ended by itself far below the baseline."""
         first = await self._once()
-        if first is not None and first.stopped.by == "done" and self._sink.dropped(first):
+        if first is not None and first.stopped.by == "done" and self._sink.needs_confirmation(first):
             _log.warning("capacity has dropped, it is measured again", target=self._target)
             await self._once(confirms=first.id)
 

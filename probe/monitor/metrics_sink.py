@@ -70,7 +70,7 @@ class MetricsSink:
 
     def promise(self, objectives: Iterable[Objectives]) -> None:
         """Set the objectives of all targets, including those to come."""
-        self._client.bound(objectives)
+        self._client.set_bounds(objectives)
 
     def add(self, target: TargetConfig, model: str, objectives: Objectives) -> list[CapacityResult]:
         """Announce a target. Return its capacity results from before a restart, the older one first."""
@@ -166,7 +166,7 @@ class MetricsSink:
             self._is_store_failing = False
             _log.info("results can be stored again")
 
-    def dropped(self, result: CapacityResult) -> bool:
+    def needs_confirmation(self, result: CapacityResult) -> bool:
         return capacity_sample(result) is not None and needs_confirmation(self._capacity_samples[result.target])
 
     def forecast(self, result: CapacityResult) -> None:

@@ -47,7 +47,7 @@ class TargetTasks:
     async def capacity_run(self, monitor: TargetMonitor, prometheus: PrometheusConfig | None) -> None:
         """Measure a target's capacity. One run at a time: two would measure each other's load, and share a client."""
         async with self._one_run:
-            if self._schedule.running:
+            if self._schedule.is_running:
                 await self.recall(monitor.config.name, prometheus)
                 await monitor.capacity()
 
@@ -66,9 +66,13 @@ class TargetTasks:
     async def _forecast(self, monitor: TargetMonitor) -> None:
         """Make a forecast. One at a time: each takes a core for some seconds. Retry sooner after too little data."""
         async with self._one_forecast:
-            if self._schedule.running:
+            if self._schedule.is_running:
                 again_s = await monitor.forecast()
-                if again_s is not None and again_s < monitor.config.capacity.forecast_every and self._schedule.running:
+                if (
+                    again_s is not None
+                    and again_s < monitor.config.capacity.forecast_every
+                    and self._schedule.is_running
+                ):
                     self._schedule.bring_forward(TaskId("forecast", monitor.config.name), again_s)
 
 

@@ -65,7 +65,7 @@ class BackendDetector:
         """For servers without a process start time: return whether counters jumped back up to those of a replaced
         process twice within an hour. A single jump may be a young server that was busy.
         """
-        if any(_leaps_to(each, before, now) for each in replaced):
+        if any(_has_leapt_to(each, before, now) for each in replaced):
             self._leaps_ns.append(now.at_ns)
         return len(self._leaps_ns) == _LEAPS and self._leaps_ns[0] > now.at_ns - _REMEMBERED_NS
 
@@ -77,7 +77,7 @@ def _is_back(replaced: ServerSnapshot, before: ServerSnapshot, now: ServerSnapsh
     return before.started_s != now.started_s and restarted(replaced, now) is None
 
 
-def _leaps_to(replaced: ServerSnapshot, before: ServerSnapshot, now: ServerSnapshot) -> bool:
+def _has_leapt_to(replaced: ServerSnapshot, before: ServerSnapshot, now: ServerSnapshot) -> bool:
     if replaced.started_s is not None or restarted(replaced, now) is not None:
         return False
     was, had = replaced.generation_tokens or 0.0, before.generation_tokens or 0.0

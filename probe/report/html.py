@@ -114,7 +114,7 @@ def _filters() -> Mapping[str, Callable[..., object]]:
         "tpot": latency.tpot_s,
         "e2e": latency.e2e_s,
         "stall": latency.stall_s,
-        "answered": _answered,
+        "answered": _was_answered,
         "lag": latency.schedule_lag_s,
         "good_share": good_share,
         "limits": promises,
@@ -146,8 +146,8 @@ def _three(values: Distribution) -> str:
     return " / ".join(MISSING if one is None else number(one * 1000) for one in found)
 
 
-def _answered(record: RequestRecord) -> bool:
-    """Return whether the server answered correctly."""
+def _was_answered(record: RequestRecord) -> bool:
+    """Return whether the server sent a correct answer."""
     return record.outcome in UP
 
 

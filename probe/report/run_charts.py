@@ -20,19 +20,19 @@ _NAMES = {slo.AVAILABILITY: "available", "ttft": "TTFT", "tpot": "TPOT"}
 
 def charts(result: CapacityResult) -> list[Json]:
     """Return the charts of a run; empty if it has no steps."""
-    steps = sorted(result.steps, key=lambda step: _load(step, closed=_closed(result)))
+    steps = sorted(result.steps, key=lambda step: _load(step, closed=_is_closed_loop(result)))
     found = [_rates(result, steps), *_latencies(result, steps), _kept(result, steps), *_server(result, steps)]
     return [chart for chart in found if any(one["points"] for one in chart["series"])]
 
 
 def loads(result: CapacityResult) -> list[str]:
     """Return the load of each step as text, in the order of the steps."""
-    closed = _closed(result)
+    closed = _is_closed_loop(result)
     unit = " in flight" if closed else " req/s"
     return [number(_load(step, closed=closed)) + unit for step in result.steps]
 
 
-def _closed(result: CapacityResult) -> bool:
+def _is_closed_loop(result: CapacityResult) -> bool:
     return all(step.plan.arrivals is None for step in result.steps)
 
 
@@ -49,7 +49,7 @@ def _users_rps(step: StepSummary) -> float:
 
 
 def _chart(result: CapacityResult, title: str, unit: str, series: Sequence[Json], **more: object) -> Json:
-    closed, found = _closed(result), result.capacity
+    closed, found = _is_closed_loop(result), result.capacity
     return {
         "title": title,
         "unit": unit,
@@ -66,7 +66,7 @@ def _chart(result: CapacityResult, title: str, unit: str, series: Sequence[Json]
 def _line(
     result: CapacityResult, name: str, steps: Sequence[StepSummary], value: Callable[[StepSummary], float | None]
 ) -> Json:
-    closed = _closed(result)
+    closed = _is_closed_loop(result)
     points = [
         [_round(_load(step, closed=closed)), _round(found), step.valid]
         for step in steps

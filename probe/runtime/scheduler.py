@@ -123,7 +123,7 @@ class Scheduler:
         self._scheduler.start()
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return bool(self._scheduler.running) and not self._is_stopped
 
     async def drop(self, target: str) -> None:
@@ -139,7 +139,7 @@ class Scheduler:
 
     async def stop(self) -> None:
         """Start no more tasks, cancel those that run, and wait until they have ended."""
-        if self.running:
+        if self.is_running:
             self._is_stopped = True  # the scheduler itself stops one loop iteration later
             self._scheduler.shutdown(wait=False)
             await asyncio.gather(*self._running, return_exceptions=True)

@@ -28,7 +28,7 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
 
     Raise ValueError if it is not Prometheus text, NotMetricsError if it is of no engine, or not of the given one.
     """
-    seems = next((each for each in ENGINES if _signed(text, each)), None)
+    seems = next((each for each in ENGINES if _has_sign(text, each)), None)
     reader = seems if engine is None else _named(engine)
     if reader is None:
         raise NotMetricsError(f"no series of {', '.join(NAMES)} on the page")
@@ -36,7 +36,7 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
         told = page.samples(text, reader.wanted | {_STARTED})
         started = told.pop(_STARTED, None)
         if not told:
-            raise _nothing(reader, seems, is_its_own=_signed(text, reader))
+            raise _nothing(reader, seems, is_its_own=_has_sign(text, reader))
         found = reader.snapshot(told)
     except (LookupError, ArithmeticError) as error:  # a bucket without `le`, an integer beyond any float, ...
         raise ValueError(f"a damaged page: {error!r}") from None
@@ -56,5 +56,5 @@ def _named(name: str) -> EngineMetrics:
     return ENGINES[NAMES.index(name)]
 
 
-def _signed(text: str, engine: EngineMetrics) -> bool:
+def _has_sign(text: str, engine: EngineMetrics) -> bool:
     return any(text.startswith(sign) or f"\n{sign}" in text for sign in engine.signs)

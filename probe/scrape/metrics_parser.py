@@ -137,14 +137,14 @@ def histogram(found: Samples, *names: str, **labels: str) -> Histogram | None:
     for name in names:
         buckets: dict[float, float] = defaultdict(float)
         for sample in found.get(f"{name}_bucket", ()):
-            if not labels or _has(sample, labels):
+            if not labels or _has_labels(sample, labels):
                 buckets[float(sample.labels["le"])] += sample.value
         if len(buckets) > _MAX_BUCKETS:
             raise ValueError(f"{name} has more than {_MAX_BUCKETS} buckets")
         if any(math.isnan(le) for le in buckets):
             raise ValueError(f"{name} has a bound that is no number")
         if buckets:
-            total_s = sum(sample.value for sample in found.get(f"{name}_sum", ()) if _has(sample, labels))
+            total_s = sum(sample.value for sample in found.get(f"{name}_sum", ()) if _has_labels(sample, labels))
             return Histogram(buckets=tuple(sorted(buckets.items())), sum=total_s)
     return None
 
@@ -174,9 +174,9 @@ def added(*values: float | None) -> float | None:
 
 
 def _values(found: Samples, names: Iterable[str], labels: Mapping[str, str]) -> list[float]:
-    told = ([one.value for one in found.get(name, ()) if _has(one, labels)] for name in names)
+    told = ([one.value for one in found.get(name, ()) if _has_labels(one, labels)] for name in names)
     return next((values for values in told if values), [])
 
 
-def _has(sample: Sample, labels: Mapping[str, str]) -> bool:
+def _has_labels(sample: Sample, labels: Mapping[str, str]) -> bool:
     return all(sample.labels.get(key) == value for key, value in labels.items())

@@ -85,9 +85,9 @@ class BasicAuth:
         if known in self._wrong:
             self._wrong.move_to_end(known)
             return False
-        return await self._check(given, known, _client(address))
+        return await self._is_correct(given, known, _client(address))
 
-    async def _check(self, given: _Given, known: bytes, client: str) -> bool:
+    async def _is_correct(self, given: _Given, known: bytes, client: str) -> bool:
         """Check a password against its hash, once for all concurrent requests with the same password."""
         running = self._checking.get(known)
         if running is None:

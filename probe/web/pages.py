@@ -60,7 +60,7 @@ def build_pages(monitor: Monitor) -> ASGIApp:
             Route("/api/v1/runs/{id}", api.run),
             Route("/api/v1/openapi.json", api.openapi),
             Route("/-/healthy", pages.healthy),
-            Route("/-/ready", pages.is_ready),
+            Route("/-/ready", pages.ready),
             Route("/-/reload", pages.reload, methods=["POST"]),
         ],
         exception_handlers={404: pages.missing},
@@ -154,8 +154,8 @@ class _Pages:
     async def healthy(self, _: Request) -> Response:
         return PlainTextResponse("Kneewatch is healthy.\n")
 
-    async def is_ready(self, _: Request) -> Response:
-        ready = self._monitor.ready
+    async def ready(self, _: Request) -> Response:
+        ready = self._monitor.is_ready
         return PlainTextResponse("Kneewatch is ready.\n" if ready else "starting\n", status_code=200 if ready else 503)
 
     async def reload(self, request: Request) -> Response:

@@ -23,7 +23,7 @@ class ModelSize:
         return self.parameters * self.weight_bits / 8
 
     @property
-    def fp8(self) -> bool:
+    def is_fp8(self) -> bool:
         """Whether the model computes in 8 bits. 4-bit weights are unpacked to 16 bits first (AWQ, GPTQ)."""
         return self.weight_bits == _FP8_BITS
 

@@ -41,7 +41,7 @@ def decode_floor_s(model: ModelSize, on: GpuSpec) -> float:
 
 def prefill_peak_tokens_s(model: ModelSize, on: GpuSpec) -> float:
     """Return the most prompt tokens per second: FLOP/s of all GPUs over two operations per parameter."""
-    return model.gpus * on.flop_s(fp8=model.fp8) / (FLOP_PER_PARAMETER * model.parameters)
+    return model.gpus * on.flop_s(fp8=model.is_fp8) / (FLOP_PER_PARAMETER * model.parameters)
 
 
 def compute_roofline(
@@ -55,7 +55,7 @@ def compute_roofline(
     if on is None:
         return None
     model = hints.model
-    uses = list(_uses(snapshots, on, fp8=model is not None and model.fp8))
+    uses = list(_uses(snapshots, on, fp8=model is not None and model.is_fp8))
     found = Roofline(
         gpu=on.name,
         sure=on.sure,

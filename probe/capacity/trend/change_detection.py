@@ -161,12 +161,12 @@ class ChangeDetector:
             fired[CONFIRMED_DROP] = before is not None and norm.has_dropped(before) and norm.has_dropped(latest)
         falls = [norm.fall_from - sample.high for sample in self.recent]
         rises = [sample.low - norm.rise_from for sample in self.recent]
-        fired[MEDIAN_OF_3] = _median_of_3(falls, norm.stray, fired=fired[MEDIAN_OF_3])
-        fired["rise of 3"] = _median_of_3(rises, norm.stray, fired=fired["rise of 3"])
+        fired[MEDIAN_OF_3] = _has_median_shifted(falls, norm.stray, fired=fired[MEDIAN_OF_3])
+        fired["rise of 3"] = _has_median_shifted(rises, norm.stray, fired=fired["rise of 3"])
         below = pairs_above([sample.high for sample in self.recent], norm.lows)
         above = pairs_above([-sample.low for sample in self.recent], [-high for high in reversed(norm.highs)])
-        fired[MANN_WHITNEY] = _ranks(falls, below, len(norm.lows), fired=fired[MANN_WHITNEY])
-        fired["rise of 5"] = _ranks(rises, above, len(norm.highs), fired=fired["rise of 5"])
+        fired[MANN_WHITNEY] = _have_ranks_shifted(falls, below, len(norm.lows), fired=fired[MANN_WHITNEY])
+        fired["rise of 5"] = _have_ranks_shifted(rises, above, len(norm.highs), fired=fired["rise of 5"])
 
     def _first_runs(self, norm: Reference) -> list[LogSample]:
         """Return the runs of a shift that fires now: the last ones that lie on its side, a third of the way or more."""
@@ -197,7 +197,7 @@ class ChangeDetector:
             self._set_reference()
 
 
-def _median_of_3(away: Sequence[float], stray: float, *, fired: bool) -> bool:
+def _has_median_shifted(away: Sequence[float], stray: float, *, fired: bool) -> bool:
     """Return whether the last three lie further from the baseline than `stray`; to begin with, each of them has to."""
     last = away[-3:]
     if fired:
@@ -205,7 +205,7 @@ def _median_of_3(away: Sequence[float], stray: float, *, fired: bool) -> bool:
     return len(last) == 3 and median(last) >= stray and min(last) >= stray * _WITNESS  # noqa: PLR2004 - as it says
 
 
-def _ranks(away: Sequence[float], pairs: float, count: int, *, fired: bool) -> bool:
+def _have_ranks_shifted(away: Sequence[float], pairs: float, count: int, *, fired: bool) -> bool:
     """Return whether the last five lie away from the baseline, beyond what chance does in 999 of 1000 tests."""
     far = -math.log(1 - _RANKS_RATIO)
     if fired:

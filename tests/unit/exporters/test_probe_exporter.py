@@ -195,7 +195,7 @@ def test_another_targets_new_threshold_takes_nothing_but_the_histograms_whose_bo
     exporter.observe(record(), WALL_S)
     before, announced = samples(exporter.relay), values(exporter.relay, "kneewatch_requests_total", target="b")
     quick = replace(CHAT, ttft=Objective(0.9, 0.123))
-    exporter.bound([CHAT, quick])
+    exporter.set_bounds([CHAT, quick])
     after = samples(exporter.relay)
     lost = {name for name, _ in before.keys() - after.keys()}
     assert lost == {f"kneewatch_ttft_seconds_{part}" for part in ("bucket", "count", "sum")}
@@ -215,7 +215,7 @@ def test_a_threshold_that_is_a_bound_already_changes_nothing() -> None:
     exporter.observe(record(), WALL_S)
     before = samples(exporter.relay)
     assert 0.15 in _bounds(exporter.relay, "ttft")
-    exporter.bound([CHAT, replace(CHAT, ttft=Objective(0.9, 0.15))])
+    exporter.set_bounds([CHAT, replace(CHAT, ttft=Objective(0.9, 0.15))])
     assert samples(exporter.relay) == before
 
 
@@ -224,6 +224,6 @@ def test_a_threshold_is_not_a_bound_any_more_once_nobody_promises_it() -> None:
     exporter = ProbeExporter({"a": tight})
     exporter.observe(record(), WALL_S)
     assert all(0.0123 in _bounds(exporter.relay, name) for name in ("tpot", "itl"))
-    exporter.bound([CHAT])
+    exporter.set_bounds([CHAT])
     exporter.observe(record(), WALL_S)
     assert not any(0.0123 in _bounds(exporter.relay, name) for name in ("tpot", "itl"))

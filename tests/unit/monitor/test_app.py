@@ -98,7 +98,7 @@ def test_it_watches_serves_and_ends() -> None:
     async def run() -> None:
         async with standin() as server:
             app = App(_config(server.url), SystemClock())
-            assert not app.ready
+            assert not app.is_ready
 
             async def work(url: str) -> None:
                 await _until(lambda: len(app.statuses()[0].recent) >= 2 and app.statuses()[0].server is not None)
@@ -235,15 +235,15 @@ def test_a_knee_is_compared_with_its_baseline_also_after_a_restart(tmp_path: Pat
     for day in range(9):
         app.measurements.result(_night(day, 40.0))
         assert _said(app, "knee_shifted") == []
-        assert not app.measurements.dropped(_night(day, 40.0))
+        assert not app.measurements.needs_confirmation(_night(day, 40.0))
     low = _night(9, 30.0)
     app.measurements.result(low)
-    assert app.measurements.dropped(low)
+    assert app.measurements.needs_confirmation(low)
     assert _said(app, "knee_shift_ratio") == [pytest.approx(-0.25)]
     assert _said(app, "knee_shifted") == [0.0] * 4
     again = _night(9, 31.0, confirms=low.id)
     app.measurements.result(again)
-    assert not app.measurements.dropped(again)
+    assert not app.measurements.needs_confirmation(again)
     app.measurements.store.close()
     restarted = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
     for one in (app, restarted):

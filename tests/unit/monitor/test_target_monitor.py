@@ -87,7 +87,7 @@ class FakeSink:
     def result(self, result: CapacityResult) -> None:
         self.results.append(result)
 
-    def dropped(self, result: CapacityResult) -> bool:
+    def needs_confirmation(self, result: CapacityResult) -> bool:
         assert result is self.results[-1], "it is asked about what it has just been given"
         return self.low and result.confirms is None
 

@@ -244,13 +244,13 @@ def test_what_stopping_cancels_is_no_failure() -> None:
 def test_nothing_starts_after_stop_and_it_says_that_it_is_stopped() -> None:
     async def run() -> None:
         schedule = Heard().schedule()
-        states = [schedule.running]
+        states = [schedule.is_running]
         schedule.every(CANARY, 0.1, work)
         schedule.start()
-        states.append(schedule.running)
+        states.append(schedule.is_running)
         await asyncio.sleep(0.05)
         await schedule.stop()
-        states.append(schedule.running)
+        states.append(schedule.is_running)
         assert states == [False, True, False]
         ran = len(work.began)
         await asyncio.sleep(0.3)

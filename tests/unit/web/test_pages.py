@@ -459,9 +459,9 @@ def test_files_of_the_pages_are_kept_by_browsers_and_come_small() -> None:
 
 
 def test_healthy_always_ready_only_when_it_measures() -> None:
-    assert _get(FakeMonitor(ready=False), "/-/healthy").status_code == 200
-    assert _get(FakeMonitor(ready=False), "/-/ready").status_code == 503
-    assert _get(FakeMonitor(ready=True), "/-/ready").status_code == 200
+    assert _get(FakeMonitor(is_ready=False), "/-/healthy").status_code == 200
+    assert _get(FakeMonitor(is_ready=False), "/-/ready").status_code == 503
+    assert _get(FakeMonitor(is_ready=True), "/-/ready").status_code == 200
 
 
 @pytest.mark.parametrize(
