@@ -1,17 +1,17 @@
-"""A month in a minute: are 20 faults found, how soon, and who is woken for nothing? `python -m benchmarks.alerts`
+"""Replay a simulated month and report recall, delay and false alerts of the rules: `python -m benchmarks.alerts`
 
-    --seeds 1        how many months; or --seed 7 for that one
+    --seeds 1        the number of months; --seed 7 runs one given month
     --scrape 60      seconds between two scrapes: 15, 30 or 60
     --calm           months without faults
     --verbose        every fault and every alert, by day
     --out FILE       the record; benchmarks/results/alerts-DATE.json for ten months or more, else none
 
-30 days of three targets are made up (month.py, world.py, of_*.py), with 20 faults of six kinds, large enough that they
-must be found, and six smaller ones (faults.py). A real Prometheus is given them (backfill.py), it evaluates the rules
-that `kneewatch alerts` generates for these targets at every interval of the month (replay.py), and what fired, less
-what deploy/examples/alertmanager.yml inhibits, is compared with the faults (judge.py). Only series that the rules ask
-for are stored; one that they ask for and that nobody makes up is an error. Delays are until an alert fires;
-Alertmanager's group_wait comes on top. Exits 1 where a target is missed. Needs prometheus on PATH.
+Simulates 30 days of three targets (month.py, world.py, of_*.py) with 20 faults of six kinds that are large enough that
+alerts must find them, and six smaller ones (faults.py). Loads the series into a real Prometheus (backfill.py), which
+evaluates the rules that `kneewatch alerts` generates for these targets at every interval (replay.py). Removes the
+alerts that deploy/examples/alertmanager.yml inhibits and compares the rest with the faults (judge.py). Stores only
+series that the rules query; a queried series that is not simulated is an error. Delays run until an alert fires and do
+not include Alertmanager's group_wait. Exits 1 if a goal is missed. Needs prometheus on PATH.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _ENOUGH_FOR_A_RECORD = 10
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that Prometheus goes with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that Prometheus is stopped too
     if shutil.which("prometheus") is None:
         sys.exit("benchmarks.alerts needs prometheus on PATH (Debian: apt-get install prometheus)")
     rules = needed(rules_of(render(config())[FILE]))

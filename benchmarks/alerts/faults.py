@@ -1,7 +1,7 @@
-"""The month's faults: what kinds there are, from which size on each must be found, and which alerts speak of which.
+"""The faults of a month: their kinds, the size from which each must be found, and the alerts expected for each.
 
-`plan` draws, by a seed, when each fault begins, where, how large it is and how long it lasts. Beside the faults that
-count there are smaller ones of the same kinds: an alert for such a one is not false, and none is not a miss.
+`plan` draws the start, target, size and duration of each fault from a seed. It also draws smaller faults of the same
+kinds, which do not count: an alert for one is not false, and a missing alert is not a miss.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ MINUTE_S = 60.0
 
 
 class Kind(StrEnum):
-    """What breaks."""
+    """The kinds of fault."""
 
     SLOW = "slow decode"
     QUEUE = "queueing"
@@ -27,7 +27,7 @@ class Kind(StrEnum):
     KNEE = "knee shift"
 
 
-# Of which each month has so many above the smallest size, and so many below it.
+# Faults per month: above the smallest size, and below it.
 COUNTS: Mapping[Kind, tuple[int, int]] = {
     Kind.SLOW: (4, 1),
     Kind.QUEUE: (4, 1),
@@ -36,8 +36,8 @@ COUNTS: Mapping[Kind, tuple[int, int]] = {
     Kind.DEAD: (3, 1),
     Kind.KNEE: (3, 1),
 }
-# From here on it must be found. A burn-rate alert cannot fire before its share of the budget is spent: of an objective
-# of 95 % that is 43 minutes of requests that all miss it (2 % of 30 days' budget), of 99.9 % it is 52 seconds.
+# The smallest size that must be found. A burn-rate alert cannot fire before its share of the budget is spent: for 95 %
+# that is 43 minutes of requests that all miss it (2 % of 30 days' budget), of 99.9 % it is 52 seconds.
 SIZES: Mapping[Kind, str] = {
     Kind.SLOW: "9 in 10 requests over the TPOT objective for an hour, or 45 % for 5 hours",
     Kind.QUEUE: "9 in 10 requests over the TTFT objective for an hour, or 45 % for 5 hours",
@@ -46,13 +46,13 @@ SIZES: Mapping[Kind, str] = {
     Kind.DEAD: "no connection for 4 minutes",
     Kind.KNEE: "10 % less for 6 nights, or 20 % less for 4",
 }
-# Those that fail most requests: the budget of a month is burnt 100 times too fast or more. To be found in 5 minutes.
+# Faults that fail most requests: the burn rate is 100 or more. They must be found within 5 minutes.
 FAST = frozenset({Kind.STALL, Kind.DEAD})
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`size`: the share of requests that miss (SLOW, QUEUE), preemptions a second (KV), the capacity lost (KNEE).
+    """`size` is the share of requests that miss (SLOW, QUEUE), preemptions per second (KV) or the capacity lost (KNEE).
 
     `how` is a variant of the kind: the same fault looks different to a GPU's metrics, or to the load.
     """
@@ -68,7 +68,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Speaks:
-    """Of an alert: which kinds of fault it is there to find, and which others may make it fire with good reason."""
+    """The kinds of fault that an alert must find, and the other kinds that may also make it fire."""
 
     finds: frozenset[Kind]
     also: frozenset[Kind] = field(default_factory=frozenset)
@@ -79,11 +79,11 @@ def _speaks(*finds: Kind, also: Sequence[Kind] = ()) -> Speaks:
 
 
 _SLOW, _QUEUE, _KV, _STALL, _DEAD, _KNEE = Kind
-# The one list that says what is false: an alert that fires for a target without a fault of these kinds. Why `also`: an
-# engine that stalls keeps its queue, answers late when it goes on, and times canaries out, so that others are skipped;
-# a cache that is full makes requests wait and slows them down; what queues is load above the capacity, or what decodes
-# slowly; a server that decodes slowly holds its requests for longer; after a shift the forecast is of another server,
-# and what users ask at noon may be more than it still takes.
+# An alert is false if its target has no fault of the listed kinds. The reasons for `also`: a stalled engine keeps its
+# queue, answers late when it resumes, and makes canaries time out, so that later ones are skipped; a full cache makes
+# requests wait and slows them down; a queue comes from load above the capacity or from slow decoding; a server that
+# decodes slowly holds its requests longer; after a shift the old forecast no longer fits, and the load at noon may
+# exceed the new capacity.
 ALERTS: Mapping[str, Speaks] = {
     "KneewatchAvailabilityBurn": _speaks(_DEAD, _STALL, also=[_QUEUE]),
     "KneewatchTTFTBurn": _speaks(_QUEUE, _KV, also=[_STALL, _KNEE]),
@@ -121,7 +121,7 @@ BUSY_SHARE, BUSY_S = 0.85, 900.0
 
 
 def aftermath_s(kind: Kind, short: str) -> float:
-    """For how long after a fault an alert may still begin with good reason.
+    """Return how long after a fault an alert may still start without being false.
 
     Of a burn-rate alert for its short window (`short`, such as 30m): until then the fault is in it. Of a knee, until
     the five runs that are judged are all of after the repair. And a quarter of an hour for what waits to be sure.
@@ -129,8 +129,8 @@ def aftermath_s(kind: Kind, short: str) -> float:
     return 5 * DAY_S if kind is Kind.KNEE else seconds_of(short) + 15 * MINUTE_S
 
 
-# No fault begins within so much of another one of its target, so that each alert has one cause; knee shifts are
-# alone among themselves, and lie under the others.
+# The minimum distance between faults of a target, so that each alert has one cause. Knee shifts keep it only among
+# themselves and may overlap other faults.
 _TRIES = 10_000
 _APART_S = 10 * HOUR_S
 _KNEE_APART_S = 7 * DAY_S
@@ -143,7 +143,7 @@ _HOWS: Mapping[Kind, tuple[str, ...]] = {
 
 
 def plan(seed: int, targets: Sequence[str], start_s: float, end_s: float, runs_s: Sequence[float]) -> list[Fault]:
-    """The month's faults in their order. None is under way at a capacity run (`runs_s`): it would be refused."""
+    """Return the month's faults in order. None is active during a capacity run (`runs_s`), which would be refused."""
     rng = np.random.default_rng([seed, 1])
     found: list[Fault] = []
     for kind, (large, small) in COUNTS.items():

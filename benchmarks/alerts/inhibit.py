@@ -1,4 +1,4 @@
-"""What of the alerts that fire somebody is told: as Alertmanager's `inhibit_rules` have it. Pure."""
+"""The notifications that remain after Alertmanager's `inhibit_rules`. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ _MATCHER = re.compile(r'\s*(\w+)\s*(=~|!~|!=|=)\s*"?(.*?)"?\s*')
 
 @dataclass(frozen=True, slots=True)
 class Inhibition:
-    """While an alert that `source` matches fires, those that `target` matches, with these labels alike, are silent."""
+    """An inhibit rule: an alert matching `source` silences those matching `target` with the same `equal` labels."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -22,7 +22,7 @@ class Inhibition:
 
 
 def inhibitions(text: str) -> list[Inhibition]:
-    """Those of an Alertmanager configuration."""
+    """Return the inhibit rules of an Alertmanager configuration."""
     return [
         Inhibition(tuple(rule["source_matchers"]), tuple(rule["target_matchers"]), tuple(rule.get("equal", ())))
         for rule in yaml.safe_load(text).get("inhibit_rules", ())
@@ -30,7 +30,7 @@ def inhibitions(text: str) -> list[Inhibition]:
 
 
 def told(firings: Sequence[Firing], rules: Sequence[Inhibition], *, group_wait_s: float = 10.0) -> list[Firing]:
-    """Those that somebody is told of, each from when on: not before what silences it is over.
+    """Return the alerts that are sent, with the time from which each is: not before its inhibition ends.
 
     What is silenced within `group_wait_s` has not been sent; what is silenced later has.
     """

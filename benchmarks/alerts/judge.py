@@ -1,8 +1,8 @@
-"""Which fault each alert speaks of, what was found and how soon, and which alerts were false. Pure.
+"""Match alerts to faults: faults found, delays and false alerts. Pure.
 
-In: faults, and what fired (replay.py). Out: a Verdict on the month. `ALERTS` (faults.py) says which alert may speak of
-which kind of fault. Incidents are counted, not instances: the alerts of one name and one target that fire within ten
-minutes of each other are one, as Alertmanager would send them.
+In: faults and the alerts that fired (replay.py). Out: a Verdict on the month. `ALERTS` (faults.py) maps alerts to kinds
+of fault. Counts incidents, not instances: alerts with the same name and target that fire within ten minutes of each
+other are one incident, as Alertmanager would send them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A fault, and how long after its beginning the first alert spoke of it; None: none did."""
+    """A fault, and the delay from its start to its first alert; None if no alert fired."""
 
     fault: Fault
     delay_s: float | None
@@ -39,7 +39,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`echoes`: of a fault that is over and still in the alert's long window. Not false, and not wanted.
+    """`echoes` are alerts for a fault that is over but still in the alert's long window: not false, but not wanted.
 
     `busy`: that there is little headroom, when there was.
     """
@@ -52,7 +52,7 @@ class Verdict:
 
 
 def incidents(firings: Iterable[Firing]) -> list[Incident]:
-    """What somebody is told of, in order of time."""
+    """Return the alerts that are sent, in order of time."""
     open_: dict[tuple[str, str, str], Incident] = {}
     found: list[Incident] = []
     for firing in sorted(firings, key=lambda one: one.start_s):

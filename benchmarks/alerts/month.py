@@ -1,7 +1,7 @@
-"""A month of a configuration's telemetry, from a seed: `Month` has its faults, and gives its series.
+"""A simulated month of telemetry, generated from a seed. `Month` has the faults and generates the series.
 
-Three targets that one Kneewatch watches. Eight days before the month are made up too, so that windows of a week are
-full when it begins, and forty nights of capacity runs before that, so that the knee has a baseline.
+One Kneewatch watches three targets. The simulation starts eight days before the month, so that windows of a week are
+full when it begins, and adds forty nights of capacity runs before that, so that the knee has a baseline.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -26,12 +26,12 @@ START_S = datetime(2026, 10, 19, tzinfo=UTC).timestamp()
 END_S = START_S + DAYS * DAY_S
 BEGUN_S = START_S - 8 * DAY_S
 _NIGHTS_BEFORE = 40
-# In a month: restarts of each server, of Kneewatch, and scrapes that fail for a minute to four.
+# Per month: restarts of each server, restarts of Kneewatch, and scrape failures that last one to four minutes.
 _SERVER_RESTARTS, _KNEEWATCH_RESTARTS, _GAPS = 4, 3, 5
 
 
 def config() -> Config:
-    """The targets, with the objectives and canaries of deploy/examples/kneewatch.yml."""
+    """Return the targets, with the objectives and canaries of deploy/examples/kneewatch.yml."""
     return config_from(
         {
             "objectives": {
@@ -72,10 +72,10 @@ class _Target:
 
 
 class Month:
-    """One seed's month: the same seed, the same month."""
+    """The month of a seed. The same seed gives the same month."""
 
     def __init__(self, seed: int, config: Config, *, scrape_s: float, faults: bool = True) -> None:
-        """`faults` False: a month in which nothing breaks."""
+        """Draw the month. `faults` False gives a month without faults."""
         self._rng = np.random.default_rng([seed, 0])
         self._config = config
         self._times: Floats = np.arange(BEGUN_S, END_S, TICK_S)
@@ -89,15 +89,15 @@ class Month:
         self._targets = [self._target(name, at) for name, at in nights]
 
     def lines(self, wanted: Collection[str]) -> list[Line]:
-        """The series of these names."""
+        """Return the series with these names."""
         return list(self._lines(Page(self._watch, wanted)))
 
     def runs(self, target: str) -> Sequence[Run]:
-        """The capacity runs of a target, those before the month too."""
+        """Return the capacity runs of a target, including those before the month."""
         return next(each.runs for each in self._targets if each.profile.name == target)
 
     def busy(self, target: str, at_s: float) -> bool:
-        """Whether users took most of the target's capacity, both as they truly were, in the hour before `at_s`."""
+        """Report whether users took most of the target's true capacity in the hour before `at_s`."""
         world = next(each.world for each in self._targets if each.profile.name == target)
         hour = slice(*np.searchsorted(self._times, [at_s - HOUR_S, at_s]))
         count = int(BUSY_S / TICK_S)

@@ -1,4 +1,4 @@
-"""The capacity runs of a target, and what probe/capacity/shift.py says after each: figures drawn, verdicts real."""
+"""The capacity runs of a target. Samples are random; verdicts are those of probe/capacity/trend/change_detection.py."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from probe.core.shift import CapacitySample, Shift
 from probe.runtime.scheduler import cron_trigger
 
 NOISE = 0.03  # standard deviation of a run's logarithm
-_BAD_NIGHT = 0.02  # share of runs that met something else on the machine: 10 to 30 % less
-_NOT_RUN = 0.02  # share of nights in which the run was refused, for a lock or a rollout
-_GUARDED = 0.02  # and in which the guard ended it before a knee was found
+_BAD_NIGHT = 0.02  # share of runs disturbed by other work on the machine: 10 to 30 % lower
+_NOT_RUN = 0.02  # share of nights in which the run is refused because of a lock or a rollout
+_GUARDED = 0.02  # share of nights in which the guard ends the run before a knee is found
 _EMPIRICAL = 0.05
 _TAKES_S = 540.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: when it began and ended, how, and what is published from then on. `figure` is None without a knee."""
+    """A capacity run: its times, its outcome and the values published from then on. `figure` is None without a knee."""
 
     start_s: float
     end_s: float
@@ -32,7 +32,7 @@ class Run:
 
 
 def starts(capacity: CapacityConfig, start_s: float, end_s: float) -> list[float]:
-    """When the schedule begins a run."""
+    """Return when the schedule starts a run."""
     trigger = cron_trigger(capacity.schedule.cron, capacity.schedule.timezone)
     zone = ZoneInfo(capacity.schedule.timezone)
     found: list[float] = []
@@ -46,7 +46,7 @@ def starts(capacity: CapacityConfig, start_s: float, end_s: float) -> list[float
 
 
 def runs(rng: np.random.Generator, at: Sequence[float], rps: Callable[[float], float]) -> list[Run]:
-    """Runs that begin at these times on a server that takes `rps(time)`; after a drop, a second one at once."""
+    """Return runs at these times on a server of capacity `rps(time)`. A drop is followed by a second run at once."""
     history: list[CapacitySample] = []
     found: list[Run] = []
     for start_s in at:

@@ -1,4 +1,4 @@
-"""What Kneewatch says of a target's capacity for a month: the runs', the shifts', and forecasts."""
+"""A month of Kneewatch's capacity series for a target: runs, shifts and forecasts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -16,13 +16,13 @@ from probe.core.request import Outcome
 from probe.core.shift import CapacitySample, Shift
 from probe.observe import guard
 
-# Steps of a run, by what became of them: how many of each, on average.
+# Steps of a run by outcome, on average.
 _STEPS = {"valid": 9.0, "client_bound": 0.02, "too_few": 0.1, "cut_short": 0.5, "lost": 0.05}
 _FORECAST_TICKS = int(1800 / TICK_S)
 
 
 def capacity(scene: Scene) -> Iterator[Line]:
-    """What the runs leave on the page, and forecasts every half hour. A store keeps it over Kneewatch's restarts."""
+    """Yield the series of runs and of half-hourly forecasts. A store keeps them across restarts of Kneewatch."""
     yield from _runs(scene)
     yield from _load(scene)
     yield from _measured(scene)
@@ -48,7 +48,7 @@ def _runs(scene: Scene) -> Iterator[Line]:
 
 
 def _load(scene: Scene) -> Iterator[Line]:
-    """The requests of the runs: half the knee, on average over the steps."""
+    """Yield the requests of the runs, at half the knee on average over the steps."""
     world, labels = scene.world, scene.knee
     sent = np.zeros(len(world.times))
     for run in scene.runs:
@@ -63,7 +63,7 @@ def _load(scene: Scene) -> Iterator[Line]:
 
 
 def _measured(scene: Scene) -> Iterator[Line]:
-    """The figure of the last run that found one, under its mode; that of the other mode leaves the page."""
+    """Yield the result of the last run with a knee under its mode. The series of the other mode disappears."""
     page, labels = scene.page, scene.knee
     rps = _newest(scene, lambda _, figure: figure.requests_per_second)
     empirical = _newest(scene, lambda _, figure: figure.mode == "empirical") > 0
@@ -85,7 +85,7 @@ def _measured(scene: Scene) -> Iterator[Line]:
 
 
 def _forecasts(scene: Scene) -> Iterator[Line]:
-    """A forecast knows what the server does at the load it sees; it is some per cent off, for hours the same way."""
+    """Yield the forecast: the true capacity with an error of a few per cent that persists for hours."""
     page, world, labels = scene.page, scene.world, scene.knee
     count = len(world.times)
     said = world.capacity_rps * np.exp(noise(scene.rng, count, 4 * 3600, 0.05))
@@ -114,12 +114,12 @@ def _figures(scene: Scene, labels: Mapping[str, str], rps: Floats, there: Bools)
         yield from scene.page.gauge(series, labels, values, there)
     world = scene.world
     answered = np.where(world.down | (world.stalled_s > TICK_S), 0.0, world.users_rps)
-    # Without a reading of the server nothing is known of users.
+    # Without a server snapshot, user traffic is unknown.
     yield from scene.page.gauge(names.HEADROOM, labels, 1 - _of_5_minutes(answered) / rps, there & ~world.down)
 
 
 def _newest(scene: Scene, told: Callable[[Run, CapacitySample], float]) -> Floats:
-    """At each tick, something of the last run that found a figure; NaN before the first."""
+    """Return a value of the last run with a result at each tick; NaN before the first."""
     runs = [(run, run.figure) for run in scene.runs if run.figure is not None]
     values = np.array([np.nan, *(told(run, figure) for run, figure in runs)], np.float64)
     found: Floats = values[np.searchsorted([run.end_s for run, _ in runs], scene.world.times, "right")]
@@ -135,7 +135,7 @@ def _fired(method: str, shift: Shift) -> float:
 
 
 def _ends(scene: Scene, outcome: str) -> Floats:
-    """1 in the ticks in which a run ended so."""
+    """Return 1 for ticks in which a run ended this way."""
     found = np.zeros(len(scene.world.times))
     for run in scene.runs:
         tick = int(np.searchsorted(scene.world.times, run.end_s))

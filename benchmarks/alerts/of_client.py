@@ -1,4 +1,4 @@
-"""What Kneewatch says of its canaries and of itself, for a month: the client's and the monitor's series."""
+"""A month of Kneewatch's series about its canaries and about itself."""
 
 from collections.abc import Iterator
 
@@ -14,14 +14,14 @@ from exporters import names
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome
 
-_TIMEOUT_TICKS, _TIMEOUT_EVERY = 2, 3  # a canary that waits 30 s for its answer; the next one in 45
+_TIMEOUT_TICKS, _TIMEOUT_EVERY = 2, 3  # a canary times out after 30 s; the next one starts after 45 s
 
 
 def canaries(scene: Scene) -> Iterator[Line]:
-    """One a tick, judged when it ends. One that waits for a stalled engine times out; meanwhile others are skipped."""
+    """Yield the series of canaries, one per tick. During a stall a canary times out and later ones are skipped."""
     page, rng, world, watch = scene.page, scene.rng, scene.world, scene.watch
     target, count = world.profile.name, len(world.times)
-    # Where the stall is over within the timeout, the canary is answered, and has missed its TTFT.
+    # If the stall ends within the timeout, the canary completes but misses its TTFT objective.
     stalled = (world.stalled_s > 0) & (np.roll(world.stalled_s, -_TIMEOUT_TICKS) > _TIMEOUT_TICKS * TICK_S)
     sent = ~watch.kneewatch_down & (~stalled | (np.arange(count) % _TIMEOUT_EVERY == 0))
     timeout = sent & stalled & ~world.down
@@ -39,10 +39,10 @@ def canaries(scene: Scene) -> Iterator[Line]:
         Outcome.BROKEN_STREAM: failed & ~world.down,
         Outcome.CLIENT_BOUND: ours,
     }
-    # Kneewatch has a zero for each other outcome, too. Rules only add them up, at the price of a series each.
+    # Kneewatch also exports a zero for every other outcome. Omitted, since rules only sum over them.
     for outcome, happened in ended.items():
         yield from page.counter(names.REQUESTS, {**labels, "outcome": outcome}, happened)
-    # As probe/slo.py judges: what Kneewatch made late itself is answered, and has no latency.
+    # Same as Kneewatch's rule: a request that Kneewatch itself delayed counts as answered and has no latency.
     met = {"availability": ok | ours, "ttft": good_ttft, "tpot": good_tpot, "all": good_ttft & good_tpot}
     for objective, is_met in met.items():
         yield from page.counter(names.GOOD_REQUESTS, {**labels, "objective": objective}, is_met)
@@ -64,7 +64,7 @@ def canaries(scene: Scene) -> Iterator[Line]:
 
 
 def _tasks(scene: Scene, skipped: Bools) -> Iterator[Line]:
-    """One in 50,000 tasks fails or is late by itself."""
+    """Yield the task series. One in 50,000 tasks fails or is late on its own."""
     page, rng, world = scene.page, scene.rng, scene.world
     count = len(world.times)
     for task, seconds in (
@@ -90,12 +90,12 @@ def _promised(page: Page, target: str, objectives: Objectives) -> Iterator[Line]
         labels = {"target": target, "objective": name}
         yield from page.gauge(names.OBJECTIVE_RATIO, labels, promised.ratio)
         yield from page.gauge(names.OBJECTIVE_SECONDS, labels, promised.within_s)
-        # vLLM has a bound at each of the example's thresholds.
+        # vLLM's histograms have a bound at each threshold of the example.
         yield from page.gauge(names.USERS_OBJECTIVE_SECONDS, labels, promised.within_s)
 
 
 def monitor(page: Page, rng: np.random.Generator, watch: Watch) -> Iterator[Line]:
-    """Kneewatch on itself: valid, of the same configuration all month, and late by 0.3 ms as a rule, as any loop is."""
+    """Yield Kneewatch's own series: a valid configuration that does not change, and a loop lateness of about 0.3 ms."""
     ticks = np.full(len(watch.times), TICK_S)
     below = np.zeros(len(ticks))
     for bound in (*names.LOOP_LAG.buckets, np.inf):

@@ -1,4 +1,4 @@
-"""What Kneewatch says of a server for a month: its page, its users' accounts, what is joined, and the GPUs."""
+"""A month of Kneewatch's series about a server: its metrics, user traffic, cross-checks and GPUs."""
 
 from collections.abc import Iterator
 
@@ -19,19 +19,19 @@ _XID_LOST = 79.0  # "GPU has fallen off the bus"
 
 
 def server(scene: Scene) -> Iterator[Line]:
-    """The server's page and users' accounts."""
+    """Yield the series of the server's metrics and of user traffic."""
     page, rng, world = scene.page, scene.rng, scene.world
     labels, count = scene.target, len(world.times)
     away = np.zeros(count, bool)
     for tick in scene.restarts:
         away[tick : tick + 3] = True
     readable = ~(world.down | away)
-    # After an outage it has begun anew.
+    # After an outage the counters start again from zero.
     returned = np.flatnonzero(~world.down & np.concatenate(([False], world.down[:-1])))
     resets = sorted({*scene.restarts, *returned.tolist()})
     served = rng.poisson(np.where(world.down | (world.stalled_s > TICK_S), 0.0, world.users_rps * TICK_S)).astype(float)
     ends = np.flatnonzero((world.stalled_s[:-1] > TICK_S) & (world.stalled_s[1:] <= TICK_S)) + 1
-    for end in ends:  # those that waited for it, and have not given up
+    for end in ends:  # requests that waited and were not abandoned
         served[end] += np.round(0.5 * world.users_rps[end] * min(world.stalled_s[end - 1], 240.0))
     yield from page.gauge(names.SERVER_UP, labels, readable.astype(float))
     for reason in ("timeout", "unreachable", "malformed"):
@@ -101,7 +101,7 @@ def _joined(scene: Scene, readable: Bools) -> Iterator[Line]:
 
 
 def _users(scene: Scene, served: Floats, prompt: Floats, output: Floats) -> Iterator[Line]:
-    """Accounts wait for the end of our own load, and then catch up."""
+    """Yield user traffic, which is not computed while probe traffic runs and catches up afterwards."""
     page, rng, world, labels = scene.page, scene.rng, scene.world, scene.target
     good = {
         "ttft": served - rng.binomial(served.astype(int), np.clip(world.users_bad_ttft, 0, 1)),
@@ -130,7 +130,7 @@ def _users(scene: Scene, served: Floats, prompt: Floats, output: Floats) -> Iter
 
 
 def gpus(scene: Scene) -> Iterator[Line]:
-    """Two of them, by dcgm-exporter. A lost one leaves the page; the other one's last XID stays until the repair."""
+    """Yield two GPUs read from dcgm-exporter. A lost GPU disappears; the other's last XID stays until the repair."""
     page, rng, world = scene.page, scene.rng, scene.world
     target, count = world.profile.name, len(world.times)
     yield from page.gauge(names.GPU_UP, {"target": target}, 1.0)
@@ -157,7 +157,7 @@ def gpus(scene: Scene) -> Iterator[Line]:
             "DCGM_FI_DEV_FB_USED": np.full(count, 72_000.0),
             "DCGM_FI_DEV_FB_FREE": np.full(count, 8_000.0),
         }
-        # Cosmic rays: a bit that is put right, every other week.
+        # One corrected single-bit error every other week.
         flips = rng.random(count) < 1 / (14 * 86400 / TICK_S)
         counted: dict[str, Values] = {
             "DCGM_FI_DEV_THERMAL_VIOLATION": np.where(world.throttled, 0.4 * TICK_S * 1e9, 0.0),

@@ -1,7 +1,7 @@
-"""A page of series, scraped: values of each tick in, Lines out.
+"""A scraped metrics page. In: values for each tick. Out: Lines.
 
-Counters start at zero and fall back to it with their process. A scrape that fails ends every series (a stale marker),
-as does what is not on the page any more.
+Counters start at zero and reset when their process restarts. A failed scrape ends every series with a stale
+marker, as does the removal of a series.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,17 +17,17 @@ _JOB = {"job": "kneewatch", "instance": "kneewatch:9876"}
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What happens to the watching: `kneewatch_down` and `gaps` are masks of ticks, `restarts` ticks of Kneewatch's."""
+    """Interruptions of the monitor: `kneewatch_down` and `gaps` are masks of ticks, `restarts` holds ticks."""
 
     times: Floats
     kneewatch_down: Bools
     gaps: Bools
     restarts: Sequence[int]
-    every: int  # ticks from scrape to scrape
+    every: int  # ticks between scrapes
 
 
 class Page:
-    """Lines of what is wanted."""
+    """The Lines of the wanted series."""
 
     def __init__(self, watch: Watch, wanted: Collection[str]) -> None:
         self._wanted = wanted
@@ -38,7 +38,7 @@ class Page:
     def gauge(
         self, series: Series | str, labels: Mapping[str, str], values: Values | float, there: Bools | None = None
     ) -> Iterator[Line]:
-        """A series of a value for each tick; `there`: in which ticks it is on the page."""
+        """Yield a gauge with a value for each tick. `there` masks the ticks in which it is exported."""
         name = series if isinstance(series, str) else series.name
         if name not in self._wanted:
             return
@@ -60,7 +60,7 @@ class Page:
         there: Bools | None = None,
         resets: Sequence[int] | None = None,
     ) -> Iterator[Line]:
-        """One of so much more at each tick, from zero again at each of `resets`; Kneewatch's own restarts, if None."""
+        """Yield a counter with an increase for each tick. It resets at `resets`, or at Kneewatch's restarts if None."""
         total = np.cumsum(increments)
         begins = np.unique(np.concatenate(([0], self._watch.restarts if resets is None else resets)).astype(int))
         ticks = np.arange(len(total))

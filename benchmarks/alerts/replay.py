@@ -1,12 +1,12 @@
-"""What the rules would have said: every expression evaluated by Prometheus at each interval of its group.
+"""A replay of the rules: Prometheus evaluates every expression at each interval of its group.
 
-In: rules, and a Prometheus that has the samples. Out: when each alert fired. A recording rule's answers are stored as
-the rule would have stored them, stale markers included, before what needs them is asked for. `for` and
-`keep_firing_for` are applied as Prometheus' rules/alerting.go does.
+In: rules, and a Prometheus with the samples. Out: when each alert fired. Stores the results of a recording rule, with
+stale markers, as Prometheus would, before evaluating the rules that use them. Applies `for` and `keep_firing_for` as
+Prometheus' rules/alerting.go does.
 
-Most of the work would be windows of hours and days at moments when no alert can come of them. What an alert needs, and
-is cheap to know (the short window of a burn rate, rules.necessary), is asked for at every step, and the rest only
-where that holds. Every other step has no answer either way, so the outcome is the same.
+Most of the cost would be windows of hours and days at times when the alert cannot fire. So the replay evaluates a cheap
+necessary condition of the alert (such as the short window of a burn rate, rules.necessary) at every step, and the whole
+expression only at steps where it holds. At all other steps the expression has no result, so the outcome is the same.
 """
 
 import time
@@ -20,17 +20,17 @@ import numpy as np
 from benchmarks.alerts.rules import Rule, filled_in, necessary
 from benchmarks.backfill import STALE, Bools, Floats, Line, Prometheus
 
-# A group is not evaluated at the moment of a scrape; Prometheus spreads groups by a hash.
+# Prometheus spreads the evaluation of groups by a hash, so a group is not evaluated at the time of a scrape.
 _OFFSET_S = 7.0
 _AT_ONCE = 2
-_MOST_OF_IT = 0.75  # an alert is asked for at once where its conditions are as long as itself
+_MOST_OF_IT = 0.75  # evaluate the alert directly if its condition costs this share of the whole
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One alert of one label set, from when it fires until it does no more."""
+    """An alert with one label set, and the time during which it fires."""
 
     labels: Mapping[str, str]
     start_s: float

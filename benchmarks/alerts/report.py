@@ -1,6 +1,6 @@
-"""What the months say: a line for each kind of fault, what was false, and the targets. Pure.
+"""The report: recall and delay for each kind of fault, false alerts, and the goals. Pure.
 
-In: seeds with their Verdicts. Out: tables, and what was missed.
+In: seeds with their Verdicts. Out: tables and the missed goals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ FAST_S, FALSE_PAGES, FALSE_TICKETS = 300.0, 1, 3
 
 
 def by_kind(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
-    """Recall and delay of the faults that count, of each kind and of all; and how many of the small ones were found."""
+    """Return recall and delay of the faults that count, per kind and in total, and the number of small faults found."""
     found = [one for verdict in verdicts for one in verdict.found]
     rows = []
     for kind in (*Kind, "all"):
@@ -39,18 +39,18 @@ def by_kind(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
 
 
 def _first(found: Sequence[Found]) -> dict[str, int]:
-    """Which alert was the first, and how often."""
+    """Return how often each alert was the first."""
     names = [one.by.removeprefix("Kneewatch") for one in found if one.by]
     return {name: names.count(name) for name in sorted(set(names), key=lambda name: -names.count(name))}
 
 
 def false_of(verdict: Verdict, severity: str) -> list[Incident]:
-    """The false alerts of a severity."""
+    """Return the false alerts of a severity."""
     return [one for one in verdict.false if one.severity == severity]
 
 
 def missed(seed: int, verdict: Verdict) -> list[str]:
-    """The targets that this month does not meet, in words."""
+    """Return a text for each goal that was missed."""
     said = []
     for one in verdict.found:
         where = f"{one.fault.kind} of {one.fault.target}, size {one.fault.size:.2f}"
@@ -68,7 +68,7 @@ def missed(seed: int, verdict: Verdict) -> list[str]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each row of `by_kind`."""
+    """Return a line for each row of `by_kind`."""
     cells = [["fault", "found", "delay", "worst", "small ones", "first by"]]
     cells += [
         [
@@ -87,7 +87,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def words(seconds: float | None) -> str:
-    """Such as 2 min 10 s, or 1.3 d."""
+    """Format a duration, such as 2 min 10 s or 1.3 d."""
     if seconds is None:
         return "-"
     if seconds >= DAY_S:

@@ -1,4 +1,4 @@
-"""The generated rules as the replay needs them: what each asks for, and none that no alert needs. Pure."""
+"""The generated rules that alerts depend on, and the series that each rule queries. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ import yaml
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A metric in an expression, and its matchers. `past`: it asks for more than the newest value."""
+    """A metric in an expression and its matchers. `past` is true if it queries more than the newest value."""
 
     name: str
     matchers: tuple[tuple[str, str, str], ...]
@@ -20,7 +20,7 @@ class Selector:
     range_s: float = 0.0
 
     def takes(self, labels: Mapping[str, str]) -> bool:
-        """Whether a series with these labels is one that it asks for."""
+        """Report whether a series with these labels is selected."""
         return labels["__name__"] == self.name and all(
             matches(operator, value, labels.get(name, "")) for name, operator, value in self.matchers
         )
@@ -45,12 +45,12 @@ class Rule:
 
     @cached_property
     def needs(self) -> frozenset[str]:
-        """The names of its metrics."""
+        """The names of the metrics in the expression."""
         return frozenset(each.name for each in self.selectors)
 
 
 def rules_of(text: str) -> list[Rule]:
-    """Every rule of a rules file, in its order."""
+    """Return every rule of a rules file, in order."""
     return [
         Rule(
             group=group["name"],
@@ -68,7 +68,7 @@ def rules_of(text: str) -> list[Rule]:
 
 
 def needed(rules: Sequence[Rule]) -> list[Rule]:
-    """The recordings that alerts are made from, each after those that it is made from itself; then the alerts.
+    """Return the recording rules that alerts depend on, in order of dependency, then the alerts.
 
     What only dashboards show is left out.
     """
@@ -95,7 +95,7 @@ def asked(rules: Sequence[Rule]) -> list[Selector]:
 
 
 def unmet(wanted: Iterable[Selector], series: Sequence[Mapping[str, str]]) -> list[str]:
-    """The selectors that no series has the name and labels for, as PromQL."""
+    """Return the selectors that match no series, as PromQL."""
     by_name: dict[str, list[Mapping[str, str]]] = {}
     for labels in series:
         by_name.setdefault(labels["__name__"], []).append(labels)
@@ -104,7 +104,7 @@ def unmet(wanted: Iterable[Selector], series: Sequence[Mapping[str, str]]) -> li
 
 
 def necessary(expr: str) -> list[str]:
-    """Expressions of which one has to have an answer where `expr` is to have one: the cheapest such, or `expr` itself.
+    """Return the cheapest expressions of which at least one has a result wherever `expr` has one, or `expr` itself.
 
     Of `a and b` either will do, of `a unless b` it is a, of `a or b` both are needed, and an aggregation has an answer
     where what it aggregates has one.
@@ -138,7 +138,7 @@ def filled_in(expr: str, recordings: Mapping[str, Rule]) -> str:
 
 
 def selectors(expr: str) -> list[Selector]:
-    """Every metric of an expression. Raises ValueError for one without a name."""
+    """Return every metric of an expression. Raises ValueError for one without a name."""
     return _selectors(promql_parser.parse(expr))
 
 
@@ -170,13 +170,13 @@ _OPERATORS = {"MatchOp.Equal": "=", "MatchOp.NotEqual": "!=", "MatchOp.Re": "=~"
 
 
 def matches(operator: str, value: str, text: str) -> bool:
-    """As Prometheus and Alertmanager match a label's value."""
+    """Match a label's value as Prometheus and Alertmanager do."""
     same = re.fullmatch(value, text) is not None if "~" in operator else text == value
     return same != operator.startswith("!")
 
 
 def seconds_of(text: str | None) -> float:
-    """A duration as rules write it, such as 2h; 0 for none."""
+    """Parse a duration as written in rules, such as 2h; return 0 for none."""
     if text in {None, "", "0s"}:
         return 0.0
     return float(promql_parser.parse_duration(text).total_seconds())

@@ -1,4 +1,4 @@
-"""All that is known of one target's month when its series are written."""
+"""The state of one target's month from which its series are generated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from probe.core.objectives import Objectives
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A target, its runs, and when its server restarts (ticks); the page they come on; and where chance comes from."""
+    """A target, its runs, the restarts of its server (ticks), the page of its series, and the random generator."""
 
     page: Page
     rng: np.random.Generator
@@ -26,10 +26,10 @@ class Scene:
 
     @property
     def target(self) -> dict[str, str]:
-        """The label of all its series."""
+        """The label of all series of the target."""
         return {"target": self.world.profile.name}
 
     @property
     def knee(self) -> dict[str, str]:
-        """The labels of what holds for a model and a workload."""
+        """The labels of series for a model and a workload."""
         return {**self.target, "model": self.world.profile.model, "workload": self.workload}

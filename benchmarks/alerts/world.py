@@ -1,10 +1,10 @@
-"""One target's month, every 15 s: its users, how its server fares, and what each fault does to it. Made up, seeded.
+"""A simulated month of one target, in ticks of 15 s: its users, its server and the effect of each fault. Seeded.
 
-In: a target's profile, its faults and what else happens to it. Out: arrays with one value a tick, of what is true of
-the server and of what users meet. Nothing here knows of rules, thresholds of alerts or windows.
+In: a target's profile, its faults and other events. Out: arrays with one value per tick for the true state of the
+server and the requests of its users. The simulation knows nothing about rules, alert thresholds or windows.
 
-What is in an ordinary month: days and weeks of load, noise that lasts (autoregressive, of minutes, a quarter of an hour
-and a day), bursts up to the capacity but never beyond, latencies with a tail (one canary in 300 is 4 times slower or
+An ordinary month has daily and weekly load patterns, autoregressive noise (over minutes, a quarter of an hour and a
+day), bursts up to the capacity but never above it, latencies with a tail (one canary in 300 is 4 times slower or
 worse), single failures, and a night without users.
 """
 
@@ -20,8 +20,8 @@ from benchmarks.alerts.faults import Fault, Kind
 from benchmarks.backfill import Bools, Floats
 
 TICK_S = 15.0
-OUTPUT_TOKENS, PROMPT_TOKENS = 220.0, 900.0  # of a user's request, on average
-_FULLEST = 0.97  # of the capacity: an ordinary burst overloads nobody
+OUTPUT_TOKENS, PROMPT_TOKENS = 220.0, 900.0  # mean tokens of a user's request
+_FULLEST = 0.97  # share of the capacity; an ordinary burst never overloads the server
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ PROFILES = (
 
 @dataclass(slots=True)
 class World:
-    """What is true at each tick. `bad_ttft` and `bad_tpot`: the share of requests that miss the objective."""
+    """The true state at each tick. `bad_ttft` and `bad_tpot` are the shares of requests that miss the objective."""
 
     profile: Profile
     times: Floats
@@ -57,7 +57,7 @@ class World:
     users_bad_ttft: Floats
     users_bad_tpot: Floats
     fails: Floats  # the share of canaries that fail at once
-    down: Bools  # nobody answers
+    down: Bools  # no server answers
     stalled_s: Floats
     running: Floats
     waiting: Floats
@@ -67,7 +67,7 @@ class World:
     gpu_lost: Bools
 
     def share(self) -> Floats:
-        """Users' load over the capacity."""
+        """The users' load divided by the capacity."""
         return self.users_rps / self.capacity_rps
 
 
@@ -107,7 +107,7 @@ def _within(times: Floats, start_s: float, end_s: float) -> slice:
 
 
 def noise(rng: np.random.Generator, count: int, lasts_s: float, sd: float) -> Floats:
-    """Autoregressive, of this standard deviation; what it is now says something of the next `lasts_s`."""
+    """Return autoregressive noise with this standard deviation and a correlation time of `lasts_s`."""
     keep = float(np.exp(-TICK_S / lasts_s))
     shocks = rng.normal(0, sd * np.sqrt(1 - keep**2), count)
     shocks[0] = rng.normal(0, sd)
@@ -115,7 +115,7 @@ def noise(rng: np.random.Generator, count: int, lasts_s: float, sd: float) -> Fl
 
 
 def _load(rng: np.random.Generator, profile: Profile, times: Floats) -> Floats:
-    """Users' requests a second: by the hour and the weekday of UTC, with noise and bursts."""
+    """Return users' requests per second: by hour and weekday in UTC, with noise and bursts."""
     hour = times % DAY_S / HOUR_S
     weekend = (times // DAY_S + 3) % 7 >= 5  # 1970 began on a Thursday
     if profile.office:
@@ -148,7 +148,7 @@ def _ordinary(
     limits: tuple[float, float],
 ) -> World:
     count = len(times)
-    # The knee is where one in twenty is late, and not where a queue has no end.
+    # The knee is where one request in twenty is late, not where the queue grows without bound.
     share = np.minimum(users / capacity, 1.15)
     queueing_s = 0.02 * (0.85 * share) ** 4 / (1 - 0.85 * share)
     ttft = (profile.ttft_s * (1 + 0.6 * share) + queueing_s) * np.exp(noise(rng, count, 900, 0.1))
@@ -156,7 +156,7 @@ def _ordinary(
     running = users * (ttft + OUTPUT_TOKENS * tpot)
     waiting = np.where(rng.random(count) < share**6, rng.poisson(np.minimum(4 * queueing_s / profile.ttft_s, 20)), 0)
     kv = np.clip((0.1 + 0.68 * share) * np.exp(noise(rng, count, 300, 0.05)), 0.0, 0.99)
-    stalled = np.where(rng.random(count) < 0.0005, rng.uniform(1, 12, count), 0.0)  # a long prompt, alone
+    stalled = np.where(rng.random(count) < 0.0005, rng.uniform(1, 12, count), 0.0)  # one long prompt
     return World(
         profile=profile,
         times=times,
@@ -179,12 +179,12 @@ def _ordinary(
 
 
 def _beyond(limit_s: float, median_s: Floats, spread: float, *, tail: float) -> Floats:
-    """Of log-normal latencies, the share over the limit; and the few that are slow for no reason of the server's."""
+    """Return the share of log-normal latencies over the limit, plus a few that are slow for other reasons."""
     return np.asarray(tail + (1 - tail) * norm.sf(np.log(limit_s / median_s) / spread), np.float64)
 
 
 def _capacity_run(rng: np.random.Generator, world: World, at: slice) -> None:
-    """Our own step-up load, at night: the last step is at the knee, until the guard or the search ends it."""
+    """Add Kneewatch's step-up load at night. The last step is at the knee, until the guard or the search ends it."""
     count = at.stop - at.start
     climb = np.linspace(0.2, 1.0, count)
     world.kv[at] = np.maximum(world.kv[at], 0.85 * climb)
@@ -196,7 +196,7 @@ def _capacity_run(rng: np.random.Generator, world: World, at: slice) -> None:
 
 
 def _restart(rng: np.random.Generator, world: World, at_s: float) -> None:
-    """Of a rolling update: another replica answers meanwhile, a connection or two breaks, the page is away shortly."""
+    """Apply a rolling update: another replica takes over, a few connections break, /metrics is briefly unavailable."""
     at = _within(world.times, at_s, at_s + 60)
     world.fails[at] = rng.choice([0.0, 0.2, 0.4])
     world.running[at] = 0
@@ -238,7 +238,7 @@ def _kv(rng: np.random.Generator, world: World, fault: Fault, at: slice) -> None
 
 
 def _stall(_: np.random.Generator, world: World, fault: Fault, at: slice) -> None:
-    """The engine holds what it has, and gets more."""
+    """Stall the engine: requests stay in it and more arrive."""
     since = world.times[at] - fault.start_s
     world.stalled_s[at] = np.maximum(since, 0.0)
     world.running[at] = np.maximum(world.running[at.start], 1.0)
@@ -254,7 +254,7 @@ def _dead(_: np.random.Generator, world: World, fault: Fault, at: slice) -> None
 
 
 def _knee(_: np.random.Generator, world: World, fault: Fault, at: slice) -> None:
-    """What the server takes is in `capacity_rps`; its users meet it where they come near."""
+    """Shift the knee: set `capacity_rps`. Users notice only when their load comes near it."""
 
 
 _FAULTS = {
