@@ -87,7 +87,7 @@ class App:
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, reload_asked.set)
         async with serve(build_pages(self), *self.config.listen_address, self.config.web_config_file) as url:
-            _log.info("kneewatch watches", targets=len(self.monitors), listen=url, version=__version__)
+            _log.info("kneewatch started", targets=len(self.monitors), listen=url, version=__version__)
             # Objects that exist now live as long as the process: exempt them from collection, which blocks the loop.
             gc.collect()
             gc.freeze()
@@ -172,11 +172,11 @@ class App:
                 _check_fixed(self._file, self.config, config)
             except ConfigError as error:
                 self.measurements.health.refused()
-                _log.error("the configuration is refused, the one before stands", detail=str(error))
+                _log.error("the configuration is refused, the previous one stays in use", detail=str(error))
                 return str(error)
             except Exception as error:  # noqa: BLE001 - whatever it is: later reloads must work
                 self.measurements.health.refused()
-                _log.error("the configuration could not be read, the one before stands", exc_info=error)
+                _log.error("the configuration could not be read, the previous one stays in use", exc_info=error)
                 return f"{self._file}: it could not be read ({one_line(str(error) or type(error).__name__, 200)})"
             try:
                 self.config = config
@@ -186,9 +186,9 @@ class App:
                 await self._targets.reconcile()
             except Exception as error:  # noqa: BLE001 - whatever it is: later reloads must work
                 self.measurements.health.refused()
-                _log.error("the configuration could not be taken as a whole", exc_info=error)
-                return f"{self._file}: it could not be taken as a whole ({type(error).__name__}); the log says more"
-            _log.info("the configuration is taken", targets=len(self.monitors), hash=config_hash(config))
+                _log.error("the configuration was applied only in part", exc_info=error)
+                return f"{self._file}: it was applied only in part ({type(error).__name__}); the log says more"
+            _log.info("the configuration is loaded", targets=len(self.monitors), hash=config_hash(config))
             return None
 
     def _announce(self) -> None:
@@ -241,9 +241,9 @@ async def _keep_running(work: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await work()
-            _log.error("background work has ended, it is begun again", work=_name(work), in_s=_AGAIN_S)
+            _log.error("background work has ended, restarting it", work=_name(work), in_s=_AGAIN_S)
         except Exception as error:  # noqa: BLE001 - whatever it is: it would be lost with the task
-            _log.error("background work broke, it is begun again", work=_name(work), in_s=_AGAIN_S, exc_info=error)
+            _log.error("background work broke, restarting it", work=_name(work), in_s=_AGAIN_S, exc_info=error)
         await asyncio.sleep(_AGAIN_S)
 
 

@@ -139,7 +139,7 @@ class TargetMonitor:
             self._admission.canary(record)
         if not before or before[0].outcome is not record.outcome:
             log = _log.info if record.outcome is Outcome.OK else _log.warning
-            log("canary changed", target=self.config.name, outcome=record.outcome.value, detail=record.detail)
+            log("canary outcome changed", target=self.config.name, outcome=record.outcome.value, detail=record.detail)
 
     async def on_demand(self, name: str | None) -> RequestRecord:
         """Send a request on demand. `name`: its workload; None: the canary's.

@@ -184,7 +184,7 @@ class TargetSet:
         try:
             await self._close(name)
         except Exception as error:  # noqa: BLE001 - see above
-            _log.error("a target that is gone did not end well", target=name, exc_info=error)
+            _log.error("closing a removed target failed", target=name, exc_info=error)
 
     async def _close(self, name: str) -> None:
         """End all work for a target, and remove its series."""
@@ -215,7 +215,7 @@ class TargetSet:
             return
         if problem is None:
             del self._reported[discovery]
-            _log.info("discovery is well again", discovery=discovery)
+            _log.info("discovery works again", discovery=discovery)
         else:
             self._reported[discovery] = problem
             _log.warning("discovery", discovery=discovery, problem=problem)

@@ -37,7 +37,7 @@ USERS_LATENCY = "users_latency"
 # More probe requests missed the objective than it allows for the whole step: it is certainly broken, and the rest of
 # the step would only do harm.
 OBJECTIVE_BROKEN = "objective_broken"
-# Why load is stopped: every reason that `decide` returns, and the load engine's own.
+# Why load is stopped: every reason that `decide` returns, and those that run_guard.py finds.
 REASONS = (
     "server_errors", "failed_requests", "server_unreadable", SERVER_RESTARTED, "preemptions", "queue", "kv_cache",
     NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,

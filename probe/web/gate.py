@@ -66,9 +66,9 @@ class AccessGate:
                 try:
                     self._load(self._file)
                 except ConfigError as error:
-                    _log.error("the web configuration is refused, the one before stands", detail=str(error))
+                    _log.error("the web configuration is refused, the previous one stays in use", detail=str(error))
                     continue
-                _log.info("the web configuration is taken", file=str(self._file))
+                _log.info("the web configuration is loaded", file=str(self._file))
                 due = True
             if due:
                 try:

@@ -183,7 +183,7 @@ def test_a_renewed_certificate_is_taken_without_a_restart(files: Files, run: Run
                 files.certify(other)
                 await _until(url, 200, trust=files.trust(authority=other))
             assert isinstance(await _get(url, files.trust()), str), "the old one is gone"
-            assert logs[-1]["event"] == "the web configuration is taken"
+            assert logs[-1]["event"] == "the web configuration is loaded"
 
     run(main())
 
