@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from probe.simulator.cost import Batch, Profile
 
 _PROMPT, _OUTPUT = 400, 150
-_HEAD = ("profile", "first token", "each token", "at most running", "step time goes to", "description")
+_HEAD = ("profile", "TTFT", "TPOT", "at most running", "main cost of a step", "description")
 _NOTE = f"""\
 All numbers are for requests of {_PROMPT} prompt and {_OUTPUT} output tokens:
-  first token, each token  times of a single request
-  at most running          how many run at once, and which limit keeps others waiting
-  step time goes to        the largest part of a step with that many, or the front end before the engine"""
+  TTFT, TPOT           latencies of a single request
+  at most running      how many run at once, and which limit keeps others waiting
+  main cost of a step  the largest part of a step with that many, or the front end before the engine"""
 
 
 def table(profiles: Iterable[Profile]) -> str:

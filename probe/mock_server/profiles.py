@@ -65,7 +65,7 @@ def _server(
 _TINY_COST = StepCost(host_s=0.0036, per_sequence_s=0.0002, per_token_s=0.00016)
 _TINY = Profile(
     name="tiny",
-    description="fast, for tests: 25 ms to the first of 128-in/64-out, then 4 ms a token; queues beyond 8",
+    description="fast, for tests: 25 ms to the first of 128-in/64-out, then 4 ms a token; queues beyond 8 requests",
     cost=_TINY_COST,
     max_num_seqs=8,
     block_size=16,
@@ -76,7 +76,8 @@ _TINY = Profile(
 )
 _LLAMA_8B = Profile(
     name="llama-8b",
-    description="about an 8B model on one GPU; 256-in/64-out passes 500 ms TTFT and 50 ms TPOT between 16 and 32",
+    description="about an 8B model on one GPU; 256-in/64-out exceeds 500 ms TTFT and 50 ms TPOT between 16 and"
+    " 32 requests in flight",
     cost=StepCost(host_s=0.0105, per_sequence_s=0.0012, per_token_s=0.00008),
     max_num_seqs=64,
     block_size=16,
@@ -87,7 +88,7 @@ _LLAMA_8B = Profile(
 )
 _SMALL_KV = Profile(
     name="small-kv",
-    description="the tiny server with room for 8 requests of 128-in/64-out in its KV cache: preempts beyond",
+    description="the tiny server with room for 8 requests of 128-in/64-out in its KV cache: preempts beyond that",
     cost=_TINY_COST,
     max_num_seqs=32,
     block_size=16,
@@ -115,16 +116,17 @@ _ALL = (
     _LLAMA_8B,
     _SMALL_KV,
     _server("1b-l4", "a small model on a small GPU", _1B_L4),
-    _server("8b-l4", "an 8B model on a GPU of little bandwidth: the weights take 64 ms", _8B_L4, kv_tokens=40_000),
-    _server("1b-h100", "a small model on a large GPU: the host is what a step costs", _1B_H100),
+    _server("8b-l4", "an 8B model on a GPU with low memory bandwidth: reading the weights takes 64 ms", _8B_L4,
+            kv_tokens=40_000),
+    _server("1b-h100", "a small model on a large GPU: host time dominates each step", _1B_H100),
     _server("8b-a100", "an 8B model on one GPU", _8B_A100),
     _server("8b-h100", "an 8B model on one fast GPU", _8B_H100),
-    _server("8b-fp8", "an 8B model in 8 bits", _8B_FP8, kv_tokens=800_000),
+    _server("8b-fp8", "an 8B model with 8-bit weights", _8B_FP8, kv_tokens=800_000),
     _server("14b-a100", "a 14B model on one GPU", _14B_A100, kv_tokens=200_000),
     _server("32b-h100", "a 32B model on two GPUs", _32B_H100),
     _server("70b-h100", "a 70B model on four fast GPUs", _70B_H100),
     _server("70b-a100", "a 70B model on four GPUs", _70B_A100),
-    _server("moe-h200", "a large mixture of experts on eight GPUs: much host", _MOE_H200, seqs=512),
+    _server("moe-h200", "a large mixture of experts on eight GPUs: high host overhead", _MOE_H200, seqs=512),
     _server("kv-tight", "the 8B model with a KV cache of 24k tokens: preempts", _8B_H100, kv_tokens=24_000),
     _server("kv-14b", "the 14B model with little memory left for the KV cache", _14B_A100, kv_tokens=24_000),
     _server("kv-70b", "the 70B model with little memory left for the KV cache", _70B_H100, kv_tokens=40_000),
@@ -138,14 +140,14 @@ _ALL = (
     _server("rough", "the 8B model on a noisy machine with pauses", _8B_A100, jitter=_ROUGH),
     _server("drifting", "the 8B model on a machine whose speed goes up and down by 6 %", _8B_A100,
             jitter=Jitter(noise_ratio=0.03, drift_ratio=0.06)),
-    _server("slow-front", "a small model behind an API server that takes 12 ms for a request", _1B_H100,
+    _server("slow-front", "a small model behind an API server that adds 12 ms per request", _1B_H100,
             front_end=FrontEnd(per_request_s=0.012)),
-    _server("slow-stream", "a small model behind an API server that takes 60 microseconds for a token", _1B_H100,
+    _server("slow-stream", "a small model behind an API server that adds 60 us per token", _1B_H100,
             front_end=FrontEnd(per_request_s=0.001, per_output_token_s=6e-5)),
     _server("tokenizer", "the 8B model behind an API server that is slow to tokenise", _8B_H100,
             front_end=FrontEnd(per_request_s=0.002, per_prompt_token_s=2e-5)),
     _server("prefix", "the 8B model with a prefix cache", _8B_A100, prefix_caching=True),
-    _server("attention", "a model whose long prompts cost by the square of their length",
+    _server("attention", "a model whose prompts' cost grows with the square of their length",
             StepCost(0.004, 2e-5, 4e-5, 0.006, 5e-8, 4e-9), batched=8192, longest=65_536, kv_tokens=600_000),
 )  # fmt: skip
 

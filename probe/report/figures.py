@@ -33,9 +33,10 @@ def percent(ratio: float | None) -> str:
 
 def promises(objectives: Objectives) -> str:
     """Return the objectives as text."""
-    parts = [f"{percent(objectives.availability)} available"] if objectives.availability is not None else []
+    parts = [f"availability {percent(objectives.availability)}"] if objectives.availability is not None else []
     parts += [
-        f"{percent(o.ratio)} {name.upper()} ≤ {milliseconds(o.within_s)}" for name, o in objectives.latencies().items()
+        f"{name.upper()} ≤ {milliseconds(o.within_s)} for {percent(o.ratio)}"
+        for name, o in objectives.latencies().items()
     ]
     return ", ".join(parts) or "none"
 

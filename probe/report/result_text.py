@@ -134,7 +134,7 @@ def limit_words(result: CapacityResult) -> str:
     """Return what limits the capacity; "" if that is unknown."""
     limiting = result.capacity.limiting or ""
     if limiting and result.steps and not any(step.broken or step.tripped for step in result.steps):
-        return f"{limiting}, by the model: no load level broke an objective"
+        return f"{limiting} (predicted by the model; no load level broke an objective)"
     return limiting
 
 

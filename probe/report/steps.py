@@ -16,7 +16,7 @@ from probe.core.step import Distribution, StepPlan, StepSummary
 from probe.report.figures import MISSING, number
 
 # Width for pipes and files; a terminal has its own.
-PIPED_WIDTH = 150
+PIPED_WIDTH = 160
 _VERDICT = 13  # minimum width of the column
 _PERCENTILES = ("p50", "p95", "p99")
 
@@ -91,7 +91,7 @@ def step_verdict(step: StepSummary) -> tuple[str, str]:
     if step.tripped is not None:
         return "red", f"stopped: {step.tripped}"
     if not step.valid:
-        return "yellow", f"invalid: {step.reason}"
+        return "yellow", f"not judged: {(step.reason or '').replace('_', ' ')}"
     return ("red", f"broke {', '.join(step.broken)}") if step.broken else ("green", "passed")
 
 

@@ -26,7 +26,7 @@ def canary_words(record: RequestRecord, objectives: Objectives) -> str:
     return (
         f"{words}; TTFT {milliseconds(latency.ttft_s(record))}, TPOT {milliseconds(latency.tpot_s(record))},"
         f" E2E {milliseconds(latency.e2e_s(record))}, {record.prompt_tokens} + {record.output_tokens} tokens;"
-        f" {'missed ' + ', '.join(missed) if missed else 'every objective met'} ({promises(objectives)})"
+        f" {'missed ' + ', '.join(missed) if missed else 'every objective met'} (objectives: {promises(objectives)})"
     )
 
 

@@ -52,7 +52,7 @@ def test_an_objective_of_four_nines_is_not_rounded_to_a_promise_nobody_made() ->
 
 
 def test_promises() -> None:
-    assert promises(CHAT) == "99.9 % available, 95 % TTFT ≤ 500 ms, 95 % TPOT ≤ 50.0 ms"
+    assert promises(CHAT) == "availability 99.9 %, TTFT ≤ 500 ms for 95 %, TPOT ≤ 50.0 ms for 95 %"
     assert promises(Objectives(name="none")) == "none"
 
 

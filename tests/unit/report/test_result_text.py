@@ -60,7 +60,7 @@ def test_a_lower_bound_says_that_it_is_one() -> None:
 
 def test_a_limit_that_no_load_level_reached_is_the_models() -> None:
     passed = result(capacity=VERIFIED, steps=(step(4), step(8)))
-    assert _lines(passed)["Limited by"] == "tpot, by the model: no load level broke an objective"
+    assert _lines(passed)["Limited by"] == "tpot (predicted by the model; no load level broke an objective)"
     tripped = replace(passed, steps=(step(4), replace(step(8), tripped="queue")))
     assert _lines(tripped)["Limited by"] == "tpot"
 

@@ -66,7 +66,7 @@ def test_a_row_is_printed_without_knowing_the_next() -> None:
     [
         (step(), "passed"),
         (step(broken=("ttft", "tpot")), "broke ttft, tpot"),
-        (step(reason="too_few_requests"), "invalid: too_few_requests"),
+        (step(reason="too_few_requests"), "not judged: too few requests"),
         (replace(step(reason="cut_short"), tripped="queue"), "stopped: queue"),
     ],
 )

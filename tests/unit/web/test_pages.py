@@ -262,7 +262,7 @@ def test_a_run_is_a_page_with_its_steps_and_its_charts() -> None:
     monitor = FakeMonitor(known=[run(result_id="r1")])
     page = _Tags(_get(monitor, "/runs/r1").text)
     text = _words(page)
-    for word in ("29 requests/s (29 to 33)", "broke ttft, tpot", "32 in flight", "99.9 % available", "max_num_seqs"):
+    for word in ("29 requests/s (29 to 33)", "broke ttft, tpot", "32 in flight", "availability 99.9 %", "max_num_seqs"):
         assert word in text
     assert [chart["title"] for chart in page.data["charts"]][:3] == ["Requests/s", "TTFT", "TPOT"]
     whole = _get(monitor, "/runs/r1?download")
