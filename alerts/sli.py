@@ -18,7 +18,7 @@ class Sli:
     """A ratio of good to all requests.
 
     `who`: canary or users. `by`: the labels it is grouped by. `good_series` and `all_series`: a counter and its label
-    matchers. `zeros`: whether a missing series of good requests means zero (True) or unknown (False).
+    matchers. `is_zero_if_missing`: whether a missing series of good requests means zero (True) or unknown (False).
     """
 
     objective: str
@@ -26,12 +26,12 @@ class Sli:
     by: tuple[str, ...]
     good_series: tuple[str, str]
     all_series: tuple[str, str]
-    zeros: bool
+    is_zero_if_missing: bool
 
     def total(self, window: str, selector: str = "", function: str = "increase") -> str:
         """Return the number of requests that count, over `window`; `selector` adds label matchers."""
         counted = _over(self.all_series, window, selector, function)
-        if not self.zeros:
+        if not self.is_zero_if_missing:
             # A Kneewatch that does not count good requests does not know whether these were good.
             counted += f" and on (job, instance, target) {_over(self.good_series, window, selector, function)}"
         return f"sum by ({self._by}) ({counted})"
@@ -39,7 +39,7 @@ class Sli:
     def good(self, window: str, selector: str = "", function: str = "increase") -> str:
         """Return the number of requests that met the objective; for canaries, 0 before the series exists."""
         good = _over(self.good_series, window, selector, function)
-        if self.zeros:
+        if self.is_zero_if_missing:
             # No label set is on both sides, so `or` keeps both, and the zeros replace missing series.
             good = f"{good} or 0 * {_over(self.all_series, window, selector, function)}"
         return f"sum by ({self._by}) ({good})"
@@ -89,13 +89,13 @@ _CANARY = 'traffic="canary"'
 
 def _of_canaries(objective: str, counted: str) -> Sli:
     good = names.GOOD_REQUESTS.name, f'{_CANARY},objective="{objective}"'
-    return Sli(objective, "canary", BY, good, (names.REQUESTS.name, f"{_CANARY},{counted}"), zeros=True)
+    return Sli(objective, "canary", BY, good, (names.REQUESTS.name, f"{_CANARY},{counted}"), is_zero_if_missing=True)
 
 
 def _of_users(objective: str, histogram: Series) -> Sli:
     # A monitor that does not count good requests is an older one, or cannot: then no request counts as bad.
     good = names.USERS_GOOD.name, f'objective="{objective}"'
-    return Sli(objective, "users", ("target",), good, (f"{histogram.name}_count", ""), zeros=False)
+    return Sli(objective, "users", ("target",), good, (f"{histogram.name}_count", ""), is_zero_if_missing=False)
 
 
 AVAILABILITY = _of_canaries("availability", 'outcome!="aborted"')

@@ -178,8 +178,8 @@ def _close() -> list[PlacedPanel]:
             unit="short",
             queries=[
                 Query(pace(names.SERVER_GENERATION_TOKENS), "output tokens/s"),
-                Query(quantile(0.95, names.USERS_TTFT, ONE), "users' TTFT p95", right=True),
-                Query(quantile(0.95, names.USERS_TPOT, ONE), "users' TPOT p95", right=True),
+                Query(quantile(0.95, names.USERS_TTFT, ONE), "users' TTFT p95", is_on_right_axis=True),
+                Query(quantile(0.95, names.USERS_TPOT, ONE), "users' TPOT p95", is_on_right_axis=True),
             ],
             width=24,
             right_unit="s",

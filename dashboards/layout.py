@@ -87,7 +87,7 @@ def _annotation(one: Annotation) -> dict[str, Any]:
         "target": {"refId": "Anno", "expr": one.expr},
         "titleFormat": one.name,
         "textFormat": one.text,
-        "useValueForTime": one.stamped,
+        "useValueForTime": one.has_timestamps,
     }
 
 
@@ -110,9 +110,9 @@ def _place(rows: Sequence[PanelRow], links: Links) -> list[Any]:
         title = core.RowPanel(title=row.title, gridPos=core.GridPos(h=1, w=WIDTH, x=0, y=y), maxDataPoints=None)
         placed, height = _place_row(row.panels, y + 1, links)
         # A collapsed row contains its panels, placed as they appear when it is opened.
-        title.collapsed, title.panels = row.collapsed, placed if row.collapsed else []
-        panels += [title] if row.collapsed else [title, *placed]
-        y += 1 if row.collapsed else 1 + height
+        title.collapsed, title.panels = row.is_collapsed, placed if row.is_collapsed else []
+        panels += [title] if row.is_collapsed else [title, *placed]
+        y += 1 if row.is_collapsed else 1 + height
     return panels
 
 

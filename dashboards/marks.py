@@ -26,7 +26,7 @@ def _server(selector: str) -> list[Annotation]:
             f"1000 * max by (target) ({names.SERVER_STARTED.name}{{{selector}}})",
             "{{target}}: the server started",
             RED,
-            stamped=True,
+            has_timestamps=True,
         ),
         Annotation(
             "Server version",

@@ -40,7 +40,11 @@ def timeseries(
     looks = [
         *([_LIMIT] if any(query.legend.startswith("objective") for query in queries) else []),
         *([_BOUND] if any("bound" in query.legend for query in queries) else []),
-        *(_right_axis(tables.reference(i), right_unit) for i, q in enumerate(queries) if q.right and right_unit),
+        *(
+            _right_axis(tables.reference(i), right_unit)
+            for i, q in enumerate(queries)
+            if q.is_on_right_axis and right_unit
+        ),
     ]
     panel = core.TimeSeries(
         title=title,

@@ -18,12 +18,12 @@ Texts = Mapping[str, tuple[str, str]]
 class Query:
     """PromQL and its legend. A legend that begins with "objective" is drawn as a dashed limit.
 
-    `right`: on the right axis, which has a unit of its own.
+    `is_on_right_axis`: on the right axis, which has a unit of its own.
     """
 
     expr: str
     legend: str
-    right: bool = False
+    is_on_right_axis: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,18 @@ class PanelRow:
 
     title: str
     panels: Sequence[PlacedPanel]
-    collapsed: bool = False
+    is_collapsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """Marks on the time axis: where `expr` is above 0, or with `stamped`, at the timestamps (ms) that it returns."""
+    """Marks on the time axis: where `expr` is above 0.
+
+    `has_timestamps`: they are at the timestamps (ms) that it returns.
+    """
 
     name: str
     expr: str
     text: str  # with labels as {{label}}
     color: str
-    stamped: bool = False
+    has_timestamps: bool = False

@@ -128,7 +128,7 @@ def _cache() -> list[PlacedPanel]:
             unit="short",
             queries=[
                 Query(mean(preempted), "per request"),
-                Query(pace(names.SERVER_PREEMPTIONS), "per second", right=True),
+                Query(pace(names.SERVER_PREEMPTIONS), "per second", is_on_right_axis=True),
             ],
             right_unit="ops",
             no_value=_NOT_EXPORTED,

@@ -115,8 +115,8 @@ def _faults() -> list[PlacedPanel]:
             unit="none",
             queries=[
                 Query(f"max({_gpu('DEV_XID_ERRORS')})", "last XID"),
-                Query(f"max({_gpu('DEV_UNCORRECTABLE_REMAPPED_ROWS')})", "rows remapped", right=True),
-                Query(f"max({_gpu('DEV_ECC_DBE_VOL_TOTAL')})", "double-bit", right=True),
+                Query(f"max({_gpu('DEV_UNCORRECTABLE_REMAPPED_ROWS')})", "rows remapped", is_on_right_axis=True),
+                Query(f"max({_gpu('DEV_ECC_DBE_VOL_TOTAL')})", "double-bit", is_on_right_axis=True),
             ],
             width=6,
             right_unit="none",
@@ -130,7 +130,7 @@ def _faults() -> list[PlacedPanel]:
             unit="none",
             queries=[
                 Query(largest(names.GPU_COUNT), "GPUs"),
-                Query(largest(names.GPU_NEIGHBOUR), "neighbour", right=True),
+                Query(largest(names.GPU_NEIGHBOUR), "neighbour", is_on_right_axis=True),
             ],
             width=6,
             right_unit="percentunit",
@@ -196,7 +196,7 @@ def _heat_and_errors() -> list[PlacedPanel]:
             unit="rotmhz",
             queries=[
                 Query(f"min({_gpu('DEV_MEM_CLOCK')})", "memory clock"),
-                Query(f"max({_gpu('DEV_CLOCK_THROTTLE_REASONS')})", "reasons", right=True),
+                Query(f"max({_gpu('DEV_CLOCK_THROTTLE_REASONS')})", "reasons", is_on_right_axis=True),
             ],
             right_unit="none",
             no_value=_NO_GPU,
@@ -251,7 +251,7 @@ def _activity_and_links() -> list[PlacedPanel]:
             unit="watt",
             queries=[
                 Query(f"sum({_rate('DEV_TOTAL_ENERGY_CONSUMPTION', 1e3)})", "power"),
-                Query(f"sum({_rate('DEV_PCIE_REPLAY_COUNTER', 1)})", "retries", right=True),
+                Query(f"sum({_rate('DEV_PCIE_REPLAY_COUNTER', 1)})", "retries", is_on_right_axis=True),
             ],
             right_unit="ops",
             no_value=_NO_GPU,

@@ -63,7 +63,7 @@ def _adapters() -> list[PlacedPanel]:
             unit="percentunit",
             queries=[
                 Query(f"{accepted} / ({drafted} > 0)", "accepted"),
-                Query(f"{accepted} / ({drafts} > 0)", "tokens per draft", right=True),
+                Query(f"{accepted} / ({drafts} > 0)", "tokens per draft", is_on_right_axis=True),
             ],
             maximum=1,
             right_unit="short",

@@ -70,7 +70,10 @@ def _objectives_and_traffic(step: str) -> list[PlacedPanel]:
             "User requests per second on the left, their tokens per second on the right. Good: what you expect at this"
             " hour. The lines lag by some seconds, and stay flat during capacity runs.",
             unit="reqps",
-            queries=[Query(pace(names.USERS_REQUESTS), "requests"), Query(tokens, "{{kind}} tokens", right=True)],
+            queries=[
+                Query(pace(names.USERS_REQUESTS), "requests"),
+                Query(tokens, "{{kind}} tokens", is_on_right_axis=True),
+            ],
             right_unit="short",
             min_step=step,
             no_value=_NO_USERS,

@@ -29,7 +29,7 @@ class CrossChecksExporter:
         for kind, ratio in found.counted.items():
             lines.value(names.COUNTED_TOKENS, [target, kind], ratio)
         lines.value(names.GPU_NEIGHBOUR, [target], found.neighbour_utilization)
-        lines.value(names.AMBIGUOUS, [target], float(found.several))
+        lines.value(names.AMBIGUOUS, [target], float(found.has_multiple_backends))
         lines.value(names.STALLED, [target], found.stalled_s)
         for sign, shows in found.pressure.items():
             lines.value(names.KV_PRESSURE, [target, sign], float(shows))

@@ -121,7 +121,7 @@ class CrossChecks:
     neighbour_utilization: float | None = None  # of the GPU while this server had no requests
     stalled_s: float | None = None  # how long an engine has had requests without progress
     pressure: Mapping[str, bool] = field(default_factory=dict)  # signs that the KV cache is too small
-    several: bool = False  # several servers answer at one address, so their counters are mixed
+    has_multiple_backends: bool = False  # several servers answer at one address, so their counters are mixed
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class Slices:
         """Add or update a slice."""
         self._slices.pop(one.metadata.name, None)
         self._slices[one.metadata.name] = one
-        self._have_been_ready |= {server.key for server in self._servers(one) if server.found.ready}
+        self._have_been_ready |= {server.key for server in self._servers(one) if server.found.is_ready}
 
     def remove(self, name: str) -> None:
         self._slices.pop(name, None)
@@ -126,7 +126,7 @@ class Slices:
         self._have_been_ready &= {server.key for server in servers if not server.is_terminating}
         changing = any(server.key not in self._have_been_ready for server in servers)
         return state_of(
-            replace(server.found, rolling=changing) for server in servers if server.key in self._have_been_ready
+            replace(server.found, is_rolling_out=changing) for server in servers if server.key in self._have_been_ready
         )
 
     @property
@@ -163,6 +163,6 @@ class Slices:
                 id=where if pod is None else pod.name,
                 base_url=f"{self._scheme}://{where}{self._path}",
                 labels=(one.metadata.labels or {}) | {name: place for name, place in place_labels.items() if place},
-                ready=endpoint.is_ready,
+                is_ready=endpoint.is_ready,
             )
             yield _Server(found, "" if pod is None else pod.uid, endpoint.is_terminating)

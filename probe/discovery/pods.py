@@ -2,7 +2,7 @@
 
 A pod is a server from the first time it is ready until it ends or starts to terminate. Before that it loads its model
 and is expected not to answer. If a pod that has been ready no longer is, users notice, or have less capacity: it
-remains a server, with ready=False, also while its container restarts.
+remains a server, with is_ready=False, also while its container restarts.
 """
 
 from collections import Counter
@@ -115,7 +115,7 @@ class Pods:
         revisions = Counter(workload for workload, _ in set(self._revisions.values()))
         rolling = {workload for workload, count in revisions.items() if count > 1}
         return state_of(
-            replace(found, rolling=name in self._revisions and self._revisions[name][0] in rolling)
+            replace(found, is_rolling_out=name in self._revisions and self._revisions[name][0] in rolling)
             for name, found in self._found.items()
             if found is not None
         )
@@ -145,5 +145,5 @@ class Pods:
             base_url=f"{self._scheme}://{authority(status.pod_ip, port)}{self._path}",
             labels=labels,
             revision=pod.revision,
-            ready=pod.is_ready,
+            is_ready=pod.is_ready,
         )

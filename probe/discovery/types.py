@@ -4,7 +4,7 @@
         async for found in states: ...
 
 Each state is complete. A new id is a new target, a missing id is a target that is gone, and a known id may have another
-`base_url`, `revision` or `ready`. A discovered target's name is the template's name, a slash and the id.
+`base_url`, `revision` or `is_ready`. A discovered target's name is the template's name, a slash and the id.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -23,17 +23,17 @@ class DiscoveredServer:
     `labels`: a pod's; an EndpointSlice's, with its endpoint's `zone` and `node`; or a target group's, without those
     that begin with two underscores; {} for DNS and a Service.
     `revision`: a pod's pod-template-hash, else its controller-revision-hash; None: not known.
-    `rolling`: a rollout replaces pods of its workload, which has pods of two revisions, ready or not. A Service's
-    endpoints have no revision: there, that one of them is not ready yet or terminates.
-    `ready`: False for a server that has been ready and no longer is. One that never was is not discovered.
+    `is_rolling_out`: a rollout replaces pods of its workload, which has pods of two revisions, ready or not. The
+    endpoints of a Service have no revision: there, that one of them is not ready yet or terminates.
+    `is_ready`: False for a server that has been ready and no longer is. One that never was is not discovered.
     """
 
     id: str
     base_url: str
     labels: Mapping[str, str] = field(default_factory=dict)
     revision: str | None = None
-    rolling: bool = False
-    ready: bool = True
+    is_rolling_out: bool = False
+    is_ready: bool = True
 
 
 State = tuple[DiscoveredServer, ...]

@@ -77,7 +77,7 @@ class Driver:
         self._entering: dict[Generation, asyncio.TimerHandle] = {}
         self._open: dict[int, Generation] = {}  # until their last token has left
         self._loop_task: asyncio.Task[None] | None = None
-        self._closed = False
+        self._is_closed = False
         self._flowing = asyncio.Event()
         self._faults = faults
         self.faults = faults
@@ -99,7 +99,7 @@ class Driver:
         """Accept a request. ValueError as SimulatedEngine.submit; after close() it is cut short at once."""
         self._profile.check_lengths(prompt_tokens, output_tokens)
         generation = Generation(prompt_tokens, output_tokens, shared_tokens)
-        if self._closed:
+        if self._is_closed:
             generation.cut()
             return generation
         loop = asyncio.get_running_loop()
@@ -126,7 +126,7 @@ class Driver:
 
     def close(self) -> None:
         """Stop stepping and cut every request short."""
-        self._closed = True
+        self._is_closed = True
         if self._loop_task is not None:
             self._loop_task.cancel()
         for generation in (*self._entering, *self._open.values()):

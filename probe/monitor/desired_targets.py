@@ -153,10 +153,10 @@ def _changed(name: str, old: object, new: object) -> Iterator[str]:
 
 def _inhibited_by(server: DiscoveredServer) -> str | None:
     """Return why no capacity run may start on the server now, or None."""
-    if server.rolling:
+    if server.is_rolling_out:
         known = server.revision is not None
         return "a rollout is under way" if known else "servers of its Service come or go"
-    return None if server.ready else "the server is not ready"
+    return None if server.is_ready else "the server is not ready"
 
 
 def _is_gateway(template: TemplateConfig, server: DiscoveredServer) -> bool:

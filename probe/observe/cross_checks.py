@@ -48,7 +48,7 @@ class CrossChecker:
     def view(self) -> CrossChecks:
         """Return what is known now."""
         if self._state.has_multiple_backends:
-            return CrossChecks(several=True)
+            return CrossChecks(has_multiple_backends=True)
         return CrossChecks(
             ttft_gap_s=dict(self._ttft_gap()),
             queue_share=self._queue_share(),

@@ -36,7 +36,7 @@ class ServerState:
         self.stalled_s: float | None = None
         self._newest: ServerSnapshot | None = None
         self._restart: tuple[int, str] | None = None
-        self._restarted_unsettled = False
+        self._has_unsettled_restart = False
         self._backends = BackendDetector()
         self._stall = StallDetector()
         self._traffic = UserTraffic()
@@ -58,7 +58,7 @@ class ServerState:
             self.has_multiple_backends = self._backends.add(before, snapshot, is_restart=restart is not None)
         if restart is not None:
             self._restart = (snapshot.at_ns, restart)
-            self._restarted_unsettled = True
+            self._has_unsettled_restart = True
             for kept in (self.recent, self.settlements, self.comparisons, self.history, self._stall):
                 kept.clear()
         self.recent.append(slim(snapshot, _RECENT_HISTOGRAMS))
@@ -70,8 +70,8 @@ class ServerState:
 
     def _settle(self, snapshot: ServerSnapshot) -> None:
         before_ns = self._traffic.settled_ns
-        counted = self._traffic.settle(snapshot, is_new_process=self._restarted_unsettled)
-        self._restarted_unsettled = False
+        counted = self._traffic.settle(snapshot, is_new_process=self._has_unsettled_restart)
+        self._has_unsettled_restart = False
         if self._traffic.is_loaded:
             self.settlements.clear()
         elif (settled_ns := self._traffic.settled_ns) is not None and settled_ns != before_ns:

@@ -30,7 +30,7 @@ class UserTraffic:
 
     def __init__(self) -> None:
         self._settled: ServerSnapshot | None = None  # the snapshot of the last settlement
-        self._settled_quietly = False  # no probe request was in flight at the last settlement
+        self._was_settled_quietly = False  # no probe request was in flight at the last settlement
         self._in_flight = 0
         self._loads = 0
         self._quiet_since_ns = -_COUNTED_WITHIN_NS
@@ -103,7 +103,7 @@ class UserTraffic:
             self._has_other_probers = False
             self._start_from(server, is_quiet=is_quiet)
             return None
-        probe, was_quiet = self._probe, self._settled_quietly
+        probe, was_quiet = self._probe, self._was_settled_quietly
         counted = _compare(last, server, probe) if is_quiet and was_quiet else None
         sums, uncounted = _add_growth(self._sums, last, server, probe)
         self._sums = _limit_fall(sums, self._totals, probe)
@@ -115,7 +115,7 @@ class UserTraffic:
     def _start_from(
         self, server: ServerSnapshot, *, is_quiet: bool, counted_before: Mapping[str, Sequence[float]] | None = None
     ) -> None:
-        self._settled, self._settled_quietly = server, is_quiet
+        self._settled, self._was_settled_quietly = server, is_quiet
         self._probe = ProbeTraffic(counted_before=counted_before or {})
 
 

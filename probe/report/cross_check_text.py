@@ -30,50 +30,52 @@ class Finding:
     """A sentence, and whether it reports a problem."""
 
     words: str
-    wrong: bool
+    is_problem: bool
 
 
 def findings(status: TargetStatus) -> Sequence[Finding]:
     """Return the findings on one target, problems first."""
     found = [*_checks(status.checks), *_gpus(status.gpus)]
     if status.gpu_error is not None:
-        found.append(Finding(f"GPUs: {status.gpu_error}", wrong=True))
-    return sorted(found, key=lambda finding: not finding.wrong)
+        found.append(Finding(f"GPUs: {status.gpu_error}", is_problem=True))
+    return sorted(found, key=lambda finding: not finding.is_problem)
 
 
 def _checks(checks: CrossChecks) -> Iterator[Finding]:
     if (stalled_s := checks.stalled_s or 0.0) >= STALLED_S:
         yield Finding(
             f"stalled: an engine has requests but has generated no token for {stalled_s:.0f} s, even if /health is OK",
-            wrong=True,
+            is_problem=True,
         )
     signs = [words for sign, words in _SIGNS.items() if checks.pressure.get(sign)]
     if signs:
-        yield Finding(f"KV pressure in the last minute: {', '.join(signs)}", wrong=len(signs) > 1)
+        yield Finding(f"KV pressure in the last minute: {', '.join(signs)}", is_problem=len(signs) > 1)
     if (busy := checks.neighbour_utilization) is not None and busy >= _NEIGHBOUR:
         yield Finding(
-            f"the GPU was {percent(busy)} busy while this server had no requests: another process uses it", wrong=True
+            f"the GPU was {percent(busy)} busy while this server had no requests: another process uses it",
+            is_problem=True,
         )
     for kind, ratio in checks.counted.items():
         if abs(ratio - 1) > _COUNTED_OFF:
             yield Finding(
                 f"the server counted {percent(ratio)} of the canaries' {kind} tokens: the metrics are those of"
                 " another server, or of one of several",
-                wrong=True,
+                is_problem=True,
             )
-    if checks.several:
+    if checks.has_multiple_backends:
         yield Finding(
             "several servers answer at this address, so their counters are mixed: configure a target for each",
-            wrong=True,
+            is_problem=True,
         )
     if checks.queue_share is not None:
-        yield Finding(f"queue: {percent(checks.queue_share)} of the time to the first token", wrong=False)
+        yield Finding(f"queue: {percent(checks.queue_share)} of the time to the first token", is_problem=False)
     if (gap_s := checks.ttft_gap_s.get("matched")) is not None:
-        yield Finding(f"network and gateway: {milliseconds(gap_s)} of a canary's TTFT", wrong=False)
+        yield Finding(f"network and gateway: {milliseconds(gap_s)} of a canary's TTFT", is_problem=False)
     elif (gap_s := checks.ttft_gap_s.get("mean")) is not None:
         side = "above" if gap_s >= 0 else "below"
         yield Finding(
-            f"canaries' mean TTFT is {milliseconds(abs(gap_s))} {side} that of all requests by the server", wrong=False
+            f"canaries' mean TTFT is {milliseconds(abs(gap_s))} {side} that of all requests by the server",
+            is_problem=False,
         )
 
 
@@ -81,7 +83,7 @@ def _gpus(snapshot: GpuSnapshot | None) -> Iterator[Finding]:
     if snapshot is None:
         return
     if not snapshot.gpus:
-        yield Finding("no GPU that is read has this target's labels; check gpu.labels", wrong=True)
+        yield Finding("no GPU that is read has this target's labels; check gpu.labels", is_problem=True)
         return
     parts = [
         *_mean(snapshot.gpus, utilization, "busy"),
@@ -89,11 +91,11 @@ def _gpus(snapshot: GpuSnapshot | None) -> Iterator[Finding]:
     ]
     models = Counter(gpu.labels.get("modelName", "GPU") for gpu in snapshot.gpus)
     names = ", ".join(f"{count} x {model}" if count > 1 else model for model, count in models.items())
-    yield Finding(f"{names}: {', '.join(parts) or 'no values'}", wrong=False)
+    yield Finding(f"{names}: {', '.join(parts) or 'no values'}", is_problem=False)
     for gpu in snapshot.gpus:
         if xid := gpu.values.get(_XID):
             which = gpu.labels.get("gpu") or gpu.labels.get("UUID", "")
-            yield Finding(f"GPU {which}: its last error was XID {xid:.0f}", wrong=xid not in _OF_A_PROGRAM)
+            yield Finding(f"GPU {which}: its last error was XID {xid:.0f}", is_problem=xid not in _OF_A_PROGRAM)
 
 
 def _mean(gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], words: str) -> Iterator[str]:

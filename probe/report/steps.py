@@ -40,12 +40,12 @@ class StepRows:
         widths = _widths(inline=self._inline)
         self._gap = 2 if _room(width, widths, gap=2) >= _VERDICT else 1
         self._room = _room(width, widths, gap=self._gap)
-        self._begun = False
+        self._has_begun = False
 
     def row(self, step: StepSummary) -> RenderableType:
         """Return the row of a step."""
-        parts: list[RenderableType] = [] if self._begun else [self._head(step.plan), Text("─" * self._width)]
-        self._begun = True
+        parts: list[RenderableType] = [] if self._has_begun else [self._head(step.plan), Text("─" * self._width)]
+        self._has_begun = True
         table = self._table("top")
         style, words = step_verdict(step)
         cells = [Text(self._stacked(column, column.cell(step))) for column in _COLUMNS]

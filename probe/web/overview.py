@@ -120,7 +120,7 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
         good=ratios.get(slo.ALL),
         headroom=headroom_now(status),
         findings=said,
-        wrong=[*_wrong(status, state, broken, ratios), *(finding.words for finding in said if finding.wrong)],
+        wrong=[*_wrong(status, state, broken, ratios), *(finding.words for finding in said if finding.is_problem)],
     )
 
 

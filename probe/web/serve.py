@@ -127,12 +127,12 @@ class _Connection(HttpToolsProtocol):
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         # A handshake may start before a change of the configuration and end after it.
-        self._barred = (
+        self._is_barred = (
             (tls.context if tls is not None else None) is not self.gate.tls
             or not self.gate.admits(tls.getpeercert() if tls is not None else None)
             or len(self.connections) > _MOST_CONNECTIONS
         )
-        if self._barred:
+        if self._is_barred:
             transport.abort()
         else:
             self._await_head()
@@ -146,7 +146,7 @@ class _Connection(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > _MOST_HEAD_BYTES:
                 self._end()
-        if not self._barred:
+        if not self._is_barred:
             super().data_received(data)
 
     def on_message_begin(self) -> None:
@@ -168,7 +168,7 @@ class _Connection(HttpToolsProtocol):
             self._head_ends = None
 
     def _end(self) -> None:
-        self._barred = True
+        self._is_barred = True
         self._head_is_over()
         self.transport.abort()
 

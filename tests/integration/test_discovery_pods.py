@@ -39,13 +39,13 @@ def test_pods_are_found_with_labels_and_revision_and_changes_are_seen(run: Run, 
             async with listening(api, tmp_path) as seen:
                 await seen.until(lambda: seen.states)
                 assert seen.states[0] == (
-                    DiscoveredServer("qwen-a", "http://10.0.0.1:8000", labels, "7d4b", ready=True),
-                    DiscoveredServer("qwen-b", "http://[fd00::2]:8000", {"app": "qwen"}, None, ready=True),
+                    DiscoveredServer("qwen-a", "http://10.0.0.1:8000", labels, "7d4b", is_ready=True),
+                    DiscoveredServer("qwen-b", "http://[fd00::2]:8000", {"app": "qwen"}, None, is_ready=True),
                 )
                 api.put(pod("qwen-loading", "10.0.0.3"))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b", "qwen-loading"])
                 api.put(pod("qwen-a", "10.0.0.1", labels=labels, ready=False))
-                await seen.until(lambda: not seen.states[-1][0].ready)
+                await seen.until(lambda: not seen.states[-1][0].is_ready)
                 api.put(pod("qwen-a", "10.0.0.1", labels=labels, ready=False, terminating=True))
                 await seen.until(lambda: seen.ids == ["qwen-b", "qwen-loading"])
                 api.delete("qwen-b")
@@ -123,14 +123,14 @@ def test_after_410_gone_pods_are_listed_anew(run: Run, tmp_path: Path, *, as_sta
             async with listening(api, tmp_path) as seen:
                 await seen.until(lambda: api.watchers)
                 api.put(pod("qwen-b", ready=False))
-                await seen.until(lambda: seen.states and not seen.states[-1][1].ready)
+                await seen.until(lambda: seen.states and not seen.states[-1][1].is_ready)
                 api.cut()
                 await seen.until(lambda: not api.watchers)
                 api.delete("qwen-a")
                 api.put(pod("qwen-c"))
                 api.compact()
                 await seen.until(lambda: seen.ids == ["qwen-b", "qwen-c"])
-                assert [one.ready for one in seen.states[-1]] == [False, True], "what has been ready is remembered"
+                assert [one.is_ready for one in seen.states[-1]] == [False, True], "what has been ready is remembered"
                 assert api.lists() == 2
                 assert seen.problems == []
 

@@ -46,18 +46,22 @@ def test_endpoints_are_found_with_labels_and_changes_are_seen(run: Run, tmp_path
                 await seen.until(lambda: seen.states)
                 labels = {"kubernetes.io/service-name": "qwen", "node": "node-0"}
                 assert seen.states[0] == (
-                    DiscoveredServer("qwen-a", "http://10.0.0.1:8000", labels | {"zone": "zone-b"}, rolling=True),
-                    DiscoveredServer("qwen-b", "http://10.0.0.2:8000", labels | {"zone": "zone-a"}, rolling=True),
+                    DiscoveredServer(
+                        "qwen-a", "http://10.0.0.1:8000", labels | {"zone": "zone-b"}, is_rolling_out=True
+                    ),
+                    DiscoveredServer(
+                        "qwen-b", "http://10.0.0.2:8000", labels | {"zone": "zone-a"}, is_rolling_out=True
+                    ),
                 )
                 api.put(endpoint_slice("qwen-1", one, endpoint("10.0.0.3", "qwen-loading")))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b", "qwen-loading"])
-                assert not any(found.rolling for found in seen.states[-1])
+                assert not any(found.is_rolling_out for found in seen.states[-1])
                 api.put(endpoint_slice("qwen-1", one, endpoint("10.0.0.3", "qwen-loading", **LOADING)))
-                await seen.until(lambda: not seen.states[-1][2].ready)
-                assert not any(found.rolling for found in seen.states[-1])
+                await seen.until(lambda: not seen.states[-1][2].is_ready)
+                assert not any(found.is_rolling_out for found in seen.states[-1])
                 api.put(endpoint_slice("qwen-1", one, endpoint("10.0.0.3", "qwen-loading", **TERMINATING)))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"])
-                assert all(found.rolling for found in seen.states[-1])
+                assert all(found.is_rolling_out for found in seen.states[-1])
                 api.delete("qwen-1", "endpointslices")
                 await seen.until(lambda: seen.ids == ["qwen-b"])
                 assert api.lists() == 1
@@ -136,14 +140,14 @@ def test_after_410_gone_slices_are_listed_anew(run: Run, tmp_path: Path, *, as_s
             async with listening(api, tmp_path) as seen:
                 await seen.until(lambda: api.watchers)
                 api.put(endpoint_slice("t", endpoint("10.0.0.2", "qwen-b", **LOADING)))
-                await seen.until(lambda: seen.states and not seen.states[-1][1].ready)
+                await seen.until(lambda: seen.states and not seen.states[-1][1].is_ready)
                 api.cut()
                 await seen.until(lambda: not api.watchers)
                 api.delete("s", "endpointslices")
                 api.put(endpoint_slice("u", endpoint("10.0.0.3", "qwen-c")))
                 api.compact()
                 await seen.until(lambda: seen.ids == ["qwen-b", "qwen-c"])
-                assert [one.ready for one in seen.states[-1]] == [False, True], "what has been ready is remembered"
+                assert [one.is_ready for one in seen.states[-1]] == [False, True], "what has been ready is remembered"
                 assert api.lists() == 2
                 assert seen.problems == []
 

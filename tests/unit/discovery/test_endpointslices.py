@@ -29,11 +29,11 @@ def slices(*found: EndpointSlice, port: int | str = "http") -> Slices:
 
 
 def ids(its: Slices) -> list[tuple[str, bool]]:
-    return [(one.id, one.ready) for one in its.state]
+    return [(one.id, one.is_ready) for one in its.state]
 
 
 def rolling(its: Slices) -> dict[str, bool]:
-    return {one.id: one.rolling for one in its.state}
+    return {one.id: one.is_rolling_out for one in its.state}
 
 
 def test_an_endpoint_that_is_a_pod_has_its_name_and_any_other_its_address() -> None:

@@ -21,7 +21,7 @@ def pods(*found: Pod, port: int | str = 8000) -> Pods:
 
 
 def ids(its: Pods) -> list[tuple[str, bool]]:
-    return [(one.id, one.ready) for one in its.state]
+    return [(one.id, one.is_ready) for one in its.state]
 
 
 def test_a_pod_is_found_once_it_is_ready_and_stays_when_it_is_not_any_more() -> None:
@@ -112,7 +112,7 @@ def _owned(name: str, revision: str, owner: str = "qwen", *, ready: bool = True,
 
 
 def _rolling(its: Pods) -> dict[str, bool]:
-    return {one.id: one.rolling for one in its.state}
+    return {one.id: one.is_rolling_out for one in its.state}
 
 
 def test_a_rollout_is_under_way_from_its_first_pod_on_also_while_that_loads_its_model() -> None:

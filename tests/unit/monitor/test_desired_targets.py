@@ -133,13 +133,14 @@ def test_what_was_found_goes_with_its_template() -> None:
 def test_while_a_rollout_is_under_way_no_load_may_begin() -> None:
     desired = _desired()
     old, new = (
-        DiscoveredServer(f"qwen-{name}", f"http://{name}:8000", revision=name, rolling=True) for name in ("old", "new")
+        DiscoveredServer(f"qwen-{name}", f"http://{name}:8000", revision=name, is_rolling_out=True)
+        for name in ("old", "new")
     )
     desired.discovered("qwen", (old, new))
     holds = {name: one.inhibited_by for name, one in desired.by_name().items()}
     words = "a rollout is under way"
     assert holds == {"llama": None, "qwen/qwen-old": words, "qwen/qwen-new": words}
-    desired.discovered("qwen", (DiscoveredServer(new.id, new.base_url, rolling=True),))
+    desired.discovered("qwen", (DiscoveredServer(new.id, new.base_url, is_rolling_out=True),))
     assert desired.by_name()["qwen/qwen-new"].inhibited_by == "servers of its Service come or go"
     desired.discovered("qwen", (DiscoveredServer(new.id, new.base_url),))
     assert all(one.inhibited_by is None for one in desired.by_name().values())
@@ -147,7 +148,7 @@ def test_while_a_rollout_is_under_way_no_load_may_begin() -> None:
 
 def test_a_pod_that_is_not_ready_is_watched_and_gets_no_load() -> None:
     desired = _desired()
-    desired.discovered("qwen", (DiscoveredServer(POD.id, POD.base_url, ready=False),))
+    desired.discovered("qwen", (DiscoveredServer(POD.id, POD.base_url, is_ready=False),))
     assert desired.by_name()["qwen/qwen-7d9-x"].inhibited_by == "the server is not ready"
 
 

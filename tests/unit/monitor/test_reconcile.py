@@ -23,7 +23,7 @@ NOTHING_DUE = {"canary": {"every": "600s", "workload": "short"}, "scrape": "600s
 
 def _found(count: int, *, rolling: bool = False) -> tuple[DiscoveredServer, ...]:
     addresses = [f"127.0.0.1:{10_000 + n}" for n in range(count)]
-    return tuple(DiscoveredServer(each, f"http://{each}", rolling=rolling) for each in addresses)
+    return tuple(DiscoveredServer(each, f"http://{each}", is_rolling_out=rolling) for each in addresses)
 
 
 def _app() -> App:

@@ -274,7 +274,7 @@ def test_of_several_servers_behind_one_address_nothing_is_told_but_that() -> Non
     for second, started_s in ((0, 1.0), (5, 2.0), (10, 1.0)):
         target.add(read(second, running=1.0, progress=1.0, started_s=started_s))
     assert target.state.has_multiple_backends
-    assert target.view() == CrossChecks(several=True)
+    assert target.view() == CrossChecks(has_multiple_backends=True)
 
 
 def test_what_is_older_than_five_minutes_is_forgotten() -> None:

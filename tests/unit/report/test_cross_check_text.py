@@ -40,7 +40,7 @@ def test_of_nothing_nothing_is_said() -> None:
 )
 def test_what_is_wrong_is_said_so(checks: CrossChecks, words: str) -> None:
     (finding,) = findings(_with(checks))
-    assert finding.wrong
+    assert finding.is_problem
     assert words in finding.words
 
 
@@ -58,7 +58,7 @@ def test_what_is_wrong_is_said_so(checks: CrossChecks, words: str) -> None:
 )
 def test_what_is_only_good_to_know_is_not_called_wrong(checks: CrossChecks, words: str) -> None:
     (finding,) = findings(_with(checks))
-    assert not finding.wrong
+    assert not finding.is_problem
     assert words in finding.words
 
 
@@ -77,7 +77,7 @@ def test_what_is_as_it_should_be_is_not_spoken_of(checks: CrossChecks) -> None:
 
 def test_what_is_wrong_comes_first() -> None:
     told = findings(_with(CrossChecks(queue_share=0.1, stalled_s=99.0)))
-    assert [finding.wrong for finding in told] == [True, False]
+    assert [finding.is_problem for finding in told] == [True, False]
 
 
 def test_gpus_are_summed_up_and_their_errors_named() -> None:
@@ -95,5 +95,5 @@ def test_gpus_that_are_not_found_or_not_read_are_wrong() -> None:
         (_with(gpu_error="http://node:9400/metrics: does not answer"), "does not answer"),
     ):
         (finding,) = findings(target)
-        assert finding.wrong
+        assert finding.is_problem
         assert words in finding.words
