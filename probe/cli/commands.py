@@ -109,7 +109,7 @@ async def ramp_target(
         results: list[CapacityResult] = []
         try:
             return await run_capacity(
-                request,
+                lambda: request,
                 ServerAccess(lock(config, target, clock), scraper.read, readers.reader(target.gpu)),
                 clock,
                 admit=partial(_admit, config, target, scraper, guarded=asked.guarded),

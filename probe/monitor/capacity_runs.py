@@ -11,7 +11,6 @@ import structlog
 
 from probe.capacity.run.admission import Admission, AdmissionCheck
 from probe.capacity.run.locks import Lock
-from probe.capacity.run.plan import StepSettings
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, ServerAccess, run_capacity
 from probe.core.clock import Clock
@@ -109,19 +108,18 @@ class CapacityRuns:
         if self.inhibited_by is not None:
             self._refused("rollout", self.inhibited_by)
             return None
-        request = self._hooks.request(confirms)
         server = ServerAccess(
             self._hooks.lock(), self._server.look, self._server.read_gpus, self._server.state.users_between
         )
         observers = RunObservers(
-            on_admitted=partial(self._log_start, request.steps),
+            on_admitted=self._log_start,
             on_record=self._hooks.on_record,
             on_result=self._report,
             loading=partial(self._server.sending, is_load=True),
         )
         try:
             return await run_capacity(
-                request,
+                partial(self._hooks.request, confirms),
                 server,
                 self._clock,
                 admit=self._admit,
@@ -175,12 +173,12 @@ class CapacityRuns:
                 knee_concurrency=result.capacity.knee_concurrency,
             )
 
-    def _log_start(self, steps: StepSettings, admission: Admission) -> None:
+    def _log_start(self, request: RunRequest, admission: Admission) -> None:
         _log.info(
             "capacity run started",
             target=self._target,
-            concurrency=steps.concurrency,
-            rates=steps.rates,
+            concurrency=request.steps.concurrency,
+            rates=request.steps.rates,
             unchecked=admission.unchecked or None,
         )
 

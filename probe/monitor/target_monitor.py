@@ -70,6 +70,7 @@ class TargetMonitor:
         self._sink = sink
         self._load_config = config.load
         state = state or ServerState()
+        state.history.expect_every(target.scrape)
         self._admission = AdmissionCheck(
             target.capacity, self.objectives, clock, state, firing_pages=firing_pages, spent=spent
         )

@@ -17,8 +17,14 @@ _UNKNOWN = "unknown"  # the version of a server that did not report it in time
 
 
 def restarted(before: ServerSnapshot, after: ServerSnapshot) -> str | None:
-    """Return the evidence, in words, that `after` is of another server process than `before`, or None."""
-    if before.version != after.version and _UNKNOWN not in (before.version, after.version):
+    """Return the evidence, in words, that `after` is of another server process than `before`, or None.
+
+    A version is evidence only if a start time is missing: each target's scraper remembers it for a while, so two
+    targets of one page may have an old and a new one at the same time.
+    """
+    has_start_times = before.started_s is not None and after.started_s is not None
+    has_versions = _UNKNOWN not in (before.version, after.version)
+    if not has_start_times and has_versions and before.version != after.version:
         return f"version {before.version} became {after.version}"
     if before.started_s is not None and after.started_s is not None and before.started_s != after.started_s:
         return f"its process began at another time, {abs(after.started_s - before.started_s):.0f} s apart"

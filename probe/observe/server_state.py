@@ -5,6 +5,7 @@ ends. Out: the load of users, restarts, and the last minutes and hours of snapsh
 the run itself, headroom, the pages and the API all ask here. Targets with the same metrics page share one ServerState.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -41,7 +42,8 @@ class ServerState:
         self._stall = StallDetector()
         self._traffic = UserTraffic()
         self._in_flight_since_ns: list[int] = []  # of canaries and requests on demand
-        self._beside_load: list[RequestRecord] = []  # canaries and requests on demand that ended while load runs
+        self._runs = 0  # capacity runs of this process that send load now
+        self._beside_load: list[RequestRecord] = []  # canaries and requests on demand that ended during these runs
 
     def add(self, snapshot: ServerSnapshot) -> None:
         """Take the next snapshot.
@@ -93,22 +95,27 @@ class ServerState:
 
     def begin(self, now_ns: int, *, is_load: bool = False) -> None:
         """Note that a canary or a request on demand begins, or with `is_load` the load of a capacity run."""
-        if not is_load:
+        if is_load:
+            self._runs += 1
+        else:
             self._in_flight_since_ns.append(now_ns)
         self._traffic.begin(is_load=is_load)
 
     def add_record(self, record: RequestRecord) -> None:
         """Add a probe request that has ended, of whatever kind, before its `end`."""
-        if self._traffic.is_loaded and record.traffic is not Traffic.CAPACITY:
+        if self._runs and record.traffic is not Traffic.CAPACITY:
             self._beside_load.append(record)
         self._traffic.add_record(record)
 
     def end(self, began_ns: int, now_ns: int, *, is_load: bool = False) -> None:
         """Note the end of what began at `began_ns`."""
-        if not is_load:
+        if is_load:
+            self._runs -= 1
+        else:
             self._in_flight_since_ns.remove(began_ns)
         self._traffic.end(now_ns, is_load=is_load)
-        self._forget_if_calm()
+        if not self._runs:
+            self._beside_load.clear()
 
     def other_prober_began(self) -> None:
         """Note load of another prober: until it ends, user traffic is unknown."""
@@ -117,15 +124,10 @@ class ServerState:
     def other_prober_ended(self, now_ns: int) -> None:
         """Note the end of another prober's load."""
         self._traffic.other_prober_ended(now_ns)
-        self._forget_if_calm()
 
     def load_ended(self) -> None:
         """Forget the last minutes' rates: they may include load that came through another target of the server."""
         self.settlements.clear()
-
-    def _forget_if_calm(self) -> None:
-        if not self._traffic.is_loaded:
-            self._beside_load.clear()
 
     # What follows.
 
@@ -155,13 +157,18 @@ class ServerState:
         """Return the load of users from the first of a capacity run's snapshots to the last.
 
         `records` are the run's requests in between; canaries and requests on demand beside them are known here.
-        Snapshots after the begin of one that is still in flight do not count: how much of it the server has counted is
-        not known yet.
+        How much the server has counted of one that is still in flight is unknown. Snapshots since it began are left
+        out, unless that leaves less than half of the time: then it counts as a user's, one request at most.
         """
-        before_ns = min(self._in_flight_since_ns, default=None)
-        usable = [each for each in snapshots if before_ns is None or each.at_ns < before_ns]
-        return users_beside([*records, *self._beside_load], usable)
+        before_ns = min(self._in_flight_since_ns, default=math.inf)
+        earlier = [each for each in snapshots if each.at_ns < before_ns]
+        is_enough = 2 * _span_ns(earlier) >= _span_ns(snapshots)
+        return users_beside([*records, *self._beside_load], earlier if is_enough else snapshots)
 
     def restarted_ago(self, now_ns: int) -> tuple[float, str] | None:
         """Return how many seconds ago the server was found to have restarted, and the evidence; None if never."""
         return ((now_ns - self._restart[0]) * 1e-9, self._restart[1]) if self._restart else None
+
+
+def _span_ns(snapshots: Sequence[ServerSnapshot]) -> int:
+    return snapshots[-1].at_ns - snapshots[0].at_ns if snapshots else 0

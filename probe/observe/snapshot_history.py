@@ -1,5 +1,6 @@
 """Two hours of a server's snapshots in little memory, for forecasts. Pure."""
 
+import math
 import zlib
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -11,6 +12,7 @@ from probe.core.snapshot import Histogram, ServerSnapshot
 
 _KEEP_NS = 7200 * 10**9
 _KEEP = 1440  # two hours at one in 5 s
+_EARLY_SHARE = 0.8  # of the interval; a scrape that is a little early is kept
 # Two hundred targets would take half a gigabyte unpacked: a snapshot has 2.5 kB, packed half of one.
 _PACK, _UNPACK = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(ServerSnapshot)
 # Forecasts need only sums and counts; buckets would be most of the memory.
@@ -22,9 +24,17 @@ class SnapshotHistory:
 
     def __init__(self) -> None:
         self._packed: deque[tuple[int, bytes]] = deque(maxlen=_KEEP)
+        self._interval_s = math.inf
+
+    def expect_every(self, interval_s: float) -> None:
+        """Note a target's scrape interval. Snapshots in between, for other targets of the page, are not kept."""
+        self._interval_s = min(self._interval_s, interval_s)
 
     def add(self, snapshot: ServerSnapshot) -> None:
-        """Keep a snapshot, and drop those that are older than two hours."""
+        """Keep a snapshot unless it is early, and drop those that are older than two hours."""
+        is_expected = self._packed and self._interval_s < math.inf
+        if is_expected and snapshot.at_ns - self._packed[-1][0] < _EARLY_SHARE * self._interval_s * 1e9:
+            return
         thin = replace(slim(snapshot, _NEEDED), waiting_by_reason={})
         self._packed.append((thin.at_ns, zlib.compress(_PACK.encode(thin), 1)))
         while self._packed[0][0] < thin.at_ns - _KEEP_NS:

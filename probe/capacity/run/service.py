@@ -89,7 +89,7 @@ class ServerAccess:
     users_between: UsersBetween = users_beside
 
 
-def _ignore(_: object) -> None:
+def _ignore(*_: object) -> None:
     """Take an event that a caller does not follow."""
 
 
@@ -101,7 +101,7 @@ class RunObservers:
     """
 
     on_result: Callable[[CapacityResult, BaseException | None], None]
-    on_admitted: Callable[[Admission], None] = _ignore
+    on_admitted: Callable[[RunRequest, Admission], None] = _ignore
     on_phase: Callable[[Phase], None] = _ignore
     on_record: Callable[[RequestRecord], None] = _ignore
     on_step: Callable[[StepSummary], None] = _ignore
@@ -109,7 +109,7 @@ class RunObservers:
 
 
 async def run_capacity(
-    request: RunRequest,
+    make_request: Callable[[], RunRequest],
     server: ServerAccess,
     clock: Clock,
     *,
@@ -117,7 +117,7 @@ async def run_capacity(
     interrupts: Interrupts,
     observers: RunObservers,
 ) -> CapacityResult:
-    """Run once and return the reported result.
+    """Run once and return the reported result. The request is made once the run is admitted.
 
     Raises LockError where the lock cannot be had or was lost, RefusedError where `admit` refuses, and whatever breaks
     or cancels the run.
@@ -126,9 +126,10 @@ async def run_capacity(
         admission = await admit()
         if not admission.verdict.go:
             raise RefusedError(admission.verdict)
+        request = make_request()
         job, source, steps = request.job(admission), request.source, request.steps
         workers = workers_of(request.load, source, steps.streams, clock, request.workers)
-        observers.on_admitted(admission)
+        observers.on_admitted(request, admission)
         async with load_plan(steps, source.workload, job.objectives, guarded=job.guarded) as plan:
             run = CapacityRun(
                 job,

@@ -231,3 +231,42 @@ def test_what_is_older_than_five_minutes_is_forgotten() -> None:
     assert len(state.comparisons) == 20
     state.add(read(9000, 600.0, 1800.0))
     assert (len(state.recent), len(state.comparisons)) == (1, 1)
+
+
+def test_two_scrapers_that_know_different_versions_of_one_process_show_no_restart() -> None:
+    state = ServerState()
+    for i in range(20):
+        version = "0.11" if i % 2 else "0.10"
+        state.add(read(5 * i, 10.0 * i, 100.0 * i, version=version, started_s=1.0))
+    assert state.restarted_ago(100 * S) is None
+    assert state.users() == UserLoad(2.0, 20.0)
+
+
+def test_a_canary_that_takes_longer_than_a_step_hides_no_users() -> None:
+    state = ServerState()
+    state.begin(1 * S)
+    state.begin(2 * S, is_load=True)
+    snapshots = [read(second, 5.0 * second, 50.0 * second) for second in range(3, 19)]
+    users = state.users_between((), snapshots)
+    assert users.requests_per_second == pytest.approx(5.0)
+    assert users.output_tokens_per_second == pytest.approx(50.0)
+
+
+def test_under_another_probers_load_no_record_is_kept_for_a_run() -> None:
+    state = ServerState()
+    state.other_prober_began()
+    for i in range(50):
+        send(state, 4 * i + 1)
+    state.begin(300 * S, is_load=True)
+    assert state.users_between((), [read(1), read(250, 5.0, 15.0)]).requests_per_second == pytest.approx(5 / 249)
+
+
+@pytest.mark.parametrize(("targets", "kept"), [(1, 41), (2, 41)])
+def test_targets_of_one_page_do_not_shorten_the_history(targets: int, kept: int) -> None:
+    state = ServerState()
+    for _ in range(targets):
+        state.history.expect_every(5.0)
+    for i in range(40 * targets + 1):
+        state.add(read(5.0 * i / targets, i, i))
+    assert len(state.history.packed) == kept
+    assert state.history.seconds == 200
