@@ -171,14 +171,14 @@ def _identity(labels: Mapping[str, str]) -> Identity:
 
 
 def _own_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    told = {name: next(filter(None, map(labels.get, names)), "") for name, names in _OWN.items()}
-    return {name: value[:_MAX_LABEL] for name, value in told.items() if value}
+    found = {name: next(filter(None, map(labels.get, names)), "") for name, names in _OWN.items()}
+    return {name: value[:_MAX_LABEL] for name, value in found.items() if value}
 
 
 def _agreed(users: Iterable[tuple[str, ...]]) -> dict[str, str]:
     """Return the labels in which all users agree; users without any label do not count."""
-    told = zip(*(user for user in users if any(user)), strict=True)
-    return {name: its[0] for name, its in zip(_USER, told, strict=False) if its[0] and len(set(its)) == 1}
+    found = zip(*(user for user in users if any(user)), strict=True)
+    return {name: its[0] for name, its in zip(_USER, found, strict=False) if its[0] and len(set(its)) == 1}
 
 
 def _util_factor(found: Samples) -> float | None:

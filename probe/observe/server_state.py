@@ -18,8 +18,8 @@ from probe.observe.user_load import users_beside
 from probe.observe.user_traffic import UserTraffic
 
 WINDOW_NS = 300 * 10**9
-_LEAST_RATE_S = 10.0
-_COMPARISONS, _COMPARISONS_NS = 20, 3600 * 10**9
+_MIN_RATE_WINDOW_S = 10.0
+_MAX_COMPARISONS, _COMPARISON_AGE_NS = 20, 3600 * 10**9
 _RECENT_HISTOGRAMS = ("ttft", "queue", "prefill")
 
 
@@ -27,12 +27,12 @@ class ServerState:
     """The state of the server, or servers, behind one metrics page."""
 
     def __init__(self) -> None:
-        self.recent: deque[ServerSnapshot] = deque()  # of five minutes, with few histograms
+        self.recent: deque[ServerSnapshot] = deque()  # the last five minutes, with only _RECENT_HISTOGRAMS
         self.history = SnapshotHistory()
-        # User traffic so far at each settlement of the last five minutes, with its time (ns).
+        # User totals at each settlement (a moment with no probe request in flight: user_traffic.py) and its time in ns.
         self.settlements: deque[tuple[int, UserTotals]] = deque()
-        # Both sides' counts where no user was there, with their time (ns).
-        self.comparisons: deque[tuple[int, CountedTraffic]] = deque(maxlen=_COMPARISONS)
+        # The client's and the server's token counts over periods without users, and the time in ns.
+        self.comparisons: deque[tuple[int, CountedTraffic]] = deque(maxlen=_MAX_COMPARISONS)
         self.has_multiple_backends = False
         self.stalled_s: float | None = None
         self._newest: ServerSnapshot | None = None
@@ -43,7 +43,7 @@ class ServerState:
         self._traffic = UserTraffic()
         self._in_flight_since_ns: list[int] = []  # of canaries and requests on demand
         self._runs = 0  # capacity runs of this process that send load now
-        self._beside_load: list[RequestRecord] = []  # canaries and requests on demand that ended during these runs
+        self._canaries_during_runs: list[RequestRecord] = []  # and requests on demand; those that ended during these
 
     def add(self, snapshot: ServerSnapshot) -> None:
         """Take the next snapshot.
@@ -88,7 +88,7 @@ class ServerState:
         # Two are kept whatever their age: a server may be scraped every ten minutes.
         while len(self.settlements) > 2 and self.settlements[0][0] < now_ns - WINDOW_NS:  # noqa: PLR2004
             self.settlements.popleft()
-        while self.comparisons and self.comparisons[0][0] < now_ns - _COMPARISONS_NS:
+        while self.comparisons and self.comparisons[0][0] < now_ns - _COMPARISON_AGE_NS:
             self.comparisons.popleft()
 
     # Probe traffic.
@@ -104,7 +104,7 @@ class ServerState:
     def add_record(self, record: RequestRecord) -> None:
         """Add a probe request that has ended, of whatever kind, before its `end`."""
         if self._runs and record.traffic is not Traffic.CAPACITY:
-            self._beside_load.append(record)
+            self._canaries_during_runs.append(record)
         self._traffic.add_record(record)
 
     def end(self, began_ns: int, now_ns: int, *, is_load: bool = False) -> None:
@@ -115,7 +115,7 @@ class ServerState:
             self._in_flight_since_ns.remove(began_ns)
         self._traffic.end(now_ns, is_load=is_load)
         if not self._runs:
-            self._beside_load.clear()
+            self._canaries_during_runs.clear()
 
     def other_prober_began(self) -> None:
         """Note load of another prober: until it ends, user traffic is unknown."""
@@ -139,13 +139,13 @@ class ServerState:
     def users(self) -> UserLoad | None:
         """Return the load of users over the last minutes.
 
-        None while step-up load runs, if several servers answer at this address, or after too short a time.
+        None during a capacity run's load, if several servers answer at this address, or after too short a time.
         """
         if self._traffic.is_loaded or self.has_multiple_backends or not self.settlements:
             return None
         (first_ns, before), (last_ns, after) = self.settlements[0], self.settlements[-1]
         seconds = (last_ns - first_ns) * 1e-9
-        if seconds < _LEAST_RATE_S:
+        if seconds < _MIN_RATE_WINDOW_S:
             return None
 
         def rate(earlier: float | None, later: float | None) -> float | None:
@@ -163,7 +163,7 @@ class ServerState:
         before_ns = min(self._in_flight_since_ns, default=math.inf)
         earlier = [each for each in snapshots if each.at_ns < before_ns]
         is_enough = 2 * _span_ns(earlier) >= _span_ns(snapshots)
-        return users_beside([*records, *self._beside_load], earlier if is_enough else snapshots)
+        return users_beside([*records, *self._canaries_during_runs], earlier if is_enough else snapshots)
 
     def restarted_ago(self, now_ns: int) -> tuple[float, str] | None:
         """Return how many seconds ago the server was found to have restarted, and the evidence; None if never."""

@@ -33,11 +33,11 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
     if reader is None:
         raise NotMetricsError(f"no series of {', '.join(NAMES)} on the page")
     try:
-        told = page.samples(text, reader.wanted | {_STARTED})
-        started = told.pop(_STARTED, None)
-        if not told:
+        samples = page.samples(text, reader.wanted | {_STARTED})
+        started = samples.pop(_STARTED, None)
+        if not samples:
             raise _nothing(reader, seems, is_its_own=_has_sign(text, reader))
-        found = reader.snapshot(told)
+        found = reader.snapshot(samples)
     except (LookupError, ArithmeticError) as error:  # a bucket without `le`, an integer beyond any float, ...
         raise ValueError(f"a damaged page: {error!r}") from None
     started_s = started[0].value if started and len(started) == 1 else None

@@ -13,7 +13,7 @@ from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
 
 Samples = Mapping[str, list[Sample]]
 
-# Every bucket and every value of a label is a series of ours. TGI's histograms of lengths have 101 buckets.
+# Every bucket and every value of a label is one of Kneewatch's series. TGI's histograms of lengths have 101 buckets.
 _MAX_BUCKETS, MAX_VALUES, MAX_VALUE = 110, 20, 64
 _MAX_ENGINES = 32
 # Nearly all lines are of this form; prometheus_client's parser takes some 15 us for one, which is 8 ms for vLLM's page.
@@ -68,10 +68,10 @@ def samples(page: str, wanted: Collection[str]) -> dict[str, list[Sample]]:
         if (labels := known.get(text)) is None and _LABELS.fullmatch(text):
             labels = known[text] = dict(_LABEL.findall(text))
         if labels is not None and _NUMBER.fullmatch(value):
-            told = [Sample(name, labels, float(value))]
+            parsed = [Sample(name, labels, float(value))]
         else:
-            told = _by_library(line)
-        for sample in told:
+            parsed = _by_library(line)
+        for sample in parsed:
             if math.isfinite(sample.value):
                 found[sample.name].append(sample)
     return found
@@ -107,13 +107,13 @@ def by_label(found: Samples, label: str, *names: str) -> dict[str, float]:
     return dict(totals)
 
 
-def by_engine(label: str, **told: Iterable[Sample]) -> dict[str, EngineReading]:
+def by_engine(label: str, **fields: Iterable[Sample]) -> dict[str, EngineReading]:
     """Return the metrics of each data-parallel engine by its label: each field is the sum over its samples.
 
-    Empty for a single engine, and for more than 32: each engine is several series in our own metrics.
+    Empty for a single engine, and for more than 32: each engine is several of Kneewatch's own series.
     """
     values: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for field, its in told.items():
+    for field, its in fields.items():
         for sample in its:
             if label in sample.labels:
                 values[sample.labels[label][:MAX_VALUE]][field] += sample.value
@@ -174,8 +174,8 @@ def added(*values: float | None) -> float | None:
 
 
 def _values(found: Samples, names: Iterable[str], labels: Mapping[str, str]) -> list[float]:
-    told = ([one.value for one in found.get(name, ()) if _has_labels(one, labels)] for name in names)
-    return next((values for values in told if values), [])
+    candidates = ([one.value for one in found.get(name, ()) if _has_labels(one, labels)] for name in names)
+    return next((values for values in candidates if values), [])
 
 
 def _has_labels(sample: Sample, labels: Mapping[str, str]) -> bool:

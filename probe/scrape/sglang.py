@@ -55,53 +55,53 @@ def _snapshot(found: Samples) -> ServerSnapshot:
     scheduled = {
         name: [one for one in its if not one.labels.get("priority") or name in _COUNTERS] for name, its in found.items()
     }
-    told = one_of_each(scheduled, _RANKS)
-    retracted = total(told, "sglang:num_retracted_requests_total")
-    if retracted is None and told.get("sglang:num_retracted_reqs"):
+    unique = one_of_each(scheduled, _RANKS)
+    retracted = total(unique, "sglang:num_retracted_requests_total")
+    if retracted is None and unique.get("sglang:num_retracted_reqs"):
         retracted = 0.0  # the counter appears with the first one
     finished = total(found, "sglang:num_requests_total")
     aborted = total(found, "sglang:num_aborted_requests_total")
     every = histograms(found, _HISTOGRAMS) | histograms(found, _STREAMED, is_streaming="true")
     for key, one in (
-        ("queue", histogram(told, _QUEUE)),
-        ("prefill", histogram(told, _STAGES, stage="prefill_forward")),
+        ("queue", histogram(unique, _QUEUE)),
+        ("prefill", histogram(unique, _STAGES, stage="prefill_forward")),
     ):
         if one is not None:
             every[key] = one
     return ServerSnapshot(
         at_ns=0,
         wall_s=0.0,
-        running=total(told, "sglang:num_running_reqs"),
-        waiting=added(total(told, "sglang:num_queue_reqs"), total(told, "sglang:num_grammar_queue_reqs")),
-        kv_cache_usage=largest(told, "sglang:token_usage"),
+        running=total(unique, "sglang:num_running_reqs"),
+        waiting=added(total(unique, "sglang:num_queue_reqs"), total(unique, "sglang:num_grammar_queue_reqs")),
+        kv_cache_usage=largest(unique, "sglang:token_usage"),
         preemptions=retracted,
         prompt_tokens=total(found, "sglang:prompt_tokens_total"),
         generation_tokens=total(found, "sglang:generation_tokens_total"),
         finished={k: v for k, v in (("finished", finished), ("abort", aborted)) if v is not None},
         prefix_cache_queries=total(found, "sglang:prompt_tokens_total"),
         prefix_cache_hits=_cached(found),
-        kv_cache_tokens=total(told, "sglang:max_total_num_tokens"),
-        estimated_flops=total(told, "sglang:estimated_flops_per_gpu_total") or None,
-        estimated_read_bytes=total(told, "sglang:estimated_read_bytes_per_gpu_total") or None,
-        estimated_write_bytes=total(told, "sglang:estimated_write_bytes_per_gpu_total") or None,
-        engines=max(len({one.labels.get("dp_rank", "") for one in told.get("sglang:num_running_reqs", ())}), 1),
-        by_engine=_by_rank(told),
-        models=values_of("model_name", told.get("sglang:num_running_reqs", ())),
-        progress=total(told, "sglang:realtime_tokens_total"),
+        kv_cache_tokens=total(unique, "sglang:max_total_num_tokens"),
+        estimated_flops=total(unique, "sglang:estimated_flops_per_gpu_total") or None,
+        estimated_read_bytes=total(unique, "sglang:estimated_read_bytes_per_gpu_total") or None,
+        estimated_write_bytes=total(unique, "sglang:estimated_write_bytes_per_gpu_total") or None,
+        engines=max(len({one.labels.get("dp_rank", "") for one in unique.get("sglang:num_running_reqs", ())}), 1),
+        by_engine=_by_rank(unique),
+        models=values_of("model_name", unique.get("sglang:num_running_reqs", ())),
+        progress=total(unique, "sglang:realtime_tokens_total"),
         histograms=every,
     )
 
 
-def _by_rank(told: Samples) -> dict[str, EngineReading]:
+def _by_rank(unique: Samples) -> dict[str, EngineReading]:
     """Return the data-parallel ranks separately. The count of retractions appears with a rank's first one."""
-    tokens = told.get("sglang:realtime_tokens_total", ())
-    zeros = [one._replace(value=0.0) for one in told.get("sglang:num_retracted_reqs", ())]
+    tokens = unique.get("sglang:realtime_tokens_total", ())
+    zeros = [one._replace(value=0.0) for one in unique.get("sglang:num_retracted_reqs", ())]
     return by_engine(
         "dp_rank",
-        running=told.get("sglang:num_running_reqs", ()),
-        waiting=(*told.get("sglang:num_queue_reqs", ()), *told.get("sglang:num_grammar_queue_reqs", ())),
-        kv_cache_usage=told.get("sglang:token_usage", ()),
-        preemptions=(*zeros, *told.get("sglang:num_retracted_requests_total", ())),
+        running=unique.get("sglang:num_running_reqs", ()),
+        waiting=(*unique.get("sglang:num_queue_reqs", ()), *unique.get("sglang:num_grammar_queue_reqs", ())),
+        kv_cache_usage=unique.get("sglang:token_usage", ()),
+        preemptions=(*zeros, *unique.get("sglang:num_retracted_requests_total", ())),
         generation_tokens=[one for one in tokens if one.labels.get("mode") == "decode"],
     )
 

@@ -39,14 +39,14 @@ _HISTOGRAMS: Mapping[str, Sequence[str]] = {
 
 
 def _snapshot(found: Samples) -> ServerSnapshot:
-    told = one_of_each(found, ("pid", "rank"))
-    blocks, each = largest(told, _BLOCKS), largest(told, _PER_BLOCK)
+    unique = one_of_each(found, ("pid", "rank"))
+    blocks, each = largest(unique, _BLOCKS), largest(unique, _PER_BLOCK)
     return ServerSnapshot(
         at_ns=0,
         wall_s=0.0,
-        running=total(told, _RUNNING),
-        waiting=total(told, _WAITING),
-        kv_cache_usage=largest(told, _USAGE),
+        running=total(unique, _RUNNING),
+        waiting=total(unique, _WAITING),
+        kv_cache_usage=largest(unique, _USAGE),
         prompt_tokens=total(found, _PROMPT),
         generation_tokens=total(found, _OUTPUT),
         finished=by_label(found, "finished_reason", _FINISHED),

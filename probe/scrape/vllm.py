@@ -146,8 +146,8 @@ def differing_labels(series: Iterable[_Series]) -> dict[str, list[str]]:
                 at[at_s].append(labels)
     for together in at.values():
         names = {name for labels in together for name in labels} - {"engine", "pid"}
-        told = {name: sorted({labels.get(name, "") for labels in together}) for name in sorted(names)}
-        if differ := {name: values for name, values in told.items() if len(values) > 1}:
+        found = {name: sorted({labels.get(name, "") for labels in together}) for name in sorted(names)}
+        if differ := {name: values for name, values in found.items() if len(values) > 1}:
             return differ
     return {}
 

@@ -36,15 +36,16 @@ __all__ = ["Monitor", "build_pages"]
 
 _HERE = Path(__file__).parent
 _TEMPLATES = ("status.html", "target.html", "run.html", "missing.html")
-_RUNS = 10
-_SAID = 300
+_MAX_RUNS = 10
+_MAX_PROBLEM_CHARS = 300
 _CURVES = 3  # charts of a run on a target's page: requests/s, TTFT and TPOT
 
 
 def build_pages(monitor: Monitor) -> ASGIApp:
     """Return the ASGI app for a monitor."""
-    assets, seen = Assets(), overview.Overview()
-    pages, api, probe = _Pages(monitor, assets, seen), WebApi(monitor, seen), OnDemand(monitor)
+    assets, overview_cache = Assets(), overview.Overview()
+    pages, api = _Pages(monitor, assets, overview_cache), WebApi(monitor, overview_cache)
+    probe = OnDemand(monitor)
     app = Starlette(
         routes=[
             Route("/", pages.status),
@@ -71,16 +72,16 @@ def build_pages(monitor: Monitor) -> ASGIApp:
 
 
 class _Pages:
-    def __init__(self, monitor: Monitor, assets: Assets, seen: overview.Overview) -> None:
+    def __init__(self, monitor: Monitor, assets: Assets, overview_cache: overview.Overview) -> None:
         self._monitor = monitor
         self._assets = assets
-        self._overview = seen
+        self._overview = overview_cache
         # Load templates now: loading them during a request would delay the timestamps of canaries.
         self._templates = _templates()
 
     async def status(self, request: Request) -> Response:
         # In a thread, like all slow work, so that timestamps of canaries are not delayed.
-        statuses, runs = self._monitor.statuses(), self._monitor.results()[:_RUNS]
+        statuses, runs = self._monitor.statuses(), self._monitor.results()[:_MAX_RUNS]
         return await asyncio.to_thread(self._status, request, statuses, runs, self._monitor.discovery_problems())
 
     def _status(
@@ -95,19 +96,19 @@ class _Pages:
             request,
             "status.html",
             live=True,
-            overview=True,
+            is_overview=True,
             rows=rows,
             tally=overview.tally(rows),
             failures=overview.failures(rows),
             runs=runs,
-            problems=[(name, one_line(words, _SAID)) for name, words in problems.items()],
+            problems=[(name, one_line(words, _MAX_PROBLEM_CHARS)) for name, words in problems.items()],
         )
 
     async def target(self, request: Request) -> Response:
         name = request.path_params["name"]
         status = next((one for one in self._monitor.statuses() if one.name == name), None)
         if status is None:
-            return self._nothing(request, "No target has this name.")
+            return self._not_found(request, "No target has this name.")
         runs = self._monitor.results(status.name)
         return await asyncio.to_thread(self._target, request, status, runs)
 
@@ -127,18 +128,18 @@ class _Pages:
             labels=exported_labels(status.labels),
             failures=overview.failures([row]),
             curve=curve,
-            runs=runs[:_RUNS],
+            runs=runs[:_MAX_RUNS],
         )
 
     async def run(self, request: Request) -> Response:
         run = self._monitor.result_of(request.path_params["id"])
         if run is None:
-            return self._nothing(request, "No run has this id. Only the newest runs are kept.")
+            return self._not_found(request, "No run has this id. Only the newest runs are kept.")
         if "download" in request.query_params:
             text = await asyncio.to_thread(report, run)
             # The file has its own policy; the pages' policy would block its inline scripts.
-            kept = {"Content-Security-Policy": "sandbox allow-scripts", "Content-Disposition": "attachment"}
-            return _html(text, headers=kept)
+            headers = {"Content-Security-Policy": "sandbox allow-scripts", "Content-Disposition": "attachment"}
+            return _html(text, headers=headers)
         target = overview.href(run.target)
         return await asyncio.to_thread(
             self._page, request, "run.html", charts=True, data=run_data(run), run=run, target=target
@@ -155,8 +156,10 @@ class _Pages:
         return PlainTextResponse("Kneewatch is healthy.\n")
 
     async def ready(self, _: Request) -> Response:
-        ready = self._monitor.is_ready
-        return PlainTextResponse("Kneewatch is ready.\n" if ready else "starting\n", status_code=200 if ready else 503)
+        is_ready = self._monitor.is_ready
+        return PlainTextResponse(
+            "Kneewatch is ready.\n" if is_ready else "starting\n", status_code=200 if is_ready else 503
+        )
 
     async def reload(self, request: Request) -> Response:
         if is_cross_site(request):
@@ -169,9 +172,9 @@ class _Pages:
     async def missing(self, request: Request, _: Exception) -> Response:
         if request.url.path.startswith("/api/"):
             return as_json({"error": "no such path; /api/v1/openapi.json lists all paths"}, status=404)
-        return self._nothing(request, "There is no such page.")
+        return self._not_found(request, "There is no such page.")
 
-    def _nothing(self, request: Request, what: str) -> Response:
+    def _not_found(self, request: Request, what: str) -> Response:
         return self._page(request, "missing.html", status_code=404, what=what)
 
     def _page(
@@ -181,7 +184,7 @@ class _Pages:
         *,
         live: bool = False,
         charts: bool = False,
-        overview: bool = False,
+        is_overview: bool = False,
         data: object = None,
         status_code: int = 200,
         **values: object,
@@ -192,7 +195,7 @@ class _Pages:
             assets=self._assets,
             scripts=[*scripts, self._assets.live] if live else scripts,
             live=live,
-            overview=overview,
+            is_overview=is_overview,
             now=time.time(),
             data=None if data is None else embedded(data),
             **values,

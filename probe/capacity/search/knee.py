@@ -24,8 +24,8 @@ VOID = {
 }
 # What ended a run before a step was complete, with a hint.
 _ENDED = {
-    "budget": "the budget ended the run; raise it: budget in the configuration, --max-seconds or --max-tokens",
-    "interrupt": "the run was interrupted; let it end by itself",
+    "budget": "the budget ran out; raise it",
+    "interrupt": "the run was interrupted; let the next one finish",
     "error": "an error ended the run; measure again",
     "guard": "the guard ended the run before a higher step",
 }
@@ -33,7 +33,7 @@ _ENDED = {
 _BY_REASON = {
     "window": "the window of the schedule closed; let the run begin earlier, or make it shorter",
     "tokens_per_day": "the tokens of the day were spent; raise tokens_per_day, or measure less often",
-    "client_late": "the load's reports came too late to guard it; use a quieter machine or, with Ray, nodes of its own",
+    "client_late": "requests were reported too late for the guard; use a quieter machine or, with Ray, dedicated nodes",
 }
 
 
@@ -155,7 +155,7 @@ def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
     """Return a sentence for each reason why some of these steps were not judged."""
     reasons = sorted({step.reason for step in steps if step.reason})
     return [
-        _ended(stopped) if reason == CUT_SHORT else f"{VOID.get(reason, 'a step judged nothing')} ({reason})"
+        _ended(stopped) if reason == CUT_SHORT else f"{VOID.get(reason, 'a step was not judged')} ({reason})"
         for reason in reasons
     ]
 

@@ -7,17 +7,17 @@ and in the end a Capacity (verdict.py). Rates count requests like the workload's
 requests that would take as much of the capacity. When trials contradict the model, the search continues without it, in
 small steps.
 
-`next` and `capacity` take some seconds of arithmetic: capacity/run/search_process.py keeps that off an event loop.
+`next_step` and `capacity` take some seconds of arithmetic: capacity/run/search_process.py keeps that off an event loop.
 """
 
 import math
 from collections.abc import Sequence
 
 from probe.capacity.model.hints import Hints
-from probe.capacity.search.search_state import LITTLE, REACHED, TOP, KneeEstimate, SearchState
+from probe.capacity.search.search_state import SAME_RATE, TOP_SHARE, VERIFYING_SHARE, KneeEstimate, SearchState
 from probe.capacity.search.verdict import (
-    CLIMB,
-    ENOUGH,
+    CLIMB_FACTOR,
+    ENOUGH_REQUESTS,
     FORECAST,
     ceiling,
     empirical_capacity,
@@ -35,26 +35,30 @@ from probe.core.workload import Workload
 from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS, TOO_FEW
 
 # Shares of the forecast to try. The last is so near the knee that nothing unexpected lies beyond it.
-_FORECAST_SHARES = (0.5, 0.72, TOP)
+_FORECAST_SHARES = (0.5, 0.72, TOP_SHARE)
 _BELOW = 0.95  # of a load that broke an objective: the highest load still tried
-# No trial is above this multiple of the last load that held, since the forecast may be wrong; more far below it.
-_STRIDE, _LONG_STRIDE = 1.45, 1.7
+# The most by which a trial's load exceeds the last that held, since the forecast may be wrong; early: far below it.
+_MAX_GROWTH, _MAX_EARLY_GROWTH = 1.45, 1.7
 _MAX_TRIALS, _MAX_FAILED = 9, 2
 _MIN_INFORMATIVE = 2  # one trial is enough for a step cost model, but not for its uncertainty
 # A trial lasts long enough for its batch to fill and its queue to show: in mean request durations, and at least.
 _WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
 _MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
-_TOP_LONGER = 1.3
-_LONGEST_S = 90.0  # for requests that are rare
-_FURTHER = 1.06
-# Without a model: the ratio of the two ends at which the search is done, the longest step between them, most trials.
-_CLOSE, _LEAP, _MAX_CLIMBS = 1.08, 1.3, 7
+_TOP_TRIAL_FACTOR = 1.3  # a trial near the knee is longer by this
+_MAX_RARE_S = 90.0  # the longest trial, if requests are rare
+_MIN_GROWTH = 1.06  # the least by which a trial's load exceeds the last that held
+# Without a model: the ratio of the lowest failed to the highest held rate at which the search is done, the largest step
+# between them, and the most trials.
+_DONE_RATIO, _MAX_GAP_GROWTH, _MAX_EMPIRICAL_TRIALS = 1.08, 1.3, 7
 
 
 class Search:
-    """One search: alternate `next`, which plans a trial, and `took`, which reports it, until `next` returns None."""
+    """One search: alternate `next_step`, which plans a trial, and `step_finished`, which takes its result.
 
-    survives_overload = True
+    The search is over when `next_step` returns None.
+    """
+
+    survives_overload = True  # an overload ends the step, not the run
 
     def __init__(
         self,
@@ -86,9 +90,9 @@ class Search:
         if rate is None or own <= 0:  # live traffic may have grown to the next trial's load by itself
             return None
         residence_s, forecast_rps = self.state.residence_s(rate), self.state.forecast_rps
-        top = self._doubted is not None or (forecast_rps and rate > REACHED * forecast_rps)
-        seconds = min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S) * (_TOP_LONGER if top else 1.0)
-        seconds = max(seconds, min(1.2 * (ENOUGH if top else MIN_REQUESTS) / own, _LONGEST_S))
+        is_near_knee = self._doubted is not None or bool(forecast_rps and rate > VERIFYING_SHARE * forecast_rps)
+        seconds = min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S) * (_TOP_TRIAL_FACTOR if is_near_knee else 1.0)
+        seconds = max(seconds, min(1.2 * (ENOUGH_REQUESTS if is_near_knee else MIN_REQUESTS) / own, _MAX_RARE_S))
         warm_up_s = min(max(_WARM_RESIDENCES * residence_s, _MIN_WARM_S), _MAX_WARM_S)
         return StepPlan(
             concurrency=math.ceil(3 * own * residence_s + 8),
@@ -103,7 +107,7 @@ class Search:
     def step_finished(
         self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
     ) -> None:
-        """Take the result of the trial that `next` planned; `tripped`: why the guard stopped it, if it did."""
+        """Take the result of the trial that `next_step` planned; `tripped`: why the guard stopped it, if it did."""
         self.state.add_trial(step, run, snapshots, tripped)
         self._knee = None
 
@@ -127,20 +131,20 @@ class Search:
         state = self.state
         if state.trials and state.trials[-1].step.reason not in (None, TOO_FEW, CUT_SHORT):
             return None  # the probe itself failed; more load would not help
-        held = max((trial.load_rps for trial in state.trials if trial.has_held), default=state.live_equivalent_rps)
+        held_rps = max((trial.load_rps for trial in state.trials if trial.has_held), default=state.live_equivalent_rps)
         if self._doubted is None and (doubted := find_doubt(state)) is not None:
             if (repeated := self._rate_to_repeat()) is not None:
                 return repeated
             self._doubted, self._climbs = doubted, 0
-        failed = ceiling(state)
+        failed_rps = ceiling(state)
         if self._doubted is not None:
-            return self._climb(held, failed)
+            return self._climb(held_rps, failed_rps)
         if len(state.trials) >= _MAX_TRIALS or sum(trial.has_broken for trial in state.trials) >= _MAX_FAILED:
             return None
         if state.forecast_rps is not None:
-            return self._towards(state.forecast_rps, held, failed)
+            return self._towards(state.forecast_rps, held_rps, failed_rps)
         # A twin without a forecast means that no rate holds the objectives.
-        return self._rate_without_forecast(held, failed) if state.twin is None else None
+        return self._rate_without_forecast(held_rps, failed_rps) if state.twin is None else None
 
     def _rate_to_repeat(self) -> float | None:
         """Return the rate that raised a doubt, if it was tried only once: the server may have been slow just then."""
@@ -149,28 +153,35 @@ class Search:
             top_trials = self.state.top_trials()
             return top_trials[0].load_rps if len(top_trials) == 1 else None
         rate = min(trial.load_rps for trial in broken)
-        tries = sum(abs(trial.load_rps / rate - 1) < LITTLE for trial in self.state.trials)
+        tries = sum(abs(trial.load_rps / rate - 1) < SAME_RATE for trial in self.state.trials)
         return rate if tries == 1 else None
 
-    def _rate_without_forecast(self, held: float, failed: float) -> float:
-        """Go up in long strides from about one request at a time, and half way back after a failure."""
-        if failed < math.inf:
-            return (held + failed) / 2
-        return held * _LONG_STRIDE if self.state.trials else max(held * _STRIDE, held + 0.7 / self.state.unloaded_s)
+    def _rate_without_forecast(self, held_rps: float, failed_rps: float) -> float:
+        """Raise the rate quickly from about one request at a time, and half way back after a failure."""
+        if failed_rps < math.inf:
+            return (held_rps + failed_rps) / 2
+        if self.state.trials:
+            return held_rps * _MAX_EARLY_GROWTH
+        return max(held_rps * _MAX_GROWTH, held_rps + 0.7 / self.state.unloaded_s)
 
-    def _towards(self, forecast_rps: float, held: float, failed: float) -> float | None:
-        """Return the next share of the forecast, below the lowest failure and within a stride of what held."""
-        ceiling = min(forecast_rps, _BELOW * failed)
+    def _towards(self, forecast_rps: float, held_rps: float, failed_rps: float) -> float | None:
+        """Return the next share of the forecast, below the lowest failure and not far above what held."""
+        limit_rps = min(forecast_rps, _BELOW * failed_rps)
         for share in _FORECAST_SHARES:
-            rate = share * ceiling
-            if rate > held * _FURTHER and (share > _FORECAST_SHARES[0] or rate > self.state.live_equivalent_rps * 1.2):
-                stride = _LONG_STRIDE if held < 0.4 * ceiling else _STRIDE
-                return min(rate, held * stride) if held else rate
-        return TOP * ceiling if sum(trial.is_informative for trial in self.state.trials) < _MIN_INFORMATIVE else None
+            rate = share * limit_rps
+            if rate > held_rps * _MIN_GROWTH and (
+                share > _FORECAST_SHARES[0] or rate > self.state.live_equivalent_rps * 1.2
+            ):
+                growth = _MAX_EARLY_GROWTH if held_rps < 0.4 * limit_rps else _MAX_GROWTH
+                return min(rate, held_rps * growth) if held_rps else rate
+        is_uninformed = sum(trial.is_informative for trial in self.state.trials) < _MIN_INFORMATIVE
+        return TOP_SHARE * limit_rps if is_uninformed else None
 
-    def _climb(self, held: float, failed: float) -> float | None:
+    def _climb(self, held_rps: float, failed_rps: float) -> float | None:
         """Go up in small steps, then between the highest rate that held and the lowest that did not."""
         self._climbs += 1
-        if self._climbs > _MAX_CLIMBS or failed < held * _CLOSE:
+        if self._climbs > _MAX_EMPIRICAL_TRIALS or failed_rps < held_rps * _DONE_RATIO:
             return None
-        return held * CLIMB if failed == math.inf else min(math.sqrt(held * failed), held * _LEAP)
+        if failed_rps == math.inf:
+            return held_rps * CLIMB_FACTOR
+        return min(math.sqrt(held_rps * failed_rps), held_rps * _MAX_GAP_GROWTH)

@@ -32,12 +32,12 @@ from probe.core.step import StepRun, StepSummary
 from probe.core.workload import Workload
 from probe.simulator.simulated_request import SimulatedRequest
 
-REACHED = 0.86  # of the forecast: a trial that held there verifies it
+VERIFYING_SHARE = 0.86  # of the forecast: a trial that held there verifies it
 FLOOR = 0.035  # standard deviation of a capacity that the jackknife cannot show
-TOP = 0.95  # of the forecast: so near the knee that nothing unexpected lies beyond it
+TOP_SHARE = 0.95  # of the forecast: so near the knee that nothing unexpected lies beyond it
 _LATENCY = 0.012  # relative standard deviation of a latency of the twin
 _BELOW, _LEAST_SLOPE = 0.85, 0.05  # share of the knee from which the latencies' slope is taken, and the least slope
-LITTLE = 0.07  # of a rate
+SAME_RATE = 0.07  # of a rate: rates that differ by less count as the same
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 _Z = 1.64  # standard deviations to each side
 _FEWEST_PARTS, _UNKNOWN = 3, 0.2  # with fewer parts for the jackknife, this spread is assumed
@@ -171,7 +171,7 @@ class SearchState:
             (trial for trial in self.trials if trial.is_informative and trial.predicted is not None),
             key=lambda trial: -trial.load_rps,
         )
-        return [trial for trial in trials if trial.load_rps > (1 - LITTLE) * trials[0].load_rps]
+        return [trial for trial in trials if trial.load_rps > (1 - SAME_RATE) * trials[0].load_rps]
 
     def is_explained_nearby(self, trial: Trial, name: str, measured_s: float, allowed: float) -> bool:
         """Return whether a slightly different rate explains a latency: near the knee, queues vary by chance."""
@@ -179,7 +179,7 @@ class SearchState:
             return False
         here, low, high = (
             getattr(predict(self.twin, trial.load_rps * share, self.objectives, requests=_QUICK), f"{name}_p50_s")
-            for share in (1.0, 1 - LITTLE, 1 + LITTLE)
+            for share in (1.0, 1 - SAME_RATE, 1 + SAME_RATE)
         )
         expected_s = getattr(trial.predicted, f"{name}_p50_s")
         if not math.isfinite(here):
@@ -204,7 +204,7 @@ class SearchState:
             FLOOR,
             self.model.cost_model.drift if self.model.cost_model is not None else 0.0,
             math.hypot(left, _LATENCY) / self._latency_slope(self.twin, rate_rps, max(ratios.values(), default=1.0)),
-            extrapolated(self._highest_informative_rps() / rate_rps / REACHED),
+            extrapolated(self._highest_informative_rps() / rate_rps / VERIFYING_SHARE),
         )
         return KneeEstimate(
             rate_rps,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from probe.capacity.model.lengths import mean_length
 from probe.capacity.search.calibrate import find_misfit
 from probe.capacity.search.knee import VOID
-from probe.capacity.search.search_state import FLOOR, REACHED, TOP, KneeEstimate, SearchState
+from probe.capacity.search.search_state import FLOOR, TOP_SHARE, VERIFYING_SHARE, KneeEstimate, SearchState
 from probe.capacity.search.trial import Trial
 from probe.core import objectives as slo
 from probe.core.result import Capacity, Stopped
@@ -20,7 +20,7 @@ from probe.observe.guard import SERVER_RESTARTED
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
 # Without a model: steps up, and how many requests judge a trial.
-CLIMB, ENOUGH = 1.12, 40
+CLIMB_FACTOR, ENOUGH_REQUESTS = 1.12, 40
 _FORESEEN = 0.9  # of an objective: the twin reaches this with the requests of a trial that broke it
 _REFUTES = 0.85  # of the forecast: a load that breaks below this share is no chance, so the model is wrong
 _MORE = 1.25  # this many times the most requests running in any snapshot may run as well
@@ -38,7 +38,7 @@ def find_void_reason(steps: Sequence[StepSummary], stopped: Stopped) -> str | No
     if stopped.reason == SERVER_RESTARTED:
         return "the server restarted, so the data are of two servers; measure again"
     failure = next((step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)), None)
-    return f"{VOID.get(failure, 'a step judged nothing')} ({failure})" if failure is not None else None
+    return f"{VOID.get(failure, 'a step was not judged')} ({failure})" if failure is not None else None
 
 
 def overloaded_trials(state: SearchState) -> list[Trial]:
@@ -84,7 +84,7 @@ def _above(state: SearchState) -> list[Trial]:
 
 
 def _is_foreseen(state: SearchState, trial: Trial) -> bool:
-    if state.forecast_rps is None or trial.load_rps > TOP * state.forecast_rps:
+    if state.forecast_rps is None or trial.load_rps > TOP_SHARE * state.forecast_rps:
         return False
     if trial.is_precaution:
         return trial.would_stop_twin
@@ -106,7 +106,11 @@ def find_doubt(state: SearchState) -> str | None:
 
 def _highest_held_rps(state: SearchState, of: Callable[[Trial], bool] = lambda _: True) -> float:
     """Return the highest rate of such trials that held, judged by many requests."""
-    held = (trial for trial in state.trials if trial.has_held and trial.is_steady and trial.step.requests.ok >= ENOUGH)
+    held = (
+        trial
+        for trial in state.trials
+        if trial.has_held and trial.is_steady and trial.step.requests.ok >= ENOUGH_REQUESTS
+    )
     return max((trial.load_rps for trial in held if of(trial)), default=0.0)
 
 
@@ -154,7 +158,7 @@ def _is_verified(state: SearchState, knee: KneeEstimate) -> bool:
     """Return whether a judged load near the knee held, and the interval is narrow enough for "verified"."""
     judged = max((trial.load_rps for trial in state.trials if trial.has_held and trial.step.valid), default=0.0)
     low, high = knee.interval
-    return REACHED * knee.rate_rps <= judged <= high and high - low <= _SURE * (high + low)
+    return VERIFYING_SHARE * knee.rate_rps <= judged <= high and high - low <= _SURE * (high + low)
 
 
 def empirical_capacity(state: SearchState, doubted: str) -> Capacity:
@@ -170,7 +174,7 @@ def empirical_capacity(state: SearchState, doubted: str) -> Capacity:
             output_tokens_per_second=low * tokens,
             reason=f"no load that was tried broke an objective: the capacity is at least this ({doubted})",
         )
-    if low is None or high > low * CLIMB * CLIMB:
+    if low is None or high > low * CLIMB_FACTOR * CLIMB_FACTOR:
         return Capacity(mode=EMPIRICAL, reason=f"{doubted}, and the trials alone do not show where the knee is")
     rate = math.sqrt(low * high)
     if state.forecast_rps and math.log(rate / state.forecast_rps) > _APART:

@@ -137,7 +137,7 @@ def test_canaries_of_before_a_run_are_not_kept_for_the_next() -> None:
     state.begin(2 * S, is_load=True)
     send(state, 3.0)
     state.end(2 * S, 4 * S, is_load=True)
-    assert state._beside_load == []
+    assert state._canaries_during_runs == []
 
 
 # Restarts.

@@ -144,7 +144,7 @@ def test_a_load_that_is_never_told_of_in_time_ends_the_run_and_says_whose_fault_
     result, took_s = _run(_job(*_closed(4, step_s=60.0)), load=_told(lambda now_s: now_s - began() < 5))
     assert result.stopped == Stopped("error", CLIENT_LATE)
     assert 5 + 2.5 < took_s < 5 + 3.5
-    assert "nodes of its own (client_late)" in str(result.capacity.reason)
+    assert "dedicated nodes (client_late)" in str(result.capacity.reason)
     assert result.capacity.requests_per_second is None
     assert result.capacity.limiting is None
 

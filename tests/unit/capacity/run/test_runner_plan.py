@@ -38,7 +38,7 @@ class Scripted:
     lone: list[StepSummary] = field(default_factory=list)
     trips: list[str | None] = field(default_factory=list)
     began_s: list[float] = field(default_factory=list)
-    works: Callable[[], None] = lambda: None  # at each `took`
+    works: Callable[[], None] = lambda: None  # at each `step_finished`
 
     def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
         self.saw_s += [(readings[0].at_ns * 1e-9, readings[-1].at_ns * 1e-9)] if readings else []

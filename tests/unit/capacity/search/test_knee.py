@@ -142,7 +142,7 @@ def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
         ([step(1, reason="too_few_requests")], DONE, "fewer than 20 requests were answered in a step; give"),
         ([step(1, reason="too_few_requests"), step(2, 1.0, ["ttft"])], DONE, "fewer than 20 requests"),
         ([step(1, reason=CUT_SHORT)], Stopped("budget", "seconds"), "raise it"),
-        ([], Stopped("interrupt", "signal"), "the run was interrupted; let it end by itself (signal)"),
+        ([], Stopped("interrupt", "signal"), "the run was interrupted; let the next one finish (signal)"),
         ([step(1, reason="new_reason")], DONE, "(new_reason)"),
         ([step(8, 0.0)], DONE, "no request was answered at concurrency 8"),
         ([], DONE, "no step was complete"),
@@ -157,7 +157,7 @@ def test_no_knee_says_what_it_means_and_what_to_do(steps: list[StepSummary], sto
     [
         ([], DONE, "at least this; raise --concurrency to find the knee"),
         ([step(4, reason="client_bound")], DONE, "at least this; this machine was too late"),
-        ([step(4, reason=CUT_SHORT)], Stopped("budget", "tokens_per_run"), "at least this; the budget ended the run"),
+        ([step(4, reason=CUT_SHORT)], Stopped("budget", "tokens_per_run"), "at least this; the budget ran out"),
         ([], GUARD, "at least this; the guard ended the run before a higher step (queue)"),
     ],
 )
