@@ -83,7 +83,7 @@ def ramp(
 ) -> None:
     """Find the knee now, with guarded step-up load. Works for targets without scheduled load too.
 
-    Ctrl-C stops the load at once, and so does the loss of the server's Lease; the results so far are printed.
+    Ctrl-C, or losing the server's Kubernetes Lease, stops the load at once; the results so far are printed.
     Exit status: 0 found, 1 not found, 2 could not measure.
     """
     import uvloop

@@ -1,6 +1,7 @@
 """Commands that watch servers: run, check."""
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -81,7 +82,7 @@ def check(
         missed = missed or record.outcome is not Outcome.OK or not good[slo.ALL]
         answers.append({"target": one.name, "model": record.model, **record_json(record), "met": dict(good)})
         if not as_json:
-            typer.echo(canary_words(record, objectives))
+            typer.echo(canary_words(record, objectives, urlsplit(one.base_url).netloc if base_url else None))
     if as_json:
         print_json(answers)
     raise typer.Exit(2 if failed else 1 if missed else 0)

@@ -109,7 +109,8 @@ class Client:
             return wanted
         names = one_line(", ".join(served[:8])) or "no model"
         raise TargetError(
-            f"{self._endpoint.base_url}: the model {wanted!r} is not served; expected one of: {names}; fix `model`",
+            f"{self._endpoint.base_url}: the model {wanted!r} is not served; expected one of: {names};"
+            " fix --model (in a configuration: model)",
             Outcome.NOT_FOUND,
         )
 

@@ -142,7 +142,8 @@ class Transport(httpx.AsyncBaseTransport):
         except TimeoutError:
             raise httpx.ConnectTimeout(f"no connection within {connect_s:g} s", request=request) from None
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError, a host that is no name a ValueError
-            raise httpx.ConnectError(str(error) or type(error).__name__, request=request) from error
+            words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise httpx.ConnectError(words, request=request) from error
         self._all.add(connection)
         connection.closed.add_done_callback(lambda _: self._all.discard(connection))
         if self._is_closed():  # meanwhile

@@ -92,7 +92,9 @@ class Config(ConfigSection):
         """Return `name` if it is None or the name of a workload. Raise ConfigError otherwise."""
         if name is None or name in self.workloads or name == "default":
             return name
-        known = ", ".join(self.workloads) or "(none is defined)"
+        if not self.workloads:
+            raise ConfigError(f"--workload {name}: not in the configuration; add it under workloads")
+        known = ", ".join(self.workloads)
         hint = did_you_mean(name, list(self.workloads))
         raise ConfigError(f"--workload {name}: not in the configuration{hint}; expected one of {known}")
 

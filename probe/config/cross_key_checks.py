@@ -45,10 +45,11 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
 
     def refer(keys: tuple[str, ...], name: str | None, known: Mapping[str, object], section: str) -> None:
         if name is not None and name not in known and name != "default":
-            names = ", ".join(known) or "(none is defined)"
             hint = did_you_mean(name, list(known))
-            written = shown(["targets", i, *keys], raw)
-            problems.append(f"{at}.{'.'.join(keys)}: {written} is not in {section}{hint}; expected one of {names}")
+            problem = f"is not in {section}{hint}; expected one of {', '.join(known)}"
+            if not known:
+                problem = f"is not defined; add it under {section}"
+            problems.append(f"{at}.{'.'.join(keys)}: {shown(['targets', i, *keys], raw)} {problem}")
 
     at = f"targets[{i}]"
     refer(("objectives",), target.objectives, config.objectives, "objectives")

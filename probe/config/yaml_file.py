@@ -14,6 +14,7 @@ from probe.core.errors import ConfigError
 
 MAX_CONFIG_BYTES = 1_000_000
 _MAX_VALUES = 100_000  # aliases can expand a short file to a huge one
+_SYNTAX_ERRORS = (yaml.scanner.ScannerError, yaml.parser.ParserError)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -32,7 +33,8 @@ def read_yaml(path: Path) -> object:
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         # The parser quotes its input, which may be an API key without quotes.
         problem = re.sub(r"'(?!\\?.'|<)[^']*'", "'...'", str(error.problem))
-        raise ConfigError(f"{path}{where}: not valid YAML ({problem})") from None
+        fix = "; check the indentation and quotes here" if isinstance(error, _SYNTAX_ERRORS) else ""
+        raise ConfigError(f"{path}{where}: not valid YAML ({problem}){fix}") from None
     except yaml.YAMLError:
         raise ConfigError(f"{path}: not valid YAML (it contains unprintable characters)") from None
     # Errors that PyYAML does not wrap, for an invalid tag or number (!!int x, 2026-13-45).

@@ -4,7 +4,7 @@ In: a socket to the controller, and one for each worker. Places as many actors o
 carries what is said between each and its socket. Ends with the controller, and Ray ends the actors with it.
 
 Beside the monitor, and not in it, since Ray ends the process that it is in when its cluster goes, takes its signals,
-and needs a hundred megabytes. Nobody else imports Ray.
+and needs a hundred megabytes. No other module imports Ray.
 """
 
 import asyncio

@@ -73,7 +73,7 @@ class RequestSource:
 
 
 class WorkerPool:
-    """The workers of one run. Implements protocol.Load; use it as a context, which ends them."""
+    """The workers of one run. Implements protocol.Load. An async context manager; leaving it stops them."""
 
     def __init__(self, source: RequestSource, count: int, clock: Clock, backend: Backend | None = None) -> None:
         """`backend`: where they run, to be used once; by default this machine."""
@@ -83,7 +83,7 @@ class WorkerPool:
         self._backend = backend or LocalBackend()
         self._workers: list[WorkerHandle] = []
         self._key = _key(source.endpoint, None)
-        self._heart: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
         self._busy: list[WorkerHandle] = []
         self._steps = 0
         self._ending: set[asyncio.Task[int]] = set()
@@ -91,7 +91,8 @@ class WorkerPool:
     async def __aenter__(self) -> Self:
         """Start the workers. Raises LoadError where that is not possible."""
         starting: list[asyncio.Task[WorkerHandle]] = []
-        self._heart = asyncio.create_task(self._beat())  # early starters get heartbeats while the others start
+        # Early starters get heartbeats while the others start.
+        self._heartbeat = asyncio.create_task(self._send_heartbeats())
         try:
             await self._backend.open(self._count)
             starting += [asyncio.create_task(self._start(i)) for i in range(self._count)]
@@ -125,18 +126,19 @@ class WorkerPool:
     def _cancelled(self, worker: WorkerHandle) -> list[RequestRecord]:
         """Return a worker's requests in flight, recorded as cancelled now."""
         source, figures = self._source, worker.in_flight
-        load = source.workload
+        workload = source.workload
         return [
             aborted(
                 target=source.endpoint.target,
                 model=source.model,
                 traffic=Traffic.CAPACITY,
-                spec=RequestSpec(load.name, load.api, (), figures[i + 1], figures[i + 2]),
-                scheduled_ns=figures[i],
+                spec=RequestSpec(workload.name, workload.api, (), prompt_tokens, output_tokens),
+                scheduled_ns=due_ns,
                 clock=self._clock,
-                reads=figures[i + 3],
+                reads=reads,
             )
             for i in range(0, len(figures), FIGURES)
+            for due_ns, prompt_tokens, output_tokens, reads in (figures[i : i + FIGURES],)
         ]
 
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
@@ -259,7 +261,7 @@ class WorkerPool:
         stopped = asyncio.create_task(stop.wait())
         try:
             pending: set[asyncio.Task[Any]] = {stopped, *following}
-            while not stopped.done() and not any(task.done() and _ends_all(task.result()) for task in following):
+            while not stopped.done() and not any(task.done() and _ends_step(task.result()) for task in following):
                 _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
@@ -313,7 +315,7 @@ class WorkerPool:
             _log.info("a load worker has started", node=link.node, clock_ahead_s=offset_s, clock_error_s=error_s)
         return worker
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Send heartbeats to the workers, with the current API key."""
         while True:
             self._key = _key(self._source.endpoint, self._key)
@@ -322,8 +324,8 @@ class WorkerPool:
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _end(self) -> None:
-        if self._heart is not None:
-            self._heart.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
         for worker in self._workers:
             worker.link.writer.close()  # it ends by itself
         try:
@@ -336,7 +338,7 @@ class WorkerPool:
         await self._backend.close()
 
 
-def _ends_all(end: StepFinished | None) -> bool:
+def _ends_step(end: StepFinished | None) -> bool:
     """Return whether this ends the step for all workers: one was lost, or stopped before its end (capped)."""
     return end is None or end.cut_short
 

@@ -43,7 +43,7 @@ class ServerState:
         self._traffic = UserTraffic()
         self._in_flight_since_ns: list[int] = []  # of canaries and requests on demand
         self._runs = 0  # capacity runs of this process that send load now
-        self._canaries_during_runs: list[RequestRecord] = []  # and requests on demand; those that ended during these
+        self._canaries_during_runs: list[RequestRecord] = []  # that ended meanwhile, with requests on demand
 
     def add(self, snapshot: ServerSnapshot) -> None:
         """Take the next snapshot.

@@ -16,10 +16,10 @@ from probe.report.figures import MISSING, ago, milliseconds, number, percent, pr
 from probe.report.result_text import is_lower_bound, knee_words
 
 
-def canary_words(record: RequestRecord, objectives: Objectives) -> str:
-    """Return the result of one canary: latencies, and the objectives it met."""
+def canary_words(record: RequestRecord, objectives: Objectives, server: str | None = None) -> str:
+    """Return the result of one canary: latencies, and the objectives it met. `server`: instead of the target's name."""
     verdicts = slo.met(record, objectives)
-    words = f"{record.target} ({one_line(record.model)}): {record.outcome.value}"
+    words = f"{server or record.target} ({one_line(record.model)}): {record.outcome.value}"
     if record.outcome is not Outcome.OK:
         return f"{words}: {one_line(record.detail or '')}"
     missed = [name for name, good in verdicts.items() if not good and name != slo.ALL]

@@ -37,7 +37,7 @@ def test_the_stand_in_says_where_it_is_and_ends_cleanly(tmp_path: Path) -> None:
 def test_check_of_an_address_alone(tiny: Sim) -> None:
     done = measured("check", "--base-url", tiny.base_url)
     assert done.status == 0, done.err + done.out
-    assert "target (mock-model): ok" in done.out
+    assert f"{tiny.base_url.removeprefix('http://')} (mock-model): ok" in done.out
     assert "256 + 128 tokens" in done.out
 
 

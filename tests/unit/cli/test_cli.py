@@ -110,7 +110,7 @@ def _help(command: str) -> str:
         ("check", "Target in the configuration. Default: all."),
         ("ramp", "required if it has several"),
         ("ramp", "Works for targets without scheduled load too."),
-        ("ramp", "Ctrl-C stops the load at once"),
+        ("ramp", "stops the load at once"),
         ("ramp", "Kneewatch searches for the knee"),
         ("ramp", "up to three times as long if fewer than 20 requests were sent. Default: the configuration's, or 15."),
         ("sim", "Server to simulate; --list shows the choices."),
