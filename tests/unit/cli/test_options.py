@@ -205,6 +205,8 @@ def test_a_workload_is_one_of_the_configuration() -> None:
     assert [config.workload_name(name) for name in (None, "short", "default")] == [None, "short", "default"]
     with pytest.raises(ConfigError, match=r"--workload shrt: .*did you mean 'short'.*expected one of short"):
         config.workload_name("shrt")
+    with pytest.raises(ConfigError, match="--workload short: not in the configuration; add it under workloads"):
+        config_from({"targets": raw["targets"]}, "test").workload_name("short")
 
 
 def test_a_result_that_could_not_be_kept_is_known_before_the_load(tmp_path: Path) -> None:
