@@ -33,11 +33,11 @@ def run(
     from probe.runtime.logs import configure_logs
 
     configure_logs()
-    ours = shard_of(shard, total_shards)
+    own_shard = shard_of(shard, total_shards)
     loaded = load_config(config)
 
     async def serve() -> None:
-        await App(loaded, SystemClock(), config, ours).run(asyncio.Event())
+        await App(loaded, SystemClock(), config, own_shard).run(asyncio.Event())
 
     uvloop.run(serve())
 

@@ -63,14 +63,14 @@ class LocalBackend:
 
     async def spawn(self, index: int) -> WorkerLink:  # noqa: ARG002 - they are all alike
         """See Backend."""
-        ours, theirs = socket.socketpair()
+        own_end, worker_end = socket.socketpair()
         process: asyncio.subprocess.Process | None = None
         try:
-            with theirs:
-                process = await start_module("probe.load.worker", theirs)
-            reader, writer = await connect(ours)
+            with worker_end:
+                process = await start_module("probe.load.worker", worker_end)
+            reader, writer = await connect(own_end)
         except BaseException as error:
-            ours.close()
+            own_end.close()
             if process is not None:
                 with suppress(ProcessLookupError):
                     process.kill()

@@ -59,17 +59,17 @@ class RayBackend:
             raise LoadError("load.ray: the package ray is not installed; pip install 'kneewatch[ray]'")
         await self._reach()
         pairs = [socket.socketpair() for _ in range(count + 1)]
-        (ours, _), *workers = pairs
-        theirs = [there for _, there in pairs]
+        (own_end, _), *workers = pairs
+        driver_ends = [there for _, there in pairs]
         self._ends = {i: here for i, (here, _) in enumerate(workers)}
         try:
-            self._driver = await start_module("probe.load.ray_driver", *theirs, env=_environment())
-            reader, self._control = await connect(ours)
+            self._driver = await start_module("probe.load.ray_driver", *driver_ends, env=_environment())
+            reader, self._control = await connect(own_end)
         except OSError as error:
-            ours.close()
+            own_end.close()
             raise LoadError(f"load.ray: Ray's driver did not start: {error}") from None
         finally:
-            for there in theirs:
+            for there in driver_ends:
                 there.close()
         send(self._control, PlacementRequest(self._address, self._within_s))
         self._nodes = await self._placed(reader)

@@ -89,8 +89,8 @@ class _RayActor:
         return started
 
     def tell(self, data: bytes) -> Awaitable[None]:
-        told: Awaitable[None] = self._handle.tell.remote(data)
-        return told
+        sent: Awaitable[None] = self._handle.tell.remote(data)
+        return sent
 
     def hear(self) -> Awaitable[bytes]:
         heard: Awaitable[bytes] = self._handle.hear.remote()

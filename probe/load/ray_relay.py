@@ -37,9 +37,9 @@ class WorkerRelay:
 
     async def start(self) -> WorkerStarted:
         """Start the worker."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            number = theirs.fileno()
+        own_end, worker_end = socket.socketpair()
+        with worker_end:
+            number = worker_end.fileno()
             self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - a fixed command, done in a millisecond
                 [sys.executable, "-P", "-m", "probe.load.ray_relay", str(number)],
                 pass_fds=[number],
@@ -48,7 +48,7 @@ class WorkerRelay:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._reader, self._writer = await asyncio.open_connection(sock=own_end)
         node = importlib.import_module("ray").util.get_node_ip_address()
         return WorkerStarted(str(node), __version__)
 

@@ -137,7 +137,7 @@ def _compare(last: ServerSnapshot, server: ServerSnapshot, probe: ProbeTraffic) 
     """Return what the client and the server counted between two snapshots.
 
     Return None if the server does not count requests, if a probe request failed, or if a request was running at either
-    end: the tokens of users' requests cannot be told from those of probe requests.
+    end: the tokens of users' requests cannot be distinguished from those of probe requests.
     """
     requests = _difference(requests_counted(last), requests_counted(server))
     if requests is None or not probe.all_ended_well:

@@ -54,8 +54,8 @@ def report(result: CapacityResult, server: str | None = None) -> str:
             version=__version__,
             echarts=ECHARTS,
             notice=notice(),
-            style=Markup(style()),  # noqa: S704 - ours
-            scripts=[Markup(one) for one in scripts],  # noqa: S704 - ours
+            style=Markup(style()),  # noqa: S704 - Kneewatch's own file
+            scripts=[Markup(one) for one in scripts],  # noqa: S704 - Kneewatch's own file
             data=embedded(run_data(result)),
         )
     )

@@ -50,7 +50,7 @@ class BasicAuth:
         """
         self._users = dict(users)
         # An unknown user costs the same work, so that the duration does not reveal which users exist.
-        self._nobody = next(iter(self._users.values()), "")[:_SALT].ljust(60, ".")
+        self._unknown_user_hash = next(iter(self._users.values()), "")[:_SALT].ljust(60, ".")
         # The digest includes the hash, so it becomes invalid when the hash changes.
         key, right = remembered or CheckedPassword(secrets.token_bytes(32), {})
         self._key: bytes = key
@@ -96,7 +96,9 @@ class BasicAuth:
             if len(self._checking) >= _WAITING:
                 raise BusyError("too many passwords are being checked")
             loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(self._thread, _matches, given, self._users.get(given.user, self._nobody))
+            running = loop.run_in_executor(
+                self._thread, _matches, given, self._users.get(given.user, self._unknown_user_hash)
+            )
             self._checking[known] = running
             self._waiting[client] += 1
             running.add_done_callback(lambda _: self._checked(known, client))
