@@ -11,7 +11,7 @@ from process import CLIENT_CORE, Process, pinned
 _SCRIPT = Path(sys.executable).with_name("kneewatch")
 # Without an installation its module form, which is the same; `make test` always has the script.
 # Where it says that it was itself too late to judge.
-LATE = re.compile(r"client_bound|Kneewatch itself was up to")
+LATE = re.compile(r"client[_ ]bound|Kneewatch itself was up to")
 COMMAND = [str(_SCRIPT)] if _SCRIPT.exists() else [sys.executable, "-m", "probe"]
 
 

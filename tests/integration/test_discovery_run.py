@@ -210,7 +210,7 @@ _SHORT = {"workloads": {"short": {"prompt_tokens": 8, "output_tokens": 3}, "defa
 
 def _steps(said: str) -> int:
     """How many rows of the table there are."""
-    verdicts = ("passed", "broke", "invalid:", "stopped:")
+    verdicts = ("passed", "broke", "not judged:", "stopped:")
     return sum(line[:1] == " " and any(word in line for word in verdicts) for line in said.splitlines())
 
 

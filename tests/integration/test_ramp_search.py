@@ -42,7 +42,7 @@ def _was_late(step: dict[str, Any]) -> bool:
 
 
 def _rows(out: str) -> list[str]:
-    verdicts = ("passed", "broke", "invalid:", "stopped:")
+    verdicts = ("passed", "broke", "not judged:", "stopped:")
     return [line for line in out.splitlines() if line[:1] == " " and any(word in line for word in verdicts)]
 
 
