@@ -9,7 +9,7 @@ import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -43,8 +43,9 @@ def kind(name: str) -> str:
 
 
 def digest(case: Case) -> str:
-    """Return a digest of the case's values: names of classes and fields may change, values may not."""
-    return hashlib.sha256(repr(astuple(case)).encode()).hexdigest()[:16]
+    """Return a digest of the case's values; names of classes and fields, and the profile's description, may change."""
+    values = astuple(replace(case, profile=replace(case.profile, description="")))
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ def test_both_measure_the_same_number_of_requests_and_tokens(rounds: list[Round]
         assert round(step["prompt_tokens_per_second"] * step["seconds"]) == REQUESTS * PROMPT_TOKENS
 
 
+@pytest.mark.long
 def test_the_servers_own_counters_moved_by_exactly_what_the_result_says(
     alone: tuple[dict[str, Any], dict[str, float]],
 ) -> None:

@@ -16,9 +16,8 @@ SERVERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["low max_num_seqs", *(pytest.param(n, marks=pytest.mark.long) for n in ("fast", "wordy"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", SERVERS)
 def test_at_six_tenths_of_the_load_a_forecast_is_within_a_tenth(name: str) -> None:
     known, asked, objectives = SERVERS[name]
     truth = find_capacity(twin_of(known, asked), objectives, 5.0, seeds=(7, 8), requests=3000)

@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from benchmarks.capacity.cases import CASES
 from benchmarks.capacity.play import play
 from probe.capacity.model.hints import Hints, ModelSize
@@ -9,6 +11,7 @@ from probe.capacity.search.search import Search
 from probe.simulator.cost import Batch
 
 
+@pytest.mark.long
 def test_a_server_of_few_seats_is_found_and_nobody_is_hurt() -> None:
     case = CASES["tiny"]
     hints = Hints(max_num_seqs=8, gpu="NVIDIA L4", model=ModelSize(1e9))

@@ -59,6 +59,7 @@ def test_a_rehearsal_has_as_many_requests_and_about_as_full_a_batch() -> None:
         assert join_windows(mine).seconds == pytest.approx(join_windows(theirs).seconds, rel=0.1)
 
 
+@pytest.mark.long
 def test_the_fit_of_a_step_s_cost_model_is_nearer_without_its_bias() -> None:
     """Of steps as long as those with 40 requests and a prompt, at three lucks."""
     off = []
