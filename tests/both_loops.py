@@ -11,7 +11,14 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 _PATIENCE_S = 20.0  # a test that hangs fails, and says where
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+# The commands run on uvloop.
+_LOOPS = [
+    pytest.param(asyncio.new_event_loop, marks=pytest.mark.long, id="asyncio"),
+    pytest.param(uvloop.new_event_loop, id="uvloop"),
+]
+
+
+@pytest.fixture(params=_LOOPS)
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a coroutine to its end, fails where the loop was told of an error nobody caught, or a task is left."""
 

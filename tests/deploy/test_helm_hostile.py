@@ -10,6 +10,8 @@ from chart_values import SHAPES, Values, rendered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.long
+
 HOSTILE = [
     'a "quoted" name',
     "it's",

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from chart_values import FOUND, LEASE, LOCAL, SHAPES, WEB, Values, alike, rendered
 
+pytestmark = pytest.mark.long
+
 Manifests = Callable[[str], list[dict[str, Any]]]
 BENCH: Values = SHAPES["bench"]["bench"]
 JOBS = ["ramp", "bench"]

@@ -20,7 +20,7 @@ from dashboards.configmap import configmap
 from probe import __version__
 from probe.config.config_file import load_config
 
-pytestmark = pytest.mark.kubectl
+pytestmark = [pytest.mark.kubectl, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATORS = ["PodMonitor", "PrometheusRule"]

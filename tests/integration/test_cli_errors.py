@@ -24,7 +24,10 @@ BAD_CONFIGS = {
     ),
     "number without unit": (_config(canary={"every": 15}), ("targets[0].canary.every", "15s", "got 15")),
     "wrong unit": (_config(canary={"every": "15 minutes"}), ("targets[0].canary.every", "expected", "15 minutes")),
-    "name that points nowhere": (_config(objectives="chta"), ("targets[0].objectives", "chta", "add it under objectives")),
+    "name that points nowhere": (
+        _config(objectives="chta"),
+        ("targets[0].objectives", "chta", "add it under objectives"),
+    ),
     "secret file that is not there": (
         _config(api_key_file="/nonexistent/key"),
         ("targets[0].api_key_file", "/nonexistent/key"),

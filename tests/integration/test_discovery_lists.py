@@ -31,7 +31,7 @@ from probe.discovery.http_sd import HttpSource
 from probe.discovery.polling import ProblemReporter
 from probe.discovery.types import DiscoveredServer, Discovery, State
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 EVERY_S = 0.05
 

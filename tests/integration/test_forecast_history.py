@@ -168,7 +168,8 @@ def _forty_minutes() -> list[ServerSnapshot]:
     return readings
 
 
-@pytest.mark.parametrize("every_s", [EVERY_S[0], *(pytest.param(s, marks=pytest.mark.long) for s in EVERY_S[1:])])
+@pytest.mark.long
+@pytest.mark.parametrize("every_s", EVERY_S)
 def test_scrapes_as_far_apart_as_is_usual_tell_it_too(remembered: Past, every_s: int) -> None:
     found = _capacity(remembered.forecast("40m", history=f'instance="every-{every_s}s"'))
     assert found["requests_per_second"] == pytest.approx(TRUTH_RPS, rel=0.15)

@@ -10,6 +10,8 @@ from probe.capacity.model.twin import Twin, find_capacity
 from probe.core.objectives import Objectives
 from probe.simulator.cost import FrontEnd, StepCost
 
+pytestmark = pytest.mark.long
+
 HOSTLY = StepCost(0.015, 2e-4, 1e-6, 0.001, 1e-9)
 
 BUILT: dict[str, tuple[Twin, Objectives]] = {

@@ -14,6 +14,8 @@ from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload
 
+pytestmark = pytest.mark.long
+
 USUAL = promise(0.5, 0.03)
 HINTS = Hints(max_num_seqs=512)
 BUSY = watched(profile(FAST), CHAT, 12.0, 60.0)

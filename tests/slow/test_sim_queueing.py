@@ -11,6 +11,8 @@ from probe.mock_server.profiles import PROFILES
 from probe.simulator.cost import FrontEnd, Profile
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
+pytestmark = pytest.mark.long
+
 CHAT = Workload("t", Api.COMPLETIONS, LognormalLength(200, 0.5, 1200), LognormalLength(60, 0.5, 360))
 BUSY = PROFILES["8b-a100"]
 TIGHT = replace(BUSY, num_blocks=121, max_model_len=1600, max_num_seqs=16)  # preempts

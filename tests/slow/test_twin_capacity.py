@@ -10,6 +10,8 @@ from probe.capacity.model.twin import Twin, find_capacity
 from probe.simulator.cost import FrontEnd, StepCost
 from probe.simulator.virtual_server import BackgroundTraffic
 
+pytestmark = pytest.mark.long
+
 USUAL = promise(0.5, 0.03)
 TWIN = twin_of(profile(FAST), CHAT)
 
