@@ -72,7 +72,7 @@ define run_tests
 	exit $$status
 endef
 
-test: .venv/.installed ## the tests, with the real programs that are installed; under ten minutes on two cores
+test: .venv/.installed ## the tests, with the real programs that are installed; about ten minutes on two cores
 	$(call run_tests,not long,check)
 
 test-long: .venv/.installed ## what `make test` leaves out: long tests, and every example of the property tests
