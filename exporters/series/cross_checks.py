@@ -1,0 +1,47 @@
+"""Series that compare client, server and GPU; absent while they cannot be made."""
+
+from functools import partial
+
+from exporters.series.declaration import TARGET, declare
+
+_declare = partial(declare, "joined", stability="experimental")
+
+TTFT_GAP = _declare(
+    "gauge",
+    "ttft_gap_seconds",
+    "Canaries' TTFT minus the server's (network and gateway): canaries alone on the server (matched), or means (mean)",
+    (*TARGET, "method"),
+)
+QUEUE_SHARE = _declare(
+    "gauge",
+    "server_queue_share_ratio",
+    "Queue time as a share of queue and prefill time, means over five minutes",
+    TARGET,
+)
+COUNTED_TOKENS = _declare(
+    "gauge",
+    "server_counted_tokens_ratio",
+    "Tokens by the server's counters relative to the client's, for canaries alone on it; not 1 means another server",
+    (*TARGET, "kind"),
+)
+GPU_NEIGHBOUR = _declare(
+    "gauge",
+    "gpu_neighbour_utilization_ratio",
+    "GPU load beyond canaries in five minutes without user traffic: work of other processes",
+    TARGET,
+)
+STALLED = _declare(
+    "gauge", "server_stalled_seconds", "Time that an engine has had requests without making progress", TARGET
+)
+AMBIGUOUS = _declare(
+    "gauge",
+    "server_ambiguous",
+    "1 if several servers answer at the address: counters are mixed, so user traffic and cross-checks are not computed",
+    TARGET,
+)
+KV_PRESSURE = _declare(
+    "gauge",
+    "kv_pressure",
+    "1 while there is a sign of KV cache pressure in the last minute: usage, waiting, preemptions or rejections",
+    (*TARGET, "sign"),
+)

@@ -1,0 +1,92 @@
+"""How a series is declared, and the meanings of sources and labels."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+PREFIX = "kneewatch_"
+# The labels that many series have.
+TARGET = ("target",)
+LAG_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series. `name` is the name in queries: counters end in `_total`, histograms have no suffix."""
+
+    name: str
+    kind: str  # counter, gauge, histogram, or unknown for another exporter's untyped series
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()  # empty for a histogram with the server's own bounds
+    stability: str = "stable"
+    source: str = ""  # a key of SOURCES
+
+    @property
+    def bucket(self) -> str:
+        """Return the name of the histogram's bucket series."""
+        return f"{self.name}_bucket"
+
+
+# Origin of the series, with its description in docs/metrics.md.
+SOURCES: Mapping[str, str] = {
+    "client": "Kneewatch's own requests, timed by Kneewatch: what a user of the server would see",
+    "server": "the server's own metrics, under names that do not change with its version",
+    "users": "user traffic: the server's metrics minus Kneewatch's own requests",
+    "joined": "comparisons of client, server and GPU; absent while they cannot be made",
+    "gpu": "dcgm-exporter, or the driver of this machine (NVML), under dcgm-exporter's own names and units",
+    "capacity": "capacity runs and forecasts: the knee, by the last one that found it",
+    "monitor": "Kneewatch itself",
+}
+# Meanings of the labels. There are no others; each has few values.
+LABELS: Mapping[str, str] = {
+    "target": "the target's name in the configuration",
+    "model": "the model's name in the request",
+    "workload": "the workload's name in the configuration",
+    "traffic": "why a request was sent: canary, capacity or ondemand",
+    "outcome": "the outcome of a request or a capacity run",
+    "objective": "availability, ttft, tpot or all",
+    "verdict": "valid, or why a load level is not judged: client_bound, too_few, cut_short or lost",
+    "bottleneck": "max_num_seqs, kv_cache, front_end, prefill, memory_bandwidth, host or client",
+    "kind": "kind of tokens: prompt or output",
+    "reason": "the reason, a short word that does not change between versions",
+    "source": "histogram: the server's own; counters: only sum and count are known",
+    "engine": "vllm, sglang, tgi, trtllm, triton, nim or litellm",
+    "version": "version of the server, or of Kneewatch",
+    "engine_index": "the server's number for a data-parallel engine",
+    "adapter": "a LoRA adapter's name",
+    "method": "the method of the comparison or the detection",
+    "sign": "usage, waiting, preemptions or rejections",
+    "mode": "forecast (no probe load), empirical (load levels only) or verified (load levels that agree with a model)",
+    "hash": "digest of the configuration without its secrets",
+    "discovery": "the name of the configuration's entry that discovers targets",
+    "task": "canary, scrape, gpu, forecast or capacity",
+    "gpu": "index of the GPU on its node",
+    "UUID": "UUID of the GPU; for a MIG instance, of the GPU that contains it",
+    "device": "device name, such as nvidia0",
+    "modelName": "the GPU's model",
+    "Hostname": "the node",
+    "GPU_I_ID": "ID of a MIG instance",
+    "GPU_I_PROFILE": "profile of the MIG instance, such as 1g.10gb",
+    "pod": "pod that uses the GPU, by dcgm-exporter",
+    "namespace": "namespace of that pod",
+    "container": "container of that pod",
+}
+
+
+def declare(  # noqa: PLR0917 - a table reads best in columns
+    source: str,
+    kind: str,
+    name: str,
+    help_: str,
+    labels: tuple[str, ...] = (),
+    buckets: tuple[float, ...] = (),
+    *,
+    stability: str = "stable",
+) -> Series:
+    """Return one of Kneewatch's own series; `name` is without the prefix."""
+    return Series(PREFIX + name, kind, help_, labels, buckets, stability, source)
+
+
+def with_bounds(series: Series, thresholds: Iterable[float]) -> tuple[float, ...]:
+    """Return the histogram's bounds with every threshold included, so that objectives are counted, not interpolated."""
+    return tuple(sorted({*series.buckets, *thresholds}))

@@ -1,0 +1,50 @@
+"""Series of Kneewatch itself. The label is `task`, because Prometheus adds its own `job` to every series."""
+
+from functools import partial
+
+from exporters.series.declaration import LAG_BUCKETS, declare
+
+_LATENESS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_declare = partial(declare, "monitor")
+
+BUILD_INFO = _declare("gauge", "build_info", "1, labelled with Kneewatch's version", ("version",))
+CONFIG_HASH = _declare("gauge", "config_hash_info", "1, labelled with a digest of the configuration", ("hash",))
+CONFIG_TAKEN = _declare(
+    "gauge",
+    "config_last_reload_successful",
+    "1 if the last reload of the configuration file succeeded, 0 if it was refused",
+)
+CONFIG_TAKEN_AT = _declare(
+    "gauge", "config_last_reload_success_timestamp_seconds", "Time of the last successful reload of the configuration"
+)
+DISCOVERED = _declare(
+    "gauge", "discovered_targets", "Servers that a discovery has found, including those of other shards", ("discovery",)
+)
+DISCOVERY_FAILING = _declare(
+    "gauge",
+    "discovery_failing",
+    "1 while a discovery fails (its last result stays in effect), or could not use some of its servers",
+    ("discovery",),
+)
+SHARD = _declare("gauge", "shard", "Index of this Kneewatch's shard, from 0; absent without sharding")
+SHARDS = _declare("gauge", "shards", "Number of shards; absent without sharding")
+TARGET_INFO = _declare(
+    "gauge",
+    "target_info",
+    "1, labelled with the labels that discovery found: label_... for each label of the target's pod",
+    ("target", "discovery"),
+)
+CPU = _declare("counter", "process_cpu_seconds_total", "CPU time of the monitor's process, without child processes")
+MEMORY = _declare("gauge", "process_resident_memory_bytes", "Resident memory of the monitor's process")
+STARTED = _declare("gauge", "process_start_time_seconds", "Start time of the monitor")
+TASK_FAILURES = _declare(
+    "counter", "task_failures_total", "Scheduled tasks that failed, started late or were skipped", ("task", "target")
+)
+TASK_LAST_SUCCESS = _declare(
+    "gauge", "task_last_success_timestamp_seconds", "Time when a scheduled task last completed", ("task", "target")
+)
+TASK_INTERVAL = _declare("gauge", "task_interval_seconds", "Interval of a scheduled task", ("task", "target"))
+TASK_LATENESS = _declare(
+    "histogram", "task_lateness_seconds", "How late a scheduled task started", ("task",), _LATENESS_BUCKETS
+)
+LOOP_LAG = _declare("histogram", "event_loop_lag_seconds", "How late the monitor's event loop woke up", (), LAG_BUCKETS)

@@ -1,0 +1,26 @@
+"""Series of user traffic: the server's counters minus probe requests."""
+
+from functools import partial
+
+from exporters.series.declaration import TARGET, declare
+
+_declare = partial(declare, "users", stability="experimental")
+
+USERS_REQUESTS = _declare(
+    "counter", "users_requests_total", "User requests since Kneewatch started to watch the server", TARGET
+)
+USERS_TOKENS = _declare("counter", "users_tokens_total", "Tokens of user requests", (*TARGET, "kind"))
+USERS_TTFT = _declare("histogram", "users_ttft_seconds", "TTFT of user requests, measured by the server", TARGET)
+USERS_TPOT = _declare("histogram", "users_tpot_seconds", "TPOT of user requests, measured by the server", TARGET)
+USERS_GOOD = _declare(
+    "counter",
+    "users_good_requests_total",
+    "User requests within a latency objective, by the server's histogram bound in users_objective_seconds",
+    (*TARGET, "objective"),
+)
+USERS_OBJECTIVE_SECONDS = _declare(
+    "gauge",
+    "users_objective_seconds",
+    "Bound that user requests are judged by: the server's lowest histogram bound at or above the objective",
+    (*TARGET, "objective"),
+)
