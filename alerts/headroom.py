@@ -98,31 +98,12 @@ def _pace(trend: str) -> str:
 
 
 def _disagrees(scale: float) -> Alert:
-    def knee(series: names.Series, mode: str) -> str:
-        return f"max by ({_BY}) ({series.name}{{{mode}}})"
-
-    forecast, found = knee(names.CAPACITY_RPS, _FORECAST), knee(names.CAPACITY_RPS, _MEASURED)
-    lower, upper = knee(names.CAPACITY_RPS_LOWER, _MEASURED), knee(names.CAPACITY_RPS_UPPER, _MEASURED)
-    fresh_s, runs = _FRESH_S * scale, duration(_TWO_RUNS_S * scale)
     residual = names.MODEL_RESIDUAL.name
-    expr = (
-        f"(\n"
-        # Without an upper bound, no load missed an objective, and the capacity may be higher.
-        f"  ({forecast} / {found} - 1 > {DISAGREES:g} and {forecast} > {upper}\n"
-        f"   or {forecast} / {found} - 1 < -{DISAGREES:g} unless {forecast} >= {lower})\n"
-        f"  and {_last(_FORECAST)} > time() - {fresh_s:g}\n"
-        f"  and abs({_last(_FORECAST)} - {_last(_MEASURED)}) < {fresh_s:g}\n"
-        f")\n"
-        f"or max by ({_BY}) (\n"
-        f"  (min_over_time({residual}[{runs}]) > {DISAGREES:g} or max_over_time({residual}[{runs}]) < -{DISAGREES:g})\n"
-        f"  and changes({residual}[{runs}]) >= 1\n"
-        f")"
-    )
     lead = "; before the last run it was off by "
     before = asked(f"max({residual}{{{_THIS}}})", _LABELS, shown="humanizePercentage", before=lead, none="")
     return Alert(
         name="KneewatchForecastDisagrees",
-        expr=expr,
+        expr=_disagreement(scale),
         for_s=_DISAGREES_FOR_S * scale,
         keep_s=KEEP_S * scale,
         severity="ticket",
@@ -137,6 +118,31 @@ def _disagrees(scale: float) -> Alert:
             f"{before}. One of the two is wrong: either the model misses what limits the server, or the run met a"
             " condition that user traffic does not."
         ),
+    )
+
+
+def _disagreement(scale: float) -> str:
+    """Return the PromQL: the forecast is outside the measured bounds now, or was wrong before each of two runs."""
+
+    def knee(series: names.Series, mode: str) -> str:
+        return f"max by ({_BY}) ({series.name}{{{mode}}})"
+
+    forecast, measured = knee(names.CAPACITY_RPS, _FORECAST), knee(names.CAPACITY_RPS, _MEASURED)
+    lower, upper = knee(names.CAPACITY_RPS_LOWER, _MEASURED), knee(names.CAPACITY_RPS_UPPER, _MEASURED)
+    fresh_s, runs = _FRESH_S * scale, duration(_TWO_RUNS_S * scale)
+    residual = names.MODEL_RESIDUAL.name
+    return (
+        f"(\n"
+        # Without an upper bound, no load missed an objective, and the capacity may be higher.
+        f"  ({forecast} / {measured} - 1 > {DISAGREES:g} and {forecast} > {upper}\n"
+        f"   or {forecast} / {measured} - 1 < -{DISAGREES:g} unless {forecast} >= {lower})\n"
+        f"  and {_last(_FORECAST)} > time() - {fresh_s:g}\n"
+        f"  and abs({_last(_FORECAST)} - {_last(_MEASURED)}) < {fresh_s:g}\n"
+        f")\n"
+        f"or max by ({_BY}) (\n"
+        f"  (min_over_time({residual}[{runs}]) > {DISAGREES:g} or max_over_time({residual}[{runs}]) < -{DISAGREES:g})\n"
+        f"  and changes({residual}[{runs}]) >= 1\n"
+        f")"
     )
 
 

@@ -26,8 +26,8 @@ def capacity_dashboard(links: Links) -> str:
         "One model server: its capacity within its objectives, how close user traffic is, and what limits it.",
         variables=chosen(),
         rows=[
-            PanelRow("How much can it serve?", [*_now(), *_figures()]),
-            PanelRow("How close is user traffic?", _close()),
+            PanelRow("How much can it serve?", [*_capacity_now(), *_limit_and_age(), *_capacity_over_time(), *_knee()]),
+            PanelRow("How close is user traffic?", _headroom()),
             PanelRow("What limits it?", [_bottleneck()]),
             PanelRow("Has it shifted?", shifts()),
             PanelRow("Is the forecast right?", forecast()),
@@ -50,7 +50,7 @@ def _interval(selector: str) -> str:
     return "\nor ".join(named("bound", bound, capacity(series, selector)) for series, bound in parts)
 
 
-def _now() -> list[PlacedPanel]:
+def _capacity_now() -> list[PlacedPanel]:
     return [
         panels.stat(
             "Capacity",
@@ -73,6 +73,11 @@ def _now() -> list[PlacedPanel]:
             no_value="unknown",
             alerts=["KneewatchHeadroomLow"],
         ),
+    ]
+
+
+def _limit_and_age() -> list[PlacedPanel]:
+    return [
         panels.stat(
             "What limits it",
             "The resource that limits capacity, by the last result of each mode. Good: the resource you pay for, memory"
@@ -83,7 +88,7 @@ def _now() -> list[PlacedPanel]:
             ],
             steps=[(None, GREEN)],
             width=6,
-            names=True,
+            only_names=True,
             no_value="no single limit",
         ),
         panels.stat(
@@ -99,7 +104,7 @@ def _now() -> list[PlacedPanel]:
     ]
 
 
-def _figures() -> list[PlacedPanel]:
+def _capacity_over_time() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Measured capacity",
@@ -120,6 +125,11 @@ def _figures() -> list[PlacedPanel]:
             width=12,
             no_value="no forecast: too little traffic so far",
         ),
+    ]
+
+
+def _knee() -> list[PlacedPanel]:
+    return [
         panels.timeseries(
             "Knee",
             "Requests in flight at the knee, for runs in a closed loop; no data for runs at request rates. Good: as"
@@ -145,7 +155,7 @@ def _figures() -> list[PlacedPanel]:
     ]
 
 
-def _close() -> list[PlacedPanel]:
+def _headroom() -> list[PlacedPanel]:
     low = Query(f"vector({LOW:g})", f"objective: {LOW:.0%}")
     return [
         panels.timeseries(

@@ -11,7 +11,10 @@ from probe.capacity.trend.reference import DROP_RATIO
 
 
 def shifts() -> list[PlacedPanel]:
-    shifted = largest(names.KNEE_SHIFTED, WORKLOAD, "mode, method")
+    return [*_baseline(), *_detected_shifts()]
+
+
+def _baseline() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Capacity and its baseline",
@@ -35,6 +38,12 @@ def shifts() -> list[PlacedPanel]:
             no_value="no capacity has a baseline yet",
             alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
+    ]
+
+
+def _detected_shifts() -> list[PlacedPanel]:
+    shifted = largest(names.KNEE_SHIFTED, WORKLOAD, "mode, method")
+    return [
         panels.states(
             "Detected shifts",
             "When each method detected a shift of the knee: all but rise are drops. Good: none. confirmed_drop pages;"

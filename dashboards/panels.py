@@ -9,14 +9,10 @@ from typing import Any
 
 from grafanalib import core
 
-from dashboards import tables
-from dashboards.pieces import DATASOURCE, RED, WIDTH, Column, PlacedPanel, Query, Steps, Texts
+from dashboards import heatmap_json, line_styles, tables
+from dashboards.pieces import DATASOURCE, WIDTH, Column, PlacedPanel, Query, Steps, Texts
 
-# Keys that grafanalib still writes for panels that Grafana replaced years ago.
-_OF_OLD_HEATMAPS = (
-    "cards", "color", "dataFormat", "heatmap", "hideZeroBuckets", "highlightCards", "legend", "reverseYBuckets",
-    "tooltip", "xAxis", "yAxis",
-)  # fmt: skip
+# As heatmap_json.OLD_KEYS, for tables.
 _OF_OLD_TABLES = ("color", "columns", "fontSize", "mappings")
 
 
@@ -37,15 +33,6 @@ def timeseries(
     alerts: Sequence[str] = (),
 ) -> PlacedPanel:
     """Return a line chart. `min_step` keeps $__rate_interval from being shorter than the time between events."""
-    looks = [
-        *([_LIMIT] if any(query.legend.startswith("objective") for query in queries) else []),
-        *([_BOUND] if any("bound" in query.legend for query in queries) else []),
-        *(
-            _right_axis(tables.reference(i), right_unit)
-            for i, q in enumerate(queries)
-            if q.is_on_right_axis and right_unit
-        ),
-    ]
     panel = core.TimeSeries(
         title=title,
         description=description,
@@ -61,12 +48,9 @@ def timeseries(
         tooltipSort="desc",
         legendCalcs=["lastNotNull", "max"],
         legendDisplayMode="table",
-        overrides=looks,
+        overrides=line_styles.overrides(queries, right_unit),
         maxDataPoints=None,
-        extraJson={
-            "fieldConfig": {"defaults": {"noValue": no_value}},
-            "options": {"legend": {"showLegend": True}},
-        },
+        extraJson={"fieldConfig": {"defaults": {"noValue": no_value}}, "options": {"legend": {"showLegend": True}}},
     )
     return PlacedPanel(panel, width, 8, alerts)
 
@@ -80,14 +64,14 @@ def stat(
     steps: Steps,
     width: int = 4,
     texts: Texts | None = None,
-    names: bool = False,
+    only_names: bool = False,
     decimals: int | None = None,
     no_value: str = "no data",
     alerts: Sequence[str] = (),
 ) -> PlacedPanel:
     """Return a panel of current values, coloured by `steps` (lower bound, colour; the first bound is None).
 
-    `texts` maps values to (text, colour), shown instead of the number. `names` shows the legends without values.
+    `texts` maps values to (text, colour), shown instead of the number. `only_names` shows the legends without values.
     """
     several = len(queries) > 1 or "{{" in queries[0].legend
     panel = core.Stat(
@@ -100,7 +84,7 @@ def stat(
         decimals=decimals,
         reduceCalc="lastNotNull",
         graphMode="none",
-        textMode="name" if names else "value_and_name" if several else "value",
+        textMode="name" if only_names else "value_and_name" if several else "value",
         color={"mode": "thresholds"},
         noValue=no_value,
         thresholds=tables.thresholds(steps)["steps"],
@@ -129,33 +113,9 @@ def heatmap(
         targets=_targets([Query(query, "{{le}}")], format_="heatmap", min_step=min_step),
         # One cell per point: 1,000 of them would be a pixel wide each.
         maxDataPoints=120,
-        options={
-            "calculate": False,
-            "cellGap": 1,
-            "cellValues": {"unit": "short"},
-            "color": {
-                "exponent": 0.5, "fill": "dark-orange", "mode": "scheme", "reverse": False, "scale": "exponential",
-                "scheme": "Oranges", "steps": 64,
-            },
-            "exemplars": {"color": "rgba(255,0,255,0.7)"},
-            "filterValues": {"le": 1e-9},
-            "legend": {"show": True},
-            "rowsFrame": {"layout": "auto"},
-            "tooltip": {"mode": "single", "showColorScale": False, "yHistogram": True},
-            "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
-        },
-        extraJson={
-            **dict.fromkeys(_OF_OLD_HEATMAPS),
-            "fieldConfig": {
-                "defaults": {
-                    "unit": unit,
-                    "noValue": no_value,
-                    "custom": {"hideFrom": {"legend": False, "tooltip": False, "viz": False}},
-                },
-                "overrides": [],
-            },
-        },
-    )  # fmt: skip
+        options=heatmap_json.options(unit),
+        extraJson={**dict.fromkeys(heatmap_json.OLD_KEYS), "fieldConfig": heatmap_json.field_config(unit, no_value)},
+    )
     return PlacedPanel(panel, width, 8, alerts)
 
 
@@ -226,31 +186,6 @@ def table(
         },
     )
     return PlacedPanel(panel, WIDTH, height, alerts)
-
-
-_LIMIT = {
-    "matcher": {"id": "byRegexp", "options": "/^objective/"},
-    "properties": [
-        {"id": "color", "value": {"mode": "fixed", "fixedColor": RED}},
-        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [8, 8]}},
-        {"id": "custom.fillOpacity", "value": 0},
-        {"id": "custom.stacking", "value": {"mode": "none"}},
-    ],
-}
-_BOUND = {
-    "matcher": {"id": "byRegexp", "options": "/ bound/"},
-    "properties": [
-        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [2, 6]}},
-        {"id": "custom.fillOpacity", "value": 0},
-    ],
-}
-
-
-def _right_axis(reference: str, unit: str) -> dict[str, Any]:
-    return {
-        "matcher": {"id": "byFrameRefID", "options": reference},
-        "properties": [{"id": "custom.axisPlacement", "value": "right"}, {"id": "unit", "value": unit}],
-    }
 
 
 def _targets(

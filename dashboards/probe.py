@@ -8,7 +8,9 @@ from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
 from alerts.windows import duration
 from dashboards import layout, marks, panels, variables
 from dashboards.pieces import GREEN, GREY, RED, YELLOW, PanelRow, PlacedPanel, Query
-from dashboards.queries import RATE, age, counted, largest, pace, percentiles, quantile
+from dashboards.probe_discovery import discovery
+from dashboards.probe_tasks import scrapes, tasks
+from dashboards.queries import RATE, largest, pace, percentiles, quantile
 from dashboards.queries import TARGET as ONE
 from exporters import names
 from probe.config.config import Config
@@ -25,11 +27,11 @@ def probe_dashboard(config: Config, links: Links) -> str:
         "Kneewatch itself: whether its numbers can be trusted, and what they cost.",
         variables=[variables.target()],
         rows=[
-            PanelRow("Is everything running?", _all()),
+            PanelRow("Is everything running?", _running()),
             PanelRow("Is its timing accurate?", _timing(step)),
-            PanelRow("Do its tasks run for the target?", _tasks()),
-            PanelRow("Can it read the server?", _readings()),
-            PanelRow("Which servers are discovered, and which shards watch them?", _found()),
+            PanelRow("Do its tasks run for the target?", tasks()),
+            PanelRow("Can it read the server?", scrapes()),
+            PanelRow("Which servers are discovered, and which shards watch them?", discovery()),
             PanelRow("What does it cost?", _footprint(step)),
         ],
         annotations=marks.marks(ONE),
@@ -38,14 +40,13 @@ def probe_dashboard(config: Config, links: Links) -> str:
     )
 
 
-def _all() -> list[PlacedPanel]:
-    return [*_running(), *_instances()]
-
-
 def _running() -> list[PlacedPanel]:
+    return [*_configuration_and_tasks(), *_failures_now(), *_instances()]
+
+
+def _configuration_and_tasks() -> list[PlacedPanel]:
     late = f"time() - min by (task, target) ({names.TASK_LAST_SUCCESS.name})"
     overdue = f"({late}) > bool on (task, target) 5 * max by (task, target) ({names.TASK_INTERVAL.name})"
-    failures = f"round(sum(increase({names.TASK_FAILURES.name}[1h])))"
     return [
         panels.stat(
             "Configuration file",
@@ -67,6 +68,12 @@ def _running() -> list[PlacedPanel]:
             steps=[(None, GREEN), (1, RED)],
             alerts=["KneewatchProbeSilent"],
         ),
+    ]
+
+
+def _failures_now() -> list[PlacedPanel]:
+    failures = f"round(sum(increase({names.TASK_FAILURES.name}[1h])))"
+    return [
         panels.stat(
             "Failed tasks, 1 h",
             "Tasks of all targets that failed, started late or were skipped in the last hour. Good: none; a few at a"
@@ -104,7 +111,7 @@ def _instances() -> list[PlacedPanel]:
             unit="none",
             queries=[Query(largest(names.BUILD_INFO, "", "version"), "{{version}}")],
             steps=[(None, GREY)],
-            names=True,
+            only_names=True,
             no_value="Kneewatch is down",
         ),
     ]
@@ -139,126 +146,6 @@ def _timing(step: str) -> list[PlacedPanel]:
             queries=[Query(f"{total} / ({count} > 0)", "{{task}}")],
             min_step=step,
             alerts=["KneewatchTaskFailing"],
-        ),
-    ]
-
-
-def _tasks() -> list[PlacedPanel]:
-    steps = names.CAPACITY_STEPS.name
-    bound = f'sum(increase({steps}{{{ONE},verdict="client_bound"}}[1d])) / (sum(increase({steps}{{{ONE}}}[1d])) > 0)'
-    failures = f"sum by (task) (rate({names.TASK_FAILURES.name}{{{ONE}}}[{RATE}]))"
-    return [
-        panels.timeseries(
-            "Time since each task ran",
-            "Kneewatch's heartbeat for the target. Good: a saw tooth no higher than twice the task's interval. A line"
-            " that climbs is a task that hangs; its values are out of date.",
-            unit="s",
-            queries=[Query(age(names.TASK_LAST_SUCCESS, ONE, "task"), "{{task}}")],
-            alerts=["KneewatchProbeSilent", "KneewatchProbeGone", "KneewatchTargetVanished"],
-        ),
-        panels.timeseries(
-            "Task failures",
-            "Tasks of the target that failed, started late or were skipped, per second. Good: zero.",
-            unit="ops",
-            queries=[Query(failures, "{{task}}")],
-            no_value="no task has failed",
-            alerts=["KneewatchTaskFailing"],
-        ),
-        panels.timeseries(
-            "Load levels lost to the client",
-            "Share of the load levels in a day's capacity runs that were client_bound: Kneewatch's machine was too"
-            " slow. Good: zero. Give Kneewatch more CPU, or run the load from another machine.",
-            unit="percentunit",
-            queries=[Query(bound, "client_bound")],
-            maximum=1,
-            no_value="no capacity run in a day",
-            alerts=["KneewatchClientBound"],
-        ),
-        panels.stat(
-            "Load levels of capacity runs",
-            "In the time range: load levels of capacity runs, by verdict. Good: nearly all valid. A budget or the guard"
-            " that ends a run early causes too_few and cut_short.",
-            unit="none",
-            queries=[Query(counted(names.CAPACITY_STEPS, ONE, "verdict"), "{{verdict}}")],
-            steps=[(None, GREEN)],
-            width=24,
-            alerts=["KneewatchClientBound"],
-        ),
-    ]
-
-
-def _readings() -> list[PlacedPanel]:
-    errors = f"max by (reason) (rate({names.SERVER_SCRAPE_ERRORS.name}{{{ONE}}}[{RATE}]))"
-    return [
-        panels.timeseries(
-            "Failed scrapes by reason",
-            "Failed scrapes of the server's metrics, per second, by reason. Good: none. They leave gaps in the server's"
-            " panels on the other dashboards.",
-            unit="ops",
-            queries=[Query(f"{errors} > 0", "{{reason}}")],
-            no_value="no scrape has failed",
-            alerts=["KneewatchServerMetricsUnreadable"],
-        ),
-        panels.timeseries(
-            "Scrape duration",
-            "Duration of the last scrape of the server's metrics. Good: tens of milliseconds, and flat. A server with"
-            " an overloaded front end answers late here too.",
-            unit="s",
-            queries=[Query(largest(names.SERVER_SCRAPE_SECONDS, ONE), "scrape")],
-            no_value="the server cannot be read",
-            alerts=["KneewatchServerMetricsUnreadable"],
-        ),
-        panels.timeseries(
-            "Size of the metrics page",
-            "Bytes of the server's metrics page. Good: flat. A growing page has a label with unbounded values, and"
-            " slows the server down.",
-            unit="bytes",
-            queries=[Query(largest(names.SERVER_SCRAPE_BYTES, ONE), "page")],
-            no_value="the server cannot be read",
-        ),
-    ]
-
-
-def _found() -> list[PlacedPanel]:
-    there = f'count(count_values("shard", {names.SHARD.name}))'
-    return [
-        panels.timeseries(
-            "Discovered servers",
-            "Servers that each discovery has found. Good: as many as there are replicas. Zero is an outage, or a"
-            " selector without a match.",
-            unit="none",
-            queries=[Query(f"max by (discovery) ({names.DISCOVERED.name})", "{{discovery}}")],
-            no_value="all targets have an address in the configuration",
-            alerts=["KneewatchNothingFound"],
-        ),
-        panels.timeseries(
-            "Failing discoveries",
-            "1 while a discovery fails, or cannot use some of its servers. Good: zero. Known servers are still"
-            " watched.",
-            unit="none",
-            queries=[Query(f"max by (discovery) ({names.DISCOVERY_FAILING.name})", "{{discovery}}")],
-            maximum=1,
-            no_value="all targets have an address in the configuration",
-            alerts=["KneewatchDiscoveryFailing"],
-        ),
-        panels.stat(
-            "Configuration loaded",
-            "Time since the configuration file was last loaded, by the Kneewatch that loaded it first. Good: since its"
-            " last change, or since the last restart.",
-            unit="s",
-            queries=[Query(f"time() - min({names.CONFIG_TAKEN_AT.name})", "ago")],
-            steps=[(None, GREY)],
-            no_value="Kneewatch is down",
-            alerts=["KneewatchConfigRefused"],
-        ),
-        panels.stat(
-            "Shards",
-            "Running shards, and the expected number. Good: equal. The targets of a missing shard are not watched.",
-            unit="none",
-            queries=[Query(there, "running"), Query(f"max({names.SHARDS.name})", "expected")],
-            steps=[(None, GREY)],
-            no_value="no sharding",
-            alerts=["KneewatchShardsMismatch"],
         ),
     ]
 

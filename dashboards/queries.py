@@ -86,6 +86,16 @@ def spread(expr: str) -> list[Query]:
     return [Query(f"{function}({expr})", name) for function, name in (("max", "most"), ("min", "least"))]
 
 
+def gpu_value(field: str) -> str:
+    """Return the selector of a relayed GPU series of the target; `field` is its name after DCGM_FI_."""
+    return f"{names.gpu(f'DCGM_FI_{field}').name}{_in(TARGET)}"
+
+
+def gpu_rate(field: str, unit: float) -> str:
+    """Return the rate of a counter of every GPU, divided by `unit`."""
+    return f"rate({gpu_value(field)}[{RATE}]) / {unit:g}"
+
+
 def named(label: str, value: str, expr: str) -> str:
     """Return `expr` with one more label, which distinguishes it from others in one query."""
     return f'label_replace({expr}, "{label}", "{value}", "", "")'

@@ -4,15 +4,17 @@ In: the configuration and the links. Out: the dashboard's JSON text. Every query
 matter, $model and $workload.
 """
 
-from alerts import sli
 from alerts.headroom import LOW
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
 from alerts.windows import duration
 from dashboards import layout, marks, panels, queries
 from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
-from dashboards.queries import CANARY, RATE, WORKLOAD, age, buckets, burn, largest, objective, pace, percentiles
-from dashboards.target_causes import agreement, causes
-from dashboards.target_hardware import gpus, more_of_the_gpus
+from dashboards.queries import WORKLOAD, age, largest, pace
+from dashboards.target_agreement import agreement
+from dashboards.target_causes import causes
+from dashboards.target_gpu_details import gpu_details
+from dashboards.target_gpus import gpus
+from dashboards.target_health import health
 from dashboards.target_options import engines, options
 from dashboards.target_users import users
 from dashboards.variables import chosen
@@ -20,8 +22,6 @@ from exporters import names
 from probe.config.config import Config
 
 TITLE = "Kneewatch / Target"
-
-_BURNS = [f"Kneewatch{name}Burn" for name in ("Availability", "TTFT", "TPOT", "UsersTTFT", "UsersTPOT")]
 
 
 def target_dashboard(config: Config, links: Links) -> str:
@@ -34,11 +34,11 @@ def target_dashboard(config: Config, links: Links) -> str:
         "One model server: latency of users, its causes, GPUs, remaining capacity, and whether the numbers agree.",
         variables=chosen(),
         rows=[
-            PanelRow("Is it slow or broken, for users?", [*_now(), *_slow(step)]),
+            PanelRow("Is it slow or broken, for users?", health(step)),
             PanelRow("User traffic and latency", users(step)),
             PanelRow("Why?", causes(step)),
             PanelRow("GPUs", gpus()),
-            PanelRow("More GPU metrics", more_of_the_gpus(), is_collapsed=True),
+            PanelRow("More GPU metrics", gpu_details(), is_collapsed=True),
             PanelRow("How much more can it take?", _capacity()),
             PanelRow("Do the client and the server agree?", agreement(step)),
             PanelRow("Engines of a data-parallel server", engines(), is_collapsed=True),
@@ -48,176 +48,6 @@ def target_dashboard(config: Config, links: Links) -> str:
         others=[("Fleet", FLEET), ("Capacity", CAPACITY), ("Probe", PROBE)],
         links=links,
     )
-
-
-def _now() -> list[PlacedPanel]:
-    of_canaries = "|".join(one.budget_record for one in sli.ALL)
-    of_users = "|".join(one.budget_record for one in sli.USERS)
-    burns = [Query(burn(one, WORKLOAD), one.objective) for one in sli.ALL]
-    burns += [Query(burn(one, queries.TARGET), f"users' {one.objective}") for one in sli.USERS]
-    return [
-        panels.stat(
-            "Last canary",
-            "Good: up, which means that the last canary got all its tokens. A server may answer /health and fail here.",
-            unit="none",
-            queries=[Query(largest(names.TARGET_UP), "up")],
-            steps=[(None, RED), (1, GREEN)],
-            texts={"0": ("DOWN", RED), "1": ("up", GREEN)},
-            width=3,
-            no_value="no canaries",
-            alerts=["KneewatchAvailabilityBurn"],
-        ),
-        panels.stat(
-            "Time since last success",
-            "Good: not much more than the canary interval. Never: no canary has succeeded since Kneewatch started.",
-            unit="s",
-            queries=[Query(age(names.LAST_SUCCESS, CANARY), "age")],
-            steps=[(None, GREEN), (60, YELLOW), (300, RED)],
-            width=3,
-            no_value="never",
-        ),
-        panels.stat(
-            "Burn rate, last hour",
-            "How many times faster than allowed each error budget is spent. Good: below 1. At 14.4 an alert pages.",
-            unit="short",
-            queries=burns,
-            steps=[(None, GREEN), (1, YELLOW), (6, RED)],
-            width=9,
-            decimals=1,
-            alerts=_BURNS,
-        ),
-        panels.stat(
-            "Error budget left",
-            "The share of each error budget left in the objective's window. Good: more than the share of the window"
-            " that is left. Below zero the objective is missed.",
-            unit="percentunit",
-            queries=[
-                Query(_left(of_canaries), "{{objective}}"),
-                Query(_left(of_users), "users' {{objective}}"),
-            ],
-            steps=[(None, RED), (0, YELLOW), (0.25, GREEN)],
-            width=9,
-            decimals=1,
-            no_value="the recording rules are not loaded",
-            alerts=_BURNS,
-        ),
-    ]
-
-
-def _left(records: str) -> str:
-    """Return the remaining budgets, with a label `objective` taken from the record's name."""
-    of_target = f'{{__name__=~"{records}",{queries.TARGET}}}'
-    return (
-        f'min by (objective) (\n  label_replace({of_target}, "objective", "$1", "__name__", ".*_([a-z]+)_budget:.*")\n)'
-    )
-
-
-def _slow(step: str) -> list[PlacedPanel]:
-    return [*_promises(step), *_latency(step), *_against_the_server(step)]
-
-
-def _promises(step: str) -> list[PlacedPanel]:
-    ratio = f"max by (objective) ({names.OBJECTIVE_RATIO.name}{{{queries.TARGET}}})"
-    good = [Query(f"min({one.good_ratio('15m', WORKLOAD)})", one.objective) for one in sli.ALL]
-    return [
-        panels.timeseries(
-            "Canaries by outcome",
-            "Canaries by outcome. Good: only ok. unreachable and timeout mean a dead or stuck server, rejected a full"
-            " one, wrong_answer a broken one. Kneewatch stopped aborted ones itself; they do not count.",
-            unit="reqps",
-            queries=[Query(f"sum by (outcome) (rate({names.REQUESTS.name}{{{CANARY}}}[{RATE}])) > 0", "{{outcome}}")],
-            stacked=True,
-            min_step=step,
-            no_value="no canaries",
-            alerts=["KneewatchAvailabilityBurn"],
-        ),
-        panels.timeseries(
-            "Good requests against the objective",
-            "Share of canaries, over 15 minutes, that met each objective. Good: above the dashed line of the same name."
-            " Latency objectives judge successful requests only.",
-            unit="percentunit",
-            queries=[*good, Query(ratio, "objective {{objective}}")],
-            width=16,
-            maximum=1,
-            no_value="no canaries",
-            alerts=_BURNS[:3],
-        ),
-    ]
-
-
-def _latency(step: str) -> list[PlacedPanel]:
-    return [
-        panels.timeseries(
-            "TTFT",
-            "Time to first token: of canaries from the scheduled send, of users as the server measures it. Good: p95"
-            " below the dashed objective. Rising TTFT with flat TPOT means queueing or long prompts.",
-            unit="s",
-            queries=[
-                *percentiles(names.TTFT, CANARY, "canary "),
-                *percentiles(names.USERS_TTFT, who="users "),
-                objective("ttft"),
-            ],
-            width=12,
-            min_step=step,
-            alerts=["KneewatchTTFTBurn", "KneewatchUsersTTFTBurn"],
-        ),
-        panels.timeseries(
-            "TPOT",
-            "Mean time per output token after the first. Good: p95 below the dashed objective. If it rises with the"
-            " number of running requests, the cause is batching; if not, the GPU.",
-            unit="s",
-            queries=[
-                *percentiles(names.TPOT, CANARY, "canary "),
-                *percentiles(names.USERS_TPOT, who="users "),
-                objective("tpot"),
-            ],
-            width=12,
-            min_step=step,
-            alerts=["KneewatchTPOTBurn", "KneewatchUsersTPOTBurn"],
-        ),
-        panels.heatmap(
-            "TTFT of canaries",
-            "Distribution of the canaries' TTFT. Good: one narrow band below the objective. A second band is a second"
-            " kind of request, or of replica.",
-            unit="s",
-            query=buckets(names.TTFT, CANARY),
-            min_step=step,
-            no_value="no canaries",
-            alerts=["KneewatchTTFTBurn"],
-        ),
-        panels.heatmap(
-            "ITL of canaries",
-            "Distribution of the inter-token latency of canaries. Good: one narrow band. Marks far above it are stalls:"
-            " preemptions, or prefills of other requests.",
-            unit="s",
-            query=buckets(names.ITL, CANARY),
-            min_step=step,
-            no_value="no canaries",
-        ),
-    ]
-
-
-def _against_the_server(step: str) -> list[PlacedPanel]:
-    return [
-        panels.timeseries(
-            "ITL, server and client",
-            "Inter-token latency of all requests as the server measures it, and of canaries. Good: p95 near p50, server"
-            " and canary close together. Many servers' lowest bucket is 10 ms; below it their lines say little.",
-            unit="s",
-            queries=[*percentiles(names.SERVER_ITL, who="server "), *percentiles(names.ITL, CANARY, "canary ")],
-            width=12,
-            min_step=step,
-        ),
-        panels.timeseries(
-            "E2E, server and client",
-            "End-to-end latency, from the request to the last token, of canaries and of all requests as the server"
-            " measures it. Good: flat. The server's varies with the length of users' requests; a canary's does not.",
-            unit="s",
-            queries=[*percentiles(names.SERVER_E2E, who="server "), *percentiles(names.E2E, CANARY, "canary ")],
-            width=12,
-            min_step=step,
-        ),
-    ]
 
 
 def _capacity() -> list[PlacedPanel]:

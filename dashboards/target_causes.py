@@ -1,8 +1,8 @@
-"""Rows of the Target dashboard: causes by the server's own metrics, and whether client and server agree."""
+"""A row of the Target dashboard: causes, by the server's own metrics."""
 
 from dashboards import panels
-from dashboards.pieces import GREEN, RED, YELLOW, PlacedPanel, Query
-from dashboards.queries import CANARY, MODEL, TARGET, largest, mean, pace, percentiles, quantile
+from dashboards.pieces import GREEN, YELLOW, PlacedPanel, Query
+from dashboards.queries import RATE, TARGET, largest, mean, pace, quantile
 from exporters import names
 
 _NOT_EXPORTED = "the server does not export it"
@@ -10,8 +10,7 @@ _NOT_EXPORTED = "the server does not export it"
 
 def causes(step: str) -> list[PlacedPanel]:
     """Return the panels on queue, prefill and decode, and on their causes."""
-    waiting = f"{names.SERVER_WAITING.name}{{{TARGET}}}"
-    return [*_phases(), *_load(waiting), *_cache(), *_engine(step)]
+    return [*_phases(), *_load(), *_kv_cache(), *_preemptions_and_prefix_hits(), *_engine(step)]
 
 
 def _phases() -> list[PlacedPanel]:
@@ -54,7 +53,8 @@ def _phases() -> list[PlacedPanel]:
     ]
 
 
-def _load(waiting: str) -> list[PlacedPanel]:
+def _load() -> list[PlacedPanel]:
+    waiting = f"{names.SERVER_WAITING.name}{{{TARGET}}}"
     return [
         panels.timeseries(
             "Requests in the server",
@@ -94,12 +94,7 @@ def _load(waiting: str) -> list[PlacedPanel]:
     ]
 
 
-def _cache() -> list[PlacedPanel]:
-    preempted = names.SERVER_PREEMPTIONS_PER_REQUEST
-    hits, lookups = (
-        f"max(rate({series.name}{{{TARGET}}}[$__rate_interval]))"
-        for series in (names.SERVER_PREFIX_HITS, names.SERVER_PREFIX_QUERIES)
-    )
+def _kv_cache() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "KV cache in use",
@@ -121,13 +116,22 @@ def _cache() -> list[PlacedPanel]:
             no_value=_NOT_EXPORTED,
             alerts=["KneewatchKVCachePressure", "KneewatchPreemptionStorm"],
         ),
+    ]
+
+
+def _preemptions_and_prefix_hits() -> list[PlacedPanel]:
+    hits, lookups = (
+        f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"
+        for series in (names.SERVER_PREFIX_HITS, names.SERVER_PREFIX_QUERIES)
+    )
+    return [
         panels.timeseries(
             "Preemptions",
             "Requests pushed out of the KV cache and computed again: per request on the left, per second on the right."
             " Good: zero. Otherwise users see stalled streams.",
             unit="short",
             queries=[
-                Query(mean(preempted), "per request"),
+                Query(mean(names.SERVER_PREEMPTIONS_PER_REQUEST), "per request"),
                 Query(pace(names.SERVER_PREEMPTIONS), "per second", is_on_right_axis=True),
             ],
             right_unit="ops",
@@ -168,97 +172,5 @@ def _engine(step: str) -> list[PlacedPanel]:
             queries=[Query(pace(names.SERVER_REJECTIONS), "rejected")],
             no_value="no rejections, or the server does not export them",
             alerts=["KneewatchKVCachePressure"],
-        ),
-    ]
-
-
-def agreement(step: str) -> list[PlacedPanel]:
-    """Return the cross-checks between client and server, and whether the server's metrics can be trusted."""
-    return [*_server_page(), *_client_and_server(step)]
-
-
-def _server_page() -> list[PlacedPanel]:
-    return [
-        panels.stat(
-            "Server's metrics",
-            "Whether the last scrape of the server's metrics succeeded. Good: read. Otherwise all server values here"
-            " are missing, and no capacity run may start.",
-            unit="none",
-            queries=[Query(largest(names.SERVER_UP), "read")],
-            steps=[(None, RED), (1, GREEN)],
-            texts={"0": ("UNREADABLE", RED), "1": ("read", GREEN)},
-            alerts=["KneewatchServerMetricsUnreadable"],
-        ),
-        panels.stat(
-            "Servers at the address",
-            "Whether scrapes come from one server. If several servers answer at this address, counters are mixed, and"
-            " user traffic and cross-checks are not computed. Good: one. Otherwise make each server its own target.",
-            unit="none",
-            queries=[Query(largest(names.AMBIGUOUS), "ambiguous")],
-            steps=[(None, GREEN), (1, RED)],
-            texts={"0": ("one", GREEN), "1": ("SEVERAL", RED)},
-            no_value="not known",
-        ),
-        panels.stat(
-            "Token counts, server over client",
-            "Tokens by the server's counters relative to the client's count, for canaries that ran alone on the server."
-            " Good: 100 %. Otherwise the metrics are another server's, or those of one replica of several.",
-            unit="percentunit",
-            queries=[Query(largest(names.COUNTED_TOKENS, by="kind"), "{{kind}}")],
-            steps=[(None, RED), (0.98, GREEN), (1.02, RED)],
-            width=6,
-            no_value="no canary ran alone",
-        ),
-        panels.stat(
-            "Time since the server started",
-            "Uptime by the server's metrics. Good: since the last deploy. Counters restart with the server's process.",
-            unit="s",
-            queries=[Query(f"time() - {largest(names.SERVER_STARTED)}", "up for")],
-            steps=[(None, YELLOW), (900, GREEN)],
-            width=5,
-            no_value=_NOT_EXPORTED,
-        ),
-        panels.stat(
-            "Server",
-            "Engine and version that the server reports. Good: the version that you deployed.",
-            unit="none",
-            queries=[Query(largest(names.SERVER_INFO, by="engine, version"), "{{engine}} {{version}}")],
-            steps=[(None, GREEN)],
-            width=5,
-            names=True,
-            no_value="not known",
-        ),
-    ]
-
-
-def _client_and_server(step: str) -> list[PlacedPanel]:
-    probe_tokens = f"sum by (traffic) (rate({names.TOKENS.name}{{{MODEL}}}[$__rate_interval]))"
-    server_tokens = " + ".join(pace(series) for series in (names.SERVER_PROMPT_TOKENS, names.SERVER_GENERATION_TOKENS))
-    return [
-        panels.timeseries(
-            "TTFT, server and client",
-            "TTFT of all requests as the server measures it, and of canaries. Good: close together. Only the canary's"
-            " high: network, proxy or front end. Only the server's high: users send longer prompts than the canary.",
-            unit="s",
-            queries=[*percentiles(names.SERVER_TTFT, who="server "), *percentiles(names.TTFT, CANARY, "canary ")],
-            min_step=step,
-        ),
-        panels.timeseries(
-            "Network and gateway",
-            "The canaries' TTFT minus the server's: matched compares canaries that ran alone on the server; mean"
-            " compares all requests, so it includes the difference of their prompts. Good: matched is flat, at a few"
-            " milliseconds.",
-            unit="s",
-            queries=[Query(largest(names.TTFT_GAP, by="method"), "{{method}}")],
-            minimum=None,
-            no_value="no canary ran alone",
-        ),
-        panels.timeseries(
-            "Probe tokens and server tokens",
-            "Prompt and output tokens per second of Kneewatch's requests, and of all requests. Good: a small share,"
-            " except during capacity runs.",
-            unit="short",
-            queries=[Query(probe_tokens, "probe {{traffic}}"), Query(server_tokens, "server")],
-            min_step=step,
         ),
     ]

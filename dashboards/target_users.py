@@ -11,7 +11,7 @@ _BURNS = ("KneewatchUsersTTFTBurn", "KneewatchUsersTPOTBurn")
 
 
 def users(step: str) -> list[PlacedPanel]:
-    return [*_distributions(), *_objectives_and_traffic(step)]
+    return [*_distributions(), *_objectives(), *_traffic(step)]
 
 
 def _distributions() -> list[PlacedPanel]:
@@ -37,17 +37,16 @@ def _distributions() -> list[PlacedPanel]:
     ]
 
 
-def _objectives_and_traffic(step: str) -> list[PlacedPanel]:
+def _objectives() -> list[PlacedPanel]:
     met = [Query(f"min({one.good_ratio('15m', TARGET)})", one.objective) for one in sli.USERS]
-    promised = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"ttft|tpot"}})'
-    tokens = f"max by (kind) (rate({names.USERS_TOKENS.name}{{{TARGET}}}[{RATE}]))"
+    ratio = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"ttft|tpot"}})'
     return [
         panels.timeseries(
             "Good user requests against the objective",
             "Share of user requests, over 15 minutes, that met each objective, by the server's histogram buckets. Good:"
             " above the dashed line of the same name.",
             unit="percentunit",
-            queries=[*met, Query(promised, "objective {{objective}}")],
+            queries=[*met, Query(ratio, "objective {{objective}}")],
             maximum=1,
             no_value=_NO_USERS,
             alerts=_BURNS,
@@ -65,6 +64,12 @@ def _objectives_and_traffic(step: str) -> list[PlacedPanel]:
             no_value="the server has no such histogram",
             alerts=_BURNS,
         ),
+    ]
+
+
+def _traffic(step: str) -> list[PlacedPanel]:
+    tokens = f"max by (kind) (rate({names.USERS_TOKENS.name}{{{TARGET}}}[{RATE}]))"
+    return [
         panels.timeseries(
             "User traffic",
             "User requests per second on the left, their tokens per second on the right. Good: what you expect at this"
