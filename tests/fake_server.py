@@ -10,8 +10,10 @@ from example_records import spec as one_spec
 from fake_request import FakeRequest, Send
 
 from probe.capacity.run.job import LoadPlan, RunJob
-from probe.capacity.run.runner import CapacityRun
+from probe.capacity.run.runner import CapacityRun, Think
+from probe.capacity.run.seams import ServerAccess, StepObservers
 from probe.capacity.search.fixed_steps import FixedSteps
+from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.snapshot import ServerSnapshot
@@ -34,10 +36,13 @@ class Asked:
     plans: tuple[StepPlan, ...] = ()
     course: LoadPlan | None = None
 
-    def ramp(self, load: Load, *seams: Any, **followed: Any) -> CapacityRun:
-        """Its engine, with these seams; a new course each time."""
+    def ramp(
+        self, load: Load, read: Any, clock: Clock, *, think: Think = at_once, access: Any = None, **followed: Any
+    ) -> CapacityRun:
+        """Its engine, with these seams; a new course each time. `access`: what else a ServerAccess has."""
         way = self.course or FixedSteps(self.plans, to_the_end=not self.job.guarded)
-        return CapacityRun(self.job, way, load, *seams, **{"think": at_once, **followed})
+        server = ServerAccess(read, **(access or {}))
+        return CapacityRun(self.job, way, load, server, clock, observers=StepObservers(**followed), think=think)
 
 
 def specs(prompt_tokens: int = 8, output_tokens: int = 3) -> Iterator[RequestSpec]:

@@ -9,6 +9,7 @@ from benchmarks.capacity.cases import Case
 from benchmarks.capacity.virtual_load import VirtualLoad
 from probe.capacity.run.job import Budget, LoadPlan, RunJob
 from probe.capacity.run.runner import CapacityRun
+from probe.capacity.run.seams import ServerAccess
 from probe.core.clock import Clock
 from probe.core.result import CapacityResult, RunContext
 from probe.core.snapshot import ServerSnapshot
@@ -68,7 +69,7 @@ def play(
 
         job = RunJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}), guarded)
         begun = loop.time()
-        ramp = CapacityRun(job, course, load, read, clock or VirtualClock(), think=_at_once)
+        ramp = CapacityRun(job, course, load, ServerAccess(read), clock or VirtualClock(), think=_at_once)
         result = await ramp.run()
         await asyncio.sleep(60)
         load._collect(loop.time(), lambda _: None)

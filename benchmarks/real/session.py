@@ -17,6 +17,7 @@ from benchmarks.real.servers import Spec
 from probe.capacity.model.hints import Hints
 from probe.capacity.run.job import Budget, LoadPlan, RunJob
 from probe.capacity.run.runner import CapacityRun
+from probe.capacity.run.seams import ServerAccess
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.capacity.search.search import Search
 from probe.client.endpoint import Endpoint
@@ -91,7 +92,7 @@ class _Server:
         scraper = Scraper(self._endpoint, self._clock, timeout_s=1.0)
         try:
             async with WorkerPool(self._source(seed), 1, self._clock) as workers:
-                ramp = CapacityRun(job, Recorder(course, taken), workers, scraper.read, self._clock)
+                ramp = CapacityRun(job, Recorder(course, taken), workers, ServerAccess(scraper.read), self._clock)
                 taken.result = await ramp.run()
         finally:
             await scraper.close()

@@ -12,7 +12,8 @@ from probe.capacity.run.admission import Admission
 from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings, context_of, firing_pages, hints_of, preflight
 from probe.capacity.run.runner import CapacityRun
-from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, ServerAccess, run_capacity
+from probe.capacity.run.seams import ServerAccess
+from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, run_capacity
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
 from probe.config.config import Config
@@ -110,7 +111,8 @@ async def ramp_target(
         try:
             return await run_capacity(
                 lambda: request,
-                ServerAccess(lock(config, target, clock), scraper.read, readers.reader(target.gpu)),
+                lock(config, target, clock),
+                ServerAccess(scraper.read, readers.reader(target.gpu)),
                 clock,
                 admit=partial(_admit, config, target, scraper, guarded=asked.guarded),
                 interrupts=_stopped_by_signals,

@@ -12,7 +12,8 @@ import structlog
 from probe.capacity.run.admission import Admission, AdmissionCheck
 from probe.capacity.run.locks import Lock
 from probe.capacity.run.runner import CapacityRun
-from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, ServerAccess, run_capacity
+from probe.capacity.run.seams import ServerAccess
+from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, run_capacity
 from probe.core.clock import Clock
 from probe.core.errors import LockError
 from probe.core.request import RequestRecord
@@ -108,9 +109,7 @@ class CapacityRuns:
         if self.inhibited_by is not None:
             self._refused("rollout", self.inhibited_by)
             return None
-        server = ServerAccess(
-            self._hooks.lock(), self._server.look, self._server.read_gpus, self._server.state.users_between
-        )
+        server = ServerAccess(self._server.look, self._server.read_gpus, self._server.state.users_between)
         observers = RunObservers(
             on_admitted=self._log_start,
             on_record=self._hooks.on_record,
@@ -120,6 +119,7 @@ class CapacityRuns:
         try:
             return await run_capacity(
                 partial(self._hooks.request, confirms),
+                self._hooks.lock(),
                 server,
                 self._clock,
                 admit=self._admit,

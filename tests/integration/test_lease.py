@@ -16,6 +16,7 @@ from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.lease_lock import LOST, KubernetesLease
 from probe.capacity.run.locks import LOCKED, NO_LOCK
 from probe.capacity.run.runner import CapacityRun
+from probe.capacity.run.seams import ServerAccess
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
@@ -361,6 +362,6 @@ async def _ramp(server: Standin) -> None:
     try:
         async with WorkerPool(RequestSource(where, "tiny", load, timeout_s=60.0), 2, CLOCK) as workers:
             plans = FixedSteps([StepPlan(concurrency=8, seconds=40.0)])
-            await CapacityRun(job, plans, workers, scraper.read, CLOCK).run()
+            await CapacityRun(job, plans, workers, ServerAccess(scraper.read), CLOCK).run()
     finally:
         await scraper.close()

@@ -20,6 +20,7 @@ from starlette.types import Send as AsgiSend
 from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.run_guard import CLIENT_LATE
 from probe.capacity.run.runner import CapacityRun
+from probe.capacity.run.seams import ServerAccess
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
@@ -437,7 +438,7 @@ async def _guarded(server: Standin, workers: WorkerPool) -> CapacityResult:
     scraper = Scraper(Endpoint("a", server.url), CLOCK, timeout_s=1.0)
     try:
         plans = FixedSteps([StepPlan(concurrency=4, seconds=40.0)])
-        return await CapacityRun(job, plans, workers, scraper.read, CLOCK).run()
+        return await CapacityRun(job, plans, workers, ServerAccess(scraper.read), CLOCK).run()
     finally:
         await scraper.close()
 

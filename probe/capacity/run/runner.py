@@ -1,13 +1,13 @@
 """A guarded capacity run: one step of load after the other, until the load plan is over or something stops it.
 
-In: a RunJob, the LoadPlan that chooses the steps, and the seams to the server (load, and a scrape of its metrics).
+In: a RunJob, the LoadPlan that chooses the steps, the load, and access to the server's metrics (seams.py).
 Out: a CapacityResult. The load runs beside the polls of the server (server_watch.py), the guard (run_guard.py) and the
 budget (cost_meter.py). Whatever ends the run (stop_switch.py), nothing is in flight afterwards.
 """
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,17 +16,18 @@ from typing import Any, Protocol, TypeVar
 from probe.capacity.run.cost_meter import CostMeter
 from probe.capacity.run.job import GUARD_S, LoadPlan, RunJob
 from probe.capacity.run.run_guard import RunGuard
+from probe.capacity.run.seams import ServerAccess, StepObservers
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
 from probe.capacity.search.knee import MODE, describe_load
 from probe.core.clock import Clock
 from probe.core.request import RequestRecord
 from probe.core.result import Capacity, CapacityResult, Phase
-from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
+from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary
 from probe.load import step_summary as summary
 from probe.load.protocol import Load
-from probe.observe.user_load import mean, users_beside
+from probe.observe.user_load import mean
 
 _T = TypeVar("_T")
 
@@ -35,22 +36,13 @@ _CALM_S = 30.0
 _FIRST, _WATCHING = Phase("a first request"), "watching live traffic"
 _NEXT_LOAD, _RESULT = Phase("computing the next load level"), Phase("computing the result")
 _CALMING = Phase("waiting for the server to be idle")
+_NO_OBSERVERS = StepObservers()
 
 
 class Think(Protocol):
     """Runs seconds of arithmetic where they hold up nothing else."""
 
     def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]: ...
-
-
-class UsersBetween(Protocol):
-    """Returns the load of users between the first and the last of a run's snapshots, given the run's own requests."""
-
-    def __call__(self, records: Iterable[RequestRecord], snapshots: Sequence[ServerSnapshot], /) -> UserLoad: ...
-
-
-def _ignore(_: object) -> None:
-    """Take an event that a caller does not follow."""
 
 
 class CapacityRun:
@@ -61,28 +53,22 @@ class CapacityRun:
         job: RunJob,
         plan: LoadPlan,
         load: Load,
-        read_server: Callable[[], Awaitable[ServerSnapshot]],
+        server: ServerAccess,
         clock: Clock,
         *,
-        on_step: Callable[[StepSummary], None] = _ignore,
-        on_record: Callable[[RequestRecord], None] = _ignore,
-        on_phase: Callable[[Phase], None] = _ignore,
-        read_gpus: Callable[[], Awaitable[GpuSnapshot]] | None = None,
+        observers: StepObservers = _NO_OBSERVERS,
         think: Think = asyncio.to_thread,
-        users_between: UsersBetween = users_beside,
     ) -> None:
         """`think` runs the load plan's arithmetic away from the event loop: the guard goes on meanwhile."""
         self._job = job
         self._plan = plan
         self._think = think
-        self._users_between = users_between
+        self._users_between = server.users_between
         self._load = load
         self._clock = clock
-        self._on_step = on_step
-        self._on_record = on_record
-        self._on_phase = on_phase
+        self._observers = observers
         self._switch = StopSwitch()
-        self._watch = ServerWatch(read_server, read_gpus, clock)
+        self._watch = ServerWatch(server.read, server.read_gpus, clock)
         self._guard = RunGuard(job, plan, load, clock, watch=self._watch, switch=self._switch)
         self._cost = CostMeter(job, load, clock)
         self._started = datetime.fromtimestamp(clock.wall_s(), UTC)
@@ -151,7 +137,7 @@ class CapacityRun:
 
     async def _compute(self, work: Callable[[], _T], phase: Phase = _NEXT_LOAD) -> _T:
         """Return what the load plan makes of something; there is no load meanwhile."""
-        self._on_phase(phase)
+        self._observers.on_phase(phase)
         return await self._think(work)
 
     async def _take_steps(self) -> None:
@@ -165,12 +151,12 @@ class CapacityRun:
     async def _observe_idle(self) -> None:
         """Send the first request, and watch the server before there is load."""
         # No step counts it: a cold server's first answer says nothing of its capacity.
-        self._on_phase(_FIRST)
+        self._observers.on_phase(_FIRST)
         first = await self._run_step(StepPlan(concurrency=1, seconds=0, requests=1))
         self._guard.is_warm = self._cost.is_warm = True
         before = len(self._watch.snapshots)
         if self._plan.observe_s > 0:
-            self._on_phase(Phase(_WATCHING, self._plan.observe_s))
+            self._observers.on_phase(Phase(_WATCHING, self._plan.observe_s))
             await self._switch.pause(self._plan.observe_s)
         snapshots = self._watch.snapshots[before:]
         self._add_users(self._users_between((), snapshots), snapshots)
@@ -185,7 +171,7 @@ class CapacityRun:
         if self._switch.is_on:
             return
         text = f"step {len(self._steps) + 1}: {describe_load(plan)}"
-        self._on_phase(Phase(text, plan.warm_up_s + plan.seconds if plan.requests is None else None))
+        self._observers.on_phase(Phase(text, plan.warm_up_s + plan.seconds if plan.requests is None else None))
         run = await self._run_step(plan)
         await self._watch.poll()
         snapshots = sorted(self._watch.snapshots[first:], key=lambda snapshot: snapshot.at_ns)
@@ -194,7 +180,7 @@ class CapacityRun:
         step = replace(step, tripped=self._guard.trip_reason(run))
         self._steps.append(step)
         self._add_users(step.users, snapshots)
-        self._on_step(step)
+        self._observers.on_step(step)
         await self._compute(partial(self._plan.step_finished, step, run, snapshots, self._guard.tripped))
         if self._guard.tripped is not None:
             await self._wait_until_calm()
@@ -205,7 +191,7 @@ class CapacityRun:
 
     async def _wait_until_calm(self) -> None:
         """Wait for the server to have no queue, and forget the overload; stop the run where it stays."""
-        self._on_phase(_CALMING)
+        self._observers.on_phase(_CALMING)
         ends = self._clock.monotonic_ns() + int(_CALM_S * 1e9)
         while not self._switch.is_on:
             snapshot = await self._watch.poll()
@@ -227,7 +213,7 @@ class CapacityRun:
 
     def _keep(self, record: RequestRecord) -> None:
         self._cost.add(record)
-        self._on_record(record)
+        self._observers.on_record(record)
         self._guard.request_ended(record)
 
     async def _keep_guard(self) -> None:

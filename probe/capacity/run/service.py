@@ -2,9 +2,9 @@
 
     lock -> admit -> load plan -> workers -> CapacityRun -> on_result
 
-In: a RunRequest (what to measure), a ServerAccess (how to reach the server) and the three things in which callers
-differ: `admit` refuses the run or limits it, `interrupts` lets something outside stop it, RunObservers receive what it
-measures. Out: a CapacityResult.
+In: a RunRequest (what to measure), the server's lock, a ServerAccess (how to reach it), and the three things in which
+callers differ: `admit` refuses the run or limits it, `interrupts` lets something outside stop it, RunObservers receive
+what it measures. Out: a CapacityResult.
 
 Without the lock or an admission nothing is sent: LockError or RefusedError says why. From the CapacityRun on, exactly
 one result is reported, while the lock is still held: of a run that ended by itself, was stopped (even before its
@@ -21,18 +21,15 @@ from probe.capacity.run.admission import WINDOW_CLOSED, Admission
 from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.locks import Lock
 from probe.capacity.run.plan import StepSettings, context_of, load_plan
-from probe.capacity.run.runner import CapacityRun, UsersBetween
+from probe.capacity.run.runner import CapacityRun
+from probe.capacity.run.seams import ServerAccess, StepObservers, ignore
 from probe.config.load import LoadConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
-from probe.core.request import RequestRecord
-from probe.core.result import CapacityResult, Phase
-from probe.core.snapshot import GpuSnapshot, ServerSnapshot
-from probe.core.step import StepSummary
+from probe.core.result import CapacityResult
 from probe.load.backends import workers_of
 from probe.load.worker_pool import RequestSource, WorkerPool
 from probe.observe.guard import GuardVerdict
-from probe.observe.user_load import users_beside
 
 Admit = Callable[[], Awaitable[Admission]]
 Interrupts = Callable[[CapacityRun], AbstractContextManager[None]]
@@ -76,40 +73,21 @@ class RunRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAccess:
-    """How a run reaches the server beside its load: the lock, the metrics page, the GPUs (None: there are none).
-
-    `users_between` knows of probe traffic beside the run.
-    """
-
-    lock: Lock
-    read: Callable[[], Awaitable[ServerSnapshot]]
-    read_gpus: Callable[[], Awaitable[GpuSnapshot]] | None = None
-    users_between: UsersBetween = users_beside
-
-
-def _ignore(*_: object) -> None:
-    """Take an event that a caller does not follow."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunObservers:
+class RunObservers(StepObservers):
     """Who hears of a run. `on_result`: its one result, and what broke or cancelled it, if anything did.
 
     `loading` is entered for as long as the run may have requests in flight.
     """
 
     on_result: Callable[[CapacityResult, BaseException | None], None]
-    on_admitted: Callable[[RunRequest, Admission], None] = _ignore
-    on_phase: Callable[[Phase], None] = _ignore
-    on_record: Callable[[RequestRecord], None] = _ignore
-    on_step: Callable[[StepSummary], None] = _ignore
+    on_admitted: Callable[[RunRequest, Admission], None] = ignore
     loading: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 
 
 async def run_capacity(
     make_request: Callable[[], RunRequest],
+    lock: Lock,
     server: ServerAccess,
     clock: Clock,
     *,
@@ -122,7 +100,7 @@ async def run_capacity(
     Raises LockError where the lock cannot be had or was lost, RefusedError where `admit` refuses, and whatever breaks
     or cancels the run.
     """
-    async with server.lock:
+    async with lock:
         admission = await admit()
         if not admission.verdict.go:
             raise RefusedError(admission.verdict)
@@ -131,18 +109,7 @@ async def run_capacity(
         workers = workers_of(request.load, source, steps.streams, clock, request.workers)
         observers.on_admitted(request, admission)
         async with load_plan(steps, source.workload, job.objectives, guarded=job.guarded) as plan:
-            run = CapacityRun(
-                job,
-                plan,
-                workers,
-                server.read,
-                clock,
-                on_step=observers.on_step,
-                on_record=observers.on_record,
-                on_phase=observers.on_phase,
-                read_gpus=server.read_gpus,
-                users_between=server.users_between,
-            )
+            run = CapacityRun(job, plan, workers, server, clock, observers=observers)
             with _stopped_after(admission.seconds, run), interrupts(run):
                 return await _reported(run, workers, observers)
 

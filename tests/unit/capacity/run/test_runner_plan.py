@@ -14,6 +14,7 @@ from virtual_time import VirtualClock, virtually
 
 from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.runner import CapacityRun, Think
+from probe.capacity.run.seams import ServerAccess
 from probe.core.clock import SystemClock
 from probe.core.result import Capacity, CapacityResult, Phase, RunContext, Stopped
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
@@ -328,7 +329,9 @@ def test_unless_told_otherwise_a_course_thinks_in_a_thread_and_the_server_is_rea
     async def run() -> CapacityResult:
         clock = SystemClock()
         job = _asked(course).job
-        ramp = CapacityRun(job, course, LocalLoad(ready(FakeServer(seconds=lambda _: 0.001)), clock), metrics, clock)
+        ramp = CapacityRun(
+            job, course, LocalLoad(ready(FakeServer(seconds=lambda _: 0.001)), clock), ServerAccess(metrics), clock
+        )
         running = asyncio.create_task(ramp.run())
         async with asyncio.timeout(10):
             while not threads:  # noqa: ASYNC110 - another thread changes it

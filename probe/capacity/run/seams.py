@@ -1,0 +1,42 @@
+"""What a capacity run is connected to: the server beside its load, and those who follow its steps."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from probe.core.request import RequestRecord
+from probe.core.result import Phase
+from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
+from probe.core.step import StepSummary
+from probe.observe.user_load import users_beside
+
+
+class UsersBetween(Protocol):
+    """Returns the load of users between the first and the last of a run's snapshots, given the run's own requests."""
+
+    def __call__(self, records: Iterable[RequestRecord], snapshots: Sequence[ServerSnapshot], /) -> UserLoad: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAccess:
+    """How a run reaches the server beside its load: the metrics page, and the GPUs (None: there are none).
+
+    `users_between` knows of probe traffic beside the run.
+    """
+
+    read: Callable[[], Awaitable[ServerSnapshot]]
+    read_gpus: Callable[[], Awaitable[GpuSnapshot]] | None = None
+    users_between: UsersBetween = users_beside
+
+
+def ignore(*_: object) -> None:
+    """Take an event that a caller does not follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepObservers:
+    """Callbacks for what happens in a run: finished requests, finished steps, and what it does now."""
+
+    on_phase: Callable[[Phase], None] = ignore
+    on_record: Callable[[RequestRecord], None] = ignore
+    on_step: Callable[[StepSummary], None] = ignore
