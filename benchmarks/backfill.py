@@ -89,22 +89,22 @@ class Prometheus:
         self._folder.cleanup()
 
     def cpu_s(self) -> float:
-        """Seconds of CPU that it has used."""
+        """Return the CPU seconds used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:13])) / _TICKS
 
     def memory_mib(self) -> float:
-        """The most that it has used."""
+        """Return the peak memory used."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return round(int(status.split("VmHWM:")[1].split()[0]) / 1024)
 
     def write(self, lines: Iterable[Line], *, threads: int = 2) -> int:
-        """Stores them all; says how many samples that were."""
+        """Store all lines and return the number of samples."""
         with ThreadPoolExecutor(threads) as pool:
             return sum(pool.map(self._send, _requests(lines)))
 
     def series(self, query: str, start_s: float, end_s: float, step_s: float) -> list[Line]:
-        """A range query over any number of points: one Line for each label set in the answer, without gaps' points."""
+        """Run a range query of any number of points. Return a Line for each label set, without the points in gaps."""
         found: dict[tuple[tuple[str, str], ...], tuple[list[Floats], list[Floats]]] = {}
         for first, last in _stretches(start_s, end_s, step_s):
             for each in self.ask("query_range", query=query, start=first, end=last, step=step_s)["result"]:
@@ -115,11 +115,11 @@ class Prometheus:
         return [Line(dict(key), np.concatenate(t), np.concatenate(v)) for key, (t, v) in found.items()]
 
     def ask(self, path: str, **parameters: object) -> Any:  # noqa: ANN401 - JSON
-        """The data of an answer. Raises RuntimeError for a query that Prometheus refuses."""
+        """Return the data of an answer. Raises RuntimeError if Prometheus refuses the query."""
         return json.loads(self.raw(path, **parameters))["data"]
 
     def raw(self, path: str, **parameters: object) -> bytes:
-        """An answer as it comes."""
+        """Return the body of an answer."""
         return self._post(f"/api/v1/{path}", urlencode(parameters).encode(), _FORM)
 
     def _send(self, request: tuple[bytes, int]) -> int:
@@ -158,7 +158,7 @@ def _stretches(start_s: float, end_s: float, step_s: float) -> Iterator[tuple[fl
 
 
 def _requests(lines: Iterable[Line]) -> Iterator[tuple[bytes, int]]:
-    """Bodies of remote write, and how many samples are in each."""
+    """Yield remote-write request bodies and the number of samples in each."""
     parts: list[bytes] = []
     samples = 0
     for line in lines:
@@ -180,7 +180,9 @@ _SAMPLE = np.dtype([("head", "V3"), ("value", "<f8"), ("tag", "u1"), ("time", "u
 
 
 def _samples(times: Floats, values: Floats) -> bytes:
-    """`repeated Sample samples = 2`. Milliseconds since 1970 take 6 bytes as a varint from 2004 on: all are alike."""
+    """Encode `repeated Sample samples = 2`. Milliseconds since 1970 take a 6-byte varint from 2004 on, so all have one
+    size.
+    """
     packed = np.empty(len(times), _SAMPLE)
     packed["head"] = np.void(b"\x12\x10\x09")
     packed["value"] = values
@@ -205,7 +207,7 @@ def _varint(value: int) -> bytes:
 
 
 def _snappy(content: bytes) -> bytes:
-    """As Snappy's block format has it, in literals: nothing is compressed, since nothing leaves the machine."""
+    """Frame the data as Snappy literals, without compression, since nothing leaves the machine."""
     parts = [_varint(len(content))]
     for i in range(0, len(content), 1 << 24):
         literal = content[i : i + (1 << 24)]

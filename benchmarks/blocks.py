@@ -36,7 +36,7 @@ class Chunks:
 
 
 def encode(times_ms: NDArray[np.int64], values: Floats) -> list[Chunks]:
-    """`values`: a row for each series, all at the same times. A chunk for each 120 samples."""
+    """Encode `values`, a row for each series, all at the same times, in chunks of 120 samples."""
     count = len(times_ms)
     found: list[list[bytes]] = [[] for _ in values]
     spans = [(int(times_ms[i]), int(times_ms[min(i + SAMPLES, count) - 1])) for i in range(0, count, SAMPLES)]
@@ -76,7 +76,7 @@ class _Bits:
         self.all: _Rows = np.arange(rows)
 
     def add(self, rows: _Rows, values: _Words, bits: _Words) -> None:
-        """To these rows, the lowest `bits` (1 to 64) of each value."""
+        """Append the lowest `bits` (1 to 64) of each value to these rows."""
         length = self.length[rows]
         word, used = (length >> _U(6)).astype(np.intp), length & _U(63)
         top = values << (_U(64) - bits)
@@ -87,12 +87,12 @@ class _Bits:
         self.length[rows] = length + bits
 
     def skip(self, bits: int) -> None:
-        """Zeros, to every row."""
+        """Append zeros to every row."""
         self.length += _U(bits)
 
 
 def _encode(times_ms: NDArray[np.int64], values: Floats) -> list[bytes]:
-    """A chunk for each row, as it lies in a segment: length, encoding, data, checksum."""
+    """Return a chunk for each row as stored in a segment: length, encoding, data, checksum."""
     rows, count = values.shape
     raw = values.view(np.uint64)
     bits = _Bits(rows, 16 + 80 + 64 + 40 + count * (1 + 64 + 13 + 17))
@@ -115,7 +115,9 @@ def _encode(times_ms: NDArray[np.int64], values: Floats) -> list[bytes]:
 
 
 def _xor(bits: _Bits, rows: _Rows, xor: _Words, lead: _Words, trail: _Words) -> None:
-    """0: the same as before; 10: other bits in the window; 11: a new window, its leading zeros and size, and bits."""
+    """Append 0 for the same value; 10 and the bits in the old window; or 11 and a new window (leading zeros, size) and
+    its bits.
+    """
     same = np.ones(len(bits.all), bool)
     same[rows] = False
     bits.length[same] += _U(1)
@@ -133,7 +135,7 @@ def _xor(bits: _Bits, rows: _Rows, xor: _Words, lead: _Words, trail: _Words) -> 
 
 
 def _delta(bits: _Bits, change: NDArray[np.int64]) -> None:
-    """The change of the distance to the sample before: 0, or 10, 110, 1110, 1111 and so many bits as do."""
+    """Append the change of the delta of timestamps: 0, or 10, 110, 1110 or 1111 and as many bits as it needs."""
     if not change.any():
         bits.skip(1)
         return
@@ -162,7 +164,7 @@ def _varint(bits: _Bits, values: _Words) -> None:
 
 
 def _leading(values: _Words) -> _Words:
-    """Zeros before the first one. The float's exponent tells, once rounding cannot change it."""
+    """Return the number of leading zeros, from the float's exponent once rounding cannot change it."""
     found = np.full(len(values), 64, _U)
     for shift in (0, 32):  # halves are exact as floats
         half = ((values >> _U(shift)) & _U(0xFFFFFFFF)).astype(np.float64)
@@ -187,7 +189,7 @@ def _framed(bits: _Bits) -> list[bytes]:
 
 
 def _table() -> NDArray[np.uint32]:
-    """Of CRC-32C (Castagnoli), byte by byte."""
+    """Return the byte-wise table of CRC-32C (Castagnoli)."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(0x82F63B78), table >> np.uint32(1))
@@ -199,7 +201,7 @@ _CRC_LIST: list[int] = _CRC.tolist()
 
 
 def _checksums(data: _Bytes, sizes: NDArray[np.intp]) -> NDArray[np.uint32]:
-    """Of the encoding's byte and each row's first `sizes` bytes."""
+    """Return the checksums of the encoding's byte and each row's first `sizes` bytes."""
     start = np.uint32(0xFFFFFFFF)
     crc = np.full(len(data), _CRC[(start ^ np.uint32(1)) & np.uint32(0xFF)] ^ (start >> np.uint32(8)), np.uint32)
     for i in range(int(sizes.max(initial=0))):
@@ -209,7 +211,7 @@ def _checksums(data: _Bytes, sizes: NDArray[np.intp]) -> NDArray[np.uint32]:
 
 
 def checksum(data: bytes) -> int:
-    """CRC-32C of a few bytes."""
+    """Return the CRC-32C of a few bytes."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _CRC_LIST[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -231,7 +233,7 @@ def _svarint(value: int) -> bytes:
 def write_block(
     folder: Path, number: int, span_ms: tuple[int, int], groups: Iterable[Sequence[tuple[Mapping[str, str], Chunks]]]
 ) -> int:
-    """A block of series that end before `span_ms[1]`, in groups that lie side by side. Returns its bytes."""
+    """Write a block of series that end before `span_ms[1]`, stored group by group. Return its size in bytes."""
     ulid = f"01KNEEWATCHBENCH{number:010d}"[:26]
     block = folder / ulid
     (block / "chunks").mkdir(parents=True)
@@ -267,7 +269,7 @@ def write_block(
 
 
 def _index(entries: Sequence[tuple[Mapping[str, str], Chunks, int]]) -> bytes:
-    """Symbols, series, postings, their table, and where each lies."""
+    """Return the index: symbols, series, postings, their table, and the offset of each."""
     entries = sorted(entries, key=lambda entry: sorted(entry[0].items()))
     symbols = sorted({text for labels, _, _ in entries for pair in labels.items() for text in pair} | {""})
     number = {text: i for i, text in enumerate(symbols)}

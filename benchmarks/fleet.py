@@ -155,7 +155,7 @@ def outcomes(page: str) -> dict[str, float]:
 
 def missed(found: Mapping[str, object]) -> list[str]:
     """Return the limits that were exceeded."""
-    late = [task for task, told in found["lateness"].items() if float(told["all_below_s"]) > LATE_S]  # type: ignore[attr-defined]
+    late = [task for task, limits in found["lateness"].items() if float(limits["all_below_s"]) > LATE_S]  # type: ignore[attr-defined]
     page = found["page_s"]["max"]  # type: ignore[index]
     said = {
         f"{found['cores']} cores, more than {CORES}": found["cores"] > CORES,  # type: ignore[operator]

@@ -101,7 +101,7 @@ def found(cases: int, noise: Noise, change: float, *, baseline: int, within: int
 
 def _delay(target: Target, change: float, baseline: int, most: int) -> float:
     target.learn(baseline)
-    while target.shifted() or target.shifted(up=True):  # what is shifted already cannot be seen to begin
+    while target.shifted() or target.shifted(up=True):  # a shift that is already reported cannot begin
         target.night()
     for run in range(1, most + 1):
         target.night(math.log(1 + change))
@@ -119,16 +119,16 @@ def decay(cases: int, noise: Noise, per_week: float, weeks: int = 52) -> dict[st
         target.learn(MAX_BASELINE)
         rng = random.Random(f"rolling {case}")
         last = deque((noise(rng) for _ in range(MAX_BASELINE)), maxlen=MAX_BASELINE)
-        seen: dict[str, int] = {}
+        first: dict[str, int] = {}
         for night in nights:
             level = night / 7 * math.log(1 - per_week)
             target.night(level)
             last.append(level + noise(rng))
             for name, said in (("frozen", target.shifted()), ("rolling", _rolling(list(last)))):
                 if said:
-                    seen.setdefault(name, night)
-        frozen.append(seen.get("frozen", math.inf))
-        rolling.append(seen.get("rolling", math.inf))
+                    first.setdefault(name, night)
+        frozen.append(first.get("frozen", math.inf))
+        rolling.append(first.get("rolling", math.inf))
     return {
         name: {"median_runs": _finite(statistics.median(runs)), "not_in_a_year": sum(map(math.isinf, runs)) / cases}
         for name, runs in (("frozen", frozen), ("rolling", rolling))

@@ -1,4 +1,4 @@
-"""Kneewatch beside a real vLLM and a real Prometheus while vLLM is killed and comes back. Prints what was seen, when.
+"""Kneewatch beside a real vLLM and a real Prometheus while vLLM is killed and comes back. Prints a log of events.
 
     PYTHONPATH=tests/integration python benchmarks/watch.py --vllm-python .vllm/bin/python --out FILE [--healthy 300]
 
@@ -55,7 +55,7 @@ class Timeline:
         print(line, flush=True)
 
     def until(self, check: Callable[[], object], text: str, within_s: float) -> None:
-        """Waits, and notes when it happened. Raises AssertionError after `within_s`."""
+        """Wait for the condition and print when it held. Raises AssertionError after `within_s`."""
         eventually(check, within_s=within_s, what=text, every_s=0.5)
         self.say(text)
 
@@ -101,7 +101,7 @@ def main() -> int:
 
 
 def watch(timeline: Timeline, server: RealVllm, prometheus: RealPrometheus, healthy_s: float, pause_s: float) -> None:
-    """The story itself."""
+    """Run the whole scenario."""
 
     def count(outcome: str) -> int:
         found = prometheus.value(f'sum(kneewatch_requests_total{{traffic="canary", outcome="{outcome}"}})')

@@ -30,7 +30,7 @@ from typing import Any
 from alerts.build import FILE, render
 from benchmarks.alerts import report
 from benchmarks.alerts.faults import ALERTS, COUNTS, SIZES
-from benchmarks.alerts.inhibit import inhibitions, told
+from benchmarks.alerts.inhibit import inhibitions, sent
 from benchmarks.alerts.judge import Verdict, judge
 from benchmarks.alerts.month import BEGUN_S, END_S, START_S, Month, config
 from benchmarks.alerts.replay import Replay
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rules = needed(rules_of(render(config())[FILE]))
     unknown = sorted({rule.alert for rule in rules if rule.alert} - set(ALERTS))
     if unknown:
-        sys.exit(f"which faults do these alerts speak of? say so in benchmarks/alerts/faults.py: {', '.join(unknown)}")
+        sys.exit(f"ALERTS in benchmarks/alerts/faults.py lacks these alerts: {', '.join(unknown)}")
     seeds = [options.seed] if options.seed is not None else list(range(options.seeds))
     months = []
     for seed in seeds:
@@ -70,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         false = [len(report.false_of(verdict, severity)) for _, verdict, _ in months]
         print(f"false {severity}s a month: {sum(false) / len(false):.1f}, at worst {max(false)} (target: {most})")
     for name, count in (
-        ("echoes of faults that were over", sum(len(verdict.echoes) for _, verdict, _ in months)),
-        ("tickets on headroom in hours that were busy", sum(len(verdict.busy) for _, verdict, _ in months)),
+        ("echoes of past faults", sum(len(verdict.echoes) for _, verdict, _ in months)),
+        ("headroom tickets in busy hours", sum(len(verdict.busy) for _, verdict, _ in months)),
     ):
         print(f"{name}, a month: {count / len(months):.1f}")
     print("\n".join(problems) or "every target was met")
@@ -103,7 +103,7 @@ def _month(seed: int, rules: Sequence[Rule], options: argparse.Namespace) -> tup
     wanted = asked(rules)
     lines = month.lines({each.name for each in wanted})
     if missing := unmet(wanted, [line.labels for line in lines]):
-        sys.exit(f"rules ask for what benchmarks/alerts/of_*.py do not make up: {', '.join(missing)}")
+        sys.exit(f"rules query series that benchmarks/alerts/of_*.py do not simulate: {', '.join(missing)}")
     made_s = time.monotonic()
     with Prometheus(block="100d") as prometheus:
         samples = prometheus.write(lines)
@@ -111,7 +111,7 @@ def _month(seed: int, rules: Sequence[Rule], options: argparse.Namespace) -> tup
         replay = Replay(prometheus, BEGUN_S, START_S, END_S)
         firings = replay.run(rules)
         cpu_s, memory = prometheus.cpu_s(), prometheus.memory_mib()
-    heard = told(firings, inhibitions(ALERTMANAGER.read_text()))
+    sent_firings = sent(firings, inhibitions(ALERTMANAGER.read_text()))
     ended = time.monotonic()
     about = {
         "seed": seed,
@@ -129,7 +129,7 @@ def _month(seed: int, rules: Sequence[Rule], options: argparse.Namespace) -> tup
             name: round(s, 1) for name, s in sorted(replay.spent.items(), key=lambda item: -item[1])[:5]
         },
     }
-    return judge(month.faults, heard, month.busy), about
+    return judge(month.faults, sent_firings, month.busy), about
 
 
 def _line(seed: int, verdict: Verdict, about: dict[str, Any]) -> str:
@@ -158,13 +158,13 @@ def _record(
     problems: Sequence[str],
     months: Sequence[tuple[int, Verdict, dict[str, Any]]],
 ) -> dict[str, Any]:
-    said = subprocess.run(["prometheus", "--version"], check=True, capture_output=True, text=True)
+    shown = subprocess.run(["prometheus", "--version"], check=True, capture_output=True, text=True)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         "machine": platform.platform(),
         "python": platform.python_version(),
-        "prometheus": (said.stdout or said.stderr).split(" (")[0],
+        "prometheus": (shown.stdout or shown.stderr).split(" (")[0],
         "kneewatch": __version__,
         "scrape_s": options.scrape,
         "faults_a_month": {str(kind): large for kind, (large, _) in COUNTS.items()},

@@ -114,7 +114,7 @@ ALERTS: Mapping[str, Speaks] = {
     "KneewatchShardsMismatch": _speaks(),
 }
 
-# And these are true without a fault where users truly take so much of what the server truly takes, for a quarter of an
+# These are also true without a fault, when users take this share of the true capacity for a quarter of an
 # hour: a busy day of a server that is a little small. They are counted apart.
 WHEN_BUSY = frozenset({"KneewatchHeadroomLow"})
 BUSY_SHARE, BUSY_S = 0.85, 900.0
@@ -162,7 +162,7 @@ def plan(seed: int, targets: Sequence[str], start_s: float, end_s: float, runs_s
 def _draw(
     rng: np.random.Generator, kind: Kind, targets: Sequence[str], within: tuple[float, float], *, large: int | None
 ) -> Fault:
-    """`large`: which of those that count it is; None: it does not count."""
+    """Draw a fault. `large` is its index among the faults that count, None for one that does not."""
     size, seconds = _large(rng, kind, large) if large is not None else _small(rng, kind)
     start_s = float(rng.uniform(within[0] + HOUR_S, within[1] - seconds - HOUR_S))
     hows = _HOWS.get(kind, ("",))

@@ -29,10 +29,10 @@ def inhibitions(text: str) -> list[Inhibition]:
     ]
 
 
-def told(firings: Sequence[Firing], rules: Sequence[Inhibition], *, group_wait_s: float = 10.0) -> list[Firing]:
-    """Return the alerts that are sent, with the time from which each is: not before its inhibition ends.
+def sent(firings: Sequence[Firing], rules: Sequence[Inhibition], *, group_wait_s: float = 10.0) -> list[Firing]:
+    """Return the alerts that are sent, each from the time it is sent: not before its inhibition ends.
 
-    What is silenced within `group_wait_s` has not been sent; what is silenced later has.
+    An alert silenced within `group_wait_s` is not sent; one silenced later has been.
     """
     found: list[Firing] = []
     for firing in firings:
@@ -54,7 +54,9 @@ def _left(firing: Firing, silent: Iterable[tuple[float, float]], wait_s: float) 
 
 
 def _silences(rule: Inhibition, source: Firing, target: Firing) -> bool:
-    """An alert that matches both sides is not silenced by another one that does."""
+    """Report whether `source` silences `target`. As in Alertmanager, an alert that matches both sides of a rule is not
+    silenced by another one that does.
+    """
     if not _match(rule.target, target.labels) or not _match(rule.source, source.labels):
         return False
     if _match(rule.target, source.labels) and _match(rule.source, target.labels):

@@ -41,7 +41,7 @@ class Found:
 class Verdict:
     """`echoes` are alerts for a fault that is over but still in the alert's long window: not false, but not wanted.
 
-    `busy`: that there is little headroom, when there was.
+    `busy` are alerts on low headroom while users took most of the capacity: true, though there was no fault.
     """
 
     found: tuple[Found, ...]
@@ -69,13 +69,15 @@ def incidents(firings: Iterable[Firing]) -> list[Incident]:
 
 
 def judge(
-    faults: Sequence[Fault], told: Sequence[Firing], busy: Callable[[str, float], bool] = lambda *_: False
+    faults: Sequence[Fault], sent: Sequence[Firing], busy: Callable[[str, float], bool] = lambda *_: False
 ) -> Verdict:
-    """`told`: what fired and was not inhibited. `busy`: whether a target truly was, shortly before a time.
+    """Compare the alerts with the faults.
 
-    Raises KeyError for an alert that is not in ALERTS.
+    `sent` are the alerts that fired and were not inhibited. `busy` reports whether a target truly was busy shortly
+    before a
+    time. Raises KeyError for an alert that is not in ALERTS.
     """
-    happened = incidents(told)
+    happened = incidents(sent)
     false, echoes, true = [], [], []
     for one in happened:
         if any(_explains(fault, one) for fault in faults):
@@ -87,15 +89,15 @@ def judge(
         else:
             false.append(one)
     return Verdict(
-        tuple(_found(fault, told) for fault in faults), tuple(false), tuple(echoes), tuple(true), len(happened)
+        tuple(_found(fault, sent) for fault in faults), tuple(false), tuple(echoes), tuple(true), len(happened)
     )
 
 
-def _found(fault: Fault, told: Sequence[Firing]) -> Found:
-    """An alert counts from when it fires after the fault's beginning; one that fires already counts at once."""
+def _found(fault: Fault, sent: Sequence[Firing]) -> Found:
+    """Return the delay to a fault's first alert. One counts only if it begins to fire after the fault's start."""
     hits = [
         (max(firing.start_s, fault.start_s) - fault.start_s, firing.labels["alertname"])
-        for firing in told
+        for firing in sent
         if firing.labels.get("target") == fault.target
         and fault.kind in ALERTS[firing.labels["alertname"]].finds
         and fault.start_s < firing.start_s <= fault.end_s + aftermath_s(fault.kind, firing.labels.get("short", ""))

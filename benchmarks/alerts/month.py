@@ -155,7 +155,7 @@ class Month:
         )
 
     def _calm(self, name: str | None, count: int) -> list[float]:
-        """Times in the month without a fault of a target, or of any, within an hour: what happens has no excuse."""
+        """Draw times that are more than an hour from any fault of the target, or of all targets if it is None."""
         found: list[float] = []
         while len(found) < count:
             at_s = float(self._rng.uniform(START_S + HOUR_S, END_S - HOUR_S))

@@ -73,12 +73,12 @@ def _measured(scene: Scene) -> Iterator[Line]:
         ended = _newest(scene, lambda run, _: run.end_s)
         yield from page.gauge(names.CAPACITY_LAST_SUCCESS, {**labels, "mode": mode}, ended, there)
         compared = there & (_newest(scene, lambda run, _: run.shift is not None) > 0)
-        for series, told in (
+        for series, value_of in (
             (names.KNEE_BASELINE, lambda shift: shift.baseline.requests_per_second),
             (names.KNEE_BASELINE_SINCE, lambda shift: shift.baseline.since_s),
             (names.KNEE_SHIFT, lambda shift: shift.ratio),
         ):
-            yield from page.gauge(series, {**labels, "mode": mode}, _compared(scene, told), compared)
+            yield from page.gauge(series, {**labels, "mode": mode}, _compared(scene, value_of), compared)
         for method in METHODS:
             fired = _compared(scene, partial(_fired, method))
             yield from page.gauge(names.KNEE_SHIFTED, {**labels, "mode": mode, "method": method}, fired, compared)
@@ -118,16 +118,16 @@ def _figures(scene: Scene, labels: Mapping[str, str], rps: Floats, there: Bools)
     yield from scene.page.gauge(names.HEADROOM, labels, 1 - _of_5_minutes(answered) / rps, there & ~world.down)
 
 
-def _newest(scene: Scene, told: Callable[[Run, CapacitySample], float]) -> Floats:
+def _newest(scene: Scene, value_of: Callable[[Run, CapacitySample], float]) -> Floats:
     """Return a value of the last run with a result at each tick; NaN before the first."""
     runs = [(run, run.figure) for run in scene.runs if run.figure is not None]
-    values = np.array([np.nan, *(told(run, figure) for run, figure in runs)], np.float64)
+    values = np.array([np.nan, *(value_of(run, figure) for run, figure in runs)], np.float64)
     found: Floats = values[np.searchsorted([run.end_s for run, _ in runs], scene.world.times, "right")]
     return found
 
 
-def _compared(scene: Scene, told: Callable[[Shift], float]) -> Floats:
-    return _newest(scene, lambda run, _: told(run.shift) if run.shift is not None else np.nan)
+def _compared(scene: Scene, value_of: Callable[[Shift], float]) -> Floats:
+    return _newest(scene, lambda run, _: value_of(run.shift) if run.shift is not None else np.nan)
 
 
 def _fired(method: str, shift: Shift) -> float:

@@ -61,7 +61,7 @@ def server(scene: Scene) -> Iterator[Line]:
         yield from page.counter(series, labels, increments, readable, resets)
     spent = world.running * TICK_S
     sums: tuple[tuple[Series, dict[str, str], Values], ...] = (
-        (names.SERVER_QUEUE, {}, world.waiting * TICK_S),  # Little's law: so much waiting in so many seconds
+        (names.SERVER_QUEUE, {}, world.waiting * TICK_S),  # Little's law: seconds waited per tick
         (names.SERVER_TTFT, {}, world.waiting * TICK_S + 0.2 * served),
         (names.SERVER_PREFILL, {}, 0.15 * served),
         (names.SERVER_DECODE, {}, spent),
@@ -112,12 +112,12 @@ def _users(scene: Scene, served: Floats, prompt: Floats, output: Floats) -> Iter
     ]
 
     def accounts(increments: Floats) -> Floats:
-        told = increments.astype(np.float64)
+        visible = increments.astype(np.float64)
         for first, after in held:
-            if after < len(told):
-                told[after] += told[first:after].sum()
-                told[first:after] = 0.0
-        return told
+            if after < len(visible):
+                visible[after] += visible[first:after].sum()
+                visible[first:after] = 0.0
+        return visible
 
     yield from page.counter(names.USERS_REQUESTS, labels, accounts(served))
     yield from page.counter(names.USERS_TOKENS, {**labels, "kind": "prompt"}, accounts(prompt))

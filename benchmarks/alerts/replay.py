@@ -49,7 +49,7 @@ class Replay:
     _held: dict[tuple[str, float], Bools] = field(default_factory=dict)
 
     def run(self, rules: Sequence[Rule]) -> list[Firing]:
-        """`rules` as benchmarks.alerts.rules.needed gives them. What fired, in order."""
+        """Return the alerts that fired, by time. `rules` are in the order of benchmarks.alerts.rules.needed."""
         names = [rule.record for rule in rules]
         recordings = {rule.record: rule for rule in rules if rule.record and names.count(rule.record) == 1}
         alerts = [rule for rule in rules if rule.alert]
@@ -70,7 +70,7 @@ class Replay:
         return np.arange(start_s + _OFFSET_S, self.end_s, rule.interval_s)
 
     def _may_fire(self, rule: Rule, later: Mapping[str, Rule]) -> Floats:
-        """The steps at which the cheapest of the alert's conditions holds; all, where it has only one."""
+        """Return the steps at which the cheapest of the alert's conditions holds; all steps if it has only one."""
         steps = self._steps(rule, self.start_s)
         expr = filled_in(rule.expr, later)
         parts = necessary(expr)
@@ -82,7 +82,7 @@ class Replay:
         return steps[holds]
 
     def _holds(self, name: str, expr: str, steps: Floats, interval_s: float) -> Bools:
-        """At which steps it has an answer. Several alerts may have the same condition."""
+        """Return at which steps the expression has a result. Cached, since several alerts may share a condition."""
         if (expr, interval_s) not in self._held:
             found = np.zeros(len(steps), bool)
             for line in self._ask(name, expr, steps, interval_s):
@@ -106,12 +106,12 @@ class Replay:
         return found
 
     def _ask(self, name: str, expr: str, steps: Floats, interval_s: float) -> list[Line]:
-        """The answer at each of `steps`, by one range query for each stretch without a gap of half an hour."""
+        """Query the expression at `steps`, with one range query for each segment without a gap of half an hour."""
         began = time.monotonic()
         found: dict[tuple[tuple[str, str], ...], list[Line]] = {}
         gaps = np.flatnonzero(np.diff(steps) > max(1800.0, 2 * interval_s)) + 1
-        for stretch in np.split(steps, gaps) if len(steps) else ():
-            for line in self.prometheus.series(expr, float(stretch[0]), float(stretch[-1]), interval_s):
+        for segment in np.split(steps, gaps) if len(steps) else ():
+            for line in self.prometheus.series(expr, float(segment[0]), float(segment[-1]), interval_s):
                 found.setdefault(tuple(sorted(line.labels.items())), []).append(line)
         self.spent[name] = self.spent.get(name, 0.0) + time.monotonic() - began
         return [
@@ -121,7 +121,7 @@ class Replay:
 
 
 def _only_now(rules: Sequence[Rule], recordings: Mapping[str, Rule]) -> dict[str, Rule]:
-    """The recordings of which alerts want the value of the same moment, and nothing else wants any."""
+    """Return the recordings that only alerts query, and only for the moment of evaluation."""
     alerts = [rule for rule in rules if rule.alert]
     kept = {each.name for rule in rules for each in rule.selectors if each.past or rule.record}
     asked = {name for rule in alerts for name in rule.needs}
@@ -138,7 +138,7 @@ def _only_now(rules: Sequence[Rule], recordings: Mapping[str, Rule]) -> dict[str
 
 
 def _union(rule: Rule, alerts: Sequence[Rule], steps: Sequence[Floats]) -> Floats:
-    """The steps at which any alert wants this recording."""
+    """Return the steps at which any alert needs this recording."""
     return np.unique(
         np.concatenate([at for alert, at in zip(alerts, steps, strict=True) if rule.record in alert.needs])
     )
@@ -149,7 +149,7 @@ def _indices(line: Line, first_s: float, interval_s: float) -> np.ndarray[tuple[
 
 
 def _recorded(rule: Rule, line: Line, steps: Floats) -> Line:
-    """As the rule's manager stores it: the value at each evaluation, and a stale marker at the first without one."""
+    """Return the line as the rule manager stores it: a value per evaluation, and a stale marker where it disappears."""
     times = np.union1d(steps, line.times)
     there = np.isin(times, line.times)
     values = np.full(len(times), np.nan)
@@ -161,7 +161,7 @@ def _recorded(rule: Rule, line: Line, steps: Floats) -> Line:
 
 
 def firing_times(present: Bools, times: Floats, for_s: float, keep_s: float) -> Iterator[tuple[float, float]]:
-    """From when to when one alert fires, of evaluations at `times` that had it in their answer or not."""
+    """Yield when an alert fires, from and to. `present` masks the `times` at which its expression had a result."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], present, [False])).astype(np.int8)))
     fires: float | None = None
     over = len(times)

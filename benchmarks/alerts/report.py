@@ -98,15 +98,15 @@ def words(seconds: float | None) -> str:
 
 
 def incident(one: Incident, start_s: float) -> dict[str, Any]:
-    """One for the record; times are days since the month began."""
-    told = {key: value for key, value in asdict(one).items() if key not in {"start_s", "end_s", "labels", "windows"}}
+    """Return an incident for the record; times are in days since the month began."""
+    fields = {key: value for key, value in asdict(one).items() if key not in {"start_s", "end_s", "labels", "windows"}}
     windows = sorted(window for window in one.windows if window)
     day = round((one.start_s - start_s) / DAY_S, 3)
-    return {**told, "day": day, "minutes": round((one.end_s - one.start_s) / 60), "windows": windows}
+    return {**fields, "day": day, "minutes": round((one.end_s - one.start_s) / 60), "windows": windows}
 
 
 def fault(one: Found, start_s: float) -> dict[str, Any]:
-    """One for the record."""
+    """Return a fault for the record."""
     what = one.fault
     return {
         "kind": str(what.kind),

@@ -89,7 +89,7 @@ def needed(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def asked(rules: Sequence[Rule]) -> list[Selector]:
-    """What has to be there before the first rule is evaluated."""
+    """Return the selectors whose series must exist before the first rule is evaluated."""
     recorded = {rule.record for rule in rules}
     return [each for rule in rules for each in rule.selectors if each.name not in recorded]
 
@@ -125,12 +125,12 @@ def _necessary(node: Any) -> list[Any]:  # noqa: ANN401 - promql-parser's nodes 
 
 
 def _cost_s(nodes: Iterable[Any]) -> float:
-    """Seconds of samples that are looked at."""
+    """Return the seconds of samples that the expressions read."""
     return sum(60 + each.range_s for node in nodes for each in _selectors(node))
 
 
 def filled_in(expr: str, recordings: Mapping[str, Rule]) -> str:
-    """`expr` with what is recorded in the recording's place, for all label sets that there are."""
+    """Replace each recording's name in `expr` by the recording's expression, for all label sets."""
     for name, rule in recordings.items():
         text = f"({rule.expr})".replace("\\", r"\\")
         expr = re.sub(re.escape(name) + r"(\{[^}]*\})?(?![\w:])", text, expr)

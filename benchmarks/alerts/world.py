@@ -26,7 +26,7 @@ _FULLEST = 0.97  # share of the capacity; an ordinary burst never overloads the 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A server: what it takes (requests/s), how full its busiest hour is, its latencies when idle, and whose it is."""
+    """A server: capacity (requests/s), share of it used in the busiest hour, latencies when idle, and kind of users."""
 
     name: str
     model: str
@@ -82,7 +82,11 @@ def make(
     runs: Sequence[tuple[float, float]],
     quiet: Sequence[tuple[float, float]],
 ) -> World:
-    """`limits`: the objectives' TTFT and TPOT. `restarts`: when the server restarts. `quiet`: times without users."""
+    """Simulate a target's month.
+
+    `limits` are the objectives' TTFT and TPOT, `restarts` the times at which the server restarts, `quiet` the times
+    without users.
+    """
     mine = [fault for fault in faults if fault.target == profile.name]
     capacity = np.full(len(times), profile.rps)
     for fault in mine:

@@ -125,8 +125,8 @@ class _Found:
 
 
 def _kneewatch(job: Job, case: Case) -> tuple[_Found, Spent]:
-    course = Search(case.workload, case.objectives, explain=False)
-    played = play(case, job.truth_rps, job.seed, course, live_share=LIVE_SHARE)
+    plan = Search(case.workload, case.objectives, explain=False)
+    played = play(case, job.truth_rps, job.seed, plan, live_share=LIVE_SHARE)
     capacity, cost = played.result.capacity, played.result.cost
     if capacity.upper is None:  # a lower bound is no answer to where the knee is
         capacity = replace(capacity, requests_per_second=None, lower=None)

@@ -37,7 +37,7 @@ def play(
     case: Case,
     truth_rps: float,
     seed: int,
-    course: LoadPlan,
+    load_plan: LoadPlan,
     *,
     live_share: float = 0.2,
     budget: Budget = _PLENTY,
@@ -45,9 +45,10 @@ def play(
     page: Callable[[float, ServerSnapshot], ServerSnapshot] = lambda _, snapshot: snapshot,
     clock: Clock | None = None,
 ) -> Played:
-    """Runs `course` on the case with live users at a share of its capacity.
+    """Run the load plan on the case, with live users at a share of its capacity.
 
-    `page`: what is read of the server's metrics, by the seconds since the run began and what they are; it may raise.
+    `page` returns the server's metrics as read, from the seconds since the run began and the true page; it may
+    raise.
     """
     server = case.server(seed, live_share * truth_rps)
     users: list[SimulatedRequest] = []
@@ -69,7 +70,7 @@ def play(
 
         job = RunJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}), guarded)
         begun = loop.time()
-        ramp = CapacityRun(job, course, load, ServerAccess(read), clock or VirtualClock(), think=_at_once)
+        ramp = CapacityRun(job, load_plan, load, ServerAccess(read), clock or VirtualClock(), think=_at_once)
         result = await ramp.run()
         await asyncio.sleep(60)
         load._collect(loop.time(), lambda _: None)

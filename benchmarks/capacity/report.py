@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.capacity.bench import FORECAST, KNEEWATCH, METHODS, OURS, Row
 from probe.core.percentiles import percentile
 
-BASELINE = "guidellm sweep"  # the ten-step sweep, whose tokens are 100 %
+BASELINE = "guidellm sweep"  # the ten-step sweep; its tokens are 100 %
 VERIFIED = "verified"
 ALL = "all"
 _KINDS = ("named", "blind", "random", "random blind")

@@ -16,7 +16,7 @@ _EXTENSION = 2
 
 
 class VirtualLoad:
-    """Steps on a VirtualServer, whose time is the running loop's."""
+    """Steps on a VirtualServer, in the time of the running loop."""
 
     def __init__(self, server: VirtualServer, workload: Workload, seed: int) -> None:
         self._server, self._workload, self._seed = server, workload, seed

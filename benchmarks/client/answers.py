@@ -49,7 +49,7 @@ class Answer:
 
 
 def read_ask(path: str, body: bytes) -> Ask:
-    """What the body asks for. Raises ValueError where it is no streamed request."""
+    """Parse a request's body. Raises ValueError if it does not ask for a stream."""
     asked = json.loads(body)
     if not isinstance(asked, dict) or not asked.get("stream"):
         raise ValueError("this server only streams: set stream to true")
@@ -69,7 +69,7 @@ def read_ask(path: str, body: bytes) -> Ask:
 
 
 def _prompt_tokens(prompt: object) -> int:
-    """Token ids are counted; of text, the words are: there is no tokenizer here."""
+    """Count token ids, or the words of a text, since there is no tokenizer here."""
     if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
         return len(prompt)
     texts = prompt if isinstance(prompt, list) else [prompt]
@@ -78,7 +78,7 @@ def _prompt_tokens(prompt: object) -> int:
 
 @lru_cache(maxsize=4096)
 def answer(ask: Ask) -> Answer:
-    """The bytes for that request, chunked transfer framing included."""
+    """Return the answer's bytes, with the framing of chunked transfer."""
     last = ask.output_tokens
     tokens = _tokens_but_last(ask)
     # vLLM puts its fingerprint on the very last event that is not [DONE].
@@ -90,7 +90,9 @@ def answer(ask: Ask) -> Answer:
 
 
 def _tokens_but_last(ask: Ask) -> list[bytes]:
-    """Events that differ in their counts alone: rendering each by itself would take the server a millisecond."""
+    """Return all token events but the last. They differ only in their counts: rendering each alone would take a
+    millisecond.
+    """
     count, before = ask.output_tokens - 1, ask.prompt_tokens
     if ask.usage is not Usage.RUNNING:
         return [_chunk(_token_event(ask, {}))] * count

@@ -54,8 +54,8 @@ def level(trial: Trial) -> dict[str, Any]:
     itl = "itl_mean" if trial.reading.itl_is_mean else "itl"
     for key in ("p50", "p99"):
         for name, true in (("ttft", "ttft"), ("itl", itl)):
-            seen: float = getattr(trial.reading, f"{name}_{key}_ms")
-            found[f"{name}_{key}_error_ms"] = round(seen - trial.truth[f"{true}_{key}_ms"], 3)
+            reported: float = getattr(trial.reading, f"{name}_{key}_ms")
+            found[f"{name}_{key}_error_ms"] = round(reported - trial.truth[f"{true}_{key}_ms"], 3)
     return {**found, "failed": trial.reading.failed, "doubts": trial.reading.doubts, "bound_ms": trial.reading.bound_ms}
 
 

@@ -1,6 +1,6 @@
-"""Makes what the peers need, on request: an environment each below benchmarks/.peers, and a tokenizer for all.
+"""Installs what the peers need: an environment for each below benchmarks/.peers, and a tokenizer for all.
 
-Output: folders; what is there already is kept. After it nothing asks the internet. `make vllm` makes vLLM's Python.
+Output: folders; existing ones are kept. After it, no benchmark uses the internet. `make vllm` makes vLLM's Python.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ _PIP = ("-m", "pip", "install", "-qq", "--disable-pip-version-check")
 
 
 def install() -> None:
-    """Every environment that is missing, and the tokenizer. Raises CalledProcessError where pip fails."""
+    """Install the environments that are missing, and the tokenizer. Raises CalledProcessError if pip fails."""
     for name, pinned in PINNED.items():
         folder = PEERS / name
         python = folder / "bin" / "python"
@@ -28,7 +28,7 @@ def install() -> None:
 
 
 def _make_tokenizer(python: Path) -> None:
-    """The tests' tiny one, in the layout of the Hugging Face cache."""
+    """Create the tests' tiny tokenizer in the layout of the Hugging Face cache."""
     subprocess.run([python, ROOT / "tests" / "integration" / "tiny_model.py", TOKENIZER], check=True)
     TOKENIZER_REF.parent.mkdir(parents=True, exist_ok=True)
     TOKENIZER_REF.write_text(TOKENIZER.name)

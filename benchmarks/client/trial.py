@@ -40,7 +40,7 @@ class Cores:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """`cpu_s`: user and system time of the client with all its children. `peak_rss_mib`: the largest sum of the
-    resident memory of its processes, seen twice a second; shared pages count in each. `startup_s`: from its start to
+    resident memory of its processes, sampled twice a second; shared pages count in each. `startup_s`: from its start to
     its first request. `error`: why there is no reading.
     """
 
@@ -57,7 +57,7 @@ class Trial:
 
 
 def cores() -> Cores:
-    """Three of them where there are three; else server and a client's second worker share one."""
+    """Choose three cores if there are three; otherwise the server and a client's second worker share one."""
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < 2:
         raise SystemExit("bench-client needs two cores: one for the server, one for the client")
@@ -126,7 +126,7 @@ def run(client: Client, server: Server, pinned: Sequence[int], concurrency: int,
 
 
 def _watch(process: "subprocess.Popen[bytes]") -> tuple[float, float]:
-    """Waits for the end: CPU seconds of the process and the children it waited for, and the peak of their memory."""
+    """Wait for the end. Return the CPU seconds of the process and its children, and their peak memory in MiB."""
     peak_mib, look_s = 0.0, 0.0
     end_s = time.monotonic() + TIMEOUT_S
     while True:

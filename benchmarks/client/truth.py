@@ -17,26 +17,26 @@ class Truth:
         self._cpu_s = time.process_time()
 
     def asked(self, at_ns: int, unread_ns: int) -> None:
-        """A stream begins; its request had lain in the kernel for that long."""
+        """Record that a stream begins, `unread_ns` after the kernel received its request."""
         self._unread.append(unread_ns)
         self._first_request_ns = self._first_request_ns or at_ns
         self._busy_since_ns = self._busy_since_ns or at_ns
 
     def together(self, late_ns: int, count: int, itl_ns: int) -> None:
-        """`count` tokens of one stream were due and leave in one write: all but the first come without a gap."""
+        """Record that `count` tokens of one stream were due and leave in one write: all but the first without a gap."""
         self._joined += count - 1
         for extra in range(1, count):
             self.gaps.append(0)
             self.lates.append(late_ns - extra * itl_ns)
 
     def answered(self, at_ns: int, mean_gap_ns: int, *, idle: bool) -> None:
-        """A stream is written to its end, and with `idle` no other is open."""
+        """Record that a stream is written to its end; with `idle` no other is open."""
         self._requests += 1
         self._means.append(mean_gap_ns)
         self._ended(at_ns, idle=idle)
 
     def abandoned(self, at_ns: int, *, idle: bool) -> None:
-        """The client has left before its stream's end."""
+        """Record that the client left before the end of its stream."""
         self._left += 1
         self._ended(at_ns, idle=idle)
 
@@ -46,7 +46,7 @@ class Truth:
             self._busy_since_ns = 0
 
     def report(self) -> dict[str, float]:
-        """TTFT and ITL as written, lateness, the length of a loop turn, how long requests lay unread, and the cost.
+        """Return TTFT and ITL as written, lateness, duration of a loop turn, time requests waited unread, and the cost.
 
         `joined` counts the tokens that shared a write, since the server was late by more than an ITL.
         `first_request_ns` is on CLOCK_MONOTONIC, which all processes of a machine share. `busy_s` is the time
@@ -71,7 +71,7 @@ class Truth:
 
 
 def _percentiles(name: str, values_ns: "array[int]") -> dict[str, float]:
-    """Exact ones, by nearest rank."""
+    """Return exact percentiles, by nearest rank."""
     ordered = sorted(values_ns)
     if not ordered:
         return dict.fromkeys((f"{name}_{key}_ms" for key in ("p50", "p99", "max")), 0.0)

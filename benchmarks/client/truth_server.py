@@ -1,8 +1,8 @@
 """A server with exactly known timings, to test load generators against: `python -m benchmarks.client.truth_server`.
 
-Speaks what vLLM's OpenAI-compatible API speaks to a load generator, streams only. Token k of a request is due at
+Serves the part of vLLM's OpenAI-compatible API that a load generator uses, streams only. Token k of a request is due at
 (the time this machine's kernel had the whole request) + TTFT + k * ITL: an absolute schedule, on which one late
-write delays no other. What was really written, and how late, is at GET /truth; POST /truth/reset begins anew.
+write delays no other. GET /truth returns what was written, and how late; POST /truth/reset clears it.
 
 One process, epoll and writes of ready-made bytes, nothing but the standard library: it has to be much cheaper than
 any client. All gaps are equal, so a queue in order of writing is a queue in order of time and no heap is needed.
@@ -26,10 +26,10 @@ from benchmarks.client.answers import HEAD, answer, read_ask
 from benchmarks.client.truth import Truth
 from benchmarks.client.wire import SO_TIMESTAMPNS, Connection, Request
 
-# A turn of the loop reads from so many sockets and writes so often, so that neither waits long for the other.
+# Limits of reads and writes per turn of the loop, so that neither waits long for the other.
 READS_A_TURN = 4
 WRITES_A_TURN = 48
-# Sleeps no shorter than this: waking costs as much as writing, and a tenth of a millisecond late is little.
+# The shortest sleep: waking costs as much as writing, and being a tenth of a millisecond late matters little.
 SHORTEST_SLEEP_NS = 100_000
 _ASKS = ("/v1/completions", "/v1/chat/completions")
 _LEFT = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
@@ -97,7 +97,7 @@ class TruthServer:
             self._connections[accepted.fileno()] = Connection(accepted, self._epoll)
 
     def _serve_request(self, connection: Connection) -> bool:
-        """Whether a stream began. The head goes out at once, as uvicorn sends it."""
+        """Report whether a stream began. Its head is sent at once, as uvicorn does."""
         request = connection.take_request()
         if request is None:
             return False
@@ -120,7 +120,7 @@ class TruthServer:
         return connection.open
 
     def _page(self, request: Request) -> tuple[str, str]:
-        """Status and body of everything that is no stream."""
+        """Return status and body of every path that does not stream."""
         if request.path == "/truth/reset":
             self._truth = Truth()
         model = {"id": self._model, "object": "model", "created": 0, "owned_by": "vllm", "max_model_len": 4096}
@@ -136,7 +136,7 @@ class TruthServer:
         return ("200 OK", page()) if page else ("404 Not Found", '{"detail":"Not Found"}')
 
     def _metrics(self) -> str:
-        """What a guard reads: a server that never queues."""
+        """Return the metrics that a guard reads, of a server that never queues."""
         values = {"gauge num_requests_running": self._active, "gauge num_requests_waiting": 0}
         values |= {"gauge kv_cache_usage_perc": 0, "counter num_preemptions_total": 0}
         label = f'{{engine="0",model_name="{self._model}"}}'
@@ -151,7 +151,7 @@ class TruthServer:
             self._end(connection)
 
     def _write_due(self) -> None:
-        """Writes what is due, at most WRITES_A_TURN times. The hot path."""
+        """Write the tokens that are due, at most WRITES_A_TURN times. This is the hot path."""
         clock, first, later, truth, itl_ns = time.perf_counter_ns, self._first, self._later, self._truth, self._itl_ns
         for _ in range(WRITES_A_TURN):
             queue = later if later and not (first and first[0].due_ns < later[0].due_ns) else first
@@ -196,7 +196,7 @@ class TruthServer:
             self._end(connection)
 
     def _end(self, connection: Connection) -> None:
-        """A client that leaves ends its stream at once: the queues skip what does not stream."""
+        """Close a connection. Its stream ends at once: the queues skip connections that do not stream."""
         if connection.streaming:
             self._active -= 1
             self._truth.abandoned(time.perf_counter_ns(), idle=not self._active)

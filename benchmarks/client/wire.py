@@ -49,7 +49,7 @@ class Connection:
         epoll.register(self.fd, _READ)
 
     def receive(self) -> bool:
-        """Reads what there is, and when it came; False where the client has left."""
+        """Read what has arrived, and when it did; return False if the client has left."""
         try:
             data, extra, _, _ = self._socket.recvmsg(16_384, 64)
         except BlockingIOError:
@@ -66,7 +66,7 @@ class Connection:
         return bool(data)
 
     def take_request(self) -> Request | None:
-        """The first request of those received, if it is there to its end."""
+        """Return the first request received, if it is complete."""
         head, found, rest = self._inbox.partition(b"\r\n\r\n")
         length = _LENGTH.search(head)
         size = int(length[1]) if length else 0
@@ -77,7 +77,7 @@ class Connection:
         return Request(method, path, rest[:size], closes=_CLOSE.search(head) is not None)
 
     def write(self, data: bytes) -> bool:
-        """Writes, and keeps what a full socket buffer does not take; False where the client has left."""
+        """Write, and keep what a full socket buffer does not take; return False if the client has left."""
         waited = bool(self._unsent)
         try:
             taken = os.write(self.fd, self._unsent + data if waited else data)

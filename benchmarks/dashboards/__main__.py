@@ -2,15 +2,15 @@
 
     --targets 50  --days 30  --interval 30   what is stored: seconds between samples
     --quick                                  a week at 60 s: a minute or two
-    --keep FOLDER                            where it is stored, and stays; filled only if it is empty
+    --keep FOLDER                            keep the data there; filled only if it is empty
     --out FILE                               the record; for 50 targets and 30 days, else none:
                                              benchmarks/results/dashboards-DATE.json
 
-From the repository. Every series that Kneewatch has of a target (pages.py), and what the rules record, is stored for
-every target, in blocks of 54 hours as a Prometheus has them that keeps 30 days (fill.py, blocks.py). A real Prometheus
+Run it in the repository. Stores every series that Kneewatch exports for a target (pages.py) and every recorded one, for
+every target, in blocks of 54 hours, as Prometheus does with 30 days of retention (fill.py, blocks.py). A Prometheus
 opens them, and is asked every query of every generated dashboard as Grafana would for the last 30 days (ask.py): tables
 and single values for now, lines and annotations at half an hour from point to point, heat maps at six. Each three
-times, one at a time. Prints the slowest ten; exits 1 where the median of one is above a second. Needs prometheus on
+times, one at a time. Prints the slowest ten; exits 1 if the median of a query is above a second. Needs prometheus on
 PATH, and 15 GB of disk for a while.
 """
 
@@ -122,7 +122,9 @@ def _config(targets: Sequence[str]) -> Config:
 def _stored(
     folder: Path, config: Config, targets: Sequence[str], options: argparse.Namespace
 ) -> tuple[Stored, float | None]:
-    """What lies there, and how long it took to put it there; None, if it was there."""
+    """Fill the folder if it is empty. Return what is stored there and how long storing took, or None if it was there
+    before.
+    """
     note = folder / _STORED
     if note.exists():
         return Stored(**json.loads(note.read_text())), None

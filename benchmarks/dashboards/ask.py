@@ -16,10 +16,10 @@ from alerts.windows import duration
 from benchmarks.backfill import Prometheus
 from dashboards.build import panels_of, substitute
 
-SCRAPE_S = 15  # as the data source in Grafana is told
+SCRAPE_S = 15  # the data source's scrape interval in Grafana
 _POINTS = 1000  # a panel's width in pixels, about
 _MARK_STEP = "60s"  # of annotations at least, unless they say otherwise
-# Grafana's: up to so many seconds between points, this interval (rangeutil.roundInterval).
+# Grafana's rounding (rangeutil.roundInterval): up to this many seconds between points, this interval.
 _ROUND = (
     (15, 10), (18, 15), (25, 20), (45, 30), (90, 60), (210, 120), (450, 300), (750, 600), (1050, 900), (1500, 1200),
     (2700, 1800), (5400, 3600), (9000, 7200), (16200, 10800), (32400, 21600), (86400, 43200),
@@ -48,7 +48,7 @@ class Asked:
 
 
 def queries(name: str, dashboard: Mapping[str, Any], target: str, range_s: float) -> Iterator[Query]:
-    """Those of every panel, collapsed rows included, and of every annotation, those that are off at first too."""
+    """Yield the queries of all panels, collapsed rows included, and of all annotations, also of those that are off."""
     for panel in panels_of(dashboard):
         for asked in panel.get("targets", ()):
             step_s = interval_s(range_s, panel.get("maxDataPoints") or _POINTS, panel.get("interval"))
@@ -60,7 +60,7 @@ def queries(name: str, dashboard: Mapping[str, Any], target: str, range_s: float
 
 
 def interval_s(range_s: float, points: int, least: str | None) -> float:
-    """The time between two points that Grafana asks for."""
+    """Return the time between two points that Grafana asks for."""
     exact = range_s / points
     rounded = next((interval for below, interval in _ROUND if exact < below), 86400)
     floor = promql_parser.parse_duration(least).total_seconds() if least else 0.0
@@ -77,7 +77,7 @@ def _filled(expr: str, target: str, step_s: float, range_s: float) -> str:
 
 
 def ask(prometheus: Prometheus, query: Query, end_s: float, range_s: float, times: int = 3) -> Asked:
-    """Asks so often, one after the other."""
+    """Ask the query `times` times, one after the other."""
     took, cpu_s, found = [], prometheus.cpu_s(), 0
     for _ in range(times):
         began = time.perf_counter()

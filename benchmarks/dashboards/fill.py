@@ -1,6 +1,6 @@
 """Thirty days of fifty targets, in blocks as a Prometheus that keeps 30 days has them: 54 hours each.
 
-A few targets' samples are made up and encoded, a process for each; the others are copies of theirs under other names.
+The samples of a few targets are generated and encoded, in a process for each; the other targets are copies of these.
 """
 
 import pickle
@@ -25,7 +25,7 @@ END_S = 1_795_500_000 // BLOCK_S * BLOCK_S  # November 2026
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What lies in the folder."""
+    """The content of the folder."""
 
     series: int
     samples: int
@@ -36,7 +36,7 @@ class Stored:
 def fill(
     folder: Path, config: Config, targets: Sequence[str], *, days: float, step_s: float, originals: int = 2
 ) -> Stored:
-    """Writes the blocks into `folder`. `originals`: how many targets have samples of their own."""
+    """Write the blocks into `folder`. `originals` is the number of targets with samples of their own."""
     every = rows(config)
     starts = [END_S - BLOCK_S * i for i in range(int(np.ceil(days * DAY_S / BLOCK_S)), 0, -1)]
     scratch = folder / "scratch"
@@ -69,7 +69,7 @@ def _write(folder: Path, every: Sequence[Row], targets: Sequence[str], originals
 def _groups(
     every: Sequence[Row], targets: Sequence[str], made: Sequence[Sequence[Chunks]]
 ) -> Iterator[list[tuple[Mapping[str, str], Chunks]]]:
-    """Target by target; what is of no target comes with the first."""
+    """Yield the series target by target; those without a target come with the first."""
     for i, target in enumerate(targets):
         pairs = zip(every, made[i % len(made)], strict=True)
         yield [(labels_of(row, target), chunks) for row, chunks in pairs if row.of_target or i == 0]

@@ -1,8 +1,8 @@
-"""Every series that Kneewatch exports of a target, as label sets and values: what 30 days of 50 targets are made of.
+"""Every series that Kneewatch exports for a target, as label sets and values.
 
-In: exporters/names.py and the rules. Out: for a target, its series, and for a stretch of time, the values of all of
-them: rows that rise by a few, by a day's cycle, as counters and buckets do; rows that wander, as gauges do; rows that
-never change. A query's time depends on how many samples it reads and how they are packed, not on what they mean.
+In: exporters/names.py and the rules. Out: the series of a target and their values over a range of time. Some rise with
+a daily cycle, like counters and buckets; some wander, like gauges; some never change. The time of a query depends on
+how many samples it reads and how they are packed, not on their meaning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,7 +70,7 @@ _WHOLE = frozenset({names.SERVER_RUNNING, names.SERVER_WAITING, names.ENGINE_RUN
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A series without its target. `way` says how it moves; of a bucket, `share` is what of the samples lies below."""
+    """A series without its target. `way` is how it changes; `share` is the share of samples below a bucket's bound."""
 
     labels: Mapping[str, str]
     of_target: bool
@@ -80,7 +80,7 @@ class Row:
 
 
 def rows(config: Config) -> list[Row]:
-    """All there are of a target, those of Kneewatch itself, and what the rules of `config` record."""
+    """Return all series of a target, those of Kneewatch itself, and those that the rules of `config` record."""
     rng = np.random.default_rng(0)
     found = [row for series in names.ALL for row in _rows(series, rng)]
     recorded = dict.fromkeys(rule.record for rule in rules_of(render(config)[FILE]) if rule.record)
@@ -95,7 +95,7 @@ def rows(config: Config) -> list[Row]:
 
 
 def labels_of(row: Row, target: str) -> dict[str, str]:
-    """The labels of a target's series, as scraped from the one Kneewatch that watches all."""
+    """Return the labels of a target's series, as scraped from one Kneewatch that watches all targets."""
     mine = {"target": target} if row.of_target else {}
     gpu = {"UUID": f"GPU-{target}-{row.labels['gpu']}", "Hostname": f"node-{target}"} if "gpu" in row.labels else {}
     scraped = {} if ":" in row.labels["__name__"] else {"job": "kneewatch", "instance": "kneewatch:9876"}
@@ -103,7 +103,7 @@ def labels_of(row: Row, target: str) -> dict[str, str]:
 
 
 def values(rows: Sequence[Row], times: Floats, rng: np.random.Generator, carry: Floats) -> Floats:
-    """A row of values for each, at `times` (s). `carry`: where what rises had come to; it is moved on."""
+    """Return a row of values at `times` (s) per series. `carry` has the last values of counters and is updated."""
     step = times[1] - times[0]
     cycle = 0.55 + 0.45 * np.sin(2 * np.pi * times / DAY_S)
     found = np.empty((len(rows), len(times)))

@@ -1,4 +1,4 @@
-"""Truth, forecasts and searches of recordings, by the code as it is now.
+"""Truth, forecasts and searches of recordings, by the current code.
 
 Searches were steered by the code of their day; their capacities are recomputed from the recorded data.
 """

@@ -80,28 +80,28 @@ class Recording:
 class Recorder:
     """A load plan that records what another one gets. Implements probe.capacity.run.job.LoadPlan."""
 
-    def __init__(self, course: LoadPlan, taken: Taken) -> None:
-        self._course, self._taken = course, taken
-        self.observe_s, self.survives_overload = course.observe_s, course.survives_overload
+    def __init__(self, load_plan: LoadPlan, taken: Taken) -> None:
+        self._load_plan, self._taken = load_plan, taken
+        self.observe_s, self.survives_overload = load_plan.observe_s, load_plan.survives_overload
 
     def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
         self._taken.readings, self._taken.lone = tuple(readings), lone
-        self._course.observe_idle(readings, lone)
+        self._load_plan.observe_idle(readings, lone)
 
     def next_step(self) -> StepPlan | None:
-        return self._course.next_step()
+        return self._load_plan.next_step()
 
     def step_finished(
         self, step: StepSummary, run: StepRun, readings: Sequence[ServerSnapshot], tripped: str | None
     ) -> None:
         self._taken.steps.append(Step(run, tuple(readings), tripped))
-        self._course.step_finished(step, run, readings, tripped)
+        self._load_plan.step_finished(step, run, readings, tripped)
 
     def end_reason(self) -> str | None:
-        return self._course.end_reason()
+        return self._load_plan.end_reason()
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
-        return self._course.capacity(steps, stopped)
+        return self._load_plan.capacity(steps, stopped)
 
 
 def write(recording: Recording, file: Path) -> None:
@@ -215,15 +215,17 @@ def _taken_in(data: Mapping[str, Any]) -> Taken:
 
 
 def _request_out(record: RequestRecord, begin_ns: int) -> list[Any]:
-    """Due, sent and done, in microseconds; the tokens kept; lengths; how it ended."""
+    """Return times due, sent and done in microseconds, the tokens kept, lengths, and outcome."""
     times = [(at - begin_ns) // _US for at in (record.scheduled_ns, record.sent_ns, record.done_ns)]
     counts = (record.spec.prompt_tokens, record.spec.output_tokens, record.prompt_tokens, record.output_tokens)
     return [*times, _tokens_out(record, begin_ns), *counts, record.outcome.value]
 
 
 def _tokens_out(record: RequestRecord, begin_ns: int) -> list[int]:
-    """How many events from the first visible one on, which one the longest gap is before, and when the first, those
-    around that gap, and the last came; nothing without a token, and only the first of a single one.
+    """Return the number of events from the first visible one on, the index of the event after the longest gap, and the
+    times
+    of the first, of those around that gap, and of the last. Without a token return nothing, for a single one only
+    its time.
     """
     if record.events.first_visible is None:
         return []

@@ -2,9 +2,9 @@
 
     search, alone --> estimate --> rates at shares of it, in rounds --> search, beside live users
 
-The rates near the estimate tell the truth that searches and forecasts are judged by (truth.py); the low ones are live
-traffic to forecast from. They are interleaved because a machine's speed drifts. Everything goes through Kneewatch's own
-Ramp, its workers and its reading of metrics.
+The rates near the estimate give the truth that searches and forecasts are judged by (truth.py); the low ones are live
+traffic to forecast from. They are interleaved because a machine's speed drifts. Uses Kneewatch's own
+CapacityRun, workers and scraper.
 """
 
 import asyncio
@@ -50,9 +50,9 @@ async def record(spec: Spec, base_url: str, say: "Say") -> list[Taken]:
     estimate_rps = _estimate(first)
     taken = [first]
     for number, shares in enumerate(ROUNDS):
-        course = FixedSteps([_plan(share * estimate_rps) for share in shares], to_the_end=True)
+        load_plan = FixedSteps([_plan(share * estimate_rps) for share in shares], to_the_end=True)
         name = f"round {number + 1}"
-        taken.append(await server.take(Taken(name), course, _UNBOUND, guarded=False, seed=10 + number))
+        taken.append(await server.take(Taken(name), load_plan, _UNBOUND, guarded=False, seed=10 + number))
         estimate_rps *= _aside(taken[-1])
         say(f"{name}: done, around {estimate_rps:.2f} requests/s")
     live_rps = LIVE_SHARE * estimate_rps
@@ -86,13 +86,13 @@ class _Server:
         """Return a search without hints about the server."""
         return Search(self._spec.workload, self._spec.objectives, Hints(), observe_s=_OBSERVE_S, explain=True)
 
-    async def take(self, taken: Taken, course: LoadPlan, budget: Budget, *, guarded: bool, seed: int) -> Taken:
+    async def take(self, taken: Taken, load_plan: LoadPlan, budget: Budget, *, guarded: bool, seed: int) -> Taken:
         """Run the load plan and record the data it gets."""
         job = RunJob(self._spec.name, MODEL, self._spec.objectives, budget, RunContext({"name": "r"}, {}), guarded)
         scraper = Scraper(self._endpoint, self._clock, timeout_s=1.0)
         try:
             async with WorkerPool(self._source(seed), 1, self._clock) as workers:
-                ramp = CapacityRun(job, Recorder(course, taken), workers, ServerAccess(scraper.read), self._clock)
+                ramp = CapacityRun(job, Recorder(load_plan, taken), workers, ServerAccess(scraper.read), self._clock)
                 taken.result = await ramp.run()
         finally:
             await scraper.close()

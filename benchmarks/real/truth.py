@@ -18,7 +18,7 @@ from probe.core.objectives import Objectives
 from probe.core.percentiles import percentile
 from probe.core.request import Outcome
 
-_NEAR = 0.7  # of the highest rate of its round: a step that may tell where the knee is
+_NEAR = 0.7  # of the highest rate of its round: a step that may show where the knee is
 _MOST = 3.0  # a score: a queue without an end is no further from the knee for it
 _DRAWS = 400
 
@@ -102,8 +102,8 @@ def _over(step: Step, objectives: Objectives) -> dict[str, float]:
     judged = [r for r in step.run.records if begin <= r.scheduled_ns <= end and r.outcome is Outcome.OK]
     found = {}
     for name, objective in objectives.latencies().items():
-        seen = sorted(value for r in judged if (value := latency.PROMISED[name](r)) is not None)
-        found[name] = percentile(seen, objective.ratio) / objective.within_s
+        measured = sorted(value for r in judged if (value := latency.PROMISED[name](r)) is not None)
+        found[name] = percentile(measured, objective.ratio) / objective.within_s
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 from alerts.build import FILE, render
 from alerts.windows import DAY_S, HOUR_S
 from benchmarks.alerts.faults import ALERTS, Fault, Kind
-from benchmarks.alerts.inhibit import Inhibition, told
+from benchmarks.alerts.inhibit import Inhibition, sent
 from benchmarks.alerts.judge import incidents, judge
 from benchmarks.alerts.month import START_S, config
 from benchmarks.alerts.replay import Firing, firing_times
@@ -90,17 +90,17 @@ def test_a_missed_fault_a_slow_page_and_false_alerts_are_named() -> None:
     assert (rows["all"]["found"], rows["all"]["faults"], rows["dead server"]["small_found"]) == (1, 1, 1)
 
 
-def test_an_inhibited_alert_is_told_of_once_what_silences_it_is_over() -> None:
+def test_an_inhibited_alert_is_sent_once_its_inhibition_ends() -> None:
     rule = Inhibition(
         ('alertname="KneewatchAvailabilityBurn"',), ('alertname=~"KneewatchTTFTBurn|Other"',), ("target",)
     )
     source = fires(100, 500)
     late, early = fires(90, 2000, alertname="KneewatchTTFTBurn"), fires(50, 100, alertname="KneewatchTTFTBurn")
-    assert told([source, fires(150, 200, alertname="Other")], [rule]) == [source]
-    assert told([source, late], [rule])[1].start_s == source.end_s
-    assert told([source, early], [rule])[1] == early  # it was sent before
+    assert sent([source, fires(150, 200, alertname="Other")], [rule]) == [source]
+    assert sent([source, late], [rule])[1].start_s == source.end_s
+    assert sent([source, early], [rule])[1] == early  # it was sent before
     elsewhere = fires(150, 200, alertname="Other", target="b")
-    assert told([source, elsewhere], [rule]) == [source, elsewhere]
+    assert sent([source, elsewhere], [rule]) == [source, elsewhere]
 
 
 def test_what_is_asked_for_before_an_alert() -> None:

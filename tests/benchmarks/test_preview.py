@@ -103,8 +103,8 @@ def test_grafanas_own_variables_follow_the_step_and_a_querys_min_step() -> None:
 def test_the_preview_knows_every_unit_and_matcher_of_our_dashboards(made: dict[str, Any]) -> None:
     for one in panels_of(made):
         config = one["fieldConfig"]
-        told = [p["value"] for o in config["overrides"] for p in o["properties"] if p["id"] == "unit"]
-        assert {config["defaults"]["unit"], *told} <= set(UNITS)
+        units = [p["value"] for o in config["overrides"] for p in o["properties"] if p["id"] == "unit"]
+        assert {config["defaults"]["unit"], *units} <= set(UNITS)
         known = {"byName", "byRegexp", "byFrameRefID", "byType"}
         assert {o["matcher"]["id"] for o in config["overrides"]} <= known
         assert one["type"] in {"timeseries", "stat", "heatmap", "state-timeline", "table"}
@@ -161,7 +161,7 @@ def test_lines_keep_their_gaps_and_a_limit_its_dashes() -> None:
     assert objective["field"]["custom"]["lineStyle"]["fill"] == "dash"
 
 
-def test_a_single_value_that_is_no_number_is_told_by_its_word() -> None:
+def test_a_single_value_that_is_not_a_number_is_shown_as_a_word() -> None:
     made = panel(2, "stat", "One", {"x": "x"}, instant=True)
     answers = [Answer({}, ((0.0, value),)) for value in (math.inf, math.nan, 2.0)]
     found = drawn(made, [Asked(made["targets"][0], answers)], lambda _: None)

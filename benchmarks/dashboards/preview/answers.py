@@ -1,4 +1,4 @@
-"""What Prometheus answered, made into what a panel shows. Pure.
+"""Prometheus' answers as the data of a panel. Pure.
 
 In: a panel's JSON and, for each of its queries, the series that came. Out: a plain mapping that the page draws: a
 `kind`, and names, values and fields. None where there is nothing to show.
@@ -21,7 +21,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A query of a panel, as it was asked, and its answer; without a grid it was asked for one moment."""
+    """A query of a panel and its answer; an instant query has no grid."""
 
     target: Mapping[str, Any]
     answers: Sequence[Answer]
@@ -29,7 +29,7 @@ class Asked:
 
 
 def drawn(panel: Mapping[str, Any], asked: Sequence[Asked], link: Callable[[str], str | None]) -> Json | None:
-    """The panel's data. `link` makes an address of the dashboards into one that works from the page."""
+    """Return the panel's data. `link` rewrites an address in a dashboard to one that works from the page."""
     kind = panel["type"]
     if kind == "table":
         return tables.table(panel, [(one.target, one.answers) for one in asked], link)
@@ -47,7 +47,7 @@ def drawn(panel: Mapping[str, Any], asked: Sequence[Asked], link: Callable[[str]
 
 
 def legend(written: str, labels: Mapping[str, str]) -> str:
-    """A series' name: its legend with the labels in it, else as Prometheus writes the series."""
+    """Return a series' name: its legend with the labels filled in, or else the series as Prometheus writes it."""
     if written and written != "__auto":
         return re.sub(r"\{\{\s*(.+?)\s*\}\}", lambda match: labels.get(match[1], ""), written).strip()
     inside = ", ".join(f'{label}="{value}"' for label, value in sorted(labels.items()) if label != "__name__")
@@ -55,7 +55,7 @@ def legend(written: str, labels: Mapping[str, str]) -> str:
 
 
 def rounded(value: float | None) -> float | None:
-    """To six digits: more cannot be seen, and the page is half as large."""
+    """Round to six digits: more are not visible, and the page is half as large."""
     return None if value is None else float(f"{value:.{_DIGITS}g}")
 
 
@@ -89,7 +89,7 @@ def _newest(panel: Mapping[str, Any], asked: Sequence[Asked]) -> Json:
 
 
 def number(value: float | None) -> float | str | None:
-    """A number that JSON can hold; what is none of those is its word."""
+    """Return a number that JSON can hold, or a word such as NaN or +Inf."""
     if value is None or math.isfinite(value):
         return rounded(value)
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
@@ -102,7 +102,7 @@ def _newest_of(values: Sequence[float]) -> float | None:
 
 
 def _heatmap(panel: Mapping[str, Any], asked: Sequence[Asked]) -> Json | None:
-    """Prometheus counts what is below each bound; a cell is what lies between two bounds."""
+    """Return the cells of a heat map: Prometheus counts what is below each bound, a cell what is between two bounds."""
     one = next((one for one in asked if one.answers and one.grid is not None), None)
     if one is None or one.grid is None:
         return None

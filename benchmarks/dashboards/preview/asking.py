@@ -1,4 +1,4 @@
-"""Questions to a Prometheus, many at a time.
+"""Queries to a Prometheus, many at a time.
 
 In: its address, PromQL and times. Out: series with their samples. An answer that is none raises QueryError, one line.
 """
@@ -18,17 +18,17 @@ from exporters import names
 from probe.core.text import one_line
 
 _TIMEOUT_S = 30.0
-# Prometheus works on twenty at once unless told otherwise; others want answers too.
+# By default Prometheus runs twenty queries at once; leave some for others.
 _AT_ONCE = 6
 _RECENT = "5m"
 
 
 class QueryError(Exception):
-    """No answer to a query; the message is one line without the address."""
+    """A failed query; the message is one line without the address."""
 
 
 class UnreachableError(QueryError):
-    """Nothing that speaks Prometheus's language is at the address."""
+    """No Prometheus answers at the address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +54,29 @@ class Asker:
         await self._http.aclose()
 
     async def instant(self, expr: str, at_s: float) -> list[Answer]:
-        """The values of an expression at one moment. Raises QueryError."""
+        """Return the values of an expression at one moment. Raises QueryError."""
         return _series(await self._post("query", {"query": expr, "time": f"{at_s:.3f}"}))
 
     async def range(self, expr: str, grid: Grid) -> list[Answer]:
-        """The values of an expression at each moment of the grid. Raises QueryError."""
+        """Return the values of an expression at each moment of the grid. Raises QueryError."""
         times = {"start": f"{grid.start_s:.3f}", "end": f"{grid.end_s:.3f}", "step": f"{grid.step_s:g}"}
         return _series(await self._post("query_range", {"query": expr, **times}))
 
     async def label_values(self, label: str, matcher: str, start_s: float, end_s: float) -> list[str]:
-        """The values that a label has had in the series of the matcher, sorted. Raises QueryError."""
+        """Return the values of a label in the series that match, sorted. Raises QueryError."""
         asked = {"match[]": matcher, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}"}
         answer = await self._ask("GET", f"label/{label}/values", asked)
         return sorted(str(value) for value in answer) if isinstance(answer, list) else []
 
     async def scrape_interval(self, at_s: float) -> float:
-        """How often our own page is scraped: the time between its last samples. Raises QueryError."""
+        """Return how often Kneewatch's page is scraped: the time between its last samples. Raises QueryError."""
         found = await self.instant(f"{names.BUILD_INFO.name}[{_RECENT}]", at_s)
         gaps = [
             statistics.median(after[0] - before[0] for before, after in zip(one.samples, one.samples[1:], strict=False))
             for one in found
             if len(one.samples) > 1
         ]
-        # Scrapes are a few milliseconds off, and nobody scrapes more often than every second.
+        # Scrapes are a few milliseconds off, and no one scrapes more often than every second.
         return max(float(round(max(gaps))), 1.0) if gaps else DEFAULT_SCRAPE_S
 
     async def _post(self, path: str, asked: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
@@ -104,7 +104,7 @@ class Asker:
 
 
 def _cause(error: BaseException) -> str:
-    """What the system said, below what the libraries make of it."""
+    """Return the operating system's message, without what the libraries add to it."""
     first = error
     while (below := error.__cause__ or error.__context__) is not None:
         error = below
@@ -134,7 +134,7 @@ def _sample(pair: Any) -> tuple[float, float]:  # noqa: ANN401 - JSON
 
 
 def on_grid(answer: Answer, grid: Grid) -> list[float | None]:
-    """A value for each moment of the grid; None where there is none that can be drawn."""
+    """Return a value for each moment of the grid; None where none can be drawn."""
     values: list[float | None] = [None] * grid.count
     for at_s, value in answer.samples:
         place = round((at_s - grid.start_s) / grid.step_s)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Which unit is written how; the page knows the kinds. A unit that is not here is written after the number.
+# How each unit is formatted; the page implements the kinds. Any other unit is written after the number.
 #   duration: seconds times `scale`, as ns to weeks        si: k, M, G for thousands, then the suffix
 #   binary: Ki, Mi, Gi for 1024s                           scaled: the number times `scale`
 #   moment: a date, from milliseconds                      word: the two words for 0 and for anything else
@@ -46,7 +46,7 @@ _KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What an override may look for: the field's name, the query it is from, and what its values are."""
+    """What an override may match: the field's name, its query, and the type of its values."""
 
     name: str
     ref: str = ""
@@ -54,7 +54,7 @@ class Named:
 
 
 def field_of(panel: Mapping[str, Any], named: Named) -> dict[str, Any]:
-    """The field's configuration, as far as it says something."""
+    """Return the field's configuration, without unset values."""
     config = panel.get("fieldConfig", {})
     found = {key: copy.deepcopy(config.get("defaults", {}).get(key)) for key in _KEPT}
     for override in config.get("overrides", ()):
@@ -65,7 +65,7 @@ def field_of(panel: Mapping[str, Any], named: Named) -> dict[str, Any]:
 
 
 def unit_of(name: str) -> Mapping[str, Any]:
-    """How a unit is written."""
+    """Return how a unit is formatted."""
     return UNITS.get(name) or {"kind": "plain", "suffix": f" {name}" if name else ""}
 
 
@@ -84,14 +84,14 @@ def _matches(matcher: Mapping[str, Any], named: Named) -> bool:
 
 
 def _search(written: str, text: str) -> bool:
-    """A regular expression as Grafana writes it: /pattern/flags, or the pattern for all of the text."""
+    """Match a regular expression as Grafana writes it: /pattern/flags, or a pattern for the whole text."""
     if match := re.fullmatch(r"/(.*)/([a-z]*)", written, re.DOTALL):
         return re.search(match[1], text, re.IGNORECASE if "i" in match[2] else 0) is not None
     return re.fullmatch(written, text) is not None
 
 
 def _set(field: dict[str, Any], path: str, value: Any) -> None:  # noqa: ANN401 - JSON
-    """`custom.lineStyle` is a key inside `custom`, and so may its value be."""
+    """Set a key. `custom.lineStyle` is a key inside `custom`, and its value may be a mapping too."""
     if path.startswith("custom."):
         custom = field["custom"] = dict(field["custom"] or {})
         custom[path.removeprefix("custom.")] = value

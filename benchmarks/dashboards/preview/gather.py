@@ -1,7 +1,7 @@
 """A dashboard's panels with their data: every query asked, as Grafana would ask it.
 
 In: the dashboard's JSON, what was chosen, a Prometheus. Out: a `View`: rows of panels, annotations, variables, times.
-A query that fails is told in its panel and ends nothing.
+The panel of a failed query shows the error; the others are drawn.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _DEFAULT_S = 3 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
-    """What all dashboards of one writing share. `pages`: uid to the file that stands for the dashboard."""
+    """What all dashboards written together share. `pages`: uid to the file of the dashboard."""
 
     asker: Asker
     now_s: float
@@ -33,7 +33,7 @@ class Sitting:
 
 
 async def gather(dashboard: Mapping[str, Any], sitting: Sitting) -> View:
-    """The dashboard with its data."""
+    """Return the dashboard with its data."""
     window = Window(sitting.now_s, sitting.now_s).last(_range_s(dashboard, sitting.hours))
     choices = await variables.choose(dashboard, sitting.given, sitting.asker, window)
     look = _Look(dashboard, sitting, window, choices)
@@ -64,7 +64,7 @@ def _range_s(dashboard: Mapping[str, Any], hours: float | None) -> float:
 
 
 def _past_s(text: str) -> float | None:
-    """Seconds of now-3h, 3h or a number of seconds; None for what is neither."""
+    """Parse now-3h, 3h or a number of seconds; return None for anything else."""
     try:
         return parse_duration(text.removeprefix("now-"))
     except ValueError:
@@ -108,17 +108,17 @@ class _Look:
         )
 
     async def events(self) -> list[Json]:
-        """What is marked on the time axis. One that cannot be asked has no marks, and says why."""
+        """Return the marks on the time axis. An annotation that fails has none, and carries the error."""
         annotations = [one for one in self._dashboard.get("annotations", {}).get("list", ()) if _expr(one)]
         return list(await asyncio.gather(*(self._event(one) for one in annotations)))
 
     def links(self, links: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-        """Titles and addresses, of those that lead somewhere from a page."""
+        """Return titles and addresses of the links that work from a page."""
         found = [(str(one.get("title", "")), self.link(str(one.get("url") or one.get("uri") or ""))) for one in links]
         return [(title, address) for title, address in found if address]
 
     def link(self, address: str) -> str | None:
-        """The address from a page: the page of a dashboard, when it is about the same target; others as they are."""
+        """Return the address as it works from a page: for a dashboard of the same target, that dashboard's page."""
         parts = urlsplit(variables.filled(address, self._shown))
         if parts.scheme in ("http", "https"):
             return parts.geturl()
@@ -164,7 +164,7 @@ class _Look:
             text = legend(str(annotation.get("textFormat") or annotation.get("name", "")), answer.labels)
             if annotation.get("useValueForTime"):
                 times = {value / 1000 for _, value in answer.samples}
-            else:  # as long as it lasts it is one mark, at its beginning
+            else:  # one mark at its beginning
                 values = [value or 0.0 for value in on_grid(answer, grid)]
                 begun = [i for i, value in enumerate(values) if value > 0 and (i == 0 or values[i - 1] <= 0)]
                 times = {grid.start_s + i * step_s for i in begun}

@@ -28,7 +28,7 @@ class Window:
         return self.end_s - self.start_s
 
     def last(self, seconds: float) -> "Window":
-        """The window of that length with the same end: a panel's own time range."""
+        """Return the window of this length with the same end: a panel's own time range."""
         return Window(self.end_s - seconds, self.end_s)
 
 
@@ -46,17 +46,17 @@ class Grid:
 
 
 def step_of(window: Window, min_step_s: float, points: int = MOST_POINTS) -> float:
-    """The time between two of about `points` points; at least `min_step_s`."""
+    """Return the step for about `points` points; at least `min_step_s`."""
     raw_s = window.seconds / points
     return max(min(_STEPS_S, key=lambda step_s: (abs(step_s - raw_s), -step_s)), min_step_s)
 
 
 def grid_of(window: Window, step_s: float) -> Grid:
-    """The moments, aligned to the step so that two questions a second apart have the same ones."""
+    """Return the grid, aligned to the step so that two queries a second apart use the same moments."""
     first, last = math.floor(window.start_s / step_s), math.floor(window.end_s / step_s)
     return Grid(first * step_s, step_s, last - first + 1)
 
 
 def rate_interval(step_s: float, scrape_s: float) -> float:
-    """$__rate_interval. `scrape_s` is the query's own "Min step" where it has one; a panel's does not count."""
+    """Return $__rate_interval. `scrape_s` is the query's own "Min step" if it has one; a panel's does not count."""
     return max(step_s + scrape_s, 4 * scrape_s)

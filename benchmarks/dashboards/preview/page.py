@@ -1,6 +1,6 @@
 """A dashboard with its data as one HTML file that needs nothing else and lets nothing else in.
 
-In: a `View`. Out: HTML. Names come from anybody: the template escapes them, the data are JSON that cannot end its
+In: a `View`. Out: HTML. Names are untrusted: the template escapes them, the data are JSON that cannot end its
 element, and the page's policy runs only the scripts and styles written here, known by their digests.
 """
 
@@ -23,7 +23,7 @@ _SCRIPTS = ("charts.js", "bands.js", "panels.js", "page.js")
 
 
 def page(view: View, name: str, titles: Mapping[str, str], url: str) -> str:
-    """The page `name` of the pages `titles` (file to title), with what the Prometheus at `url` answered."""
+    """Render the page `name` of the pages `titles` (file to title), with what the Prometheus at `url` answered."""
     style = _text("page.css") + _places(view)
     scripts = [echarts(), _script()]
     policy = [
@@ -43,8 +43,8 @@ def page(view: View, name: str, titles: Mapping[str, str], url: str) -> str:
         version=__version__,
         echarts=ECHARTS,
         notice=notice(),
-        style=Markup(style),  # noqa: S704 - ours
-        scripts=[Markup(one) for one in scripts],  # noqa: S704 - ours
+        style=Markup(style),  # noqa: S704 - from this repository
+        scripts=[Markup(one) for one in scripts],  # noqa: S704 - from this repository
         data=Markup(data_text(_data(view))),  # noqa: S704 - JSON without "<"
     )
 
@@ -78,7 +78,7 @@ def _template() -> jinja2.Template:
 
 
 def _places(view: View) -> str:
-    """Where each panel is in Grafana's grid: as rules, since the policy allows no style in an element."""
+    """Return each panel's place in Grafana's grid as CSS rules, since the policy allows no style on an element."""
     rules = []
     for row in view.rows:
         for panel in row.panels:
@@ -99,7 +99,7 @@ def _data(view: View) -> dict[str, Any]:
 
 
 def _units(value: object) -> Sequence[str]:
-    """Every unit that is named somewhere in the data."""
+    """Return every unit named in the data."""
     if isinstance(value, Mapping):
         own = [str(value["unit"])] if isinstance(value.get("unit"), str) else []
         return own + [unit for one in value.values() for unit in _units(one)]

@@ -1,4 +1,4 @@
-"""What a page shows of a dashboard, and where: rows, and in them panels in Grafana's grid of 24 columns. Pure."""
+"""The content of a page: rows, and in them panels in Grafana's grid of 24 columns. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ _WIDTH, _UNIT, _TABLE_ROW, _TABLE_HEAD = 24, 38, 30, 80
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A panel: where it is, what it says of itself, and its data or why there are none."""
+    """A panel: its place, its texts, and its data or the reason why there are none."""
 
     id: int
     kind: str
@@ -32,7 +32,7 @@ class Shown:
 
 @dataclass(slots=True)
 class ShownRow:
-    """A row's title, "" where panels stand before any, and its panels."""
+    """A row: its title ("" for panels before the first row) and its panels."""
 
     title: str
     collapsed: bool
@@ -53,7 +53,7 @@ class View:
 
 
 def placed(panels: Sequence[Mapping[str, Any]]) -> list[tuple[ShownRow, Mapping[str, Any], int]]:
-    """Each panel with its row, and the height at which the row's panels begin."""
+    """Return each panel with its row, and the height at which the row's panels begin."""
     found: list[tuple[ShownRow, Mapping[str, Any], int]] = []
     row, top = ShownRow("", collapsed=False), 0
     for panel in panels:
@@ -68,7 +68,7 @@ def placed(panels: Sequence[Mapping[str, Any]]) -> list[tuple[ShownRow, Mapping[
 
 
 def without_paper(panels: Sequence[Shown]) -> list[Shown]:
-    """A table as wide as the page is no higher than its rows are; what is below it moves up."""
+    """Shrink tables as wide as the page to the height of their rows, and move up what is below."""
     kept = list(panels)
     for table in panels:
         rows = len(table.data["rows"]) if table.data and table.data["kind"] == "table" else None

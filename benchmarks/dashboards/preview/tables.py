@@ -22,7 +22,7 @@ _LINK_VALUE = re.compile(r"\$\{__(?:data\.fields\.(\w+)|data\.fields\[\"([^\"]+)
 
 @dataclass(slots=True)
 class Frame:
-    """Rows by column name, and which query each column is from."""
+    """Rows by column name, and the query of each column."""
 
     columns: list[str]
     rows: list[dict[str, Cell]]
@@ -30,7 +30,7 @@ class Frame:
 
 
 def table(panel: Mapping[str, Any], queried: Queried, link: Callable[[str], str | None]) -> Json | None:
-    """The table, None where it has no row. Raises QueryError."""
+    """Return the table, or None if it has no row. Raises QueryError."""
     frames = _frames(queried)
     for one in panel.get("transformations", ()):
         if not one.get("disabled"):
@@ -46,7 +46,7 @@ def table(panel: Mapping[str, Any], queried: Queried, link: Callable[[str], str 
 
 
 def _frames(queried: Queried) -> list[Frame]:
-    """A frame for each query with an answer: its labels in alphabetical order, then the value."""
+    """Return a frame for each query with an answer: its labels in alphabetical order, then the value."""
     frames: list[Frame] = []
     for target, answers in queried:
         if not answers:

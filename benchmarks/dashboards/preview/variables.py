@@ -21,7 +21,7 @@ _ALL = "$__all"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A variable: what a reader sees, and what stands in a query (inside double quotes, so already escaped)."""
+    """A variable: the value a reader sees, and the value in a query (inside double quotes, so already escaped)."""
 
     name: str
     label: str
@@ -30,9 +30,9 @@ class Choice:
 
 
 async def choose(dashboard: Mapping[str, Any], given: Mapping[str, str], asker: Asker, window: Window) -> list[Choice]:
-    """A choice for each variable, in their order: as given, else all, else the first that there is.
+    """Return a choice for each variable, in order: the given one, else all, else the first value.
 
-    A drop-down that cannot be filled is empty, as Grafana leaves it.
+    A drop-down that cannot be filled is empty, as in Grafana.
     """
     chosen: list[Choice] = []
     for variable in dashboard.get("templating", {}).get("list", ()):
@@ -71,7 +71,7 @@ async def _values(variable: Mapping[str, Any], before: Sequence[Choice], asker: 
 
 
 def _fixed(variable: Mapping[str, Any]) -> str:
-    """The value of a constant, a text box, or a list that stands in the dashboard."""
+    """Return the value of a constant, a text box, or a list defined in the dashboard."""
     current = variable.get("current") or {}
     value = current.get("value")
     if isinstance(value, str) and value != _ALL:
@@ -84,17 +84,17 @@ def _quoted(value: str) -> str:
 
 
 def queried(choices: Sequence[Choice]) -> dict[str, str]:
-    """What stands in queries, by the variable's name."""
+    """Return the values as used in queries, by the variable's name."""
     return {choice.name: choice.query for choice in choices}
 
 
 def shown(choices: Sequence[Choice]) -> dict[str, str]:
-    """What stands in titles and links, by the variable's name."""
+    """Return the values as used in titles and links, by the variable's name."""
     return {choice.name: choice.text for choice in choices}
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """The text with its variables' values; a variable that nobody knows stays as it is written."""
+    """Fill in the variables' values; an unknown variable stays as written."""
 
     def value(match: re.Match[str]) -> str:
         return values.get(match[1] or match[3] or match[4], match[0])
@@ -103,7 +103,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def time_values(window: Window, step_s: float, rate_s: float) -> dict[str, str]:
-    """Grafana's own variables of a query: $__interval, $__rate_interval, $__range and their like."""
+    """Return Grafana's own variables of a query: $__interval, $__rate_interval, $__range and the like."""
     return {
         "__interval": _duration(step_s),
         "__interval_ms": str(round(step_s * 1000)),

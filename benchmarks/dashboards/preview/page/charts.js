@@ -36,7 +36,7 @@ function eventsNear(at, within) {
     event.marks.filter((mark) => Math.abs(mark.at * 1000 - at) <= within).map((mark) => [event, mark]));
 }
 
-/** A tooltip of elements and not of markup: names come from anybody, and markup could not be styled under the page's policy. */
+/** A tooltip of elements and not of markup: names are untrusted, and markup could not be styled under the page's policy. */
 function tip(at, rows, within) {
   const marks = eventsNear(at, within).map(([event, mark]) =>
     element("p", { class: "tip-event" }, dot(color(event.color)), mark.text ? `${event.name}: ${mark.text}` : event.name));
@@ -142,10 +142,10 @@ function linesOption(panel, width) {
         if (!points.length) return "";
         const rows = points.filter((point) => point.value[1] !== null && point.seriesName !== "events");
         rows.sort((a, b) => b.value[1] - a.value[1]);
-        const told = rows.slice(0, 16).map((point) =>
+        const shown = rows.slice(0, 16).map((point) =>
           [seriesColor(panel.series[point.seriesIndex], point.seriesIndex), point.seriesName,
             shown(point.value[1], panel.series[point.seriesIndex].field).text]);
-        return tip(points[0].value[0], told, within);
+        return tip(points[0].value[0], shown, within);
       },
     }),
     series: [...series, eventSeries()],
