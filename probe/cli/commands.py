@@ -30,7 +30,8 @@ from probe.monitor.canary import Canary
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.live_forecast import forecast_result, live_forecast
 from probe.monitor.wiring import endpoint, engine_of, lock, workload
-from probe.observe.guard import GO, GuardLimits
+from probe.observe.guard import GO
+from probe.observe.guard_limits import GuardLimits
 from probe.observe.server_state import ServerState
 from probe.scrape.scraper import Scraper
 

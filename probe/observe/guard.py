@@ -7,14 +7,15 @@ first, and KV as two of the last five polls.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from math import inf, sqrt
-from typing import Self
+from math import sqrt
 
-from probe.core.objectives import Objective, Objectives
+from probe.core.objectives import Objectives
 from probe.core.request import Outcome
-from probe.core.snapshot import Histogram, ServerSnapshot
+from probe.core.snapshot import ServerSnapshot
+from probe.observe.guard_latency import slow_tokens
+from probe.observe.guard_limits import GuardLimits
 from probe.observe.restarts import restarted
 
 
@@ -57,38 +58,6 @@ _LOOK_BACK = 8  # polls
 _SERVER_ERRORS = (Outcome.SERVER_ERROR, Outcome.REJECTED, Outcome.UNREACHABLE, Outcome.TIMEOUT)
 
 
-@dataclass(frozen=True, slots=True)
-class GuardLimits:
-    """The limits at which load stops. Numbers of polls are consecutive unless noted otherwise."""
-
-    preemptions: float = 3
-    waiting: float = 4
-    waiting_polls: int = 3
-    kv_cache_usage: float = 0.95
-    kv_polls: int = 2  # of the last kv_window
-    kv_window: int = 5
-    missed_polls: int = 2
-    ttft: Objective | None = None  # the users' objectives; None: no latency is judged
-    tpot: Objective | None = None
-    over_objective: float = 2  # this multiple of an objective is harm, and no measurement any more
-    latency_polls: int = 6  # three seconds: at one request/s the last poll alone would have no samples
-    slow_first_tokens: float = 3
-    itl_samples: float = 20
-    unanswered: int = 3  # requests that wait too long for their first byte; a single one may have a long prompt
-    hang_s: float = 2.0  # or twice the limit, if longer: a server that does not answer a single request does not answer
-    worse_than_before: float = 2  # users with long prompts wait long without probe load too
-    usual_samples: float = 200
-
-    def promised(self, objectives: Objectives) -> Self:
-        """Return the limits with the latency objectives."""
-        return replace(self, ttft=objectives.ttft, tpot=objectives.tpot)
-
-    def offered(self, rate_rps: float) -> Self:
-        """Return the limits at an offered rate: requests that arrive within the TTFT objective may all wait."""
-        within_s = self.ttft.within_s if self.ttft else 0.0
-        return replace(self, waiting=max(self.waiting, rate_rps * within_s))
-
-
 def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdict:
     """Decide before any load: refuse a server whose queue is unknown, or that has a queue or a nearly full KV cache."""
     if server is None or server.waiting is None:
@@ -123,14 +92,14 @@ def decide(
     missed = polls[-limits.missed_polls :]
     if len(missed) == limits.missed_polls and all(poll is None or poll.waiting is None for poll in missed):
         return GuardVerdict(go=False, reason="server_unreadable", detail=f"{len(missed)} polls of the server failed")
-    seen = [poll for poll in polls if poll is not None]
+    read = [poll for poll in polls if poll is not None]
     return (
-        _restarted(seen)
-        or _preempting(seen, limits)
-        or _queueing(seen, limits)
-        or _full(seen, limits)
+        _restarted(read)
+        or _preempting(read, limits)
+        or _queueing(read, limits)
+        or _full(read, limits)
         or _unanswered(unanswered_s, limits)
-        or _slow(seen, limits)
+        or _slow(read, limits)
         or GO
     )
 
@@ -155,30 +124,30 @@ def preemptions(polls: Sequence[ServerSnapshot]) -> float | None:
     return sum(max(after - before, 0.0) for before, after in pairwise(counts)) if counts else None
 
 
-def _restarted(seen: Sequence[ServerSnapshot]) -> GuardVerdict | None:
+def _restarted(polls: Sequence[ServerSnapshot]) -> GuardVerdict | None:
     # The guard decides after each poll, so it has already reported a change between older ones.
-    for before, after in pairwise(seen[-_LOOK_BACK:]):
+    for before, after in pairwise(polls[-_LOOK_BACK:]):
         if (words := restarted(before, after)) is not None:
             return GuardVerdict(go=False, reason=SERVER_RESTARTED, detail=words)
     return None
 
 
-def _preempting(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
-    grown = preemptions(seen) or 0.0
+def _preempting(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
+    grown = preemptions(polls) or 0.0
     if grown < limits.preemptions:
         return None
     return GuardVerdict(go=False, reason="preemptions", detail=f"{grown:g} preemptions since the load began")
 
 
-def _queueing(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
-    recent = [poll.waiting or 0.0 for poll in seen[-limits.waiting_polls :]]
+def _queueing(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
+    recent = [poll.waiting or 0.0 for poll in polls[-limits.waiting_polls :]]
     if len(recent) < limits.waiting_polls or min(recent) <= limits.waiting:
         return None
     return GuardVerdict(go=False, reason="queue", detail=f"{recent[-1]:g} requests waiting for {len(recent)} polls")
 
 
-def _full(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
-    recent = [poll.kv_cache_usage or 0.0 for poll in seen[-limits.kv_window :]]
+def _full(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
+    recent = [poll.kv_cache_usage or 0.0 for poll in polls[-limits.kv_window :]]
     high = [usage for usage in recent if usage > limits.kv_cache_usage]
     if len(high) < limits.kv_polls:
         return None
@@ -198,56 +167,6 @@ def _unanswered(unanswered_s: Sequence[float], limits: GuardLimits) -> GuardVerd
     return GuardVerdict(go=False, reason=NO_FIRST_TOKEN, detail=words)
 
 
-def _slow(seen: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
-    """Decide by the server's histograms over the last polls. They include probe requests, which share queue and batch
-    with users' requests: whichever wait too long, it is a reason to stop.
-    """
-    recent = seen[-limits.latency_polls :]
-    words = _slow_first_tokens(seen, recent, limits) or _slow_next_tokens(recent, limits)
+def _slow(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
+    words = slow_tokens(polls, limits)
     return GuardVerdict(go=False, reason=USERS_LATENCY, detail=words) if words else None
-
-
-def _slow_first_tokens(
-    seen: Sequence[ServerSnapshot], recent: Sequence[ServerSnapshot], limits: GuardLimits
-) -> str | None:
-    """Describe too many first tokens after twice the objective: more than may miss the objective, and than usual."""
-    first, last = _ends(recent, "ttft")
-    if limits.ttft is None or first is None or last is None:
-        return None
-    wanted_s = limits.over_objective * limits.ttft.within_s
-    limit_s = min((bound for bound, _ in last.buckets if bound >= wanted_s), default=inf)  # rather late than wrong
-    answered = last.count - first.count
-    slow = answered - (_up_to(last, limit_s) - _up_to(first, limit_s))
-    usual = limits.worse_than_before * _usual(seen, limit_s, limits)
-    if slow < limits.slow_first_tokens or slow <= max(1 - limits.ttft.ratio, usual) * answered:
-        return None
-    return f"{slow:g} of {answered:g} requests that the server answered had their first token after {limit_s:g} s"
-
-
-def _usual(seen: Sequence[ServerSnapshot], limit_s: float, limits: GuardLimits) -> float:
-    """Return the share of first tokens after `limit_s` in the server's life before this load; 0 with few samples."""
-    ever, _ = _ends(seen, "ttft")
-    if ever is None or ever.count < limits.usual_samples:
-        return 0.0
-    return (ever.count - _up_to(ever, limit_s)) / ever.count
-
-
-def _slow_next_tokens(recent: Sequence[ServerSnapshot], limits: GuardLimits) -> str | None:
-    """Describe a mean gap over twice the objective. Single long gaps, while a prompt is prefilled, are no harm."""
-    first, last = _ends(recent, "itl")
-    if limits.tpot is None or first is None or last is None:
-        return None
-    count, limit_s = last.count - first.count, limits.over_objective * limits.tpot.within_s
-    if count < limits.itl_samples or (mean_s := (last.sum - first.sum) / count) <= limit_s:
-        return None
-    return f"the server's mean gap between tokens is {mean_s * 1000:.0f} ms, more than {limit_s * 1000:.0f} ms"
-
-
-def _ends(recent: Sequence[ServerSnapshot], name: str) -> tuple[Histogram | None, Histogram | None]:
-    """Return a histogram at the first and at the last poll that has it."""
-    found = [poll.histograms[name] for poll in recent if name in poll.histograms]
-    return (found[0], found[-1]) if found else (None, None)
-
-
-def _up_to(histogram: Histogram, bound: float) -> float:
-    return max((count for upper, count in histogram.buckets if upper <= bound), default=0.0)

@@ -15,7 +15,8 @@ from probe.capacity.model.twin import Prediction, Twin, summarise
 from probe.core.objectives import Objectives
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import lengths
-from probe.observe.guard import PRECAUTIONS, GuardLimits, decide
+from probe.observe.guard import PRECAUTIONS, decide
+from probe.observe.guard_limits import GuardLimits
 from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
 _TIMES = 6

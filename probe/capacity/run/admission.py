@@ -19,7 +19,8 @@ from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot, UserLoad
-from probe.observe.guard import GuardLimits, GuardVerdict
+from probe.observe.guard import GuardVerdict
+from probe.observe.guard_limits import GuardLimits
 from probe.observe.server_state import ServerState
 
 # The budget that ends a run with its window.

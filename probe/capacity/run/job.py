@@ -8,7 +8,7 @@ from probe.core.objectives import Objectives
 from probe.core.result import Capacity, RunContext, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan, StepRun, StepSummary
-from probe.observe.guard import GuardLimits
+from probe.observe.guard_limits import GuardLimits
 
 # How often the guard and the budget are checked.
 GUARD_S = 0.25

@@ -18,7 +18,8 @@ from probe.core.result import RunContext
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import Arrivals, StepPlan
 from probe.core.workload import Workload
-from probe.observe.guard import GuardLimits, GuardVerdict, may_start
+from probe.observe.guard import GuardVerdict, may_start
+from probe.observe.guard_limits import GuardLimits
 from probe.runtime.helper_process import HelperProcess
 
 # The warm-up's share of a step: queue and batch have to fill, and the initial burst has to pass.

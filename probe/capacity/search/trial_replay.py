@@ -13,7 +13,7 @@ from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.twin import Prediction, Twin
 from probe.capacity.search.trial import Trial, sent_requests
 from probe.core.objectives import Objectives
-from probe.observe.guard import GuardLimits
+from probe.observe.guard_limits import GuardLimits
 from probe.simulator.cost import scaled
 from probe.simulator.simulated_request import SimulatedRequest
 

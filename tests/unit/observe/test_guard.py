@@ -14,7 +14,8 @@ from plain_records import poll
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome
 from probe.core.snapshot import Histogram, ServerSnapshot
-from probe.observe.guard import GO, REASONS, REFUSALS, GuardLimits, broken_for_certain, decide, may_start, preemptions
+from probe.observe.guard import GO, REASONS, REFUSALS, broken_for_certain, decide, may_start, preemptions
+from probe.observe.guard_limits import GuardLimits
 
 LIMITS = GuardLimits()
 COUNTS = st.none() | st.floats(0, 50)

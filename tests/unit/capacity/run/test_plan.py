@@ -17,7 +17,8 @@ from probe.core.request import Api, Outcome
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import Arrivals, StepPlan
 from probe.core.workload import Workload
-from probe.observe.guard import GuardLimits, GuardVerdict
+from probe.observe.guard import GuardVerdict
+from probe.observe.guard_limits import GuardLimits
 from probe.runtime.helper_process import HelperProcess
 
 BUDGET = Budget(1000, 60.0, 5.0)
