@@ -8,10 +8,8 @@ It starts and stops the parts and reloads the configuration. It measures and dec
 """
 
 import asyncio
-import gc
 import signal
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,24 +30,19 @@ from probe.core.text import one_line
 from probe.discovery.manager import DiscoveryManager
 from probe.discovery.types import DiscoveredServer
 from probe.load.loop_lag import lags
+from probe.monitor.background import keep_running
 from probe.monitor.desired_targets import Shard
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_monitor import TargetMonitor
 from probe.monitor.target_set import TargetSet
 from probe.monitor.target_tasks import TargetTasks
+from probe.runtime.interpreter import tune_interpreter
 from probe.runtime.scheduler import Scheduler, TaskId
 from probe.web.pages import build_pages
 from probe.web.serve import serve
 
 _log = structlog.get_logger()
 _LAG_INTERVAL_S = 0.25
-_AGAIN_S = 60.0  # before background work that ended is started again: it should not have ended
-# Allocations between two garbage collections. With Python's default of 700, a metrics page of two hundred targets
-# causes a hundred collections, every tenth of which scans the whole heap.
-_GC_THRESHOLD = 10_000
-# How long a thread that renders a page may keep the event loop waiting. With Python's default of 5 ms, a token's time
-# stamp could be that late.
-_SWITCH_S = 0.0005
 # Created at startup and not replaceable while the process runs.
 _FIXED = ("listen", "web_config_file", "store")
 
@@ -88,15 +81,11 @@ class App:
         loop.add_signal_handler(signal.SIGHUP, reload_asked.set)
         async with serve(build_pages(self), *self.config.listen_address, self.config.web_config_file) as url:
             _log.info("kneewatch started", targets=len(self.monitors), listen=url, version=__version__)
-            # Objects that exist now live as long as the process: exempt them from collection, which blocks the loop.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(_GC_THRESHOLD)
-            sys.setswitchinterval(_SWITCH_S)
+            tune_interpreter()
             self._schedule.start()
             self._discoveries.follow(self.config.templates)
             work = (self._watch_loop, self._watch_file, partial(self._reload_when, reload_asked), self._watch_others)
-            background = [asyncio.create_task(_keep_running(each)) for each in work]
+            background = [asyncio.create_task(keep_running(each)) for each in work]
             ready(url)
             try:
                 await stop.wait()
@@ -234,22 +223,6 @@ class App:
             await asked.wait()
             asked.clear()
             await self.reload()
-
-
-async def _keep_running(work: Callable[[], Awaitable[None]]) -> None:
-    """Run background work until cancelled. Log it and start it again when it ends or raises."""
-    while True:
-        try:
-            await work()
-            _log.error("background work has ended, restarting it", work=_name(work), in_s=_AGAIN_S)
-        except Exception as error:  # noqa: BLE001 - whatever it is: it would be lost with the task
-            _log.error("background work broke, restarting it", work=_name(work), in_s=_AGAIN_S, exc_info=error)
-        await asyncio.sleep(_AGAIN_S)
-
-
-def _name(work: Callable[[], Awaitable[None]]) -> str:
-    named = work.func if isinstance(work, partial) else work
-    return getattr(named, "__name__", "").strip("_")
 
 
 def _check_fixed(file: Path, now: Config, new: Config) -> None:

@@ -11,7 +11,7 @@ import uvloop
 from api_server import NAMESPACE, ApiServer, api_server
 from mock_servers import Standin, standin
 
-from probe.capacity.run import lease_lock as module
+from probe.capacity.run import lease_holder
 from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.lease_lock import LOST, KubernetesLease
 from probe.capacity.run.locks import LOCKED, NO_LOCK
@@ -160,7 +160,7 @@ def test_of_several_at_once_one_gets_it(story: Any) -> None:
 
 def test_a_holder_that_has_died_is_followed_when_its_lease_is_over(story: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def tell(api: ApiServer) -> None:
-        monkeypatch.setattr(module, "LASTS_S", 2)
+        monkeypatch.setattr(lease_holder, "LASTS_S", 2)
         api.forbidden.add("delete leases")
         async with lease():
             pass

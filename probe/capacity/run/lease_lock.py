@@ -16,8 +16,6 @@ The holder deletes the Lease at the end, only in the version that it wrote: a re
 
 import asyncio
 import hashlib
-import secrets
-import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from datetime import UTC, datetime
@@ -25,6 +23,7 @@ from types import TracebackType
 
 import msgspec
 
+from probe.capacity.run.lease_holder import LASTS_S, lasts_s, new_identity, role_words
 from probe.capacity.run.locks import LOCKED, LOST_LEASE, NO_LOCK
 from probe.core.clock import Clock
 from probe.core.errors import LockError
@@ -35,14 +34,10 @@ from probe.kubernetes.lease import ConflictError, Lease, LeaseClient, LeaseSpec
 LOST = "lost_lock"
 RENEW_S = 1.0
 LOST_S = 2.4  # the rest of 3 s is for ending the load
-LASTS_S = 10  # more than LOST_S, and than a load worker needs to see that its controller has died
 _TRY_S = 0.7  # the time-out of one renewal
 _AGAIN_S = 0.1
 _LOOK_S = 0.5
-LONGEST_S = 60.0  # the longest duration of a Lease that is believed
 _TRIES = 5
-# The prefix of this process's identities; each of its Leases has its own identity.
-_PROCESS = f"{socket.gethostname()}_{secrets.token_hex(4)}"
 
 
 class _LostError(Exception):
@@ -70,7 +65,7 @@ class KubernetesLease:
         self._namespace = namespace
         self._clock = clock
         self._connect = connect
-        self._identity = f"{_PROCESS}{secrets.token_hex(2)}"
+        self._identity = new_identity()
         self._open = AsyncExitStack()
         self._acquired = ""
         self._renewed_ns = 0
@@ -243,19 +238,3 @@ class KubernetesLease:
         if isinstance(error, KubernetesError) and error.status == FORBIDDEN:
             fix = f"; {role_words(self._namespace)}"
         return f"{one_line(str(error), 400)}{fix}"
-
-
-def role_words(namespace: str | None) -> str:
-    """Return the rights that are missing where the API server refuses."""
-    verbs = "get, list, create, update and delete"
-    return f"it needs a Role in {namespace} with {verbs} of leases (docs/discovery.md)"
-
-
-def is_ours(spec: LeaseSpec) -> bool:
-    """Return whether this process holds it."""
-    return (spec.holder_identity or "").startswith(_PROCESS)
-
-
-def lasts_s(spec: LeaseSpec) -> float:
-    """Return how long it has to stay unchanged before it may be taken over, in seconds."""
-    return min(max(LASTS_S, spec.lease_duration_seconds or 0), LONGEST_S)

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 import msgspec
 import structlog
 
-from probe.capacity.run.lease_lock import LONGEST_S, is_ours, lasts_s, role_words
+from probe.capacity.run.lease_holder import LONGEST_S, is_held_here, lasts_s, role_words
 from probe.capacity.run.locks import locked_by_others
 from probe.config.config import Config, LeaseConfig
 from probe.core.clock import Clock
@@ -54,7 +54,7 @@ class OtherProbers:
             unchanged_s = (asked_ns - since_ns) * 1e-9
             if not spec.holder_identity or unchanged_s > LONGEST_S:
                 free.append(lease)
-            elif not is_ours(spec) and unchanged_s < lasts_s(spec):
+            elif not is_held_here(spec) and unchanged_s < lasts_s(spec):
                 held.add(str((lease.metadata.get("annotations") or {}).get(SERVER)))
         return self._still_loaded(held), free
 

@@ -12,7 +12,8 @@ import pytest
 from api_server import ApiServer
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.lease_lock import LASTS_S, LOST, LOST_S, KubernetesLease
+from probe.capacity.run.lease_holder import LASTS_S
+from probe.capacity.run.lease_lock import LOST, LOST_S, KubernetesLease
 from probe.capacity.run.locks import LOCKED, NO_LOCK
 from probe.core.errors import LockError
 from probe.kubernetes import lease as module
