@@ -39,7 +39,7 @@ def pod(
     port: str = "http",
     padding: int = 0,
 ) -> Object:
-    """A pod as kubelets report it. `padding`: bytes of what else stands in one."""
+    """Return a pod as kubelets report it, padded by this many bytes."""
     found: Object = {
         "kind": "Pod",
         "apiVersion": "v1",
@@ -76,7 +76,7 @@ def pod(
 
 
 def endpoint(address: str, pod: str = "", *, uid: str = "", zone: str = "zone-a", **conditions: bool | None) -> Object:
-    """An endpoint of a slice. `pod`: the one that it is; "": it is none. A condition that is not given is left out."""
+    """Return an endpoint of a slice. `pod` names its pod, "" for none. Conditions that are not given are left out."""
     found: Object = {"addresses": [address], "conditions": conditions, "nodeName": "node-0", "zone": zone}
     if pod:
         found["targetRef"] = {"kind": "Pod", "namespace": NAMESPACE, "name": pod, "uid": uid or f"uid-of-{pod}"}
@@ -91,7 +91,7 @@ def endpoint_slice(
     ports: list[Object] | None = None,
     padding: int = 0,
 ) -> Object:
-    """A slice as the controller for Services with a selector writes them, and people for those without."""
+    """Return a slice as the controller writes it for Services with a selector, and people for those without."""
     return {
         "kind": "EndpointSlice",
         "apiVersion": "discovery.k8s.io/v1",
@@ -154,7 +154,7 @@ class ApiServer:
         return self.kept["pods"]
 
     def put(self, new: Object) -> None:
-        """A pod or a slice that is new or changed."""
+        """Add or change a pod or a slice."""
         resource, name = KINDS[new["kind"]], new["metadata"]["name"]
         before = self.kept[resource].get(name)
         self._change(resource, "ADDED" if before is None else "MODIFIED", before, new)
@@ -164,13 +164,13 @@ class ApiServer:
         self._change(resource, "DELETED", self.kept[resource][name], deepcopy(self.kept[resource].pop(name)))
 
     def bookmark(self) -> None:
-        """Tells all watchers the newest version, as a real one does every minute or so."""
+        """Send all watchers the newest version, as a real server does about every minute."""
         self.version += 1
         event = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self.version)}}}
         self.tell(json.dumps(event).encode())
 
     def error(self, code: int, message: str) -> None:
-        """An error in the midst of all watches."""
+        """Send an error in the middle of all watches."""
         self.tell(json.dumps({"type": "ERROR", "object": _status(code, message)}).encode())
 
     def tell(self, line: bytes) -> None:
@@ -178,24 +178,24 @@ class ApiServer:
             watcher.lines.put_nowait(line + b"\n")
 
     def compact(self) -> None:
-        """Forgets what has changed so far: whoever is behind has to list."""
+        """Forget the changes so far: a watcher that is behind has to list again."""
         self.compacted = self.version
         self.changes.clear()
 
     def end_watches(self) -> None:
-        """In good order, as after timeoutSeconds."""
+        """End all watches properly, as after timeoutSeconds."""
         for watcher in self.watchers:
             watcher.lines.put_nowait(None)
 
     def cut(self) -> None:
-        """All connections, without a word."""
+        """Cut all connections without a word."""
         for writer in self._connections:
             writer.transport.abort()
         for task in self._tasks:
             task.cancel()
 
     async def stop(self) -> None:
-        """Nothing listens any more."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
             self.cut()
@@ -203,21 +203,21 @@ class ApiServer:
             self._server = None
 
     async def start(self) -> None:
-        """On the port that it had before."""
+        """Listen on the same port as before."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         self.url = f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
 
     def lists(self) -> int:
-        """How often pods or slices were listed, page by page."""
+        """Return how often pods or slices were listed, page by page."""
         return sum("limit=" in one and "/leases" not in one for one in self.asked)
 
     def watches(self) -> int:
-        """How often they were watched. Of those the `watchers` may be fewer, and one whose client has gone more."""
+        """Return how often watches began. `watchers` may be fewer, or more while one is left of a closed client."""
         return sum("watch=true" in one for one in self.asked)
 
     def kubeconfig(self, path: Path) -> Path:
-        """A kubeconfig for this server, written there."""
+        """Write a kubeconfig for this server there."""
         config = {
             "current-context": "here",
             "clusters": [{"name": "here", "cluster": {"server": self.url}}],
@@ -297,7 +297,7 @@ class ApiServer:
         return _status(403, f'{resource} is forbidden: User "{ACCOUNT}" cannot {verb} {what}')
 
     def _list(self, resource: str, query: dict[str, str]) -> tuple[int, Object]:
-        """One page; the token of the next one says which version the pages are of."""
+        """Return one page. The token of the next one carries the version of the list."""
         version, first = self.version, 0
         if "continue" in query:
             version, first = (int(part) for part in query["continue"].split("-"))
@@ -374,7 +374,7 @@ class ApiServer:
 
 @asynccontextmanager
 async def api_server(tls: ssl.SSLContext | None = None) -> AsyncIterator[ApiServer]:
-    """Listens while the block runs."""
+    """Run the server until the block ends."""
     api = ApiServer(tls)
     await api.start()
     try:
@@ -390,7 +390,9 @@ def _write(writer: asyncio.StreamWriter, status: int, body: Object) -> None:
 
 
 def _event(change: Change, watcher: Watcher) -> bytes | None:
-    """The change as this watcher sees it: what has lost its labels is gone, what has got them is new."""
+    """Return the change as this watcher sees it: an object that lost its labels is deleted, one that gained them is
+    added.
+    """
     if change.resource != watcher.resource:
         return None
     was = change.before is not None and _matches(watcher.selector, change.before)

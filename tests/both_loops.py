@@ -20,7 +20,7 @@ _LOOPS = [
 
 @pytest.fixture(params=_LOOPS)
 def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a coroutine to its end, fails where the loop was told of an error nobody caught, or a task is left."""
+    """Run a coroutine to its end. Fails on an error that no one caught and on a task that is left."""
 
     def runner(main: Coroutine[Any, Any, Any]) -> Any:
         told: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ class Calls:
 
 @contextmanager
 def counted() -> Iterator[Calls]:
-    """Counts the calls on this thread until the block ends."""
+    """Count the calls on this thread until the block ends."""
     calls = Calls()
 
     def called(_: FrameType, event: str, __: object) -> None:

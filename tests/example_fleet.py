@@ -23,12 +23,12 @@ OBJECTIVES = {
 
 
 def fleet(count: int, *, recent: int = 60) -> list[TargetStatus]:
-    """So many targets, each with as many canaries: of twenty one fails, one is slow and one is passive."""
+    """Return targets with this many canaries each. Of every twenty targets one fails, one is slow, one is passive."""
     return [_target(i, recent) for i in range(count)]
 
 
 def run(target: str = "llama-0", result_id: str = "20261122T181500-a1b2c3") -> CapacityResult:
-    """A capacity run of five steps, the last of which was too much."""
+    """Return a capacity run of five steps, the last of which was too much."""
     loads = (
         *((4, 6.0, 0.06, 0.011), (8, 11.5, 0.08, 0.013), (16, 20.0, 0.12, 0.018)),
         *((32, 29.0, 0.27, 0.027), (64, 33.0, 1.4, 0.055)),

@@ -24,7 +24,7 @@ def spec(prompt_tokens: int = 8, output_tokens: int = 3, workload: str = "short"
 
 
 def token_events(rows: Iterable[tuple[int, int, bool]], late_ns: int = 0) -> TokenEvents:
-    """From (when, tokens, visible)."""
+    """Return token events from (when, tokens, visible)."""
     given = list(rows)
     return TokenEvents(
         array("q", [at_ns for at_ns, _, _ in given]),
@@ -43,7 +43,7 @@ def record(
     asked: RequestSpec | None = None,
     **other: Any,
 ) -> RequestRecord:
-    """A request sent when it was due, with a token event for each output token; without any where it failed."""
+    """Return a request sent on time, with a token event for each output token, or without any if it failed."""
     asked = asked or spec()
     ok = outcome is Outcome.OK
     times_s = [start_s + ttft_s + i * gap_s for i in range(asked.output_tokens)] if ok else [start_s + ttft_s]
@@ -80,7 +80,7 @@ _HISTOGRAMS = (
 
 
 def whole_snapshot() -> ServerSnapshot:
-    """A reading with everything a server can say."""
+    """Return a snapshot with everything a server can report."""
     times = Histogram(buckets=((0.3, 1.0), (0.5, 2.0), (float("inf"), 3.0)), sum=1.5)
     return snapshot(
         started_s=1.7e9,

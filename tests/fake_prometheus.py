@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 @contextmanager
 def prometheus(body: object, status: int = 200) -> Iterator[tuple[str, list[str]]]:
-    """Its address, and the queries it was asked."""
+    """Serve a fake Prometheus. Yields its address and the queries it receives."""
     queries: list[str] = []
     payload = body.encode() if isinstance(body, str) else json.dumps(body).encode()
 

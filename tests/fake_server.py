@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 async def at_once(work: Callable[[], _T]) -> _T:
-    """A Think for a loop whose time no thread may see."""
+    """Run the work of a Think at once, for a loop whose virtual time threads cannot follow."""
     return work()
 
 
@@ -39,7 +39,7 @@ class Asked:
     def ramp(
         self, load: Load, read: Any, clock: Clock, *, think: Think = at_once, access: Any = None, **followed: Any
     ) -> CapacityRun:
-        """Its engine, with these seams; a new course each time. `access`: what else a ServerAccess has."""
+        """Return its capacity run with these seams, with a new load plan each time."""
         way = self.course or FixedSteps(self.plans, to_the_end=not self.job.guarded)
         server = ServerAccess(read, **(access or {}))
         return CapacityRun(self.job, way, load, server, clock, observers=StepObservers(**followed), think=think)
@@ -51,7 +51,7 @@ def specs(prompt_tokens: int = 8, output_tokens: int = 3) -> Iterator[RequestSpe
 
 
 def ready(to: Send, what: Iterator[RequestSpec] | None = None) -> Iterator[FakeRequest]:
-    """Requests to a server, prepared."""
+    """Return requests to a server, prepared."""
     for one in specs() if what is None else what:
         yield FakeRequest(one, to)
 

@@ -40,26 +40,26 @@ class Hostile:
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def until_asked(self, count: int = 1) -> None:
-        """Waits until so many requests have arrived."""
+        """Wait until this many requests have arrived."""
         async with self.news:
             await self.news.wait_for(lambda: len(self.asked) >= count)
 
 
 def head(status: int = 200, kind: str = "text/event-stream", *more: str) -> bytes:
-    """A head whose body ends with the connection, unless `more` says otherwise."""
+    """Return a head; the body ends with the connection unless `more` says otherwise."""
     lines = [f"HTTP/1.1 {status} Whatever", f"content-type: {kind}", *more]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def whole(status: int, body: bytes | str | object, kind: str = "application/json", *more: str) -> bytes:
-    """A complete answer of known length; what is neither bytes nor text is sent as JSON."""
+    """Return a complete answer of known length; a body that is neither bytes nor text is sent as JSON."""
     text = body if isinstance(body, bytes | str) else json.dumps(body)
     data = text.encode() if isinstance(text, str) else text
     return head(status, kind, f"content-length: {len(data)}", *more) + data
 
 
 def chunked(*parts: bytes, end: bool = True) -> bytes:
-    """A body in HTTP chunks, one a part."""
+    """Return a body in HTTP chunks, one per part."""
     return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + (b"0\r\n\r\n" if end else b"")
 
 
@@ -68,7 +68,7 @@ def event(data: Any) -> bytes:
 
 
 def token(number: int, *, last: bool = False, prompt_tokens: int = 8) -> bytes:
-    """vLLM's event for the so-manieth token of a completion, with the running usage."""
+    """Return vLLM's event for the nth token of a completion, with the running usage."""
     choice = {"index": 0, "text": "x", "finish_reason": "length" if last else None}
     return event({"choices": [choice], "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": number}})
 
@@ -81,7 +81,7 @@ GOOD = STREAM_HEAD + chunked(*THREE_TOKENS)
 
 @asynccontextmanager
 async def hostile(script: Script | Callable[[Asked], Script], host: str = "127.0.0.1") -> AsyncIterator[Hostile]:
-    """Serves `script` to every request, or what it gives for the request, until the block ends."""
+    """Answer every request with `script`, or with what it returns for the request, until the block ends."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +125,7 @@ async def _request(reader: asyncio.StreamReader) -> Asked | None:
 
 
 async def _play(script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, state: Hostile) -> bool:
-    """Whether the connection may be used again: only where the answer's end can be seen in its bytes."""
+    """Play the script. Report whether the connection may be reused: only if the answer's bytes show where it ends."""
     written = end = b""
     for step in script:
         if isinstance(step, bytes):

@@ -71,12 +71,12 @@ class Wire:
         )
 
     def feed(self, piece: bytes) -> None:
-        """Bytes from the server; nothing arrives at a closed end."""
+        """Feed bytes from the server; nothing arrives at a closed end."""
         if piece and not self.transport.closing:
             self.connection.data_received(piece)
 
     def end(self, how: str) -> None:
-        """The server's end of the connection, or ours where it was closed here."""
+        """Return the server's end of the connection, or the client's if the client closed it."""
         if self.lost or (how == OPEN and not self.transport.closing):
             return
         self.lost = True
@@ -91,7 +91,7 @@ class Wire:
 
 
 def wire() -> Wire:
-    """A new connection, open."""
+    """Return a new open connection."""
     idle: list[Connection] = []
     transport = MemoryTransport()
     connection = Connection(LoopLateness(), idle.append)
@@ -153,7 +153,7 @@ async def outcome(on: Wire, answer: ResponseBuffer) -> Outcome:
 
 
 async def streamed(pieces: Iterable[bytes], end: str = EOF) -> tuple[int | None, bytes, str]:
-    """One exchange read as a stream: the status, the bytes, and the error. The pieces come as the reader reads."""
+    """Read one exchange as a stream, piece by piece. Return the status, the bytes, and the error."""
     on, left = wire(), list(pieces)[::-1]
     answer = ResponseBuffer(2**63, 2**63)
     on.start(answer, whole=False)
@@ -180,7 +180,7 @@ async def streamed(pieces: Iterable[bytes], end: str = EOF) -> tuple[int | None,
 
 
 def recorded(name: str) -> bytes:
-    """The bytes of an answer as vLLM 0.32 sent them."""
+    """Return the bytes of an answer as vLLM 0.32 sent them."""
     text = (GOLDEN / f"{name}.txt").read_text().split("-" * 40 + "\n")[1]
     head, _, body = text.partition("\n\n")
     start = head.replace("\n", "\r\n").encode() + b"\r\n\r\n"
@@ -191,6 +191,6 @@ def recorded(name: str) -> bytes:
 
 
 def cut_at(data: bytes, places: Iterable[int]) -> list[bytes]:
-    """The pieces of `data` when it is cut there."""
+    """Return the pieces of `data`, cut there."""
     edges = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
     return [data[a:b] for a, b in pairwise(edges)]

@@ -41,7 +41,7 @@ class Standin:
 
 @asynccontextmanager
 async def standin(*, model: str = "tiny", port: int = 0, faults: Faults = HEALTHY) -> AsyncIterator[Standin]:
-    """The stand-in on 127.0.0.1 while the block runs."""
+    """Run the mock server on 127.0.0.1 until the block ends."""
     app = build_app(PROFILES["tiny"], model=model, faults=faults)
     server = Standin(app, app.state.driver)
     served = _Served(server, app.state)
@@ -69,7 +69,7 @@ class _Served:
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on now."""
+    """Return a free TCP port on 127.0.0.1."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])

@@ -29,7 +29,7 @@ def record(
     outcome: Outcome = Outcome.OK,
     **others: Any,
 ) -> RequestRecord:
-    """A request due `at_ms`: its first token after `ttft_ms`, then one every `gap_ms`."""
+    """Return a request due at `at_ms` with its first token after `ttft_ms` and then one every `gap_ms`."""
     due = round(at_ms * MS)
     stamps = [due + round((ttft_ms + gap_ms * i) * MS) for i in range(tokens)]
     values: dict[str, Any] = {
@@ -50,7 +50,7 @@ def record(
 
 
 def failure(outcome: Outcome = Outcome.SERVER_ERROR, **others: Any) -> RequestRecord:
-    """A request that got no token."""
+    """Return a request that got no token."""
     return record(tokens=0, outcome=outcome, prompt_tokens=0, **others)
 
 
@@ -85,6 +85,6 @@ def step(
 
 
 def poll(**values: Any) -> ServerSnapshot:
-    """A reading of an idle server, but for `values`."""
+    """Return a snapshot of an idle server with these values changed."""
     idle = {"running": 0.0, "waiting": 0.0, "kv_cache_usage": 0.0, "preemptions": 0.0}
     return ServerSnapshot(**{"at_ns": 0, "wall_s": 0.0, **idle, **values})

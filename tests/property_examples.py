@@ -4,5 +4,5 @@ from hypothesis import settings
 
 
 def examples(count: int) -> settings:
-    """So many; in `make check`, whose profile has fewer, in proportion fewer."""
+    """Set the number of examples; a profile with fewer, as in `make check`, scales it."""
     return settings(max_examples=max(1, count * settings.default.max_examples // 100))

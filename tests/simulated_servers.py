@@ -19,7 +19,7 @@ NO_FRONT = FrontEnd()
 
 
 def workload(prompt: int, output: int, sigma: float = 0.5) -> Workload:
-    """Log-normal lengths, or fixed ones for a sigma of 0."""
+    """Return a workload with log-normal lengths, or fixed ones for a sigma of 0."""
     if not sigma:
         return Workload("w", Api.COMPLETIONS, prompt, output)
     return Workload(
@@ -61,7 +61,7 @@ def profile(
 
 
 def twin_of(known: Profile, asked: Workload) -> Twin:
-    """The twin that knows all of it."""
+    """Return a twin with the server's true costs."""
     return Twin(
         cost=known.cost,
         kv_tokens=float(known.usable_blocks * known.block_size),
@@ -73,7 +73,7 @@ def twin_of(known: Profile, asked: Workload) -> Twin:
 
 
 def polled(server: VirtualServer, seconds: float, every_s: float = 1.0, warm_s: float = 30.0) -> list[ServerSnapshot]:
-    """Readings of a server that has been at work for a while."""
+    """Return snapshots of a server that has been at work for a while."""
     begin_s = server.now_s + warm_s
     snapshots = []
     for i in range(round(seconds / every_s) + 1):
@@ -83,18 +83,18 @@ def polled(server: VirtualServer, seconds: float, every_s: float = 1.0, warm_s: 
 
 
 def watched(known: Profile, asked: Workload, rate_rps: float, seconds: float, seed: int = 1) -> list[ServerSnapshot]:
-    """Readings of live traffic."""
+    """Return snapshots of live traffic."""
     return polled(VirtualServer(known, seed=seed, users=BackgroundTraffic(rate_rps, asked)), seconds)
 
 
 def without(snapshot: ServerSnapshot, *names: str) -> ServerSnapshot:
-    """A snapshot of a server that does not have these histograms."""
+    """Return a snapshot of a server without these histograms."""
     kept: Mapping[str, Histogram] = {k: h for k, h in snapshot.histograms.items() if k not in names}
     return replace(snapshot, histograms=kept)
 
 
 def restarted(snapshots: Sequence[ServerSnapshot], at: int) -> list[ServerSnapshot]:
-    """The same, with all that is counted beginning at zero at reading `at`."""
+    """Return the same snapshots with all counters starting at zero at snapshot `at`."""
     zero = snapshots[at]
 
     def since(snapshot: ServerSnapshot) -> ServerSnapshot:

@@ -20,7 +20,7 @@ PAGE = {"alertname": "KneewatchAvailabilityBurn", "target": "a", "severity": "pa
 
 
 def fires(seconds: float, lasts: float = 600.0, **labels: str) -> Firing:
-    """So long after the fault's beginning."""
+    """Return an alert that fires this long after the fault began."""
     start_s = FAULT.start_s + seconds
     return Firing({**PAGE, **labels}, start_s, start_s + lasts)
 

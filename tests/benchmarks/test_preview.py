@@ -27,7 +27,7 @@ GRID = Grid(1000.0, 10.0, 4)
 
 
 def view_of(made: dict[str, Any], **more: Any) -> tuple[View, list[httpx.Request]]:
-    """The dashboard as the made Prometheus answers, and what was asked of it."""
+    """Return the dashboard drawn from the fake Prometheus, and the queries it received."""
     asked: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -23,7 +23,7 @@ PLACES = (
 
 
 def events(body: str) -> list[str]:
-    """The data lines, without what differs between two good servers."""
+    """Return the data lines without what differs between two correct servers."""
     found = re.findall(r"(?m)^data: (.*)$", body)
     for pattern, instead in PLACES:
         found = [re.sub(pattern, instead, line) for line in found]

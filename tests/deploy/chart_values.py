@@ -83,14 +83,14 @@ SHAPES: dict[str, Values] = {
 
 
 def rendered(chart: helm_python.Chart, values: Values, name: str = "kneewatch") -> list[dict[str, Any]]:
-    """What `helm install` would send, in one list."""
+    """Return what `helm install` would send, as one list."""
     files = chart.render(values, name=name, namespace="monitoring")
     texts = [text for path, text in files.items() if not path.endswith("NOTES.txt")]
     return [manifest for text in texts for manifest in yaml.safe_load_all(text) if manifest]
 
 
 def alike(manifests: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Without what a chart adds to every object of its own: its labels, defaults of Kubernetes, and the order."""
+    """Drop what a chart adds to each of its objects: labels, Kubernetes' defaults, and the order."""
     chart_labels = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"}
     chart_labels |= {"helm.sh/chart"}
 

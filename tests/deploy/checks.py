@@ -25,7 +25,7 @@ _APPLIED = 256 * 1024
 
 
 def check(manifest: Manifest) -> None:
-    """Raises where Kubernetes or the operator would refuse it, unknown fields included."""
+    """Raise if Kubernetes or the operator would refuse the object, unknown fields included."""
     if manifest["apiVersion"].startswith("monitoring.coreos.com/"):
         model = getattr(importlib.import_module(_OPERATOR), manifest["kind"])
         # It drops what it does not know, so what comes back tells whether there was such a thing.
@@ -36,7 +36,7 @@ def check(manifest: Manifest) -> None:
 
 
 def pods(manifests: Iterable[Manifest]) -> Iterator[tuple[Manifest, Manifest]]:
-    """Each workload with the spec of its pods."""
+    """Return each workload with the spec of its pods."""
     for manifest in manifests:
         if "template" in manifest.get("spec", {}):
             yield manifest, manifest["spec"]["template"]["spec"]
@@ -47,7 +47,7 @@ def containers(pod: Manifest) -> list[Manifest]:
 
 
 def loose(pod: Manifest) -> list[str]:
-    """Where it falls short of the Pod Security Standard "restricted"; empty: nowhere."""
+    """Return where the pod falls short of the Pod Security Standard "restricted"."""
     found = [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)]
     found += [v["name"] for v in pod.get("volumes", []) if not set(v) - {"name"} <= _VOLUMES]
     for container in containers(pod):
@@ -71,7 +71,7 @@ def of(manifests: Iterable[Manifest], kind: str) -> list[Manifest]:
 
 
 def rights(manifests: list[Manifest]) -> dict[tuple[str, str], set[str]]:
-    """(namespace, resource) to the verbs that Kneewatch's account has there, by bindings that lead to it."""
+    """Return the verbs that Kneewatch's account has by its bindings, by (namespace, resource)."""
     accounts = {(a["metadata"].get("namespace"), a["metadata"]["name"]) for a in of(manifests, "ServiceAccount")}
     roles = {(r["metadata"].get("namespace"), r["metadata"]["name"]): r for r in of(manifests, "Role")}
     found: dict[tuple[str, str], set[str]] = {}
@@ -86,9 +86,9 @@ def rights(manifests: list[Manifest]) -> dict[tuple[str, str], set[str]]:
 
 
 def configuration(manifests: list[Manifest], folder: Path) -> Config:
-    """The kneewatch.yml of the ConfigMap that the pods mount, loaded as `kneewatch config check` does.
+    """Load the kneewatch.yml of the ConfigMap that the pods mount, as `kneewatch config check` does.
 
-    Files of Secrets are made in `folder`, where their names say that the pods mount one there.
+    Creates files for Secrets in `folder`, under the names at which the pods mount them.
     """
     ((_, pod),) = pods(manifests)
     mounted = {volume["name"]: volume for volume in pod["volumes"]}
@@ -112,7 +112,7 @@ def load(text: str, folder: Path, *, with_keys: bool = True) -> Config:
 
 
 def accepted(arguments: list[str]) -> dict[str, Any]:
-    """What Kneewatch's own command line makes of a container's arguments. Raises where it refuses them."""
+    """Parse a container's arguments with Kneewatch's own command line. Raises if it refuses them."""
     group = get_command(app)
     with group.make_context("kneewatch", list(arguments), resilient_parsing=False) as context:
         name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])  # type: ignore[attr-defined]

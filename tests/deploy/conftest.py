@@ -22,7 +22,7 @@ def deploy() -> Path:
 
 @pytest.fixture(scope="session")
 def manifests(kubectl: str, deploy: Path) -> Manifests:
-    """What `kubectl apply -k` would send for a folder of deploy/kustomize."""
+    """Return what `kubectl apply -k` would send for a folder of deploy/kustomize."""
 
     @cache
     def once(folder: str) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def manifests(kubectl: str, deploy: Path) -> Manifests:
 
 @pytest.fixture(scope="session")
 def render(manifests: Manifests) -> Callable[[str], dict[str, dict[str, Any]]]:
-    """The same by kind, where each kind stands there once."""
+    """Return the same by kind, for manifests with one object of each kind."""
 
     def by_kind(folder: str) -> dict[str, dict[str, Any]]:
         resources = manifests(folder)

@@ -56,7 +56,7 @@ def config(file: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def severities() -> dict[str, set[str]]:
-    """By alert, those that it is raised with."""
+    """Return the severities of each alert."""
     (text,) = render(EVERYTHING).values()
     found: dict[str, set[str]] = {}
     for group in yaml.safe_load(text)["groups"]:
@@ -67,7 +67,7 @@ def severities() -> dict[str, set[str]]:
 
 
 def matching(matchers: list[str], severities: Mapping[str, set[str]]) -> set[tuple[str, str]]:
-    """The alerts and severities that these matchers mean, with whatever other labels."""
+    """Return the alerts and severities that these matchers match."""
     found = {(name, severity) for name, all_of_it in severities.items() for severity in all_of_it}
     for matcher in matchers:
         label, sign, value = re.fullmatch(r'(\w+)(=~|!=|=)"(.*)"', matcher).groups()  # type: ignore[union-attr]

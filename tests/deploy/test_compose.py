@@ -28,7 +28,7 @@ def services(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def binds(service: dict[str, Any]) -> dict[str, str]:
-    """Path in the container to the path from compose.yml."""
+    """Return the bind mounts: path in the container to the path from compose.yml."""
     mounts = [mount.split(":") for mount in service.get("volumes", [])]
     return {mount[1]: mount[0] for mount in mounts if mount[0].startswith(".")}
 

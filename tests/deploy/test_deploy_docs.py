@@ -13,7 +13,7 @@ PAGES = ["README.md", "deploy/README.md", "docs/operations.md", "docs/security.m
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Those of kneewatch that stand on lines of their own, continued lines joined."""
+    """Return the kneewatch commands that have lines of their own, continued lines joined."""
     for line in text.replace("\\\n", " ").splitlines():
         if line.startswith("kneewatch "):
             yield shlex.split(line, comments=True)[1:]

@@ -34,7 +34,7 @@ def named(file: Path) -> str:
 
 
 def configuration(file: Path, text: str) -> str:
-    """The kneewatch.yml in a file, which may be the chart's values."""
+    """Return the kneewatch.yml in a file, which may be the chart's values."""
     return text if file.name != "values.yaml" else yaml.safe_dump(yaml.safe_load(text)["config"])
 
 

@@ -12,7 +12,7 @@ from probe import __version__
 
 @pytest.fixture(scope="module")
 def instructions(deploy: Path) -> list[tuple[str, str]]:
-    """(instruction, arguments), with continued lines joined and comments left out."""
+    """Return pairs of instruction and arguments, with continued lines joined and without comments."""
     text = re.sub(r"^\s*#.*\n", "", (deploy / "Dockerfile").read_text(), flags=re.MULTILINE)
     lines = text.replace("\\\n", "").splitlines()
     return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in lines if line.strip()]

@@ -27,13 +27,13 @@ SIDECAR: Values = {"sidecar": {"enabled": True, "deployment": "llama-8b"}, "exis
 
 
 def included(key: str) -> str:
-    """The page's line that includes what goes below this key."""
+    """Return the page's line that includes what goes below this key."""
     (line,) = (line for line in TEMPLATE.splitlines() if f'"kneewatch.sidecar.{key}"' in line)
     return f"{line}\n"
 
 
 def vllm_template() -> str:
-    """The overlay's own example of a server, as the template of a chart that includes Kneewatch as the page says."""
+    """Return the overlay's example server as the template of a chart that includes Kneewatch as the page shows."""
     text = (OVERLAY / "vllm.yaml").read_text()
     for before, key in (
         (
@@ -51,7 +51,7 @@ def vllm_template() -> str:
 
 @pytest.fixture(scope="module")
 def parent_folder(tmp_path_factory: pytest.TempPathFactory, chart_folder: Path) -> Path:
-    """A chart of vLLM's with Kneewatch among its dependencies, which Helm has packed into charts/."""
+    """Create a vLLM chart that depends on Kneewatch, packed into charts/ as Helm does."""
     folder = tmp_path_factory.mktemp("parent") / "vllm"
     (folder / "templates").mkdir(parents=True)
     (repository,) = re.findall(r"repository: (\S+)", DEPENDENCY)
@@ -72,7 +72,7 @@ def parent(parent_folder: Path) -> Iterator[helm_python.Chart]:
 
 
 def patch_of(chart: helm_python.Chart, values: Values) -> str:
-    """What the notes' own command makes of them."""
+    """Return the patch that the notes' own command extracts from them."""
     notes = chart.render(values, name="kneewatch", namespace="serving")["kneewatch/templates/NOTES.txt"]
     (expression,) = re.findall(r"get notes kneewatch \| sed -n '([^']+)' > sidecar.patch.yml", notes)
     done = subprocess.run(
@@ -82,7 +82,7 @@ def patch_of(chart: helm_python.Chart, values: Values) -> str:
 
 
 def patched(kubectl: str, folder: Path, deployment: Manifest, patch: str) -> Manifest:
-    """The Deployment with the patch, by kubectl itself."""
+    """Apply the patch to the Deployment with kubectl."""
     (folder / "deployment.yml").write_text(yaml.safe_dump(deployment))
     (folder / "patch.yml").write_text(patch)
     files = ["-f", str(folder / "deployment.yml"), "--patch-file", str(folder / "patch.yml")]
@@ -94,7 +94,7 @@ def patched(kubectl: str, folder: Path, deployment: Manifest, patch: str) -> Man
 
 
 def server() -> Manifest:
-    """The overlay's vLLM without Kneewatch."""
+    """Return the overlay's vLLM without Kneewatch."""
     found: Manifest = next(yaml.safe_load_all((OVERLAY / "vllm.yaml").read_text()))
     return found
 

@@ -16,7 +16,7 @@ def script(deploy: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def deleted(script: Path) -> list[str]:
-    """The packages of others that the script deletes, as they are imported."""
+    """Return the import names of the packages that the script deletes."""
     (parts,) = re.findall(r"^for part in (.*?);", script.read_text().replace("\\\n", " "), flags=re.MULTILINE)
     return [part.replace("/", ".") for part in parts.split()]
 

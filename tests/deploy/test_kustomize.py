@@ -31,7 +31,7 @@ def kneewatch(rendered: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def volumes(rendered: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Path in Kneewatch's container to the volume that is there."""
+    """Return the volume mounted at each path of Kneewatch's container."""
     by_name = {volume["name"]: volume for volume in pod(rendered)["volumes"]}
     return {mount["mountPath"]: by_name[mount["name"]] for mount in kneewatch(rendered)["volumeMounts"]}
 

@@ -88,7 +88,7 @@ class Choices:
         return values[self.below(len(values))]
 
     def case(self) -> Case:
-        """A seed, changed a few times, and cut somewhere."""
+        """Return a seed with a few changes, cut somewhere."""
         data = bytearray(self.of(SEEDS))
         for _ in range(self.below(6)):
             self.change(data)
@@ -96,7 +96,7 @@ class Choices:
         return Case(bytes(data[: 4 * 70_000]), cuts, self.of(ENDS), bodiless=self.below(20) == 0)
 
     def change(self, data: bytearray) -> None:
-        """Bytes put in, taken out, changed, repeated, or the tail of another answer."""
+        """Insert, remove, change or repeat bytes, or append the tail of another answer."""
         at, size = self.below(len(data) + 1), 1 + self.below(40)
         match self.below(7):
             case 0:
@@ -117,7 +117,7 @@ class Choices:
 
 
 def check(case: Case, run: asyncio.Runner) -> str:
-    """What became of it, in a word. Raises AssertionError, SlowError or whatever the client should not raise."""
+    """Return the outcome in a word. Raises AssertionError, SlowError or an error that the client should not raise."""
     received = ResponseBuffer(MAX_BYTES, MAX_BYTES)
     one = run.run(exchange([case.data], case.end, bodiless=case.bodiless))
     cut = run.run(exchange(cut_at(case.data, case.cuts), case.end, bodiless=case.bodiless, received=received))
@@ -133,7 +133,7 @@ def check(case: Case, run: asyncio.Runner) -> str:
 
 
 def agree(one: Outcome, cut: Outcome, case: Case) -> None:
-    """The same, wherever it was cut; only how much is too much depends on when it is looked at."""
+    """Assert the same result however the answer was cut. Only size limits depend on when they are checked."""
     if "without content" in one.error + cut.error:
         return
     if case.data.endswith((b"\r", b"\n")):  # empty lines after an answer: skipped, or bytes that nobody asked for
@@ -162,7 +162,7 @@ def without_times(said: Transcript) -> tuple[object, ...]:
 
 @contextmanager
 def watchdog() -> Iterator[None]:
-    """Ends what takes longer than a second, wherever it is."""
+    """Interrupt whatever takes longer than a second."""
 
     def bark(_: int, frame: FrameType | None) -> None:
         raise SlowError(f"still at line {frame.f_lineno if frame else '?'}")
@@ -181,7 +181,7 @@ def peak_mib() -> float:
 
 
 def fuzz(seed: int, seconds: float, count: int | None = None) -> dict[str, int]:
-    """Tries answers until the time is over, or `count` of them; how often each outcome was met."""
+    """Try answers until the time is over, or `count` of them. Return how often each outcome occurred."""
     random_ = random.Random(seed)
     choices, met = Choices(random_.randrange), dict[str, int]()
     until, at_first = time.monotonic() + seconds, 0.0
@@ -203,7 +203,7 @@ def fuzz(seed: int, seconds: float, count: int | None = None) -> dict[str, int]:
 
 
 def fuzz_with_atheris(seconds: float) -> None:
-    """Does not come back: the engine ends the process."""
+    """Fuzz with atheris. Never returns: the engine ends the process."""
     atheris = import_module("atheris")  # here, and not among the imports: only who asks for it needs it
     atheris.instrument_all()
     run = asyncio.Runner()

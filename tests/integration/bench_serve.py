@@ -19,7 +19,9 @@ def bench_serve(
     output_tokens: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Its result file: median_ttft_ms, median_tpot_ms, completed, total_output_tokens and more."""
+    """Run `vllm bench serve`. Return its result file: median_ttft_ms, median_tpot_ms, completed, total_output_tokens,
+    ...
+    """
     command = [server.python, str(HERE / "vllm_bench.py"), "bench", "serve", "--backend=openai"]
     command += [f"--base-url={server.base_url}", f"--model={MODEL}", f"--tokenizer={server.model_folder}"]
     command += ["--dataset-name=random", f"--random-input-len={prompt_tokens}", f"--random-output-len={output_tokens}"]

@@ -67,51 +67,51 @@ class Browser:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def screen(self, width: int, height: int, *, dark: bool = False) -> None:
-        """The size of the window, and whether its owner likes the dark."""
+        """Set the size of the window, and whether its user prefers dark colours."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, url: str) -> None:
-        """Loads the page; what it complains of from here on is in `complaints`."""
+        """Load the page. `complaints` has what it complains of from here on."""
         self.complaints.clear()
         self.call("Page.navigate", url=url)
         self.until("document.readyState === 'complete'")
         self.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def evaluate(self, script: str) -> Any:
-        """The value of a JavaScript expression in the page, as JSON has it; promises are waited for."""
+        """Return the value of a JavaScript expression in the page, as JSON. Promises are awaited."""
         answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def until(self, script: str) -> None:
-        """Returns once the expression is true."""
+        """Wait until the expression is true."""
         end = time.monotonic() + _WITHIN_S
         while not self.evaluate(script):
             assert time.monotonic() < end, f"not within {_WITHIN_S:.0f} s: {script}"
             time.sleep(0.05)
 
     def press(self, key: str) -> None:
-        """A key, as its `key` property names it."""
+        """Press a key, given by its `key` property."""
         codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39}
         pressed: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
         self.call("Input.dispatchKeyEvent", type="keyDown", **pressed, **({"text": "\r"} if key == "Enter" else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **pressed)
 
     def hover(self, x: float, y: float) -> None:
-        """Moves the mouse."""
+        """Move the mouse."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def picture(self, file: Path) -> None:
-        """The whole page, also what is below the window, as PNG."""
+        """Return a PNG of the whole page, including what is below the window."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         file.write_bytes(base64.b64decode(shot["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command of the DevTools protocol, and its answer."""
+        """Send one command of the DevTools protocol and return its answer."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": parameters}
         if self._session:
@@ -143,7 +143,7 @@ class Browser:
         return read
 
     def _note(self, event: dict[str, Any]) -> None:
-        """Keeps what a developer would see in red: exceptions, console errors, refusals of the policy."""
+        """Keep what the console shows in red: exceptions, errors, violations of the policy."""
         details = event.get("params", {})
         match event.get("method"):
             case "Runtime.exceptionThrown":

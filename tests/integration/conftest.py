@@ -23,7 +23,7 @@ def _no_hang() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def vllm_server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealVllm]:
-    """The real vLLM. A test that kills it starts it again."""
+    """Start the real vLLM. A test that kills it starts it again."""
     server = RealVllm(vllm_python, tmp_path_factory.mktemp("vllm"))
     server.start()
     yield server
@@ -32,7 +32,7 @@ def vllm_server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def vllm(vllm_server: RealVllm) -> RealVllm:
-    """The real vLLM, running and idle, also after a test that failed while it was down."""
+    """Return the real vLLM, running and idle, also after a test that failed while it was down."""
     if not vllm_server.alive:
         vllm_server.start()
     return vllm_server
@@ -40,13 +40,13 @@ def vllm(vllm_server: RealVllm) -> RealVllm:
 
 @pytest.fixture(scope="session")
 def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
-    """`kneewatch sim`, the embedded stand-in."""
+    """Run `kneewatch sim`, the mock server."""
     with Sim(tmp_path_factory.mktemp("sim")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
-    """The stand-in for a small model on a slow machine."""
+    """Run the mock server of a small model on a slow machine."""
     with Sim(tmp_path_factory.mktemp("tiny"), "tiny") as server:
         yield server

@@ -34,7 +34,7 @@ class Listener:
         self.wells += 1
 
     async def until(self, check: Any, within_s: float = SEEN_S) -> float:
-        """Seconds until it holds."""
+        """Wait for the condition. Return the seconds it took."""
         began = time.perf_counter()
         while not check():
             assert time.perf_counter() - began < within_s, (self.ids, self.problems)
@@ -44,7 +44,7 @@ class Listener:
 
 @asynccontextmanager
 async def listening(api: ApiServer, directory: Path, kubernetes: dict[str, Any]) -> AsyncIterator[Listener]:
-    """A discovery that runs while the block does."""
+    """Run a discovery until the block ends."""
     api.kubeconfig(directory / "kubeconfig")
     listener = Listener()
     config = DiscoverConfig.model_validate({"kubernetes": kubernetes})

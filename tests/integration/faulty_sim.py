@@ -44,7 +44,7 @@ class FaultySim:
         self.kill()
 
     def start(self) -> None:
-        """Returns at once; `wait` until it answers."""
+        """Start the process without waiting; `wait` waits until it answers."""
         self._process = Process(self._command, self._log)
 
     def wait(self) -> None:
@@ -52,12 +52,12 @@ class FaultySim:
         self._process.ready(self._answers, within_s=60)
 
     def kill(self) -> None:
-        """As the kernel does when memory runs out."""
+        """Kill the process, as the kernel does when memory runs out."""
         if self._process is not None:
             self._process.kill()
 
     def fault(self, *, extra_step_s: float = 0.0, is_stalled: bool = False, error_ratio: float = 0.0) -> None:
-        """From the next step on; without arguments it is well again."""
+        """Set the server's faults from the next step on; without arguments remove them."""
         body = {"extra_step_s": extra_step_s, "is_stalled": is_stalled, "error_ratio": error_ratio}
         httpx.post(f"{self.base_url}/fault", json=body, timeout=20, trust_env=False).raise_for_status()
 

@@ -28,7 +28,7 @@ class Proxy:
 
 @asynccontextmanager
 async def forward_proxy(*, wants: str | None = None, tls: ssl.SSLContext | None = None) -> AsyncIterator[Proxy]:
-    """Forwards until the block ends. `wants`: user:password, without which the answer is 407."""
+    """Run the proxy until the block ends. `wants` is a user:password, without which it answers 407."""
     state = Proxy()
     tasks: set[asyncio.Task[None]] = set()
     required = f"proxy-authorization: basic {base64.b64encode((wants or '').encode()).decode()}".lower()
@@ -66,7 +66,7 @@ async def forward_proxy(*, wants: str | None = None, tls: ssl.SSLContext | None 
 
 
 async def _forward(head: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One request, or one tunnel: what comes after on the connection is for the same server."""
+    """Forward one request or one tunnel; what follows on the connection goes to the same server."""
     first, _, rest = head.partition("\r\n")
     method, target, version = first.split(" ")
     url = urlsplit(f"//{target}" if method == "CONNECT" else target)

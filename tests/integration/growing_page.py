@@ -12,7 +12,7 @@ _COUNTED = re.compile(r"^(\S+_(?:total|bucket|sum|count)(?:\{.*\})?) (\S+)$", re
 
 @contextmanager
 def growing_page(page: str) -> Iterator[str]:
-    """The base URL of a server that answers `page` to everything, with counters a hundredth further each time."""
+    """Serve `page` at every path, with counters a hundredth higher each time. Yields the base URL."""
     readings = count()
 
     class Handler(BaseHTTPRequestHandler):

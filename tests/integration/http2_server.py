@@ -25,7 +25,7 @@ class Http2Server:
 async def http2_server(
     answers: Mapping[str, Answer], tls: ssl.SSLContext, unix_socket: str | None = None
 ) -> AsyncIterator[Http2Server]:
-    """Serves until the block ends; what is not in `answers` is 404."""
+    """Serve until the block ends; paths that are not in `answers` get 404."""
     tls.set_alpn_protocols(["h2"])
     state = Http2Server()
     tasks: set[asyncio.Task[None]] = set()

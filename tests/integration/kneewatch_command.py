@@ -25,7 +25,7 @@ class Finished:
 
 
 def kneewatch(*arguments: str | Path, within_s: float = 120.0) -> Finished:
-    """Runs the command to its end, on the clients' core. Raises subprocess.TimeoutExpired."""
+    """Run the command to its end, on the clients' core. Raises subprocess.TimeoutExpired."""
     command = pinned([*COMMAND, *map(str, arguments)], CLIENT_CORE)
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=within_s, stdin=subprocess.DEVNULL
@@ -34,7 +34,7 @@ def kneewatch(*arguments: str | Path, within_s: float = 120.0) -> Finished:
 
 
 def measured(*arguments: str | Path, within_s: float = 120.0) -> Finished:
-    """The same, up to five times, until it was not itself too late to judge: a busy machine stalls for moments."""
+    """Run the command up to five times, until it is not client-bound: a busy machine stalls now and then."""
     for _ in range(5):
         done = kneewatch(*arguments, within_s=within_s)
         if not LATE.search(done.out + done.err):
@@ -43,5 +43,5 @@ def measured(*arguments: str | Path, within_s: float = 120.0) -> Finished:
 
 
 def start_kneewatch(*arguments: str | Path, log: Path) -> Process:
-    """The command as a process that goes on, on the clients' core."""
+    """Start the command as a process, on the clients' core."""
     return Process(pinned([*COMMAND, *map(str, arguments)], CLIENT_CORE), log)

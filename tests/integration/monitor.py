@@ -43,7 +43,7 @@ class Monitor:
         return self._log.read_text(errors="replace")
 
     def page(self, path: str) -> str:
-        """The page's text. Raises httpx.HTTPStatusError."""
+        """Return the page's text. Raises httpx.HTTPStatusError."""
         return httpx.get(f"{self.base_url}{path}", timeout=20, trust_env=False).raise_for_status().text
 
     def is_ready(self) -> bool:
@@ -72,7 +72,7 @@ class Sim:
 
 
 def answers(url: str) -> bool:
-    """Whether a GET is answered with 2xx now."""
+    """Report whether a GET gets a 2xx now."""
     try:
         return httpx.get(url, timeout=5, trust_env=False).is_success
     except httpx.HTTPError:

@@ -18,19 +18,19 @@ SERVER_CORE, CLIENT_CORE = _CORES[0], _CORES[-1]
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on now."""
+    """Return a free TCP port on 127.0.0.1."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
 def pinned(command: Sequence[str], core: int) -> list[str]:
-    """`command` on that core alone; as it is where there is one core only."""
+    """Return `command` pinned to this core; unchanged on a machine with one core."""
     return [*command] if len(_CORES) == 1 else ["taskset", "-c", str(core), *command]
 
 
 def eventually(check: Callable[[], object], *, within_s: float, what: str, every_s: float = 0.25) -> None:
-    """Returns once `check()` is true. Raises AssertionError after `within_s`."""
+    """Wait until `check()` is true. Raises AssertionError after `within_s`."""
     end = time.monotonic() + within_s
     while not check():
         assert time.monotonic() < end, f"not within {within_s:.0f} s: {what}"
@@ -62,7 +62,7 @@ class Process:
         return self._popen.poll() is None
 
     def ready(self, check: Callable[[], bool], *, within_s: float) -> None:
-        """Returns once `check()` is true; ends the program and fails with its last output otherwise."""
+        """Wait until `check()` is true. Otherwise end the program and fail with its last output."""
         end = time.monotonic() + within_s
         while self.alive and time.monotonic() < end:
             if check():
@@ -76,7 +76,7 @@ class Process:
         return self.log.read_text(errors="replace")[-size:]
 
     def terminate(self, within_s: float = 30.0) -> int:
-        """The exit status after SIGTERM. Raises AssertionError where the program does not end."""
+        """Send SIGTERM and return the exit status. Raises AssertionError if the program does not end."""
         self._popen.send_signal(signal.SIGTERM)
         try:
             return self._popen.wait(within_s)
@@ -86,7 +86,7 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the whole group, children that the program left behind included."""
+        """Send SIGKILL to the whole process group, including children that the program left behind."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()

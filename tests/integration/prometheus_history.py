@@ -11,7 +11,7 @@ _COUNTED = ("ttft", "itl", "prefill", "prompt_length", "iteration_tokens")
 
 
 def make_blocks(promtool: str, folder: Path, remembered: Iterable[tuple[str, Sequence[ServerSnapshot]]]) -> None:
-    """Blocks of Prometheus' storage in `folder`, with what each `instance` showed at the times of its snapshots."""
+    """Write blocks of Prometheus' storage into `folder`: each `instance`'s metrics at the times of its snapshots."""
     folder.mkdir(parents=True)
     text = folder.with_suffix(".txt")
     lines = [line for instance, scrapes in remembered for line in _lines(instance, scrapes)]
@@ -30,7 +30,7 @@ def _lines(instance: str, scrapes: Sequence[ServerSnapshot]) -> Iterator[str]:
 
 
 def _samples(scrape: ServerSnapshot) -> Iterator[tuple[str, float, dict[str, str]]]:
-    """As vLLM names them."""
+    """Return the samples under vLLM's names."""
     for names, value in (
         (vllm.RUNNING, scrape.running),
         (vllm.WAITING, scrape.waiting),

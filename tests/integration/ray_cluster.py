@@ -30,14 +30,14 @@ class RayCluster:
         self.other: Process | None = None
 
     def start(self) -> None:
-        """Both nodes."""
+        """Start both nodes."""
         ports = ["--port", str(self._port), "--ray-client-server-port", str(self._client_port)]
         pages = ["--include-dashboard=false", "--dashboard-port", str(free_port())]
         self._head = self._node(HEAD, "--head", *ports, *pages, "--temp-dir", str(self._folder))
         self.start_other()
 
     def start_other(self) -> None:
-        """The second node, anew where it has died."""
+        """Start the second node, again if it died."""
         self.other = self._node(OTHER, "--address", self.address, inside=_shifted())
 
     def _node(self, ip: str, *options: str, inside: tuple[str, ...] = ()) -> Process:
@@ -59,24 +59,24 @@ class RayCluster:
         return node
 
     def processes(self, words: str = "") -> set[int]:
-        """What the nodes have started, and is there: those whose command line has these words."""
+        """Return the nodes' running processes that have these words in their command line."""
         return {
             pid for pid in _pids() if _has(pid, "environ", f"{_MARK}={self._folder}") and _has(pid, "cmdline", words)
         }
 
     def of_other(self, words: str = "") -> set[int]:
-        """Those of the second node that Ray itself has started."""
+        """Return the processes that Ray itself started on the second node."""
         assert self.other is not None
         return {pid for pid in self.processes(words) if _session(pid) == self.other.pid}
 
     def mentions(self, text: str) -> list[Path]:
-        """The files of Ray that hold this."""
+        """Return Ray's files that contain this text."""
         files = [path for path in self._folder.rglob("*") if path.is_file()]
         assert len(files) > 5
         return [path for path in files if text.encode() in path.read_bytes()]
 
     def end(self) -> None:
-        """Raises AssertionError where something of it lives on."""
+        """Stop both nodes. Raises AssertionError if a process of theirs survives."""
         for node in (self.other, self._head):
             if node is not None:
                 node.kill()
@@ -85,7 +85,7 @@ class RayCluster:
 
 @contextmanager
 def ray_cluster() -> Iterator[RayCluster]:
-    """Both nodes while the block runs; nothing of them is left after it."""
+    """Run both nodes until the block ends, and check that nothing of them is left."""
     folder = Path(tempfile.mkdtemp(prefix="kw-ray-", dir="/tmp"))
     cluster = RayCluster(folder)
     try:
@@ -101,7 +101,7 @@ def ray_cluster() -> Iterator[RayCluster]:
 
 
 def shifts_clocks() -> bool:
-    """Whether a process may be given a monotonic clock of its own here: as root, on Linux 5.6 and later."""
+    """Report whether a process can have its own monotonic clock here: as root, on Linux 5.6 and later."""
     return bool(_shifted())
 
 

@@ -107,16 +107,16 @@ class RealAlertmanager:
             self._process.terminate()
 
     def post(self, alerts: Sequence[Labels]) -> None:
-        """These alerts fire, as Prometheus would tell it."""
+        """Fire these alerts, as Prometheus would send them."""
         self._send([{"labels": dict(labels)} for labels in alerts])
 
     def end(self, alerts: Sequence[Labels]) -> None:
-        """They no longer fire."""
+        """Resolve the alerts."""
         now = datetime.now(UTC).isoformat()
         self._send([{"labels": dict(labels), "endsAt": now} for labels in alerts])
 
     def silenced(self) -> dict[tuple[str, str, str], bool]:
-        """By target, alert and severity, whether another alert silences it now."""
+        """Return whether another alert inhibits each alert now, by target, alert and severity."""
         answer = httpx.get(f"{self.base_url}/api/v2/alerts", timeout=20, trust_env=False).raise_for_status()
         found: list[dict[str, Any]] = answer.json()
         return {
@@ -136,7 +136,7 @@ class RealAlertmanager:
 
 
 def rehearsed(config: Mapping[str, Any], receiver_url: str) -> dict[str, Any]:
-    """The same routing, told to the receiver, a path for each of its names, and without its patience."""
+    """Return the same routing with a webhook for each receiver and without waiting times."""
     short = deepcopy(dict(config))
     for route in [short["route"], *short["route"]["routes"]]:
         route["group_wait"] = route["group_interval"] = "1s"

@@ -28,7 +28,7 @@ class RealPrometheus:
         every: str = "1s",
         jobs: Sequence[dict[str, Any]] = (),
     ) -> None:
-        """`jobs`: of `scrape_configs`, beside that of the addresses."""
+        """Prepare the server. `jobs` are further entries of `scrape_configs` beside the one of the addresses."""
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,26 +61,26 @@ class RealPrometheus:
             self._process.terminate()
 
     def query(self, expression: str) -> list[Sample]:
-        """Labels and value of every series in the instant answer. Raises AssertionError for a bad query."""
+        """Return labels and value of every series of an instant query. Raises AssertionError for a bad query."""
         answer = self._get("query", {"query": expression})
         if answer["resultType"] == "scalar":
             return [({}, float(answer["result"][1]))]
         return [(each["metric"], float(each["value"][1])) for each in answer["result"]]
 
     def value(self, expression: str) -> float | None:
-        """The value of the one series in the answer, None where it is empty."""
+        """Return the value of the only series in the answer, or None if it is empty."""
         samples = self.query(expression)
         assert len(samples) <= 1, f"{expression}: {len(samples)} series"
         return samples[0][1] if samples else None
 
     def history(self, expression: str, *, seconds: float) -> list[float]:
-        """All values of all series in the last `seconds`, a point a second."""
+        """Return all values of all series in the last `seconds`, one point a second."""
         now = time.time()
         asked = {"query": expression, "start": f"{now - seconds}", "end": f"{now}", "step": "1"}
         return [float(value) for each in self._get("query_range", asked)["result"] for _, value in each["values"]]
 
     def firing(self) -> list[dict[str, str]]:
-        """The labels of every alert that fires; `alertname` is one of them."""
+        """Return the labels of every firing alert, `alertname` included."""
         return [alert["labels"] for alert in self._get("alerts", {})["alerts"] if alert["state"] == "firing"]
 
     def _get(self, path: str, parameters: dict[str, str]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class RealVllm:
     def __init__(
         self, python: str, folder: Path, limits: Sequence[str] = _LIMITS, sizes: Mapping[str, int] | None = None
     ) -> None:
-        """`limits`: flags of its lengths and its batch; `sizes`: of the model, beside those in tiny_model.py."""
+        """Prepare the server. `limits` are flags for lengths and batch; `sizes` override those of tiny_model.py."""
         self._limits = limits
         self.python, self.model_folder = python, folder / "model"
         self.log = folder / "vllm.log"
@@ -54,7 +54,7 @@ class RealVllm:
         subprocess.run(command, check=True, timeout=120)
 
     def start(self) -> None:
-        """Starts the server and returns once it has generated a token."""
+        """Start the server and wait until it has generated a token."""
         command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model_folder)]
         command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(self.port), *_FLAGS]
         command += self._limits
@@ -72,7 +72,7 @@ class RealVllm:
         return self._process.pid
 
     def generates(self) -> bool:
-        """Whether it answers with a token: /health says 200 while the engine stands still."""
+        """Report whether it answers with a token: /health returns 200 even while the engine stands still."""
         body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 1, "temperature": 0}
         try:
             answer = httpx.post(f"{self.base_url}/v1/completions", json=body, timeout=20, trust_env=False)
@@ -81,7 +81,7 @@ class RealVllm:
         return answer.is_success and answer.json()["usage"]["completion_tokens"] == 1
 
     def metrics(self) -> dict[str, float]:
-        """Its own series, summed over every label."""
+        """Return its own series, summed over all labels."""
         page = httpx.get(f"{self.base_url}/metrics", timeout=20, trust_env=False).raise_for_status().text
         totals: dict[str, float] = {}
         for line in page.splitlines():
@@ -92,7 +92,7 @@ class RealVllm:
         return totals
 
     def settled_metrics(self) -> dict[str, float]:
-        """The same once nothing runs and the counters stand still: they lag the answers by a moment."""
+        """Return the same once nothing runs and the counters stand still: they lag the answers by a moment."""
         seen = [self.metrics()]
 
         def settled() -> bool:
@@ -105,7 +105,7 @@ class RealVllm:
         return seen[-1]
 
     def kill(self) -> None:
-        """kill -9, as the kernel does it when memory is short: API server, engine and worker."""
+        """Kill API server, engine and worker with SIGKILL, as the kernel does when memory is short."""
         if self._process:
             self._process.kill()
 

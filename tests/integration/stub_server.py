@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def stub_server(status: int, body: object) -> Iterator[str]:
-    """The base URL of a server that answers `body` (JSON, or text as HTML) with `status` to everything."""
+    """Serve `body` (JSON, or text as HTML) with `status` at every path. Yields the base URL."""
     payload = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     kind = "text/html" if isinstance(body, str) else "application/json"
 

@@ -28,7 +28,7 @@ Round = tuple[dict[str, Any], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def alone(vllm_server: RealVllm, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, float]]:
-    """A run of Kneewatch alone, and how far the server's counters moved under it."""
+    """Run Kneewatch alone. Return its result and how far the server's counters moved."""
     if not vllm_server.alive:
         vllm_server.start()
     before = vllm_server.settled_metrics()
@@ -39,7 +39,7 @@ def alone(vllm_server: RealVllm, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 @pytest.fixture(scope="module")
 def rounds(vllm_server: RealVllm, alone: object, tmp_path_factory: pytest.TempPathFactory) -> list[Round]:  # noqa: ARG001
-    """Results of the two, side by side; after `alone`, so that neither pays for the first requests after a start."""
+    """Run both side by side, after `alone`, so that neither pays for the first requests after a start."""
     folder = tmp_path_factory.mktemp("agreement")
     with ThreadPoolExecutor(1) as beside:
         return [_round(vllm_server, folder, seed, beside) for seed in range(ROUNDS)]

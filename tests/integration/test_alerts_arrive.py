@@ -36,7 +36,7 @@ _OF_THE_MACHINE = "ClientBound"
 
 
 def _both(*alerts: str) -> Alerts:
-    """Each as a page and as a ticket: the ticket may come first, and stays when the page has ended."""
+    """Return each as a page and as a ticket: the ticket may come first, and stays when the page has ended."""
     return frozenset((alert, severity) for alert in alerts for severity in (PAGE, TICKET))
 
 
@@ -64,7 +64,7 @@ def _stalls(server: FaultySim, until: ExitStack) -> None:
 
 
 def _loses_its_knee(server: FaultySim, until: ExitStack) -> None:
-    """Canaries stay within their objectives."""
+    """Lower the capacity; canaries stay within their objectives."""
     _faulty(server, until, extra_step_s=0.08)
 
 
@@ -74,7 +74,7 @@ def _dies(server: FaultySim, until: ExitStack) -> None:
 
 
 def _crowd(server: FaultySim, until: ExitStack) -> None:
-    """Twice as many as it has seats, so half of them wait at any moment."""
+    """Send twice as many requests as the server runs at once, so that half of them wait at any moment."""
     until.enter_context(Users(server.base_url, 16, prompt_tokens=64, output_tokens=32))
 
 
@@ -157,7 +157,7 @@ def _config(servers: dict[str, FaultySim]) -> dict[str, object]:
 
 
 def _remember(config: dict[str, object], folder: Path) -> Path:
-    """A store in which the knee of today was found in each of the last twelve nights."""
+    """Fill a store in which each of the last twelve nights found today's knee."""
     file, found = folder / "kneewatch.yml", folder / "found.json"
     file.write_text(yaml.safe_dump(config))
     done = measured("ramp", "-c", file, "--target", "knee", "--json", found, "--workers", "1")
@@ -188,7 +188,7 @@ class Patient:
         return [notice for notice in notices if notice.about[0] == self.name]
 
     def heal_once_told(self, notices: Sequence[Notice]) -> bool:
-        """Whether all of its alerts have come; it is healed when the last one has."""
+        """Report whether all of its alerts have arrived; remove the fault when the last one has."""
         told = {_short(notice) for notice in self.told(notices) if notice.firing}
         if self.healed_s is None and self.case.must <= told:
             self.healing.close()
@@ -196,14 +196,14 @@ class Patient:
         return self.healed_s is not None
 
     def is_over(self, notices: Sequence[Notice]) -> bool:
-        """Whether the end of each of its alerts has been told. Tickets of objectives look back for hours."""
+        """Report whether the end of each of its alerts has arrived. Tickets of objectives look back for hours."""
         return all(self.ended_s(alert, notices) is not None for alert in self.case.must)
 
     def began_s(self, alert: tuple[str, str], notices: Sequence[Notice]) -> float:
         return next(notice.at_s for notice in self.told(notices) if _short(notice) == alert)
 
     def ended_s(self, alert: tuple[str, str], notices: Sequence[Notice]) -> float | None:
-        """When the last of those of this name ended (an objective has one for each window); None while one fires."""
+        """Return when the last alert of this name ended (an objective has one per window), or None while one fires."""
         mine = [notice for notice in self.told(notices) if _short(notice) == alert]
         last = {tuple(sorted(notice.labels.items())): notice for notice in mine}.values()
         return None if not last or any(notice.firing for notice in last) else max(notice.at_s for notice in last)
@@ -292,14 +292,14 @@ def _healed(patients: Sequence[Patient], notices: Sequence[Notice]) -> int:
 
 
 def _canaries(prometheus: RealPrometheus) -> float:
-    """Of the target that has had the fewest good ones."""
+    """Return the number of good canaries of the target that has the fewest."""
     good = 'kneewatch_good_requests_total{traffic="canary",objective="all"}'
     found = prometheus.query(f"sum by (target) ({good})")
     return min(value for _, value in found) if len(found) == len(CASES) else 0
 
 
 def _uninvited(notices: Sequence[Notice], expected: dict[str, Case]) -> set[tuple[str, str, str]]:
-    """Target, alert and severity of what came and had no reason to."""
+    """Return target, alert and severity of the alerts that had no reason to fire."""
     invited = {(name, *alert) for name, case in expected.items() for alert in case.must | case.may}
     came = {(notice.about[0], *_short(notice)) for notice in notices}
     return {each for each in came if each[1] != _OF_THE_MACHINE} - invited

@@ -31,7 +31,7 @@ START_MS = 1_790_640_000_000 // SPAN_MS * SPAN_MS
 
 
 def wild(count: int) -> Floats:
-    """Values that need every branch of the encoding: the same, near, far, of both signs, infinite, none."""
+    """Return values that need every branch of the encoding: equal, near, far, of both signs, infinite, missing."""
     rng = np.random.default_rng(1)
     steps = np.arange(count)
     return np.array(

@@ -21,7 +21,7 @@ NOWHERE = Path("/nowhere")
 
 
 def account(directory: Path, api: ApiServer, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the kubelet mounts."""
+    """Create the files that the kubelet mounts for a service account."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.port))
     authority.cert_pem.write_to_path(directory / "ca.crt")

@@ -106,7 +106,7 @@ def _configuration(folder: Path, works: str, tells: str, gpus: str) -> dict[str,
 
 @pytest.fixture(scope="module")
 def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
-    """Beside users who come and go, and with the results of a fortnight."""
+    """Run a monitor beside users who come and go, with a fortnight of results."""
     folder = tmp_path_factory.mktemp("dashboards")
     # The page of a custom list of fields, and the two that it lacks.
     lacking = "".join(f'DCGM_FI_DEV_ECC_{kind}_VOL_TOTAL{{gpu="0",UUID="GPU-a"}} 0\n' for kind in ("SBE", "DBE"))
@@ -126,7 +126,7 @@ def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
 
 @contextmanager
 def _users(base_url: str) -> Iterator[None]:
-    """Somebody asks for a while, and then for a while nobody does, so that canaries are alone on the server too."""
+    """Send user traffic for a while and then none, so that canaries are also alone on the server."""
     done = threading.Event()
 
     def ask() -> None:
@@ -145,7 +145,7 @@ def _users(base_url: str) -> Iterator[None]:
 
 
 def _a_fortnight_of_results(config: Path, folder: Path) -> None:
-    """One run, and the same again on each of the days before: figures, a baseline, and a forecast."""
+    """Store one run, and the same again on each day before: samples, a baseline, and a forecast."""
     file = folder / "result.json"
     short = ("--concurrency", "1,2", "--step-seconds", "1", "--requests-per-step", "20")
     done = measured("ramp", "-c", config, "--target", WORKS, *short, "--json", file)
@@ -190,7 +190,7 @@ def dashboards(monitor: Monitor, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 def _target_for(query: str) -> str | None:
-    """Which of the targets can answer it; None: none can."""
+    """Return the target that can answer the query, or None."""
     words = set(re.findall(r"[a-zA-Z_]+", query))
     used = [series for series in names.ALL if {series.name, f"{series.name}_bucket", f"{series.name}_sum"} & words]
     if any(series in NOWHERE for series in used):

@@ -31,7 +31,7 @@ class Cluster:
         self._loop = loop
 
     def do(self, change: Callable[[ApiServer], Any]) -> None:
-        """What `change` does, on its loop; to its end."""
+        """Run `change` on its loop, to its end."""
 
         async def there() -> None:
             if asyncio.iscoroutine(done := change(self.api)):
@@ -69,7 +69,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 def up(monitor: Monitor) -> dict[str, float]:
-    """The targets that have series, and whether they are up."""
+    """Return the targets that have series, and whether they are up."""
     page = monitor.page("/metrics")
     return {
         name: float(value)
@@ -209,13 +209,13 @@ _SHORT = {"workloads": {"short": {"prompt_tokens": 8, "output_tokens": 3}, "defa
 
 
 def _steps(said: str) -> int:
-    """How many rows of the table there are."""
+    """Return the number of rows of the table."""
     verdicts = ("passed", "broke", "not judged:", "stopped:")
     return sum(line[:1] == " " and any(word in line for word in verdicts) for line in said.splitlines())
 
 
 def _tokens(server: Sim) -> float:
-    """What the server has generated."""
+    """Return the tokens that the server has generated."""
     page = httpx.get(f"{server.base_url}/metrics", timeout=20, trust_env=False).text
     return sum(map(float, re.findall(r"^vllm:generation_tokens_total{.*} (.+)$", page, re.MULTILINE)))
 

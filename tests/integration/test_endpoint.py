@@ -97,7 +97,7 @@ class Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(**options: Any) -> AsyncIterator[str]:
-    """The stand-in, listening as uvicorn's options say; gives the authority of its TCP address."""
+    """Run the mock server with uvicorn's options. Yields the authority of its TCP address."""
     app = build_app(PROFILES["tiny"], model="tiny", faults=HEALTHY)
     server = Server(uvicorn.Config(app, port=0, log_config=None, log_level="critical", lifespan="off", **options))
     task = asyncio.create_task(server.serve())
@@ -114,13 +114,13 @@ async def serving(**options: Any) -> AsyncIterator[str]:
 
 
 def with_tls(files: Files, *, asks: bool = False) -> dict[str, Any]:
-    """uvicorn's options for https; `asks`: only for clients that show a certificate of ours."""
+    """Return uvicorn's options for https. `asks` requires a client certificate of the test's own authority."""
     required = ssl.CERT_REQUIRED if asks else ssl.CERT_NONE
     return {"ssl_certfile": files.folder / "server.pem", "ssl_ca_certs": files.ca_file, "ssl_cert_reqs": required}
 
 
 def configured(**target: Any) -> Endpoint:
-    """The endpoint of a target of the configuration."""
+    """Return the endpoint of a configured target."""
     raw = {"targets": [{"name": "llama", "model": "tiny", **target}]}
     return endpoint(config_from(yaml.safe_load(yaml.safe_dump(raw)), "FILE", {}).targets[0])
 
@@ -139,7 +139,7 @@ async def read(where: Endpoint, timeout_s: float = 5.0) -> ServerSnapshot:
 
 
 async def is_reached(where: Endpoint) -> None:
-    """A canary's request succeeds, and the metrics are read, with the version that the server itself tells."""
+    """Assert that a canary succeeds and that the metrics are read, with the version that the server reports."""
     record = await sent(where)
     assert (record.outcome, record.detail, record.output_tokens) == (Outcome.OK, None, 3)
     assert (await read(where)).version != "unknown"
@@ -417,7 +417,7 @@ async def answer_to(script: Script, limits: dict[str, str], *, through_proxy: bo
 
 
 def record_of(script: Script, limits: dict[str, str], *, through_proxy: bool) -> RequestRecord:
-    """What becomes of a request; in far less than its total limit."""
+    """Return the record of a request, and assert that it took far less than its total limit."""
     began_s = time.monotonic()
     record = asyncio.run(answer_to(script, limits, through_proxy=through_proxy))
     assert time.monotonic() - began_s < LONG_S / 2

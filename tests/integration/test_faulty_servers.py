@@ -46,7 +46,7 @@ def _asked(*concurrency: int) -> RampRequest:
 
 
 async def _ramp_while(server: Standin, breaks: Break) -> tuple[CapacityResult, float]:
-    """A ramp whose server breaks as soon as it is loaded: the result, and how many seconds later it ended."""
+    """Run a ramp against a server that breaks under load. Return the result and the seconds until it ended."""
     config = _config(server.url)
     running = asyncio.create_task(ramp_target(config, config.targets[0], _asked(4, 8), CLOCK, lambda _: None))
     async with asyncio.timeout(20):

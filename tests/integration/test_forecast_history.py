@@ -38,7 +38,7 @@ class Past:
     folder: Path
 
     def config(self, **capacity: Any) -> Path:
-        """A configuration that says where the server's history is."""
+        """Return a configuration that names the Prometheus with the server's history."""
         file = self.folder / "kneewatch.yml"
         prompt, output = {"median": 256, "sigma": 0.5, "max": 1536}, {"median": 64, "sigma": 0.5, "max": 384}
         target = {
@@ -74,7 +74,7 @@ def _capacity(done: Finished) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def scraped(prometheus_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
-    """Scraped every second: a server that was restarted and had load then, and one beside it that nobody asked."""
+    """Scrape two servers every second: one with load that was restarted, and an idle one."""
     folder = tmp_path_factory.mktemp("scraped")
     busy, idle = Sim(folder / "busy", "llama-8b"), Sim(folder / "idle", "llama-8b")
     addresses = [f"127.0.0.1:{sim.port}" for sim in (busy, idle)]
@@ -90,7 +90,7 @@ def scraped(prometheus_binary: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def _load(past: Past, seconds: int) -> None:
-    """Requests in an open loop. The exit status of ramp says whether it found a knee, which it need not."""
+    """Send requests in an open loop. The exit status of ramp is 1 if it found no knee, which is fine here."""
     options = ("--rates", str(LOAD_RPS), "--step-seconds", str(seconds), "--no-guard")
     done = kneewatch("ramp", "-c", past.config(), *options)
     assert done.status in (0, 1), done.err
@@ -142,7 +142,7 @@ def test_matchers_of_nothing_are_one_line(scraped: Past) -> None:
 
 @pytest.fixture(scope="module")
 def remembered(promtool: str, prometheus_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
-    """Forty minutes of one server, scraped at several intervals; its load went up and down."""
+    """Store forty minutes of one server, scraped at several intervals, with load that rises and falls."""
     folder = tmp_path_factory.mktemp("remembered")
     readings = _forty_minutes()
     make_blocks(
@@ -156,7 +156,7 @@ def remembered(promtool: str, prometheus_binary: str, tmp_path_factory: pytest.T
 
 
 def _forty_minutes() -> list[ServerSnapshot]:
-    """A reading each second; the first ones long enough ago, the last one just now."""
+    """Return one snapshot per second for forty minutes, the last one just now."""
     server = CASE.server(5, TRUTH_RPS * 0.5, CASE.workload)
     began_s = time.time() - 2400.0
     readings = []

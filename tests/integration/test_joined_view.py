@@ -106,7 +106,7 @@ def test_an_engine_that_stands_still_is_seen_though_health_says_it_is_well(vllm:
 
 @contextmanager
 def _stopped(vllm: RealVllm) -> Iterator[None]:
-    """The engine stands still, with a request in it, in the middle of which it is stopped; the API server goes on."""
+    """Stop the engine in the middle of a request; the API server goes on."""
     engine = _engine(vllm.pid)
     with httpx.Client(trust_env=False, timeout=90) as client:
         body = {"model": MODEL, "prompt": [7, 8, 9], "max_tokens": 900, "ignore_eos": True, "stream": True}
@@ -123,7 +123,7 @@ def _stopped(vllm: RealVllm) -> Iterator[None]:
 
 
 def _engine(server: int) -> int:
-    """The process of vLLM's engine, by its title."""
+    """Return the process of vLLM's engine, by its title."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             title = (process / "cmdline").read_bytes()

@@ -42,7 +42,7 @@ def _config_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def story(tmp_path: Path) -> Callable[[Callable[[ApiServer], Any]], Any]:
-    """Runs a story with an API server. The load below is on uvloop; these are on asyncio's own loop."""
+    """Run a story with an API server on asyncio's own loop. The load below runs on uvloop."""
 
     async def told(tell: Callable[[ApiServer], Any]) -> Any:
         async with asyncio.timeout(30.0):
@@ -67,7 +67,7 @@ def spec(api: ApiServer) -> dict[str, Any]:
 
 
 def rewrite(api: ApiServer, **changes: Any) -> None:
-    """As somebody else would."""
+    """Write the Lease as another client would."""
     for found in api.leases.values():
         api.version += 1
         found["spec"] |= changes
@@ -75,7 +75,7 @@ def rewrite(api: ApiServer, **changes: Any) -> None:
 
 
 async def held_until_lost(lose: Callable[[], Any]) -> tuple[float, LockError]:
-    """Seconds from `lose` until the body has been cancelled, and what is raised."""
+    """Return the seconds from `lose` until the body is cancelled, and the exception raised."""
     cancelled_s = 0.0
 
     async def body() -> None:
@@ -341,7 +341,7 @@ def _loaded(server: Standin) -> bool:
 
 
 async def _loses(server: Standin, lose: Callable[[], Any], ended: asyncio.Event) -> float:
-    """Seconds from the loss until the server had its last request of ours."""
+    """Return the seconds from the loss until the server had no load any more."""
     while server.driver.engine.running < 4:  # noqa: ASYNC110 - its state is a number
         await asyncio.sleep(0.01)
     await asyncio.sleep(1.5)

@@ -40,7 +40,7 @@ VLLM_PAGE = Path(__file__).parent.parent / "golden/vllm-0.32/metrics.txt"
 
 
 def _whole_page() -> MetricsPage:
-    """Every exporter with a little of everything that can happen."""
+    """Fill every exporter with a little of everything that can happen."""
     registry = CollectorRegistry()
     client = ProbeExporter({"a": CHAT})
     client.expect("a", "m", "short", Traffic.CANARY)
@@ -92,7 +92,7 @@ def _whole_page() -> MetricsPage:
 
 
 def _page(accept: str = "") -> str:
-    """The page; what the process takes of the machine is different each time, and shown as 1."""
+    """Return the page, with the process's own resource use, which always differs, replaced by 1."""
     page = _whole_page().render(accept)[0].decode()
     return re.sub(r"^(kneewatch_process_\w+) .*", r"\1 1.0", page, flags=re.MULTILINE)
 

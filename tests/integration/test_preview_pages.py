@@ -38,7 +38,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page with a panel of every kind and hostile names, its address."""
+    """Create a page with a panel of every kind and hostile names. Return its address."""
 
     async def written() -> str:
         async with Asker("http://prometheus:9090", httpx.MockTransport(prometheus)) as asker:

@@ -22,7 +22,7 @@ SMALL = ("--prompt-tokens", "64", "--output-tokens", "16")
 
 
 def _ramp(tiny: Sim, folder: Path, *options: str) -> tuple[dict[str, Any], Finished]:
-    """The result, of up to five runs: one whose client was too late on this machine is made again."""
+    """Return the result of up to five runs: a client-bound run is repeated."""
     file = folder / "result.json"
     with Stalls() as stalls:
         for _ in range(5):
@@ -93,7 +93,7 @@ def test_ctrl_c_ends_the_load_at_once_and_tells_what_was_measured(tiny: Sim, tmp
 
 
 def _interrupted(tiny: Sim, tmp_path: Path, attempt: int) -> dict[str, Any]:
-    """What a run of two steps has told that was interrupted in its second."""
+    """Return the output of a run of two steps that was interrupted in its second."""
     log, file = tmp_path / f"ramp-{attempt}.log", tmp_path / f"result-{attempt}.json"
     options = ("--rates", "10,12", "--step-seconds", "6", "--json", file)
     ramp = start_kneewatch("ramp", "--base-url", tiny.base_url, *SMALL, *options, log=log)
@@ -129,7 +129,7 @@ def test_on_a_terminal_there_is_a_bar_that_says_what_is_done_and_goes_away(tiny:
 
 
 def _on_a_terminal(*arguments: str, screen: Path) -> tuple[int, str]:
-    """Exit status, and all that was written on it."""
+    """Return the exit status, and everything written to the terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
         environ = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "50"}

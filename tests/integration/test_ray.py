@@ -44,7 +44,7 @@ def cluster() -> Iterator[RayCluster]:
 
 
 def _with(cluster: RayCluster, work: Work, *, load: Workload = LONG, address: str | None = None) -> None:
-    """Two workers on the cluster, of which nothing is left afterwards."""
+    """Run two workers on the cluster, and check that nothing of them is left."""
 
     async def main() -> None:
         async with standin(faults=SLOW if load is LONG else Faults()) as server:
@@ -76,7 +76,7 @@ def _parent(pid: int) -> int:
 
 
 async def _until(condition: Callable[[], bool], within_s: float) -> float:
-    """Seconds until it holds. Raises TimeoutError."""
+    """Wait for the condition. Return the seconds it took. Raises TimeoutError."""
     begin = CLOCK.monotonic_ns()
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - it is another process that changes it
@@ -89,7 +89,7 @@ def _in_flight(server: Standin) -> int:
 
 
 async def _loaded(server: Standin, workers: WorkerPool, running: "asyncio.Task[StepRun]") -> None:
-    """Until six requests are with the server, and the controller has heard of them."""
+    """Wait until the server has six requests and the controller knows it."""
 
     def loaded() -> bool:
         assert not running.done(), running.result().problem
@@ -102,7 +102,7 @@ async def _loaded(server: Standin, workers: WorkerPool, running: "asyncio.Task[S
 
 
 async def _steps(server: Standin, place: Backend | None) -> tuple[StepRun, StepRun, list[str | None], list[float]]:
-    """A closed loop by number and an open one by time; on which nodes, and how far ahead those's clocks are."""
+    """Run a closed loop by count and an open one by time. Return the nodes used and their clock offsets."""
     async with WorkerPool(_source(server, SHORT), 2, CLOCK, place) as workers:
         told: list[RequestRecord] = []
         closed = await workers.run(StepPlan(4, 30.0, requests=60), asyncio.Event(), told.append)

@@ -94,7 +94,7 @@ def test_the_guard_stops_an_overload_and_leaves_nothing_behind(
 
 
 def _followed(server: RealVllm, over: Event) -> list[tuple[float, dict[str, float]]]:
-    """The server's own series and when they were read, until somebody says so."""
+    """Return the server's own series over time, until `over` is set."""
     seen = []
     while not over.wait(0.1):
         metrics = server.metrics()

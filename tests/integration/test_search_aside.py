@@ -22,7 +22,7 @@ READINGS = watched(profile(FAST), LENGTHS, RATE_RPS, 90.0)
 
 
 def _ask(course: LoadPlan) -> tuple[list[StepPlan | None], Capacity]:
-    """A rung of requests that all were as quick as one alone."""
+    """Run a trial in which all requests are as fast as one alone."""
     lone = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
     course.observe_idle(READINGS[:60], lone)
     plan = course.next_step()

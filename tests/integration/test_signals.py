@@ -147,7 +147,7 @@ def test_a_signal_while_the_load_is_still_being_started_is_not_kept_waiting(tmp_
 
 
 def _deaf(monitor: int) -> list[str]:
-    """The workers that a monitor has started."""
+    """Return the workers that a monitor has started."""
     children = Path(f"/proc/{monitor}/task/{monitor}/children").read_text().split()
     return [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
 

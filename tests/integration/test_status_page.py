@@ -60,7 +60,7 @@ def monitor(sim: Sim, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moni
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Served]:
-    """Twelve targets on a bad day, and one whose every name is hostile."""
+    """Create a page of twelve targets on a bad day, and one with hostile names."""
     shown = [*fleet(12), _hostile()]
     labels = {"app": "llama", "leaderworkerset.sigs.k8s.io/group-unique-hash": "0f" * 20, "pod-template-hash": "5d8f"}
     shown[1] = replace(shown[1], discovery="pods", labels=labels)

@@ -35,7 +35,7 @@ WRITE = struct.Struct("<qq")
 
 
 def _serve(port: Pipe) -> None:
-    """Answers each connection with `COUNT` writes, in a body that ends with it; ends at an empty request."""
+    """Answer each connection with `COUNT` writes, in a body that ends with it; stop at an empty request."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port.send(listener.getsockname()[1])
         while True:
@@ -106,7 +106,7 @@ class Witness:
         self.not_computed_ns.append(now_ns - time.thread_time_ns())
 
     def between(self, start_ns: int, end_ns: int) -> int:
-        """Where it stopped between two looks, and `start_ns` is there too, the rest after `start_ns` counts."""
+        """Return the time slept between two moments, of a sleep that includes `start_ns` only what follows it."""
         first, last = bisect_left(self.at_ns, start_ns), bisect_left(self.at_ns, end_ns)
         if first >= len(self.at_ns):
             return 0
@@ -130,7 +130,7 @@ Disturb = Callable[[Witness], Coroutine[Any, Any, None]]
 
 
 async def arrivals(peer: str, disturb: Disturb) -> list[Arrival]:
-    """Some answers at once, received while `disturb` runs."""
+    """Receive some answers at once while `disturb` runs."""
     witness = Witness()
     answers = [Watched(2**20, 2**20, witness=witness) for _ in range(4)]
     disturber = asyncio.create_task(disturb(witness))
@@ -161,14 +161,14 @@ async def idle(_: Witness) -> None:
 
 
 async def blocks(witness: Witness) -> None:
-    """Long turns, with sleep between them."""
+    """Block the loop in long turns, with sleep between them."""
     while True:
         await asyncio.sleep(0.004)
         compute(0.03, witness)
 
 
 async def never_sleeps(witness: Witness) -> None:
-    """Many short tasks that are always ready: what they compute comes before the bytes of their turn."""
+    """Run many short tasks that are always ready: their computing comes before the bytes of their turn."""
 
     async def one() -> None:
         while True:
@@ -181,7 +181,7 @@ async def never_sleeps(witness: Witness) -> None:
 
 
 async def computes_in_callbacks(witness: Witness) -> None:
-    """A timer's turn: the loop slept, woke for another reason, and bytes came while it computed."""
+    """Compute in a timer's turn: the loop wakes for another reason, and bytes arrive while it computes."""
     loop = asyncio.get_running_loop()
     while True:
         loop.call_later(0.01, compute, 0.02, witness)
@@ -189,7 +189,7 @@ async def computes_in_callbacks(witness: Witness) -> None:
 
 
 def undisturbed(found: list[Arrival]) -> list[Arrival]:
-    """Those in whose time the processor was ours; a longer wait for it may be taken for sleep."""
+    """Return the arrivals during which this process had the processor; waiting for it may look like sleep."""
     ours = [arrival for arrival in found if arrival.waited_ns < MS]
     if len(ours) < len(found) / 4:
         pytest.skip("this machine is too busy to tell")

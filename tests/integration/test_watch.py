@@ -98,7 +98,7 @@ def test_a_killed_server_is_seen_paged_and_seen_again_when_it_is_back(
 
 
 def _fast_page(monitor: Monitor, prometheus: RealPrometheus) -> "_Page":
-    """The first burn alert in the rules that pages on availability: the one with the shortest window."""
+    """Return the availability page with the shortest window, the first in the rules."""
     (file,) = sorted((monitor.config_file.parent.parent / "rules").glob("*.yml"))
     for group in yaml.safe_load(file.read_text())["groups"]:
         for rule in group["rules"]:

@@ -80,11 +80,11 @@ class Followed:
     config: dict[str, object]
 
     def ask(self, path: str, host: str) -> int:
-        """The status of the answer to who calls it so."""
+        """Return the status for a request with this Host header."""
         return httpx.get(self.monitor.base_url + path, headers={"host": host}, timeout=20, trust_env=False).status_code
 
     def reload(self, **changes: object) -> None:
-        """Takes the configuration anew, with these changes."""
+        """Reload the configuration with these changes."""
         address = {"listen": self.monitor.address}
         self.monitor.config_file.write_text(yaml.safe_dump({**address, **self.config, **changes}))
         answer = httpx.post(f"{self.monitor.base_url}/-/reload", timeout=30, trust_env=False)

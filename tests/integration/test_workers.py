@@ -76,7 +76,7 @@ async def _run(workers: WorkerPool, plan: StepPlan, told: list[RequestRecord] | 
 
 
 async def _until(condition: Callable[[], bool], within_s: float) -> float:
-    """Seconds until it holds. Raises TimeoutError."""
+    """Wait for the condition. Return the seconds it took. Raises TimeoutError."""
     begin = CLOCK.monotonic_ns()
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - it is another process that changes it
@@ -192,7 +192,7 @@ def test_load_ends_within_two_seconds_of_losing_its_controller(how: signal.Signa
 
 
 async def _seconds_of_load_after(how: signal.Signals) -> float:
-    """How long load goes on after its controller was sent the signal. Its workers end too."""
+    """Return how long load goes on after the controller gets the signal. Its workers end too."""
     async with standin() as server:
         server.driver.faults = SLOW
         controller = await asyncio.create_subprocess_exec(
@@ -432,7 +432,7 @@ def test_a_worker_that_says_nothing_is_lost_and_not_late() -> None:
 
 
 async def _guarded(server: Standin, workers: WorkerPool) -> CapacityResult:
-    """A run of one long step, by a guard that counts 0.2 s without a first token."""
+    """Run one long step with a guard that trips after 0.2 s without a first token."""
     promised = Objectives("o", ttft=Objective(0.1, 0.9), tpot=Objective(1.0, 0.9))
     job = RunJob("a", "tiny", promised, Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}))
     scraper = Scraper(Endpoint("a", server.url), CLOCK, timeout_s=1.0)

@@ -60,7 +60,7 @@ TOKENIZER_CONFIG = {
 
 
 def build(folder: Path, other: dict[str, int] | None = None) -> None:
-    """Writes config.json, with `other` sizes, tokenizer.json and tokenizer_config.json."""
+    """Write config.json with `other` sizes, tokenizer.json and tokenizer_config.json."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -31,7 +31,9 @@ def rule(text: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def operators_type() -> Any:
-    """Generated from the operator's resource definition. By name, as 60 000 lines are slow to type-check."""
+    """Return the type generated from the operator's resource definition. Imported by name: its 60,000 lines are slow to
+    check.
+    """
     return importlib.import_module("cloudcoil.models.prometheus_operator.v1").PrometheusRule
 
 

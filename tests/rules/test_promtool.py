@@ -26,7 +26,7 @@ def _name(case: Path) -> str:
 
 
 def _config(case: Path) -> Path:
-    """What the case's rules are generated from."""
+    """Return the configuration of the case's rules."""
     own = HERE / f"config-{_name(case)}.yml"
     return own if own.exists() else HERE / "config.yml"
 

@@ -51,7 +51,7 @@ def made() -> Month:
 
 @pytest.fixture(scope="module")
 def lines(made: Month) -> dict[tuple[str, ...], Line]:
-    """A month of telemetry, by name and the labels that tell series apart here."""
+    """Return a month of telemetry, by name and the labels that distinguish series here."""
     names = {
         "kneewatch_requests_total", "kneewatch_good_requests_total", "kneewatch_server_scrape_up",
         "kneewatch_server_running_requests", "kneewatch_users_ttft_seconds_count",
@@ -69,7 +69,7 @@ def test_a_seed_makes_the_same_month_whatever_of_it_is_wanted(lines: dict[tuple[
 
 
 def growth(line: Line, start_s: float, end_s: float) -> float:
-    """As increase() counts: what a counter that may fall to zero has grown by."""
+    """Return the growth of a counter that may reset, as increase() counts it."""
     inside = (line.times >= start_s) & (line.times <= end_s) & (line.values.view(np.uint64) != STALE.view(np.uint64))
     steps = np.diff(line.values[inside])
     return float(np.where(steps < 0, line.values[inside][1:], steps).sum())

@@ -53,7 +53,7 @@ class _VirtualDatetime(datetime):
 
 
 async def _here(_: str, kept: Sequence[bytes], *args: Any) -> Capacity:
-    """Instead of in a process of its own, which would take real time."""
+    """Compute in this process: a helper process would take real time."""
     return forecast(probe.observe.snapshot_history.unpack(kept), *args, requests=300)
 
 
@@ -86,7 +86,7 @@ class _Told(App):
         self.measurements.forecast = forecast_told  # type: ignore[method-assign]
 
     async def watch(self, server: VirtualServer, minutes: float) -> list[tuple[float, float | None]]:
-        """What it told while it read this server every five seconds."""
+        """Return the forecasts published while it scraped this server every five seconds."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         self._schedule.start()

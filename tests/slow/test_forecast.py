@@ -28,7 +28,7 @@ def said(
     hints: Hints | None = HINTS,
     requests: int = 400,
 ) -> Capacity:
-    """The forecast, which is either silent or whole."""
+    """Return the forecast, which has either no values or all."""
     found = forecast(snapshots, asked, objectives, hints, requests=requests)
     assert found.mode == "forecast"
     assert found.reason

@@ -22,7 +22,7 @@ PLENTY = Budget(10**9, 1800, 1800)
 
 @pytest.fixture(scope="module")
 def recording() -> Recording:
-    """Two rounds on a server in virtual time whose capacity is known."""
+    """Record two rounds on a server in virtual time with a known capacity."""
     taken = []
     for number, shares in enumerate(((0.4, 0.9, 1.1), (1.15, 0.95, 0.5))):
         plans = [

@@ -25,7 +25,7 @@ def _found() -> list[Judged]:
 
 @pytest.fixture(scope="module")
 def found() -> list[Judged]:
-    """Of every recording: forecasts from its light loads, and its searches by the code as it is."""
+    """Judge every recording: forecasts from its light loads, and its searches, by the current code."""
     return [each for each in _found() if not each.what.endswith("then")]
 
 

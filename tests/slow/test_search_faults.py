@@ -28,7 +28,7 @@ BROKEN_AT_S = 50.0  # after it watched for 20 s, in a trial
 
 @pytest.fixture(autouse=True)
 def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes wrong is not in the last digit."""
+    """Shorten the simulations: these faults do not depend on the last digit."""
     monkeypatch.setattr(understanding, "_FINAL", 1000)
     monkeypatch.setattr(understanding, "_ON_THE_WAY", 1000)
     monkeypatch.setattr(understanding, "_QUICK", 400)
@@ -53,7 +53,7 @@ def _slower(histogram: Histogram, times: float) -> Histogram:
 
 
 def _anew(at_s: float, snapshot: ServerSnapshot) -> ServerSnapshot:
-    """A server that was started again at BROKEN_AT_S, and has counted a tenth since."""
+    """Return a server restarted at BROKEN_AT_S that has counted a tenth since."""
     if at_s < BROKEN_AT_S or snapshot.prompt_tokens is None or snapshot.generation_tokens is None:
         return snapshot
     return replace(
