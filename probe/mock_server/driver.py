@@ -14,7 +14,8 @@ from random import Random
 
 from probe.mock_server.metrics import Metrics, RequestTimes
 from probe.simulator.cost import Profile
-from probe.simulator.engine import ScheduledStep, SimulatedEngine, StepOutcome
+from probe.simulator.engine import SimulatedEngine
+from probe.simulator.engine_step import ScheduledStep, StepOutcome
 from probe.simulator.front_end import FrontEndThread
 
 # How late the schedule may be and still catch up. After a longer delay (a suspended process, the end of a stall) it

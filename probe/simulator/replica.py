@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from random import Random
 
 from probe.simulator.cost import Profile
-from probe.simulator.engine import ScheduledStep, SimulatedEngine, StepOutcome
+from probe.simulator.engine import SimulatedEngine
+from probe.simulator.engine_step import ScheduledStep, StepOutcome
 from probe.simulator.front_end import FrontEndThread
 from probe.simulator.metrics_model import SimulatedMetrics
 from probe.simulator.simulated_request import SimulatedRequest

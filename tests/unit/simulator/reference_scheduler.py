@@ -7,7 +7,7 @@ of its results.
 from dataclasses import dataclass, field
 
 from probe.simulator.cost import Batch, Profile
-from probe.simulator.engine import ScheduledStep, StepOutcome
+from probe.simulator.engine_step import ScheduledStep, StepOutcome
 
 
 @dataclass(eq=False)

@@ -8,7 +8,8 @@ from sim_virtual import closed_loop, percentile
 
 from probe.mock_server.profiles import PROFILES
 from probe.simulator.cost import Profile, StepCost
-from probe.simulator.engine import ScheduledStep, SimulatedEngine, StepOutcome
+from probe.simulator.engine import SimulatedEngine
+from probe.simulator.engine_step import ScheduledStep, StepOutcome
 
 
 def _profile(*, seqs: int = 4, block: int = 4, blocks: int = 17, batched: int = 16, length: int = 64) -> Profile:
@@ -137,7 +138,7 @@ class Audited:
         assert engine.free_blocks + sum(held.values()) == profile.usable_blocks
         assert engine.running <= profile.max_num_seqs
         assert all(request.blocks == 0 for request in engine._waiting)
-        running = (*engine._decoding.values(), *engine._prompts)
+        running = (*engine._decoding.requests.values(), *engine._prompts)
         queued = [request.number for request in (*running, *engine._waiting)]
         assert sorted(queued) == sorted(held), "each request is in exactly one place"
         assert 0 <= engine.kv_usage <= 1

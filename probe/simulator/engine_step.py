@@ -1,0 +1,36 @@
+"""One step of the simulated engine: what it is about to compute, and what came of it."""
+
+from dataclasses import dataclass
+
+from probe.simulator.cost import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledStep:
+    """A step about to run, and the changes of the batch. Requests are in order of admission."""
+
+    decoding: tuple[int, ...]  # one token each
+    prefills: tuple[tuple[int, int], ...]  # (request, tokens)
+    batch: Batch
+    admitted: tuple[int, ...]  # started for the first time
+    resumed: tuple[int, ...]  # started again after a preemption
+    preempted: tuple[int, ...]
+
+    @property
+    def scheduled(self) -> tuple[tuple[int, int], ...]:
+        """Tokens to compute for each request."""
+        return (*((number, 1) for number in self.decoding), *self.prefills)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """A completed step. Requests in `prefilled` got their first token, or the first since a preemption."""
+
+    decoded: tuple[int, ...]
+    prefilled: tuple[int, ...]
+    finished: tuple[int, ...]
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """All requests that got a token, in order of admission."""
+        return self.decoded + self.prefilled

@@ -1,0 +1,71 @@
+"""The KV cache of a simulated engine, counted in blocks: free ones, those of requests, those of the common prefix."""
+
+from probe.simulator.cost import Profile
+from probe.simulator.engine_request import EngineRequest
+from probe.simulator.prefix_cache import CommonPrefix
+
+
+class KvBlocks:
+    """`free`: blocks that no request holds; `size`: tokens in a block."""
+
+    __slots__ = ("_profile", "free", "prefix", "size")
+
+    def __init__(self, profile: Profile) -> None:
+        self.size = profile.block_size
+        self.free = profile.usable_blocks
+        self.prefix = CommonPrefix()
+        self._profile = profile
+
+    @property
+    def usage(self) -> float:
+        """Share of the usable blocks in use, 0 to 1."""
+        return 1.0 - self.free / self._profile.usable_blocks
+
+    def cached_tokens(self, prompt_tokens: int, shared_tokens: int) -> int:
+        """Return how many tokens of such a prompt the prefix cache holds; never all, its last has to be computed."""
+        return min(min(shared_tokens, prompt_tokens - 1) // self.size, self.prefix.cached) * self.size
+
+    def admit(self, request: EngineRequest) -> bool:
+        """Give a request the cached part of its prompt. Return False if the rest of the prompt does not fit.
+
+        Blocks for the whole prompt must be free, though only the chunk's are taken (vLLM's
+        scheduler_reserve_full_isl, on by default): otherwise long prompts would be admitted only to be preempted.
+        """
+        cached = self.cached_tokens(request.known, request.shared_tokens)
+        shared = cached // self.size
+        needed = self._profile.blocks_for(request.known) - shared + self.prefix.would_allocate(shared)
+        if needed > self.free:
+            return False
+        request.computed = cached
+        request.shared_blocks = shared
+        self.free -= self.prefix.acquire(shared)
+        return True
+
+    def take(self, request: EngineRequest, tokens: int) -> bool:
+        """Take the blocks for the next tokens of a prompt. Return False if too few are free."""
+        blocks = self._profile.blocks_for(request.computed + tokens) - request.shared_blocks - request.blocks
+        if blocks > self.free:
+            return False
+        request.blocks += blocks
+        self.free -= blocks
+        return True
+
+    def release(self, request: EngineRequest) -> None:
+        """Free all blocks of a request."""
+        self.free += request.blocks + self.prefix.release(request.shared_blocks)
+        request.blocks = request.shared_blocks = 0
+
+    def publish(self, request: EngineRequest) -> None:
+        """Put the common prefix that a request computed into the cache, and drop its own copy of cached blocks."""
+        whole = request.shared_tokens // self.size
+        own = whole - request.shared_blocks
+        if own > 0:
+            request.blocks -= own
+            self.free += own + self.prefix.release(request.shared_blocks)
+            self.free -= self.prefix.acquire(whole)
+            request.shared_blocks = whole
+
+    def evict(self) -> None:
+        """Drop cached blocks that no longer fit into the free memory."""
+        if self.prefix.cached:  # called in every step
+            self.prefix.evict(self.free)
