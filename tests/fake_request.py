@@ -10,7 +10,8 @@ from example_records import record
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan, StepRun
-from probe.load.step_executor import SendableRequest, StepExecution
+from probe.load.sendable_request import SendableRequest
+from probe.load.step_executor import StepExecution
 
 Send = Callable[[RequestSpec, int], Awaitable[RequestRecord]]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from probe.core.request import RequestRecord
 from probe.load.messages import Command, Heartbeat, Report, Start, StepFinished
-from probe.load.step_executor import FIGURES
+from probe.load.sent_request import move_due_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def to_controller_time(message: object, offset: ClockOffset) -> object:
         return message
     if isinstance(message, Report):
         records = tuple(_record(record, offset.ns) for record in message.records)
-        in_flight, at_ns = _figures(message.in_flight, offset.ns), message.at_ns - offset.ns
-        return replace(message, records=records, in_flight=in_flight, at_ns=at_ns)
+        in_flight = move_due_times(message.in_flight, -offset.ns) if message.in_flight is not None else None
+        return replace(message, records=records, in_flight=in_flight, at_ns=message.at_ns - offset.ns)
     if isinstance(message, StepFinished):
         opened, closed = message.window_ns
         return replace(message, window_ns=(opened - offset.ns, closed - offset.ns))
@@ -76,13 +76,3 @@ def _record(record: RequestRecord, ahead_ns: int) -> RequestRecord:
         done_ns=record.done_ns - ahead_ns,
         events=replace(events, at_ns=array("q", (at - ahead_ns for at in events.at_ns))),
     )
-
-
-def _figures(figures: "array[int] | None", ahead_ns: int) -> "array[int] | None":
-    """Translate the first of each request's FIGURES, its due time."""
-    if figures is None:
-        return None
-    moved = array("q", figures)
-    for i in range(0, len(moved), FIGURES):
-        moved[i] -= ahead_ns
-    return moved

@@ -15,7 +15,7 @@ from probe.client.endpoint import Endpoint
 from probe.core.request import RequestRecord
 from probe.core.step import StepPlan
 from probe.core.workload import Workload
-from probe.load.step_executor import WorkerShare
+from probe.load.worker_share import WorkerShare
 
 # How often the controller sends a heartbeat, and how long a worker waits for one before it stops all load. Two seconds
 # after the controller was lost nothing is sent any more, whatever happened to it.
@@ -51,7 +51,7 @@ class RunStep:
     """Prepare a share of this step, answer Ready, and wait for Start."""
 
     plan: StepPlan
-    shard: WorkerShare
+    share: WorkerShare
     seed: int
 
 
@@ -95,7 +95,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The requests that have ended since the last report, and those in flight (StepExecution.in_flight_figures).
+    """The requests that have ended since the last report, and those in flight (packed: sent_request.py).
 
     `sending`: how many of the latter are with the server, and not only unparsed. Without `in_flight` more records
     follow at once. `at_ns`: the time of this report.

@@ -11,87 +11,35 @@ event loop, so that neither delays a timestamp by more than its portion.
 
 import asyncio
 from array import array
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from math import ceil
-from typing import Any, Protocol
+from typing import Any
 
 from probe.client.loop_lateness import LoopLateness
 from probe.core.arrivals import due_ns
 from probe.core.clock import Clock
-from probe.core.request import Outcome, RequestRecord, RequestSpec
+from probe.core.request import Outcome, RequestRecord
 from probe.core.step import Arrivals, StepPlan, StepRun
 from probe.load.loop_lag import watch_lag
+from probe.load.request_stock import RequestStock
+from probe.load.sendable_request import SendableRequest
+from probe.load.sending_window import SendingWindow
+from probe.load.sent_request import SentRequest, pack
 from probe.load.step_summary import MIN_REQUESTS
+from probe.load.unread_responses import UnreadResponses
+from probe.load.worker_share import WHOLE, WorkerShare
 
 # A pause after a failure: a server that refuses at once would otherwise get thousands of requests a second. A user
 # whose requests keep failing doubles the pause, up to _MAX_PAUSES times this value.
 _AFTER_FAILURE_S = 0.2
 _MAX_PAUSES = 10
-# A timed step that has sent too few requests to be judged is extended, at most by this many times its length.
-_MAX_EXTENSION = 2
 # Open loop: the number of requests kept prepared for bursts. More are prepared between turns.
 _STOCK = 64
 # The most overdue requests sent in one turn, so that a schedule that cannot be kept does not delay `stop`.
 _OVERDUE_PER_TURN = 16
-# Prepared prompts take memory: about 6 bytes a token.
-_MAX_STOCK_TOKENS = 4_000_000
-# The most responses that wait to be parsed. Beyond it their memory (a thousand tokens take some 250 KB) matters more
-# than a late stamp, and each turn parses as many as needed to stay below.
-_MAX_UNREAD = 1024
-
-
-# The length of one request's entry in StepExecution.in_flight_figures.
-FIGURES = 4
-
-
-class UnreadResponse(Protocol):
-    """A response that has arrived and is parsed when there is time."""
-
-    @property
-    def looks_good(self) -> bool: ...
-
-    def read(self) -> Iterator[RequestRecord | None]:
-        """Parse the response. Yield None after each portion, and finally the record."""
-        ...
-
-
-class SendableRequest(Protocol):
-    """A request that only has to be sent."""
-
-    @property
-    def spec(self) -> RequestSpec: ...
-
-    def send(self, scheduled_ns: int) -> Awaitable[UnreadResponse]:
-        """Send the request, due at `scheduled_ns`, and wait for its end."""
-        ...
-
-    def aborted(self, scheduled_ns: int) -> RequestRecord:
-        """Return the record this request would get if cancelled now."""
-        ...
-
-    @property
-    def reads(self) -> int:
-        """Return the number of reads of the response's body so far."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerShare:
-    """One worker's share of a step: the `index`-th of `count`."""
-
-    index: int = 0
-    count: int = 1
-
-    def of(self, whole: int) -> int:
-        """Return this worker's share of a number."""
-        return whole // self.count + (self.index < whole % self.count)
-
-
-WHOLE = WorkerShare()
 
 
 class StepExecution:
@@ -105,52 +53,45 @@ class StepExecution:
         *,
         on_record: Callable[[RequestRecord], None] = lambda _: None,
         turns: LoopLateness | None = None,
-        shard: WorkerShare = WHOLE,
+        share: WorkerShare = WHOLE,
         seed: int = 0,
     ) -> None:
         """`on_record` receives each record once it is parsed, aborted ones included. `turns` is the sending client's
         measure of how late the loop is.
         """
         self._users = plan.concurrency  # of all workers
-        self._plan = replace(plan, concurrency=shard.of(plan.concurrency))
-        self._requests = shard.of(plan.requests) if plan.requests is not None else None
-        self._enough = ceil(MIN_REQUESTS / shard.count)
-        self._shard, self._seed = shard, seed
-        self._source = requests
+        self._plan = replace(plan, concurrency=share.of(plan.concurrency))
+        self._requests = share.of(plan.requests) if plan.requests is not None else None
+        self._enough = ceil(MIN_REQUESTS / share.count)
+        self._share, self._seed = share, seed
         self._clock = clock
         self._on_record = on_record
         self._turns = turns
-        self._sent = self._sent_in_window = self._made = self._last_due_ns = 0
-        self._over_ns: int | None = None  # when a timed step was first found to be over
         self._closed = self._capped = self._failing = False
-        self._in_flight: dict[int, _Sent] = {}
-        self._unread: dict[int, _Sent] = {}  # in the order of their responses
-        self._reading: Iterator[RequestRecord | None] | None = None
+        self._stock = RequestStock(
+            requests, _STOCK if plan.arrivals is not None else self._plan.concurrency, self._requests
+        )
+        self._in_flight: dict[int, SentRequest] = {}
+        self._unread = UnreadResponses(self._keep)
         self._has_work = asyncio.Event()
         self._records: list[RequestRecord] = []
-        self._stock: deque[SendableRequest] = deque()
-        self._stock_tokens = 0
 
     async def prepare(self) -> None:
         """Prepare the first requests, so that none is late for it: a long prompt takes milliseconds."""
         while self._should_prepare_more():
-            self._make()
+            self._stock.prepare_one()
             await asyncio.sleep(0)
 
     def in_flight(self) -> list[RequestRecord]:
         """Return the requests without a record yet, as they would be recorded if cancelled now."""
-        return [sent.ready.aborted(sent.due_ns) for sent in self._outstanding()]
+        return [sent.aborted() for sent in self._outstanding()]
 
-    def in_flight_figures(self) -> "array[int]":
-        """Return the same as numbers, FIGURES for each: due time, prompt tokens, output tokens, reads so far."""
-        figures = array("q")
-        for sent in self._outstanding():
-            spec = sent.ready.spec
-            figures.extend((sent.due_ns, spec.prompt_tokens, spec.output_tokens, sent.ready.reads))
-        return figures
+    def in_flight_numbers(self) -> "array[int]":
+        """Return the same as numbers (sent_request.py)."""
+        return pack(self._outstanding())
 
-    def _outstanding(self) -> tuple["_Sent", ...]:
-        return (*self._in_flight.values(), *self._unread.values())
+    def _outstanding(self) -> tuple[SentRequest, ...]:
+        return (*self._in_flight.values(), *self._unread.waiting)
 
     @property
     def sending(self) -> int:
@@ -162,12 +103,11 @@ class StepExecution:
 
         Raises the errors of a request, and CancelledError.
         """
-        start = self._clock.monotonic_ns() if start_ns is None else start_ns
-        window = start + int(self._plan.warm_up_s * 1e9)
-        end = window + int(self._plan.seconds * 1e9)
+        start_ns = self._clock.monotonic_ns() if start_ns is None else start_ns
+        window = SendingWindow(self._plan, start_ns, total=self._requests, enough=self._enough)
         self._closed = stop.is_set()
         async with watch_lag(self._clock, self._turns) as lag:
-            senders = [asyncio.create_task(sender) for sender in self._senders(start, window, end)]
+            senders = [asyncio.create_task(sender) for sender in self._senders(window)]
             others = [asyncio.create_task(stop.wait()), asyncio.create_task(self._work())]
             try:
                 await _all_done_or_any(senders, others)
@@ -177,20 +117,16 @@ class StepExecution:
                     task.cancel()
                 await asyncio.gather(*senders, *others, return_exceptions=True)
                 for sent in self._in_flight.values():
-                    self._keep(sent.ready.aborted(sent.due_ns))
+                    self._keep(sent.aborted())
                 self._in_flight.clear()
-            while self._read_a_portion():  # noqa: ASYNC110 - it does the work, it does not wait
+            while self._unread.read_portion():  # noqa: ASYNC110 - it does the work, it does not wait
                 await asyncio.sleep(0)
         cut_short = stop.is_set() or self._capped
-        last = max((record.done_ns for record in self._records), default=start)
-        closes = last
-        if self._requests is None and not cut_short:
-            # An extended step was fully loaded until the first sender found it over.
-            closes = min(end if self._last_due_ns < end else self._over_ns or last, last)
+        last_ns = max((record.done_ns for record in self._records), default=start_ns)
         return StepRun(
             self._plan,
             tuple(self._records),
-            (window, max(closes, window)),
+            (window.opens_ns, window.closes_ns(last_ns, cut_short=cut_short)),
             tuple(lag),
             cut_short,
             capped=self._capped,
@@ -198,34 +134,34 @@ class StepExecution:
 
     # Sending.
 
-    def _senders(self, start: int, window: int, end: int) -> Iterator[Coroutine[Any, Any, None]]:
+    def _senders(self, window: SendingWindow) -> Iterator[Coroutine[Any, Any, None]]:
         if self._plan.arrivals is not None:
-            yield self._arrive(self._plan.arrivals, start, window, end)
+            yield self._arrive(self._plan.arrivals, window)
             return
         # Users join one after the other over the first half of the warm-up: all at once would be an
         # unrealistic burst, and would keep them synchronised.
-        joining_ns = (window - start) // 2
-        for i in range(self._shard.index, self._users, self._shard.count):
-            yield self._user(start + joining_ns * i // self._users, window, end)
+        joining_ns = (window.opens_ns - window.start_ns) // 2
+        for i in range(self._share.index, self._users, self._share.count):
+            yield self._user(window.start_ns + joining_ns * i // self._users, window)
 
-    async def _user(self, join: int, window: int, end: int) -> None:
-        await self._until(join)
+    async def _user(self, join_ns: int, window: SendingWindow) -> None:
+        await self._until(join_ns)
         failures = 0
-        while self._should_continue(window, end):
+        while self._should_continue(window):
             good = await self._has_succeeded(await self._send(self._begin(self._clock.monotonic_ns(), window)))
             failures = 0 if good else failures + 1
-            if failures and self._should_continue(window, end):
+            if failures and self._should_continue(window):
                 await asyncio.sleep(_AFTER_FAILURE_S * min(2 ** (failures - 1), _MAX_PAUSES))
 
-    async def _arrive(self, arrivals: Arrivals, start: int, window: int, end: int) -> None:
+    async def _arrive(self, arrivals: Arrivals, window: SendingWindow) -> None:
         """Send requests when they are due, however many are in flight. Reaching the cap ends the step."""
         overdue = 0
         with suppress(_CapReached):
             try:
                 async with asyncio.TaskGroup() as group:
-                    for offset in islice(due_ns(arrivals, self._seed), self._shard.index, None, self._shard.count):
-                        due = start + offset
-                        if self._closed or not self._is_within(due, window, end):
+                    for offset in islice(due_ns(arrivals, self._seed), self._share.index, None, self._share.count):
+                        due = window.start_ns + offset
+                        if self._closed or not window.is_open(due):
                             break
                         overdue = overdue + 1 if due <= self._clock.monotonic_ns() else 0
                         if overdue and overdue % _OVERDUE_PER_TURN == 0:
@@ -238,47 +174,32 @@ class StepExecution:
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from None
 
-    def _begin(self, scheduled: int, window: int) -> int:
+    def _begin(self, scheduled: int, window: SendingWindow) -> int:
         """Take the next request, which counts as sent from now on. Return its number."""
-        self._sent += 1
-        self._sent_in_window += scheduled >= window
-        self._last_due_ns = scheduled
-        if not self._stock:
-            self._make()
-        ready = self._stock.popleft()
-        self._stock_tokens -= ready.spec.prompt_tokens
-        self._in_flight[self._sent] = _Sent(ready, scheduled)
+        number = window.add(scheduled)
+        self._in_flight[number] = SentRequest(self._stock.take(), scheduled)
         self._has_work.set()
-        return self._sent
+        return number
 
-    async def _send(self, number: int) -> "_Sent":
+    async def _send(self, number: int) -> SentRequest:
         """Send the request of this number and wait for its end."""
         sent = self._in_flight[number]
-        sent.answer = await sent.ready.send(sent.due_ns)
-        self._unread[number] = self._in_flight.pop(number)
+        sent.response = await sent.request.send(sent.due_ns)
+        self._unread.waiting.append(self._in_flight.pop(number))
         self._has_work.set()
         return sent
 
-    async def _has_succeeded(self, sent: "_Sent") -> bool:
+    async def _has_succeeded(self, sent: SentRequest) -> bool:
         """Return whether the request succeeded. If in doubt, wait until its response has been parsed."""
-        if sent.answer is not None and sent.answer.looks_good and not self._failing:
+        if sent.response is not None and sent.response.looks_good and not self._failing:
             return True
         if self._closed:
             return False  # it returned in spite of its cancellation, and its response will not be awaited
         sent.was_ok = asyncio.get_running_loop().create_future()
         return await sent.was_ok
 
-    def _should_continue(self, window: int, end: int) -> bool:
-        return not self._closed and self._is_within(self._clock.monotonic_ns(), window, end)
-
-    def _is_within(self, at: int, window: int, end: int) -> bool:
-        """Return whether the step still sends: by number, or by time, extended while there are too few to judge."""
-        if self._requests is not None:
-            return self._sent < self._requests
-        inside = at < end or (self._sent_in_window < self._enough and at < end + _MAX_EXTENSION * (end - window))
-        if not inside and self._over_ns is None:
-            self._over_ns = at
-        return inside
+    def _should_continue(self, window: SendingWindow) -> bool:
+        return not self._closed and window.is_open(self._clock.monotonic_ns())
 
     async def _until(self, at_ns: int) -> None:
         # A timer may fire a millisecond early; then sleep again.
@@ -293,44 +214,15 @@ class StepExecution:
                 self._turns.mark()
             is_preparing = self._should_prepare_more()
             if is_preparing:
-                self._make()
-            if self._read_a_portion() or is_preparing:
+                self._stock.prepare_one()
+            if self._unread.read_portion() or is_preparing:
                 await asyncio.sleep(0)
             else:
                 self._has_work.clear()
                 await self._has_work.wait()
 
     def _should_prepare_more(self) -> bool:
-        if self._closed or (self._requests is not None and self._made >= self._requests):
-            return False
-        wanted = _STOCK if self._plan.arrivals is not None else self._plan.concurrency
-        return len(self._stock) < wanted and self._stock_tokens < _MAX_STOCK_TOKENS
-
-    def _make(self) -> None:
-        self._made += 1
-        self._stock.append(next(self._source))
-        self._stock_tokens += self._stock[-1].spec.prompt_tokens
-
-    def _read_a_portion(self) -> bool:
-        """Parse some more. Return False if no response waits."""
-        if not self._unread:
-            return False
-        self._read_one_portion()
-        while len(self._unread) > _MAX_UNREAD:
-            self._read_one_portion()
-        return True
-
-    def _read_one_portion(self) -> None:
-        number, sent = next(iter(self._unread.items()))
-        if self._reading is None:
-            self._reading = sent.read()
-        record = next(self._reading, None)
-        if record is not None:
-            self._reading = None
-            del self._unread[number]
-            self._keep(record)
-            if sent.was_ok is not None and not sent.was_ok.done():
-                sent.was_ok.set_result(record.outcome is Outcome.OK)
+        return not self._closed and self._stock.has_room
 
     def _keep(self, record: RequestRecord) -> None:
         self._failing = record.outcome is not Outcome.OK
@@ -340,19 +232,6 @@ class StepExecution:
 
 class _CapReached(Exception):  # noqa: N818 - it is no error
     """The cap of requests in flight is reached."""
-
-
-@dataclass(slots=True)
-class _Sent:
-    """A request that has been sent, and its response once it has arrived."""
-
-    ready: SendableRequest
-    due_ns: int
-    answer: UnreadResponse | None = None
-    was_ok: asyncio.Future[bool] | None = None  # set while its sender waits for the parsed outcome
-
-    def read(self) -> Iterator[RequestRecord | None]:
-        return self.answer.read() if self.answer is not None else iter(())
 
 
 async def _all_done_or_any(tasks: list[asyncio.Task[None]], others: list[asyncio.Task[Any]]) -> None:

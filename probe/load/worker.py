@@ -122,7 +122,7 @@ class Worker:
                 self._clock,
                 on_record=self._records.append,
                 turns=client.turns,
-                shard=asked.shard,
+                share=asked.share,
                 seed=asked.seed,
             )
             start_ns = await self._unless_stopped(self._prepare_to_start(client, self._step, asked))
@@ -142,7 +142,7 @@ class Worker:
         """Do what can be done before the first request is due. Return when the step begins."""
         await step.prepare()
         if asked.plan.arrivals is None:
-            await client.connect_ahead(asked.shard.of(asked.plan.concurrency))
+            await client.connect_ahead(asked.share.of(asked.plan.concurrency))
         send(self._writer, Ready())
         return await self._start
 
@@ -168,8 +168,8 @@ class Worker:
             send(self._writer, Report(self._take(), None, 0, self._clock.monotonic_ns()))
             await asyncio.sleep(0)
         step = self._step
-        figures, sending = (step.in_flight_figures(), step.sending) if step else (array("q"), 0)
-        send(self._writer, Report(self._take(), figures, sending, self._clock.monotonic_ns()))
+        in_flight, sending = (step.in_flight_numbers(), step.sending) if step else (array("q"), 0)
+        send(self._writer, Report(self._take(), in_flight, sending, self._clock.monotonic_ns()))
 
     def _take(self) -> tuple[RequestRecord, ...]:
         taken = tuple(self._records[:RECORDS_A_REPORT])

@@ -36,8 +36,9 @@ from probe.load.messages import (
     Stop,
     receive,
 )
-from probe.load.step_executor import FIGURES, WorkerShare
+from probe.load.sent_request import unpack
 from probe.load.worker_handle import WorkerHandle
+from probe.load.worker_share import WorkerShare
 
 _log = structlog.get_logger()
 
@@ -125,7 +126,7 @@ class WorkerPool:
 
     def _cancelled(self, worker: WorkerHandle) -> list[RequestRecord]:
         """Return a worker's requests in flight, recorded as cancelled now."""
-        source, figures = self._source, worker.in_flight
+        source = self._source
         workload = source.workload
         return [
             aborted(
@@ -137,8 +138,7 @@ class WorkerPool:
                 clock=self._clock,
                 reads=reads,
             )
-            for i in range(0, len(figures), FIGURES)
-            for due_ns, prompt_tokens, output_tokens, reads in (figures[i : i + FIGURES],)
+            for due_ns, prompt_tokens, output_tokens, reads in unpack(worker.in_flight)
         ]
 
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:

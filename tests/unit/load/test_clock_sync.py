@@ -10,7 +10,7 @@ from probe.core.latency import e2e_s, itl_s, ttft_s
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.load.clock_sync import SAME_CLOCK, ClockOffset, ClockRound, offset_of, to_controller_time, to_worker_time
 from probe.load.messages import Heartbeat, Ready, Report, Start, StepFinished
-from probe.load.step_executor import FIGURES
+from probe.load.sent_request import unpack
 
 AHEAD = st.integers(-(10**18), 10**18)
 NS = st.integers(0, 10**18)
@@ -59,15 +59,14 @@ def test_a_record_changes_its_moment_and_no_latency(record: RequestRecord, ahead
     assert back == Report((record,), None, 3, at_ns=record.done_ns)
 
 
-@given(figures=st.lists(st.tuples(NS, NS, NS, NS), max_size=9), ahead=AHEAD)
-def test_of_what_is_in_flight_only_the_due_time_is_one(figures: list[tuple[int, ...]], ahead: int) -> None:
-    told = Report((), array("q", [number for one in figures for number in one]), len(figures), at_ns=5)
-    heard = to_controller_time(told, ClockOffset(ahead))
+@given(requests=st.lists(st.tuples(NS, NS, NS, NS), max_size=9), ahead=AHEAD)
+def test_of_what_is_in_flight_only_the_due_time_is_one(requests: list[tuple[int, ...]], ahead: int) -> None:
+    report = Report((), array("q", [number for one in requests for number in one]), len(requests), at_ns=5)
+    heard = to_controller_time(report, ClockOffset(ahead))
     assert isinstance(heard, Report)
     assert heard.in_flight is not None
-    rows = [tuple(heard.in_flight[i : i + FIGURES]) for i in range(0, len(heard.in_flight), FIGURES)]
-    assert rows == [(due - ahead, *others) for due, *others in figures]
-    assert told.in_flight == array("q", [number for one in figures for number in one]), "what was told stays"
+    assert list(unpack(heard.in_flight)) == [(due - ahead, *others) for due, *others in requests]
+    assert report.in_flight == array("q", [number for one in requests for number in one]), "the report itself stays"
 
 
 @given(window=st.tuples(NS, NS), ahead=AHEAD, start=NS)

@@ -20,8 +20,10 @@ from probe.core.latency import ttft_s
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
 from probe.load import step_summary as summary
-from probe.load.step_executor import FIGURES, StepExecution, WorkerShare
+from probe.load.sent_request import PACKED, unpack
+from probe.load.step_executor import StepExecution
 from probe.load.step_summary import MIN_REQUESTS
+from probe.load.worker_share import WorkerShare
 
 FAILURES = [outcome for outcome in Outcome if outcome is not Outcome.OK]
 
@@ -279,7 +281,7 @@ def test_answers_that_wait_to_be_read_do_not_pile_up() -> None:
         def look(_: RequestRecord) -> None:
             nonlocal peak
             if next(looks) % 50 == 0:
-                peak = max(peak, len(step.in_flight_figures()) // FIGURES - step.sending)
+                peak = max(peak, len(step.in_flight_numbers()) // PACKED - step.sending)
 
         looks, plan = itertools.count(), StepPlan(500, 1.0, requests=6_000)
         step = StepExecution(plan, ready(FakeServer(seconds=lambda _: 0.0)), VirtualClock(), on_record=look)
@@ -345,10 +347,10 @@ def test_users_join_one_after_the_other_over_all_workers_too(count: int) -> None
     async def begun() -> list[float]:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(4.9, stop.set)
-        shards = [WorkerShare(i, count) for i in range(count)]
+        shares = [WorkerShare(i, count) for i in range(count)]
         plan = StepPlan(8, 1.0, warm_up_s=4.0)
         await asyncio.gather(
-            *(StepExecution(plan, ready(server), VirtualClock(), shard=shard).run(stop) for shard in shards)
+            *(StepExecution(plan, ready(server), VirtualClock(), share=share).run(stop) for share in shares)
         )
         return [at - server.sent_s[0] for at in server.sent_s]
 
@@ -406,10 +408,10 @@ def test_an_open_loop_by_number_ends_after_so_many() -> None:
 
 
 @pytest.mark.slow
-def test_shards_together_send_what_the_whole_would() -> None:
+def test_shares_together_send_what_the_whole_would() -> None:
     async def sent(count: int) -> list[int]:
         async def one(index: int) -> StepRun:
-            step = StepExecution(plan, ready(FakeServer()), VirtualClock(), shard=WorkerShare(index, count), seed=5)
+            step = StepExecution(plan, ready(FakeServer()), VirtualClock(), share=WorkerShare(index, count), seed=5)
             return await step.run(asyncio.Event(), start_ns)
 
         start_ns = VirtualClock().monotonic_ns() + 10**9
@@ -421,7 +423,7 @@ def test_shards_together_send_what_the_whole_would() -> None:
 
 
 @given(st.integers(1, 1024), st.integers(1, 64))
-def test_shards_add_up(whole: int, count: int) -> None:
+def test_shares_add_up(whole: int, count: int) -> None:
     shares = [WorkerShare(i, count).of(whole) for i in range(count)]
     assert sum(shares) == whole
     assert max(shares) - min(shares) <= 1
@@ -483,8 +485,7 @@ def test_what_is_in_flight_says_whether_an_answer_has_begun() -> None:
         stop = asyncio.Event()
         running = asyncio.create_task(step.run(stop))
         await asyncio.sleep(1.0)
-        figures = step.in_flight_figures()
-        assert [figures[i + 3] for i in range(0, len(figures), FIGURES)] == [7, 0]
+        assert [reads for *_, reads in unpack(step.in_flight_numbers())] == [7, 0]
         assert [record.reads for record in step.in_flight()] == [7, 0]
         stop.set()
         assert [record.reads for record in (await running).records] == [7, 0]

@@ -19,7 +19,7 @@ from probe.core.result import CapacityResult, RunContext, Stopped
 from probe.core.snapshot import Histogram
 from probe.core.step import Arrivals, Pattern, StepPlan
 from probe.load.protocol import Load
-from probe.load.step_executor import SendableRequest
+from probe.load.sendable_request import SendableRequest
 
 pytestmark = pytest.mark.slow
 

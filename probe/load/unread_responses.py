@@ -1,0 +1,41 @@
+"""Responses that have arrived and wait to be parsed, in small portions between the turns of the event loop."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from probe.core.request import Outcome, RequestRecord
+from probe.load.sent_request import SentRequest
+
+# The most responses that wait to be parsed. Beyond it their memory (a thousand tokens take some 250 KB) matters more
+# than a late stamp, and each turn parses as many as needed to stay below.
+_MAX_UNREAD = 1024
+
+
+class UnreadResponses:
+    """A queue in the order of arrival. `on_record` receives each record once it is parsed."""
+
+    def __init__(self, on_record: Callable[[RequestRecord], None]) -> None:
+        self.waiting: deque[SentRequest] = deque()
+        self._on_record = on_record
+        self._reading: Iterator[RequestRecord | None] | None = None
+
+    def read_portion(self) -> bool:
+        """Parse some more. Return False if no response waits."""
+        if not self.waiting:
+            return False
+        self._read_one_portion()
+        while len(self.waiting) > _MAX_UNREAD:
+            self._read_one_portion()
+        return True
+
+    def _read_one_portion(self) -> None:
+        sent = self.waiting[0]
+        if self._reading is None:
+            self._reading = sent.read()
+        record = next(self._reading, None)
+        if record is not None:
+            self._reading = None
+            self.waiting.popleft()
+            self._on_record(record)
+            if sent.was_ok is not None and not sent.was_ok.done():
+                sent.was_ok.set_result(record.outcome is Outcome.OK)
