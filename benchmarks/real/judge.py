@@ -13,6 +13,8 @@ from probe.capacity.model.forecast import forecast
 from probe.capacity.model.hints import NO_HINTS, Hints
 from probe.capacity.search.search import Search
 from probe.core.result import Capacity, Stopped
+from probe.core.step import TrafficBeside
+from probe.observe.user_load import users_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def searched(recording: Recording, taken: Taken, hints: Hints = NO_HINTS) -> Sea
     """Return a search that was given the recorded data of another one."""
     search = Search(recording.workload, recording.objectives, hints, explain=False)
     assert taken.lone is not None
-    search.observe_idle(taken.readings, taken.lone)
+    search.observe_idle(taken.readings, taken.lone, TrafficBeside(users_beside((), taken.readings)))
     for step in taken.steps:
         search.step_finished(step.summary(recording.objectives), step.run, step.readings, step.tripped)
     return search

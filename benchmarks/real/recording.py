@@ -23,7 +23,7 @@ from probe.core.objectives import Objectives
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.snapshot import Histogram, ServerSnapshot
-from probe.core.step import StepPlan, StepRun, StepSummary
+from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
 from probe.load import step_summary as summary
 from probe.observe.user_load import users_beside
@@ -84,9 +84,9 @@ class Recorder:
         self._load_plan, self._taken = load_plan, taken
         self.observe_s, self.survives_overload = load_plan.observe_s, load_plan.survives_overload
 
-    def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+    def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary, beside: TrafficBeside) -> None:
         self._taken.readings, self._taken.lone = tuple(readings), lone
-        self._load_plan.observe_idle(readings, lone)
+        self._load_plan.observe_idle(readings, lone, beside)
 
     def next_step(self) -> StepPlan | None:
         return self._load_plan.next_step()

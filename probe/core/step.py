@@ -94,11 +94,19 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TrafficBeside:
+    """The traffic of a server beside a run's own requests: users, and `probes`, canaries and requests on demand."""
+
+    users: UserLoad = field(default_factory=UserLoad)
+    probes: tuple[RequestRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StepRun:
     """The raw data of a step. `window_ns`: from the end of the warm-up to the end of sending (load/step_summary.py).
 
     `capped`: an open loop reached its limit of requests in flight. `problem`: an error of the client, which makes the
-    step invalid.
+    step invalid. `other_probes`: canaries and requests on demand that ended meanwhile.
     """
 
     plan: StepPlan
@@ -108,6 +116,7 @@ class StepRun:
     cut_short: bool
     capped: bool = False
     problem: str | None = None
+    other_probes: tuple[RequestRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

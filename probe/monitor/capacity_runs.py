@@ -109,7 +109,8 @@ class CapacityRuns:
         if self.inhibited_by is not None:
             self._refused("rollout", self.inhibited_by)
             return None
-        server = ServerAccess(self._server.look, self._server.read_gpus, self._server.state.users_between)
+        state = self._server.state
+        server = ServerAccess(self._server.look, self._server.read_gpus, state.users_between, state.other_probes)
         observers = RunObservers(
             on_admitted=self._log_start,
             on_record=self._hooks.on_record,

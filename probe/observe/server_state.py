@@ -165,6 +165,10 @@ class ServerState:
         is_enough = 2 * _span_ns(earlier) >= _span_ns(snapshots)
         return users_beside([*records, *self._canaries_during_runs], earlier if is_enough else snapshots)
 
+    def other_probes(self) -> tuple[RequestRecord, ...]:
+        """Return the canaries and requests on demand that have ended during the present capacity runs."""
+        return tuple(self._canaries_during_runs)
+
     def restarted_ago(self, now_ns: int) -> tuple[float, str] | None:
         """Return how many seconds ago the server was found to have restarted, and the evidence; None if never."""
         return ((now_ns - self._restart[0]) * 1e-9, self._restart[1]) if self._restart else None

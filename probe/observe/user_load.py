@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import ServerSnapshot, UserLoad
@@ -15,7 +16,8 @@ _STREAMED_ONLY = ("sglang", "litellm")
 def users_beside(records: Iterable[RequestRecord], snapshots: Sequence[ServerSnapshot]) -> UserLoad:
     """Return the load of everybody but the senders of `records`, from the first snapshot to the last.
 
-    Unknown if one of the requests was cancelled: only the server knows how much of it was counted.
+    Unknown if one of the requests was cancelled (only the server knows how much of it was counted), and if the server
+    restarted in between.
     """
     probes = list(records)
     usable = [snapshot for snapshot in snapshots if "ttft" in snapshot.histograms]
@@ -23,7 +25,7 @@ def users_beside(records: Iterable[RequestRecord], snapshots: Sequence[ServerSna
         return UserLoad()
     first, last = usable[0], usable[-1]
     seconds = (last.at_ns - first.at_ns) * 1e-9
-    if seconds < _SHORTEST_S or restarted(first, last) is not None:
+    if seconds < _SHORTEST_S or any(restarted(before, after) is not None for before, after in pairwise(usable)):
         return UserLoad()
     events = [record.events for record in probes]
     begun = sum(len(e) > 0 and first.at_ns < e.at_ns[0] <= last.at_ns for e in events)

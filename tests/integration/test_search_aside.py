@@ -12,7 +12,8 @@ from probe.capacity.run.job import LoadPlan
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.search import Search
 from probe.core.result import Capacity, Stopped
-from probe.core.step import StepPlan, StepRun
+from probe.core.step import StepPlan, StepRun, TrafficBeside
+from probe.observe.user_load import users_beside
 from probe.runtime.helper_process import HelperProcess
 
 pytestmark = [pytest.mark.alone, pytest.mark.long]
@@ -24,7 +25,7 @@ READINGS = watched(profile(FAST), LENGTHS, RATE_RPS, 90.0)
 def _ask(course: LoadPlan) -> tuple[list[StepPlan | None], Capacity]:
     """Run a trial in which all requests are as fast as one alone."""
     lone = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
-    course.observe_idle(READINGS[:60], lone)
+    course.observe_idle(READINGS[:60], lone, TrafficBeside(users_beside((), READINGS[:60])))
     plan = course.next_step()
     assert plan is not None
     assert plan.arrivals is not None

@@ -1,10 +1,13 @@
 """Lengths of requests: means and typical values of a workload, and whether live traffic differs from it. Pure."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import NormalDist
 
 from probe.capacity.model.windows import MetricsWindow
+from probe.core.request import RequestRecord
+from probe.core.request_cost import tokens_spent
 from probe.core.workload import LognormalLength, Workload
 
 MIN_REQUESTS = 10  # of live traffic, to compare its lengths
@@ -42,6 +45,18 @@ def different_lengths(traffic: MetricsWindow, workload: Workload) -> Workload | 
     if _is_near(prompt, workload.prompt_tokens) and _is_near(output, workload.output_tokens):
         return None
     return replace(workload, prompt_tokens=_chat_lengths(prompt), output_tokens=_chat_lengths(output), shared_tokens=0)
+
+
+def without_probes(traffic: MetricsWindow, probes: Iterable[RequestRecord]) -> MetricsWindow:
+    """Return the traffic less the requests and tokens of probe requests whose first token came in that time."""
+    begin_ns, end_ns = traffic.begin_s * 1e9, traffic.end_s * 1e9
+    begun = [tokens_spent(r) for r in probes if len(r.events) and begin_ns < r.events.at_ns[0] <= end_ns]
+    return replace(
+        traffic,
+        prompts=max(traffic.prompts - len(begun), 0.0),
+        prompt_tokens=max(traffic.prompt_tokens - sum(prompt for prompt, _ in begun), 0.0),
+        generation_tokens=max(traffic.generation_tokens - sum(output for _, output in begun), 0.0),
+    )
 
 
 def _is_near(mean: float, tokens: int | LognormalLength) -> bool:

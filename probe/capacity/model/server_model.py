@@ -12,13 +12,14 @@ from dataclasses import astuple, fields, replace
 
 from probe.capacity.model.fit_bias import Segments, estimate_bias
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.lengths import MIN_REQUESTS, different_lengths, prompt_lengths
+from probe.capacity.model.lengths import different_lengths, prompt_lengths, without_probes
 from probe.capacity.model.roofline import compute_roofline
 from probe.capacity.model.step_cost_fit import StepCostModel, fit
 from probe.capacity.model.twin import UNLIMITED_SEQS, Twin
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.result import Roofline
 from probe.core.snapshot import ServerSnapshot
+from probe.core.step import TrafficBeside
 from probe.core.workload import Workload
 from probe.simulator.cost import StepCost
 from probe.simulator.virtual_server import BackgroundTraffic
@@ -81,17 +82,14 @@ class ServerModel:
         """Whether live users' requests differ in length from the workload's."""
         return self._live_lengths is not None
 
-    def learn_live(self, snapshots: Sequence[ServerSnapshot]) -> None:
-        """Learn from live traffic without probe requests: also sets the rate and lengths of live users."""
+    def learn_live(self, snapshots: Sequence[ServerSnapshot], beside: TrafficBeside) -> None:
+        """Learn from a server without load: also sets the rate and lengths of live users."""
         parts = self.learn(snapshots)
-        if len(snapshots) < 2:  # noqa: PLR2004 - a difference needs two
-            return
-        seconds = (snapshots[-1].at_ns - snapshots[0].at_ns) * 1e-9
-        begun = [snapshot.histograms["ttft"].count for snapshot in snapshots if "ttft" in snapshot.histograms]
-        if seconds > 0 and len(begun) == len(snapshots) and begun == sorted(begun):  # else the server was restarted
-            self.live_rps, self._observed_s = (begun[-1] - begun[0]) / seconds, seconds
-        if parts and (traffic := join_windows(parts)).prompts >= MIN_REQUESTS:
-            self._live_lengths = different_lengths(traffic, self.workload)
+        if beside.users.requests_per_second is not None and snapshots:
+            self.live_rps = beside.users.requests_per_second
+            self._observed_s = (snapshots[-1].at_ns - snapshots[0].at_ns) * 1e-9
+        if parts:
+            self._live_lengths = different_lengths(without_probes(join_windows(parts), beside.probes), self.workload)
 
     def learn(self, snapshots: Sequence[ServerSnapshot], *, overloaded: bool = False) -> list[MetricsWindow]:
         """Learn from any traffic, as one part. `overloaded`: the load was stopped because requests waited too long."""

@@ -7,7 +7,7 @@ from typing import Protocol
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity, RunContext, Stopped
 from probe.core.snapshot import ServerSnapshot
-from probe.core.step import StepPlan, StepRun, StepSummary
+from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.observe.guard_limits import GuardLimits
 
 # How often the guard and the budget are checked.
@@ -30,8 +30,8 @@ class LoadPlan(Protocol):
         """Whether the run goes on, with less load, after the guard has ended a step for an overload."""
         ...
 
-    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary) -> None:
-        """Take in the server without probe traffic, and one unloaded baseline request."""
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
+        """Take in the server without load, one unloaded baseline request, and the other traffic meanwhile."""
         ...
 
     def next_step(self) -> StepPlan | None:

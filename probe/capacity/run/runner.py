@@ -24,7 +24,7 @@ from probe.core.clock import Clock
 from probe.core.request import RequestRecord
 from probe.core.result import Capacity, CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot, UserLoad
-from probe.core.step import StepPlan, StepRun, StepSummary
+from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.load import step_summary as summary
 from probe.load.protocol import Load
 from probe.observe.user_load import mean
@@ -63,7 +63,7 @@ class CapacityRun:
         self._job = job
         self._plan = plan
         self._think = think
-        self._users_between = server.users_between
+        self._server = server
         self._load = load
         self._clock = clock
         self._observers = observers
@@ -154,19 +154,20 @@ class CapacityRun:
         self._observers.on_phase(_FIRST)
         first = await self._run_step(StepPlan(concurrency=1, seconds=0, requests=1))
         self._guard.is_warm = self._cost.is_warm = True
-        before = len(self._watch.snapshots)
+        before, began_ns = len(self._watch.snapshots), self._clock.monotonic_ns()
         if self._plan.observe_s > 0:
             self._observers.on_phase(Phase(_WATCHING, self._plan.observe_s))
             await self._switch.pause(self._plan.observe_s)
         snapshots = self._watch.snapshots[before:]
-        self._add_users(self._users_between((), snapshots), snapshots)
+        beside = TrafficBeside(self._server.users_between((), snapshots), self._other_probes(began_ns))
+        self._add_users(beside.users, snapshots)
         if not self._switch.is_on:
             baseline = summary.summarize(first, self._job.objectives)
-            await self._compute(partial(self._plan.observe_idle, snapshots, baseline))
+            await self._compute(partial(self._plan.observe_idle, snapshots, baseline, beside))
 
     async def _take(self, plan: StepPlan) -> None:
         """Run one step of the plan and report it."""
-        first = len(self._watch.snapshots)
+        first, began_ns = len(self._watch.snapshots), self._clock.monotonic_ns()
         await self._watch.poll()  # the state before the step, so that its preemptions are its own
         if self._switch.is_on:
             return
@@ -174,8 +175,9 @@ class CapacityRun:
         self._observers.on_phase(Phase(text, plan.warm_up_s + plan.seconds if plan.requests is None else None))
         run = await self._run_step(plan)
         await self._watch.poll()
+        run = replace(run, other_probes=self._other_probes(began_ns))
         snapshots = sorted(self._watch.snapshots[first:], key=lambda snapshot: snapshot.at_ns)
-        users, gpus = self._users_between(run.records, snapshots), self._watch.take_gpus()
+        users, gpus = self._server.users_between(run.records, snapshots), self._watch.take_gpus()
         step = summary.summarize(run, self._job.objectives, polls=snapshots, gpus=gpus, users=users)
         step = replace(step, tripped=self._guard.trip_reason(run))
         self._steps.append(step)
@@ -184,6 +186,9 @@ class CapacityRun:
         await self._compute(partial(self._plan.step_finished, step, run, snapshots, self._guard.tripped))
         if self._guard.tripped is not None:
             await self._wait_until_calm()
+
+    def _other_probes(self, since_ns: int) -> tuple[RequestRecord, ...]:
+        return tuple(record for record in self._server.other_probes() if record.done_ns >= since_ns)
 
     def _add_users(self, users: UserLoad, snapshots: Sequence[ServerSnapshot]) -> None:
         if snapshots:

@@ -21,12 +21,13 @@ class UsersBetween(Protocol):
 class ServerAccess:
     """How a run reaches the server beside its load: the metrics page, and the GPUs (None: there are none).
 
-    `users_between` knows of probe traffic beside the run.
+    `users_between` knows of the probe traffic beside the run; `other_probes` returns its requests that have ended.
     """
 
     read: Callable[[], Awaitable[ServerSnapshot]]
     read_gpus: Callable[[], Awaitable[GpuSnapshot]] | None = None
     users_between: UsersBetween = users_beside
+    other_probes: Callable[[], Sequence[RequestRecord]] = tuple
 
 
 def ignore(*_: object) -> None:

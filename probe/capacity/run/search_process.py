@@ -6,7 +6,7 @@ from probe.capacity.model.hints import Hints
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
-from probe.core.step import StepPlan, StepRun, StepSummary
+from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
 from probe.runtime.helper_process import HelperProcess
 
@@ -29,8 +29,8 @@ class SearchProcess:
     def begin(self) -> None:
         self._helper.keep("probe.capacity.search.search:Search", *self._search)
 
-    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary) -> None:
-        self._helper.ask("observe_idle", snapshots, baseline)
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
+        self._helper.ask("observe_idle", snapshots, baseline, beside)
 
     def next_step(self) -> StepPlan | None:
         plan: StepPlan | None = self._helper.ask("next_step")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from probe.capacity.search.knee import describe_load, find_knee
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
-from probe.core.step import StepPlan, StepRun, StepSummary
+from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 
 
 class FixedSteps:
@@ -19,7 +19,7 @@ class FixedSteps:
         self._to_the_end = to_the_end
         self._ended: str | None = None
 
-    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary) -> None:
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
         """Ignore the unloaded baseline: the steps are given."""
 
     def next_step(self) -> StepPlan | None:

@@ -7,6 +7,10 @@ and in the end a Capacity (verdict.py). Rates count requests like the workload's
 requests that would take as much of the capacity. When trials contradict the model, the search continues without it, in
 small steps.
 
+Users are those that the run reports: the server's counters less all probe traffic. Canaries and requests on demand are
+neither users nor load, so that no capacity depends on them: rates are of users and load alone. Replays have each of
+them at its own time and with its own lengths, and the fit of the step cost model has their steps.
+
 `next_step` and `capacity` take some seconds of arithmetic: capacity/run/search_process.py keeps that off an event loop.
 """
 
@@ -30,7 +34,7 @@ from probe.capacity.search.verdict import (
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
-from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary
+from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
 from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS, TOO_FEW
 
@@ -77,9 +81,9 @@ class Search:
         self._doubted: str | None = None  # why the search continues without the model
         self._climbs = 0
 
-    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary) -> None:
-        """Take snapshots of live traffic without probe requests, and the unloaded baseline."""
-        self.state.observe_live(snapshots, baseline)
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
+        """Take snapshots without load, the unloaded baseline, and the users and other probe requests meanwhile."""
+        self.state.observe_live(snapshots, baseline, beside)
         self._knee = None
 
     def next_step(self) -> StepPlan | None:

@@ -28,7 +28,7 @@ from probe.capacity.search.trial import (
 from probe.capacity.search.trial_replay import TrialReplays, with_front_end
 from probe.core.objectives import Objectives
 from probe.core.snapshot import ServerSnapshot
-from probe.core.step import StepRun, StepSummary
+from probe.core.step import StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
 from probe.simulator.simulated_request import SimulatedRequest
 
@@ -76,10 +76,10 @@ class SearchState:
         self.unloaded_s = 1.0  # E2E of the unloaded baseline
         self._is_stale = False  # there are data that `refresh` has not used
 
-    def observe_live(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary) -> None:
-        """Add snapshots of live traffic without probe requests, and the unloaded baseline."""
+    def observe_live(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
+        """Add snapshots without load, the unloaded baseline, and the users and other probe requests meanwhile."""
         self.unloaded_s = baseline.e2e_s.mean or 1.0
-        self.model.learn_live(snapshots)
+        self.model.learn_live(snapshots, beside)
         self.live_equivalent_rps = self.model.live_rps
         self._is_stale = True
 
@@ -90,12 +90,9 @@ class SearchState:
         self.model.learn(snapshots, overloaded=tripped is not None)
         begin, end = run.window_ns
         in_window = windows([snapshot for snapshot in snapshots if begin <= snapshot.at_ns <= end])
-        late = None
-        if in_window:
-            probe_rps = sum(begin <= record.scheduled_ns <= end for record in run.records) / ((end - begin) * 1e-9)
-            measured = join_windows(in_window)
-            self.model.update_live_rate(max(measured.prompts / measured.seconds - probe_rps, 0.0), measured.seconds)
-            late = measure_delay(step, measured)
+        if step.users.requests_per_second is not None and snapshots:
+            seconds = (snapshots[-1].at_ns - snapshots[0].at_ns) * 1e-9
+            self.model.update_live_rate(step.users.requests_per_second, seconds)
         self.trials.append(
             Trial(
                 _offered_rps(step, run, tripped) + self.live_equivalent_rps,
@@ -103,10 +100,10 @@ class SearchState:
                 run,
                 tripped,
                 is_steady(in_window),
-                delay=late,
+                delay=measure_delay(step, join_windows(in_window)) if in_window else None,
                 tails=tail_latencies(run, self.objectives),
                 part=self.model.parts - 1,
-                user_arrivals=find_user_arrivals(run, snapshots),
+                user_arrivals=find_user_arrivals(run, snapshots, step.users),
             )
         )
         self._is_stale = True

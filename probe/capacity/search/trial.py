@@ -15,7 +15,7 @@ from probe.core import latency
 from probe.core.objectives import Objectives
 from probe.core.percentiles import percentile
 from probe.core.request import Outcome, RequestRecord
-from probe.core.snapshot import ServerSnapshot
+from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepRun, StepSummary
 from probe.load.step_summary import TOO_FEW
 from probe.observe.guard import PRECAUTIONS
@@ -86,42 +86,47 @@ def tail_latencies(run: StepRun, objectives: Objectives) -> dict[str, float]:
 
 
 def sent_requests(run: StepRun) -> tuple[SentRequest, ...]:
-    """Return the requests of a step in the order of their times."""
+    """Return the requests of a step in the order of their times, with other probe requests, which are not judged."""
     if not run.records:
         return ()
-    begin, (window, end) = min(r.scheduled_ns for r in run.records), run.window_ns
+    begin, last = min(r.scheduled_ns for r in run.records), max(r.scheduled_ns for r in run.records)
+    window, end = run.window_ns
+    own = [(r, r.outcome is Outcome.OK and window <= r.scheduled_ns <= end) for r in run.records]
+    others = [(r, False) for r in run.other_probes if begin <= r.scheduled_ns <= last]
     return tuple(
         SentRequest(
-            at_s=(r.scheduled_ns - begin) * 1e-9,
-            prompt_tokens=r.prompt_tokens or r.spec.prompt_tokens,
-            output_tokens=r.spec.output_tokens,
-            judged=r.outcome is Outcome.OK and window <= r.scheduled_ns <= end,
+            (r.scheduled_ns - begin) * 1e-9, r.prompt_tokens or r.spec.prompt_tokens, r.spec.output_tokens, judged
         )
-        for r in sorted(run.records, key=lambda r: r.scheduled_ns)
+        for r, judged in sorted([*own, *others], key=lambda each: each[0].scheduled_ns)
     )
 
 
-def find_user_arrivals(run: StepRun, snapshots: Sequence[ServerSnapshot]) -> tuple[UserArrivals, ...]:
-    """Return when live users' requests arrived during a step, by the server's counters.
+def find_user_arrivals(run: StepRun, snapshots: Sequence[ServerSnapshot], users: UserLoad) -> tuple[UserArrivals, ...]:
+    """Return when live users' requests arrived during a step, by the server's counters; as many as `users` says.
 
-    First tokens that are not the probe's belong to users; their requests arrived a mean TTFT earlier.
+    First tokens that are no probe request's belong to users; their requests arrived a mean TTFT earlier.
     """
     if not run.records:
         return ()
-    firsts = sorted(r.events.at_ns[r.events.first_visible] for r in run.records if r.events.first_visible is not None)
+    sent = [*run.records, *run.other_probes]
+    firsts = sorted(r.events.at_ns[r.events.first_visible] for r in sent if r.events.first_visible is not None)
     counted = [(r.at_ns, r.histograms["ttft"]) for r in snapshots if "ttft" in r.histograms]
     if not counted or not all(math.isfinite(value) for _, ttft in counted for value in (ttft.count, ttft.sum)):
         return ()
     (_, first), (_, last) = counted[0], counted[-1]
     late_s = (last.sum - first.sum) / (last.count - first.count) if last.count > first.count else 0.0
+    # A canary in flight at the last snapshot is not known yet, and may have been counted.
+    most = math.inf
+    if users.requests_per_second is not None:
+        most = round(users.requests_per_second * (counted[-1][0] - counted[0][0]) * 1e-9)
     zero_ns = min(r.scheduled_ns for r in run.records) + round(late_s * 1e9)
     found: list[UserArrivals] = []
-    users = placed = 0.0
+    unknown = placed = 0.0
     for (from_ns, before), (to_ns, after) in pairwise(counted):
         if after.count < before.count:
             return ()  # the server was restarted
-        users += after.count - before.count - (bisect_right(firsts, to_ns) - bisect_right(firsts, from_ns))
-        count = max(round(users - placed), 0)
+        unknown += after.count - before.count - (bisect_right(firsts, to_ns) - bisect_right(firsts, from_ns))
+        count = max(round(min(unknown, most) - placed), 0)
         placed += count
         found.append(UserArrivals((from_ns - zero_ns) * 1e-9, (to_ns - zero_ns) * 1e-9, count))
     return tuple(found)

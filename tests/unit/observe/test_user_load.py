@@ -35,6 +35,11 @@ def test_an_idle_server_has_no_users_and_never_less_than_none() -> None:
     assert users_beside(_ours(10), [_read(0.0, 0, 0), _read(10.0, 9, 29)]) == UserLoad(0.0, 0.0)
 
 
+def test_a_restart_in_between_makes_the_users_unknown_though_the_counters_are_higher_afterwards() -> None:
+    pages = [_read(0.0, 10, 100), _read(5.0, 2, 20), _read(10.0, 40, 400)]
+    assert users_beside([], pages) == UserLoad()
+
+
 def test_a_request_that_failed_without_a_token_was_not_counted_by_the_server() -> None:
     assert users_beside([failure(at_ms=2000)] * 5, [_read(0.0, 0, 0), _read(10.0, 10, 0)]).requests_per_second == 1.0
 

@@ -12,7 +12,7 @@ from probe.capacity.model.replay import SentRequest, UserArrivals, replay, repla
 from probe.capacity.model.twin import Prediction, Twin
 from probe.capacity.search.trial import find_user_arrivals
 from probe.core.percentiles import percentile
-from probe.core.snapshot import Histogram
+from probe.core.snapshot import Histogram, UserLoad
 from probe.core.step import StepPlan, StepRun
 from probe.core.workload import Workload
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
@@ -127,4 +127,4 @@ def test_a_counter_that_is_no_number_tells_of_no_users(count: float) -> None:
         replace(snapshot(histograms={"ttft": Histogram(((math.inf, total),), total)}), at_ns=at)
         for at, total in ((0, 1.0), (10**9, count))
     ]
-    assert find_user_arrivals(run, seen) == ()
+    assert find_user_arrivals(run, seen, UserLoad()) == ()

@@ -14,7 +14,9 @@ from probe.capacity.model.lengths import mean_length, prompt_lengths
 from probe.capacity.model.server_model import Hints, ServerModel, engine_shares
 from probe.capacity.model.twin import UNLIMITED_SEQS
 from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
+from probe.core.step import TrafficBeside
 from probe.core.workload import LognormalLength, Workload, lengths
+from probe.observe.user_load import users_beside
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 pytestmark = pytest.mark.slow
@@ -25,7 +27,7 @@ BUSY = watched(KNOWN, CHAT, 12.0, 90.0)
 
 def model(snapshots: list[ServerSnapshot], asked: Workload = CHAT, hints: Hints | None = None) -> ServerModel:
     found = ServerModel(asked, hints or Hints())
-    found.learn_live(snapshots)
+    found.learn_live(snapshots, TrafficBeside(users_beside((), snapshots)))
     return found
 
 
@@ -65,7 +67,10 @@ def test_a_restart_while_watching_leaves_the_live_rate_unknown() -> None:
     late = restarted(BUSY, 20)
     assert late[-1].histograms["ttft"].count > late[0].histograms["ttft"].count  # the ends alone would not show it
     assert model(late).live_rps == 0.0
-    assert model([without(BUSY[0], "ttft"), *BUSY[1:]]).live_rps == 0.0
+
+
+def test_a_snapshot_without_the_counter_does_not_hide_the_live_rate_of_the_others() -> None:
+    assert model([without(BUSY[0], "ttft"), *BUSY[1:]]).live_rps == model(BUSY[1:]).live_rps > 0
 
 
 def test_a_part_can_be_left_out() -> None:

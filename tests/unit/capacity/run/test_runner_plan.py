@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pytest
-from example_records import CHAT
+from example_records import CHAT, record
 from fake_request import LocalLoad
 from fake_server import Asked, FakeMetrics, FakeServer, at_once, ready
 from virtual_time import VirtualClock, virtually
@@ -16,9 +16,11 @@ from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.runner import CapacityRun, Think
 from probe.capacity.run.seams import ServerAccess
 from probe.core.clock import SystemClock
+from probe.core.request import Traffic
 from probe.core.result import Capacity, CapacityResult, Phase, RunContext, Stopped
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
-from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary
+from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
+from probe.observe.server_state import ServerState
 
 pytestmark = pytest.mark.slow
 
@@ -38,10 +40,12 @@ class Scripted:
     saw_s: list[tuple[float, float]] = field(default_factory=list)  # the first and last reading that it saw
     lone: list[StepSummary] = field(default_factory=list)
     trips: list[str | None] = field(default_factory=list)
+    beside: list[TrafficBeside] = field(default_factory=list)  # of the observation, and of each step
     began_s: list[float] = field(default_factory=list)
     works: Callable[[], None] = lambda: None  # at each `step_finished`
 
-    def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary) -> None:
+    def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary, beside: TrafficBeside) -> None:
+        self.beside.append(beside)
         self.saw_s += [(readings[0].at_ns * 1e-9, readings[-1].at_ns * 1e-9)] if readings else []
         self.lone.append(lone)
 
@@ -55,6 +59,7 @@ class Scripted:
         assert readings
         self.works()
         self.trips.append(tripped)
+        self.beside.append(TrafficBeside(step.users, run.other_probes))
 
     def end_reason(self) -> str | None:
         return None if self.plans else "that is all"
@@ -97,6 +102,7 @@ def _run(
     budget: Budget = PLENTY,
     stop_after_s: float | None = None,
     think: Think = at_once,
+    access: dict[str, Any] | None = None,
 ) -> Ran:
     """In virtual time. Nothing is in flight afterwards."""
     server = server or FakeServer()
@@ -106,7 +112,8 @@ def _run(
         loop, clock = asyncio.get_running_loop(), VirtualClock()
         before = loop.time()
         load = LocalLoad(ready(server), clock)
-        ramp = _asked(course, budget).ramp(load, Timed(values), clock, think=think, on_phase=doing.append)
+        seams = {"think": think, "access": access, "on_phase": doing.append}
+        ramp = _asked(course, budget).ramp(load, Timed(values), clock, **seams)
         if stop_after_s is not None:
             loop.call_later(stop_after_s, ramp.stop, "interrupt", "signal")
         result = await ramp.run()
@@ -165,6 +172,29 @@ def test_users_load_is_told_for_as_long_as_the_run_saw_it() -> None:
     ran = _run(Scripted([], observe_s=20.0), _rising(4.0))
     assert ran.result.users == UserLoad(pytest.approx(4.0), pytest.approx(200.0))
     assert _run(Scripted([], observe_s=20.0)).result.users == UserLoad(None, None)
+
+
+def test_the_canaries_beside_each_step_reach_the_course_and_are_no_users() -> None:
+    """A canary every 2 s is all that the server counts beside the run's own requests."""
+    canaries = [record(start_s=float(at), traffic=Traffic.CANARY) for at in range(100, 160, 2)]
+    state = ServerState()
+    state.begin(0, is_load=True)
+    for canary in canaries:
+        state.add_record(canary)
+    course, server = Scripted([_open(20, seconds=10.0)], observe_s=20.0), FakeServer()
+
+    def values(_: float) -> dict[str, Any]:
+        now_s = asyncio.get_running_loop().time()
+        own = sum(at + 0.1 <= now_s for at in server.sent_s)
+        count = own + sum(canary.events.at_ns[0] * 1e-9 <= now_s for canary in canaries)
+        return {"histograms": {"ttft": Histogram(((INF, float(count)),), 0.0)}}
+
+    access = {name: getattr(state, name) for name in ("users_between", "other_probes")}
+    ran = _run(course, values, server=server, access=access)
+    assert ran.result.users.requests_per_second == 0.0
+    assert [each.users.requests_per_second for each in course.beside] == [0.0, 0.0]
+    idle, beside = (each.probes for each in course.beside)
+    assert len(idle) - len(beside) == 10, "of the 20 s before the step"
 
 
 # An overload.

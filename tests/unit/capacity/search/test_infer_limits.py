@@ -13,9 +13,10 @@ from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.twin import Twin
 from probe.capacity.search.infer_limits import Replay, infer_chunk_tokens, infer_pair_s
 from probe.capacity.search.trial import Trial, sent_requests
-from probe.core.step import Arrivals, StepPlan, StepRun
+from probe.core.step import Arrivals, StepPlan, StepRun, TrafficBeside
 from probe.core.workload import Workload
 from probe.load import step_summary as summary
+from probe.observe.user_load import users_beside
 from probe.simulator.cost import Profile
 from probe.simulator.simulated_request import SimulatedRequest
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
@@ -32,7 +33,8 @@ DOCUMENTS = workload(12_000, 40)
 def _seen(known: Profile, asked: Workload, rate_rps: float, seconds: float) -> tuple[ServerModel, Trial]:
     """A model that watched a server, and one trial on it."""
     model = ServerModel(asked, Hints())
-    model.learn_live(polled(VirtualServer(known, seed=5, users=BackgroundTraffic(rate_rps, asked)), 120.0))
+    snapshots = polled(VirtualServer(known, seed=5, users=BackgroundTraffic(rate_rps, asked)), 120.0)
+    model.learn_live(snapshots, TrafficBeside(users_beside((), snapshots)))
     plan = StepPlan(1000, seconds, loop="open", arrivals=Arrivals(rate_rps=rate_rps))
 
     async def run() -> StepRun:

@@ -19,7 +19,7 @@ from probe.capacity.search.search_state import KneeEstimate
 from probe.capacity.search.trial import is_steady, sent_requests
 from probe.capacity.search.verdict import find_doubt, overloaded_trials
 from probe.core.result import Stopped
-from probe.core.step import StepPlan, StepRun, StepSummary
+from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.observe.guard import SERVER_RESTARTED
 
 DONE = Stopped("done")
@@ -39,7 +39,7 @@ def _search(forecast_rps: float | None = None) -> Search:
     """One whose model says so, whatever is measured."""
     search = Search(_LENGTHS, CHAT, explain=False)
     baseline = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
-    search.observe_idle([snapshot(), snapshot()], baseline)
+    search.observe_idle([snapshot(), snapshot()], baseline, TrafficBeside())
     if forecast_rps is not None:
         _says(search, forecast_rps)
     return search
