@@ -73,7 +73,7 @@ def _traffic(step: str) -> list[PlacedPanel]:
         panels.timeseries(
             "User traffic",
             "User requests per second on the left, their tokens per second on the right. Good: what you expect at this"
-            " hour. The lines lag by some seconds, and stay flat during capacity runs.",
+            " hour. Capacity runs leave a gap.",
             unit="reqps",
             queries=[
                 Query(pace(names.USERS_REQUESTS), "requests"),

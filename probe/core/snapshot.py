@@ -50,6 +50,10 @@ class ServerSnapshot:
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
     finished: Mapping[str, float] = field(default_factory=dict)  # requests by finish reason
+    # Requests by what became of them: ok, failed (by the server's fault) and aborted (the client left), as far as the
+    # engine counts them. Absent: unknown.
+    outcomes: Mapping[str, float] = field(default_factory=dict)
+    http_errors: float | None = None  # answers with status 5xx; some of them are among the failed, too
     prefix_cache_queries: float | None = None
     prefix_cache_hits: float | None = None
     kv_cache_tokens: float | None = None  # of all engines together
@@ -82,13 +86,15 @@ class UserLoad:
 class UserTotals:
     """Totals of user traffic since monitoring began: the server's counters less probe traffic.
 
-    None: the server does not count it. `histograms`: ttft and tpot, if the server has them, in its buckets.
+    None: the server does not count it. `histograms`: ttft and tpot, if the server has them, in its buckets. `outcomes`:
+    requests that have ended, as ok, failed or aborted; an absent one is unknown.
     """
 
     requests: float | None = None
     prompt_tokens: float | None = None
     output_tokens: float | None = None
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    outcomes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

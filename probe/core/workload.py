@@ -51,6 +51,15 @@ class Workload:
     shared_tokens: int = 0
 
 
+def longest(workload: Workload) -> tuple[int, int]:
+    """Return the most prompt and output tokens of a request."""
+    prompt, output = (
+        length if isinstance(length, int) else length.maximum
+        for length in (workload.prompt_tokens, workload.output_tokens)
+    )
+    return prompt, output
+
+
 def lengths(workload: Workload, seed: int = 0) -> Iterator[tuple[int, int]]:
     """Yield pairs of prompt and output tokens without end; the same seed gives the same pairs."""
     source = random.Random(seed)

@@ -115,7 +115,7 @@ class CapacityRuns:
             on_admitted=self._log_start,
             on_record=self._hooks.on_record,
             on_result=self._report,
-            loading=partial(self._server.sending, is_load=True),
+            loading=self._server.sending,
         )
         try:
             return await run_capacity(

@@ -78,10 +78,9 @@ class TargetMonitor:
         self._client = Client(where, clock, target.canary.timeout)
         scraper = Scraper(where, clock, timeout_s=min(target.scrape, 3.0), engine=engine_of(target))
         self._observer = ServerObserver(target.name, scraper, clock, sink, state=state, read_gpus=read_gpus)
-        canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
-        self._canary = Canary(
-            target.name, target.model, self._client, requests(canary_load), objectives=self.objectives, clock=clock
-        )
+        self._canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
+        specs = requests(self._canary_load)
+        self._canary = Canary(target.name, target.model, self._client, specs, objectives=self.objectives, clock=clock)
         name = target.capacity.workload or target.canary.workload
         self._capacity_load = workload(name, config.workload(name))
         self._workloads = _workloads(config)
@@ -132,7 +131,7 @@ class TargetMonitor:
     async def canary(self) -> None:
         """Send a canary."""
         before = self._canary.recent[:1]
-        async with self._observer.sending():
+        async with self._observer.sending(self._canary_load):
             record = await self._canary.run_once()
             self._observer.add_record(record)
         if not self._is_starting(record):
@@ -160,7 +159,7 @@ class TargetMonitor:
                 clock=self._clock,
                 traffic=Traffic.ONDEMAND,
             )
-        async with self._observer.sending():
+        async with self._observer.sending(load):
             record = await canary.run_once()
             self._record(record)
         return record

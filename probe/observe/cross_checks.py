@@ -126,8 +126,8 @@ class CrossChecker:
 
     def _is_without_users(self, snapshots: Sequence[ServerSnapshot]) -> bool:
         """Return whether user traffic stood still, and no snapshot shows a request that is not a canary."""
-        settlements = self._state.settlements
-        within = [users for at_ns, users in settlements if snapshots[0].at_ns <= at_ns <= snapshots[-1].at_ns]
+        history = self._state.user_history
+        within = [users for at_ns, users in history if snapshots[0].at_ns <= at_ns <= snapshots[-1].at_ns]
         if not within or within[-1].requests is None or within[-1].requests != within[0].requests:
             return False
         if within[-1].output_tokens != within[0].output_tokens:

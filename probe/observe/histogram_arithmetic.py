@@ -56,3 +56,17 @@ def add(one: Histogram, other: Histogram) -> Histogram:
 def empty(histogram: Histogram) -> Histogram:
     """Return a histogram with the same buckets and no samples."""
     return Histogram(tuple((le, 0.0) for le, _ in histogram.buckets), 0.0)
+
+
+def raised(histogram: Histogram, to: Histogram, uncertain: int) -> Histogram:
+    """Return a histogram that never falls, raised to another of the same buckets less its uncertain samples.
+
+    Any `uncertain` samples of `to` may be somebody else's. Each count rises to what is certain. The sum rises by its
+    share, as many of the new samples as are certain.
+    """
+    buckets = tuple(
+        (le, max(count, new - uncertain)) for (le, count), (_, new) in zip(histogram.buckets, to.buckets, strict=True)
+    )
+    certain, new = buckets[-1][1] - histogram.count, to.count - histogram.count
+    rise = max(to.sum - histogram.sum, 0.0) * min(certain / new, 1.0) if new > 0 else 0.0
+    return Histogram(buckets, histogram.sum + rise)

@@ -1,7 +1,8 @@
 """The probe requests since the last settlement of user traffic. Pure."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -12,6 +13,24 @@ from probe.core.request_cost import tokens_spent
 # the lengths.
 KEYS = ("ttft", "tpot")
 _ENDED = (Outcome.OK, Outcome.CLIENT_BOUND, Outcome.WRONG_ANSWER)
+# How a server counts a probe request. It counts neither one that did not reach it nor one that it refused by the
+# client's fault.
+_COUNTED_AS = {
+    **dict.fromkeys(_ENDED, "ok"),
+    **dict.fromkeys((Outcome.SERVER_ERROR, Outcome.REJECTED), "failed"),
+    **dict.fromkeys((Outcome.ABORTED, Outcome.TIMEOUT, Outcome.BROKEN_STREAM), "aborted"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of a request that is in flight, at most."""
+
+    prompt: int = 0
+    output: int = 0
+
+
+NO_TOKENS = Tokens()
 
 
 @dataclass(slots=True)
@@ -27,13 +46,14 @@ class ProbeTraffic:
     prompt_tokens: int = 0
     output_tokens: int = 0
     samples: Mapping[str, "array[float]"] = field(default_factory=lambda: {key: array("d") for key in KEYS})
-    # Samples that the server had counted before the last settlement, where they passed for users'. Still to subtract.
-    counted_before: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)  # as the server counts them
 
     def add(self, record: RequestRecord) -> None:
         """Add a request that has ended."""
         has_ended = record.outcome in _ENDED
         self.ended += has_ended
+        if record.outcome in _COUNTED_AS:
+            self.outcomes[_COUNTED_AS[record.outcome]] += 1
         self.all_ended_well &= has_ended
         if record.outcome is Outcome.ABORTED and record.reads:
             self.begun += 1

@@ -12,13 +12,18 @@ import structlog
 
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.request import RequestRecord, Traffic
+from probe.core.request import Api, RequestRecord, Traffic
 from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
+from probe.core.workload import Workload, longest
 from probe.observe.cross_checks import CrossChecker
+from probe.observe.probe_traffic import NO_TOKENS, Tokens
 from probe.observe.server_state import ServerState
 from probe.scrape.scraper import Scraper
 
 _log = structlog.get_logger()
+
+# No known template is longer, without tools. An estimate above the true length only delays users' tokens.
+_TEMPLATE_TOKENS = 200
 
 GpuReader = Callable[[], Awaitable[GpuSnapshot]]
 
@@ -119,10 +124,10 @@ class ServerObserver:
         return self.state.users() if self.server is not None else None
 
     @asynccontextmanager
-    async def sending(self, *, is_load: bool = False) -> AsyncIterator[None]:
-        """Note that a probe request is in flight, or with `is_load` the load of a capacity run."""
-        began_ns = self._clock.monotonic_ns()
-        self.state.begin(began_ns, is_load=is_load)
+    async def sending(self, load: Workload | None = None) -> AsyncIterator[None]:
+        """Note that a probe request of this workload is in flight; None: the load of a capacity run."""
+        began_ns, is_load = self._clock.monotonic_ns(), load is None
+        self.state.begin(began_ns, is_load=is_load, most=_most(load) if load is not None else NO_TOKENS)
         try:
             yield
         finally:
@@ -144,3 +149,9 @@ class ServerObserver:
     async def close(self) -> None:
         """Close the connections."""
         await self._scraper.close()
+
+
+def _most(load: Workload) -> Tokens:
+    """Return the most tokens that a server may count for a request. Chat templates add tokens to a prompt."""
+    prompt, output = longest(load)
+    return Tokens(prompt + (_TEMPLATE_TOKENS if load.api is Api.CHAT else 0), output)

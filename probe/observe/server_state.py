@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from probe.core.request import RequestRecord, Traffic
 from probe.core.snapshot import CountedTraffic, ServerSnapshot, UserLoad, UserTotals
+from probe.observe.probe_traffic import NO_TOKENS, Tokens
 from probe.observe.restarts import BackendDetector, restarted
 from probe.observe.snapshot_history import SnapshotHistory, slim
 from probe.observe.stall import StallDetector
@@ -29,8 +30,8 @@ class ServerState:
     def __init__(self) -> None:
         self.recent: deque[ServerSnapshot] = deque()  # the last five minutes, with only _RECENT_HISTOGRAMS
         self.history = SnapshotHistory()
-        # User totals at each settlement (a moment with no probe request in flight: user_traffic.py) and its time in ns.
-        self.settlements: deque[tuple[int, UserTotals]] = deque()
+        # User totals at the snapshots of the last minutes, with their time in ns; none of before a load.
+        self.user_history: deque[tuple[int, UserTotals]] = deque()
         # The client's and the server's token counts over periods without users, and the time in ns.
         self.comparisons: deque[tuple[int, CountedTraffic]] = deque(maxlen=_MAX_COMPARISONS)
         self.has_multiple_backends = False
@@ -41,7 +42,7 @@ class ServerState:
         self._backends = BackendDetector()
         self._stall = StallDetector()
         self._traffic = UserTraffic()
-        self._in_flight_since_ns: list[int] = []  # of canaries and requests on demand
+        self._in_flight: list[tuple[int, Tokens]] = []  # canaries and requests on demand: when they began (ns)
         self._runs = 0  # capacity runs of this process that send load now
         self._canaries_during_runs: list[RequestRecord] = []  # that ended meanwhile, with requests on demand
 
@@ -61,7 +62,7 @@ class ServerState:
         if restart is not None:
             self._restart = (snapshot.at_ns, restart)
             self._has_unsettled_restart = True
-            for kept in (self.recent, self.settlements, self.comparisons, self.history, self._stall):
+            for kept in (self.recent, self.user_history, self.comparisons, self.history, self._stall):
                 kept.clear()
         self.recent.append(slim(snapshot, _RECENT_HISTOGRAMS))
         self.history.add(snapshot)
@@ -71,13 +72,12 @@ class ServerState:
         self._drop_old(snapshot.at_ns)
 
     def _settle(self, snapshot: ServerSnapshot) -> None:
-        before_ns = self._traffic.settled_ns
-        counted = self._traffic.settle(snapshot, is_new_process=self._has_unsettled_restart)
+        counted = self._traffic.add(snapshot, is_new_process=self._has_unsettled_restart)
         self._has_unsettled_restart = False
-        if self._traffic.is_loaded:
-            self.settlements.clear()
-        elif (settled_ns := self._traffic.settled_ns) is not None and settled_ns != before_ns:
-            self.settlements.append((settled_ns, self._traffic.totals))
+        if self._traffic.is_known:
+            self.user_history.append((snapshot.at_ns, self._traffic.totals))
+        else:
+            self.user_history.clear()
         # With users there, the server's tokens are not those of probe requests alone.
         if counted is not None and counted.requests and counted.server_requests <= counted.requests:
             self.comparisons.append((snapshot.at_ns, counted))
@@ -86,20 +86,22 @@ class ServerState:
         while self.recent[0].at_ns < now_ns - WINDOW_NS:
             self.recent.popleft()
         # Two are kept whatever their age: a server may be scraped every ten minutes.
-        while len(self.settlements) > 2 and self.settlements[0][0] < now_ns - WINDOW_NS:  # noqa: PLR2004
-            self.settlements.popleft()
+        while len(self.user_history) > 2 and self.user_history[0][0] < now_ns - WINDOW_NS:  # noqa: PLR2004
+            self.user_history.popleft()
         while self.comparisons and self.comparisons[0][0] < now_ns - _COMPARISON_AGE_NS:
             self.comparisons.popleft()
 
     # Probe traffic.
 
-    def begin(self, now_ns: int, *, is_load: bool = False) -> None:
-        """Note that a canary or a request on demand begins, or with `is_load` the load of a capacity run."""
+    def begin(self, now_ns: int, *, is_load: bool = False, most: Tokens = NO_TOKENS) -> None:
+        """Note that a canary or a request on demand begins, of at most these tokens, or with `is_load` the load of a
+        capacity run.
+        """
         if is_load:
             self._runs += 1
         else:
-            self._in_flight_since_ns.append(now_ns)
-        self._traffic.begin(is_load=is_load)
+            self._in_flight.append((now_ns, most))
+        self._traffic.begin(is_load=is_load, most=most)
 
     def add_record(self, record: RequestRecord) -> None:
         """Add a probe request that has ended, of whatever kind, before its `end`."""
@@ -109,11 +111,14 @@ class ServerState:
 
     def end(self, began_ns: int, now_ns: int, *, is_load: bool = False) -> None:
         """Note the end of what began at `began_ns`."""
+        most = NO_TOKENS
         if is_load:
             self._runs -= 1
         else:
-            self._in_flight_since_ns.remove(began_ns)
-        self._traffic.end(now_ns, is_load=is_load)
+            began = next(each for each in self._in_flight if each[0] == began_ns)
+            self._in_flight.remove(began)
+            most = began[1]
+        self._traffic.end(now_ns, is_load=is_load, most=most)
         if not self._runs:
             self._canaries_during_runs.clear()
 
@@ -127,23 +132,28 @@ class ServerState:
 
     def load_ended(self) -> None:
         """Forget the last minutes' rates: they may include load that came through another target of the server."""
-        self.settlements.clear()
+        self.user_history.clear()
 
     # What follows.
 
     @property
     def user_totals(self) -> UserTotals:
-        """User traffic since the first snapshot; empty if several servers answer at this address."""
-        return UserTotals() if self.has_multiple_backends else self._traffic.totals
+        """User traffic since the first snapshot.
+
+        Empty, which means unknown, if several servers answer at this address, and from the begin of a load until it is
+        settled: what users did meanwhile is in the next totals.
+        """
+        is_known = self._traffic.is_known and not self.has_multiple_backends
+        return self._traffic.totals if is_known else UserTotals()
 
     def users(self) -> UserLoad | None:
         """Return the load of users over the last minutes.
 
         None during a capacity run's load, if several servers answer at this address, or after too short a time.
         """
-        if self._traffic.is_loaded or self.has_multiple_backends or not self.settlements:
+        if self._traffic.is_loaded or self.has_multiple_backends or not self.user_history:
             return None
-        (first_ns, before), (last_ns, after) = self.settlements[0], self.settlements[-1]
+        (first_ns, before), (last_ns, after) = self.user_history[0], self.user_history[-1]
         seconds = (last_ns - first_ns) * 1e-9
         if seconds < _MIN_RATE_WINDOW_S:
             return None
@@ -158,12 +168,14 @@ class ServerState:
 
         `records` are the run's requests in between; canaries and requests on demand beside them are known here.
         How much the server has counted of one that is still in flight is unknown. Snapshots since it began are left
-        out, unless that leaves less than half of the time: then it counts as a user's, one request at most.
+        out, unless that leaves less than half of the time: then it counts in full, and users may have sent one more.
         """
-        before_ns = min(self._in_flight_since_ns, default=math.inf)
+        before_ns = min((began_ns for began_ns, _ in self._in_flight), default=math.inf)
         earlier = [each for each in snapshots if each.at_ns < before_ns]
-        is_enough = 2 * _span_ns(earlier) >= _span_ns(snapshots)
-        return users_beside([*records, *self._canaries_during_runs], earlier if is_enough else snapshots)
+        probes = [*records, *self._canaries_during_runs]
+        if 2 * _span_ns(earlier) >= _span_ns(snapshots):
+            return users_beside(probes, earlier)
+        return users_beside(probes, snapshots, uncertain=[most for _, most in self._in_flight])
 
     def other_probes(self) -> tuple[RequestRecord, ...]:
         """Return the canaries and requests on demand that have ended during the present capacity runs."""

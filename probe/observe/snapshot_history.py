@@ -63,4 +63,4 @@ def slim(snapshot: ServerSnapshot, histograms: Collection[str]) -> ServerSnapsho
     """Return the snapshot with only these histograms, reduced to sum and count, and without flags."""
     kept = {name: snapshot.histograms[name] for name in histograms if name in snapshot.histograms}
     sums = {name: Histogram(((float("inf"), one.count),), one.sum) for name, one in kept.items()}
-    return replace(snapshot, histograms=sums, flags={}, finished={})
+    return replace(snapshot, histograms=sums, flags={}, finished={}, outcomes={})

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import ServerSnapshot, UserLoad
+from probe.observe.probe_traffic import Tokens
 from probe.observe.restarts import restarted
 
 _SHORTEST_S = 1.0
@@ -13,11 +14,14 @@ _SHORTEST_S = 1.0
 _STREAMED_ONLY = ("sglang", "litellm")
 
 
-def users_beside(records: Iterable[RequestRecord], snapshots: Sequence[ServerSnapshot]) -> UserLoad:
+def users_beside(
+    records: Iterable[RequestRecord], snapshots: Sequence[ServerSnapshot], uncertain: Sequence[Tokens] = ()
+) -> UserLoad:
     """Return the load of everybody but the senders of `records`, from the first snapshot to the last.
 
     Unknown if one of the requests was cancelled (only the server knows how much of it was counted), and if the server
-    restarted in between.
+    restarted in between. `uncertain`: the tokens, at most, of probe requests that the server may have counted; the rest
+    is certainly users'.
     """
     probes = list(records)
     usable = [snapshot for snapshot in snapshots if "ttft" in snapshot.histograms]
@@ -30,6 +34,8 @@ def users_beside(records: Iterable[RequestRecord], snapshots: Sequence[ServerSna
     events = [record.events for record in probes]
     begun = sum(len(e) > 0 and first.at_ns < e.at_ns[0] <= last.at_ns for e in events)
     tokens = sum(sum(e.tokens[bisect_right(e.at_ns, first.at_ns) : bisect_right(e.at_ns, last.at_ns)]) for e in events)
+    begun += len(uncertain)
+    tokens += sum(most.output for most in uncertain)
     return UserLoad(
         _rate(requests_counted(first), requests_counted(last), begun, seconds),
         _rate(first.generation_tokens, last.generation_tokens, tokens, seconds),

@@ -62,8 +62,8 @@ class Target:
 
     def settle(self, at_s: float, totals: UserTotals) -> None:
         """Takes these totals for those of the snapshot just added."""
-        self.state.settlements.pop()
-        self.state.settlements.append((round(at_s * S), totals))
+        self.state.user_history.pop()
+        self.state.user_history.append((round(at_s * S), totals))
 
     def view(self) -> CrossChecks:
         return self.checker.view()
