@@ -139,7 +139,8 @@ def is_steady(inside: Sequence[MetricsWindow]) -> bool:
     if not third:
         return True
     before, after = fmean(in_flight[:third]), fmean(in_flight[-third:])
-    return after < _GROWTH * before + 2 * math.sqrt(before)
+    # A request more or less is chance where hardly any is in flight.
+    return after < _GROWTH * before + 2 * math.sqrt(max(before, 1.0))
 
 
 def measure_delay(step: StepSummary, measured: MetricsWindow) -> DelaySample | None:

@@ -243,6 +243,14 @@ def test_a_trial_whose_batch_still_fills_is_not_steady() -> None:
     assert is_steady([])
 
 
+@pytest.mark.parametrize("last", [0.0, 0.5, 1.0])
+def test_a_trial_with_hardly_a_request_in_flight_at_any_poll_is_steady(last: float) -> None:
+    """A fast server answers few requests a second between two polls."""
+    idle = [_window(i, 0.0) for i in range(6)]
+    assert is_steady([*idle, *(_window(i, last) for i in range(6, 9))])
+    assert not is_steady([*idle, *(_window(i, 4.0) for i in range(6, 9))])
+
+
 def test_an_unknown_number_in_flight_is_not_taken_for_zero() -> None:
     """Of nothing in flight at either end the comparison says "still growing", and no trial would ever count as held."""
     unknown = [replace(_window(i, 30.0), running=None, waiting=None) for i in range(9)]
