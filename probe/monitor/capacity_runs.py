@@ -18,6 +18,7 @@ from probe.core.clock import Clock
 from probe.core.errors import LockError
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
+from probe.core.text import one_line
 from probe.observe.guard import REFUSALS, GuardVerdict
 from probe.observe.server_observer import ServerObserver
 
@@ -161,6 +162,10 @@ class CapacityRuns:
         if error is None:
             self.refusal = None
             self.restore(result)
+        elif isinstance(error, Exception):  # a run that was cancelled has lost its lock, or its monitor ends
+            detail = f": {one_line(str(error))}" if str(error) else ""
+            self.refusal = f"error: {result.stopped.reason}{detail}"
+            _log.error("capacity run ended", target=self._target, stopped="error", reason=self.refusal)
         self._hooks.on_load_end()
         self._sink.result(result)
         if error is None:

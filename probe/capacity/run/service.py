@@ -6,16 +6,17 @@ In: a RunRequest (what to measure), the server's lock, a ServerAccess (how to re
 callers differ: `admit` refuses the run or limits it, `interrupts` lets something outside stop it, RunObservers receive
 what it measures. Out: a CapacityResult.
 
-Without the lock or an admission nothing is sent: LockError or RefusedError says why. From the CapacityRun on, exactly
-one result is reported, while the lock is still held: of a run that ended by itself, was stopped (even before its
-workers had started), ran into the end of its window, was cancelled (losing the lock cancels) or broke. What cancelled
-or broke it is raised again afterwards.
+Without the lock or an admission nothing is sent: LockError or RefusedError says why. Once a run is admitted, exactly one
+result is reported, while the lock is still held. The run ended by itself, was stopped (even before its workers had
+started), ran into the end of its window, was cancelled (losing the lock cancels) or broke, perhaps before its load plan
+had begun. What cancelled or broke it is raised again afterwards.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 from probe.capacity.run.admission import WINDOW_CLOSED, Admission
 from probe.capacity.run.job import Budget, RunJob
@@ -23,6 +24,7 @@ from probe.capacity.run.locks import Lock
 from probe.capacity.run.plan import StepSettings, context_of, load_plan
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess, StepObservers, ignore
+from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.load import LoadConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
@@ -108,8 +110,15 @@ async def run_capacity(
         job, source, steps = request.job(admission), request.source, request.steps
         workers = workers_of(request.load, source, steps.streams, clock, request.workers)
         observers.on_admitted(request, admission)
-        async with load_plan(steps, source.workload, job.objectives, guarded=job.guarded) as plan:
-            run = CapacityRun(job, plan, workers, server, clock, observers=observers)
+        begin = partial(CapacityRun, job, load=workers, server=server, clock=clock, observers=observers)
+        async with AsyncExitStack() as opened:
+            opening = load_plan(steps, source.workload, job.objectives, guarded=job.guarded)
+            try:
+                plan = await opened.enter_async_context(opening)
+            except (Exception, asyncio.CancelledError) as error:
+                await _report_broken(begin(FixedSteps(())), error, observers)
+                raise
+            run = begin(plan)
             with _stopped_after(admission.seconds, run), interrupts(run):
                 return await _reported(run, workers, observers)
 
@@ -118,15 +127,19 @@ async def _reported(run: CapacityRun, workers: WorkerPool, observers: RunObserve
     try:
         result = await _result_of(run, workers, observers)
     except (Exception, asyncio.CancelledError) as error:
-        is_cancelled = isinstance(error, asyncio.CancelledError)
-        # A lock that is lost cancels with its reason.
-        reason = str(error) or "cancelled" if is_cancelled else type(error).__name__
-        run.stop("interrupt" if is_cancelled else "error", reason)
-        # Load that ran is accounted for, whatever broke.
-        observers.on_result(await run.result(), error)
+        await _report_broken(run, error, observers)
         raise
     observers.on_result(result, None)
     return result
+
+
+async def _report_broken(run: CapacityRun, error: BaseException, observers: RunObservers) -> None:
+    """Report the result of a run that `error` ended: load that ran is accounted for, whatever broke."""
+    is_cancelled = isinstance(error, asyncio.CancelledError)
+    # A lock that is lost cancels with its reason.
+    reason = str(error) or "cancelled" if is_cancelled else type(error).__name__
+    run.stop("interrupt" if is_cancelled else "error", reason)
+    observers.on_result(await run.result(), error)
 
 
 async def _result_of(run: CapacityRun, workers: WorkerPool, observers: RunObservers) -> CapacityResult:

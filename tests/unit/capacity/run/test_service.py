@@ -3,7 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -33,6 +34,7 @@ from probe.mock_server.driver import Faults
 from probe.monitor import capacity_runs, target_monitor
 from probe.monitor.target_monitor import TargetMonitor
 from probe.observe.guard import GO
+from probe.runtime.helper_process import HelperError
 from probe.scrape.scraper import Scraper
 
 pytestmark = pytest.mark.slow
@@ -77,6 +79,7 @@ class Scene:
     lock: LosableLock = field(default_factory=LosableLock)
     reported: list[tuple[CapacityResult, BaseException | None]] = field(default_factory=list)
     interrupt: Callable[[], None] = lambda: None
+    state: str | None = None  # the daemon's status afterwards
     is_broken: bool = False  # reading the metrics raises what no caller expects
 
     def watch_reports(self) -> None:
@@ -132,6 +135,7 @@ async def _daemon(scene: Scene, config: Config) -> None:
         await watch.canary()
         await watch.capacity()
     finally:
+        scene.state = watch.status().capacity_state
         await watch.close()
 
 
@@ -185,6 +189,30 @@ async def _metrics_go(scene: Scene) -> None:
     scene.server.instead["/metrics"] = PlainTextResponse("gone", 404)
 
 
+async def _has_no_helper(scene: Scene) -> None:
+    @asynccontextmanager
+    async def unstarted(*_: object, **__: object) -> AsyncIterator[NoReturn]:
+        raise HelperError("the search does not start: no memory")
+        yield
+
+    scene.patch.setattr(service, "load_plan", unstarted)
+
+
+async def _loses_its_lock_before_it_began(scene: Scene) -> None:
+    entered = asyncio.Event()
+
+    @asynccontextmanager
+    async def starting(*_: object, **__: object) -> AsyncIterator[NoReturn]:
+        entered.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+        yield
+
+    scene.patch.setattr(service, "load_plan", starting)
+    await entered.wait()
+    scene.lock.lose()
+
+
 async def _breaks(scene: Scene) -> None:
     await scene.under_load()
     scene.is_broken = True
@@ -198,6 +226,7 @@ class Row:
     stopped: Stopped
     capacity: dict[str, Any] = field(default_factory=dict)
     raises: type[BaseException] | None = None
+    has_sent: bool = True
 
 
 ENDS = {
@@ -205,8 +234,16 @@ ENDS = {
     "its budget": Row(_waits, Stopped("budget", "seconds"), {"budget": {"seconds": 0.5}}),
     "the guard": Row(_metrics_go, Stopped("guard", "server_unreadable")),
     "an interrupt": Row(_is_interrupted, Stopped("interrupt", "signal")),
-    "an interrupt before it began": Row(_is_interrupted_before_it_began, Stopped("interrupt", "signal")),
+    "an interrupt before it began": Row(
+        _is_interrupted_before_it_began, Stopped("interrupt", "signal"), has_sent=False
+    ),
     "the loss of its lock": Row(_loses_its_lock, Stopped("interrupt", LOST_LEASE)),
+    "a helper process that does not start": Row(
+        _has_no_helper, Stopped("error", "HelperError"), raises=HelperError, has_sent=False
+    ),
+    "the loss of its lock before it began": Row(
+        _loses_its_lock_before_it_began, Stopped("interrupt", LOST_LEASE), has_sent=False
+    ),
     "an error of ours": Row(_breaks, Stopped("error", "ZeroDivisionError"), raises=ZeroDivisionError),
 }
 
@@ -244,9 +281,11 @@ def test_a_run_is_reported_once_and_says_what_ended_it(
     ((ended, error),) = scene.reported
     assert ended.stopped == row.stopped
     assert type(error) is (row.raises or (asyncio.CancelledError if scene.lock.is_lost else type(None)))
-    assert (ended.cost.requests == 0) == (row.act is _is_interrupted_before_it_began)
+    assert (ended.cost.requests > 0) == row.has_sent
     assert (ended.capacity.requests_per_second is not None) == (row.stopped.by == "done")
     assert server.driver.engine.running == 0
+    if row.raises is not None and caller is _daemon:
+        assert row.raises.__name__ in str(scene.state)
 
 
 # What a run is asked for, and what its result holds for.
