@@ -6,8 +6,8 @@ In: a RunRequest (what to measure), the server's lock, a ServerAccess (how to re
 callers differ: `admit` refuses the run or limits it, `interrupts` lets something outside stop it, RunObservers receive
 what it measures. Out: a CapacityResult.
 
-Without the lock or an admission nothing is sent: LockError or RefusedError says why. Once a run is admitted, exactly one
-result is reported, while the lock is still held. The run ended by itself, was stopped (even before its workers had
+Without the lock or an admission nothing is sent: LockError or RefusedError says why. Once a run is admitted, exactly
+one result is reported, while the lock is still held. The run ended by itself, was stopped (even before its workers had
 started), ran into the end of its window, was cancelled (losing the lock cancels) or broke, perhaps before its load plan
 had begun. What cancelled or broke it is raised again afterwards.
 """
