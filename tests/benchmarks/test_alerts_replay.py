@@ -112,7 +112,7 @@ def test_what_is_asked_for_before_an_alert() -> None:
     assert filled_in('r:x:rate1h{target=~"a|b"} > 1', {"r:x:rate1h": recording}) == "(sum(rate(x[1h]))) > 1"
 
 
-def test_what_no_alert_needs_is_not_replayed_and_what_nobody_makes_up_is_named() -> None:
+def test_unneeded_recordings_are_not_replayed_and_missing_series_are_named() -> None:
     first = Rule("g", 30, "rate(x[5m])", record="r:x:rate5m")
     second = Rule("g", 30, "avg_over_time(r:x:rate5m[1h])", record="r:x:avg1h")
     unused = Rule("g", 30, "rate(y[5m])", record="r:y:rate5m")

@@ -106,7 +106,7 @@ def test_every_severity_of_our_rules_is_routed(config: dict[str, Any], severitie
     assert set().union(*severities.values()) == {receiver["name"] for receiver in config["receivers"]}
 
 
-def test_every_alert_that_silences_or_is_silenced_is_one_of_ours(
+def test_every_alert_that_inhibits_or_is_inhibited_exists(
     config: dict[str, Any], severities: dict[str, set[str]]
 ) -> None:
     matchers = [m for rule in config["inhibit_rules"] for m in rule["source_matchers"] + rule["target_matchers"]]

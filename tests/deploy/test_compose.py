@@ -103,7 +103,7 @@ def test_kneewatch_reads_the_mounted_configuration(services: dict[str, dict[str,
     ]
 
 
-def test_the_stand_in_is_what_the_configuration_names(services: dict[str, dict[str, Any]]) -> None:
+def test_the_configuration_names_the_mock_server(services: dict[str, dict[str, Any]]) -> None:
     words = services["llama-8b"]["command"]
     options = dict(zip(words[1::2], words[2::2], strict=True))
     assert words[0] == "sim"
@@ -166,7 +166,7 @@ def test_grafana_finds_prometheus_and_the_dashboards(
     assert home.name in dashboards_of(load_config(deploy / "examples/kneewatch.yml"))
 
 
-def test_grafana_shows_everything_and_lets_nobody_in(services: dict[str, dict[str, Any]]) -> None:
+def test_grafana_is_anonymous_and_read_only(services: dict[str, dict[str, Any]]) -> None:
     environment = services["grafana"]["environment"]
     assert environment["GF_AUTH_ANONYMOUS_ENABLED"] == "true"
     assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"

@@ -44,7 +44,7 @@ def test_a_shipped_configuration_loads(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", APPLIED, ids=named)
-def test_nobodys_first_night_brings_load(file: Path, tmp_path: Path) -> None:
+def test_no_example_adds_load_in_the_first_night(file: Path, tmp_path: Path) -> None:
     config = checks.load(configuration(file, file.read_text()), tmp_path)
     assert {target.capacity.mode for target in config.targets} <= {"forecast", "off"}
     assert any(target.capacity.mode == "forecast" for target in config.targets)

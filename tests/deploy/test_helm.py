@@ -150,7 +150,7 @@ def test_a_key_by_the_environment_is_no_key_in_the_values(chart: helm_python.Cha
         ({"ramp": {"enabled": True}}, "ramp.target"),
     ],
 )
-def test_the_chart_refuses_what_cannot_work(chart: helm_python.Chart, values: Values, says: str) -> None:
+def test_the_chart_refuses_values_that_cannot_work(chart: helm_python.Chart, values: Values, says: str) -> None:
     with pytest.raises(helm_python.HelmRenderError, match=says):
         rendered(chart, values)
 

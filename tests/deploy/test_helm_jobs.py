@@ -209,6 +209,6 @@ PREFIX = {"prefix": {"shared_tokens": 100}}
         ),
     ],
 )
-def test_the_chart_refuses_what_cannot_work(chart: helm_python.Chart, values: Values, says: str) -> None:
+def test_the_chart_refuses_values_that_cannot_work(chart: helm_python.Chart, values: Values, says: str) -> None:
     with pytest.raises(helm_python.HelmRenderError, match=says):
         rendered(chart, deepcopy(values))

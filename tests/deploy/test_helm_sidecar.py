@@ -171,7 +171,7 @@ FULL: Values = {
 
 
 @pytest.mark.parametrize("values", [SIDECAR, FULL], ids=["least", "full"])
-def test_kubernetes_accepts_it_and_nothing_of_ours_is_loose(parent: helm_python.Chart, values: Values) -> None:
+def test_kubernetes_accepts_it_and_the_sidecar_is_restricted(parent: helm_python.Chart, values: Values) -> None:
     found = only_kneewatch(parent, **values)
     for manifest in found:
         checks.check(manifest)
@@ -212,7 +212,7 @@ def test_everything_but_the_pod_is_there(chart: helm_python.Chart, tmp_path: Pat
     assert monitor["spec"]["podMetricsEndpoints"] == theirs["spec"]["podMetricsEndpoints"]
 
 
-def test_no_policy_shuts_anybody_out_of_vllm_and_none_opens_its_port(chart: helm_python.Chart) -> None:
+def test_no_policy_blocks_vllms_clients_or_opens_its_port(chart: helm_python.Chart) -> None:
     """A pod's first policy shuts out what it does not name: so there is none, unless vLLM's pods have one already."""
     first = {**SHAPES["sidecar"], "sidecar": {**SHAPES["sidecar"]["sidecar"], "isolated": False}}
     assert not checks.of(rendered(chart, first), "NetworkPolicy")
@@ -284,7 +284,7 @@ def test_a_parent_that_turns_it_off_has_nothing_of_it(parent_folder: Path) -> No
         ),
     ],
 )
-def test_the_chart_refuses_what_cannot_work(chart: helm_python.Chart, values: Values, says: str) -> None:
+def test_the_chart_refuses_values_that_cannot_work(chart: helm_python.Chart, values: Values, says: str) -> None:
     with pytest.raises(helm_python.HelmRenderError, match=says):
         rendered(chart, {"sidecar": {"enabled": True}, **values})
 

@@ -21,7 +21,7 @@ def deleted(script: Path) -> list[str]:
     return [part.replace("/", ".") for part in parts.split()]
 
 
-def test_nothing_of_ours_imports_what_is_deleted(deleted: list[str]) -> None:
+def test_no_module_imports_a_deleted_package(deleted: list[str]) -> None:
     """Every module is imported, and the only use of scipy is made, while those packages cannot be found."""
     assert "scipy.stats" in deleted
     program = f"""

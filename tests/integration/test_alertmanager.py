@@ -84,7 +84,7 @@ def _labels(target: str, alert: str, severity: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_follows_from_something_else_is_not_told(running: RealAlertmanager, case: str) -> None:
+def test_symptoms_of_another_alert_are_inhibited(running: RealAlertmanager, case: str) -> None:
     fires, silenced = CASES[case]
     # The same alerts, each of a target of its own: nothing crosses over.
     others = [_labels(f"{case}, {number}", *pair) for number, pair in enumerate(silenced)]
@@ -95,7 +95,7 @@ def test_what_follows_from_something_else_is_not_told(running: RealAlertmanager,
     assert not any(of[each["target"], each["alertname"], each["severity"]] for each in others)
 
 
-def test_one_target_in_trouble_is_one_page_and_its_end_is_told(running: RealAlertmanager, receiver: Receiver) -> None:
+def test_one_target_in_trouble_is_one_page_and_its_end_is_sent(running: RealAlertmanager, receiver: Receiver) -> None:
     burn, stalled = _labels("grouped", "AvailabilityBurn", PAGE), _labels("grouped", "EngineStalled", PAGE)
     low = _labels("grouped", "HeadroomLow", TICKET)
     running.post([burn, stalled, low])
@@ -114,7 +114,7 @@ def test_one_target_in_trouble_is_one_page_and_its_end_is_told(running: RealAler
 
 
 @pytest.mark.parametrize(("alert", "severity"), [("ProbeGone", PAGE), ("ClientBound", TICKET)])
-def test_what_is_of_kneewatch_itself_is_told_once_for_all_of_its_targets(
+def test_an_alert_on_kneewatch_itself_is_sent_once_for_all_targets(
     running: RealAlertmanager, receiver: Receiver, alert: str, severity: str
 ) -> None:
     targets = [f"{alert} {number}" for number in range(5)]
@@ -126,7 +126,7 @@ def test_what_is_of_kneewatch_itself_is_told_once_for_all_of_its_targets(
     assert {notice.receiver for notice in of_them} == {severity}
 
 
-def test_nothing_silenced_was_ever_told(running: RealAlertmanager, receiver: Receiver) -> None:
+def test_no_inhibited_alert_was_ever_sent(running: RealAlertmanager, receiver: Receiver) -> None:
     """Last, after some rounds of notifications."""
     running.post([_labels("late", "CapacityStale", TICKET)])
     eventually(lambda: _told(receiver, "late"), within_s=30, what="a later ticket")

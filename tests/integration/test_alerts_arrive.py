@@ -261,7 +261,7 @@ def _scene(prometheus_binary: str, alertmanager: str, folder: Path) -> Iterator[
         yield Scene(patients, prometheus, receiver)
 
 
-def test_each_fault_is_told_by_its_alerts_and_by_no_others_and_so_is_its_end(
+def test_each_fault_fires_and_resolves_its_own_alerts_and_no_others(
     scene: Scene, record_property: Callable[[str, object], None]
 ) -> None:
     receiver, patients = scene.receiver, scene.patients

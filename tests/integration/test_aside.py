@@ -49,7 +49,7 @@ def test_an_error_comes_back_as_one_line_and_ends_nothing(other: HelperProcess) 
     assert other.call("json:loads", "[1]") == [1]
 
 
-def test_a_process_that_dies_is_told(other: HelperProcess) -> None:
+def test_a_process_that_dies_is_reported(other: HelperProcess) -> None:
     with pytest.raises(HelperError, match=r"os:_exit ended \(3\)"):
         other.call("os:_exit", 3)
 

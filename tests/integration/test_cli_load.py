@@ -26,7 +26,7 @@ def config(tiny: Sim, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_the_stand_in_says_where_it_is_and_ends_cleanly(tmp_path: Path) -> None:
+def test_the_mock_server_prints_its_address_and_ends_cleanly(tmp_path: Path) -> None:
     process = start_kneewatch("sim", "--port", "0", "--profile", "tiny", log=tmp_path / "sim.log")
     said = "mock server tiny serves mock-model on http://127.0.0.1:"
     eventually(lambda: process.tail().startswith(said), within_s=30, what="the line that says where")

@@ -239,9 +239,7 @@ def test_the_fleet_is_a_row_for_each_target_and_the_dead_one_is_first(
         assert len({labels["target"] for labels in rows}) == len(rows)
 
 
-def test_what_happened_is_marked_on_the_time_axis(
-    prometheus: RealPrometheus, dashboards: dict[str, dict[str, Any]]
-) -> None:
+def test_events_are_marked_on_the_time_axis(prometheus: RealPrometheus, dashboards: dict[str, dict[str, Any]]) -> None:
     empty = []
     for query in {query for each in dashboards.values() for query in annotations(each)}:
         target = _target_for(query)

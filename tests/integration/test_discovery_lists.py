@@ -99,7 +99,7 @@ def test_files_of_both_formats_are_read_and_read_again(run: Run, tmp_path: Path)
     run(story())
 
 
-def test_a_swapped_link_of_a_config_map_is_seen(run: Run, tmp_path: Path) -> None:
+def test_a_swapped_link_of_a_config_map_is_noticed(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         for version, address in (("1", "10.0.0.1:8000"), ("2", "10.0.0.2:8000")):
             (tmp_path / version).mkdir()
@@ -152,7 +152,7 @@ FULL, HALF = "- targets:\n  - 10.0.0.1:8000\n  - 10.0.0.2:8000\n", "- targets:\n
 
 
 @pytest.mark.parametrize("half", [HALF, "- targets:\n", None])
-def test_a_file_that_is_written_in_pieces_or_made_anew_loses_nothing_meanwhile(
+def test_a_file_that_is_rewritten_in_pieces_or_replaced_loses_no_targets(
     run: Run, tmp_path: Path, half: str | None
 ) -> None:
     async def story() -> None:
@@ -194,7 +194,7 @@ def test_an_emptied_file_says_nothing_and_an_empty_list_says_none(run: Run, tmp_
     run(story())
 
 
-def test_a_file_that_is_another_one_at_each_look_is_told_and_believed_when_it_rests(
+def test_a_file_that_keeps_changing_is_reported_and_read_once_it_settles(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_looked_at_has_not_gone(run: Run, tmp_path: Path) 
     run(story())
 
 
-def test_a_pattern_without_files_is_told_and_finds_nothing(run: Run, tmp_path: Path) -> None:
+def test_a_pattern_without_files_is_reported_and_yields_no_targets(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         seen = Listener()
         async with listening(seen, files(seen, f"{tmp_path}/none/*.yml")):

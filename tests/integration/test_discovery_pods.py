@@ -114,7 +114,7 @@ def test_a_bookmark_saves_a_list(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_status", [True, False], ids=["by its status", "in the watch"])
-def test_after_410_gone_pods_are_listed_anew(run: Run, tmp_path: Path, *, as_status: bool) -> None:
+def test_after_410_gone_pods_are_listed_again(run: Run, tmp_path: Path, *, as_status: bool) -> None:
     async def story() -> None:
         async with api_server() as api:
             api.gone_as_status = as_status
@@ -158,7 +158,9 @@ def test_an_error_in_a_watch_means_a_new_list(run: Run, tmp_path: Path) -> None:
     run(story())
 
 
-def test_pages_are_of_one_version_or_begun_anew(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_of_one_version_or_the_list_starts_again(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story() -> None:
         monkeypatch.setattr("probe.discovery.kubernetes_watch._PAGE", "2")
         async with api_server() as api:
@@ -204,7 +206,7 @@ def test_a_server_that_is_away_leaves_what_was_found(run: Run, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
-def test_a_lacking_role_is_one_line_and_can_be_mended_while_it_runs(run: Run, tmp_path: Path, verb: str) -> None:
+def test_a_missing_role_is_one_line_and_can_be_fixed_while_it_runs(run: Run, tmp_path: Path, verb: str) -> None:
     async def story() -> None:
         async with api_server() as api:
             api.put(pod("qwen-a"))

@@ -143,7 +143,7 @@ def test_of_two_ramps_on_a_server_one_has_the_lease_and_loses_it_with_the_api_se
 
 
 @pytest.mark.long
-def test_a_ramp_that_loses_its_lease_tells_what_it_had_measured(cluster: Cluster, tiny: Sim, tmp_path: Path) -> None:
+def test_a_ramp_that_loses_its_lease_reports_what_it_had_measured(cluster: Cluster, tiny: Sim, tmp_path: Path) -> None:
     file, told, page = tmp_path / "kneewatch.yml", tmp_path / "result.json", tmp_path / "result.html"
     file.write_text(yaml.safe_dump({"lease": {}, **_SHORT, "targets": [{"name": "a", "base_url": tiny.base_url}]}))
     asked = ("--rates", "10,12", "--step-seconds", "6", "--no-guard", "--json", told, "--html", page)

@@ -131,7 +131,7 @@ def test_a_cut_watch_goes_on_where_it_was_and_a_bookmark_saves_a_list(run: Run, 
 
 @pytest.mark.long
 @pytest.mark.parametrize("as_status", [True, False], ids=["by its status", "in the watch"])
-def test_after_410_gone_slices_are_listed_anew(run: Run, tmp_path: Path, *, as_status: bool) -> None:
+def test_after_410_gone_slices_are_listed_again(run: Run, tmp_path: Path, *, as_status: bool) -> None:
     async def story() -> None:
         async with api_server() as api:
             api.gone_as_status = as_status
@@ -156,7 +156,7 @@ def test_after_410_gone_slices_are_listed_anew(run: Run, tmp_path: Path, *, as_s
 
 @pytest.mark.long
 @pytest.mark.parametrize("verb", ["list", "watch"])
-def test_a_lacking_role_is_one_line_and_can_be_mended_while_it_runs(run: Run, tmp_path: Path, verb: str) -> None:
+def test_a_missing_role_is_one_line_and_can_be_fixed_while_it_runs(run: Run, tmp_path: Path, verb: str) -> None:
     async def story() -> None:
         async with api_server() as api:
             api.put(endpoint_slice("s", endpoint("10.0.0.1", "qwen-a")))

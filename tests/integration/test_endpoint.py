@@ -161,7 +161,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 # --- Certificates --------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_asks_for_a_certificate_is_shown_ours(files: Files) -> None:
+def test_a_server_that_asks_for_a_client_certificate_gets_it(files: Files) -> None:
     async def main() -> None:
         async with serving(**with_tls(files, asks=True)) as at:
             for ours in (files.certificate, {"cert_file": files.together}):
@@ -313,7 +313,7 @@ def test_a_proxy_that_speaks_tls_is_checked_too(files: Files) -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_proxy_gets_its_credentials_and_nobody_else(tls: bool, files: Files, tmp_path: Path) -> None:  # noqa: FBT001
+def test_only_the_proxy_gets_its_credentials(tls: bool, files: Files, tmp_path: Path) -> None:  # noqa: FBT001
     file = tmp_path / "proxy"
     file.write_text(f"{AUTH}\n")
 
@@ -425,14 +425,14 @@ def record_of(script: Script, limits: dict[str, str], *, through_proxy: bool) ->
 
 
 @WAYS
-def test_a_first_byte_that_does_not_come_is_waited_for_so_long(through_proxy: bool) -> None:  # noqa: FBT001
+def test_waiting_for_the_first_byte_ends_at_its_timeout(through_proxy: bool) -> None:  # noqa: FBT001
     record = record_of([HANG], {"first_byte_timeout": "100ms"}, through_proxy=through_proxy)
     assert record.outcome is Outcome.TIMEOUT
     assert list(record.events.at_ns) == []
 
 
 @WAYS
-def test_a_pause_in_an_answer_is_waited_for_so_long(through_proxy: bool) -> None:  # noqa: FBT001
+def test_a_pause_in_an_answer_ends_at_its_timeout(through_proxy: bool) -> None:  # noqa: FBT001
     script: Script = [STREAM_HEAD + chunked(token(1), end=False), HANG]
     record = record_of(script, {"between_bytes_timeout": "100ms"}, through_proxy=through_proxy)
     assert record.outcome is Outcome.TIMEOUT
@@ -452,7 +452,7 @@ def test_a_pause_may_be_longer_than_the_wait_for_the_first_byte(through_proxy: b
 
 
 @pytest.mark.parametrize("http2", [False, True])
-def test_a_connection_that_does_not_come_about_is_waited_for_so_long(http2: bool) -> None:  # noqa: FBT001
+def test_connecting_ends_at_its_timeout(http2: bool) -> None:  # noqa: FBT001
     """Here the server takes the connection and never answers TLS."""
 
     async def main() -> None:
@@ -482,7 +482,7 @@ def test_a_connection_is_waited_for_no_longer_than_a_request(
 # --- As a value ----------------------------------------------------------------------------------------------
 
 
-def test_ours_is_used_unless_proxy_or_http2_say_otherwise() -> None:
+def test_the_own_transport_is_used_without_proxy_and_http2() -> None:
     plain = Endpoint("llama", "https://a", unix_socket="/run/vllm.sock")
     assert isinstance(plain.transport(), Transport)
     assert isinstance(Endpoint("llama", "https://a", http2=True).transport(), HttpxTransport)

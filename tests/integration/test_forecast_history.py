@@ -170,7 +170,7 @@ def _forty_minutes() -> list[ServerSnapshot]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("every_s", EVERY_S)
-def test_scrapes_as_far_apart_as_is_usual_tell_it_too(remembered: Past, every_s: int) -> None:
+def test_scrapes_at_usual_intervals_are_enough(remembered: Past, every_s: int) -> None:
     found = _capacity(remembered.forecast("40m", history=f'instance="every-{every_s}s"'))
     assert found["requests_per_second"] == pytest.approx(TRUTH_RPS, rel=0.15)
     low, high = found["learnt_from"]

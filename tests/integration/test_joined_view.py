@@ -53,7 +53,7 @@ def _ask(vllm: RealVllm, tokens: int) -> None:
     httpx.post(f"{vllm.base_url}/v1/completions", json=body, timeout=60, trust_env=False).raise_for_status()
 
 
-def test_what_is_ours_is_told_from_what_is_users(vllm: RealVllm, monitor: Monitor) -> None:
+def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monitor: Monitor) -> None:
     users = 'kneewatch_users_requests_total{target="joined"}'
     eventually(
         lambda: _value(monitor, 'kneewatch_server_counted_tokens_ratio{target="joined",kind="output"}') is not None,

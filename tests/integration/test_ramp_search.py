@@ -85,7 +85,7 @@ def test_rates_end_where_the_server_does_not_keep_up(tiny: Sim, tmp_path: Path) 
     assert result["capacity"]["upper"] == 200.0
 
 
-def test_ctrl_c_ends_the_load_at_once_and_tells_what_was_measured(tiny: Sim, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_load_at_once_and_reports_what_was_measured(tiny: Sim, tmp_path: Path) -> None:
     with Stalls() as stalls:
         steps = (_interrupted(tiny, tmp_path, attempt)["steps"] for attempt in range(5))
         first = next((each[0] for each in steps if not _was_late(each[0])), None)

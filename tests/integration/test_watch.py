@@ -71,7 +71,7 @@ def test_the_rules_of_the_command_load_into_prometheus(prometheus_binary: str, t
 
 @pytest.mark.long
 @pytest.mark.vllm
-def test_a_killed_server_is_seen_paged_and_seen_again_when_it_is_back(
+def test_a_killed_server_is_noticed_and_paged_and_noticed_when_it_is_back(
     vllm: RealVllm, monitor: Monitor, prometheus: RealPrometheus
 ) -> None:
     page = _fast_page(monitor, prometheus)

@@ -124,7 +124,7 @@ def test_a_new_password_is_taken_while_it_runs(secured: Secured) -> None:
     eventually(secured.answers, within_s=15, what="the old password again")
 
 
-def test_the_configuration_is_taken_anew_when_asked(secured: Secured) -> None:
+def test_the_configuration_is_reloaded_on_request(secured: Secured) -> None:
     taken = secured.get("/-/reload", method="POST")
     assert (taken.status_code, taken.text) == (200, "Configuration reloaded.\n")
     file = secured.folder / "kneewatch.yml"

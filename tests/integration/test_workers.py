@@ -247,7 +247,7 @@ def test_a_worker_that_reaches_its_cap_ends_the_load_of_all() -> None:
     _with(work)
 
 
-def test_a_run_that_is_cancelled_leaves_no_load_and_no_worker_that_nobody_follows() -> None:
+def test_a_cancelled_run_leaves_no_load_and_no_worker() -> None:
     async def work(server: Standin, workers: WorkerPool) -> None:
         running = asyncio.create_task(_run(workers, StepPlan(6, 60.0)))
         await _until(lambda: len(workers.in_flight()) == 6, 10)
@@ -262,7 +262,7 @@ def test_a_run_that_is_cancelled_leaves_no_load_and_no_worker_that_nobody_follow
     _with(work, load=LONG)
 
 
-def test_whoever_is_told_of_a_request_and_raises_ends_the_load() -> None:
+def test_a_callback_that_raises_ends_the_load() -> None:
     async def work(server: Standin, workers: WorkerPool) -> None:
         def broken(_: RequestRecord) -> None:
             raise ZeroDivisionError
@@ -443,7 +443,7 @@ async def _guarded(server: Standin, workers: WorkerPool) -> CapacityResult:
         await scraper.close()
 
 
-def test_what_is_in_flight_is_told_of_as_it_was_when_it_was_told() -> None:
+def test_requests_in_flight_have_the_state_of_the_last_report() -> None:
     async def main() -> None:
         async with standin(faults=SLOW) as server:
             source = replace(_source(server), workload=LONG)

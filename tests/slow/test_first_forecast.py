@@ -109,7 +109,7 @@ def _told(rate_rps: float, minutes: float) -> list[tuple[float, float | None]]:
 
 
 @pytest.mark.long
-def test_the_first_forecast_comes_in_minutes_and_the_next_as_often_as_is_told() -> None:
+def test_the_first_forecast_comes_within_minutes_and_the_next_at_the_interval() -> None:
     told = _told(6.0, 40)
     figures = [at_min for at_min, rps in told if rps is not None]
     assert told[0] == (pytest.approx(0.0, abs=0.1), None), "at its start it has seen nothing"
@@ -118,7 +118,7 @@ def test_the_first_forecast_comes_in_minutes_and_the_next_as_often_as_is_told() 
     assert figures[1] - figures[0] == pytest.approx(30, abs=4)
 
 
-def test_while_nothing_can_be_told_it_is_tried_when_there_is_twice_as_much_to_see() -> None:
+def test_without_a_forecast_it_tries_again_at_twice_the_data() -> None:
     told = _told(0.01, 130)
     assert {rps for _, rps in told} == {None}
     times = [at_min for at_min, _ in told]

@@ -85,7 +85,7 @@ def test_an_objective_that_is_far_from_broken() -> None:
     )
 
 
-def test_seats_that_nobody_knows_of() -> None:
+def test_an_unknown_max_num_seqs() -> None:
     """A server with 16 of them looks like one with hundreds, until they are taken."""
     snapshots = watched(profile(FAST, max_num_seqs=16), CHAT, 5.5, 90.0)
     assert "max_num_seqs is not known" in silence(snapshots, hints=None)

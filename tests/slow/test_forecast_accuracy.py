@@ -38,7 +38,7 @@ def test_at_six_tenths_of_the_load_a_forecast_is_within_a_tenth(name: str) -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize("every_s", [15.0, 30.0])
-def test_snapshots_as_far_apart_as_scrapes_tell_the_same(every_s: float) -> None:
+def test_snapshots_at_scrape_intervals_give_the_same_forecast(every_s: float) -> None:
     """A server with few requests at a time, whose number changes between two scrapes by as much as it is."""
     known, asked = PROFILES["llama-8b"], workload(256, 64)
     snapshots = polled(VirtualServer(known, seed=3, users=BackgroundTraffic(3.0, asked)), 2400.0, every_s)

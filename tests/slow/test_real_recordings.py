@@ -92,7 +92,7 @@ def test_where_nothing_broke_the_truth_is_a_lower_bound(recording: Recording) ->
     assert (found.upper, found.limiting) == (None, None)
 
 
-def test_no_truth_is_told_where_nothing_held(recording: Recording) -> None:
+def test_there_is_no_truth_where_no_step_held(recording: Recording) -> None:
     never = replace(recording.objectives, ttft=Objective(0.95, 1e-6))
     with pytest.raises(ValueError, match="no step near the knee held"):
         truth(replace(recording, objectives=never))

@@ -12,7 +12,7 @@ from probe.simulator.cost import Batch
 
 
 @pytest.mark.long
-def test_a_server_of_few_seats_is_found_and_nobody_is_hurt() -> None:
+def test_a_low_max_num_seqs_is_found_without_harm_to_users() -> None:
     case = CASES["tiny"]
     hints = Hints(max_num_seqs=8, gpu="NVIDIA L4", model=ModelSize(1e9))
     search = Search(case.workload, case.objectives, hints, explain=False, observe_s=20.0)

@@ -42,7 +42,7 @@ def test_those_inside_are_rate_times_residence(profile: Profile, rate_rps: float
     assert fmean(inside) == pytest.approx(len(server.ended_requests) / 200 * residence_s, rel=0.05)
 
 
-def test_engines_share_as_told() -> None:
+def test_engines_get_the_configured_shares() -> None:
     server = VirtualServer(BUSY, users=BackgroundTraffic(5.0, CHAT), shares=(0.6, 0.3, 0.1))
     server.advance(600.0)
     counts = [replica.engine._submitted for replica in server._replicas]

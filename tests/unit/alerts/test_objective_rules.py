@@ -221,7 +221,7 @@ def test_canaries_at_different_paces_get_the_windows_that_suit_them() -> None:
     assert len(records) == len(set(records))
 
 
-def test_each_series_an_alert_reads_is_recorded_and_none_is_recorded_for_nobody() -> None:
+def test_each_series_an_alert_reads_is_recorded_and_every_recording_is_used() -> None:
     config = _config({"chat": CHAT, "batch": {"availability": 0.99, "window": "90d"}}, {"a": "chat", "b": "batch"})
     rules = [rule for group in objective_rules(config).groups for rule in group.rules]
     records = [rule.record for rule in rules if isinstance(rule, Recording)]

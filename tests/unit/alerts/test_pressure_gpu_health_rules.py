@@ -151,7 +151,7 @@ def test_an_xid_is_a_page_or_a_ticket_and_not_both() -> None:
     assert {13, 31, 43, 45, 94} <= set(xid.OTHERS)
 
 
-def test_numbers_that_mean_the_same_are_told_once() -> None:
+def test_equal_numbers_are_reported_once() -> None:
     assert xid.meaning({1: "one", 2: "two", 3: "two"}) == (
         '{{ if eq $labels.xid "1" }}one{{ else if eq $labels.xid "2" "3" }}two'
         "{{ else }}see NVIDIA's catalogue of XID errors{{ end }}"

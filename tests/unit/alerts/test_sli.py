@@ -10,7 +10,7 @@ def test_every_expression_is_promql(one: sli.Sli) -> None:
         promql_parser.parse(expr)
 
 
-def test_what_we_aborted_counts_for_nobody() -> None:
+def test_aborted_requests_count_neither_as_good_nor_bad() -> None:
     assert 'outcome!="aborted"' in sli.AVAILABILITY.total("1h")
 
 

@@ -177,7 +177,7 @@ def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner,
     runner.run(both())
 
 
-def test_a_passive_target_is_neither_checked_nor_loaded_by_anybody(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_a_passive_target_gets_neither_canaries_nor_load(host: tuple[asyncio.Runner, Standin]) -> None:
     runner, server = host
     config = _config(server.url, passive=True)
     with pytest.raises(ConfigError, match="passive is true"):

@@ -219,7 +219,7 @@ def test_a_result_that_could_not_be_kept_is_known_before_the_load(tmp_path: Path
 # Shards.
 
 
-def test_without_shards_all_targets_are_ours() -> None:
+def test_without_shards_all_targets_are_watched() -> None:
     assert shard_of(None, 1) is None
     assert shard_of(0, 1) is None
 

@@ -153,7 +153,7 @@ def test_what_is_not_http_is_an_error_in_one_line(name: str, size: int) -> None:
     assert asyncio.run(streamed(pieces, OPEN))[2] == "RemoteProtocolError"
 
 
-def test_a_transfer_coding_that_is_not_ours_is_never_taken_for_complete() -> None:
+def test_an_answer_in_an_unknown_transfer_coding_is_never_complete() -> None:
     for coding in (b"identity", b"gzip", b"chunked, gzip"):
         got = after([b"HTTP/1.1 200 OK\r\ntransfer-encoding: " + coding + b"\r\n\r\n5\r\nhello\r\n0\r\n\r\n"])
         assert got.error.startswith("RemoteProtocolError")

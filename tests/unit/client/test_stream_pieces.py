@@ -170,7 +170,7 @@ def test_both_ways_of_decoding_say_the_same_of_what_is_odd(
     assert quick == patient
 
 
-def test_bytes_that_are_no_text_do_no_harm_in_a_field_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_text_does_no_harm_in_an_unused_field(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the two ways differ: the quick one does not look at it."""
     quick, patient = both([b'{"choices":[{"text":"x"}],"other":"\xff"}'], Api.COMPLETIONS, monkeypatch)
     assert (quick.malformed, len(quick.events)) == (None, 1)

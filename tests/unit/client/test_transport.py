@@ -155,7 +155,7 @@ def test_it_is_a_transport_for_any_httpx_client(run: Run) -> None:
 
 
 @pytest.mark.parametrize("port", [0, 65_536, 99_999])
-def test_a_port_that_is_none_reaches_nobody(run: Run, port: int) -> None:
+def test_an_invalid_port_reaches_no_server(run: Run, port: int) -> None:
     """uvloop takes it modulo 65536."""
 
     async def main() -> None:
@@ -225,7 +225,7 @@ def test_it_goes_through_a_unix_socket(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_where_nobody_listens_is_a_connect_error(run: Run, mode: str) -> None:
+def test_a_refused_connection_is_a_connect_error(run: Run, mode: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
@@ -302,7 +302,7 @@ def closes_at_the_second_request(rest: bytes, *, reset: bool = False, also_when_
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_connection_closed_as_the_request_is_written_is_made_anew(run: Run, mode: str, reset: bool) -> None:  # noqa: FBT001
+def test_a_connection_closed_while_the_request_is_written_is_replaced(run: Run, mode: str, reset: bool) -> None:  # noqa: FBT001
     async def main() -> None:
         async with serving(closes_at_the_second_request(b"", reset=reset)) as server, transport() as through:
             assert await fetch(through, server.url, mode) == (200, b"hello")
@@ -313,7 +313,7 @@ def test_a_connection_closed_as_the_request_is_written_is_made_anew(run: Run, mo
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_request_is_sent_anew_once_and_on_a_fresh_connection(run: Run, mode: str) -> None:
+def test_a_request_is_sent_again_once_and_on_a_new_connection(run: Run, mode: str) -> None:
     async def main() -> None:
         converse = closes_at_the_second_request(b"", also_when_fresh=True)
         async with serving(converse) as server, transport() as through:
@@ -329,7 +329,7 @@ def test_a_request_is_sent_anew_once_and_on_a_fresh_connection(run: Run, mode: s
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rest", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
-def test_a_request_is_never_sent_anew_after_a_byte_of_the_answer(run: Run, mode: str, rest: bytes) -> None:
+def test_a_request_is_never_sent_again_after_a_byte_of_the_answer(run: Run, mode: str, rest: bytes) -> None:
     async def main() -> None:
         async with serving(closes_at_the_second_request(rest)) as server, transport() as through:
             assert await fetch(through, server.url, mode) == (200, b"hello")
@@ -340,7 +340,7 @@ def test_a_request_is_never_sent_anew_after_a_byte_of_the_answer(run: Run, mode:
     run(main())
 
 
-def test_a_body_that_was_read_cannot_be_sent_anew(run: Run) -> None:
+def test_a_body_that_was_read_cannot_be_sent_again(run: Run) -> None:
     taken = 0
 
     async def body() -> AsyncIterator[bytes]:
@@ -361,7 +361,7 @@ def test_a_body_that_was_read_cannot_be_sent_anew(run: Run) -> None:
     run(main())
 
 
-def test_a_connection_is_kept_only_so_long(run: Run) -> None:
+def test_an_idle_connection_is_kept_for_a_limited_time(run: Run) -> None:
     async def main() -> None:
         async with serving(numbered) as server, transport(keepalive_s=0.05) as through:
             assert await fetch(through, server.url) == (200, b"1")

@@ -134,7 +134,7 @@ def test_a_server_that_asks_who_we_are_is_shown_our_certificate(run: Run, made: 
     run(main())
 
 
-def test_a_stranger_authoritys_certificate_of_ours_is_refused(run: Run, made: Certificates, tmp_path: Path) -> None:
+def test_a_client_certificate_of_an_unknown_authority_is_refused(run: Run, made: Certificates, tmp_path: Path) -> None:
     stranger = trustme.CA().issue_cert("kneewatch.example")
     stranger.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "both.pem"))
 
@@ -257,7 +257,7 @@ def test_giving_up_closes_at_once(run: Run, made: Certificates, mode: str) -> No
     run(main())
 
 
-def test_a_kept_connection_that_was_closed_is_made_anew(run: Run, made: Certificates) -> None:
+def test_a_kept_connection_that_was_closed_is_replaced(run: Run, made: Certificates) -> None:
     async def once(peer: Peer) -> None:
         await peer.ask()
         await peer.say(OK)

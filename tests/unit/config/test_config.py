@@ -275,7 +275,7 @@ def test_the_hash_does_not_depend_on_the_secret_but_on_the_rest(tmp_path: Path) 
     assert config_hash(config(FULL.replace("0.95", "0.96"), tmp_path, LLAMA_KEY=SECRET)) != config_hash(one)
 
 
-def test_a_key_file_is_read_anew_so_that_rotation_works(tmp_path: Path) -> None:
+def test_a_key_file_is_read_again_so_that_rotation_works(tmp_path: Path) -> None:
     key = tmp_path / "llama.key"
     key.write_text("first\n")
     loaded = config(f"{TARGET}    api_key_file: {key}\n", tmp_path)

@@ -14,7 +14,7 @@ async def _next(found: AsyncIterator[None]) -> None:
     await asyncio.wait_for(anext(found), 10)
 
 
-def test_each_change_of_the_file_is_told(tmp_path: Path) -> None:
+def test_each_change_of_the_file_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "kneewatch.yml"
     file.write_text("a: 1\n")
 

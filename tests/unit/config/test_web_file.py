@@ -88,7 +88,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, pem: Path) -> None:
     server_context(config.tls_server_config)
 
 
-def test_certificates_may_stand_in_the_file(tmp_path: Path, pem: Path) -> None:
+def test_certificates_may_be_inline_in_the_file(tmp_path: Path, pem: Path) -> None:
     inline = {"cert": "cert.pem", "key": "key.pem", "client_ca": "ca.pem"}
     texts = {key: (pem / name).read_text() for key, name in inline.items()}
     config = _load(tmp_path, {"tls_server_config": {**texts, "client_auth_type": "VerifyClientCertIfGiven"}})

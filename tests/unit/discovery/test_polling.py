@@ -27,7 +27,7 @@ def test_a_state_is_sorted_and_has_each_id_once() -> None:
     assert state_of([first, second, DiscoveredServer("a", "http://3")]) == (DiscoveredServer("a", "http://3"), first)
 
 
-def test_waits_grow_to_half_a_minute_and_begin_anew() -> None:
+def test_waits_grow_to_half_a_minute_and_start_again() -> None:
     backoff = Backoff()
     waits = [backoff.next_s() for _ in range(40)]
     assert all(0.1 <= wait <= 30.0 for wait in waits)
@@ -38,7 +38,7 @@ def test_waits_grow_to_half_a_minute_and_begin_anew() -> None:
     assert backoff.next_s() <= 0.2
 
 
-def test_a_problem_is_told_when_it_begins_changes_and_ends() -> None:
+def test_a_problem_is_reported_when_it_begins_changes_and_ends() -> None:
     heard = Heard()
     heard.told.well()
     for words in ("away\nfor now", "away for now", "refused"):
@@ -107,7 +107,7 @@ def test_who_listens_slowly_gets_the_newest_state() -> None:
     assert 19 <= third - second <= 22
 
 
-def test_an_error_of_ours_is_raised_and_not_waited_for() -> None:
+def test_a_programming_error_is_raised_and_not_retried() -> None:
     async def follow(_: Callable[[], None]) -> None:
         raise ZeroDivisionError
 

@@ -270,7 +270,7 @@ def test_headroom_of_a_capacity_that_was_replaced_is_gone() -> None:
     assert len(values(registry, "kneewatch_capacity_headroom_ratio")) == 1
 
 
-def test_one_bottleneck_of_all_is_told_and_none_where_none_was_found() -> None:
+def test_one_bottleneck_is_exported_and_none_where_none_was_found() -> None:
     registry, exporter = _registry()
     found = replace(result().capacity, bottleneck="kv_cache")
     exporter.observe(result(capacity=found))

@@ -33,7 +33,7 @@ def test_every_check_has_its_series() -> None:
     }
 
 
-def test_what_can_no_longer_be_told_is_gone() -> None:
+def test_values_that_are_no_longer_known_disappear() -> None:
     exporter = CrossChecksExporter()
     exporter.observe("a", CrossChecks(queue_share=0.4, stalled_s=0.0))
     exporter.observe("a", CrossChecks(stalled_s=0.0))

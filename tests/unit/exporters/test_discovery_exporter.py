@@ -26,7 +26,7 @@ def test_a_discovery_has_series_from_its_announcement_to_its_end() -> None:
 
 
 @pytest.mark.parametrize(("shard", "expected"), [(None, []), ((2, 5), [2.0])])
-def test_shards_are_told_where_there_are_any(shard: tuple[int, int] | None, expected: list[float]) -> None:
+def test_shards_are_exported_if_there_are_any(shard: tuple[int, int] | None, expected: list[float]) -> None:
     registry = CollectorRegistry()
     DiscoveryExporter(registry, shard)
     assert values(registry, "kneewatch_shard") == expected

@@ -17,7 +17,7 @@ def _registry() -> tuple[CollectorRegistry, HealthExporter]:
     return registry, health
 
 
-def test_version_and_configuration_are_told() -> None:
+def test_version_and_configuration_are_exported() -> None:
     registry, _ = _registry()
     assert value(registry, "kneewatch_build_info", version="1.2.3") == 1
     assert value(registry, "kneewatch_config_hash_info", hash="abc") == 1
@@ -82,7 +82,7 @@ def test_a_target_that_is_watched_no_more_has_no_tasks() -> None:
         assert len(values(registry, f"kneewatch_{series}")) == 1, series
 
 
-def test_the_process_is_told_of() -> None:
+def test_the_process_is_exported() -> None:
     registry, _ = _registry()
     (memory,) = values(registry, "kneewatch_process_resident_memory_bytes")
     (started,) = values(registry, "kneewatch_process_start_time_seconds")

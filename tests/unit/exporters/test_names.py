@@ -61,12 +61,12 @@ def test_every_label_is_explained_and_every_explanation_is_of_one() -> None:
     assert {label for series in names.ALL for label in series.labels} == set(names.LABELS)
 
 
-def test_every_series_says_who_tells_it() -> None:
+def test_every_series_names_its_source() -> None:
     assert {series.source for series in names.ALL} == set(names.SOURCES)
 
 
 @pytest.mark.parametrize("name", [name for name, value in vars(names).items() if isinstance(value, Series)])
-def test_every_series_is_exported_by_somebody(name: str) -> None:
+def test_every_series_is_exported(name: str) -> None:
     exporters = Path(names.__file__).parent
     sources = [path.read_text() for path in exporters.glob("*.py") if path.name not in {"names.py", "reference.py"}]
     assert any(re.search(rf"\bnames\.{name}\b", source) for source in sources)

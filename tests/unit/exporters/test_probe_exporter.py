@@ -219,7 +219,7 @@ def test_a_threshold_that_is_a_bound_already_changes_nothing() -> None:
     assert samples(exporter.relay) == before
 
 
-def test_a_threshold_is_not_a_bound_any_more_once_nobody_promises_it() -> None:
+def test_a_threshold_without_an_objective_is_no_longer_a_bucket_bound() -> None:
     tight = replace(CHAT, tpot=Objective(0.9, 0.0123))
     exporter = ProbeExporter({"a": tight})
     exporter.observe(record(), WALL_S)

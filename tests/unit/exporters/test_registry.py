@@ -35,7 +35,7 @@ def test_a_name_twice_in_one_registry_is_an_error() -> None:
         gauge(names.TARGET_UP, registry)
 
 
-def test_what_is_told_of_one_target_goes_and_no_other_notices() -> None:
+def test_removing_one_targets_series_leaves_the_others() -> None:
     registry = CollectorRegistry()
     metric = gauge_by_target(names.TASK_INTERVAL, registry)
     assert names.TASK_INTERVAL.labels == ("task", "target")

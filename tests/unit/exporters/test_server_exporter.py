@@ -148,7 +148,7 @@ def test_speculation_is_relayed_where_there_is_some() -> None:
     assert value(registry, "kneewatch_server_speculation_drafts_total", target="a") == 10
 
 
-def test_data_parallel_engines_are_told_apart_beside_their_sum() -> None:
+def test_data_parallel_engines_are_distinguished_beside_their_sum() -> None:
     registry, exporter = _registry()
     engines = {
         "0": EngineReading(running=1.0, waiting=0.0, kv_cache_usage=0.1, preemptions=0.0, generation_tokens=10.0),
@@ -166,7 +166,7 @@ def test_data_parallel_engines_are_told_apart_beside_their_sum() -> None:
         assert value(registry, f"kneewatch_server_engine_{name}", target="a", engine_index="1") == expected
 
 
-def test_adapters_that_run_and_how_the_page_was_read_are_told() -> None:
+def test_running_adapters_and_how_the_page_was_read_are_exported() -> None:
     registry, exporter = _registry()
     exporter.read("a", snapshot(adapters=("sql", "chat")))
     assert value(registry, "kneewatch_server_adapter_running", target="a", adapter="sql") == 1
@@ -186,7 +186,7 @@ def test_what_a_server_offers_on_request_is_relayed() -> None:
         assert value(registry, f"kneewatch_server_{name}_total", target="a") == number
 
 
-def test_users_are_told_in_the_servers_buckets_and_only_as_far_as_they_are_known() -> None:
+def test_user_latencies_have_the_servers_buckets_and_only_known_ones() -> None:
     exporter = UserTrafficExporter({"a": CHAT})
     times = Histogram(((0.3, 1.0), (float("inf"), 3.0)), 1.5)
     exporter.observe("a", UserTotals(5.0, None, 40.0, {"ttft": times}))

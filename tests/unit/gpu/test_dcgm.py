@@ -86,7 +86,7 @@ def test_a_vgpu_has_what_its_host_lets_it_see() -> None:
     assert "DEV_POWER_USAGE" not in found
 
 
-def test_the_host_is_told_by_one_label_whichever_case_it_has() -> None:
+def test_the_host_is_taken_from_one_label_in_either_case() -> None:
     assert len(gpus("4.8-mig", Hostname="dcgm-exporter-wwwjh")) == 4
     assert [gpu.labels["modelName"] for gpu in gpus("4.8-mig", gpu="1")] == ["NVIDIA RTX 2000 Ada Generation"]
 
@@ -134,7 +134,7 @@ def test_every_relayed_value_is_found_under_its_newer_name() -> None:
         (line("DEV_GPU_UTIL_RATIO", 1) + line("DEV_GPU_UTIL_RATIO", 40, 'UUID="GPU-b"'), 1),
     ],
 )
-def test_a_ratio_that_was_per_cent_is_told_by_the_page(page: str, expected: float | None) -> None:
+def test_a_ratio_that_was_per_cent_is_recognized_by_the_page(page: str, expected: float | None) -> None:
     assert gpus(page, UUID="GPU-a")[0].values.get("DCGM_FI_DEV_GPU_UTIL") == expected
 
 
@@ -142,7 +142,7 @@ def test_a_page_with_both_names_has_one_value() -> None:
     assert values(line("DEV_SM_CLOCK", 1980) + line("DEV_SM_CLOCK_HERTZ", 1980000000)) == {"DEV_SM_CLOCK": 1980}
 
 
-def test_on_a_federated_page_the_exporters_own_pod_is_nobodys() -> None:
+def test_on_a_federated_page_the_exporters_own_pod_is_ignored() -> None:
     shared, idle = gpus("federated")
     assert {"pod", "namespace", "container"}.isdisjoint({*shared.labels, *idle.labels})
     assert shared.values == {"DCGM_FI_DEV_GPU_TEMP": 61, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 31035686671}
@@ -183,7 +183,7 @@ def test_a_gpu_whose_values_are_all_blank_is_there() -> None:
     assert gpus(line("DEV_GPU_TEMP", 2**63 - 14)) == (Gpu({"gpu": "0", "UUID": "GPU-a"}, {}),)
 
 
-def test_gpus_without_uuid_are_told_by_number_device_and_host() -> None:
+def test_gpus_without_uuid_are_identified_by_number_device_and_host() -> None:
     page = "".join(line("DEV_GPU_TEMP", 50, f'gpu="{n}",Hostname="{host}"') for n in "01" for host in "ab")
     assert len(gpus(page)) == 4
     assert gpus(page + line("DEV_GPU_TEMP", 50, 'modelName="NVIDIA B200"')) == gpus(page), "nothing tells which"

@@ -82,6 +82,6 @@ def test_windows_and_beginnings_are_translated_and_the_rest_is_left(
     assert to_worker_time(Heartbeat("k", sent_ns=start), offset) == Heartbeat("k", sent_ns=start + ahead)
 
 
-def test_on_one_clock_nothing_is_made_anew() -> None:
+def test_on_one_clock_nothing_is_converted() -> None:
     report = Report((_record([1, 2, 3, 4, 5]),), array("q", [1, 2, 3, 4]), 1, at_ns=4)
     assert to_controller_time(report, SAME_CLOCK) is report

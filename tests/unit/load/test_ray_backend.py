@@ -94,7 +94,7 @@ def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_a_cluster_where_nobody_listens_is_said_at_once(scheme: str) -> None:
+def test_a_refused_connection_to_the_cluster_is_reported_at_once(scheme: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"{scheme}127.0.0.1:{taken.getsockname()[1]}"
@@ -125,7 +125,7 @@ def test_a_driver_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch)
     assert started[0].returncode is not None
 
 
-def test_its_driver_has_no_proxies_and_no_secrets_of_ours_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_driver_inherits_no_proxies_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTPS_PROXY", "grpc_proxy", "ALL_PROXY", "LLAMA_API_KEY", "RAY_ADDRESS"):
         monkeypatch.setenv(name, "http://elsewhere:1")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")

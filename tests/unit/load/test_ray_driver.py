@@ -142,7 +142,7 @@ def test_workers_that_cannot_be_placed_are_one_line_with_the_mend(cluster: MadeC
     assert "\n" not in str(caught.value)
 
 
-def test_to_who_has_given_the_address_for_elsewhere_it_is_not_offered() -> None:
+def test_an_address_that_is_already_given_is_not_suggested() -> None:
     cluster = MadeCluster([], refuses=ConnectionAbortedError("no"))
     cluster.join = lambda address: (_ for _ in ()).throw(ConnectionAbortedError(address))  # type: ignore[method-assign]
     with pytest.raises(PlacementError, match=r"see its head's log ray_client_server.err$"):

@@ -402,7 +402,7 @@ def test_more_in_flight_than_allowed_ends_the_step_and_cancels_what_is_in_flight
     assert summary.summarize(run, CHAT).valid is False
 
 
-def test_an_open_loop_by_number_ends_after_so_many() -> None:
+def test_an_open_loop_by_number_ends_after_that_many_requests() -> None:
     run = virtually(_run(FakeServer(), _open(10.0, 1.0, requests=35)))
     assert len(run.records) == 35
 

@@ -260,7 +260,7 @@ def test_slow_handing_out_holds_up_clients_and_not_the_engine() -> None:
 
 
 @pytest.mark.parametrize("leave", [Driver.abort, lambda driver, _: driver.close()], ids=["abort", "close"])
-def test_tokens_on_their_way_out_reach_nobody_who_has_gone(leave: Callable[[Driver, Generation], None]) -> None:
+def test_tokens_do_not_reach_a_client_that_has_gone(leave: Callable[[Driver, Generation], None]) -> None:
     async def scene() -> None:
         driver, _ = _driver(replace(STEADY, front_end=FrontEnd(per_output_token_s=0.1)))
         generation = driver.submit(prompt_tokens=10, output_tokens=5)

@@ -46,7 +46,7 @@ def test_what_is_common_is_the_longest_beginning_of_any_before(prompts: list[lis
         assert seen.match_and_add(b"".join(n.to_bytes(BYTES_PER_TOKEN, "little") for n in prompt)) == expected
 
 
-def test_it_remembers_so_many_blocks_and_forgets_beginnings_last() -> None:
+def test_it_remembers_a_limited_number_of_blocks_and_forgets_beginnings_last() -> None:
     seen = PromptHistory(1, 4)
     seen.match_and_add(_content([1, 2, 3, 4]))
     seen.match_and_add(_content([9, 9]))

@@ -419,7 +419,7 @@ def test_a_reload_keeps_what_is_unchanged_and_makes_the_rest_so(tmp_path: Path) 
     asyncio.run(run())
 
 
-def test_a_configuration_that_is_refused_changes_nothing_and_is_told(tmp_path: Path) -> None:
+def test_a_configuration_that_is_refused_changes_nothing_and_is_reported(tmp_path: Path) -> None:
     async def run() -> None:
         gone = _target("http://127.0.0.1:9", "a")
         file = _file(tmp_path / "kneewatch.yml", gone)
@@ -449,7 +449,7 @@ def test_a_configuration_that_is_refused_changes_nothing_and_is_told(tmp_path: P
     asyncio.run(run())
 
 
-def test_sighup_takes_the_configuration_anew(tmp_path: Path) -> None:
+def test_sighup_reloads_the_configuration(tmp_path: Path) -> None:
     async def run() -> None:
         file = _file(tmp_path / "kneewatch.yml", _target("http://127.0.0.1:9", "a"))
         app = App(load_config(file), SystemClock(), file)
@@ -609,7 +609,7 @@ def test_what_breaks_a_reload_does_not_end_what_asks_for_reloads(
 
 
 @pytest.mark.slow
-def test_a_discovery_that_was_mended_or_replaced_is_not_said_to_fail(tmp_path: Path) -> None:
+def test_a_discovery_that_was_fixed_or_replaced_is_not_reported_as_failing(tmp_path: Path) -> None:
     async def run() -> None:
         good, missing = tmp_path / "good.json", tmp_path / "missing.json"
         good.write_text(json.dumps([{"targets": ["127.0.0.1:9"]}]))

@@ -75,7 +75,7 @@ def test_a_target_that_comes_again_starts_at_zero_and_with_the_capacity_that_is_
     assert all(line.endswith(" 0.0") for line in lines if line.startswith("kneewatch_requests_total"))
 
 
-def test_a_new_threshold_is_a_bound_of_all_histograms_and_they_begin_anew() -> None:
+def test_a_new_threshold_is_a_bound_of_all_histograms_and_resets_them() -> None:
     measurements = MetricsSink(None, SystemClock())
     measurements.promise([CHAT])
     _measured(measurements, "a")

@@ -419,7 +419,7 @@ def test_a_canary_is_taken_off_what_the_server_counted_and_compared_with_it(host
 
 
 @pytest.mark.slow
-def test_what_others_ask_is_users_also_while_our_load_runs(host: Host) -> None:
+def test_other_requests_are_user_traffic_also_during_a_capacity_run(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()  # a run wants one
         await watch.scrape()
@@ -744,7 +744,7 @@ def _takes(watch: TargetMonitor, lock: Callable[[], Lock]) -> None:
 
 
 @pytest.mark.slow
-def test_while_somebody_else_loads_the_server_nothing_is_loaded(host: Host) -> None:
+def test_no_run_starts_while_another_prober_loads_the_server(host: Host) -> None:
     """Another Kneewatch, which knows the server by another name."""
 
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
@@ -819,7 +819,7 @@ def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host:
 
 
 @pytest.mark.slow
-def test_a_lease_that_is_lost_is_the_reason_that_is_told(host: Host) -> None:
+def test_a_lost_lease_is_reported_as_the_reason(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         await watch.canary()
         run = asyncio.create_task(watch.capacity())
@@ -835,7 +835,7 @@ def test_a_lease_that_is_lost_is_the_reason_that_is_told(host: Host) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_server_counts_under_anothers_load_is_nobodys(host: Host) -> None:
+def test_counters_under_another_probers_load_are_not_user_traffic(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
         body = {"model": "tiny", "prompt": "hello", "max_tokens": 3}
 
@@ -866,7 +866,7 @@ def test_what_a_server_counts_under_anothers_load_is_nobodys(host: Host) -> None
 
 
 @pytest.mark.slow
-def test_who_has_the_lock_knows_that_nobody_else_loads_the_server(host: Host) -> None:
+def test_the_lock_holder_knows_that_no_other_prober_loads_the_server(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, _: Standin) -> None:
         await watch.canary()
         watch.others_load(loading=True)  # an old answer

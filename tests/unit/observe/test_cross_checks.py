@@ -69,7 +69,7 @@ class Target:
         return self.checker.view()
 
 
-def test_of_nothing_nothing_is_told() -> None:
+def test_without_snapshots_there_are_no_checks() -> None:
     found = Target().view()
     assert (found.ttft_gap_s, found.counted, found.pressure) == ({}, {}, {})
     assert found.queue_share is found.neighbour_utilization is found.stalled_s is None
@@ -121,7 +121,7 @@ class TestCounted:
     def test_the_same_tokens_on_both_sides_are_a_ratio_of_one(self) -> None:
         assert Target(*[counted(requests=2)] * 3).view().counted == {"prompt": 1.0, "output": 1.0}
 
-    def test_metrics_of_another_server_count_nothing_of_ours(self) -> None:
+    def test_metrics_of_another_server_do_not_count_the_canaries(self) -> None:
         found = Target(*[counted(server_requests=0, server_prompt_tokens=0.0, server_output_tokens=0.0)] * 3).view()
         assert found.counted == {"prompt": 0.0, "output": 0.0}
         assert found.ttft_gap_s == {}
@@ -132,7 +132,7 @@ class TestCounted:
     def test_what_the_server_does_not_count_is_absent(self) -> None:
         assert Target(*[counted(server_prompt_tokens=None)] * 3).view().counted == {"output": 1.0}
 
-    def test_accounts_of_hours_ago_or_of_the_server_before_a_restart_say_nothing_now(self) -> None:
+    def test_settlements_of_hours_ago_or_before_a_restart_are_not_used(self) -> None:
         target = Target(*[counted()] * 3)
         target.add(read(2 * 3600))
         assert target.view().counted == {}
@@ -185,12 +185,12 @@ class TestStall:
             target.add(read(second, running=3.0, progress=7 + tokens, by_engine=by_engine))
         assert target.view().stalled_s == 10
 
-    def test_where_nothing_tells_progress_it_is_not_known(self) -> None:
+    def test_without_a_sign_of_progress_a_stall_is_unknown(self) -> None:
         target = Target()
         target.add(read(0, running=1.0, progress=None))
         assert target.view().stalled_s is None
 
-    def test_a_reading_that_failed_in_between_does_not_begin_it_anew(self) -> None:
+    def test_a_failed_scrape_in_between_does_not_restart_the_stall(self) -> None:
         target = Target()
         for second in range(0, 65, 5):
             if second % 25 != 20:
@@ -217,7 +217,7 @@ class TestPressure:
     def test_without_a_reason_they_wait_for_the_cache_where_it_is_full(self, usage: float, *, sign: bool) -> None:
         assert pressure([read(0, kv_cache_usage=usage, waiting=3.0)])["waiting"] is sign
 
-    def test_what_the_server_does_not_tell_is_absent(self) -> None:
+    def test_values_the_server_does_not_export_are_absent(self) -> None:
         assert pressure([read(0, kv_cache_usage=None, preemptions=None, waiting=3.0)]) == {}
 
 
@@ -239,7 +239,7 @@ class TestNeighbour:
             target.checker.add_gpus(gpus(second, *percent))
         return target
 
-    def test_a_busy_gpu_under_an_idle_server_is_somebody_elses(self) -> None:
+    def test_a_busy_gpu_under_an_idle_server_shows_another_process(self) -> None:
         assert self.watch(percent=(0.0, 60.0)).view().neighbour_utilization == pytest.approx(0.6)
         assert self.watch(percent=(0.0, 0.0)).view().neighbour_utilization == 0
 
@@ -248,7 +248,7 @@ class TestNeighbour:
         assert target.view().neighbour_utilization == pytest.approx(0.2 - (5 + 6 + 6 + 6 + 1) / 120, abs=0.01)
 
     @pytest.mark.parametrize("users", [UserTotals(1.0, 0.0, 0.0), UserTotals(0.0, 0.0, 9.0), UserTotals()])
-    def test_with_users_or_without_knowing_of_them_it_cannot_be_told(self, users: UserTotals) -> None:
+    def test_another_process_is_unknown_with_users_or_unknown_users(self, users: UserTotals) -> None:
         assert self.watch(percent=(60.0,), users=users).view().neighbour_utilization is None
 
     def test_a_request_that_runs_and_is_no_canary_is_a_users(self) -> None:
@@ -269,7 +269,7 @@ class TestNeighbour:
         assert target.view().neighbour_utilization is None
 
 
-def test_of_several_servers_behind_one_address_nothing_is_told_but_that() -> None:
+def test_several_servers_behind_one_address_only_report_that() -> None:
     target = Target()
     for second, started_s in ((0, 1.0), (5, 2.0), (10, 1.0)):
         target.add(read(second, running=1.0, progress=1.0, started_s=started_s))

@@ -48,7 +48,7 @@ def test_a_busy_server_gets_no_load(server: ServerSnapshot) -> None:
 
 
 @pytest.mark.parametrize("outcome", [o for o in Outcome if o not in (Outcome.OK, Outcome.ABORTED)])
-def test_any_failure_of_ours_stops_the_load(outcome: Outcome) -> None:
+def test_any_failed_probe_request_stops_the_load(outcome: Outcome) -> None:
     assert reason(poll(), failures=(outcome,)) in ("server_errors", "failed_requests")
     assert reason(failures=(outcome,)) is not None
 
@@ -207,7 +207,7 @@ def test_without_an_objective_or_a_histogram_no_latency_is_judged() -> None:
     assert _judged(poll(), bad) is None
 
 
-def test_one_of_ours_without_a_first_token_stops_the_load() -> None:
+def test_a_probe_request_without_a_first_token_stops_the_load() -> None:
     assert _judged(poll(), unanswered_s=[0.2, 1.0, 1.0, 1.0]) is None
     assert _judged(poll(), unanswered_s=[1.01, 0.2, 1.01, 1.01]) == "no_first_token"
     assert _judged(unanswered_s=[1.01] * 3) == "no_first_token"

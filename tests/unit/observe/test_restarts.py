@@ -37,7 +37,7 @@ def test_a_restart_or_a_rollout_is_not_several_servers() -> None:
     assert not several(read(0, 1e6), read(5, 100.0), read(10, 5000.0), read(15, 9000.0))
 
 
-def test_where_nothing_tells_processes_apart_leaping_back_twice_shows_it() -> None:
+def test_without_process_ids_counters_that_fall_twice_show_several_servers() -> None:
     flips = [read(5 * i, 1e6 + i if i % 2 == 0 else 1000.0 + i) for i in range(5)]
     assert several(*flips)
     assert not several(*flips[:3]), "once, a young server may have been busy"

@@ -30,7 +30,7 @@ def test_a_snapshot_comes_back_as_it_was_but_for_what_no_forecast_needs() -> Non
     assert "e2e" not in kept.histograms
 
 
-def test_what_the_server_does_not_say_stays_unsaid() -> None:
+def test_values_the_server_does_not_export_stay_missing() -> None:
     history = SnapshotHistory()
     history.add(snapshot(preemptions=None))
     assert unpack(history.packed)[0].preemptions is None

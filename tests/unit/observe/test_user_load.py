@@ -20,12 +20,12 @@ def _ours(count: int, start_s: float = 1.0) -> list[RequestRecord]:
     return [record(at_ms=1000 * start_s + 100 * i, tokens=3) for i in range(count)]
 
 
-def test_what_is_not_ours_is_users() -> None:
+def test_requests_that_are_not_probes_are_user_traffic() -> None:
     users = users_beside(_ours(10), [_read(0.0, 100, 5000), _read(5.0, 120, 6000), _read(10.0, 140, 7000)])
     assert users == UserLoad(pytest.approx(3.0), pytest.approx((2000 - 30) / 10))
 
 
-def test_of_ours_only_what_came_between_the_readings_is_taken_off() -> None:
+def test_only_probe_traffic_between_the_scrapes_is_subtracted() -> None:
     ours = [*_ours(5, start_s=-3.0), *_ours(5, start_s=2.0), *_ours(5, start_s=20.0)]
     assert users_beside(ours, [_read(0.0, 0, 0), _read(10.0, 15, 25)]) == UserLoad(1.0, 1.0)
 
@@ -55,7 +55,7 @@ def test_a_request_that_failed_without_a_token_was_not_counted_by_the_server() -
         ([], [_read(0.0, 100, 9000), _read(10.0, 3, 50)]),
     ],
 )
-def test_where_it_cannot_be_told_nothing_is_said(ours: list[RequestRecord], readings: list[ServerSnapshot]) -> None:
+def test_where_user_load_is_unknown_there_is_none(ours: list[RequestRecord], readings: list[ServerSnapshot]) -> None:
     assert users_beside(ours, readings) == UserLoad(None, None)
 
 

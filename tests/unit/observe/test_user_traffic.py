@@ -71,7 +71,7 @@ def test_a_server_that_only_we_ask_has_no_users() -> None:
     assert totals.histograms["ttft"] == histogram([])
 
 
-def test_what_is_not_ours_is_users_in_the_servers_buckets() -> None:
+def test_user_latencies_are_the_servers_buckets_less_probe_traffic() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
     canary(traffic, server, at_s=1)
@@ -84,7 +84,7 @@ def test_what_is_not_ours_is_users_in_the_servers_buckets() -> None:
     assert totals.histograms["ttft"].sum == pytest.approx(0.01 + 0.15 + 0.7 + 5.0, abs=0.003)
 
 
-def test_accounts_wait_until_nothing_of_ours_is_under_way_and_the_server_has_counted_it() -> None:
+def test_settlement_waits_until_no_probe_is_in_flight_and_all_are_counted() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
     traffic.begin()
@@ -111,7 +111,7 @@ def test_users_show_though_a_canary_is_always_under_way() -> None:
     assert traffic.totals.requests == 6
 
 
-def test_what_is_counted_while_another_prober_loads_is_nobodys() -> None:
+def test_counts_during_another_probers_load_are_not_user_traffic() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
     server.serve(0.04)
@@ -136,7 +136,7 @@ def test_what_is_counted_while_another_prober_loads_is_nobodys() -> None:
     assert totals.histograms["ttft"].buckets == histogram([0.04, 0.7]).buckets
 
 
-def test_others_load_is_nobodys_though_a_canary_is_always_under_way() -> None:
+def test_another_probers_load_is_not_user_traffic_though_a_canary_is_always_in_flight() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
     traffic.other_prober_began()
@@ -168,7 +168,7 @@ def test_a_server_that_restarts_under_others_load_has_no_users_of_it() -> None:
     assert traffic.totals.requests == 0
 
 
-def test_while_load_of_ours_runs_users_stand_still_and_are_made_up_for_afterwards() -> None:
+def test_user_counters_pause_during_a_capacity_run_and_catch_up_afterwards() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
     traffic.begin(is_load=True)
@@ -209,7 +209,7 @@ def test_a_request_without_a_token_was_not_counted_by_the_server() -> None:
     assert traffic.totals.requests == 1
 
 
-def test_both_sides_of_an_account_are_told() -> None:
+def test_both_sides_of_a_settlement_are_reported() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
     canary(traffic, server, at_s=1, ttft_s=0.1)
@@ -226,21 +226,21 @@ def test_both_sides_of_an_account_are_told() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ABORTED, Outcome.TIMEOUT, Outcome.SERVER_ERROR])
-def test_nothing_is_compared_where_a_request_of_ours_did_not_end_well(outcome: Outcome) -> None:
+def test_nothing_is_compared_if_a_probe_request_failed(outcome: Outcome) -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
     traffic.add_record(failure(outcome))
     assert traffic.add(server.read(5)) is None
 
 
-def test_a_server_that_counts_nothing_has_no_users_told_of() -> None:
+def test_a_server_without_counters_has_no_user_traffic() -> None:
     traffic = UserTraffic()
     traffic.add(poll(at_ns=0))
     traffic.add(poll(at_ns=5 * S))
     assert traffic.totals.requests is traffic.totals.output_tokens is None
 
 
-def test_a_histogram_with_other_buckets_starts_anew() -> None:
+def test_a_histogram_with_other_buckets_starts_again() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
     server.serve(0.1)
@@ -286,7 +286,7 @@ def cut(reads: int) -> RequestRecord:
     return replace(failure(Outcome.ABORTED), reads=reads)
 
 
-def test_requests_that_we_cancelled_are_ours_as_far_as_they_had_come() -> None:
+def test_cancelled_probe_requests_count_as_far_as_they_had_come() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
     traffic.begin(is_load=True)
@@ -313,7 +313,7 @@ def test_an_account_that_begins_in_the_middle_of_a_canary_is_not_compared() -> N
     assert traffic.add(server.read(10)) is not None
 
 
-def test_nor_is_one_in_which_somebody_elses_request_was_being_worked_on() -> None:
+def test_nor_is_one_in_which_another_request_was_in_progress() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(replace(server.read(0), running=1.0))
     canary(traffic, server, at_s=1)
@@ -359,7 +359,7 @@ def test_where_first_tokens_are_counted_of_streams_only_requests_are_counted_at_
     assert traffic.totals.requests == 4
 
 
-def test_users_do_not_make_up_for_requests_of_ours_that_the_server_never_counted() -> None:
+def test_uncounted_probe_requests_do_not_reduce_user_traffic() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
     for i in range(50):

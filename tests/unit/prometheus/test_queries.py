@@ -213,7 +213,7 @@ def test_nothing_remembered_is_nothing_read() -> None:
         assert _server(url) == []
 
 
-def test_two_servers_are_an_error_that_names_what_tells_them_apart() -> None:
+def test_two_servers_are_an_error_that_names_the_distinguishing_label() -> None:
     other = _vllm("num_requests_running", [(3600, 4)], instance="y:8000")
     with _prometheus(_matrix(RUNNING, other)) as (url, _):
         with pytest.raises(TargetError) as raised:

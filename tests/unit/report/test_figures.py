@@ -47,7 +47,7 @@ def test_percent(ratio: float | None, words: str) -> None:
     assert percent(ratio) == words
 
 
-def test_an_objective_of_four_nines_is_not_rounded_to_a_promise_nobody_made() -> None:
+def test_an_objective_of_four_nines_is_not_rounded_up() -> None:
     assert "99.99 %" in promises(Objectives(name="strict", availability=0.9999))
 
 
@@ -65,5 +65,5 @@ def test_a_moment_for_programs_is_iso_8601() -> None:
 
 
 @pytest.mark.parametrize("wall_s", [math.inf, -math.inf, math.nan, 1e300, -1e18])
-def test_a_moment_that_no_calendar_has_is_not_told(wall_s: float) -> None:
+def test_a_time_outside_the_calendar_is_not_shown(wall_s: float) -> None:
     assert when(wall_s) == iso(wall_s) == "-"

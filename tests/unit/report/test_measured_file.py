@@ -25,7 +25,7 @@ def _bench(tmp_path: Path, **changed: Any) -> Path:
     return _file(tmp_path, json.dumps({**json.loads(BENCH.read_text()), **changed}))
 
 
-def test_a_result_of_ours_is_what_it_was(tmp_path: Path) -> None:
+def test_a_kneewatch_result_is_read_unchanged(tmp_path: Path) -> None:
     for one in (result(), result(capacity=no_knee())):
         file = _file(tmp_path, dumps(one, indent=1))
         assert read_measured(file) == of_result(str(file), one)
@@ -56,7 +56,7 @@ def test_a_result_of_vllm_bench_serve_is_one_step() -> None:
         ({"max_concurrency": None}, "60 requests at once"),
     ],
 )
-def test_its_load_is_named_as_ours_is(tmp_path: Path, changed: dict[str, object], load: str) -> None:
+def test_its_load_is_named_as_in_kneewatch_results(tmp_path: Path, changed: dict[str, object], load: str) -> None:
     assert list(read_measured(_bench(tmp_path, **changed)).sections) == [load]
 
 
@@ -76,7 +76,7 @@ def test_where_no_request_was_answered_there_are_no_latencies(tmp_path: Path) ->
     assert step.values["failed"].value == 1.0
 
 
-def test_another_backend_is_no_interface_of_ours(tmp_path: Path) -> None:
+def test_another_backend_is_refused(tmp_path: Path) -> None:
     assert read_measured(_bench(tmp_path, backend="sagemaker")).parts == {"model": "tiny"}
     assert read_measured(_bench(tmp_path, backend="openai-chat")).parts["workload.api"] == "chat"
 

@@ -75,7 +75,7 @@ def test_a_verdict_in_words(one: StepSummary, words: str, width: int) -> None:
     assert words in _words(_lines([one], width))
 
 
-def test_a_rate_is_that_of_all_with_ours_in_brackets() -> None:
+def test_a_rate_includes_users_with_the_probes_share_in_brackets() -> None:
     assert "14.6 (12.5)" in _words(_lines([_at(12.5, users=UserLoad(2.1, 100.0))]))
     assert "14.6" in _words(narrow := _lines([_at(12.5, users=UserLoad(2.1, 100.0))], NARROW))
     assert "(12.5)" in _words(narrow)

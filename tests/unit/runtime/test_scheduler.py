@@ -119,7 +119,7 @@ def test_a_run_that_comes_too_late_is_left_out_and_heard() -> None:
     assert heard.problems == [(CANARY, "late", None)]
 
 
-def test_missed_runs_are_not_made_up_for() -> None:
+def test_missed_runs_are_not_repeated() -> None:
     heard, work = Heard(), Work()
 
     def plan(schedule: Scheduler) -> None:
@@ -291,7 +291,7 @@ def test_two_schedules_know_nothing_of_each_other() -> None:
     asyncio.run(run())
 
 
-def test_a_first_run_may_be_put_off_and_how_late_a_task_begins_is_told() -> None:
+def test_a_first_run_may_be_delayed_and_lateness_is_reported() -> None:
     late: list[tuple[str, float]] = []
     heard, work = Heard(), Work()
 

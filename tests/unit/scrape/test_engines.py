@@ -99,7 +99,7 @@ def test_tgi_without_an_event_has_zeros_and_not_nothing() -> None:
     assert _counts(full)["prompt_length"] == 1479, "101 buckets"
 
 
-def test_trtllm_counts_one_process_of_those_that_tell_the_same() -> None:
+def test_trtllm_counts_identical_processes_once() -> None:
     found = _read("trtllm")
     assert found.models == ("Llama-3.1-8B-Instruct",)
     assert (found.running, found.waiting, found.kv_cache_usage) == (18, 2, 0.418)
@@ -130,7 +130,7 @@ def test_litellm_knows_no_queue() -> None:
     assert (found.rejections, found.finished["200"]) == (28, 2415)
 
 
-def test_a_page_of_nobody_is_refused_by_name() -> None:
+def test_a_page_of_an_unknown_engine_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no series of vllm, sglang, .* on the page"):
         parse("go_goroutines 5\nmy_vllm:thing 3\n", 0, 0.0)
 
@@ -138,13 +138,13 @@ def test_a_page_of_nobody_is_refused_by_name() -> None:
 VLLM, LITELLM = "vllm:num_requests_running 4\n", "litellm_in_flight_requests 7\n"
 
 
-def test_a_page_is_read_as_the_engine_that_is_told() -> None:
+def test_a_page_is_read_as_the_configured_engine() -> None:
     assert parse(VLLM + LITELLM, 0, 0.0).engine == "vllm"
     found = parse(VLLM + LITELLM, 0, 0.0, engine="litellm")
     assert (found.engine, found.running) == ("litellm", 7)
 
 
-def test_a_page_of_another_engine_than_was_told_says_which_one_it_seems_to_be() -> None:
+def test_a_page_of_another_engine_than_configured_names_the_likely_one() -> None:
     with pytest.raises(NotMetricsError, match=r"no series of sglang on the page, which seems to be vllm's"):
         parse(REAL, 0, 0.0, engine="sglang")
     with pytest.raises(NotMetricsError, match=r"no series of sglang on the page, nor of any other"):

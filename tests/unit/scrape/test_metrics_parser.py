@@ -83,7 +83,7 @@ def test_values_of_the_first_name_that_has_any() -> None:
     assert by_label(FOUND, "k", "none", "a") == {"x": 1, "y": 2}
 
 
-def test_processes_that_tell_the_same_count_once() -> None:
+def test_processes_with_equal_values_count_once() -> None:
     assert total(one_of_each(FOUND, ("pid",)), "b") == 5 + 7
 
 

@@ -96,7 +96,7 @@ def test_a_redirect_to_another_server_names_it_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_page_elsewhere_that_wants_the_key_is_told_that_it_is_not_sent_there(status: int) -> None:
+def test_a_401_from_a_page_elsewhere_explains_that_the_key_is_not_sent(status: int) -> None:
     for error in (refusal_elsewhere(whole(status, b"")), refusal(whole(status, b""), secret=lambda: None)):
         assert f"HTTP {status}: the page needs the key; set api_key_file, it is sent only below base_url" in str(error)
 

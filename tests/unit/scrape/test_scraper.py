@@ -83,7 +83,7 @@ def test_the_key_goes_to_the_target_alone() -> None:
     assert "authorization" not in abroad[0].headers
 
 
-def test_an_engine_that_is_told_is_asked_where_its_page_is_and_read_as_that() -> None:
+def test_a_configured_engine_is_scraped_at_its_path_and_read_as_that() -> None:
     page = (PAGES / "trtllm.prom").read_bytes()
     snapshot, asked = read(by_path([whole(200, page)]), engine="trtllm")
     assert asked[-1].line == "GET /prometheus/metrics HTTP/1.1"

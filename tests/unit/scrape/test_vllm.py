@@ -156,7 +156,7 @@ def test_nan_is_no_value() -> None:
     assert (page.running, page.kv_cache_usage, page.waiting) == (1, None, None)
 
 
-def test_a_name_that_only_begins_like_ours_is_not_ours() -> None:
+def test_a_name_that_only_begins_alike_is_not_matched() -> None:
     page = parse("vllm:num_requests_running 1\nvllm:num_requests_running_total 5\nvllm:iteration_tokens_total_sum 5\n")
     assert page.running == 1
     assert page.histograms == {}
@@ -278,7 +278,7 @@ def test_flags_say_how_the_server_was_started_and_not_how_much_memory_was_free()
     }
 
 
-def test_engines_are_told_apart_by_their_labels_whatever_the_order_of_lines() -> None:
+def test_engines_are_distinguished_by_their_labels_whatever_the_order_of_lines() -> None:
     page = parse(TWO_ENGINES)
     assert page.by_engine == {
         "0": EngineReading(running=3, waiting=0, kv_cache_usage=0.2, preemptions=1),
@@ -296,14 +296,14 @@ def test_engine_10_comes_after_engine_9() -> None:
     assert list(parse(_engines(12)).by_engine) == [str(i) for i in range(12)]
 
 
-def test_one_engine_and_more_than_32_are_not_told_apart() -> None:
+def test_one_engine_and_more_than_32_are_not_split() -> None:
     assert parse(_engines(1)).by_engine == {}
     assert len(parse(_engines(32)).by_engine) == 32
     many = parse(_engines(33))
     assert (many.by_engine, many.engines, many.running) == ({}, 33, sum(range(33)))
 
 
-def test_where_processes_tell_the_same_gauge_by_pid_engines_count_once() -> None:
+def test_engines_count_once_if_each_process_exports_the_same_gauge() -> None:
     page = parse(
         "".join(
             f'vllm:num_requests_running{{engine="{engine}",model_name="m",pid="{pid}"}} {running}\n'

@@ -63,7 +63,7 @@ def test_engines_of_one_server_add_up() -> None:
     assert [(one.running, one.engines) for one in found] == [(4, 2), (5, 2), (7, 2)]
 
 
-def test_engines_of_the_past_are_told_apart_and_processes_are_no_servers() -> None:
+def test_engines_in_history_are_distinguished_and_processes_are_not_servers() -> None:
     series = [
         _one("num_requests_running", 3, 4, 4, 5),
         _one("num_requests_running", 1, 1, 1, 2, engine="1", pid="7"),
@@ -88,7 +88,7 @@ def test_a_moment_without_the_server_and_a_value_that_is_none_are_left_out() -> 
     assert vllm.from_history([]) == []
 
 
-def test_series_of_two_servers_differ_in_what_tells_them_apart() -> None:
+def test_series_of_two_servers_differ_in_their_distinguishing_label() -> None:
     series = [
         _one("num_requests_running", 3, 4, 4, 5, pod="llama-0"),
         _one("num_requests_running", 1, 1, 1, 2, pod="llama-1", instance="b:8000"),

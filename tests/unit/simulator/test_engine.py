@@ -207,7 +207,7 @@ def test_decodes_come_before_a_chunk_of_a_prompt() -> None:
     assert plan.scheduled == ((0, 1), (1, 7))
 
 
-def test_requests_beyond_the_seats_wait_in_order() -> None:
+def test_requests_beyond_max_num_seqs_wait_in_order() -> None:
     engine = SimulatedEngine(_profile(seqs=2))
     for _ in range(4):
         engine.submit(prompt_tokens=2, output_tokens=2)

@@ -85,7 +85,7 @@ def test_only_what_is_configured_is_asked(path: str, status_code: int) -> None:
 
 
 @pytest.mark.parametrize(("site", "status_code"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200)])
-def test_another_sites_page_sends_no_request_of_ours(site: str, status_code: int) -> None:
+def test_another_sites_page_triggers_no_canary(site: str, status_code: int) -> None:
     monitor = FakeMonitor()
     (answer,) = _ask(monitor, "/probe?target=a", headers={"sec-fetch-site": site})
     assert answer.status_code == status_code

@@ -338,7 +338,7 @@ def test_every_answer_forbids_content_from_elsewhere_and_guesses_about_its_type(
         "/assets/../page.css",
     ],
 )
-def test_what_is_not_there_is_404(path: str) -> None:
+def test_unknown_paths_are_404(path: str) -> None:
     assert _get(FakeMonitor(), path).status_code == 404
 
 

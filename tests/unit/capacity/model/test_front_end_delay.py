@@ -47,7 +47,7 @@ def test_a_constant_is_no_queue() -> None:
     assert found == FrontEndEstimate(FrontEnd(), pytest.approx(0.005))
 
 
-def test_of_one_rate_a_queue_cannot_be_told_from_a_constant_so_it_is_one() -> None:
+def test_at_one_rate_a_queue_looks_like_a_constant_and_is_taken_for_one() -> None:
     assert front_of([DelaySample(20.0, 0.05, 100, 0.001)], 0.001) == FrontEndEstimate(FrontEnd(), pytest.approx(0.05))
 
 

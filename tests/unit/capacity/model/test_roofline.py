@@ -97,7 +97,7 @@ def test_where_something_is_not_known_there_is_no_distance(learnt: StepCostModel
     assert compute_roofline(learnt, [], hints) is None
 
 
-def test_a_ratio_that_the_cost_model_does_not_tell_is_left_out() -> None:
+def test_a_ratio_that_the_cost_model_does_not_give_is_left_out() -> None:
     short_prompts = compute_roofline(cost_model(token=0.5), [], KNOWN)
     assert short_prompts is not None
     assert short_prompts.decode_ratio is not None
@@ -109,7 +109,7 @@ def test_a_ratio_that_the_cost_model_does_not_tell_is_left_out() -> None:
     assert compute_roofline(cost_model(host=0.9, weights=0.9, token=0.9), [], KNOWN) is None
 
 
-def test_a_term_next_to_nothing_that_may_be_large_is_not_told() -> None:
+def test_a_tiny_term_with_a_large_error_is_not_reported() -> None:
     """The slope at nothing is nothing: the smooth maximum has its other side there."""
     learnt = cost_model(replace(COST, per_token_s=1e-12), token=1e8)
     found = compute_roofline(learnt, [], KNOWN)
@@ -130,7 +130,7 @@ def test_from_live_traffic_it_comes_near_the_truth() -> None:
     assert seen.roofline(is_believed=False) is None
 
 
-def test_prompts_of_a_few_tokens_do_not_tell_how_fast_long_ones_are_read() -> None:
+def test_short_prompts_do_not_show_the_speed_of_long_ones() -> None:
     short = workload(20, 150)
     seen = ServerModel(short, KNOWN)
     seen.learn(watched(profile(FAST), short, 12.0, 120.0))

@@ -102,11 +102,11 @@ def test_live_users_of_other_lengths_do() -> None:
     assert mean_length(live.output_tokens) == pytest.approx(mean_length(heavy.output_tokens), rel=0.15)
 
 
-def test_too_few_requests_do_not_tell_lengths() -> None:
+def test_too_few_requests_give_no_lengths() -> None:
     assert not model(watched(KNOWN, workload(2000, 300), 0.05, 100.0)).has_other_live_lengths
 
 
-def test_seats_show_when_requests_wait_with_memory_free() -> None:
+def test_max_num_seqs_shows_when_requests_wait_with_memory_free() -> None:
     crowd = polled(VirtualServer(profile(FAST, max_num_seqs=16), users=BackgroundTraffic(20.0, CHAT)), 30.0)
     assert model(crowd).max_num_seqs == 16
     assert model(crowd, hints=Hints(max_num_seqs=99)).max_num_seqs == 99
@@ -115,7 +115,7 @@ def test_seats_show_when_requests_wait_with_memory_free() -> None:
     assert model(no_gauges).max_num_seqs is None
 
 
-def test_those_of_several_engines_are_seats_of_each() -> None:
+def test_max_num_seqs_holds_for_each_of_several_engines() -> None:
     two = VirtualServer(profile(FAST, max_num_seqs=16), users=BackgroundTraffic(40.0, CHAT), shares=(0.5, 0.5))
     seen = model(polled(two, 40.0))
     assert seen.max_num_seqs == pytest.approx(16, abs=1)
@@ -124,19 +124,19 @@ def test_those_of_several_engines_are_seats_of_each() -> None:
     assert twin.engines == 2
 
 
-def test_requests_that_wait_for_memory_say_nothing_of_seats() -> None:
+def test_requests_that_wait_for_memory_do_not_show_max_num_seqs() -> None:
     full = polled(VirtualServer(profile(FAST, kv_tokens=8000), users=BackgroundTraffic(20.0, CHAT)), 20.0)
     assert model(full).max_num_seqs is None
 
 
-def test_speculation_is_told_by_tokens_that_come_together() -> None:
+def test_speculation_shows_in_tokens_that_come_together() -> None:
     quick = VirtualServer(KNOWN, users=BackgroundTraffic(12.0, CHAT), accepted_tokens=1.0)
     twin = model(polled(quick, 60.0)).twin()
     assert twin is not None
     assert twin.accepted_tokens == pytest.approx(1.0, abs=0.2)
 
 
-def test_a_prefix_cache_is_told_by_its_hits() -> None:
+def test_a_prefix_cache_shows_by_its_hits() -> None:
     shared = replace(workload(1000, 100, 0.3), shared_tokens=600)
     server = VirtualServer(replace(KNOWN, prefix_caching=True), users=BackgroundTraffic(10.0, shared))
     twin = model(polled(server, 60.0), shared).twin()
@@ -191,7 +191,7 @@ def _engines(made: tuple[float, ...], prompts: float) -> list[ServerSnapshot]:
     return [first, last]
 
 
-def test_engines_that_get_unlike_shares_are_told_apart() -> None:
+def test_engines_with_different_shares_are_distinguished() -> None:
     assert engine_shares(_engines((6000.0, 4000.0), 1000)) == pytest.approx((0.6, 0.4), abs=0.01)
 
 

@@ -109,7 +109,7 @@ def test_a_hiccup_does_not_move_the_cost_model() -> None:
     assert rough.cost.step_seconds(step) == pytest.approx(calm.cost.step_seconds(step), rel=0.08)
 
 
-def test_too_few_or_too_idle_windows_give_no_law() -> None:
+def test_too_few_or_too_idle_windows_give_no_cost_model() -> None:
     assert fit([], 2048, [100.0]) is None
     assert fit([[]], 2048, [100.0]) is None
     assert fit([alike(MIN_WINDOWS - 1)], 2048, [100.0]) is None
@@ -119,13 +119,13 @@ def test_too_few_or_too_idle_windows_give_no_law() -> None:
     assert fit([alike(itl_sum_s=0.0)], 2048, [100.0]) is None
 
 
-def test_without_prompts_nothing_tells_what_one_costs() -> None:
+def test_without_prompts_the_cost_of_one_is_unknown() -> None:
     assert fit([alike(prompts=0, prompt_tokens=0, finished=0)], 2048, [100.0]) is None
     assert fit([alike(cached_tokens=1000)], 2048, [100.0]) is None
     assert fit([alike(cached_tokens=5000)], 2048, [100.0]) is None  # a cache hit of a prompt that ends in the next
 
 
-def test_prefill_times_of_zero_are_left_aside() -> None:
+def test_prefill_times_of_zero_are_ignored() -> None:
     assert fit([alike(prefill_sum_s=0.0)], 2048, [100.0]) is not None
 
 

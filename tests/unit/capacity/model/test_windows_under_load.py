@@ -157,7 +157,7 @@ def test_an_idle_server_gives_no_window() -> None:
     assert windows([snapshot(s, 1) for s in range(100)]) == []
 
 
-def test_a_quiet_stretch_of_hours_does_not_dilute_what_comes_after_it() -> None:
+def test_hours_without_load_do_not_dilute_the_load_after_them() -> None:
     quiet = [snapshot(s, 1) for s in range(0, 7200, 60)]
     busy = windows([*quiet, *(snapshot(7200 + s, 1 + s) for s in range(1, 4))])
     assert max(window.seconds for window in busy) <= 300

@@ -233,7 +233,7 @@ def test_a_body_that_ends_well_all_the_same_has_its_own_end() -> None:
     virtually(story())
 
 
-def test_somebody_who_cancels_the_body_too_is_not_told_of_a_lease() -> None:
+def test_another_cancellation_of_the_body_is_not_reported_as_a_lost_lease() -> None:
     async def story() -> None:
         api, ending = ApiServer(), asyncio.Event()
 

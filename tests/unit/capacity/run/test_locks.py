@@ -145,7 +145,7 @@ def test_a_hard_link_is_locked_and_not_written_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["fifo", "folder"])
-def test_what_is_no_file_is_no_lock_and_hangs_nobody(tmp_path: Path, what: str) -> None:
+def test_a_lock_that_is_not_a_regular_file_is_refused_without_blocking(tmp_path: Path, what: str) -> None:
     file = _the_file(tmp_path)
     if what == "fifo":
         os.mkfifo(file)

@@ -170,7 +170,7 @@ def test_without_the_right_to_delete_they_stay_and_others_are_seen() -> None:
     following(story)
 
 
-def test_what_was_told_last_stands_while_the_api_server_is_away() -> None:
+def test_the_last_answer_stays_in_effect_while_the_api_server_is_away() -> None:
     async def story(api: ApiServer, line: Line, seen: list[set[str]]) -> None:
         another = Another(api)
         await another.hold(5.0)
@@ -187,7 +187,7 @@ def test_what_was_told_last_stands_while_the_api_server_is_away() -> None:
     following(story)
 
 
-def test_a_lacking_role_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_role_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     async def story(api: ApiServer, _: Line, seen: list[set[str]]) -> None:
         api.forbidden.add("list leases")
         await asyncio.sleep(60.0)
@@ -263,7 +263,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_looking_keeps_nobody_from_the_lock(tmp_path: Path) -> None:
+def test_checking_a_lock_does_not_block_it(tmp_path: Path) -> None:
     async def taken() -> None:
         for _ in range(1000):
             async with FileLock(SERVER, tmp_path, SystemClock()):

@@ -139,7 +139,7 @@ def test_a_server_is_not_blamed_for_what_we_heard_of_it_late() -> None:
     assert [step.valid for step in result.steps] == [True]
 
 
-def test_a_load_that_is_never_told_of_in_time_ends_the_run_and_says_whose_fault_that_is() -> None:
+def test_reports_that_are_always_late_end_the_run_as_a_fault_of_the_client() -> None:
     began = _began()
     result, took_s = _run(_job(*_closed(4, step_s=60.0)), load=_told(lambda now_s: now_s - began() < 5))
     assert result.stopped == Stopped("error", CLIENT_LATE)
@@ -194,7 +194,7 @@ def _slow_users(now_s: float) -> dict[str, Any]:
     return {"histograms": {"ttft": ttft}}
 
 
-def test_users_who_wait_too_long_end_the_load_although_ours_are_quick() -> None:
+def test_users_who_wait_too_long_end_the_load_although_probe_requests_are_fast() -> None:
     result, took_s = _run(_job(*_closed(4, step_s=60.0)), values=_slow_users)
     assert result.stopped == Stopped("guard", "users_latency")
     assert 5.0 < took_s < 8.0

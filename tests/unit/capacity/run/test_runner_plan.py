@@ -141,7 +141,7 @@ def test_a_course_that_wants_to_see_nothing_first_waits_for_nothing() -> None:
     assert _run(Scripted([_open(20)])).took_s < 12.0
 
 
-def test_what_is_done_is_told_as_it_begins() -> None:
+def test_each_phase_is_reported_as_it_begins() -> None:
     ran = _run(Scripted([_open(20), StepPlan(4, 2.0)], observe_s=5.0))
     assert [words for words in ran.doing if not words.startswith("computing")] == [
         *("a first request", "watching live traffic", "step 1: 20 requests/s", "step 2: concurrency 4"),
@@ -168,7 +168,7 @@ def _rising(users_rps: float) -> Values:
     return values
 
 
-def test_users_load_is_told_for_as_long_as_the_run_saw_it() -> None:
+def test_user_load_is_reported_for_the_time_the_run_observed() -> None:
     ran = _run(Scripted([], observe_s=20.0), _rising(4.0))
     assert ran.result.users == UserLoad(pytest.approx(4.0), pytest.approx(200.0))
     assert _run(Scripted([], observe_s=20.0)).result.users == UserLoad(None, None)
@@ -280,7 +280,7 @@ def test_a_course_that_does_not_outlive_an_overload_ends_with_it() -> None:
 
 
 @pytest.mark.parametrize("begin_s", [3.0, 0.0])
-def test_an_overload_without_load_of_ours_ends_the_run(begin_s: float) -> None:
+def test_an_overload_without_probe_traffic_ends_the_run(begin_s: float) -> None:
     """It is not ours, and ours would make it worse. Also where the lone request is on its way."""
     course = Scripted([_open(20)], observe_s=30.0)
     slow_first = FakeServer(seconds=lambda _: 3.0)
@@ -344,7 +344,7 @@ def _slowly(seconds: float) -> Think:
     return think
 
 
-def test_unless_told_otherwise_a_course_thinks_in_a_thread_and_the_server_is_read_meanwhile() -> None:
+def test_by_default_a_load_plan_computes_in_a_thread_while_the_server_is_read() -> None:
     """In real time: what blocks the thread must not block the loop."""
     threads: set[int] = set()
     may_go_on = threading.Event()
@@ -377,7 +377,7 @@ def test_unless_told_otherwise_a_course_thinks_in_a_thread_and_the_server_is_rea
     assert result.stopped == Stopped("done", "that is all")
 
 
-def test_a_course_that_fails_ends_the_run_with_its_error_and_the_cost_is_told() -> None:
+def test_a_load_plan_that_fails_ends_the_run_with_its_error_and_the_cost_is_reported() -> None:
     def fails() -> None:
         raise ZeroDivisionError
 

@@ -54,7 +54,7 @@ REPLAY: Replay = _replay
 
 
 @pytest.mark.parametrize("chunk", [512, 2048, 8192])
-def test_the_longest_gaps_tell_how_many_tokens_a_step_takes(chunk: int) -> None:
+def test_the_longest_gaps_show_how_many_tokens_a_step_takes(chunk: int) -> None:
     model, trial = _seen(profile(FAST, chunk=chunk, kv_tokens=900_000), PROMPTS, 4.0, 60.0)
     found = infer_chunk_tokens(model, trial, REPLAY)
     assert found in {512: (512,), 2048: (2048,), 8192: (4096, 8192, 16384)}[chunk], "few prompts fill 8192"
@@ -65,7 +65,7 @@ def test_prompts_that_fit_in_any_step_leave_it_as_it_is() -> None:
     assert infer_chunk_tokens(model, trial, REPLAY) == model.chunk_tokens
 
 
-def test_what_attention_costs_is_told_by_long_prompts() -> None:
+def test_long_prompts_show_the_cost_of_attention() -> None:
     cost = replace(FAST, per_pair_s=6e-9)  # as much as the tokens themselves, at 12,000 of them
     model, trial = _seen(profile(cost, chunk=8192, kv_tokens=2_000_000), DOCUMENTS, 0.5, 120.0)
     model.chunk_tokens = 8192

@@ -60,7 +60,7 @@ def test_without_live_traffic_it_begins_with_about_one_request_in_flight_and_ris
     assert max(b / a for a, b in itertools.pairwise(rates)) < 2
 
 
-def test_it_ends_also_on_a_server_that_tells_nothing_and_says_so() -> None:
+def test_it_also_ends_on_a_server_without_metrics_and_says_so() -> None:
     search = _search()
     for _ in range(20):
         if search.next_step() is None:
@@ -106,7 +106,7 @@ def test_a_run_that_broke_publishes_nothing(stopped: Stopped) -> None:
     assert (found.requests_per_second, found.mode) == (None, "forecast")
 
 
-def test_a_load_that_breaks_far_below_the_forecast_puts_the_model_aside() -> None:
+def test_a_load_that_breaks_far_below_the_forecast_discards_the_model() -> None:
     search = _search(10.0)
     search.state.model.max_num_seqs = 8
     _run(search, step())
@@ -136,7 +136,7 @@ def test_a_trial_that_a_budget_ended_neither_held_nor_broke() -> None:
     assert overloaded_trials(search.state) == []
 
 
-def test_what_holds_far_above_the_forecast_puts_the_model_aside() -> None:
+def test_a_load_that_holds_far_above_the_forecast_discards_the_model() -> None:
     search = _search(3.0)
     _run(search, replace(step(), requests=replace(step().requests, ok=39)))
     search.state.trials = [replace(search.state.trials[0], load_rps=9.0)]
@@ -172,7 +172,7 @@ def test_an_objective_that_was_missed_by_chance_refutes_nothing(missed: int, jud
     assert bool(overloaded_trials(search.state)) is ((missed, judged) in {(5, 48), (320, 5000)})
 
 
-def test_a_model_that_was_once_put_aside_is_never_called_verified() -> None:
+def test_a_discarded_model_is_never_called_verified() -> None:
     search = _search(10.0)
     search.state.knee = lambda **_: KneeEstimate(10.0, (9.5, 10.5), "ttft", 4.0, None)  # type: ignore[method-assign]
     search.state.model.max_num_seqs = 8

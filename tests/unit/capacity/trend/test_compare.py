@@ -149,7 +149,7 @@ def test_failures_count() -> None:
     assert _results(result(steps=[step(4)]), result(steps=[failing])).has_regressed
 
 
-def test_open_loops_are_told_apart_by_their_rate() -> None:
+def test_open_loops_are_distinguished_by_their_rate() -> None:
     open_loop = replace(step(4), plan=StepPlan(concurrency=64, seconds=10, arrivals=Arrivals(rate_rps=2.5)))
     assert list(of_result("a", result(steps=[open_loop])).sections)[-1] == "rate 2.5 (poisson)"
 
