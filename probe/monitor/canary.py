@@ -11,7 +11,7 @@ from probe.core import objectives as slo
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.objectives import Objectives
-from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.request import UP, Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan
 from probe.load.step_executor import StepExecution
 
@@ -102,3 +102,17 @@ class Canary:
             outcome=error.outcome,
             detail=str(error),
         )
+
+
+class StartupGrace:
+    """The time in which a server that has not been up yet may fail its canaries."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._ends_ns = clock.monotonic_ns() + int(seconds * 1e9)
+
+    def is_starting(self, record: RequestRecord) -> bool:
+        """Return whether the server has not been up yet, `record` included, and is within its grace."""
+        if record.outcome in UP:
+            self._ends_ns = 0
+        return self._clock.monotonic_ns() < self._ends_ns

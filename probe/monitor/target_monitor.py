@@ -1,8 +1,6 @@
 """One watched target: its canary, its server's metrics, its scheduled capacity runs."""
 
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Protocol
 
 import structlog
 
@@ -13,35 +11,25 @@ from probe.capacity.run.service import RunRequest
 from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
-from probe.config.workloads import WorkloadConfig
 from probe.core.clock import Clock
-from probe.core.request import UP, Outcome, RequestRecord, Traffic
+from probe.core.request import UP, Outcome, RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus
 from probe.core.workload import requests
 from probe.load.worker_pool import RequestSource
-from probe.monitor.canary import UNKNOWN_MODEL, Canary
-from probe.monitor.capacity_runs import CapacityRuns, RunHooks, RunSink
+from probe.monitor.canary import UNKNOWN_MODEL, Canary, StartupGrace
+from probe.monitor.capacity_runs import CapacityRuns, RunHooks
 from probe.monitor.live_forecast import forecast_result, live_forecast
+from probe.monitor.on_demand_canaries import OnDemandCanaries
+from probe.monitor.target_context import MeasurementSink, TargetContext
 from probe.monitor.wiring import endpoint, engine_of, lock, server_of, workload
-from probe.observe.server_observer import GpuReader, ReadingSink, ServerObserver
-from probe.observe.server_state import ServerState
+from probe.observe.server_observer import ServerObserver
 from probe.scrape.scraper import Scraper
 
 _log = structlog.get_logger()
 # The interval after a first forecast without evidence.
 _SOON_S = 120.0
-
-
-class MeasurementSink(ReadingSink, RunSink, Protocol):
-    """Receives a target's measurements, for exporters and store."""
-
-    def record(self, record: RequestRecord) -> None:
-        """Take a request that has ended."""
-
-    def forecast(self, result: CapacityResult) -> None:
-        """Take a forecast, or the reason why there is none."""
 
 
 class TargetMonitor:
@@ -53,49 +41,51 @@ class TargetMonitor:
         target: TargetConfig,
         clock: Clock,
         sink: MeasurementSink,
-        firing_pages: Callable[[], Awaitable[list[str]]] | None,
-        *,
-        spent: Callable[[float], int] = lambda _: 0,
-        loaded: Callable[[], None] | None = None,
-        state: ServerState | None = None,
-        read_gpus: GpuReader | None = None,
+        context: TargetContext | None = None,
     ) -> None:
-        """`spent` returns the tokens of the target's runs that began at a wall time (s) or later. `loaded` is called
-        after each capacity run: other targets may share the server. `state`: shared by the targets with the same
-        metrics page; None: no other target has it.
-        """
-        self.config = target
+        context = context or TargetContext()
+        context.state.history.expect_every(target.scrape)
+        self.config, self._clock, self._sink = target, clock, sink
         self.objectives = config.objectives_of(target)
-        self._clock = clock
-        self._sink = sink
         self._load_config = config.load
-        state = state or ServerState()
-        state.history.expect_every(target.scrape)
-        self._admission = AdmissionCheck(
-            target.capacity, self.objectives, clock, state, firing_pages=firing_pages, spent=spent
-        )
-        self._endpoint = where = endpoint(target)
-        self._client = Client(where, clock, target.canary.timeout)
-        scraper = Scraper(where, clock, timeout_s=min(target.scrape, 3.0), engine=engine_of(target))
-        self._observer = ServerObserver(target.name, scraper, clock, sink, state=state, read_gpus=read_gpus)
+        self._endpoint = endpoint(target)
+        self._client = Client(self._endpoint, clock, target.canary.timeout)
+        self._observer = self._new_observer(context)
         self._canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
         specs = requests(self._canary_load)
         self._canary = Canary(target.name, target.model, self._client, specs, objectives=self.objectives, clock=clock)
+        self._on_demand = OnDemandCanaries(config, target, self._client, clock)
         name = target.capacity.workload or target.canary.workload
         self._capacity_load = workload(name, config.workload(name))
-        self._workloads = _workloads(config)
-        self._on_demand: dict[str, Canary] = {}  # by workload
+        self._admission = self._new_admission_check(context)
         hooks = RunHooks(
             request=self._run_request,
             lock=partial(lock, config, target, clock),
             on_lock=partial(self.others_load, loading=False),  # nobody else has the lock
             on_record=self._record,
-            on_load_end=loaded or self.load_ended,
+            on_load_end=context.on_load_end or self.load_ended,
         )
         self._runs = CapacityRuns(target.name, clock, sink, self._observer, admission=self._admission, hooks=hooks)
         self._has_other_prober = False  # another prober loads the server
-        self._grace_ends_ns = clock.monotonic_ns() + int((target.canary.startup_grace or 0.0) * 1e9)
+        self._startup = StartupGrace(clock, target.canary.startup_grace or 0.0)
         self.last_forecast: CapacityResult | None = None
+
+    def _new_observer(self, context: TargetContext) -> ServerObserver:
+        timeout_s = min(self.config.scrape, 3.0)
+        scraper = Scraper(self._endpoint, self._clock, timeout_s=timeout_s, engine=engine_of(self.config))
+        return ServerObserver(
+            self.config.name, scraper, self._clock, self._sink, state=context.state, read_gpus=context.read_gpus
+        )
+
+    def _new_admission_check(self, context: TargetContext) -> AdmissionCheck:
+        return AdmissionCheck(
+            self.config.capacity,
+            self.objectives,
+            self._clock,
+            context.state,
+            firing_pages=context.firing_pages,
+            spent=context.tokens_since,
+        )
 
     @property
     def model(self) -> str:
@@ -134,7 +124,7 @@ class TargetMonitor:
         async with self._observer.sending(self._canary_load):
             record = await self._canary.run_once()
             self._observer.add_record(record)
-        if not self._is_starting(record):
+        if not self._startup.is_starting(record):
             self._sink.record(record)
             self._admission.canary(record)
         if not before or before[0].outcome is not record.outcome:
@@ -146,19 +136,8 @@ class TargetMonitor:
 
         Raise KeyError for a workload that is not configured.
         """
-        name = self.config.canary.workload if name is None else name
-        load = workload(name, self._workloads[name])
-        canary = self._on_demand.get(name)
-        if canary is None:
-            canary = self._on_demand[name] = Canary(
-                self.config.name,
-                self.config.model,
-                self._client,
-                requests(load),
-                objectives=self.objectives,
-                clock=self._clock,
-                traffic=Traffic.ONDEMAND,
-            )
+        load = self._on_demand.workload(name)
+        canary = self._on_demand.canary(load)
         async with self._observer.sending(load):
             record = await canary.run_once()
             self._record(record)
@@ -166,11 +145,7 @@ class TargetMonitor:
 
     def offer(self, config: Config) -> None:
         """Take the workloads for requests on demand from a new configuration; the target's own parts are unchanged."""
-        workloads = _workloads(config)
-        self._on_demand = {
-            name: canary for name, canary in self._on_demand.items() if workloads.get(name) == self._workloads[name]
-        }
-        self._workloads = workloads
+        self._on_demand.configure(config)
 
     def inhibit_load(self, why: str | None) -> None:
         """Let no capacity run begin and stop the one in progress; None: lift that."""
@@ -271,13 +246,3 @@ class TargetMonitor:
         self.others_load(loading=False)
         await self._client.close()
         await self._observer.close()
-
-    def _is_starting(self, record: RequestRecord) -> bool:
-        """Return whether the server has not been up yet and is within its startup grace."""
-        if record.outcome in UP:
-            self._grace_ends_ns = 0
-        return self._clock.monotonic_ns() < self._grace_ends_ns
-
-
-def _workloads(config: Config) -> dict[str, WorkloadConfig]:
-    return {name: config.workload(name) for name in ("default", *config.workloads)}

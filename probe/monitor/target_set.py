@@ -20,6 +20,7 @@ from probe.discovery.types import DiscoveredServer
 from probe.monitor.desired_targets import DesiredTarget, DesiredTargets, Shard
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.metrics_sink import MetricsSink
+from probe.monitor.target_context import TargetContext
 from probe.monitor.target_monitor import TargetMonitor
 from probe.monitor.target_tasks import TargetTasks
 from probe.monitor.wiring import page_of, server_of
@@ -157,17 +158,14 @@ class TargetSet:
     def _add(self, target: DesiredTarget, position: float) -> None:
         """Open a monitor. `position`: its place among the new ones, from 0 to 1."""
         config, name, page = self._desired.config, target.name, page_of(target.config)
-        monitor = TargetMonitor(
-            config,
-            target.config,
-            self._clock,
-            self._sink,
-            firing_pages(config, name),
-            spent=partial(self._sink.tokens_since, name),
-            loaded=partial(self._load_ended, server_of(target.config)),
+        context = TargetContext(
+            firing_pages=firing_pages(config, name),
+            tokens_since=partial(self._sink.tokens_since, name),
+            on_load_end=partial(self._load_ended, server_of(target.config)),
             state=self._server_states[page],
             read_gpus=self._readers.reader(target.config.gpu),
         )
+        monitor = TargetMonitor(config, target.config, self._clock, self._sink, context)
         self.monitors[name], self._current[name], self._pages[name] = monitor, target, page
         monitor.inhibit_load(target.inhibited_by)
         for known in self._sink.add(target.config, monitor.model, monitor.objectives):

@@ -167,12 +167,14 @@ def test_requests_on_demand_are_of_the_workloads_that_a_reload_has_brought(tmp_p
             assert [await asked(name) for name in ("same", "changes", "goes")] == [(n, "ok") for n in (4, 5, 6)]
             with pytest.raises(KeyError):
                 await asked("comes")
-            watch, kept = app.monitors["a"], app.monitors["a"]._on_demand["same"]
+            watch = app.monitors["a"]
+            on_demand = watch._on_demand
+            kept = on_demand.canary(on_demand.workload("same"))
             _file(path, {"short": 3, "same": 4, "changes": 7, "comes": 8}, target)
             assert await app.reload() is None
             assert app.monitors["a"] is watch, "nothing that it is made of has changed"
             assert [await asked(name) for name in ("same", "changes", "comes")] == [(n, "ok") for n in (4, 7, 8)]
-            assert watch._on_demand["same"] is kept
+            assert on_demand.canary(on_demand.workload("same")) is kept
             with pytest.raises(KeyError):
                 await asked("goes")
             await watch.close()

@@ -31,6 +31,7 @@ from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
 from probe.mock_server.driver import Faults
+from probe.monitor.target_context import TargetContext
 from probe.monitor.target_monitor import TargetMonitor
 from probe.observe.server_observer import GpuReader
 from probe.scrape.scraper import REASONS
@@ -127,9 +128,8 @@ def _watch(
         },
         "test",
     )
-    watch = TargetMonitor(
-        config, config.targets[0], clock or SystemClock(), sink, firing, spent=spent, read_gpus=read_gpus
-    )
+    context = TargetContext(firing_pages=firing, tokens_since=spent, read_gpus=read_gpus)
+    watch = TargetMonitor(config, config.targets[0], clock or SystemClock(), sink, context)
     sink.client = ProbeExporter({"a": watch.objectives})
     return watch
 

@@ -129,7 +129,7 @@ def _config(url: str, capacity: dict[str, Any]) -> Config:
 
 
 async def _daemon(scene: Scene, config: Config) -> None:
-    watch = TargetMonitor(config, config.targets[0], CLOCK, Silent(), None)  # type: ignore[arg-type]
+    watch = TargetMonitor(config, config.targets[0], CLOCK, Silent())  # type: ignore[arg-type]
     scene.interrupt = lambda: watch.inhibit_load("signal")
     try:
         await watch.canary()

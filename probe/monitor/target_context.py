@@ -1,0 +1,42 @@
+"""What a target's monitor gets from its process besides the configuration, and where its measurements go."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from probe.core.request import RequestRecord
+from probe.core.result import CapacityResult
+from probe.monitor.capacity_runs import RunSink
+from probe.observe.server_observer import GpuReader, ReadingSink
+from probe.observe.server_state import ServerState
+
+
+def _none_spent(_: float) -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetContext:
+    """Alerts, spent tokens and GPUs of one target, and what it shares with other targets.
+
+    `firing_pages` returns the paging alerts that fire for the target; None: there is no Prometheus to ask.
+    `tokens_since` returns the tokens of the target's runs that began at a wall time (s) or later. `on_load_end` is
+    called after each capacity run: other targets may share the server; None: no other target does. `state` is shared by
+    the targets with the same metrics page.
+    """
+
+    firing_pages: Callable[[], Awaitable[list[str]]] | None = None
+    tokens_since: Callable[[float], int] = _none_spent
+    on_load_end: Callable[[], None] | None = None
+    state: ServerState = field(default_factory=ServerState)
+    read_gpus: GpuReader | None = None
+
+
+class MeasurementSink(ReadingSink, RunSink, Protocol):
+    """Receives a target's measurements, for exporters and store."""
+
+    def record(self, record: RequestRecord) -> None:
+        """Take a request that has ended."""
+
+    def forecast(self, result: CapacityResult) -> None:
+        """Take a forecast, or the reason why there is none."""
