@@ -14,6 +14,11 @@ __all__ = ["run"]
 _LIMIT_S = 600.0
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests of the real vLLM: while it starts, the other processes run tests."""
+    items.sort(key=lambda item: item.get_closest_marker("vllm") is None)
+
+
 @pytest.fixture(autouse=True)
 def _no_hang() -> Iterator[None]:
     faulthandler.dump_traceback_later(_LIMIT_S, exit=True, file=sys.__stderr__)

@@ -84,6 +84,7 @@ def test_numbers_are_written_as_their_fields_say(browser: Browser, made: str) ->
     assert _text(browser, "#events") == "marked: Restart (1)"
 
 
+@pytest.mark.long
 @pytest.mark.prometheus
 def test_a_running_monitors_dashboards_are_drawn(
     browser: Browser, sim: Sim, prometheus_binary: str, tmp_path: Path

@@ -29,6 +29,7 @@ def found() -> list[Judged]:
     return [each for each in _found() if not each.what.endswith("then")]
 
 
+@pytest.mark.long
 def test_a_forecast_from_light_loads_covers_the_truth_of_a_recorded_server() -> None:
     """One of the forecasts that the tests below have of all five recordings."""
     recording = read(next(file for file in FILES if file.name == "engine.json.gz"))

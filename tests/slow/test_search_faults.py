@@ -104,7 +104,13 @@ def test_an_objective_that_no_load_can_meet_is_said_so_after_little_load() -> No
     assert result.cost.seconds < 120
 
 
-@pytest.mark.parametrize(("budget", "spent"), [(Budget(6000, 1800, 20), "tokens"), (Budget(10**9, 45, 20), "seconds")])
+@pytest.mark.parametrize(
+    ("budget", "spent"),
+    [
+        (Budget(6000, 1800, 20), "tokens"),
+        pytest.param(Budget(10**9, 45, 20), "seconds", marks=pytest.mark.long),
+    ],
+)
 def test_a_budget_that_ends_before_the_knee_leaves_a_forecast_and_never_a_verified_figure(
     budget: Budget, spent: str
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_tiny_term_with_a_large_error_is_not_reported() -> None:
     assert found.prefill_ratio is None
 
 
+@pytest.mark.long
 def test_from_live_traffic_it_comes_near_the_truth() -> None:
     seen = ServerModel(CHAT, KNOWN)
     seen.learn(watched(profile(FAST), CHAT, 12.0, 120.0))
@@ -130,6 +131,7 @@ def test_from_live_traffic_it_comes_near_the_truth() -> None:
     assert seen.roofline(is_believed=False) is None
 
 
+@pytest.mark.long
 def test_short_prompts_do_not_show_the_speed_of_long_ones() -> None:
     short = workload(20, 150)
     seen = ServerModel(short, KNOWN)

@@ -1,8 +1,9 @@
-"""Client, server and GPU next to each other: `kneewatch run` beside the real vLLM and a page of dcgm-exporter.
+"""`kneewatch check` and `kneewatch run` beside the real vLLM: both APIs, user traffic, and GPU metrics.
 
-The page is one that was recorded elsewhere: there is no GPU here.
+The page of dcgm-exporter was recorded elsewhere: there is no GPU here.
 """
 
+import json
 import os
 import re
 import signal
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
+from kneewatch_command import kneewatch, measured
 from monitor import Monitor
 from process import eventually
 from real_vllm import MODEL, RealVllm
 from stub_server import stub_server
 
-pytestmark = [pytest.mark.vllm, pytest.mark.alone]
+pytestmark = pytest.mark.vllm
 
 DCGM = (Path(__file__).parents[1] / "pages/gpu/dcgm-4.1-kubernetes.prom").read_text()
 USERS = 5
@@ -95,6 +98,7 @@ def test_gpus_stand_beside_the_server_under_their_own_names(monitor: Monitor) ->
 
 
 @pytest.mark.long
+@pytest.mark.alone
 def test_an_engine_that_stands_still_is_seen_though_health_says_it_is_well(vllm: RealVllm, monitor: Monitor) -> None:
     stalled = 'kneewatch_server_stalled_seconds{target="joined"}'
     eventually(lambda: _value(monitor, stalled) == 0, within_s=30, what="an engine that does not stall")
@@ -133,3 +137,33 @@ def _engine(server: int) -> int:
         if b"EngineCore" in title and group == os.getpgid(server):
             return int(process.name)
     raise AssertionError("vLLM has no process of its own for the engine")
+
+
+def test_an_address_alone_is_enough_for_a_canary(vllm: RealVllm) -> None:
+    done = measured("check", "--base-url", vllm.base_url, "--json")
+    assert done.status in (0, 1), done.err  # a busy machine may miss the objectives
+    assert MODEL in done.out
+    assert '"ok"' in done.out
+    json.loads(done.out)
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_a_canary_generates_exactly_the_tokens_it_asked_for(vllm: RealVllm, tmp_path: Path, api: str) -> None:
+    config = {
+        "workloads": {"probe": {"api": api, "prompt_tokens": 40, "output_tokens": 11}},
+        "objectives": {"lenient": {"availability": 0.9}},
+        "targets": [{"name": "t", "base_url": vllm.base_url, "objectives": "lenient", "canary": {"workload": "probe"}}],
+    }
+    file = tmp_path / "kneewatch.yml"
+    file.write_text(yaml.safe_dump(config))
+    before = vllm.settled_metrics()
+    done = kneewatch("check", "-c", file, "--json")
+    after = vllm.settled_metrics()
+    assert done.status == 0, done.out + done.err
+    assert after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"] == 11
+    assert after["vllm:request_success_total"] - before["vllm:request_success_total"] == 1
+    prompt_tokens = after["vllm:prompt_tokens_total"] - before["vllm:prompt_tokens_total"]
+    if api == "completions":
+        assert prompt_tokens == 40
+    else:  # the server's own template and tokenizer decide
+        assert 20 <= prompt_tokens <= 120
