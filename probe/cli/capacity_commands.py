@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -86,16 +85,9 @@ def ramp(
     Ctrl-C, or losing the server's Kubernetes Lease, stops the load at once; the results so far are printed.
     Exit status: 0 found, 1 not found, 2 could not measure.
     """
-    import uvloop
-
-    from probe.capacity.run.job import Budget
-    from probe.cli.commands import RampRequest, ramp_target
-    from probe.cli.options import ServerOptions, check_writable, configuration, one_target
-    from probe.cli.step_options import StepOptions, steps
-    from probe.core.clock import SystemClock
-    from probe.report.progress import following
-    from probe.report.result_json import dumps
-    from probe.report.result_text import result_words
+    from probe.cli.options import ServerOptions, configuration, one_target
+    from probe.cli.ramp import RampOptions, ResultFiles, measure, ramp_request
+    from probe.cli.step_options import StepOptions
 
     server = ServerOptions(
         model=model,
@@ -108,35 +100,11 @@ def ramp(
     )
     loaded = configuration(config, base_url, server)
     chosen = one_target(loaded, target)
-    capacity, budget = chosen.capacity, chosen.capacity.budget
-    asked = RampRequest(
-        steps=steps(StepOptions(concurrency, rates, step_seconds, requests_per_step, observe), capacity),
-        workload=loaded.workload_name(workload) or capacity.workload or chosen.canary.workload,
-        budget=Budget(
-            tokens=max_tokens or budget.tokens_per_run,
-            seconds=max_seconds or budget.seconds,
-            # Without the guard, the point is to measure beyond the knee.
-            over_objective_seconds=budget.over_objective_seconds if guard else max_seconds or budget.seconds,
-        ),
-        guarded=guard,
-        seed=seed,
-        workers=workers,
-    )
-    check_writable(json_file)
-    check_writable(html_file, "--html")
-    with following() as follow:
-        run = ramp_target(loaded, chosen, asked, SystemClock(), follow.step, on_phase=follow.doing, on_lost=print_error)
-        result = uvloop.run(run)
-    if json_file:
-        json_file.write_text(dumps(result, indent=1) + "\n")
-    if html_file:
-        from probe.report.html import report
-
-        html_file.write_bytes(
-            report(result, urlsplit(base_url).netloc if base_url else None).encode("utf-8", "replace")
-        )
-    follow.console.print(f"\n{result_words(result)}", markup=False)
-    raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
+    steps = StepOptions(concurrency, rates, step_seconds, requests_per_step, observe)
+    options = RampOptions(workload, max_seconds, max_tokens, seed, workers, guard)
+    request = ramp_request(loaded, chosen, steps, options)
+    is_found = measure(loaded, chosen, request, ResultFiles(json_file, html_file, base_url))
+    raise typer.Exit(0 if is_found else 1)
 
 
 def forecast(

@@ -82,33 +82,19 @@ async def ramp_target(
     on_phase: Callable[[Phase], None] = lambda _: None,
     on_lost: Callable[[LockError], None] = lambda _: None,
 ) -> CapacityResult:
-    """Run a capacity run now. Ctrl-C and the loss of the server's Lease stop the load at once and still return the
-    result; `on_lost` then receives the loss.
+    """Run a capacity run now. Ctrl-C or a lost Lease (`on_lost`) ends the load, and the result is returned.
 
-    Raises TargetError where the target cannot be measured or a check before the run refuses it, LockError where
-    another prober loads it or the Lease was lost before there was a run, ConfigError where the target is passive.
+    Raises TargetError if the target cannot be measured or a check refuses the run, LockError if another prober loads
+    it or the Lease was lost before the run, ConfigError if the target is passive.
     """
     _may_ask(target)
-    where = endpoint(target)
-    scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
+    results: list[CapacityResult] = []
+    observers = RunObservers(on_result=lambda result, _: results.append(result), on_step=on_step, on_phase=on_phase)
+    scraper, readers = Scraper(endpoint(target), clock, timeout_s=1.0, engine=engine_of(target)), GpuReaders(clock)
     async with AsyncExitStack() as held:
         held.push_async_callback(scraper.close)
-        readers = GpuReaders(clock)
         held.push_async_callback(readers.close)
-        async with Client(where, clock, target.canary.timeout) as client:
-            model = await client.resolve_model(target.model)
-        load = workload(asked.workload, config.workload(asked.workload))
-        request = RunRequest(
-            source=RequestSource(where, model, load, target.canary.timeout, asked.seed),
-            objectives=config.objectives_of(target),
-            steps=asked.steps,
-            budget=asked.budget,
-            guarded=asked.guarded,
-            gpu=target.capacity.server.gpu,
-            load=config.load,
-            workers=asked.workers,
-        )
-        results: list[CapacityResult] = []
+        request = await _run_request(config, target, asked, clock)
         try:
             return await run_capacity(
                 lambda: request,
@@ -117,21 +103,38 @@ async def ramp_target(
                 clock,
                 admit=partial(_admit, config, target, scraper, guarded=asked.guarded),
                 interrupts=_stopped_by_signals,
-                observers=RunObservers(
-                    on_result=lambda result, _: results.append(result), on_step=on_step, on_phase=on_phase
-                ),
+                observers=observers,
             )
         except RefusedError as refused:
-            raise TargetError(
-                f"{target.base_url}: no load was sent, {refused}; retry when the server is idle, or use --no-guard"
-                " if it has no other users",
-                Outcome.REJECTED,
-            ) from None
+            raise _not_admitted(target, refused) from None
         except LockError as error:
             if not results:
                 raise
             on_lost(error)
             return results[0]
+
+
+async def _run_request(config: Config, target: TargetConfig, asked: RampRequest, clock: Clock) -> RunRequest:
+    """Return the run as asked for, of the model that the server serves. Raises TargetError."""
+    where = endpoint(target)
+    async with Client(where, clock, target.canary.timeout) as client:
+        model = await client.resolve_model(target.model)
+    load = workload(asked.workload, config.workload(asked.workload))
+    return RunRequest(
+        source=RequestSource(where, model, load, target.canary.timeout, asked.seed),
+        objectives=config.objectives_of(target),
+        steps=asked.steps,
+        budget=asked.budget,
+        guarded=asked.guarded,
+        gpu=target.capacity.server.gpu,
+        load=config.load,
+        workers=asked.workers,
+    )
+
+
+def _not_admitted(target: TargetConfig, refused: RefusedError) -> TargetError:
+    words = f"{target.base_url}: no load was sent, {refused}; retry when the server is idle, or use --no-guard if it"
+    return TargetError(f"{words} has no other users", Outcome.REJECTED)
 
 
 async def _admit(config: Config, target: TargetConfig, scraper: Scraper, *, guarded: bool) -> Admission:

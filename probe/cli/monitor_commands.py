@@ -5,9 +5,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from probe.cli.output import print_error, print_json
+from probe.cli.output import print_json
 from probe.cli.parameters import ApiKeyFile, BaseUrl, ConfigFile, MaybeConfigFile, Model
-from probe.core.errors import TargetError
 
 
 def run(
@@ -54,35 +53,15 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each target.")] = False,
 ) -> None:
     """Send one canary to each target. Exit status: 0 objectives met, 1 missed, 2 could not measure."""
-    import uvloop
-
-    from probe.cli.commands import check_target
+    from probe.cli.check import check_one
     from probe.cli.options import ServerOptions, configuration, located
-    from probe.core import objectives as slo
-    from probe.core.clock import SystemClock
-    from probe.core.request import Outcome
-    from probe.report.record_json import record_json, unmeasured_json
-    from probe.report.terminal import canary_words
 
     loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file, api=api))
     chosen = [loaded.target(target)] if target is not None else located(loaded)
-    clock = SystemClock()
-    answers: list[dict[str, object]] = []
-    missed = failed = False
-    for one in chosen:
-        objectives = loaded.objectives_of(one)
-        try:
-            record = uvloop.run(check_target(loaded, one, clock))
-        except TargetError as error:
-            failed = True
-            print_error(error, f"{one.name}: " if len(chosen) > 1 else "")
-            answers.append({"target": one.name, "model": None, **unmeasured_json(error, clock.wall_s()), "met": {}})
-            continue
-        good = slo.met(record, objectives)
-        missed = missed or record.outcome is not Outcome.OK or not good[slo.ALL]
-        answers.append({"target": one.name, "model": record.model, **record_json(record), "met": dict(good)})
-        if not as_json:
-            typer.echo(canary_words(record, objectives, urlsplit(one.base_url).netloc if base_url else None))
+    server = urlsplit(base_url).netloc if base_url else None
+    checks = [
+        check_one(loaded, one, server, is_printed=not as_json, is_named_in_errors=len(chosen) > 1) for one in chosen
+    ]
     if as_json:
-        print_json(answers)
-    raise typer.Exit(2 if failed else 1 if missed else 0)
+        print_json([answer for answer, _ in checks])
+    raise typer.Exit(max(status for _, status in checks))
