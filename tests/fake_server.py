@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from example_records import record, snapshot
@@ -108,3 +108,12 @@ class FakeMetrics:
         if values is None:
             raise TargetError("http://a/metrics: no metrics of a server", Outcome.UNREACHABLE)
         return snapshot(**values)
+
+
+@dataclass
+class Timed(FakeMetrics):
+    """Readings with the loop's time on them."""
+
+    async def __call__(self) -> ServerSnapshot:
+        reading = await super().__call__()
+        return replace(reading, at_ns=round(asyncio.get_running_loop().time() * 1e9))

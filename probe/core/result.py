@@ -31,8 +31,8 @@ class Roofline:
 class Capacity:
     """The knee as a rate of all requests, user and probe traffic; None, with the `reason`, if none was found.
 
-    `upper` is None if no step broke an objective: the capacity is then a lower bound. `knee_concurrency`: probe
-    requests in flight at the knee of a closed loop.
+    `upper` is None if no step broke an objective, or if the load of users is unknown: the capacity is then a lower
+    bound. `knee_concurrency`: probe requests in flight at the knee of a closed loop.
     """
 
     mode: str  # "empirical": from load steps; "forecast": from a model; "verified": from both

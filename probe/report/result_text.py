@@ -12,6 +12,7 @@ from probe.report.figures import ago, milliseconds, number, percent
 _LINE = 500
 _EMPIRICAL, _FORECAST = "empirical", "forecast"
 # Below this, the loss of one replica out of a few leaves too little capacity.
+_OBJECTIVES = ("availability", "ttft", "tpot")
 _LITTLE_HEADROOM = 0.25
 _ALIKE = 0.005
 # The limit, and how to raise it.
@@ -126,7 +127,7 @@ def roofline_words(found: Roofline) -> str:
 
 
 def is_lower_bound(capacity: Capacity) -> bool:
-    """Whether no load level broke an objective, so that the capacity is a lower bound."""
+    """Whether the capacity is a lower bound: no load level broke an objective, or the load of users is unknown."""
     return capacity.lower is not None and capacity.upper is None
 
 
@@ -162,7 +163,7 @@ def advice(result: CapacityResult) -> str:
     left = headroom(result)
     if left is not None and left < _LITTLE_HEADROOM:
         return f"only {percent(max(left, 0.0))} of the capacity is left: add a replica before the next peak."
-    if is_lower_bound(capacity):
+    if is_lower_bound(capacity) and capacity.limiting not in _OBJECTIVES:
         return "no objective was broken: run again with more load to find the knee."
     fix = capacity.advice or _FIXES.get(capacity.limiting or "")
     return (
@@ -209,7 +210,7 @@ def _headroom_and_error(result: CapacityResult) -> Iterator[tuple[str, str]]:
 
 def knee_line(capacity: Capacity) -> str:
     """Return where the knee is, or that it was not reached."""
-    if is_lower_bound(capacity):
+    if is_lower_bound(capacity) and capacity.limiting not in _OBJECTIVES:
         return f"not reached: no objective was broken up to {knee_words(capacity)}"
     return knee_words(capacity)
 

@@ -4,6 +4,7 @@ In: the steps' summaries and why the run ended. Out: a Capacity of mode "empiric
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepPlan, StepSummary
@@ -45,8 +46,9 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     `lower` is the throughput held. `upper`, in a closed loop, is what the broken step reached or, where throughput had
     already collapsed there, what it could have reached at most (throughput grows no faster than concurrency); in an
     open loop it is the rate offered in the broken step. None where nothing broke.
-    Steps that are invalid for another reason are ignored. User traffic, where known, counts in all of these, so that
-    the capacity does not depend on how much of it there was during the run.
+    Steps that are invalid for another reason are ignored. User traffic counts in all of these, so that the capacity
+    does not depend on how much of it there was during the run. Where it is unknown in the step that held, the rest is a
+    lower bound: there is no `upper`. In the step above, where cancelled requests hide it, it is taken to be the same.
     """
     if stopped.reason == SERVER_RESTARTED:  # the steps belong to two different servers
         return Capacity(mode=MODE, reason=f"the server restarted during the run ({SERVER_RESTARTED}); measure again")
@@ -62,7 +64,7 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         mode=MODE,
         requests_per_second=_rate(best),
         lower=_rate(best),
-        upper=_upper(best, above) if above else None,
+        upper=_upper(best, above) if above and _users_rps(best) is not None else None,
         output_tokens_per_second=best.output_tokens_per_second + (best.users.output_tokens_per_second or 0.0),
         knee_concurrency=best.plan.concurrency if best.plan.arrivals is None else None,
         limiting=limiting,
@@ -85,11 +87,12 @@ def _load(step: StepSummary) -> float:
 
 
 def _rate(step: StepSummary) -> float:
-    return step.throughput_rps + _users_rps(step)
+    """Return the rate of probe requests and users; without users where they are unknown."""
+    return step.throughput_rps + (_users_rps(step) or 0.0)
 
 
-def _users_rps(step: StepSummary) -> float:
-    return step.users.requests_per_second or 0.0
+def _users_rps(step: StepSummary) -> float | None:
+    return step.users.requests_per_second
 
 
 def _limiting(above: StepSummary | None, stopped: Stopped) -> str | None:
@@ -103,13 +106,15 @@ def _limiting(above: StepSummary | None, stopped: Stopped) -> str | None:
 
 
 def _upper(best: StepSummary, above: StepSummary) -> float:
+    if _users_rps(above) is None:
+        above = replace(above, users=best.users)
     if above.plan.arrivals is not None:
         # Chance may send more requests than planned; in a step that was cut short the measured rate says little.
         offered = max(above.offered_rps, _load(above)) if above.valid else _load(above)
-        return max(offered + (_users_rps(above) or _users_rps(best)), _rate(best))
+        return max(offered + (_users_rps(above) or 0.0), _rate(best))
     if above.valid and _rate(above) >= _rate(best):
         return _rate(above)
-    return best.throughput_rps * above.plan.concurrency / best.plan.concurrency + _users_rps(best)
+    return best.throughput_rps * above.plan.concurrency / best.plan.concurrency + (_users_rps(best) or 0.0)
 
 
 def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
@@ -173,6 +178,8 @@ def _caveat(
     below = [describe_load(step.plan) for step in broke if _load(step) <= _load(best)]
     if below:
         return f"not monotone: {below[0]} broke an objective at or below the knee; measure again"
+    if broke and _users_rps(best) is None:
+        return "the load of users is not known, and counts in the capacity: it is at least this"
     if broke:
         return None
     higher = [step for step in steps if _load(step) > _load(best)]

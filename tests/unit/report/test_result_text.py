@@ -58,6 +58,14 @@ def test_a_lower_bound_says_that_it_is_one() -> None:
     assert lines["Headroom"] == "at least 90 %: user traffic is 1 requests/s"
 
 
+def test_a_lower_bound_for_unknown_users_does_not_say_that_no_objective_was_broken() -> None:
+    capped = replace(AT_LEAST, limiting="ttft", reason="the load of users is not known")
+    ended = result(capacity=capped, stopped=Stopped("done"))
+    lines = _lines(ended)
+    assert lines["Capacity"].startswith("at least 10 requests/s")
+    assert "no objective" not in f"{lines['Knee']} {advice(ended)}"
+
+
 def test_a_limit_that_no_load_level_reached_is_the_models() -> None:
     passed = result(capacity=VERIFIED, steps=(step(4), step(8)))
     assert _lines(passed)["Limited by"] == "tpot (predicted by the model; no load level broke an objective)"

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from example_records import CHAT
 from fake_request import LocalLoad, Send
-from fake_server import Asked, FakeMetrics, FakeServer, ready, specs
+from fake_server import Asked, FakeMetrics, FakeServer, Timed, ready, specs
 from virtual_time import VirtualClock, virtually
 
 from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.runner import CapacityRun
 from probe.core.request import Outcome, RequestRecord, RequestSpec
 from probe.core.result import CapacityResult, RunContext, Stopped
-from probe.core.snapshot import ServerSnapshot
+from probe.core.snapshot import Histogram, ServerSnapshot
 from probe.core.step import StepPlan, StepSummary
 
 PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)
@@ -221,7 +221,8 @@ def test_a_run_ends_with_its_budget_of_seconds_over_an_objective() -> None:
 def test_a_step_that_spends_the_budget_over_an_objective_bounds_the_knee_as_one_that_broke_it() -> None:
     # 2 in flight hold; 8 take 0.9 s an answer, and a step is long enough to spend 20 s over TTFT.
     server = FakeServer(seconds=lambda in_flight: 0.1 if in_flight <= 2 else 0.9)
-    run = Run(_job(2, 8, step_s=60.0, budget=Budget(10**9, 10**6, 20.0)), server)
+    no_users = {"histograms": {"ttft": Histogram(((float("inf"), 0.0),), 0.0)}}
+    run = Run(_job(2, 8, step_s=60.0, budget=Budget(10**9, 10**6, 20.0)), server, Timed(lambda _: no_users))
     result = run.to_its_end()
     assert result.stopped == Stopped("budget", "over_objective_seconds")
     assert (result.capacity.knee_concurrency, result.capacity.limiting) == (2, "ttft")

@@ -3,13 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pytest
 from example_records import CHAT, record
 from fake_request import LocalLoad
-from fake_server import Asked, FakeMetrics, FakeServer, at_once, ready
+from fake_server import Asked, FakeMetrics, FakeServer, Timed, at_once, ready
 from virtual_time import VirtualClock, virtually
 
 from probe.capacity.run.job import Budget, RunJob
@@ -75,15 +75,6 @@ def _open(rate_rps: float, *, seconds: float = 10.0, cap: int = 1000) -> StepPla
 def _asked(course: Scripted, budget: Budget = PLENTY) -> Asked:
     context = RunContext(workload={"name": "short"}, objectives={})
     return Asked(RunJob("a", "m", CHAT, budget, context), course=course)
-
-
-@dataclass
-class Timed(FakeMetrics):
-    """Readings with the loop's time on them."""
-
-    async def __call__(self) -> ServerSnapshot:
-        reading = await super().__call__()
-        return replace(reading, at_ns=round(asyncio.get_running_loop().time() * 1e9))
 
 
 @dataclass

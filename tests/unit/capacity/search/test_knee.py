@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_records import step
+from plain_records import step as plain_step
 from property_examples import examples
 
 from probe.capacity.search.knee import find_knee
@@ -14,6 +15,12 @@ from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import UserLoad
 from probe.core.step import Arrivals, StepPlan, StepSummary
 from probe.load.step_summary import CUT_SHORT
+
+
+def step(*args: Any, **values: Any) -> StepSummary:
+    """Return a step of a server without users."""
+    return replace(plain_step(*args, **values), users=UserLoad(0.0, 0.0))
+
 
 DONE = Stopped("done")
 GUARD = Stopped("guard", "queue")
@@ -223,6 +230,10 @@ def _among(users_rps: float, one: StepSummary) -> StepSummary:
     return replace(one, users=UserLoad(users_rps, 100 * users_rps))
 
 
+def _unknown(one: StepSummary) -> StepSummary:
+    return replace(one, users=UserLoad())
+
+
 def test_the_knee_of_rates_is_a_rate_bounded_by_what_was_offered() -> None:
     """In the broken step the server did less than it was asked for; what it did bounds nothing."""
     found = find_knee([_at(1, 1.0), _at(2.5, 2.4), _at(5, 2.9, ["ttft"])], DONE)
@@ -269,6 +280,26 @@ def test_users_requests_are_part_of_the_capacity() -> None:
     assert busy.output_tokens_per_second == 4 * 128 + 600
     rates = find_knee([_among(6.0, _at(4, 4.0)), _among(6.0, _at(8, 5.0, ["ttft"]))], DONE)
     assert (rates.requests_per_second, rates.upper) == (10.0, 14.0)
+
+
+def test_where_the_users_are_unknown_the_capacity_is_a_lower_bound() -> None:
+    """Users may have sent any number of requests beside the step that held."""
+    for steps in ([plain_step(4, 4.0), step(8, 5.0, ["ttft"])], [_unknown(_at(4, 4.0)), _at(8, 5.0, ["ttft"])]):
+        found = find_knee(steps, DONE)
+        assert (found.requests_per_second, found.lower, found.upper, found.limiting) == (4.0, 4.0, None, "ttft")
+        assert "users is not known" in str(found.reason)
+
+
+@pytest.mark.parametrize("stopped", [DONE, GUARD])
+def test_users_that_cancelled_requests_hide_are_those_of_the_step_that_held(stopped: Stopped) -> None:
+    closed = find_knee([_among(6.0, step(4, 4.0)), _unknown(step(8, 5.0, ["ttft"]))], stopped)
+    assert (closed.requests_per_second, closed.upper) == (10.0, 11.0)
+    rates = find_knee([_among(6.0, _at(4, 4.0)), _unknown(_at(8, 5.0, ["ttft"]))], stopped)
+    assert (rates.requests_per_second, rates.upper) == (10.0, 14.0)
+
+
+def test_users_that_were_gone_in_the_step_above_are_not_those_of_the_step_that_held() -> None:
+    assert find_knee([_among(1.0, _at(4, 4.0)), _among(0.0, _at(8, 5.0, ["ttft"]))], DONE).upper == 8.0
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.01, 100), st.booleans()), max_size=8), STOPS)
