@@ -1,4 +1,4 @@
-"""Servers for tests of the monitor's core, on the test's own event loop: the stand-in, whole or made to misbehave."""
+"""Servers for tests of the monitor, on the test's own event loop: the mock server, whole or made to misbehave."""
 
 import asyncio
 import socket
@@ -16,8 +16,8 @@ from probe.mock_server.server import build_app, serve_app
 
 
 @dataclass(slots=True)
-class Standin:
-    """A stand-in that counts what it is asked, and can be told to answer a path in its own way."""
+class MockServer:
+    """A mock server that counts requests; a test can set its own answer for a path."""
 
     app: ASGIApp
     driver: Driver
@@ -40,10 +40,10 @@ class Standin:
 
 
 @asynccontextmanager
-async def standin(*, model: str = "tiny", port: int = 0, faults: Faults = HEALTHY) -> AsyncIterator[Standin]:
+async def mock_server(*, model: str = "tiny", port: int = 0, faults: Faults = HEALTHY) -> AsyncIterator[MockServer]:
     """Run the mock server on 127.0.0.1 until the block ends."""
     app = build_app(PROFILES["tiny"], model=model, faults=faults)
-    server = Standin(app, app.state.driver)
+    server = MockServer(app, app.state.driver)
     served = _Served(server, app.state)
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(

@@ -45,7 +45,9 @@ class VirtualClock:
 
 
 def virtually(work: Coroutine[Any, Any, _T], *, within_s: float = 120.0) -> _T:
-    """The result of `work`. Raises TimeoutError after so much virtual time, AssertionError for a task left behind."""
+    """Return the result of `work`. Raises TimeoutError after that much virtual time, AssertionError for a task left
+    behind.
+    """
 
     async def watched() -> _T:
         async with asyncio.timeout(within_s):

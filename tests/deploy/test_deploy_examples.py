@@ -22,7 +22,7 @@ def test_the_examples_are_there() -> None:
     assert {"kneewatch.yml", "multi.yml", "sidecar.yml"} <= {file.name for file in EXAMPLES}
 
 
-# What a cluster gets as it is. The examples show step-up load, the Job is one run of it, and compose has a stand-in.
+# What a cluster gets as it is. The examples show step-up load, the Job is one run of it, and compose has a mock server.
 APPLIED = [
     *(file for file in sorted((ROOT / "deploy/kustomize").rglob("kneewatch.yml")) if file.parent.name != "job"),
     ROOT / "deploy/helm/kneewatch/values.yaml",

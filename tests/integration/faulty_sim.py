@@ -1,4 +1,4 @@
-"""The stand-in with a switch: faults are set while it runs, and its counters go on, as in a server that falls ill.
+"""The mock server with a switch: faults are set while it runs, and its counters go on, as in a server that falls ill.
 
     python faulty_sim.py PORT PROFILE
 
@@ -27,7 +27,7 @@ _SLOWER = 4
 
 
 class FaultySim:
-    """The stand-in as a process of its own. A context manager; it can be killed and started again in between."""
+    """The mock server as a process of its own. A context manager; it can be killed and started again in between."""
 
     def __init__(self, folder: Path, name: str, profile: str = "tiny") -> None:
         self.port = free_port()

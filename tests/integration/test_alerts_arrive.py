@@ -1,4 +1,4 @@
-"""From a fault to the engineer's pager: stand-ins that fall ill, Kneewatch, Prometheus, Alertmanager, a webhook.
+"""From a fault to the engineer's pager: mock servers that fall ill, Kneewatch, Prometheus, Alertmanager, a webhook.
 
 All programs are real, and the rules are those that `kneewatch alerts --window-scale` writes: an hour is 72 s. Seven
 targets run side by side, six fall ill at the same moment in six ways, each is healed once its alerts have come, and one

@@ -1,4 +1,4 @@
-"""`kneewatch check` and `ramp` beside the stand-in: what they print, what they write, how they end."""
+"""`kneewatch check` and `ramp` beside the mock server: what they print, what they write, how they end."""
 
 import json
 from pathlib import Path

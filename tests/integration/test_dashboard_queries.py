@@ -1,5 +1,5 @@
 """Every panel of every dashboard shows something: its queries, on a real Prometheus that scraped `kneewatch run` beside
-a stand-in under load and evaluates the rules, give numbers.
+a mock server under load and evaluates the rules, give numbers.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ from probe.report.result_json import loads
 pytestmark = pytest.mark.prometheus
 
 PAGES = Path(__file__).parents[1] / "pages"
-# A server under load; the page of one that has what the stand-in has not; and one that nobody serves.
-WORKS, TELLS, GONE = "stand-in", "page", "gone"
+# A server under load; the page of one that has what the mock server has not; and one that nobody serves.
+WORKS, TELLS, GONE = "mock-server", "page", "gone"
 # What the first cannot tell, and the target that can.
 ELSEWHERE = {
     **dict.fromkeys(
         (
             names.ENGINE_RUNNING, names.ENGINE_WAITING, names.ENGINE_KV, names.ENGINE_PREEMPTIONS,
-            names.ENGINE_GENERATION_TOKENS,  # the stand-in is one engine
+            names.ENGINE_GENERATION_TOKENS,  # the mock server is one engine
             names.SERVER_ADAPTER, names.SERVER_DRAFT_TOKENS, names.SERVER_DRAFTS,  # and does no such things
             names.SERVER_FLOPS, names.SERVER_READ_BYTES, names.SERVER_WRITE_BYTES,
             names.SERVER_KV_LIFETIME, names.SERVER_KV_IDLE, names.SERVER_KV_REUSE,
@@ -50,7 +50,7 @@ ELSEWHERE = {
         ),
         TELLS,
     ),
-    names.SERVER_SCRAPE_ERRORS: GONE,  # the stand-in is always readable
+    names.SERVER_SCRAPE_ERRORS: GONE,  # the mock server is always readable
     names.CAPACITY_REFUSALS: GONE,  # and its runs may begin
 }  # fmt: skip
 # What takes longer than a test may.
@@ -58,7 +58,7 @@ NOWHERE = {
     names.GPU_NEIGHBOUR: "told of five minutes without users",
     names.MODEL_RESIDUAL: "a run that measures after a forecast, which is made of minutes of traffic",
     **dict.fromkeys((names.SHARD, names.SHARDS), "several Kneewatches that share targets: this one has all"),
-    names.GUARD_TRIPS: "a run that the guard stops: the stand-in takes what it is sent",
+    names.GUARD_TRIPS: "a run that the guard stops: the mock server takes what it is sent",
 }
 
 

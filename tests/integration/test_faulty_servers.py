@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from mock_servers import Standin, free_port, standin
+from mock_servers import MockServer, free_port, mock_server
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope
 from starlette.types import Send as AsgiSend
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.alone
 
 CLOCK = SystemClock()
 SLOW = Faults(extra_step_s=0.02)
-Break = Callable[[Standin], Awaitable[None]]
+Break = Callable[[MockServer], Awaitable[None]]
 
 
 def _config(url: str) -> Config:
@@ -45,7 +45,7 @@ def _asked(*concurrency: int) -> RampRequest:
     )
 
 
-async def _ramp_while(server: Standin, breaks: Break) -> tuple[CapacityResult, float]:
+async def _ramp_while(server: MockServer, breaks: Break) -> tuple[CapacityResult, float]:
     """Run a ramp against a server that breaks under load. Return the result and the seconds until it ended."""
     config = _config(server.url)
     running = asyncio.create_task(ramp_target(config, config.targets[0], _asked(4, 8), CLOCK, lambda _: None))
@@ -66,15 +66,15 @@ def _without_a_figure(result: CapacityResult, stopped: Stopped) -> None:
     assert result.capacity.reason
 
 
-async def _metrics_break(server: Standin) -> None:
+async def _metrics_break(server: MockServer) -> None:
     server.instead["/metrics"] = PlainTextResponse("gone", 404)
 
 
-async def _counters_begin_anew(server: Standin) -> None:
+async def _counters_begin_anew(server: MockServer) -> None:
     server.says_on_metrics("vllm:num_requests_waiting 0\nvllm:prompt_tokens_total 0\nvllm:generation_tokens_total 0\n")
 
 
-async def _fails(server: Standin) -> None:
+async def _fails(server: MockServer) -> None:
     server.driver.faults = Faults(error_ratio=1.0)
 
 
@@ -85,7 +85,7 @@ async def _fails(server: Standin) -> None:
 )
 def test_a_server_that_breaks_under_load_is_left_alone(breaks: Break, reason: str) -> None:
     async def main() -> None:
-        async with standin(faults=SLOW) as server:
+        async with mock_server(faults=SLOW) as server:
             result, seconds = await _ramp_while(server, breaks)
             _without_a_figure(result, Stopped("guard", reason))
             assert seconds < 5.0
@@ -104,13 +104,13 @@ def test_a_server_that_is_replaced_under_load_ends_the_run() -> None:
 
     async def main() -> None:
         port = free_port()
-        async with standin(faults=SLOW, port=port) as first:
+        async with mock_server(faults=SLOW, port=port) as first:
             config = _config(first.url)
             running = asyncio.create_task(ramp_target(config, config.targets[0], _asked(4, 8), CLOCK, lambda _: None))
             async with asyncio.timeout(20):
                 while first.driver.engine.running < 4:  # noqa: ASYNC110 - workers change it
                     await asyncio.sleep(0.01)
-        async with standin(port=port) as second, asyncio.timeout(20):
+        async with mock_server(port=port) as second, asyncio.timeout(20):
             result = await running
             assert result.stopped.by == "guard"
             assert result.capacity.requests_per_second is None
@@ -124,7 +124,7 @@ def test_a_server_that_accepts_and_says_nothing_is_left_alone_after_twice_the_ob
     numbers, gone = itertools.count(), 0
 
     async def main() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             inner = server.app
 
             async def silent(scope: Scope, receive: Receive, send: AsgiSend) -> None:

@@ -22,7 +22,7 @@ from probe.core.snapshot import ServerSnapshot
 
 pytestmark = pytest.mark.prometheus
 
-# What is asked of the stand-in, and what it takes of it: known from long runs in virtual time.
+# What is asked of the mock server, and what it takes of it: known from long runs in virtual time.
 CASE = CASES["llama-8b"]
 TRUTH_RPS = read()[CASE.name].truth.rps
 LOAD_RPS = 3.0

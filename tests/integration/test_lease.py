@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 from api_server import NAMESPACE, ApiServer, api_server
-from mock_servers import Standin, standin
+from mock_servers import MockServer, mock_server
 
 from probe.capacity.run import lease_holder
 from probe.capacity.run.job import Budget, RunJob
@@ -311,11 +311,11 @@ def test_an_error_of_the_body_is_its_own(story: Any) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["away", "silent", "taken"])
 def test_load_is_gone_within_3_s_of_a_lost_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """A real ramp of worker processes on the stand-in for vLLM."""
+    """A real ramp of worker processes on the mock server."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
 
     async def tell() -> float:
-        async with api_server() as api, standin(faults=Faults(extra_step_s=0.005)) as server:
+        async with api_server() as api, mock_server(faults=Faults(extra_step_s=0.005)) as server:
             api.kubeconfig(tmp_path / "kubeconfig")
             lose = {
                 "away": api.stop,
@@ -336,11 +336,11 @@ def test_load_is_gone_within_3_s_of_a_lost_lease(tmp_path: Path, monkeypatch: py
     assert 0 < gone_s < GONE_S
 
 
-def _loaded(server: Standin) -> bool:
+def _loaded(server: MockServer) -> bool:
     return server.driver.engine.running + server.driver.engine.waiting > 0
 
 
-async def _loses(server: Standin, lose: Callable[[], Any], ended: asyncio.Event) -> float:
+async def _loses(server: MockServer, lose: Callable[[], Any], ended: asyncio.Event) -> float:
     """Return the seconds from the loss until the server had no load any more."""
     while server.driver.engine.running < 4:  # noqa: ASYNC110 - its state is a number
         await asyncio.sleep(0.01)
@@ -355,7 +355,7 @@ async def _loses(server: Standin, lose: Callable[[], Any], ended: asyncio.Event)
     return last - began
 
 
-async def _ramp(server: Standin) -> None:
+async def _ramp(server: MockServer) -> None:
     where, load = Endpoint("a", server.url), Workload("long", Api.COMPLETIONS, 16, 300)
     job = RunJob("a", "tiny", Objectives("o"), Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}), guarded=False)
     scraper = Scraper(where, CLOCK, timeout_s=1.0)

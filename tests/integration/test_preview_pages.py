@@ -21,7 +21,7 @@ from probe.config.config_file import load_config
 
 pytestmark = pytest.mark.chromium
 
-TARGET = "stand-in"
+TARGET = "mock-server"
 UNKNOWN = "\N{EN DASH}"
 PAGES = [f"kneewatch-{name}.html" for name in ("fleet", "target", "capacity", "probe")]
 # How many of a canvas' pixels are painted.

@@ -1,4 +1,4 @@
-"""`kneewatch ramp` beside the stand-in: the search, rates, a terminal, and Ctrl-C."""
+"""`kneewatch ramp` beside the mock server: the search, rates, a terminal, and Ctrl-C."""
 
 import json
 import os

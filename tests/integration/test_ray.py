@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mock_servers import Standin, standin
+from mock_servers import MockServer, mock_server
 from ray_cluster import AHEAD_S, HEAD, OTHER, RayCluster, ray_cluster, shifts_clocks
 
 from probe.client.endpoint import Endpoint
@@ -34,7 +34,7 @@ SLOW = Faults(extra_step_s=0.02)
 CONTROLLER = Path(__file__).parent / "ray_controller.py"
 KEY = "sk-only-for-the-workers"
 
-Work = Callable[[Standin, WorkerPool], Awaitable[None]]
+Work = Callable[[MockServer, WorkerPool], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def _with(cluster: RayCluster, work: Work, *, load: Workload = LONG, address: st
     """Run two workers on the cluster, and check that nothing of them is left."""
 
     async def main() -> None:
-        async with standin(faults=SLOW if load is LONG else Faults()) as server:
+        async with mock_server(faults=SLOW if load is LONG else Faults()) as server:
             async with WorkerPool(
                 _source(server, load), 2, CLOCK, RayBackend(address or cluster.address, 60.0)
             ) as workers:
@@ -57,7 +57,7 @@ def _with(cluster: RayCluster, work: Work, *, load: Workload = LONG, address: st
     asyncio.run(main())
 
 
-def _source(server: Standin, load: Workload) -> RequestSource:
+def _source(server: MockServer, load: Workload) -> RequestSource:
     return RequestSource(Endpoint("a", server.url, secret=lambda: KEY), "tiny", load, timeout_s=60.0)
 
 
@@ -84,11 +84,11 @@ async def _until(condition: Callable[[], bool], within_s: float) -> float:
     return (CLOCK.monotonic_ns() - begin) * 1e-9
 
 
-def _in_flight(server: Standin) -> int:
+def _in_flight(server: MockServer) -> int:
     return server.driver.engine.running + server.driver.engine.waiting
 
 
-async def _loaded(server: Standin, workers: WorkerPool, running: "asyncio.Task[StepRun]") -> None:
+async def _loaded(server: MockServer, workers: WorkerPool, running: "asyncio.Task[StepRun]") -> None:
     """Wait until the server has six requests and the controller knows it."""
 
     def loaded() -> bool:
@@ -101,7 +101,7 @@ async def _loaded(server: Standin, workers: WorkerPool, running: "asyncio.Task[S
 # What they measure.
 
 
-async def _steps(server: Standin, place: Backend | None) -> tuple[StepRun, StepRun, list[str | None], list[float]]:
+async def _steps(server: MockServer, place: Backend | None) -> tuple[StepRun, StepRun, list[str | None], list[float]]:
     """Run a closed loop by count and an open one by time. Return the nodes used and their clock offsets."""
     async with WorkerPool(_source(server, SHORT), 2, CLOCK, place) as workers:
         told: list[RequestRecord] = []
@@ -123,7 +123,7 @@ def _summary(run: StepRun) -> StepSummary:
 
 def test_a_step_on_two_nodes_measures_what_it_does_here(cluster: RayCluster) -> None:
     async def main() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             here = await _steps(server, None)
             begin = CLOCK.monotonic_ns()
             there = await _steps(server, RayBackend(cluster.address, 60.0))
@@ -154,7 +154,7 @@ def test_a_step_on_two_nodes_measures_what_it_does_here(cluster: RayCluster) -> 
 
 
 def test_through_rays_own_client_it_is_the_same_and_no_file_of_ray_has_the_key(cluster: RayCluster) -> None:
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         run = await workers.run(StepPlan(4, 30.0, requests=30), asyncio.Event(), lambda _: None)
         assert [r.outcome for r in run.records] == [Outcome.OK] * 30
         assert (server.generated, run.problem) == (30, None)
@@ -186,7 +186,7 @@ def test_a_cluster_without_room_is_one_line(cluster: RayCluster) -> None:
 
 
 def test_stop_ends_the_load_on_all_nodes(cluster: RayCluster) -> None:
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         stop = asyncio.Event()
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), stop, lambda _: None))
         await _loaded(server, workers, running)
@@ -201,7 +201,7 @@ def test_stop_ends_the_load_on_all_nodes(cluster: RayCluster) -> None:
 
 @pytest.mark.parametrize("who", ["actor", "driver"])
 def test_whatever_of_it_is_killed_the_load_ends_on_all_nodes(cluster: RayCluster, who: str) -> None:
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), asyncio.Event(), lambda _: None))
         await _loaded(server, workers, running)
         one = min(_relays(cluster))
@@ -220,7 +220,7 @@ def test_whatever_of_it_is_killed_the_load_ends_on_all_nodes(cluster: RayCluster
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_load_ends_when_the_controller_is_lost(cluster: RayCluster, how: signal.Signals) -> None:
     async def main() -> None:
-        async with standin(faults=SLOW) as server:
+        async with mock_server(faults=SLOW) as server:
             controller = await asyncio.create_subprocess_exec(
                 sys.executable, str(CONTROLLER), server.url, "6", cluster.address, stdout=asyncio.subprocess.PIPE
             )
@@ -248,7 +248,7 @@ def test_load_ends_when_the_controller_is_lost(cluster: RayCluster, how: signal.
 def test_load_ends_when_a_node_is_lost(cluster: RayCluster, how: signal.Signals) -> None:
     """One that has only fallen silent cannot be told to stop what the server still answers it."""
 
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), asyncio.Event(), lambda _: None))
         await _loaded(server, workers, running)
         of_ray = cluster.of_other()

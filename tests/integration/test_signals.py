@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mock_servers import standin
+from mock_servers import mock_server
 
 from probe.monitor.store import Store
 
@@ -83,7 +83,7 @@ targets:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_command_with_status_0(tmp_path: Path, number: signal.Signals) -> None:
     async def run() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             command = [sys.executable, "-m", "probe", "run", "-c", str(_written(tmp_path, server.url))]
             process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
             try:
@@ -98,7 +98,7 @@ def test_a_signal_ends_the_command_with_status_0(tmp_path: Path, number: signal.
 
 def test_a_signal_during_a_capacity_run_ends_load_and_process(tmp_path: Path) -> None:
     async def run() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             command = [sys.executable, "-c", _MONITOR, str(_written(tmp_path, server.url))]
             process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             try:
@@ -121,7 +121,7 @@ def test_a_signal_during_a_capacity_run_ends_load_and_process(tmp_path: Path) ->
 @pytest.mark.parametrize("machine", [_NO_ROOM, _NO_ANSWER])
 def test_a_signal_while_the_load_is_still_being_started_is_not_kept_waiting(tmp_path: Path, machine: str) -> None:
     async def run() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             command = [sys.executable, "-c", machine + _MONITOR, str(_written(tmp_path, server.url))]
             process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             try:

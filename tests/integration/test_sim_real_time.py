@@ -1,4 +1,4 @@
-"""The stand-in in real time against itself in virtual time: the same closed loop, about the same latencies.
+"""The mock server in real time against itself in virtual time: the same closed loop, about the same latencies.
 
 On a loop with a made-up clock both are compared to the last digit (tests/unit/sim/test_sim_agreement.py). This says
 that a real event loop, with its overshoots and a busy machine, comes near.

@@ -23,7 +23,7 @@ from probe.core.target_status import TargetStatus
 
 pytestmark = pytest.mark.chromium
 
-TARGET = "stand-in-a"
+TARGET = "mock-server-a"
 EVIL = "<script>document.title='broken in'</script><img src=x onerror=\"document.title='broken in'\">\"'>&{{7*7}}"
 # How many of each canvas' pixels are painted.
 _INK = """[...document.querySelectorAll('canvas')].map((one) =>

@@ -20,7 +20,7 @@ from process import eventually, free_port
 from real_prometheus import RealPrometheus
 
 DOCS = Path(__file__).parents[2] / "docs/pages.md"
-TARGET, WORD = "stand-in-a", "wonderland"
+TARGET, WORD = "mock-server-a", "wonderland"
 
 
 @dataclass

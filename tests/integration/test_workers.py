@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from mock_servers import Standin, standin
+from mock_servers import MockServer, mock_server
 from starlette.types import Message, Receive, Scope
 from starlette.types import Send as AsgiSend
 
@@ -47,12 +47,12 @@ LONG = Workload("long", Api.COMPLETIONS, 16, 800)
 SLOW = Faults(extra_step_s=0.02)
 CONTROLLER = Path(__file__).parent / "controller.py"
 
-Work = Callable[[Standin, WorkerPool], Awaitable[None]]
+Work = Callable[[MockServer, WorkerPool], Awaitable[None]]
 
 
 def _with(work: Work, *, load: Workload = SHORT, count: int = 2, endpoint: Endpoint | None = None) -> None:
     async def main() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             where = replace(endpoint or Endpoint("a", ""), base_url=server.url)
             async with WorkerPool(RequestSource(where, "tiny", load, timeout_s=60.0), count, CLOCK) as workers:
                 pids = [worker.process.pid for worker in workers._workers]
@@ -84,7 +84,7 @@ async def _until(condition: Callable[[], bool], within_s: float) -> float:
     return (CLOCK.monotonic_ns() - begin) * 1e-9
 
 
-def _loaded(server: Standin) -> bool:
+def _loaded(server: MockServer) -> bool:
     return server.driver.engine.running + server.driver.engine.waiting > 0
 
 
@@ -92,7 +92,7 @@ def _loaded(server: Standin) -> bool:
 
 
 def test_a_step_by_several_workers_is_one_step() -> None:
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         told: list[RequestRecord] = []
         run = await _run(workers, StepPlan(5, 30.0, requests=40), told)
         assert len(run.records) == server.generated == len(told) == 40
@@ -109,7 +109,7 @@ def test_a_step_by_several_workers_is_one_step() -> None:
 
 
 def test_an_open_loop_by_several_workers_keeps_one_schedule() -> None:
-    async def work(server: Standin, workers: WorkerPool) -> None:  # noqa: ARG001
+    async def work(server: MockServer, workers: WorkerPool) -> None:  # noqa: ARG001
         run = await _run(workers, StepPlan(64, 1.0, loop="open", arrivals=Arrivals(Pattern.CONSTANT, rate_rps=40.0)))
         due = sorted(r.scheduled_ns for r in run.records)
         assert [(at - due[0]) * 1e-9 for at in due] == pytest.approx([i / 40 for i in range(40)], abs=1e-6)
@@ -119,7 +119,7 @@ def test_an_open_loop_by_several_workers_keeps_one_schedule() -> None:
 
 
 def test_prompts_are_never_sent_twice_and_the_key_is_sent_along() -> None:
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         prompts, keys = list[str](), set[str]()
         inner = server.app
 
@@ -145,7 +145,7 @@ def test_prompts_are_never_sent_twice_and_the_key_is_sent_along() -> None:
 
 
 def test_stop_ends_the_load_within_a_second() -> None:
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         stop = asyncio.Event()
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), stop, lambda _: None))
         await _until(lambda: len(workers.in_flight()) == 6, 10)
@@ -165,7 +165,7 @@ def test_a_worker_that_dies_or_falls_silent_ends_the_step_marked_so(
 ) -> None:
     monkeypatch.setattr(worker_handle, "WORKER_LOST_S", 1.0)
 
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         told: list[RequestRecord] = []
         running = asyncio.create_task(_run(workers, StepPlan(6, 60.0), told))
         await _until(lambda: len(workers.in_flight()) == 6, 10)
@@ -193,7 +193,7 @@ def test_load_ends_within_two_seconds_of_losing_its_controller(how: signal.Signa
 
 async def _seconds_of_load_after(how: signal.Signals) -> float:
     """Return how long load goes on after the controller gets the signal. Its workers end too."""
-    async with standin() as server:
+    async with mock_server() as server:
         server.driver.faults = SLOW
         controller = await asyncio.create_subprocess_exec(
             sys.executable, str(CONTROLLER), server.url, "6", stdout=asyncio.subprocess.PIPE
@@ -215,7 +215,7 @@ async def _seconds_of_load_after(how: signal.Signals) -> float:
 def test_a_worker_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STOP_S", 0.5)
 
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         stop = asyncio.Event()
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), stop, lambda _: None))
         await _until(lambda: len(workers.in_flight()) == 6, 10)
@@ -230,7 +230,7 @@ def test_a_worker_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_worker_that_reaches_its_cap_ends_the_load_of_all() -> None:
     """The first requests of one worker hang; the other could go on for half a minute."""
 
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         inner, number = server.app, itertools.count()
 
         async def hanging(scope: Scope, receive: Receive, send: AsgiSend) -> None:
@@ -248,7 +248,7 @@ def test_a_worker_that_reaches_its_cap_ends_the_load_of_all() -> None:
 
 
 def test_a_cancelled_run_leaves_no_load_and_no_worker() -> None:
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         running = asyncio.create_task(_run(workers, StepPlan(6, 60.0)))
         await _until(lambda: len(workers.in_flight()) == 6, 10)
         running.cancel()
@@ -263,7 +263,7 @@ def test_a_cancelled_run_leaves_no_load_and_no_worker() -> None:
 
 
 def test_a_callback_that_raises_ends_the_load() -> None:
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         def broken(_: RequestRecord) -> None:
             raise ZeroDivisionError
 
@@ -277,7 +277,7 @@ def test_a_callback_that_raises_ends_the_load() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.025, 0.03, 0.05, 0.1])
 def test_stop_at_any_moment_of_a_beginning_ends_the_step_and_not_the_next_one(after_s: float) -> None:
-    async def work(server: Standin, workers: WorkerPool) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(after_s, stop.set)
         run = await workers.run(StepPlan(20, 60.0), stop, lambda _: None)
@@ -394,7 +394,7 @@ def test_a_worker_that_has_started_waits_for_one_that_starts_late() -> None:
 
     async def main() -> None:
         async with (
-            standin() as server,
+            mock_server() as server,
             WorkerPool(_source(server), 2, CLOCK, Slowly(second_s=CONTROLLER_LOST_S + 1.3)) as workers,
         ):
             run = await _run(workers, StepPlan(4, 30.0, requests=20))
@@ -409,7 +409,7 @@ def test_a_server_is_not_blamed_for_reports_that_come_late() -> None:
     """Each answer begins at once, and would seem to take 0.8 s: four times what the objective lets a hang last."""
 
     async def main() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             async with WorkerPool(_source(server), 1, CLOCK, Slowly(words_s=0.8)) as workers:
                 result = await _guarded(server, workers)
             assert result.stopped == Stopped("error", CLIENT_LATE)
@@ -422,7 +422,7 @@ def test_a_server_is_not_blamed_for_reports_that_come_late() -> None:
 @pytest.mark.long
 def test_a_worker_that_says_nothing_is_lost_and_not_late() -> None:
     async def main() -> None:
-        async with standin() as server, WorkerPool(_source(server), 2, CLOCK) as workers:
+        async with mock_server() as server, WorkerPool(_source(server), 2, CLOCK) as workers:
             running = asyncio.create_task(_guarded(server, workers))
             await _until(lambda: len(workers.in_flight()) == 4, 10)
             os.kill(workers._workers[0].process.pid, signal.SIGSTOP)
@@ -431,7 +431,7 @@ def test_a_worker_that_says_nothing_is_lost_and_not_late() -> None:
     asyncio.run(main())
 
 
-async def _guarded(server: Standin, workers: WorkerPool) -> CapacityResult:
+async def _guarded(server: MockServer, workers: WorkerPool) -> CapacityResult:
     """Run one long step with a guard that trips after 0.2 s without a first token."""
     promised = Objectives("o", ttft=Objective(0.1, 0.9), tpot=Objective(1.0, 0.9))
     job = RunJob("a", "tiny", promised, Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}))
@@ -445,7 +445,7 @@ async def _guarded(server: Standin, workers: WorkerPool) -> CapacityResult:
 
 def test_requests_in_flight_have_the_state_of_the_last_report() -> None:
     async def main() -> None:
-        async with standin(faults=SLOW) as server:
+        async with mock_server(faults=SLOW) as server:
             source = replace(_source(server), workload=LONG)
             async with WorkerPool(source, 1, CLOCK, Slowly(words_s=0.5)) as workers:
                 assert workers.reported_ns() is None
@@ -466,7 +466,7 @@ def test_requests_in_flight_have_the_state_of_the_last_report() -> None:
 @pytest.mark.long
 def test_a_worker_whose_clock_cannot_be_known_gets_no_load() -> None:
     async def main() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             with pytest.raises(LoadError, match=r"the Ray node n7 answers after 0\.[6-9]\d s") as caught:
                 async with WorkerPool(_source(server), 1, CLOCK, Slowly(words_s=0.6, node="n7")):
                     pass
@@ -530,7 +530,7 @@ def test_what_a_worker_said_last_is_heard_after_it_has_gone(ways: str) -> None:
     asyncio.run(main())
 
 
-def _source(server: Standin) -> RequestSource:
+def _source(server: MockServer) -> RequestSource:
     return RequestSource(Endpoint("a", server.url), "tiny", SHORT, timeout_s=60.0)
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def _config(**crons: str | None) -> Config:
-    """Targets by name, with the schedule of their capacity runs, or None where nothing measures it."""
+    """Return targets by name with the schedule of their capacity runs, or None where nothing measures it."""
     return config_from(
         {
             "objectives": {"chat": {"availability": 0.999}},

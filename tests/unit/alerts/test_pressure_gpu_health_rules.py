@@ -55,7 +55,7 @@ def test_the_queries_in_the_texts_are_promql() -> None:
 
 
 def _queries(page: str) -> Iterator[str]:
-    """Of a runbook: one a line, with indented lines that continue it."""
+    """Return a runbook's queries, one per line, with their indented continuation lines."""
     for block in re.findall(r"^ *```promql\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL):
         yield from re.sub(r"\n\s+", " ", dedent(block)).splitlines()
 

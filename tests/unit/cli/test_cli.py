@@ -33,7 +33,7 @@ class Finished:
 
 
 def _kneewatch(*arguments: str | Path) -> Finished:
-    """The command with its own errors and exit status, in this process: a new one takes a third of a second."""
+    """Run the command in this process, with its errors and exit status: a new process takes a third of a second."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err, pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
     return Finished(ended.value.code or 0, out.getvalue(), err.getvalue())
@@ -99,7 +99,7 @@ def test_a_wrong_command_line_is_one_line_that_leads_to_the_help(arguments: list
 
 
 def _help(command: str) -> str:
-    """The help of a command on one line, whatever the width of the terminal."""
+    """Return a command's help on one line, whatever the width of the terminal."""
     done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "400"})
     return " ".join(done.stdout.replace("│", " ").split())
 

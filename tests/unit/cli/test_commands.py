@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mock_servers import Standin, free_port, standin
+from mock_servers import MockServer, free_port, mock_server
 
 from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings
@@ -24,15 +24,15 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[tuple[asyncio.Runner, Standin]]:
+def shared() -> Iterator[tuple[asyncio.Runner, MockServer]]:
     with asyncio.Runner() as runner:
-        serving = standin()
+        serving = mock_server()
         yield runner, runner.run(serving.__aenter__())
         runner.run(serving.__aexit__(None, None, None))
 
 
 @pytest.fixture
-def host(shared: tuple[asyncio.Runner, Standin]) -> Iterator[tuple[asyncio.Runner, Standin]]:
+def host(shared: tuple[asyncio.Runner, MockServer]) -> Iterator[tuple[asyncio.Runner, MockServer]]:
     yield shared
     shared[1].asked.clear()
     shared[1].instead.clear()
@@ -66,7 +66,7 @@ async def _ramp(config: Config, asked: RampRequest) -> tuple[CapacityResult, lis
     return result, steps
 
 
-def test_a_check_is_one_request(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_a_check_is_one_request(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     config = _config(server.url)
     record = runner.run(check_target(config, config.targets[0], SystemClock()))
@@ -74,7 +74,7 @@ def test_a_check_is_one_request(host: tuple[asyncio.Runner, Standin]) -> None:
     assert server.generated == 1
 
 
-def test_a_check_of_a_failing_server_is_a_measurement(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_a_check_of_a_failing_server_is_a_measurement(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     server.driver.faults = Faults(error_ratio=1.0)
     config = _config(server.url)
@@ -87,7 +87,7 @@ def test_a_check_of_no_server_is_an_error() -> None:
         asyncio.run(check_target(config, config.targets[0], SystemClock()))
 
 
-def test_a_ramp_measures_the_steps_that_were_asked_for(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_a_ramp_measures_the_steps_that_were_asked_for(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     result, steps = runner.run(_ramp(_config(server.url), _asked()))
     assert [step.plan.concurrency for step in result.steps] == [1, 2]
@@ -98,7 +98,7 @@ def test_a_ramp_measures_the_steps_that_were_asked_for(host: tuple[asyncio.Runne
     assert server.driver.engine.running == 0
 
 
-def test_results_name_the_configured_gpu(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_results_name_the_configured_gpu(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     config = _config(server.url, capacity={"server": {"gpu": "NVIDIA L4"}})
     measured, _ = runner.run(_ramp(config, _asked()))
@@ -106,7 +106,7 @@ def test_results_name_the_configured_gpu(host: tuple[asyncio.Runner, Standin]) -
     assert [result.context.gpu for result in (measured, forecast)] == ["NVIDIA L4", "NVIDIA L4"]
 
 
-def test_a_guarded_ramp_ends_at_its_first_request_if_that_fails(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_a_guarded_ramp_ends_at_its_first_request_if_that_fails(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     server.driver.faults = Faults(error_ratio=1.0)
     result, steps = runner.run(_ramp(_config(server.url), _asked()))
@@ -119,7 +119,7 @@ BUSY = "vllm:num_requests_running 8\nvllm:num_requests_waiting 3\n"
 
 @pytest.mark.parametrize("page", [BUSY, "", "vllm:num_requests_running 8\n"])
 def test_a_guarded_ramp_does_not_load_a_server_that_is_busy_or_unseen(
-    host: tuple[asyncio.Runner, Standin], page: str
+    host: tuple[asyncio.Runner, MockServer], page: str
 ) -> None:
     runner, server = host
     server.says_on_metrics(page)
@@ -128,7 +128,7 @@ def test_a_guarded_ramp_does_not_load_a_server_that_is_busy_or_unseen(
     assert server.generated == 0
 
 
-def test_an_unguarded_ramp_needs_no_metrics(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_an_unguarded_ramp_needs_no_metrics(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     server.says_on_metrics("")
     result, _ = runner.run(
@@ -139,7 +139,7 @@ def test_an_unguarded_ramp_needs_no_metrics(host: tuple[asyncio.Runner, Standin]
     assert result.context.version == "unknown"
 
 
-def test_a_ramp_asks_the_configured_prometheus_before_it_loads(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_a_ramp_asks_the_configured_prometheus_before_it_loads(host: tuple[asyncio.Runner, MockServer]) -> None:
     """The configuration says: asked before load is added whether an alert fires for the target."""
     runner, server = host
     config = _config(server.url, prometheus=f"http://127.0.0.1:{free_port()}")
@@ -148,14 +148,14 @@ def test_a_ramp_asks_the_configured_prometheus_before_it_loads(host: tuple[async
     assert server.generated == 0
 
 
-def test_a_ramp_on_a_model_that_is_not_served_is_an_error(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_a_ramp_on_a_model_that_is_not_served_is_an_error(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     with pytest.raises(TargetError, match="'nope' is not served"):
         runner.run(_ramp(_config(server.url, model="nope"), _asked()))
     assert server.generated == 0
 
 
-def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner, MockServer]) -> None:
     """Two would each measure the other's load. The second one knows the server by another name."""
     runner, server = host
 
@@ -177,7 +177,7 @@ def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner,
     runner.run(both())
 
 
-def test_a_passive_target_gets_neither_canaries_nor_load(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_a_passive_target_gets_neither_canaries_nor_load(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     config = _config(server.url, passive=True)
     with pytest.raises(ConfigError, match="passive is true"):
@@ -187,7 +187,7 @@ def test_a_passive_target_gets_neither_canaries_nor_load(host: tuple[asyncio.Run
     assert server.asked == []
 
 
-def test_a_forecast_of_a_passive_target_asks_for_metrics_alone(host: tuple[asyncio.Runner, Standin]) -> None:
+def test_a_forecast_of_a_passive_target_asks_for_metrics_alone(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     config = _config(server.url, passive=True)
     found = runner.run(forecast_target(config, config.targets[0], SystemClock(), watch_s=0.1))

@@ -59,7 +59,7 @@ async def sent(to: Client, what: RequestSpec = SPEC) -> RequestRecord:
 
 
 def check(record: RequestRecord) -> None:
-    """What holds of every record, however the server behaved."""
+    """Assert what holds of every record, however the server behaved."""
     assert record.scheduled_ns <= record.sent_ns <= record.done_ns
     assert (record.outcome is Outcome.OK) == (record.detail is None)
     if record.detail is not None:

@@ -45,7 +45,7 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 def events(pieces: list[bytes]) -> list[tuple[int, bytes]]:
-    """The payloads, each with the number of the piece that completed it."""
+    """Return the payloads, each with the index of the piece that completed it."""
     splitter = EventSplitter()
     found = [(i, event) for i, piece in enumerate(pieces) for event in splitter.feed(piece)]
     return found + [(len(pieces) - 1, event) for event in splitter.finish()]
@@ -56,7 +56,7 @@ def payloads(pieces: list[bytes]) -> list[bytes]:
 
 
 def reference(data: bytes) -> list[bytes]:
-    """The definition, over the whole stream at once; the end of the stream ends an event too."""
+    """Apply the definition to the whole stream at once; the end of the stream ends an event too."""
     found, lines = [], []
     for line in [*data.replace(b"\r\n", b"\n").removesuffix(b"\r").split(b"\n"), b""]:
         if line.startswith(b"data:"):

@@ -19,7 +19,7 @@ OK = (Outcome.OK, None)
 
 
 def recorded(name: str) -> tuple[str, list[Read]]:
-    """Head and body of a recorded answer; each chunk of the chunked body is one read."""
+    """Return head and body of a recorded answer; each chunk of the chunked body is one read."""
     answer = (GOLDEN / f"{name}.txt").read_text().split("-" * 40 + "\n")[1]
     head, _, body = answer.partition("\n\n")
     chunks = re.findall(r"(?m)^[0-9a-f]+\n(data: .*\n\n)\n", body)

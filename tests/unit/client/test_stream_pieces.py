@@ -28,7 +28,7 @@ STREAMS = {
 
 
 def body(name: str) -> bytes:
-    """The events alone, without the chunks they came in."""
+    """Return the events without the chunks they came in."""
     _, _, rest = recorded(name).partition(b"\r\n\r\n")
     events = b""
     while size := int(rest.partition(b"\r\n")[0], 16):
@@ -98,7 +98,7 @@ TEXT = st.sampled_from(["x", "", "é", None])
 
 
 def fields(**good: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """An object with any of these fields, most of them as they should be."""
+    """Generate an object with any of these fields, most of them valid."""
     return st.fixed_dictionaries({}, optional={name: value | value | value | ODD for name, value in good.items()})
 
 
@@ -118,7 +118,7 @@ def encoded(value: Any, *, ascii_only: bool) -> bytes:
 
 
 def both(events: list[bytes], api: Api, monkeypatch: pytest.MonkeyPatch) -> tuple[Transcript, Transcript]:
-    """What the reader says, and what it says where every event is read in the patient way."""
+    """Return what the reader reports, and what it reports if it parses every event fully."""
     pieces = [b"data: " + event + b"\n\n" for event in events]
     quick = said(pieces, api)
 

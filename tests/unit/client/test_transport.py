@@ -37,7 +37,7 @@ def _tls() -> ssl.SSLContext:
 async def fetch(
     through: Transport, url: str, mode: str = "received", method: str = "GET", **request: Any
 ) -> tuple[int | None, bytes]:
-    """Status and body of one exchange."""
+    """Return status and body of one exchange."""
     extensions = {"timeout": dict(PATIENT) | request.pop("timeout", {})}
     if mode == "received":
         answer = ResponseBuffer(2**20, 2**20)
@@ -60,7 +60,7 @@ class _Lent(httpx.AsyncBaseTransport):
 
 
 async def all_closed(through: Transport) -> None:
-    """That a connection has been closed is told to it in a turn of its own."""
+    """Wait a turn of the loop, in which a connection learns that it has been closed."""
     for _ in range(5):
         await asyncio.sleep(0)
     assert not through._all
@@ -71,7 +71,7 @@ def idle(through: Transport) -> int:
 
 
 async def numbered(peer: Peer) -> None:
-    """Answers with the connection's number."""
+    """Answer with the connection's number."""
     await always(peer, whole(200, str(peer.number), "text/plain"))
 
 
@@ -522,7 +522,7 @@ def test_a_head_that_comes_byte_by_byte_ends_with_the_callers_patience(run: Run,
 
 
 def full_queue() -> tuple[socket.socket, list[socket.socket]]:
-    """A listener that takes no connection any more, and those that fill its queue."""
+    """Return a listener that accepts no more connections, and the connections that fill its queue."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(0)

@@ -24,7 +24,7 @@ class Peer:
     server: "Server"
 
     async def ask(self) -> bytes:
-        """The next request, head and body."""
+        """Return the next request, head and body."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
         self.server.asked.append(head)
@@ -38,7 +38,7 @@ class Peer:
         await self.writer.drain()
 
     async def until_gone(self) -> None:
-        """Waits until the client has closed."""
+        """Wait until the client has closed."""
         while await self.reader.read(2**16):
             pass
 
@@ -76,7 +76,7 @@ class Server:
 async def serving(
     converse: Converse, *, host: str = "127.0.0.1", unix_socket: str | None = None, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Server]:
-    """Runs `converse` for every connection until the block ends."""
+    """Run `converse` for every connection until the block ends."""
     tasks: set[asyncio.Task[None]] = set()
     state = Server("")
 
@@ -113,7 +113,7 @@ async def serving(
 
 
 async def always(peer: Peer, answer: bytes) -> None:
-    """The same answer to every request."""
+    """Give the same answer to every request."""
     while True:
         await peer.ask()
         await peer.say(answer)

@@ -73,7 +73,7 @@ def config(text: str, tmp_path: Path, **environ: str) -> Config:
 
 
 def refusal(text: str | bytes, tmp_path: Path, **environ: str) -> str:
-    """The message, without the file's path in front of each line."""
+    """Return the message without the file's path in front of each line."""
     path = tmp_path / "kneewatch.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(ConfigError) as caught:

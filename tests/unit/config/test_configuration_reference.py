@@ -28,7 +28,7 @@ STEPS = {tuple: "[]", dict: ".NAME"}
 
 
 def models(annotation: Any, step: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """The models an annotation may hold, each with what leads to it."""
+    """Return the models that an annotation may hold, each with the path to it."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield step, annotation
     step += STEPS.get(get_origin(annotation), "")
@@ -52,7 +52,7 @@ def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fiel
 
 
 def documented() -> Iterator[tuple[str, str]]:
-    """Every key of a table, with the text of its default."""
+    """Return every key of a table with the text of its default."""
     for section in TEXT.split("\n## ")[1:]:
         found = re.match(r"`([^`]+)`\n", section)
         prefix = f"{found[1]}." if found else ""
@@ -63,7 +63,7 @@ def documented() -> Iterator[tuple[str, str]]:
 
 
 def written(field: FieldInfo) -> str:
-    """The default as the page has it."""
+    """Return the default as the page has it."""
     value = field.default
     if field.is_required():
         return "required"

@@ -33,14 +33,14 @@ def target(**keys: Any) -> TargetConfig:
 
 
 def refusal(**keys: Any) -> list[str]:
-    """The lines, without the file and the target in front of each."""
+    """Return the lines without the file and the target in front of each."""
     with pytest.raises(ConfigError) as caught:
         target(**keys)
     return [line.removeprefix("FILE: targets[0].") for line in str(caught.value).split("\n")]
 
 
 def written(folder: Path, **files: bytes) -> dict[str, str]:
-    """The `tls` section with files of this content."""
+    """Return the `tls` section with files of this content."""
     for name, data in files.items():
         (folder / name).write_bytes(data)
     return {name: str(folder / name) for name in files}

@@ -22,7 +22,7 @@ FILES = {"files": ["/etc/kneewatch/targets/*.yml"]}
 
 
 def problems(**section: Any) -> list[str]:
-    """As `config check` says them."""
+    """Return the problems as `config check` reports them."""
     try:
         config = DiscoverConfig.model_validate(section)
     except ValidationError as error:

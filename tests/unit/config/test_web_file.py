@@ -23,7 +23,7 @@ def _load(folder: Path, content: object) -> WebConfig:
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a certificate, its key and its authority."""
+    """Create a folder with a certificate, its key and its authority."""
     folder = tmp_path_factory.mktemp("pem")
     authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     issued = authority.issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA)

@@ -22,7 +22,7 @@ RANDOM = [
 
 @st.composite
 def patterns(draw: st.DrawFn) -> Arrivals:
-    """Any pattern with what it needs."""
+    """Generate any pattern with the settings it needs."""
     return Arrivals(
         draw(st.sampled_from(Pattern)),
         rate_rps=draw(RATES),

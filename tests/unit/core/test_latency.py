@@ -16,7 +16,7 @@ from probe.core.request import Outcome, RequestRecord
 
 @st.composite
 def streams(draw: st.DrawFn) -> RequestRecord:
-    """A request with any stamps in order, any tokens an event, visible or not."""
+    """Generate a request with any timestamps in order, any tokens per event, visible or not."""
     due = draw(st.integers(0, 10**15))
     lag = draw(st.integers(0, 10**9))
     gaps = draw(st.lists(st.integers(0, 10**9), max_size=12))

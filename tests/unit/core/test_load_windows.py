@@ -18,7 +18,7 @@ def _utc(text: str) -> datetime:
 
 
 def _closes(at: str, *windows: str, timezone: str = BERLIN) -> str | None:
-    """The end of the window that is open then; "closed" where none is."""
+    """Return the end of the window that is open then, or "closed"."""
     moment = _utc(at)
     closes = closes_at([parse_window(text) for text in windows], moment, timezone)
     return "closed" if closes == moment else closes.isoformat() if closes else None
@@ -121,7 +121,7 @@ MOMENTS = st.integers(0, 7 * 1440 - 1).map(lambda minute: MONDAY + timedelta(min
 
 
 def _is_open(windows: list[LoadWindow], at: datetime) -> bool:
-    """By the minutes of a week without daylight saving."""
+    """Compute it from the minutes of a week without daylight saving."""
     minute = int((at - MONDAY).total_seconds() // 60)
     return any(
         0 <= (minute - day * 1440 - w.start_min) % 10_080 < w.end_min - w.start_min for w in windows for day in w.days

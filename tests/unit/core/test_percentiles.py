@@ -56,7 +56,7 @@ def test_ends_of_the_scale() -> None:
 
 
 def _binomial_cdf(k: int, n: int, q: float) -> float:
-    """P(at most k of n), by its definition."""
+    """Return P(at most k of n), by its definition."""
     return math.fsum(math.comb(n, i) * q**i * (1 - q) ** (n - i) for i in range(min(k, n) + 1))
 
 

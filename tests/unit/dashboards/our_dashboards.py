@@ -15,5 +15,5 @@ PANELS = [(dashboard["uid"], panel) for dashboard in DASHBOARDS.values() for pan
 
 
 def title(value: Any) -> str:
-    """What a test is called that has a panel as its parameter."""
+    """Return the test id of a panel."""
     return value["title"] if isinstance(value, dict) else str(value)

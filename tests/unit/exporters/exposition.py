@@ -12,7 +12,7 @@ Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def samples(page: CollectorRegistry | RenderedSamples) -> Samples:
-    """Every sample of the text page, parsed back. Raises ValueError where the page is not valid."""
+    """Parse every sample of the text page. Raises ValueError if the page is not valid."""
     whole = MetricsPage(CollectorRegistry(), (page,)) if isinstance(page, RenderedSamples) else MetricsPage(page)
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -22,11 +22,11 @@ def samples(page: CollectorRegistry | RenderedSamples) -> Samples:
 
 
 def value(page: CollectorRegistry | RenderedSamples, /, name: str, **labels: str) -> float | None:
-    """The one sample with exactly these labels, or None."""
+    """Return the one sample with exactly these labels, or None."""
     return samples(page).get((name, frozenset(labels.items())))
 
 
 def values(page: CollectorRegistry | RenderedSamples, /, name: str, **labels: str) -> list[float]:
-    """The samples of that name that have at least these labels."""
+    """Return the samples of that name that have at least these labels."""
     wanted = frozenset(labels.items())
     return [number for (found, has), number in samples(page).items() if found == name and wanted <= has]

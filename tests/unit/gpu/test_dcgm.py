@@ -26,7 +26,7 @@ def line(name: str, value: object, labels: str = 'gpu="0",UUID="GPU-a"') -> str:
 
 
 def values(page: str) -> dict[str, float]:
-    """Of the only GPU; names without what they all begin with."""
+    """Return the values of the only GPU, without the common prefix of their names."""
     (gpu,) = gpus(page)
     return {name.removeprefix("DCGM_FI_"): value for name, value in gpu.values.items()}
 

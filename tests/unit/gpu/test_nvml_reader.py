@@ -133,7 +133,7 @@ def _threads() -> list[threading.Thread]:
 def with_nvml(
     work: Callable[[Nvml, Hand], Coroutine[Any, Any, Any]], labels: dict[str, str] | None = None, timeout_s: float = 10
 ) -> Any:
-    """What `work` returns, with a reader that is closed after it."""
+    """Return what `work` returns, with a reader that is closed after it."""
 
     async def around() -> Any:
         clock = Hand()

@@ -75,7 +75,7 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _said(address: str, within_s: float = 1.0) -> str:
-    """The one line of the error with which it does not start; nothing is left of the attempt."""
+    """Return the one-line error of a start that fails, and assert that nothing is left of it."""
 
     async def main() -> str:
         with pytest.raises(LoadError) as caught:

@@ -83,7 +83,7 @@ class MadeCluster:
 async def _carried(
     actor: MadeActor, talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ) -> None:
-    """Talks to the actor over a socket; both sides have ended afterwards."""
+    """Talk to the actor over a socket, and assert that both sides have ended."""
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)
     carrying = asyncio.create_task(carry(theirs, actor))
@@ -152,7 +152,7 @@ def test_an_address_that_is_already_given_is_not_suggested() -> None:
 async def _driven(
     cluster: MadeCluster, count: int
 ) -> tuple[asyncio.Task[None], asyncio.StreamReader, asyncio.StreamWriter, list[socket.socket]]:
-    """A driver, and the controller's ends of its sockets."""
+    """Return a driver and the controller's ends of its sockets."""
     (ours, theirs), *pairs = (socket.socketpair() for _ in range(count + 1))
     drives = drive(cluster, theirs, [there for _, there in pairs])
     reader, writer = await asyncio.open_connection(sock=ours)

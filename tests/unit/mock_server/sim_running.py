@@ -17,13 +17,13 @@ from probe.simulator.cost import Profile
 
 
 @dataclass(frozen=True, slots=True)
-class Standin:
+class MockServer:
     port: int
     driver: Driver
     loop: asyncio.AbstractEventLoop
 
     def call(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
-        """Status and body of the answer."""
+        """Return status and body of the answer."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
             connection.request(method, path, body, {"content-type": "application/json"})
@@ -51,7 +51,7 @@ class Standin:
         asyncio.run_coroutine_threadsafe(change(), self.loop).result(10)
 
     def samples(self) -> dict[str, float]:
-        """Every sample of /metrics, by name; of a labelled family the sum."""
+        """Return every sample of /metrics by name; of a labelled family the sum."""
         values: dict[str, float] = {}
         for family in text_string_to_metric_families(self.get("/metrics")):
             for sample in family.samples:
@@ -60,7 +60,7 @@ class Standin:
 
 
 @contextmanager
-def running(profile: Profile, *, model: str = "tiny", api_key: str | None = None) -> Iterator[Standin]:
+def running(profile: Profile, *, model: str = "tiny", api_key: str | None = None) -> Iterator[MockServer]:
     app = build_app(profile, model=model, api_key=api_key)
     loop = asyncio.new_event_loop()
     listening = threading.Event()
@@ -80,7 +80,7 @@ def running(profile: Profile, *, model: str = "tiny", api_key: str | None = None
     thread.start()
     try:
         assert listening.wait(10), "the mock server did not come up"
-        yield Standin(ports[0], app.state.driver, loop)
+        yield MockServer(ports[0], app.state.driver, loop)
     finally:
         loop.call_soon_threadsafe(serving.cancel)
         thread.join(10)

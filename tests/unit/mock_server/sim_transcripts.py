@@ -30,7 +30,7 @@ def read(path: Path) -> Transcript:
 
 
 def exchange(request: str, host: str, port: int) -> str:
-    """The raw answer to a transcript's request, chunk framing included."""
+    """Return the raw answer to a transcript's request, chunk framing included."""
     head, _, body = request.rstrip("\n").partition("\n\n")
     line, *headers = head.splitlines()
     content = body.encode()
@@ -44,9 +44,10 @@ def exchange(request: str, host: str, port: int) -> str:
 
 
 def normalised(answer: str) -> str:
-    """The answer without what may differ between two good servers: ids, times, words, sizes, names.
+    """Return the answer without what may differ between two correct servers: ids, times, words, sizes, names.
 
-    Nor by what uvicorn's two HTTP parsers, one of them optional, do differently: order and case of header names.
+    Also without what uvicorn's two HTTP parsers, one of them optional, do differently: order and case of header
+    names.
     """
     head, separator, body = answer.partition("\n\n")
     status, *headers = head.split("\n")

@@ -208,7 +208,7 @@ def test_closing_cuts_requests_short_and_takes_no_more() -> None:
 
 
 async def _times_s(generation: Generation) -> list[float]:
-    """When each token came, or all until the request was cut short."""
+    """Return when each token came, or all until the request was cut short."""
     times = []
     while len(times) < generation.output_tokens and await generation.next_token() is not None:
         times.append(_loop().time())

@@ -13,7 +13,7 @@ from http.client import HTTPConnection
 from typing import Any
 
 import pytest
-from sim_running import Standin, running
+from sim_running import MockServer, running
 from sim_transcripts import exchange
 
 from probe.mock_server.driver import Faults
@@ -30,13 +30,13 @@ LONG = SHORT | {"prompt": [1] * 100, "max_tokens": 900}
 
 
 @pytest.fixture(scope="module")
-def slow() -> Iterator[Standin]:
+def slow() -> Iterator[MockServer]:
     with running(SLOW) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def fast() -> Iterator[Standin]:
+def fast() -> Iterator[MockServer]:
     with running(FAST) as server:
         yield server
 
@@ -48,8 +48,8 @@ def _until(true: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def _post(server: Standin, body: dict[str, Any]) -> socket.socket:
-    """A connection with a request under way."""
+def _post(server: MockServer, body: dict[str, Any]) -> socket.socket:
+    """Return a connection with a request in flight."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=5)
     connection.sendall(_bytes(body))
     return connection
@@ -66,7 +66,7 @@ def _bytes(body: dict[str, Any]) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_blocks_and_is_in_no_counter(slow: Standin, *, stream: bool) -> None:
+def test_a_client_that_leaves_frees_its_blocks_and_is_in_no_counter(slow: MockServer, *, stream: bool) -> None:
     before = slow.samples()["vllm:generation_tokens_total"]
     finished = slow.samples()["vllm:request_success_total"]
     with _post(slow, LONG | {"stream": stream}):
@@ -82,7 +82,7 @@ def test_a_client_that_leaves_frees_its_blocks_and_is_in_no_counter(slow: Standi
 
 
 @pytest.mark.slow
-def test_a_client_that_leaves_the_queue_is_gone_from_it(slow: Standin) -> None:
+def test_a_client_that_leaves_the_queue_is_gone_from_it(slow: MockServer) -> None:
     with _post(slow, LONG), _post(slow, LONG):
         _until(lambda: slow.samples()["vllm:num_requests_running"] == 2, "two do not run")
         with _post(slow, LONG):
@@ -92,7 +92,7 @@ def test_a_client_that_leaves_the_queue_is_gone_from_it(slow: Standin) -> None:
     _until(lambda: slow.samples()["vllm:num_requests_running"] == 0, "the others still run")
 
 
-def test_a_connection_serves_one_request_after_the_other(fast: Standin) -> None:
+def test_a_connection_serves_one_request_after_the_other(fast: MockServer) -> None:
     connection = HTTPConnection("127.0.0.1", fast.port, timeout=5)
     for _ in range(3):
         connection.request(
@@ -104,7 +104,7 @@ def test_a_connection_serves_one_request_after_the_other(fast: Standin) -> None:
     connection.close()
 
 
-def test_the_server_counts_what_the_client_got(fast: Standin) -> None:
+def test_the_server_counts_what_the_client_got(fast: MockServer) -> None:
     before = fast.samples()
     answer = fast.post("/v1/completions", SHORT | {"max_tokens": 17})
     after = fast.samples()
@@ -121,14 +121,14 @@ def test_the_server_counts_what_the_client_got(fast: Standin) -> None:
 
 
 @pytest.mark.parametrize("ignore_eos", [True, False])
-def test_an_answer_has_exactly_max_tokens_with_and_without_ignore_eos(fast: Standin, *, ignore_eos: bool) -> None:
+def test_an_answer_has_exactly_max_tokens_with_and_without_ignore_eos(fast: MockServer, *, ignore_eos: bool) -> None:
     answer = fast.post("/v1/completions", SHORT | {"max_tokens": 33, "ignore_eos": ignore_eos})
     assert answer["usage"]["completion_tokens"] == 33
     assert len(answer["choices"][0]["text"].split()) == 33
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_stream_says_the_words_of_the_whole_answer(fast: Standin) -> None:
+def test_a_stream_says_the_words_of_the_whole_answer(fast: MockServer) -> None:
     with _post(fast, SHORT | {"stream": True, "max_tokens": 25}) as connection:
         received = b""
         while not received.endswith(b"0\r\n\r\n"):
@@ -147,7 +147,7 @@ def test_text_is_a_token_for_every_four_bytes(prompt: str, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["x" * 40, ["x" * 40], [7] * 10, [[7] * 10]])
-def test_a_prompt_may_be_text_or_ids_alone_or_in_a_list(fast: Standin, prompt: object) -> None:
+def test_a_prompt_may_be_text_or_ids_alone_or_in_a_list(fast: MockServer, prompt: object) -> None:
     assert fast.post("/v1/completions", SHORT | {"prompt": prompt})["usage"]["prompt_tokens"] == 10
 
 
@@ -164,25 +164,25 @@ def test_a_prompt_may_be_text_or_ids_alone_or_in_a_list(fast: Standin, prompt: o
         ({"max_tokens": None, "prompt": [5] * 1024}, "at least 1"),
     ],
 )
-def test_what_it_cannot_do_it_says(fast: Standin, change: dict[str, Any], word: str) -> None:
+def test_what_it_cannot_do_it_says(fast: MockServer, change: dict[str, Any], word: str) -> None:
     body = fast.post("/v1/completions", SHORT | change, status=400)
     assert word in body["error"]["message"]
     assert set(body["error"]) == {"message", "type", "param", "code"}
 
 
 @pytest.mark.parametrize("body", ["\xff", "[" * 100_000, "", "null", "3", '{"prompt": NaN}'])
-def test_bytes_that_are_no_request_are_refused(fast: Standin, body: str) -> None:
+def test_bytes_that_are_no_request_are_refused(fast: MockServer, body: str) -> None:
     status, answer = fast.call("POST", "/v1/completions", body.encode("latin-1"))
     assert status == 400
     assert json.loads(answer)["error"]["code"] == 400
 
 
-def test_it_says_that_it_is_no_vllm(fast: Standin) -> None:
+def test_it_says_that_it_is_no_vllm(fast: MockServer) -> None:
     assert json.loads(fast.get("/version")) == {"version": "0.32.0-sim"}
     assert fast.post("/v1/completions", SHORT)["system_fingerprint"] == "vllm-0.32.0-sim"
 
 
-def test_metrics_have_the_real_servers_content_type(fast: Standin) -> None:
+def test_metrics_have_the_real_servers_content_type(fast: MockServer) -> None:
     answer = exchange("GET /metrics", "127.0.0.1", fast.port)
     assert "\ncontent-type: text/plain; version=1.0.0; charset=utf-8\n" in answer
 
@@ -255,7 +255,7 @@ def test_a_signal_stops_it_cleanly(number: signal.Signals) -> None:
         assert child.wait(5) == 0
 
 
-def test_tokens_do_not_wait_for_the_client_s_acknowledgement(fast: Standin) -> None:
+def test_tokens_do_not_wait_for_the_client_s_acknowledgement(fast: MockServer) -> None:
     """With Nagle's algorithm an answer on a used connection comes in two parts: its head, and 40 ms later the rest."""
     streamed = SHORT | {"max_tokens": 20, "stream": True}
     with _post(fast, streamed) as connection:
@@ -274,7 +274,7 @@ def test_tokens_do_not_wait_for_the_client_s_acknowledgement(fast: Standin) -> N
     assert most > 2
 
 
-def test_a_port_that_is_taken_is_an_error_of_the_system(fast: Standin) -> None:
+def test_a_port_that_is_taken_is_an_error_of_the_system(fast: MockServer) -> None:
     profile: Profile = FAST
     with pytest.raises(OSError, match="in use"):
         asyncio.run(serve(profile, host="127.0.0.1", port=fast.port, model="m"))

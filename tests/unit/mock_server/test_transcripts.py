@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sim_running import Standin, running
+from sim_running import MockServer, running
 from sim_transcripts import exchange, normalised, read
 
 from probe.mock_server.profiles import PROFILES
@@ -14,15 +14,15 @@ TRANSCRIPTS = sorted(path for path in GOLDEN.glob("*.txt") if path.name != "metr
 
 
 @pytest.fixture(scope="module")
-def standin() -> Iterator[Standin]:
+def mock_server() -> Iterator[MockServer]:
     with running(PROFILES["tiny"]) as server:
         yield server
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_answers_with_the_real_servers_bytes(path: Path, standin: Standin) -> None:
+def test_answers_with_the_real_servers_bytes(path: Path, mock_server: MockServer) -> None:
     transcript = read(path)
-    answer = exchange(transcript.request, "127.0.0.1", standin.port)
+    answer = exchange(transcript.request, "127.0.0.1", mock_server.port)
     assert normalised(answer).rstrip() == normalised(transcript.answer).rstrip()
 
 

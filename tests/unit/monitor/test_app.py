@@ -18,7 +18,7 @@ import pytest
 import yaml
 from example_records import WALL_S, no_knee, record, result, snapshot
 from fake_prometheus import prometheus
-from mock_servers import Standin, free_port, standin
+from mock_servers import MockServer, free_port, mock_server
 from prometheus_client import REGISTRY, generate_latest
 
 from probe.capacity.trend.fingerprint import as_number, capacity_sample
@@ -77,7 +77,7 @@ async def _until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
 
 
 async def _while_running(app: App, work: Callable[[str], Awaitable[None]]) -> None:
-    """Runs `work` with the address of the running monitor, then stops it, which must be quick."""
+    """Run `work` with the address of the running monitor, then stop it, which must be fast."""
     stop = asyncio.Event()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, address.set_result))
@@ -96,7 +96,7 @@ async def _while_running(app: App, work: Callable[[str], Awaitable[None]]) -> No
 @pytest.mark.slow
 def test_it_watches_serves_and_ends() -> None:
     async def run() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             app = App(_config(server.url), SystemClock())
             assert not app.is_ready
 
@@ -224,7 +224,7 @@ def _night(day: int, rps: float, **other: Any) -> CapacityResult:
 
 
 def _said(app: App, series: str) -> list[float]:
-    """The values of a series on the metrics page."""
+    """Return the values of a series on the metrics page."""
     lines = _page(app).splitlines()
     return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"kneewatch_{series}{{")]
 
@@ -315,7 +315,7 @@ def test_an_address_that_is_taken_is_a_configuration_error() -> None:
 @pytest.mark.slow
 def test_ending_during_a_run_reports_it_and_leaves_nothing_in_flight(tmp_path: Path) -> None:
     async def run() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             app = App(_config(server.url, capacity=VERIFY, store=tmp_path / "kneewatch.db"), SystemClock())
 
             async def work(_: str) -> None:
@@ -333,8 +333,8 @@ def test_ending_during_a_run_reports_it_and_leaves_nothing_in_flight(tmp_path: P
     assert kept.cost.requests > 0
 
 
-async def _loaded(app: App, server: Standin) -> None:
-    """Brings the capacity run forward and returns when it loads the server."""
+async def _loaded(app: App, server: MockServer) -> None:
+    """Bring the capacity run forward and wait until it loads the server."""
     await _until(lambda: app.statuses()[0].up is True)
     app.measure_capacity_in("a", 0.0)
     await _until(lambda: server.driver.engine.running >= 3)
@@ -391,7 +391,7 @@ def _names(app: App) -> list[str]:
 @pytest.mark.slow
 def test_a_reload_keeps_what_is_unchanged_and_makes_the_rest_so(tmp_path: Path) -> None:
     async def run() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             kept, goes = _target(server.url, "kept"), _target(server.url, "goes")
             changes = _target(server.url, "changes")
             file = _file(tmp_path / "kneewatch.yml", goes, kept, changes)
@@ -467,7 +467,7 @@ def test_sighup_reloads_the_configuration(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_target_that_goes_takes_its_load_with_it(tmp_path: Path) -> None:
     async def run() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             stays = _target("http://127.0.0.1:9", "stays")
             loads = _target(server.url, "loads", capacity=VERIFY)
             file = _file(tmp_path / "kneewatch.yml", stays, loads)
@@ -493,10 +493,10 @@ def test_a_target_that_goes_takes_its_load_with_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_servers_that_are_found_are_watched_for_as_long_as_they_are_there(tmp_path: Path) -> None:
     async def run() -> None:
-        async with standin() as one, standin() as two:
+        async with mock_server() as one, mock_server() as two:
             listed = tmp_path / "targets.json"
 
-            def found(*servers: Standin, revision: str = "1") -> None:
+            def found(*servers: MockServer, revision: str = "1") -> None:
                 addresses = [server.url.removeprefix("http://") for server in servers]
                 listed.write_text(json.dumps([{"targets": addresses, "labels": {"team": "search", "rev": revision}}]))
 
@@ -539,7 +539,7 @@ def test_servers_that_are_found_are_watched_for_as_long_as_they_are_there(tmp_pa
 
 def test_on_demand_asks_a_configured_target_alone() -> None:
     async def run() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             app = App(_config(server.url), SystemClock())
 
             async def work(_: str) -> None:
@@ -723,7 +723,7 @@ def test_background_work_that_breaks_is_said_and_begun_again(
 @pytest.mark.slow
 def test_what_another_discovery_had_found_gets_no_request_while_the_new_one_cannot_be_asked(tmp_path: Path) -> None:
     async def run() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             listed = tmp_path / "listed.json"
             listed.write_text(json.dumps([{"targets": [server.url.removeprefix("http://")]}]))
             template = _target("", "pods", discover={"file": {"files": [str(listed)], "every": "1s"}})
@@ -755,7 +755,7 @@ def test_what_another_discovery_had_found_gets_no_request_while_the_new_one_cann
 @pytest.mark.slow
 def test_the_budget_of_the_day_is_kept_although_no_result_can_be_stored(tmp_path: Path) -> None:
     async def run() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             path, budget = tmp_path / "kneewatch.db", {"tokens_per_run": 100, "tokens_per_day": 100}
             app = App(_config(server.url, store=path, capacity={**VERIFY, "budget": budget}), SystemClock())
             with closing(sqlite3.connect(path)) as db, db:

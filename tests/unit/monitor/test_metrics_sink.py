@@ -22,7 +22,7 @@ CHAT = Objectives("chat", ttft=Objective(0.95, 0.5), tpot=Objective(0.95, 0.05))
 
 
 def _measured(measurements: MetricsSink, *names: str) -> None:
-    """Everything that can be told of targets."""
+    """Export everything that there can be of targets."""
     raw = [{"name": "x", "base_url": "http://127.0.0.1:9", "capacity": {"mode": "verify"}, "gpu": {"nvml": True}}]
     (target,) = config_from({"targets": raw}, "test").servers
     for name in names:
@@ -92,7 +92,7 @@ def test_a_new_threshold_is_a_bound_of_all_histograms_and_resets_them() -> None:
 
 
 def _full(path: Path) -> None:
-    """Lets nothing more be written to the store, as a full disk does."""
+    """Make the store refuse writes, as a full disk does."""
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(
             "CREATE TRIGGER full BEFORE INSERT ON results BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"

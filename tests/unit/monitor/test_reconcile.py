@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from call_count import counted
-from mock_servers import standin
+from mock_servers import mock_server
 
 from probe.config.config_file import config_from, load_config
 from probe.core.clock import SystemClock
@@ -27,7 +27,7 @@ def _found(count: int, *, rolling: bool = False) -> tuple[DiscoveredServer, ...]
 
 
 def _app() -> App:
-    """One that does not run: it is told of servers by hand."""
+    """Return an app that does not run: the test passes it servers."""
     pods = {"name": "pods", "discover": {"file": {"files": ["nowhere.json"]}}, **NOTHING_DUE}
     raw = {
         "listen": "127.0.0.1:0",
@@ -39,7 +39,7 @@ def _app() -> App:
 
 
 def _file(path: Path, workloads: dict[str, int], *targets: dict[str, Any]) -> Path:
-    """`workloads`: how many tokens each asks for."""
+    """Write a configuration. `workloads` maps each to its number of tokens."""
     lengths = {name: {"prompt_tokens": 8, "output_tokens": tokens} for name, tokens in workloads.items()}
     raw = {"listen": "127.0.0.1:0", "store": {}, "workloads": lengths, "targets": list(targets)}
     path.write_text(yaml.safe_dump(raw))
@@ -154,7 +154,7 @@ def test_ending_during_a_reload_begins_nothing_any_more(tmp_path: Path) -> None:
 
 def test_requests_on_demand_are_of_the_workloads_that_a_reload_has_brought(tmp_path: Path) -> None:
     async def run() -> None:
-        async with standin() as server:
+        async with mock_server() as server:
             target = {"name": "a", "base_url": server.url, **NOTHING_DUE}
             path = tmp_path / "kneewatch.yml"
             file = _file(path, {"short": 3, "same": 4, "changes": 5, "goes": 6}, target)

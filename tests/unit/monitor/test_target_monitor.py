@@ -1,4 +1,4 @@
-"""The work on one target, against the stand-in: a server may do what it likes, and the monitor goes on."""
+"""The work on one target, against the mock server: a server may do what it likes, and the monitor goes on."""
 
 import asyncio
 import itertools
@@ -15,7 +15,7 @@ import httpx
 import pytest
 from example_records import WALL_S
 from example_records import result as example
-from mock_servers import Standin, free_port, standin
+from mock_servers import MockServer, free_port, mock_server
 from prometheus_client import CollectorRegistry
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
@@ -81,7 +81,7 @@ class FakeSink:
         self.read_gpus.append(snapshot)
 
     def page(self) -> bytes:
-        """What the monitor would show Prometheus."""
+        """Return what the monitor would export to Prometheus."""
         assert self.client is not None
         return MetricsPage(CollectorRegistry(), (self.client.relay, self.server.relay)).render()[0]
 
@@ -136,16 +136,16 @@ def _watch(
 
 @dataclass(frozen=True)
 class Host:
-    """One event loop with a stand-in on it, which runs while a test does."""
+    """One event loop with a mock server on it, which runs while a test does."""
 
     runner: asyncio.Runner
-    server: Standin
+    server: MockServer
 
 
 @pytest.fixture(scope="module")
 def shared_host() -> Iterator[Host]:
     with asyncio.Runner() as runner:
-        serving = standin()
+        serving = mock_server()
         yield Host(runner, runner.run(serving.__aenter__()))
         runner.run(serving.__aexit__(None, None, None))
 
@@ -159,8 +159,10 @@ def host(shared_host: Host) -> Iterator[Host]:
     server.driver.faults = Faults()
 
 
-def _against(host: Host, work: Callable[[TargetMonitor, FakeSink, Standin], Awaitable[None]], **options: Any) -> None:
-    """Runs `work` on a watch of the stand-in; the watch is closed afterwards."""
+def _against(
+    host: Host, work: Callable[[TargetMonitor, FakeSink, MockServer], Awaitable[None]], **options: Any
+) -> None:
+    """Run `work` on a watch of the mock server, and close the watch afterwards."""
 
     async def run() -> None:
         sink = FakeSink()
@@ -177,7 +179,7 @@ def _against(host: Host, work: Callable[[TargetMonitor, FakeSink, Standin], Awai
 
 
 def test_a_canary_learns_the_model_and_reports_what_it_measured(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         assert watch.status().up is None
         await watch.canary()
         (record,) = sink.records
@@ -197,12 +199,12 @@ def test_a_server_that_is_down_is_a_failing_canary_and_recovers_by_itself_with_a
         sink = FakeSink()
         watch = _watch(f"http://127.0.0.1:{port}", sink)
         await watch.canary()
-        async with standin(model="old", port=port):
+        async with mock_server(model="old", port=port):
             await watch.canary()
         await watch.canary()
         await watch.canary()
         assert watch.status().up is False
-        async with standin(model="new", port=port):
+        async with mock_server(model="new", port=port):
             await watch.canary()
             await watch.canary()
         assert [r.outcome.value for r in sink.records] == [
@@ -222,7 +224,7 @@ def test_a_server_that_is_down_is_a_failing_canary_and_recovers_by_itself_with_a
 
 
 def test_a_server_that_hangs_is_a_time_out(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         server.driver.faults = Faults(is_stalled=True)
         await watch.canary()
@@ -269,7 +271,7 @@ HOSTILE_ANSWERS: dict[str, ASGIApp] = {
 
 @pytest.mark.parametrize("answer", HOSTILE_ANSWERS.values(), ids=HOSTILE_ANSWERS.keys())
 def test_whatever_a_server_answers_is_an_outcome_that_can_be_exported(host: Host, answer: ASGIApp) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         server.instead["/v1/completions"] = answer
         await watch.canary()
@@ -298,7 +300,7 @@ HOSTILE_MODELS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("body", HOSTILE_MODELS.values(), ids=HOSTILE_MODELS.keys())
 def test_whatever_a_server_calls_its_model_the_metrics_page_stays(host: Host, body: bytes) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         server.instead["/v1/models"] = Response(body, media_type="application/json")
         await watch.canary()
         page = sink.page()
@@ -313,7 +315,7 @@ def test_whatever_a_server_calls_its_model_the_metrics_page_stays(host: Host, bo
 
 
 def test_a_reading_is_shown_and_a_failing_one_takes_it_away(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.scrape()
         status = watch.status()
         assert status.server is not None
@@ -346,7 +348,7 @@ def test_a_reading_is_shown_and_a_failing_one_takes_it_away(host: Host) -> None:
     ],
 )
 def test_a_page_that_is_not_vllms_is_a_failed_reading(host: Host, page: str) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         server.says_on_metrics(page)
         await watch.scrape()
         assert sink.snapshots == [None]
@@ -366,7 +368,7 @@ def test_a_page_that_is_not_vllms_is_a_failed_reading(host: Host, page: str) -> 
     ],
 )
 def test_an_odd_page_does_not_take_our_own_away(host: Host, page: str) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         server.says_on_metrics(page)
         await watch.scrape()
         sink.page()
@@ -376,7 +378,7 @@ def test_an_odd_page_does_not_take_our_own_away(host: Host, page: str) -> None:
 
 @pytest.mark.parametrize("version", ["\\ud800", "a\\nb", "x" * 1000])
 def test_an_odd_version_does_not_take_our_own_page_away(host: Host, version: str) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         server.instead["/version"] = Response(f'{{"version": "{version}"}}', media_type="application/json")
         await watch.scrape()
         assert len(sink.page()) < 100_000
@@ -386,7 +388,7 @@ def test_an_odd_version_does_not_take_our_own_page_away(host: Host, version: str
 
 
 def test_a_server_cannot_make_series_without_end(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         reasons = "".join(f'vllm:num_requests_waiting_by_reason{{reason="r{i}"}} 1\n' for i in range(5000))
         server.says_on_metrics("vllm:num_requests_waiting 5000\n" + reasons)
         await watch.scrape()
@@ -400,7 +402,7 @@ def test_a_server_cannot_make_series_without_end(host: Host) -> None:
 
 @pytest.mark.slow
 def test_a_canary_is_taken_off_what_the_server_counted_and_compared_with_it(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         await watch.scrape()
         for _ in range(4):  # three accounts, after the one that begins them
             await watch.canary()
@@ -420,12 +422,12 @@ def test_a_canary_is_taken_off_what_the_server_counted_and_compared_with_it(host
 
 @pytest.mark.slow
 def test_other_requests_are_user_traffic_also_during_a_capacity_run(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()  # a run wants one
         await watch.scrape()
         before = server.generated
         running = asyncio.create_task(watch.capacity())
-        while server.generated == before:  # noqa: ASYNC110 - the stand-in has no event for it
+        while server.generated == before:  # noqa: ASYNC110 - the mock server has no event for it
             await asyncio.sleep(0.01)
         await watch.scrape()
         assert watch.status().users is None, "there is our load among them"
@@ -442,7 +444,7 @@ def test_other_requests_are_user_traffic_also_during_a_capacity_run(host: Host) 
 
 
 def test_a_passive_target_is_asked_for_nothing_but_metrics_and_its_model_is_read_there(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         assert watch.model == "unknown"
         await watch.scrape()
         await watch.forecast()
@@ -486,7 +488,7 @@ def test_a_step_of_load_says_how_busy_the_gpus_were(host: Host) -> None:
     async def read() -> GpuSnapshot:
         return _gpus(SystemClock().monotonic_ns(), next(percents))
 
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         await watch.canary()
         await watch.capacity()
         (step,) = sink.results[-1].steps
@@ -526,7 +528,7 @@ BLIND = "vllm:num_requests_running 8\n"
 def test_a_refused_run_adds_no_load_and_says_why(
     host: Host, page: str | None, firing: Callable[[], Awaitable[list[str]]] | None, words: str
 ) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         if page is not None:
             server.says_on_metrics(page)
@@ -541,7 +543,7 @@ def test_a_refused_run_adds_no_load_and_says_why(
 
 
 def test_no_run_before_a_canary_or_after_one_that_failed(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.capacity()
         assert server.generated == 0
         await watch.canary()
@@ -559,7 +561,7 @@ def test_no_run_before_a_canary_or_after_one_that_failed(host: Host) -> None:
 
 @pytest.mark.slow
 def test_a_run_reports_its_result_and_marks_its_traffic(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         await watch.capacity()
         (result,) = sink.results
@@ -579,7 +581,7 @@ def test_a_run_reports_its_result_and_marks_its_traffic(host: Host) -> None:
 
 @pytest.mark.slow
 def test_without_steps_in_the_configuration_a_run_searches(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         await watch.capacity()
         (result,) = sink.results
@@ -594,7 +596,7 @@ def test_without_steps_in_the_configuration_a_run_searches(host: Host) -> None:
 
 @pytest.mark.slow
 def test_rates_in_the_configuration_are_an_open_loop(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         await watch.canary()
         await watch.capacity()
         (result,) = sink.results
@@ -606,7 +608,7 @@ def test_rates_in_the_configuration_are_an_open_loop(host: Host) -> None:
 
 @pytest.mark.slow
 def test_what_a_capacity_holds_for_names_the_configured_gpu(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         await watch.canary()
         await watch.capacity()
         await watch.forecast()
@@ -618,7 +620,7 @@ def test_what_a_capacity_holds_for_names_the_configured_gpu(host: Host) -> None:
 
 
 def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         measured = example(capacity=Capacity(mode="verified", requests_per_second=10.0, upper=11.0))
         forecast = example(capacity=Capacity(mode="forecast", requests_per_second=2.0, upper=3.0))
         watch.restore(measured)
@@ -635,7 +637,7 @@ def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Ho
 
 @pytest.mark.slow
 def test_a_capacity_far_below_the_baseline_is_measured_again_at_once_and_not_a_third_time(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         sink.low = True
         await watch.canary()
         await watch.capacity()
@@ -654,7 +656,7 @@ def test_a_second_run_has_to_pass_the_checks_before_it_too(host: Host) -> None:
     async def firing() -> list[str]:
         return answers.pop(0)
 
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         sink.low = True
         await watch.canary()
         await watch.capacity()
@@ -666,7 +668,7 @@ def test_a_second_run_has_to_pass_the_checks_before_it_too(host: Host) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_something_ended_is_not_repeated(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         sink.low = True
         await watch.canary()
         await watch.capacity()
@@ -679,7 +681,7 @@ def test_a_run_that_something_ended_is_not_repeated(host: Host) -> None:
 
 @pytest.mark.slow
 def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(5):
@@ -701,7 +703,7 @@ def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) ->
 
 
 def test_without_a_run_there_is_nothing_to_end(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         async with asyncio.timeout(0.5):
             await watch.end_load("shutting down")
 
@@ -712,7 +714,7 @@ def test_without_a_run_there_is_nothing_to_end(host: Host) -> None:
 def test_a_run_that_breaks_is_reported_and_the_next_one_can_start(host: Host) -> None:
     """`error` is one of the ways a run ends; a run that vanishes was load that nobody accounts for."""
 
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         server.driver.faults = Faults(extra_step_s=0.01)
         run = asyncio.create_task(watch.capacity())
@@ -736,7 +738,7 @@ async def _breaks() -> ServerSnapshot:
 
 
 def _takes(watch: TargetMonitor, lock: Callable[[], Lock]) -> None:
-    """Gives the target another lock."""
+    """Give the target another lock."""
     watch._runs._hooks = replace(watch._runs._hooks, lock=lock)
 
 
@@ -747,7 +749,7 @@ def _takes(watch: TargetMonitor, lock: Callable[[], Lock]) -> None:
 def test_no_run_starts_while_another_prober_loads_the_server(host: Host) -> None:
     """Another Kneewatch, which knows the server by another name."""
 
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         elsewhere = server.url.replace("127.0.0.1", "localhost") + "/"
         async with FileLock(server_key(elsewhere), None, SystemClock()):
@@ -763,7 +765,7 @@ def test_no_run_starts_while_another_prober_loads_the_server(host: Host) -> None
 
 @pytest.mark.slow
 def test_during_a_run_the_server_is_locked_and_afterwards_it_is_free(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(5):
@@ -783,7 +785,7 @@ def test_during_a_run_the_server_is_locked_and_afterwards_it_is_free(host: Host)
 def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host: Host) -> None:
     """As a Lease may be (probe/load/lease.py)."""
 
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         lost_at: list[float] = []
         losing: list[asyncio.Task[None]] = []
 
@@ -820,7 +822,7 @@ def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host:
 
 @pytest.mark.slow
 def test_a_lost_lease_is_reported_as_the_reason(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(10):
@@ -836,7 +838,7 @@ def test_a_lost_lease_is_reported_as_the_reason(host: Host) -> None:
 
 @pytest.mark.slow
 def test_counters_under_another_probers_load_are_not_user_traffic(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         body = {"model": "tiny", "prompt": "hello", "max_tokens": 3}
 
         async def asked(times: int) -> None:
@@ -867,7 +869,7 @@ def test_counters_under_another_probers_load_are_not_user_traffic(host: Host) ->
 
 @pytest.mark.slow
 def test_the_lock_holder_knows_that_no_other_prober_loads_the_server(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, _: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, _: MockServer) -> None:
         await watch.canary()
         watch.others_load(loading=True)  # an old answer
         await watch.capacity()
@@ -880,7 +882,7 @@ def test_the_lock_holder_knows_that_no_other_prober_loads_the_server(host: Host)
 
 
 def test_a_folder_that_takes_no_lock_is_a_refusal(host: Host, tmp_path: Path) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         _takes(watch, lambda: FileLock(server_key(server.url), tmp_path / "missing", SystemClock()))
         await watch.capacity()
@@ -899,7 +901,7 @@ class Night(SystemClock):
 
 @pytest.mark.slow
 def test_a_run_ends_with_its_window(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         server.driver.faults = Faults(extra_step_s=0.1)
         await watch.capacity()
@@ -919,7 +921,7 @@ def test_a_run_ends_with_its_window(host: Host) -> None:
 def test_a_run_gets_no_more_than_the_day_has_left(host: Host) -> None:
     """Eleven tokens a request: thirty of them are all that is left."""
 
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         await watch.canary()
         await watch.capacity()
         (result,) = sink.results
@@ -932,7 +934,7 @@ def test_a_run_gets_no_more_than_the_day_has_left(host: Host) -> None:
 
 
 def test_a_day_that_is_spent_has_no_run(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         await watch.capacity()
         assert sink.refusals == ["budget_spent"]
@@ -942,7 +944,7 @@ def test_a_day_that_is_spent_has_no_run(host: Host) -> None:
 
 
 def test_a_server_that_restarted_just_now_has_no_run(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         server.says_on_metrics("vllm:num_requests_waiting 0\nvllm:prompt_tokens_total 1000000\n")
         await watch.scrape()
@@ -958,7 +960,7 @@ def test_a_server_that_restarted_just_now_has_no_run(host: Host) -> None:
 
 
 def test_a_request_on_demand_is_a_canary_of_any_workload_and_is_counted_apart(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         own = await watch.on_demand(None)
         other = await watch.on_demand("default")
         again = await watch.on_demand("short")
@@ -994,7 +996,7 @@ class Ahead:
 def test_requests_on_demand_are_no_user_traffic_for_the_check_before_a_run(host: Host) -> None:
     clock = Ahead()
 
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         watch.restore(example(capacity=Capacity(mode="verified", requests_per_second=0.33, upper=0.35)))
         await watch.canary()
         clock.ahead_s += 2
@@ -1013,7 +1015,7 @@ def test_requests_on_demand_are_no_user_traffic_for_the_check_before_a_run(host:
 
 @pytest.mark.slow
 def test_canaries_and_requests_on_demand_beside_a_run_are_no_users_of_its_steps(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:  # noqa: ARG001
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         await watch.canary()
         running = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(10):
@@ -1034,7 +1036,7 @@ def test_canaries_and_requests_on_demand_beside_a_run_are_no_users_of_its_steps(
 
 
 def test_while_load_is_held_back_none_begins_and_what_runs_ends(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
         watch.inhibit_load("a rollout is under way: pods of 2 revisions")
         await watch.capacity()
@@ -1056,7 +1058,7 @@ def test_while_load_is_held_back_none_begins_and_what_runs_ends(host: Host) -> N
 
 
 def test_a_hold_that_comes_while_a_run_waits_for_its_lock_is_heard(host: Host) -> None:
-    async def work(watch: TargetMonitor, sink: FakeSink, server: Standin) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         @asynccontextmanager
         async def slow() -> AsyncIterator[None]:
             watch.inhibit_load("a rollout is under way")

@@ -61,7 +61,7 @@ class Target:
         self.state.add(snapshot)
 
     def settle(self, at_s: float, totals: UserTotals) -> None:
-        """Takes these totals for those of the snapshot just added."""
+        """Take these totals as those of the snapshot just added."""
         self.state.user_history.pop()
         self.state.user_history.append((round(at_s * S), totals))
 

@@ -108,7 +108,7 @@ def test_any_history_has_one_verdict_in_words(polls: list[ServerSnapshot | None]
 
 
 def _one_server(polls: list[ServerSnapshot]) -> list[ServerSnapshot]:
-    """The same, with a counter that never falls."""
+    """Return the same with a counter that never falls."""
     most = list(accumulate((poll.preemptions or 0.0 for poll in polls), max))
     return [replace(poll, preemptions=count) for poll, count in zip(polls, most, strict=True)]
 

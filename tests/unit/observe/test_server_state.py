@@ -22,12 +22,12 @@ def read(at_s: float, requests: float = 0.0, tokens: float = 0.0, **values: Any)
 
 
 def canary(at_s: float, traffic: Traffic = Traffic.CANARY) -> RequestRecord:
-    """Three tokens; the first 100 ms after it was sent."""
+    """Return a record of three tokens, the first 100 ms after it was sent."""
     return replace(record(at_ms=1000 * at_s, tokens=3), traffic=traffic)
 
 
 def send(state: ServerState, at_s: float, traffic: Traffic = Traffic.CANARY) -> None:
-    """A whole request, from its beginning to its end."""
+    """Send a whole request, from its beginning to its end."""
     state.begin(round(at_s * S))
     state.add_record(canary(at_s, traffic))
     state.end(round(at_s * S), round((at_s + 0.2) * S))

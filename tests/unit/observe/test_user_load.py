@@ -16,7 +16,7 @@ def _read(at_s: float, first_tokens: float | None, tokens: float | None = None) 
 
 
 def _ours(count: int, start_s: float = 1.0) -> list[RequestRecord]:
-    """Requests of three tokens each, one every tenth of a second."""
+    """Return probe requests of three tokens each, one every tenth of a second."""
     return [record(at_ms=1000 * start_s + 100 * i, tokens=3) for i in range(count)]
 
 

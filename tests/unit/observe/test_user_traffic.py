@@ -47,12 +47,12 @@ class Server:
 
 
 def probe(ttft_s: float, at_s: float = 0.0) -> RequestRecord:
-    """As `Server.serve` counts it, seen a little later from here."""
+    """Return the request that `Server.serve` counts, as the client records it a little later."""
     return record(at_ms=1000 * at_s, ttft_ms=1000 * ttft_s + 2)
 
 
 def canary(traffic: UserTraffic, server: Server, at_s: float, ttft_s: float = 0.1) -> None:
-    """One request, from its beginning to its end."""
+    """Send one request, from its beginning to its end."""
     traffic.begin()
     server.serve(ttft_s)
     traffic.add_record(probe(ttft_s, at_s))
@@ -282,7 +282,7 @@ def test_samples_that_the_server_has_not_counted_take_nothing() -> None:
 
 
 def cut(reads: int) -> RequestRecord:
-    """A request that we cancelled after so many pieces of its answer."""
+    """Return a probe request cancelled after this many pieces of its answer."""
     return replace(failure(Outcome.ABORTED), reads=reads)
 
 

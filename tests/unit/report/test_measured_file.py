@@ -76,7 +76,7 @@ def test_where_no_request_was_answered_there_are_no_latencies(tmp_path: Path) ->
     assert step.values["failed"].value == 1.0
 
 
-def test_another_backend_is_refused(tmp_path: Path) -> None:
+def test_the_api_is_known_only_for_openai_backends(tmp_path: Path) -> None:
     assert read_measured(_bench(tmp_path, backend="sagemaker")).parts == {"model": "tiny"}
     assert read_measured(_bench(tmp_path, backend="openai-chat")).parts["workload.api"] == "chat"
 

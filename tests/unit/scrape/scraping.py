@@ -28,7 +28,7 @@ def by_path(metrics: Script, version: Script = (VERSION,)) -> Callable[[Asked], 
 
 
 def in_turn(*pages: bytes) -> Callable[[Asked], Script]:
-    """Another page each time."""
+    """Serve another page each time."""
     left = iter(pages)
     return lambda asked: [VERSION if "/version" in asked.line else next(left)]
 
@@ -49,7 +49,7 @@ async def scraping(
 def read(
     script: Callable[[Asked], Script], times: int = 1, timeout_s: float = 1.0, engine: str | None = None
 ) -> tuple[ServerSnapshot, list[Asked]]:
-    """The last snapshot, and what was asked for it."""
+    """Return the last snapshot, and the requests sent for it."""
 
     async def main() -> tuple[ServerSnapshot, list[Asked]]:
         async with hostile(script) as server, scraping(server, timeout_s, engine) as scraper:
@@ -61,7 +61,7 @@ def read(
 
 
 def refusal(page: bytes, engine: str | None = None, **where: Any) -> TargetError:
-    """What is said of a page at the target's own address."""
+    """Return the error for a page at the target's own address."""
 
     async def main() -> TargetError:
         async with hostile(by_path([page])) as server, scraping(server, engine=engine, **where) as scraper:
@@ -73,7 +73,7 @@ def refusal(page: bytes, engine: str | None = None, **where: Any) -> TargetError
 
 
 def refusal_elsewhere(page: bytes) -> TargetError:
-    """The same at a `metrics_url` of another server."""
+    """Return the error for the same page at a `metrics_url` of another server."""
 
     async def main() -> TargetError:
         async with hostile([VERSION]) as server, hostile([page]) as elsewhere:

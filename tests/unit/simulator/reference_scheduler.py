@@ -111,7 +111,7 @@ class Reference:
         return self.profile.usable_blocks - len(self.blocks_in_use())
 
     def _chunks(self) -> tuple[list[_Request], list[int]]:
-        """Every running request, and how many tokens each gets."""
+        """Return every running request, and how many tokens each gets."""
         left, chunks = self.profile.max_num_batched_tokens, []
         for request in self.running:
             chunks.append(min(request.known - request.computed, left))
@@ -119,7 +119,7 @@ class Reference:
         return self.running, chunks
 
     def _lacking(self, request: _Request, tokens: int) -> int:
-        """Blocks it needs to compute so many tokens more."""
+        """Return the blocks it needs to compute this many more tokens."""
         return max(-(-(request.computed + tokens) // self.profile.block_size) - len(request.blocks), 0)
 
     def _free(self) -> list[int]:

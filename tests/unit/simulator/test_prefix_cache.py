@@ -30,7 +30,7 @@ requests = st.lists(
 
 
 def _drain(engine: SimulatedEngine) -> tuple[int, int]:
-    """Tokens computed and steps taken until all is done."""
+    """Return tokens computed and steps taken until all is done."""
     tokens = steps = 0
     while plan := engine.plan_step():
         assert plan.batch.sequences, "a step with nothing in it would repeat for ever"

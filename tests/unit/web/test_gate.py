@@ -82,7 +82,7 @@ async def _serving(files: Files) -> AsyncIterator[str]:
 async def _get(
     url: str, trust: ssl.SSLContext | None = None, auth: tuple[str, str] | None = None
 ) -> httpx.Response | str:
-    """The answer, or what went wrong."""
+    """Return the answer, or the error."""
     try:
         async with httpx.AsyncClient(verify=trust or False, trust_env=False, auth=auth, timeout=10) as client:
             return await client.get(url)

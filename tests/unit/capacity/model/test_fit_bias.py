@@ -32,7 +32,7 @@ def _as_it_is(_: Segments) -> StepCost:
 
 
 def _seen(snapshots: Sequence[Sequence[ServerSnapshot]]) -> list[list[MetricsWindow]]:
-    """The windows of one rehearsal."""
+    """Return the windows of one bootstrap sample."""
     kept: list[Segments] = []
 
     def keep(segments: Segments) -> None:

@@ -16,7 +16,7 @@ RATES = (10.0, 20.0, 30.0, 45.0, 60.0)
 
 
 def md1(rate_rps: float, service_s: float) -> float:
-    """Mean time in a queue of requests of one length (M/D/1): service and wait."""
+    """Return the mean time in a queue of requests of one length (M/D/1): service and wait."""
     return service_s + rate_rps * service_s**2 / (2 * (1 - rate_rps * service_s))
 
 

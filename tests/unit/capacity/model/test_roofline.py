@@ -28,7 +28,7 @@ def h100() -> GpuSpec:
 
 
 def cost_model(cost: StepCost = COST, **errors: float) -> StepCostModel:
-    """`errors`: standard errors of its terms, relative."""
+    """Return a cost model; `errors` are relative standard errors of its terms."""
     terms = astuple(cost)[:5]
     names = ("host", "sequence", "token", "weights", "kv")
     variances = [(errors.get(name, 0.0) * term) ** 2 for name, term in zip(names, terms, strict=True)]

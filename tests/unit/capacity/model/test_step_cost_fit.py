@@ -34,7 +34,7 @@ def learnt(snapshots: Sequence[ServerSnapshot], asked: Workload, chunk: int = 20
 
 
 def alike(count: int = 40, **changed: float) -> list[MetricsWindow]:
-    """Windows of one second, all the same."""
+    """Return equal windows of one second."""
     plain = MetricsWindow(0, 1, 50, 490, 9.8, 10, 1000, 1, 10, 0.5, 1000, 500, 10, 0, 4000, 0)
     return [replace(plain, begin_s=i, end_s=i + 1, **changed) for i in range(count)]
 
@@ -138,7 +138,7 @@ def test_windows_that_are_all_alike_explain_themselves() -> None:
 
 
 def odd(source: random.Random) -> MetricsWindow:
-    """Figures of any size, and many of them zero."""
+    """Generate values of any size, many of them zero."""
 
     def figure(most: float) -> float:
         return source.choice((0.0, 10 ** source.uniform(-6, 0) * most, most))

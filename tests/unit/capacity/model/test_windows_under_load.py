@@ -21,7 +21,7 @@ def histogram(count: float, total_s: float) -> Histogram:
 
 
 def snapshot(at_s: float, done: float, **changed: object) -> ServerSnapshot:
-    """After `done` seconds of 10 requests/s of 100 in and 50 out, 25 at a time, in steps of 20 ms."""
+    """Return the snapshot after `done` seconds of 10 requests/s of 100 + 50 tokens, 25 at a time, in steps of 20 ms."""
     counts = {
         "itl": histogram(490 * done, 9.8 * done),
         "ttft": histogram(10 * done, done),

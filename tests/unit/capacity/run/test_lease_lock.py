@@ -83,7 +83,7 @@ def lease(line: Line, clock: VirtualClock | None = None) -> KubernetesLease:
 
 
 async def held_by(line: Line, holder: str, server: str = SERVER) -> str:
-    """The name of a Lease that somebody else has."""
+    """Return the name of a Lease that another process holds."""
     async with KubernetesLease(server, None, VirtualClock(), connect=line.connect):
         (name,) = (n for n, one in line.api.leases.items() if one["metadata"]["annotations"][module.SERVER] == server)
         found = json.loads(json.dumps(line.api.leases[name]))

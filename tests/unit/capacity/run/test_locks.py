@@ -39,7 +39,7 @@ def _refusal(lock: FileLock) -> LockError | None:
 
 
 def _the_file(directory: Path) -> Path:
-    """Where the lock's file is while it is held."""
+    """Return the path of the lock's file while it is held."""
     return _lock(directory)._path
 
 

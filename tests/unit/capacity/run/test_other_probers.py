@@ -64,7 +64,7 @@ class Another:
         self.renewals = 0
 
     def write(self, holder: str = "another_1") -> None:
-        """Takes it, or renews it."""
+        """Take the Lease or renew it."""
         self.renewals += 1
         old = self.api.leases.get(self.name)
         meta = old["metadata"] if old else {"name": self.name, "annotations": {"kneewatch/server": self.server}}
@@ -218,7 +218,7 @@ asyncio.run(main())
 
 @contextmanager
 def another_process(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """It has the lock until its input ends."""
+    """Hold the lock in another process until its input ends."""
     command = [sys.executable, "-c", _HOLDER, SERVER, str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -81,7 +81,7 @@ class Run:
 
 
 def _at(seconds: float, values: dict[str, Any] | None) -> Callable[[float], dict[str, Any] | None]:
-    """Calm until `seconds` after the load began, then `values`."""
+    """Return a quiet server until `seconds` after the load began, then `values`."""
     return lambda now_s: values if now_s >= seconds else CALM
 
 

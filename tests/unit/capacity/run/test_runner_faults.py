@@ -53,7 +53,7 @@ def _run(
     clock: VirtualClock | None = None,
     load: Callable[[Iterator[SendableRequest], Clock], Load] = LocalLoad,
 ) -> tuple[CapacityResult, float]:
-    """The result, and how long it took; nothing is in flight afterwards."""
+    """Return the result and the time it took, and assert that nothing is in flight afterwards."""
     server, clock = server or FakeServer(), clock or VirtualClock()
 
     async def run() -> tuple[CapacityResult, float]:
@@ -70,7 +70,7 @@ def _run(
 
 
 def _restarts(field: str, at_s: float) -> Callable[[float], dict[str, Any]]:
-    """A counter that grows, and begins anew."""
+    """Return a counter that grows and then restarts."""
     return lambda now_s: {field: 1000.0 + now_s if now_s < at_s else now_s - at_s}
 
 
@@ -161,7 +161,7 @@ def test_a_server_that_hangs_is_seen_through_reports_that_are_a_little_late() ->
 
 
 def _began() -> Callable[[], float]:
-    """When it was first asked."""
+    """Return when it was first called."""
     times: list[float] = []
 
     def began() -> float:

@@ -95,7 +95,7 @@ def _run(
     think: Think = at_once,
     access: dict[str, Any] | None = None,
 ) -> Ran:
-    """In virtual time. Nothing is in flight afterwards."""
+    """Run in virtual time, and assert that nothing is in flight afterwards."""
     server = server or FakeServer()
     doing: list[Phase] = []
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 from example_records import CHAT, snapshot
-from mock_servers import Standin, standin
+from mock_servers import MockServer, mock_server
 from starlette.responses import PlainTextResponse
 
 from probe.capacity.run import service
@@ -74,7 +74,7 @@ class LosableLock:
 class Scene:
     """One run of one caller against the mock server."""
 
-    server: Standin
+    server: MockServer
     patch: pytest.MonkeyPatch
     lock: LosableLock = field(default_factory=LosableLock)
     reported: list[tuple[CapacityResult, BaseException | None]] = field(default_factory=list)
@@ -249,9 +249,9 @@ ENDS = {
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[tuple[asyncio.Runner, Standin]]:
+def shared() -> Iterator[tuple[asyncio.Runner, MockServer]]:
     with asyncio.Runner() as runner:
-        serving = standin(faults=Faults(extra_step_s=0.01))
+        serving = mock_server(faults=Faults(extra_step_s=0.01))
         yield runner, runner.run(serving.__aenter__())
         runner.run(serving.__aexit__(None, None, None))
 
@@ -259,7 +259,7 @@ def shared() -> Iterator[tuple[asyncio.Runner, Standin]]:
 @pytest.mark.parametrize("caller", [_daemon, _command])
 @pytest.mark.parametrize("row", ENDS.values(), ids=ENDS.keys())
 def test_a_run_is_reported_once_and_says_what_ended_it(
-    shared: tuple[asyncio.Runner, Standin],
+    shared: tuple[asyncio.Runner, MockServer],
     monkeypatch: pytest.MonkeyPatch,
     row: Row,
     caller: Callable[[Scene, Config], Awaitable[None]],

@@ -18,7 +18,7 @@ AS_SEEN = Prediction(ttft_s=0.3, tpot_s=0.03, ttft_p50_s=0.1, tpot_p50_s=0.02, r
 
 
 def _trial(rate_rps: float = 10.0, predicted: Prediction = AS_SEEN, scatter: float = 0.05) -> Trial:
-    """Latencies of 100 ms and 20 ms, 300 ms and 30 ms at their 95th percentiles."""
+    """Return a trial with p95 latencies of 100 ms and 20 ms, or 300 ms and 30 ms."""
     seen = replace(
         step(),
         ttft_s=Distribution(count=4000, mean=0.12, p50=0.1, p95=0.3),
@@ -30,7 +30,7 @@ def _trial(rate_rps: float = 10.0, predicted: Prediction = AS_SEEN, scatter: flo
 
 
 def _twin(times: float, tail_times: float = 1.0) -> Prediction:
-    """A twin that is faster by this factor, and more so in its tail."""
+    """Return a twin that is faster by this factor, and more so in its tail."""
     return replace(
         AS_SEEN,
         ttft_p50_s=0.1 / times,

@@ -31,7 +31,7 @@ DOCUMENTS = workload(12_000, 40)
 
 
 def _seen(known: Profile, asked: Workload, rate_rps: float, seconds: float) -> tuple[ServerModel, Trial]:
-    """A model that watched a server, and one trial on it."""
+    """Return a model that watched a server, and one trial on it."""
     model = ServerModel(asked, Hints())
     snapshots = polled(VirtualServer(known, seed=5, users=BackgroundTraffic(rate_rps, asked)), 120.0)
     model.learn_live(snapshots, TrafficBeside(users_beside((), snapshots)))

@@ -26,7 +26,7 @@ DONE = Stopped("done")
 
 
 def _run(search: Search, summary: StepSummary, tripped: str | None = None) -> StepPlan:
-    """One trial that the search asks for, with what came of it, on a server that shows nothing."""
+    """Run one trial that the search asks for on a server without metrics. Return its outcome."""
     plan = search.next_step()
     assert plan is not None
     assert plan.arrivals is not None
@@ -36,7 +36,7 @@ def _run(search: Search, summary: StepSummary, tripped: str | None = None) -> St
 
 
 def _search(forecast_rps: float | None = None) -> Search:
-    """One whose model says so, whatever is measured."""
+    """Return a search with a model that predicts this, whatever is measured."""
     search = Search(_LENGTHS, CHAT, explain=False)
     baseline = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
     search.observe_idle([snapshot(), snapshot()], baseline, TrafficBeside())

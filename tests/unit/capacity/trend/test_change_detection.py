@@ -17,7 +17,7 @@ NOISE = (1.01, 0.99, 1.02, 1.0, 0.98)  # a month's, over and over
 
 
 def figures(rps: Iterable[float], *, width: float | None = 0.05, **other: object) -> list[CapacitySample]:
-    """A run a day, each with an interval of plus and minus `width`; None: at least so much."""
+    """Return one run a day with an interval of plus and minus `width`, or None for a lower bound."""
     made = [
         CapacitySample(
             at_s=day * 86400.0,
@@ -33,7 +33,7 @@ def figures(rps: Iterable[float], *, width: float | None = 0.05, **other: object
 
 
 def month(level: float = 40.0, days: int = 33) -> list[float]:
-    """Quiet runs: 28 for the baseline and the five after them."""
+    """Return undisturbed runs: 28 for the baseline and five after them."""
     return [level * NOISE[day % len(NOISE)] for day in range(days)]
 
 
