@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from probe.capacity.run.admission import Admission
 from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import StepSettings, context_of, firing_pages, hints_of, preflight
+from probe.capacity.run.plan import StepSettings, context_of, hints_of
+from probe.capacity.run.preflight import firing_pages, preflight
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, run_capacity

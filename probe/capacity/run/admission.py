@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from probe.capacity.run.plan import preflight
+from probe.capacity.run.preflight import preflight
 from probe.capacity.trend.headroom import CapacityShare, largest_share
 from probe.config.capacity import CapacityConfig
 from probe.core import objectives as slo

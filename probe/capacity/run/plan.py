@@ -1,7 +1,7 @@
-"""Which load steps a run takes, as asked for, and the checks of the server before it."""
+"""Which load steps a run takes, as asked for."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -11,15 +11,11 @@ from probe.capacity.run.job import LoadPlan
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.capacity import CapacityConfig
-from probe.config.config import Config
-from probe.core.errors import TargetError
 from probe.core.objectives import Objectives
 from probe.core.result import RunContext
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import Arrivals, StepPlan
 from probe.core.workload import Workload
-from probe.observe.guard import GuardVerdict, may_start
-from probe.observe.guard_limits import GuardLimits
 from probe.runtime.helper_process import HelperProcess
 
 # The warm-up's share of a step: queue and batch have to fill, and the initial burst has to pass.
@@ -104,33 +100,6 @@ async def load_plan(
             search = SearchProcess(helper, workload, objectives, steps.hints, observe_s=steps.observe_s)
             await asyncio.to_thread(search.begin)
             yield search
-
-
-async def preflight(
-    read_server: Callable[[], Awaitable[ServerSnapshot]],
-    limits: GuardLimits,
-    firing_pages: Callable[[], Awaitable[list[str]]] | None = None,
-) -> tuple[GuardVerdict, ServerSnapshot | None]:
-    """Check the server once. Return whether load may begin, and the server's state. Raises nothing."""
-    server: ServerSnapshot | None = None
-    try:
-        server = await read_server()
-        verdict = may_start(server, limits)
-        if verdict.go and firing_pages is not None and (firing := await firing_pages()):
-            verdict = GuardVerdict(go=False, reason="alert_firing", detail=f"{', '.join(firing)} fires for the target")
-    except TargetError as error:
-        reason = "no_server_metrics" if server is None else "no_prometheus"
-        verdict = GuardVerdict(go=False, reason=reason, detail=str(error))
-    return verdict, server
-
-
-def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str]]] | None:
-    """Return a function that lists a target's firing paging alerts; None where no Prometheus is configured."""
-    if config.prometheus is None:
-        return None
-    from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
-
-    return partial(Prometheus(config.prometheus.url).firing_pages, target)
 
 
 def _plain(values: Mapping[str, object]) -> dict[str, object]:

@@ -9,7 +9,8 @@ from example_records import CHAT, snapshot
 
 from probe.capacity.model.hints import Hints, ModelSize
 from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import StepSettings, load_plan, preflight, steps_of
+from probe.capacity.run.plan import StepSettings, load_plan, steps_of
+from probe.capacity.run.preflight import preflight
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.capacity import CapacityConfig
 from probe.core.errors import TargetError

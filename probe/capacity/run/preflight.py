@@ -1,0 +1,37 @@
+"""The check of a server before load, by its state and its firing alerts. Scheduled runs check more (admission.py)."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from probe.config.config import Config
+from probe.core.errors import TargetError
+from probe.core.snapshot import ServerSnapshot
+from probe.observe.guard import GuardVerdict, may_start
+from probe.observe.guard_limits import GuardLimits
+
+
+async def preflight(
+    read_server: Callable[[], Awaitable[ServerSnapshot]],
+    limits: GuardLimits,
+    firing_pages: Callable[[], Awaitable[list[str]]] | None = None,
+) -> tuple[GuardVerdict, ServerSnapshot | None]:
+    """Check the server once. Return whether load may begin, and the server's state. Raises nothing."""
+    server: ServerSnapshot | None = None
+    try:
+        server = await read_server()
+        verdict = may_start(server, limits)
+        if verdict.go and firing_pages is not None and (firing := await firing_pages()):
+            verdict = GuardVerdict(go=False, reason="alert_firing", detail=f"{', '.join(firing)} fires for the target")
+    except TargetError as error:
+        reason = "no_server_metrics" if server is None else "no_prometheus"
+        verdict = GuardVerdict(go=False, reason=reason, detail=str(error))
+    return verdict, server
+
+
+def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str]]] | None:
+    """Return a function that lists a target's firing paging alerts; None where no Prometheus is configured."""
+    if config.prometheus is None:
+        return None
+    from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
+
+    return partial(Prometheus(config.prometheus.url).firing_pages, target)
