@@ -1,4 +1,4 @@
-"""Capacity as series: CapacityResults in, gauges out. A run that found no knee changes no figure."""
+"""Capacity as series: CapacityResults in, gauges out. A run that found no knee changes no capacity."""
 
 from prometheus_client import CollectorRegistry
 
@@ -141,7 +141,7 @@ class CapacityExporter:
         said = (
             forecast.capacity.requests_per_second if forecast is not None and is_comparable(forecast, result) else None
         )
-        # Where no load broke anything the figure is a lower bound, and says nothing of a forecast above it.
+        # Where no load broke anything the capacity is a lower bound, and a forecast above it may be right.
         if said and found.requests_per_second and found.upper is not None and found.mode != _FORECAST:
             self._residual.labels(*_labels(result)[:3]).set(said / found.requests_per_second - 1)
 

@@ -57,7 +57,7 @@ class RampRequest:
 
 
 async def check_target(config: Config, target: TargetConfig, clock: Clock) -> RequestRecord:
-    """One canary round. Raises TargetError where the target cannot be asked at all, ConfigError where it may not be."""
+    """Send one canary. Raises TargetError if it could not be measured, ConfigError if the target is passive."""
     _may_ask(target)
     async with Client(endpoint(target), clock, target.canary.timeout) as client:
         model = await client.resolve_model(target.model)

@@ -61,7 +61,7 @@ class TargetMonitor:
         hooks = RunHooks(
             request=self._run_request,
             lock=partial(lock, config, target, clock),
-            on_lock=partial(self.others_load, loading=False),  # nobody else has the lock
+            on_lock=partial(self.others_load, loading=False),  # no other prober has the lock
             on_record=self._record,
             on_load_end=context.on_load_end or self.load_ended,
         )

@@ -64,7 +64,7 @@ def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdic
         return GuardVerdict(
             go=False,
             reason="no_server_metrics",
-            detail="the server's queue cannot be seen, so the guard would be blind",
+            detail="the server does not report its queue, by which the guard decides",
         )
     if server.waiting > 0:
         return GuardVerdict(go=False, reason="busy", detail=f"{server.waiting:g} requests are already waiting")
@@ -88,7 +88,7 @@ def decide(
     if failures:
         first = failures[0]
         reason = "server_errors" if first in _SERVER_ERRORS else "failed_requests"
-        return GuardVerdict(go=False, reason=reason, detail=f"{len(failures)} of our requests failed, first: {first}")
+        return GuardVerdict(go=False, reason=reason, detail=f"{len(failures)} probe requests failed, first: {first}")
     missed = polls[-limits.missed_polls :]
     if len(missed) == limits.missed_polls and all(poll is None or poll.waiting is None for poll in missed):
         return GuardVerdict(go=False, reason="server_unreadable", detail=f"{len(missed)} polls of the server failed")
@@ -163,7 +163,7 @@ def _unanswered(unanswered_s: Sequence[float], limits: GuardLimits) -> GuardVerd
     late = sorted((waits_s for waits_s in unanswered_s if waits_s > limit_s), reverse=True)
     if not late or (len(late) < limits.unanswered and late[0] <= max(2 * limit_s, limits.hang_s)):
         return None
-    words = f"{len(late)} of our requests without a first token after {limit_s:g} s, the longest for {late[0]:.2f} s"
+    words = f"{len(late)} probe requests without a first token after {limit_s:g} s, the longest for {late[0]:.2f} s"
     return GuardVerdict(go=False, reason=NO_FIRST_TOKEN, detail=words)
 
 

@@ -42,7 +42,7 @@ class ProbeTraffic:
     begun: int = 0  # requests with at least one token
     ended: int = 0  # requests that ran to their end
     cancelled: int = 0  # those of `begun` that the client cancelled: their TTFT was not kept
-    all_ended_well: bool = True
+    have_all_ended: bool = True
     prompt_tokens: int = 0
     output_tokens: int = 0
     samples: Mapping[str, "array[float]"] = field(default_factory=lambda: {key: array("d") for key in KEYS})
@@ -54,7 +54,7 @@ class ProbeTraffic:
         self.ended += has_ended
         if record.outcome in _COUNTED_AS:
             self.outcomes[_COUNTED_AS[record.outcome]] += 1
-        self.all_ended_well &= has_ended
+        self.have_all_ended &= has_ended
         if record.outcome is Outcome.ABORTED and record.reads:
             self.begun += 1
             self.cancelled += 1

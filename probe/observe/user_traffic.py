@@ -133,7 +133,7 @@ def _compare(last: ServerSnapshot, server: ServerSnapshot, probe: ProbeTraffic) 
     end: the tokens of users' requests cannot be distinguished from those of probe requests.
     """
     requests = difference(requests_counted(last), requests_counted(server))
-    if requests is None or not probe.all_ended_well:
+    if requests is None or not probe.have_all_ended:
         return None
     if any(snapshot.running or snapshot.waiting for snapshot in (last, server)):
         return None

@@ -26,9 +26,9 @@ _TARGETS = TypeAdapter(list[TargetJson])
 class WebApi:
     """Handlers of the API."""
 
-    def __init__(self, monitor: Monitor, seen: overview.Overview) -> None:
+    def __init__(self, monitor: Monitor, overviews: overview.Overview) -> None:
         self._monitor = monitor
-        self._overview = seen
+        self._overview = overviews
 
     async def targets(self, _: Request) -> Response:
         return await asyncio.to_thread(self._targets, self._monitor.statuses())

@@ -97,27 +97,27 @@ class KubernetesLease:
         """Release the Lease. Raises LockError where the body was cancelled because the Lease was lost."""
         self._keeper.cancel()  # from here on it cancels no body
         # Take this cancellation of the body back; something else may have cancelled it too.
-        by_us = self._lost is not None and self._body.uncancel() <= self._cancelling
+        is_own_cancellation = self._lost is not None and self._body.uncancel() <= self._cancelling
         try:
             await asyncio.gather(self._keeper, return_exceptions=True)
             if self._lost is None:
                 await self._release()
         finally:
             await self._open.aclose()
-        if by_us and kind is asyncio.CancelledError:
+        if is_own_cancellation and kind is asyncio.CancelledError:
             raise LockError(f"the lease of {self._server} is lost: {self._lost}; load was ended", LOST) from error
 
     async def _acquire(self) -> None:
         """Take the Lease. Raises LockError where another prober holds it, and KubernetesError."""
-        seen: LeaseSpec | None = None
+        first: LeaseSpec | None = None
         since_ns, tries = 0, 0
         while tries < _TRIES:
             asked_ns = self._clock.monotonic_ns()
             lease = await self._record.read()
             if lease is not None and lease.spec.holder_identity:
-                if seen is None:
-                    seen, since_ns = lease.spec, self._clock.monotonic_ns()
-                elif lease.spec != seen:
+                if first is None:
+                    first, since_ns = lease.spec, self._clock.monotonic_ns()
+                elif lease.spec != first:
                     raise LockError(self._held(lease.spec), LOCKED)
                 if (asked_ns - since_ns) * 1e-9 < lasts_s(lease.spec):
                     await asyncio.sleep(_LOOK_S)

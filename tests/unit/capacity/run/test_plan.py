@@ -52,7 +52,7 @@ def _verdict(server: ServerSnapshot | None, alerts: list[str] | TargetError | No
     ("server", "reason", "words"),
     [
         (None, "no_server_metrics", "HTTP 404"),
-        (snapshot(waiting=None), "no_server_metrics", "blind"),
+        (snapshot(waiting=None), "no_server_metrics", "does not report its queue"),
         (snapshot(waiting=1.0), "busy", "1 requests"),
         (snapshot(kv_cache_usage=0.99), "busy", "99%"),
     ],
