@@ -24,7 +24,8 @@ from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
 from probe.core.result import RunContext
 from probe.core.step import Arrivals, StepPlan
-from probe.load.worker_pool import RequestSource, WorkerPool
+from probe.load.request_source import RequestSource
+from probe.load.worker_pool import WorkerPool
 from probe.scrape.scraper import Scraper
 
 MODEL = "tiny"

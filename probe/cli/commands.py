@@ -26,7 +26,7 @@ from probe.core.result import CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepSummary
 from probe.core.workload import requests
-from probe.load.worker_pool import RequestSource
+from probe.load.request_source import RequestSource
 from probe.monitor.canary import Canary
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.live_forecast import forecast_result, live_forecast

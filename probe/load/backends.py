@@ -3,7 +3,8 @@
 from probe.config.load import LoadConfig
 from probe.core.clock import Clock
 from probe.load.ray_backend import RayBackend
-from probe.load.worker_pool import STREAMS_PER_WORKER, RequestSource, WorkerPool, workers_for
+from probe.load.request_source import RequestSource
+from probe.load.worker_pool import STREAMS_PER_WORKER, WorkerPool, workers_for
 
 
 def workers_of(

@@ -17,7 +17,7 @@ from probe.core.result import CapacityResult
 from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus
 from probe.core.workload import requests
-from probe.load.worker_pool import RequestSource
+from probe.load.request_source import RequestSource
 from probe.monitor.canary import UNKNOWN_MODEL, Canary, StartupGrace
 from probe.monitor.capacity_runs import CapacityRuns, RunHooks
 from probe.monitor.live_forecast import forecast_result, live_forecast

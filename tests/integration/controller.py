@@ -8,7 +8,8 @@ from probe.core.clock import SystemClock
 from probe.core.request import Api
 from probe.core.step import StepPlan
 from probe.core.workload import Workload
-from probe.load.worker_pool import RequestSource, WorkerPool
+from probe.load.request_source import RequestSource
+from probe.load.worker_pool import WorkerPool
 
 
 async def main(base_url: str, concurrency: int) -> None:

@@ -9,7 +9,8 @@ from probe.core.request import Api
 from probe.core.step import StepPlan
 from probe.core.workload import Workload
 from probe.load.ray_backend import RayBackend
-from probe.load.worker_pool import RequestSource, WorkerPool
+from probe.load.request_source import RequestSource
+from probe.load.worker_pool import WorkerPool
 
 
 async def main(base_url: str, concurrency: int, address: str) -> None:

@@ -26,7 +26,8 @@ from probe.core.request import Api
 from probe.core.result import RunContext
 from probe.core.step import StepPlan
 from probe.core.workload import Workload
-from probe.load.worker_pool import RequestSource, WorkerPool
+from probe.load.request_source import RequestSource
+from probe.load.worker_pool import WorkerPool
 from probe.mock_server.driver import Faults
 from probe.scrape.scraper import Scraper
 

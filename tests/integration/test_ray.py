@@ -21,8 +21,10 @@ from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary
 from probe.core.workload import Workload
 from probe.load.local_backend import Backend
 from probe.load.ray_backend import RayBackend
+from probe.load.request_source import RequestSource
 from probe.load.step_summary import summarize
-from probe.load.worker_pool import WORKER_LOST, RequestSource, WorkerPool
+from probe.load.worker_pool import WorkerPool
+from probe.load.worker_step import WORKER_LOST
 from probe.mock_server.driver import Faults
 
 pytestmark = [pytest.mark.alone, pytest.mark.long]

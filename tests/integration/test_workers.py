@@ -31,11 +31,13 @@ from probe.core.result import CapacityResult, RunContext, Stopped
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
 from probe.core.workload import Workload
 from probe.load import worker_handle
-from probe.load import worker_pool as module
+from probe.load import worker_step as module
 from probe.load.local_backend import LocalBackend, WorkerLink
 from probe.load.messages import CONTROLLER_LOST_S, Failed, Heartbeat, Ready, Setup, connect, receive, send
+from probe.load.request_source import RequestSource
 from probe.load.step_summary import summarize
-from probe.load.worker_pool import WORKER_LOST, RequestSource, WorkerPool, workers_for
+from probe.load.worker_pool import WorkerPool, workers_for
+from probe.load.worker_step import WORKER_LOST
 from probe.mock_server.driver import Faults
 from probe.scrape.scraper import Scraper
 

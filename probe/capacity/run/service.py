@@ -30,7 +30,8 @@ from probe.core.clock import Clock
 from probe.core.objectives import Objectives
 from probe.core.result import CapacityResult
 from probe.load.backends import workers_of
-from probe.load.worker_pool import RequestSource, WorkerPool
+from probe.load.request_source import RequestSource
+from probe.load.worker_pool import WorkerPool
 from probe.observe.guard import GuardVerdict
 
 Admit = Callable[[], Awaitable[Admission]]

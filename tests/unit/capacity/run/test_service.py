@@ -29,7 +29,7 @@ from probe.core.request import Api
 from probe.core.result import CapacityResult, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import LognormalLength, Workload
-from probe.load.worker_pool import RequestSource
+from probe.load.request_source import RequestSource
 from probe.mock_server.driver import Faults
 from probe.monitor import capacity_runs, target_monitor
 from probe.monitor.target_monitor import TargetMonitor
