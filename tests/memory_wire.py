@@ -16,7 +16,7 @@ import httpx
 from probe.client.connection import Connection
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import ResponseBuffer
-from probe.client.transport import _Body
+from probe.client.streamed_body import StreamedBody
 
 GOLDEN = Path(__file__).parent / "golden" / "vllm-0.32"
 NEVER = (float("inf"), float("inf"))
@@ -169,7 +169,7 @@ async def streamed(pieces: Iterable[bytes], end: str = EOF) -> tuple[int | None,
     server = asyncio.ensure_future(serve())
     try:
         await on.connection.wait()
-        async for data in _Body(on.connection, answer):
+        async for data in StreamedBody(on.connection, answer):
             taken += data
     except httpx.HTTPError as failed:
         return answer.status, bytes(taken), type(failed).__name__

@@ -8,20 +8,21 @@ drops the request.
 import asyncio
 import json
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import httpx
 import msgspec
 
-from probe import __version__
+from probe.client.api_request import HEADERS, PATHS, body_of
 from probe.client.endpoint import Endpoint
 from probe.client.exchange import Ended, Exchange, PreparedRequest
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import ResponseBuffer
-from probe.client.transport import Transport, wire
+from probe.client.transport import Transport
+from probe.client.wire import wire
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.text import one_line
 
 _MAX_STREAM_BYTES = 64 * 1024 * 1024
@@ -31,7 +32,6 @@ _MODELS_S = 10.0
 # A rotated key is read again after this time at most. Reading the file for every request would cost more than
 # sending the request.
 _KEY_NS = 1_000_000_000
-_PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
 # The errors that an exchange may raise: httpx's own errors, and those it lets through from sockets, TLS, text
 # decoding and the event loop.
 NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
@@ -116,7 +116,7 @@ class Client:
 
     def prepare(self, spec: RequestSpec, model: str, traffic: Traffic) -> PreparedRequest:
         """Prepare a request, so that it only has to be sent when it is due."""
-        made = self._exchange("POST", _PATHS[spec.api], msgspec.json.encode(_body(spec, model)))
+        made = self._exchange("POST", PATHS[spec.api], msgspec.json.encode(body_of(spec, model)))
         return PreparedRequest(
             target=self._endpoint.target,
             model=model,
@@ -162,8 +162,7 @@ class Client:
         if self._headers is None or now - self._headers[0] > _KEY_NS:
             self._headers = None
             key = self._endpoint.headers(f"{self._endpoint.base_url}{path}")
-            # Compression would hold events back to pack them together.
-            self._headers = now, {**_HEADERS, **key}
+            self._headers = now, {**HEADERS, **key}
         return self._headers[1]
 
     async def _carry_out(self, exchange: Exchange, timeout_s: float | None = None) -> Ended | None:
@@ -223,28 +222,3 @@ _HINTS = {
     Outcome.REJECTED: "the server refuses load, try later",
     Outcome.SERVER_ERROR: "look at the server's log",
 }
-
-
-_HEADERS = {
-    "accept": "*/*",
-    "accept-encoding": "identity",
-    "content-type": "application/json",
-    "user-agent": f"kneewatch/{__version__}",
-}
-
-
-def _body(spec: RequestSpec, model: str) -> dict[str, Any]:
-    """Return the body of a request to vLLM's API. `ignore_eos` makes the output length exact; the running usage
-    count gives the number of tokens in each event.
-    """
-    body: dict[str, Any] = {
-        "model": model,
-        "max_tokens": spec.output_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-    }
-    if spec.api is Api.COMPLETIONS:
-        return {**body, "prompt": spec.prompt}
-    return {**body, "messages": [{"role": "user", "content": spec.prompt}]}

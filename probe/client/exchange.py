@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import httpx
 
+from probe.client.api_json import error_message
 from probe.client.response_buffer import ResponseBuffer
-from probe.client.stream_parser import StreamReader, Transcript, error_message, judge
+from probe.client.stream_parser import StreamReader
+from probe.client.transcript import Transcript, judge
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.text import one_line

@@ -4,33 +4,20 @@ Kept out of the receive path on purpose: while tokens arrive, the client only st
 so parsing one stream cannot delay the timestamps of another. A long stream is parsed in portions.
 """
 
-import json
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
+from probe.client.api_json import error_in, first_choice, has_content, parse_object, usage_in
 from probe.client.response_buffer import Read
 from probe.client.sse import EventSplitter
-from probe.core.request import Api, Outcome, RequestSpec, TokenEvents
+from probe.client.transcript import Transcript
+from probe.core.request import Api, TokenEvents
 from probe.core.text import one_line
 
 _MAX_TOKENS = 10_000_000  # no context is longer; a larger count is an error of the server
-
-
-@dataclass(frozen=True, slots=True)
-class Transcript:
-    """The content of one stream. Token counts are those of the server; None if it sent none."""
-
-    events: TokenEvents = field(default_factory=TokenEvents)
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    finish_reason: str | None = None
-    done: bool = False  # the closing [DONE] arrived
-    error: str | None = None  # an error event inside the stream
-    malformed: str | None = None  # an event that does not follow the API
 
 
 class _Delta(msgspec.Struct):
@@ -138,23 +125,23 @@ class StreamReader:
 
     def _take_unusual(self, event: bytes, at_ns: int, late_ns: int) -> None:
         """Parse an event that is no regular chunk: an error, a field of another type, or no JSON."""
-        chunk = _object(event)
+        chunk = parse_object(event)
         if chunk is None:
             self._give_up(event)
             return
-        if (error := _error(chunk, self._hide)) is not None:
+        if (error := error_in(chunk, self._hide)) is not None:
             self._error, self._ended = error, True
             return
-        choice = _first_choice(chunk)
+        choice = first_choice(chunk)
         counts = None
         if choice is not None and isinstance(reason := choice.get("finish_reason"), str):
             self._finish = self._words(reason.encode("utf-8", "replace"), 40)
         if isinstance(chunk.get("usage"), dict):
-            counts = _usage(chunk["usage"])
+            counts = usage_in(chunk["usage"])
             if counts is None:
                 self._give_up(event)
                 return
-        visible = choice is not None and _has_content(choice, chat=self._chat)
+        visible = choice is not None and has_content(choice, chat=self._chat)
         self._count(event, counts, at_ns, late_ns, visible=visible, has_choice=choice is not None)
 
     def _count(
@@ -195,76 +182,3 @@ def read_stream(reads: Sequence[Read], api: Api) -> Transcript:
     reader = StreamReader(api)
     reader.read(reads)
     return reader.transcript(reads[-1] if reads else None)
-
-
-def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]:  # noqa: PLR0911 - a list of checks
-    """Return the outcome of a response, with a line of explanation unless it is what was requested.
-
-    A canary that got fewer tokens than it requested would report a latency for work not done.
-    """
-    if answer.error is not None:
-        return Outcome.SERVER_ERROR, f"error inside the stream: {answer.error}"
-    if answer.malformed is not None:
-        return Outcome.BROKEN_STREAM, f"an event is not an API chunk: {answer.malformed}"
-    if not answer.done:
-        return Outcome.BROKEN_STREAM, f"the stream ended without [DONE] after {len(answer.events)} token events"
-    if answer.events.first_visible is None:
-        return Outcome.WRONG_ANSWER, "the stream held no content"
-    if answer.output_tokens is None or answer.prompt_tokens is None:
-        return Outcome.WRONG_ANSWER, "the server sent no usage; it has to honour stream_options.include_usage"
-    if answer.output_tokens != spec.output_tokens:
-        return Outcome.WRONG_ANSWER, f"{answer.output_tokens} output tokens, {spec.output_tokens} were asked for"
-    if (carried := sum(answer.events.tokens)) > answer.output_tokens:
-        return Outcome.WRONG_ANSWER, f"the events carried {carried} tokens, the usage says {answer.output_tokens}"
-    if answer.finish_reason != "length":
-        return Outcome.WRONG_ANSWER, f"finish reason {answer.finish_reason!r}, expected 'length' (ignore_eos is set)"
-    if spec.api is Api.COMPLETIONS and answer.prompt_tokens != spec.prompt_tokens:
-        return Outcome.WRONG_ANSWER, f"the server counted {answer.prompt_tokens} prompt tokens of {spec.prompt_tokens}"
-    return Outcome.OK, None
-
-
-def error_message(body: bytes) -> str:
-    """Return the server's message from an error body on one line, or the start of the body if there is none."""
-    chunk = _object(body)
-    words = _error(chunk, _unchanged) if chunk is not None else None
-    return words or one_line(body)
-
-
-def _object(data: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _error(chunk: Mapping[str, Any], hide: Callable[[bytes], bytes]) -> str | None:
-    """Return the error message, or None.
-
-    vLLM nests `{"error": {"message"}}`, its API-key check sends `{"error": "..."}`, FastAPI sends `detail`.
-    """
-    error = chunk.get("error") or chunk.get("detail") or (chunk.get("object") == "error" and chunk.get("message"))
-    if not error:
-        return None
-    message = error.get("message") if isinstance(error, dict) else error
-    return one_line(hide(str(message or error).encode("utf-8", "replace")))
-
-
-def _first_choice(chunk: Mapping[str, Any]) -> dict[str, Any] | None:
-    choices = chunk.get("choices")
-    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
-
-
-def _usage(usage: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return prompt and output tokens, or None if they are not integers."""
-    prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
-    return (prompt, output) if type(prompt) is int and type(output) is int else None
-
-
-def _has_content(choice: Mapping[str, Any], *, chat: bool) -> bool:
-    if not chat:
-        return bool(choice.get("text"))
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return False
-    return any(delta.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls"))

@@ -14,7 +14,7 @@ the response is complete. Without one it behaves as any httpx transport. It supp
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,13 +23,11 @@ import httpx
 from probe.client.connection import Connection, StaleConnectionError
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import ResponseBuffer
+from probe.client.streamed_body import StreamedBody, send_body
+from probe.client.wire import Origin, origin_of, wire
 
-_PORTS = {"http": 80, "https": 443}
-_MAX_PORT = 65535
 _MAX_IDLE = 1024  # as many as the largest step has in flight
 _NEVER = float("inf")
-Origin = tuple[str, str, int]
-Wire = tuple[Origin, bytes]
 
 
 class Transport(httpx.AsyncBaseTransport):
@@ -87,7 +85,7 @@ class Transport(httpx.AsyncBaseTransport):
 
     async def connect_ahead(self, url: httpx.URL, count: int, connect_s: float = 5.0) -> None:
         """Open connections until `count` are idle. Errors are ignored here: the requests will report them."""
-        origin = _origin(url)
+        origin = origin_of(url)
         request = httpx.Request("GET", url)
         idle = sum(connection.usable for connection in self._fresh(origin))
 
@@ -179,86 +177,17 @@ class Transport(httpx.AsyncBaseTransport):
                 limits_s=(first_s, read_s),
             )
             if streamed:
-                await _send_body(connection, request, _limit(timeouts.get("write")))
+                await send_body(connection, request, _limit(timeouts.get("write")))
             await connection.wait()
         except BaseException:
             connection.drop(answer)
             raise
         if received is not None:
             return httpx.Response(answer.status or 0, stream=_NOTHING)
-        return httpx.Response(answer.status or 0, headers=answer.headers, stream=_Body(connection, answer))
-
-
-class _Body(httpx.AsyncByteStream):
-    """A body that is read while it arrives. Closing it before its end closes the connection."""
-
-    def __init__(self, connection: Connection, answer: ResponseBuffer) -> None:
-        self._connection = connection
-        self._answer = answer
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        answer = self._answer
-        while True:
-            reads, answer.reads, answer.size = answer.reads, [], 0
-            for _, _, data in reads:
-                yield data
-            if answer.complete and not answer.reads:
-                return
-            if not answer.reads:
-                self._connection.more()
-                await self._connection.wait()
-
-    async def aclose(self) -> None:
-        if not self._answer.complete:
-            self._connection.abort()
+        return httpx.Response(answer.status or 0, headers=answer.headers, stream=StreamedBody(connection, answer))
 
 
 _NOTHING = httpx.ByteStream(b"")
-
-
-async def _send_body(connection: Connection, request: httpx.Request, write_s: float) -> None:
-    """Send a streamed body, chunked unless its length is declared. Stop when the exchange is over."""
-    chunked = "transfer-encoding" in request.headers
-    stream = request.stream
-    if not isinstance(stream, httpx.AsyncByteStream):
-        raise httpx.LocalProtocolError("the request's body cannot be read here", request=request)
-
-    async def write(data: bytes, *, last: bool = False) -> bool:
-        try:
-            async with asyncio.timeout(write_s if write_s < _NEVER else None):
-                return await connection.write(data, last=last)
-        except TimeoutError:
-            raise httpx.WriteTimeout(f"nothing taken within {write_s:g} s", request=request) from None
-
-    async for part in stream:
-        if part and not await write(b"%x\r\n%s\r\n" % (len(part), part) if chunked else part):
-            return
-    await write(b"0\r\n\r\n" if chunked else b"", last=True)
-
-
-def wire(request: httpx.Request) -> Wire:
-    """Return a request's origin and its bytes: the head, and the body unless it is streamed.
-
-    To save time when sending, put the result into the request's extensions as "wire" beforehand. Raises
-    httpx.LocalProtocolError for a header that would end its line, httpx.UnsupportedProtocol and httpx.InvalidURL.
-    """
-    origin = _origin(request.url)
-    lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
-    lines += [b"%s: %s" % pair for pair in request.headers.raw]
-    head = b"\r\n".join((*lines, b"", b""))
-    if head.count(b"\n") != len(lines) + 1 or head.count(b"\r") != len(lines) + 1 or b"\0" in head:
-        raise httpx.LocalProtocolError("a header holds a line break", request=request)
-    return origin, head + request.read() if isinstance(request.stream, httpx.ByteStream) else head
-
-
-def _origin(url: httpx.URL) -> Origin:
-    """Return the origin. Raises httpx.UnsupportedProtocol for other schemes, httpx.InvalidURL for a bad port."""
-    if url.scheme not in _PORTS:
-        raise httpx.UnsupportedProtocol(f"{url.scheme or 'no scheme'}: expected http or https")
-    port = _PORTS[url.scheme] if url.port is None else url.port
-    if not 0 < port <= _MAX_PORT:  # uvloop would take it modulo 65536
-        raise httpx.InvalidURL(f"no such port: {port}")
-    return url.scheme, url.raw_host.decode("ascii"), port  # raw: Python's own IDNA is an older one
 
 
 def _limit(seconds: float | None) -> float:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.client.answers import HEAD, Ask, answer, read_ask
-from probe.client.stream_parser import judge, read_stream
+from probe.client.stream_parser import read_stream
+from probe.client.transcript import judge
 from probe.core.request import Api, Outcome, RequestSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vllm-0.32"

@@ -31,8 +31,10 @@ from hostile_server import GOOD, STREAM_HEAD, chunked, event, head, whole  # noq
 from memory_wire import EOF, GOLDEN, OPEN, RESET, Outcome, cut_at, exchange, recorded, streamed  # noqa: E402
 from plain_records import spec  # noqa: E402
 
+from probe.client.api_json import error_message  # noqa: E402
 from probe.client.response_buffer import ResponseBuffer  # noqa: E402
-from probe.client.stream_parser import Transcript, error_message, judge, read_stream  # noqa: E402
+from probe.client.stream_parser import read_stream  # noqa: E402
+from probe.client.transcript import Transcript, judge  # noqa: E402
 from probe.core.request import Api  # noqa: E402
 
 MAX_BYTES = 20_000

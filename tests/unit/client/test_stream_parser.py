@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_records import spec
 
+from probe.client.api_json import error_message
 from probe.client.response_buffer import Read
-from probe.client.stream_parser import Transcript, error_message, judge, read_stream
+from probe.client.stream_parser import read_stream
+from probe.client.transcript import Transcript, judge
 from probe.core.request import Api, Outcome, TokenEvents
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vllm-0.32"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from memory_wire import cut_at, recorded
 from property_examples import examples
 
-from probe.client.stream_parser import StreamReader, Transcript
+from probe.client.stream_parser import StreamReader
+from probe.client.transcript import Transcript
 from probe.core.request import Api
 
 STREAMS = {

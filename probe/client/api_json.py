@@ -1,0 +1,57 @@
+"""Reads JSON of the API that does not follow its schema: errors, and fields of another type. Pure; never raises."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from probe.core.text import one_line
+
+
+def error_message(body: bytes) -> str:
+    """Return the server's message from an error body on one line, or the start of the body if there is none."""
+    chunk = parse_object(body)
+    words = error_in(chunk) if chunk is not None else None
+    return words or one_line(body)
+
+
+def parse_object(data: bytes) -> dict[str, Any] | None:
+    """Return the JSON object, or None if it is not one."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def error_in(chunk: Mapping[str, Any], hide: Callable[[bytes], bytes] = lambda data: data) -> str | None:
+    """Return the error message, or None.
+
+    vLLM nests `{"error": {"message"}}`, its API-key check sends `{"error": "..."}`, FastAPI sends `detail`.
+    """
+    error = chunk.get("error") or chunk.get("detail") or (chunk.get("object") == "error" and chunk.get("message"))
+    if not error:
+        return None
+    message = error.get("message") if isinstance(error, dict) else error
+    return one_line(hide(str(message or error).encode("utf-8", "replace")))
+
+
+def first_choice(chunk: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the first choice of a chunk, or None."""
+    choices = chunk.get("choices")
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+
+
+def usage_in(usage: Mapping[str, object]) -> tuple[int, int] | None:
+    """Return prompt and output tokens, or None if they are not integers."""
+    prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
+    return (prompt, output) if type(prompt) is int and type(output) is int else None
+
+
+def has_content(choice: Mapping[str, Any], *, chat: bool) -> bool:
+    """Return whether a choice carries text, reasoning or a tool call."""
+    if not chat:
+        return bool(choice.get("text"))
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return False
+    return any(delta.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls"))

@@ -1,0 +1,44 @@
+"""The content of a streamed response, and the judgement whether it is what was requested. Pure."""
+
+from dataclasses import dataclass, field
+
+from probe.core.request import Api, Outcome, RequestSpec, TokenEvents
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The content of one stream. Token counts are those of the server; None if it sent none."""
+
+    events: TokenEvents = field(default_factory=TokenEvents)
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reason: str | None = None
+    done: bool = False  # the closing [DONE] arrived
+    error: str | None = None  # an error event inside the stream
+    malformed: str | None = None  # an event that does not follow the API
+
+
+def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]:  # noqa: PLR0911 - a list of checks
+    """Return the outcome of a response, with a line of explanation unless it is what was requested.
+
+    A canary that got fewer tokens than it requested would report a latency for work not done.
+    """
+    if answer.error is not None:
+        return Outcome.SERVER_ERROR, f"error inside the stream: {answer.error}"
+    if answer.malformed is not None:
+        return Outcome.BROKEN_STREAM, f"an event is not an API chunk: {answer.malformed}"
+    if not answer.done:
+        return Outcome.BROKEN_STREAM, f"the stream ended without [DONE] after {len(answer.events)} token events"
+    if answer.events.first_visible is None:
+        return Outcome.WRONG_ANSWER, "the stream held no content"
+    if answer.output_tokens is None or answer.prompt_tokens is None:
+        return Outcome.WRONG_ANSWER, "the server sent no usage; it has to honour stream_options.include_usage"
+    if answer.output_tokens != spec.output_tokens:
+        return Outcome.WRONG_ANSWER, f"{answer.output_tokens} output tokens, {spec.output_tokens} were asked for"
+    if (carried := sum(answer.events.tokens)) > answer.output_tokens:
+        return Outcome.WRONG_ANSWER, f"the events carried {carried} tokens, the usage says {answer.output_tokens}"
+    if answer.finish_reason != "length":
+        return Outcome.WRONG_ANSWER, f"finish reason {answer.finish_reason!r}, expected 'length' (ignore_eos is set)"
+    if spec.api is Api.COMPLETIONS and answer.prompt_tokens != spec.prompt_tokens:
+        return Outcome.WRONG_ANSWER, f"the server counted {answer.prompt_tokens} prompt tokens of {spec.prompt_tokens}"
+    return Outcome.OK, None
