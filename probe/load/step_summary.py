@@ -7,7 +7,8 @@ by the share of its time inside it: with long answers and short windows, whole r
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict
 
 from probe.core import latency
 from probe.core import objectives as slo
@@ -15,7 +16,7 @@ from probe.core.objectives import Objectives
 from probe.core.percentiles import distribution, percentile
 from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
-from probe.core.step import ErrorBound, RequestCounts, ServerPeaks, StepRun, StepSummary
+from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepRun, StepSummary
 from probe.gpu.utilization import use
 from probe.observe import guard
 
@@ -48,36 +49,72 @@ def summarize(
     ratios = slo.good_ratio(records, objectives)
     bound = _error_bound(ok, run.loop_lag_s, seconds)
     reason = run.problem or (CUT_SHORT if run.cut_short else _void(records, bound, objectives))
-    throughput = sum(_share_inside(r, start, end) for r in run.records if r.outcome is Outcome.OK) / seconds
-    events = sum(len(r.events) for r in ok)
     return StepSummary(
         plan=run.plan,
         valid=reason is None,
         reason=reason,
         seconds=seconds,
         requests=RequestCounts(ok=len(ok), failed=len(records) - len(ok) - aborted, aborted=aborted),
-        offered_rps=sum(start <= r.sent_ns <= end for r in run.records) / seconds,
-        throughput_rps=throughput,
-        goodput_rps=throughput * ratios.get(slo.ALL, 0.0),
-        output_tokens_per_second=_tokens_inside(run.records, start, end) / seconds,
-        prompt_tokens_per_second=_prompts_inside(run.records, start, end) / seconds,
-        ttft_s=distribution(latency.ttft_s(r) for r in ok),
-        itl_s=distribution((gap for r in ok for gap in latency.itl_ns(r)), unit=1e-9, independent=False),
-        tpot_s=distribution(latency.tpot_s(r) for r in ok),
-        e2e_s=distribution(latency.e2e_s(r) for r in ok),
-        stall_s=distribution(latency.stall_s(r) for r in ok),
-        schedule_lag_s=distribution(latency.schedule_lag_s(r) for r in records),
-        loop_lag_s=distribution(run.loop_lag_s, independent=False),
-        coalesced_ratio=sum(latency.coalesced(r) for r in ok) / events if events else None,
-        tokens_per_event=sum(sum(r.events.tokens) for r in ok) / events if events else None,
+        **_rates(run, ratios, seconds),
+        **_latencies(run, records, ok),
         error_bound_s=bound,
         good_ratio=ratios,
-        goodput_by_objective_rps={name: throughput * ratio for name, ratio in ratios.items()},
         broken=slo.broken(ratios, objectives) if reason is None else (),
         server=_peaks(polls),
         users=users or UserLoad(),
         gpu=use(gpus, run.window_ns),
     )
+
+
+class _Rates(TypedDict):
+    offered_rps: float
+    throughput_rps: float
+    goodput_rps: float
+    goodput_by_objective_rps: dict[str, float]
+    output_tokens_per_second: float
+    prompt_tokens_per_second: float
+
+
+def _rates(run: StepRun, ratios: Mapping[str, float], seconds: float) -> _Rates:
+    """Return the rates over the window, of requests and tokens; `ratios`: the shares of good requests."""
+    start, end = run.window_ns
+    throughput = sum(_share_inside(r, start, end) for r in run.records if r.outcome is Outcome.OK) / seconds
+    return {
+        "offered_rps": sum(start <= r.sent_ns <= end for r in run.records) / seconds,
+        "throughput_rps": throughput,
+        "goodput_rps": throughput * ratios.get(slo.ALL, 0.0),
+        "output_tokens_per_second": _tokens_inside(run.records, start, end) / seconds,
+        "prompt_tokens_per_second": _prompts_inside(run.records, start, end) / seconds,
+        "goodput_by_objective_rps": {name: throughput * ratio for name, ratio in ratios.items()},
+    }
+
+
+class _Latencies(TypedDict):
+    ttft_s: Distribution
+    itl_s: Distribution
+    tpot_s: Distribution
+    e2e_s: Distribution
+    stall_s: Distribution
+    schedule_lag_s: Distribution
+    loop_lag_s: Distribution
+    coalesced_ratio: float | None
+    tokens_per_event: float | None
+
+
+def _latencies(run: StepRun, records: Sequence[RequestRecord], ok: Sequence[RequestRecord]) -> _Latencies:
+    """Return the latencies of the answers in the window, and how late the client was."""
+    events = sum(len(r.events) for r in ok)
+    return {
+        "ttft_s": distribution(latency.ttft_s(r) for r in ok),
+        "itl_s": distribution((gap for r in ok for gap in latency.itl_ns(r)), unit=1e-9, independent=False),
+        "tpot_s": distribution(latency.tpot_s(r) for r in ok),
+        "e2e_s": distribution(latency.e2e_s(r) for r in ok),
+        "stall_s": distribution(latency.stall_s(r) for r in ok),
+        "schedule_lag_s": distribution(latency.schedule_lag_s(r) for r in records),
+        "loop_lag_s": distribution(run.loop_lag_s, independent=False),
+        "coalesced_ratio": sum(latency.coalesced(r) for r in ok) / events if events else None,
+        "tokens_per_event": sum(sum(r.events.tokens) for r in ok) / events if events else None,
+    }
 
 
 def covered_seconds(spans: Iterable[tuple[int, int]]) -> float:

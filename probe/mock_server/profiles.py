@@ -5,12 +5,12 @@ kind, and are chosen for the limit that the profile is named after.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
+from typing import TypedDict, Unpack
 
 from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
 
-_NO_FRONT = FrontEnd()
-_CALM = Jitter(noise_ratio=0.03)
 _ROUGH = Jitter(noise_ratio=0.06, hiccup_every_s=5.0, hiccup_s=0.05)
 
 
@@ -34,32 +34,20 @@ def _gpu(
     )
 
 
+class _Limits(TypedDict, total=False):
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    jitter: Jitter
+    front_end: FrontEnd
+    prefix_caching: bool
+
+
 def _server(
-    name: str,
-    description: str,
-    cost: StepCost,
-    *,
-    seqs: int = 256,
-    kv_tokens: int = 400_000,
-    batched: int = 2048,
-    longest: int = 16_384,
-    jitter: Jitter = _CALM,
-    front_end: FrontEnd = _NO_FRONT,
-    prefix_caching: bool = False,
+    name: str, description: str, cost: StepCost, kv_tokens: int = 400_000, **limits: Unpack[_Limits]
 ) -> Profile:
-    return Profile(
-        name=name,
-        description=description,
-        cost=cost,
-        max_num_seqs=seqs,
-        block_size=16,
-        num_blocks=kv_tokens // 16 + 1,
-        max_num_batched_tokens=batched,
-        max_model_len=longest,
-        jitter=jitter,
-        front_end=front_end,
-        prefix_caching=prefix_caching,
-    )
+    num_blocks = kv_tokens // _USUAL.block_size + 1
+    return replace(_USUAL, name=name, description=description, cost=cost, num_blocks=num_blocks, **limits)
 
 
 _TINY_COST = StepCost(host_s=0.0036, per_sequence_s=0.0002, per_token_s=0.00016)
@@ -111,6 +99,17 @@ _70B_H100 = _gpu(weights_gb=140, gb_per_s=10_400, gflop_per_token=140, tflop_per
 _70B_A100 = _gpu(weights_gb=140, gb_per_s=6400, gflop_per_token=140, tflop_per_s=560, kv_kb=320, host_ms=6)
 _MOE_H200 = _gpu(weights_gb=60, gb_per_s=15_000, gflop_per_token=40, tflop_per_s=1500, kv_kb=70, host_ms=9)
 
+_USUAL = Profile(
+    name="usual",
+    description="the limits of the servers below, where they give none of their own",
+    cost=_8B_A100,
+    max_num_seqs=256,
+    block_size=16,
+    num_blocks=25_001,
+    max_num_batched_tokens=2048,
+    max_model_len=16_384,
+    jitter=Jitter(noise_ratio=0.03),
+)
 _ALL = (
     _TINY,
     _LLAMA_8B,
@@ -126,17 +125,18 @@ _ALL = (
     _server("32b-h100", "a 32B model on two GPUs", _32B_H100),
     _server("70b-h100", "a 70B model on four fast GPUs", _70B_H100),
     _server("70b-a100", "a 70B model on four GPUs", _70B_A100),
-    _server("moe-h200", "a large mixture of experts on eight GPUs: high host overhead", _MOE_H200, seqs=512),
+    _server("moe-h200", "a large mixture of experts on eight GPUs: high host overhead", _MOE_H200, max_num_seqs=512),
     _server("kv-tight", "the 8B model with a KV cache of 24k tokens: preempts", _8B_H100, kv_tokens=24_000),
     _server("kv-14b", "the 14B model with little memory left for the KV cache", _14B_A100, kv_tokens=24_000),
     _server("kv-70b", "the 70B model with little memory left for the KV cache", _70B_H100, kv_tokens=40_000),
-    _server("seats-16", "the 8B model with max_num_seqs 16: queues while the GPU is half idle", _8B_H100, seqs=16),
-    _server("seats-32", "the 14B model with max_num_seqs 32", _14B_A100, seqs=32),
-    _server("seats-64", "the small model with max_num_seqs 64", _1B_H100, seqs=64),
-    _server("chunk-512", "the 8B model with max_num_batched_tokens 512", _8B_A100, batched=512),
-    _server("chunk-8192", "the 8B model with max_num_batched_tokens 8192", _8B_A100, batched=8192),
+    _server("seats-16", "the 8B model with max_num_seqs 16: queues while the GPU is half idle", _8B_H100,
+            max_num_seqs=16),
+    _server("seats-32", "the 14B model with max_num_seqs 32", _14B_A100, max_num_seqs=32),
+    _server("seats-64", "the small model with max_num_seqs 64", _1B_H100, max_num_seqs=64),
+    _server("chunk-512", "the 8B model with max_num_batched_tokens 512", _8B_A100, max_num_batched_tokens=512),
+    _server("chunk-8192", "the 8B model with max_num_batched_tokens 8192", _8B_A100, max_num_batched_tokens=8192),
     _server("long-context", "the 8B model with 128k of context", _8B_H100,
-            kv_tokens=600_000, batched=8192, longest=131_072),
+            kv_tokens=600_000, max_num_batched_tokens=8192, max_model_len=131_072),
     _server("rough", "the 8B model on a noisy machine with pauses", _8B_A100, jitter=_ROUGH),
     _server("drifting", "the 8B model on a machine whose speed goes up and down by 6 %", _8B_A100,
             jitter=Jitter(noise_ratio=0.03, drift_ratio=0.06)),
@@ -148,7 +148,8 @@ _ALL = (
             front_end=FrontEnd(per_request_s=0.002, per_prompt_token_s=2e-5)),
     _server("prefix", "the 8B model with a prefix cache", _8B_A100, prefix_caching=True),
     _server("attention", "a model whose prompts' cost grows with the square of their length",
-            StepCost(0.004, 2e-5, 4e-5, 0.006, 5e-8, 4e-9), batched=8192, longest=65_536, kv_tokens=600_000),
+            StepCost(0.004, 2e-5, 4e-5, 0.006, 5e-8, 4e-9),
+            kv_tokens=600_000, max_num_batched_tokens=8192, max_model_len=65_536),
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = MappingProxyType({p.name: p for p in _ALL})

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from prometheus_client.samples import Sample
 
-from probe.core.snapshot import ServerSnapshot
+from probe.core.snapshot import EngineReading, ServerSnapshot
 from probe.scrape.metrics_parser import (
     MAX_VALUE,
     MAX_VALUES,
@@ -179,14 +179,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         estimated_read_bytes=total(found, *ESTIMATED_READ_BYTES) or None,
         estimated_write_bytes=total(found, *ESTIMATED_WRITE_BYTES) or None,
         engines=max(len(running), 1),
-        by_engine=by_engine(
-            "engine",
-            running=running,
-            waiting=first(found, WAITING),
-            kv_cache_usage=first(found, KV_USAGE),
-            preemptions=first(found, PREEMPTIONS),
-            generation_tokens=first(found, GENERATION_TOKENS),
-        ),
+        by_engine=_by_engine(found),
         models=values_of("model_name", running),
         # A step is counted with its outputs: one that only reads on in a long prompt has none (0.32, async_llm.py and
         # scheduler.py), and then the KV cache's use alone shows that the engine lives.
@@ -197,6 +190,17 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         adapters=_adapters(found),
         flags=_flags(found),
         histograms=every,
+    )
+
+
+def _by_engine(found: Samples) -> dict[str, EngineReading]:
+    return by_engine(
+        "engine",
+        running=first(found, RUNNING),
+        waiting=first(found, WAITING),
+        kv_cache_usage=first(found, KV_USAGE),
+        preemptions=first(found, PREEMPTIONS),
+        generation_tokens=first(found, GENERATION_TOKENS),
     )
 
 
