@@ -870,8 +870,8 @@ def test_for_a_reader_who_does_not_read_the_server_has_to_wait(run: Run) -> None
                 await asyncio.sleep(0.15)
             assert sent < LONG // 2**16
             (connection,) = through._all
-            assert connection._answer is not None
-            assert connection._answer.size < 2 * 2**20
+            assert connection._response.buffer is not None
+            assert connection._response.buffer.size < 2 * 2**20
             size = 0
             async for part in response.aiter_raw():
                 size += len(part)
