@@ -9,7 +9,7 @@ from typing import Any
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
-from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepPlan, StepSummary
 from probe.core.target_status import TargetStatus
 
@@ -102,8 +102,8 @@ def whole_snapshot() -> ServerSnapshot:
         accepted_tokens=12.0,
         adapters=("sql",),
         by_engine={
-            "0": EngineReading(1.0, 0.0, 0.1, 2.0, 800.0),
-            "1": EngineReading(2.0, 2.0, 0.25, 5.0, 1200.0),
+            "0": EngineSnapshot(1.0, 0.0, 0.1, 2.0, 800.0),
+            "1": EngineSnapshot(2.0, 2.0, 0.25, 5.0, 1200.0),
         },
         histograms=dict.fromkeys(_HISTOGRAMS, times),
     )

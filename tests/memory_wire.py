@@ -62,7 +62,7 @@ class Wire:
     @property
     def kept(self) -> bool:
         """Whether the client would use it again."""
-        return bool(self.idle) and self.connection.usable
+        return bool(self.idle) and self.connection.is_usable
 
     def start(self, answer: ResponseBuffer, *, whole: bool = True, bodiless: bool = False, last: bool = True) -> None:
         self.idle.clear()

@@ -137,7 +137,7 @@ def forecast(
     past_s = duration_of(history, "--history") if history is not None else None
     with following() as follow:
         result = uvloop.run(
-            forecast_target(loaded, chosen, SystemClock(), watch_s=seconds, history_s=past_s, on_phase=follow.doing)
+            forecast_target(loaded, chosen, SystemClock(), watch_s=seconds, history_s=past_s, on_phase=follow.phase)
         )
     typer.echo(dumps(result, indent=1) if as_json else forecast_words(result))
     raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)

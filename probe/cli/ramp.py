@@ -79,7 +79,7 @@ def measure(config: Config, target: TargetConfig, request: RampRequest, files: R
     files.check()
     with following() as follow:
         result = uvloop.run(
-            ramp_target(config, target, request, SystemClock(), follow.step, on_phase=follow.doing, on_lost=print_error)
+            ramp_target(config, target, request, SystemClock(), follow.step, on_phase=follow.phase, on_lost=print_error)
         )
     files.write(result)
     follow.console.print(f"\n{result_words(result)}", markup=False)

@@ -10,8 +10,8 @@ from probe.core.text import one_line
 def error_message(body: bytes) -> str:
     """Return the server's message from an error body on one line, or the start of the body if there is none."""
     chunk = parse_object(body)
-    words = error_in(chunk) if chunk is not None else None
-    return words or one_line(body)
+    message = error_in(chunk) if chunk is not None else None
+    return message or one_line(body)
 
 
 def parse_object(data: bytes) -> dict[str, Any] | None:

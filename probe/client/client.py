@@ -64,9 +64,9 @@ class Client:
         await self._transport.aclose()
 
     @property
-    def turns(self) -> LoopLateness:
+    def lateness(self) -> LoopLateness:
         """Return the measure of how late the event loop serves arriving bytes."""
-        return self._transport.turns if isinstance(self._transport, Transport) else LoopLateness()
+        return self._transport.lateness if isinstance(self._transport, Transport) else LoopLateness()
 
     async def connect_ahead(self, count: int) -> None:
         """Open connections, so that the first requests of a step do not wait for them."""
@@ -197,7 +197,7 @@ async def _receive(response: httpx.Response, received: ResponseBuffer, clock: Cl
 
 def _failure(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
     """Return the outcome of an exchange that did not complete."""
-    received, words = exchange.received, str(error) or type(error).__name__
+    received, message = exchange.received, str(error) or type(error).__name__
     if isinstance(error, TimeoutError | httpx.TimeoutException):
         if isinstance(error, httpx.ConnectTimeout):
             return Outcome.TIMEOUT, "no connection in time"
@@ -206,8 +206,8 @@ def _failure(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
         got = f"{len(received.reads)} reads of an answer" if received.reads else "no answer"
         return Outcome.TIMEOUT, f"{got} within {timeout_s:g} s"
     if received.status is not None:
-        return Outcome.BROKEN_STREAM, f"the answer broke off: {words}"
-    return Outcome.UNREACHABLE, f"cannot be reached ({exchange.safe(words)})"
+        return Outcome.BROKEN_STREAM, f"the answer broke off: {message}"
+    return Outcome.UNREACHABLE, f"cannot be reached ({exchange.safe(message)})"
 
 
 def _is_name(name: object) -> bool:

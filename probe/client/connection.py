@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
             self._resume()
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Return whether the connection is open, as far as is known."""
         return self._transport is not None and not self._transport.is_closing()
 
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now_ns = perf_counter_ns()
         lateness = self._lateness
-        if not lateness.open:
+        if not lateness.is_open:
             lateness.begin(now_ns)
         response = self._response
         response.now_ns = now_ns
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
         answer.complete = not answer.cut
         self._stop_timer()
         self._resume()
-        if self._response.can_reuse and not self._sending and self.usable:
+        if self._response.can_reuse and not self._sending and self.is_usable:
             self.idle_since_s = self._loop.time()
             self._on_free(self)
         else:

@@ -54,8 +54,8 @@ class Exchange:
         outcome = _STATUS_OUTCOMES.get(status, Outcome.SERVER_ERROR if status >= _SERVER_ERROR else Outcome.BAD_REQUEST)
         if status < _BAD_REQUEST and location:
             return outcome, f"HTTP {status} redirects to {self.safe(location)!r}; give the final address"
-        words = error_message(self.hide(received.body))
-        return outcome, f"HTTP {status}: {words}" if words else f"HTTP {status}"
+        reason = error_message(self.hide(received.body))
+        return outcome, f"HTTP {status}: {reason}" if reason else f"HTTP {status}"
 
 
 @dataclass(slots=True)

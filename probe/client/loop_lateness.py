@@ -30,18 +30,18 @@ class LoopLateness:
     `since_ns` is the earliest time at which bytes stamped in this turn can have arrived.
     """
 
-    __slots__ = ("_before_ns", "_cpu_ns", "_first_ns", "marked_ns", "open", "since_ns")
+    __slots__ = ("_before_ns", "_cpu_ns", "_first_ns", "is_open", "marked_ns", "since_ns")
 
     def __init__(self) -> None:
-        self.open = False
+        self.is_open = False
         self.since_ns = 0
         self.marked_ns = perf_counter_ns()
         # Processor time at the last mark, at the first stamp of the last turn, and at that of the turn before it.
         self._cpu_ns = self._first_ns = self._before_ns = thread_time_ns()
 
     def begin(self, now_ns: int) -> None:
-        """Note the first stamp of a turn. Call it only while `open` is false."""
-        self.open = True
+        """Note the first stamp of a turn. Call it only while `is_open` is false."""
+        self.is_open = True
         loop, cpu_ns = asyncio.get_running_loop(), thread_time_ns()
         busy_ns = cpu_ns - self._cpu_ns
         if now_ns - self.marked_ns - busy_ns < _SLEPT_NS:
@@ -56,5 +56,5 @@ class LoopLateness:
         self._cpu_ns = thread_time_ns()
 
     def _end(self) -> None:
-        self.open = False
+        self.is_open = False
         self.mark()

@@ -114,7 +114,7 @@ class StreamReader:
         if chunk.choices:
             choice, has_choice = chunk.choices[0], True
             if choice.finish_reason is not None:
-                self._finish = self._words(choice.finish_reason.encode("utf-8", "replace"), 40)
+                self._finish = self._safe(choice.finish_reason.encode("utf-8", "replace"), 40)
             if not self._chat:
                 visible = bool(choice.text)
             elif (delta := choice.delta) is not None:
@@ -135,7 +135,7 @@ class StreamReader:
         choice = first_choice(chunk)
         counts = None
         if choice is not None and isinstance(reason := choice.get("finish_reason"), str):
-            self._finish = self._words(reason.encode("utf-8", "replace"), 40)
+            self._finish = self._safe(reason.encode("utf-8", "replace"), 40)
         if isinstance(chunk.get("usage"), dict):
             counts = usage_in(chunk["usage"])
             if counts is None:
@@ -171,9 +171,9 @@ class StreamReader:
             self._counted += grown
 
     def _give_up(self, event: bytes) -> None:
-        self._malformed, self._ended = self._words(event), True
+        self._malformed, self._ended = self._safe(event), True
 
-    def _words(self, data: bytes, limit: int = 200) -> str:
+    def _safe(self, data: bytes, limit: int = 200) -> str:
         return one_line(self._hide(data), limit)
 
 

@@ -44,7 +44,7 @@ class Transport(httpx.AsyncBaseTransport):
         self._tls: ssl.SSLContext | None = None
         self._keepalive_s = keepalive_s
         self._unix_socket = unix_socket
-        self.turns = LoopLateness()
+        self.lateness = LoopLateness()
         self._all: set[Connection] = set()
         self._idle: dict[Origin, deque[Connection]] = {}  # in the order of their last use
         self._closed = False
@@ -87,7 +87,7 @@ class Transport(httpx.AsyncBaseTransport):
         """Open connections until `count` are idle. Errors are ignored here: the requests will report them."""
         origin = origin_of(url)
         request = httpx.Request("GET", url)
-        idle = sum(connection.usable for connection in self._fresh(origin))
+        idle = sum(connection.is_usable for connection in self._fresh(origin))
 
         async def open_one() -> None:
             connection = await self._connect(origin, request, connect_s)
@@ -100,7 +100,7 @@ class Transport(httpx.AsyncBaseTransport):
         """Return the idle connections, after removing those that are too old or closed."""
         idle = self._idle.setdefault(origin, deque())
         oldest_s = asyncio.get_running_loop().time() - self._keepalive_s
-        while idle and not (idle[0].usable and idle[0].idle_since_s > oldest_s):
+        while idle and not (idle[0].is_usable and idle[0].idle_since_s > oldest_s):
             idle.popleft().abort()
         return idle
 
@@ -109,7 +109,7 @@ class Transport(httpx.AsyncBaseTransport):
         idle = self._fresh(origin)
         while idle:
             connection = idle.pop()
-            if connection.usable:
+            if connection.is_usable:
                 return connection
         return None
 
@@ -129,7 +129,7 @@ class Transport(httpx.AsyncBaseTransport):
         tls: dict[str, Any] = {"ssl": self._tls_context(), "server_hostname": name} if scheme == "https" else {}
 
         def made() -> Connection:
-            return Connection(self.turns, lambda free: self._keep(origin, free))
+            return Connection(self.lateness, lambda free: self._keep(origin, free))
 
         try:
             async with asyncio.timeout(connect_s if connect_s < _NEVER else None):
@@ -140,8 +140,8 @@ class Transport(httpx.AsyncBaseTransport):
         except TimeoutError:
             raise httpx.ConnectTimeout(f"no connection within {connect_s:g} s", request=request) from None
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError, a host that is no name a ValueError
-            words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise httpx.ConnectError(words, request=request) from error
+            message = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise httpx.ConnectError(message, request=request) from error
         self._all.add(connection)
         connection.closed.add_done_callback(lambda _: self._all.discard(connection))
         if self._is_closed():  # meanwhile

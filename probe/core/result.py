@@ -75,7 +75,7 @@ class Stopped:
 class Phase:
     """The current phase of a run, for display. `seconds`: its approximate duration; None: unknown."""
 
-    words: str
+    text: str
     seconds: float | None = None
 
 

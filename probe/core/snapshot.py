@@ -18,7 +18,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineReading:
+class EngineSnapshot:
     """Metrics of one data-parallel engine of a server. None: not exposed per engine."""
 
     running: float | None = None
@@ -61,7 +61,7 @@ class ServerSnapshot:
     estimated_read_bytes: float | None = None  # from that GPU's memory
     estimated_write_bytes: float | None = None
     engines: int = 1
-    by_engine: Mapping[str, EngineReading] = field(
+    by_engine: Mapping[str, EngineSnapshot] = field(
         default_factory=dict
     )  # by engine label, in order, if there are 2 to 32 engines
     models: tuple[str, ...] = ()  # names of the served models

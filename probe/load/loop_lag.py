@@ -23,15 +23,15 @@ async def lags(clock: Clock, interval_s: float = _INTERVAL_S) -> AsyncIterator[f
 
 
 @asynccontextmanager
-async def watch_lag(clock: Clock, turns: LoopLateness | None = None) -> AsyncIterator[list[float]]:
+async def watch_lag(clock: Clock, lateness: LoopLateness | None = None) -> AsyncIterator[list[float]]:
     """Collect lag samples in seconds, about a hundred a second, in the list yielded.
 
-    `turns` already bounds the lateness that the loop's own work causes for each stamp. So if the loop was working when
-    it should have woken, the lag counts from its last mark. The rest is caused by the system, above all by waiting for
-    a processor.
+    `lateness` already bounds how late the loop's own work makes each stamp. So if the loop was working when it should
+    have woken, the lag counts from its last mark. The rest is caused by the system, above all by waiting for a
+    processor.
     """
     samples: list[float] = []
-    task = asyncio.create_task(_sample(clock, samples, turns))
+    task = asyncio.create_task(_sample(clock, samples, lateness))
     try:
         yield samples
     finally:
@@ -39,7 +39,7 @@ async def watch_lag(clock: Clock, turns: LoopLateness | None = None) -> AsyncIte
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _sample(clock: Clock, samples: list[float], turns: LoopLateness | None) -> None:
+async def _sample(clock: Clock, samples: list[float], lateness: LoopLateness | None) -> None:
     async for lag in lags(clock):
-        at_work = turns.marked_ns if turns is not None else 0
+        at_work = lateness.marked_ns if lateness is not None else 0
         samples.append(min(lag, (clock.monotonic_ns() - at_work) * 1e-9))

@@ -52,7 +52,7 @@ class WorkerRelay:
         node = importlib.import_module("ray").util.get_node_ip_address()
         return WorkerStarted(str(node), __version__)
 
-    async def tell(self, data: bytes) -> None:
+    async def forward(self, data: bytes) -> None:
         """Send bytes to the worker."""
         self._writer.write(data)
         await self._writer.drain()

@@ -52,11 +52,11 @@ class StepExecution:
         clock: Clock,
         *,
         on_record: Callable[[RequestRecord], None] = lambda _: None,
-        turns: LoopLateness | None = None,
+        lateness: LoopLateness | None = None,
         share: WorkerShare = WHOLE,
         seed: int = 0,
     ) -> None:
-        """`on_record` receives each record once it is parsed, aborted ones included. `turns` is the sending client's
+        """`on_record` receives each record once it is parsed, aborted ones included. `lateness` is the sending client's
         measure of how late the loop is.
         """
         self._users = plan.concurrency  # of all workers
@@ -66,8 +66,8 @@ class StepExecution:
         self._share, self._seed = share, seed
         self._clock = clock
         self._on_record = on_record
-        self._turns = turns
-        self._closed = self._capped = self._failing = False
+        self._lateness = lateness
+        self._is_closed = self._is_capped = self._is_failing = False
         self._stock = RequestStock(
             requests, _STOCK if plan.arrivals is not None else self._plan.concurrency, self._requests
         )
@@ -105,14 +105,14 @@ class StepExecution:
         """
         start_ns = self._clock.monotonic_ns() if start_ns is None else start_ns
         window = SendingWindow(self._plan, start_ns, total=self._requests, enough=self._enough)
-        self._closed = stop.is_set()
-        async with watch_lag(self._clock, self._turns) as lag:
+        self._is_closed = stop.is_set()
+        async with watch_lag(self._clock, self._lateness) as lag:
             senders = [asyncio.create_task(sender) for sender in self._senders(window)]
             others = [asyncio.create_task(stop.wait()), asyncio.create_task(self._work())]
             try:
                 await _all_done_or_any(senders, others)
             finally:
-                self._closed = True  # no more are sent, however a cancelled request ends
+                self._is_closed = True  # no more are sent, however a cancelled request ends
                 for task in (*senders, *others):
                     task.cancel()
                 await asyncio.gather(*senders, *others, return_exceptions=True)
@@ -121,7 +121,7 @@ class StepExecution:
                 self._in_flight.clear()
             while self._unread.read_portion():  # noqa: ASYNC110 - it does the work, it does not wait
                 await asyncio.sleep(0)
-        cut_short = stop.is_set() or self._capped
+        cut_short = stop.is_set() or self._is_capped
         last_ns = max((record.done_ns for record in self._records), default=start_ns)
         return StepRun(
             self._plan,
@@ -129,7 +129,7 @@ class StepExecution:
             (window.opens_ns, window.closes_ns(last_ns, cut_short=cut_short)),
             tuple(lag),
             cut_short,
-            capped=self._capped,
+            capped=self._is_capped,
         )
 
     # Sending.
@@ -161,14 +161,14 @@ class StepExecution:
                 async with asyncio.TaskGroup() as group:
                     for offset in islice(due_ns(arrivals, self._seed), self._share.index, None, self._share.count):
                         due = window.start_ns + offset
-                        if self._closed or not window.is_open(due):
+                        if self._is_closed or not window.is_open(due):
                             break
                         overdue = overdue + 1 if due <= self._clock.monotonic_ns() else 0
                         if overdue and overdue % _OVERDUE_PER_TURN == 0:
                             await asyncio.sleep(0)
                         await self._until(due)
                         if len(self._in_flight) >= self._plan.concurrency:
-                            self._capped = True
+                            self._is_capped = True
                             raise _CapReached
                         group.create_task(self._send(self._begin(due, window)))
             except BaseExceptionGroup as errors:
@@ -191,15 +191,15 @@ class StepExecution:
 
     async def _has_succeeded(self, sent: SentRequest) -> bool:
         """Return whether the request succeeded. If in doubt, wait until its response has been parsed."""
-        if sent.response is not None and sent.response.looks_good and not self._failing:
+        if sent.response is not None and sent.response.looks_good and not self._is_failing:
             return True
-        if self._closed:
+        if self._is_closed:
             return False  # it returned in spite of its cancellation, and its response will not be awaited
         sent.was_ok = asyncio.get_running_loop().create_future()
         return await sent.was_ok
 
     def _should_continue(self, window: SendingWindow) -> bool:
-        return not self._closed and window.is_open(self._clock.monotonic_ns())
+        return not self._is_closed and window.is_open(self._clock.monotonic_ns())
 
     async def _until(self, at_ns: int) -> None:
         # A timer may fire a millisecond early; then sleep again.
@@ -210,8 +210,8 @@ class StepExecution:
 
     async def _work(self) -> None:
         while True:
-            if self._turns is not None:
-                self._turns.mark()
+            if self._lateness is not None:
+                self._lateness.mark()
             is_preparing = self._should_prepare_more()
             if is_preparing:
                 self._stock.prepare_one()
@@ -222,10 +222,10 @@ class StepExecution:
                 await self._has_work.wait()
 
     def _should_prepare_more(self) -> bool:
-        return not self._closed and self._stock.has_room
+        return not self._is_closed and self._stock.has_room
 
     def _keep(self, record: RequestRecord) -> None:
-        self._failing = record.outcome is not Outcome.OK
+        self._is_failing = record.outcome is not Outcome.OK
         self._records.append(record)
         self._on_record(record)
 

@@ -121,7 +121,7 @@ class Worker:
                 ready,
                 self._clock,
                 on_record=self._records.append,
-                turns=client.turns,
+                lateness=client.lateness,
                 share=asked.share,
                 seed=asked.seed,
             )

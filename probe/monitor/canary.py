@@ -74,7 +74,8 @@ class Canary:
     async def _ask(self, spec: RequestSpec) -> RequestRecord:
         """Run a step of one request."""
         ready = self._client.prepare(spec, self.model, self._traffic)
-        run = await StepExecution(_ONE, iter((ready,)), self._clock, turns=self._client.turns).run(asyncio.Event())
+        step = StepExecution(_ONE, iter((ready,)), self._clock, lateness=self._client.lateness)
+        run = await step.run(asyncio.Event())
         record, waking_s = run.records[0], max(run.loop_lag_s, default=0.0)
         if slo.may_be_ours(record, self._objectives, waking_s):
             late_ms = 1000 * ((latency.ttft_error_s(record) or 0.0) + waking_s)

@@ -104,7 +104,7 @@ class MetricsSink:
         self._capacity_samples.pop(target, None)
         self._forecasts.pop(target, None)
 
-    def recalled(self, target: str, samples: list[CapacitySample]) -> None:
+    def set_history(self, target: str, samples: list[CapacitySample]) -> None:
         """Take a history of capacity from Prometheus."""
         self._capacity_samples[target] = samples
 
@@ -120,13 +120,13 @@ class MetricsSink:
     def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
         self._server.observe(target, snapshot, seconds, page_bytes)
 
-    def unread(self, target: str, reason: str) -> None:
+    def scrape_failed(self, target: str, reason: str) -> None:
         self._server.failed(target, reason)
 
     def users(self, target: str, totals: UserTotals) -> None:
         self._users.observe(target, totals)
 
-    def joined(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
+    def cross_checks(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
         self._cross_checks.observe(target, found)
         self._capacity.live(target, users)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
 from probe.monitor.capacity_runs import RunSink
-from probe.observe.server_observer import GpuReader, ReadingSink
+from probe.observe.server_observer import GpuReader, ScrapeSink
 from probe.observe.server_state import ServerState
 
 
@@ -32,7 +32,7 @@ class TargetContext:
     read_gpus: GpuReader | None = None
 
 
-class MeasurementSink(ReadingSink, RunSink, Protocol):
+class MeasurementSink(ScrapeSink, RunSink, Protocol):
     """Receives a target's measurements, for exporters and store."""
 
     def record(self, record: RequestRecord) -> None:

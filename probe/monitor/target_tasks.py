@@ -59,7 +59,7 @@ class TargetTasks:
 
         try:
             history = await Prometheus(prometheus.url).capacity_history(target, self._clock.wall_s())
-            self._sink.recalled(target, history)
+            self._sink.set_history(target, history)
         except TargetError as error:
             _log.warning("no history of capacity", target=target, detail=str(error))
 

@@ -28,19 +28,19 @@ _TEMPLATE_TOKENS = 200
 GpuReader = Callable[[], Awaitable[GpuSnapshot]]
 
 
-class ReadingSink(Protocol):
+class ScrapeSink(Protocol):
     """Receives what is scraped."""
 
     def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
         """Take a snapshot of the server, and how long the scrape took."""
 
-    def unread(self, target: str, reason: str) -> None:
+    def scrape_failed(self, target: str, reason: str) -> None:
         """Note a scrape that failed."""
 
     def users(self, target: str, totals: UserTotals) -> None:
         """Take the user traffic so far."""
 
-    def joined(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
+    def cross_checks(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
         """Take the cross-checks, and the load of users now."""
 
     def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
@@ -55,7 +55,7 @@ class ServerObserver:
         target: str,
         scraper: Scraper,
         clock: Clock,
-        sink: ReadingSink,
+        sink: ScrapeSink,
         *,
         state: ServerState,
         read_gpus: GpuReader | None,
@@ -91,12 +91,12 @@ class ServerObserver:
             if self.error is None:
                 _log.warning("server metrics cannot be read", target=self._target, detail=str(error))
             self.server, self.error = None, str(error)
-            self._sink.unread(self._target, error.reason or "unreachable")
+            self._sink.scrape_failed(self._target, error.reason or "unreachable")
         else:
             self.error = None
             self._sink.snapshot(self._target, server, self._scraper.seconds, self._scraper.page_bytes)
             self._sink.users(self._target, self.state.user_totals)
-        self._sink.joined(self._target, self.checks, self.users)
+        self._sink.cross_checks(self._target, self.checks, self.users)
 
     async def scrape_gpus(self) -> None:
         """Take a snapshot of the GPUs, and hand it to the sink."""

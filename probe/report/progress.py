@@ -34,9 +34,9 @@ class ProgressView:
         """Print the row of a finished step."""
         self.console.print(self._rows.row(step))
 
-    def doing(self, doing: Phase) -> None:
+    def phase(self, phase: Phase) -> None:
         """Show a new phase on the bar."""
-        self._progress.reset(self._bar, total=doing.seconds, description=doing.words)
+        self._progress.reset(self._bar, total=phase.seconds, description=phase.text)
 
 
 @contextmanager

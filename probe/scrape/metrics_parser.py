@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 
 Samples = Mapping[str, list[Sample]]
 
@@ -107,7 +107,7 @@ def by_label(found: Samples, label: str, *names: str) -> dict[str, float]:
     return dict(totals)
 
 
-def by_engine(label: str, **fields: Iterable[Sample]) -> dict[str, EngineReading]:
+def by_engine(label: str, **fields: Iterable[Sample]) -> dict[str, EngineSnapshot]:
     """Return the metrics of each data-parallel engine by its label: each field is the sum over its samples.
 
     Empty for a single engine, and for more than 32: each engine is several of Kneewatch's own series.
@@ -120,7 +120,7 @@ def by_engine(label: str, **fields: Iterable[Sample]) -> dict[str, EngineReading
     if not 1 < len(values) <= _MAX_ENGINES:
         return {}
     in_order = sorted(values, key=lambda engine: (len(engine), engine))  # 2 before 10
-    return {engine: EngineReading(**values[engine]) for engine in in_order}
+    return {engine: EngineSnapshot(**values[engine]) for engine in in_order}
 
 
 def values_of(label: str, its: Iterable[Sample]) -> tuple[str, ...]:

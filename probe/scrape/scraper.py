@@ -24,14 +24,14 @@ _MAX_PAGE_BYTES = 8 * 1024 * 1024
 # vLLM's page has 50 to 150 kB and takes a millisecond or two. One of 2 MB takes 50 to 250, in which the event loop
 # could not timestamp any stream: from this size on a page is parsed in a thread.
 _BESIDE_BYTES = 256 * 1024
-_MAX_VERSION, _MAX_ADDRESS, _MAX_WORDS = 64, 100, 300
+_MAX_VERSION, _MAX_ADDRESS, _MAX_MESSAGE = 64, 100, 300
 
 
 class _UnreadError(ValueError):
     """The page could not be read, for one of REASONS."""
 
-    def __init__(self, reason: str, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
         self.reason = reason
 
 
@@ -73,9 +73,9 @@ class Scraper:
             snapshot = replace(await self._parsed(page, self._version), asked_ns=began_ns)
         except NETWORK_ERRORS as error:
             self._version = None
-            words = one_line(str(error), _MAX_WORDS) or self._unsaid(error)
+            message = one_line(str(error), _MAX_MESSAGE) or self._unsaid(error)
             raise TargetError(
-                f"{self._address}: no metrics of a server ({words})", Outcome.UNREACHABLE, _reason(error)
+                f"{self._address}: no metrics of a server ({message})", Outcome.UNREACHABLE, _reason(error)
             ) from None
         self.seconds = (self._clock.monotonic_ns() - began_ns) * 1e-9
         self.page_bytes = len(page)

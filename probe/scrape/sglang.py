@@ -8,7 +8,7 @@ With priorities, the series without one is the total. Tokens are counted when a 
 
 from collections.abc import Mapping, Sequence
 
-from probe.core.snapshot import EngineReading, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, ServerSnapshot
 from probe.scrape.metrics_parser import (
     EngineMetrics,
     Samples,
@@ -92,7 +92,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
     )
 
 
-def _by_rank(unique: Samples) -> dict[str, EngineReading]:
+def _by_rank(unique: Samples) -> dict[str, EngineSnapshot]:
     """Return the data-parallel ranks separately. The count of retractions appears with a rank's first one."""
     tokens = unique.get("sglang:realtime_tokens_total", ())
     zeros = [one._replace(value=0.0) for one in unique.get("sglang:num_retracted_reqs", ())]

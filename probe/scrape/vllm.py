@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from prometheus_client.samples import Sample
 
-from probe.core.snapshot import EngineReading, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, ServerSnapshot
 from probe.scrape.metrics_parser import (
     MAX_VALUE,
     MAX_VALUES,
@@ -193,7 +193,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
     )
 
 
-def _by_engine(found: Samples) -> dict[str, EngineReading]:
+def _by_engine(found: Samples) -> dict[str, EngineSnapshot]:
     return by_engine(
         "engine",
         running=first(found, RUNNING),

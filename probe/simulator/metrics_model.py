@@ -8,7 +8,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.simulator.buckets import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
 from probe.simulator.cost import Profile
 from probe.simulator.engine import SimulatedEngine
@@ -105,8 +105,8 @@ class SimulatedMetrics:
         )
 
 
-def _by_engine(engines: Sequence[SimulatedEngine], generated: Sequence[float]) -> dict[str, EngineReading]:
+def _by_engine(engines: Sequence[SimulatedEngine], generated: Sequence[float]) -> dict[str, EngineSnapshot]:
     return {
-        str(i): EngineReading(float(engine.running), float(engine.waiting), engine.kv_usage, generation_tokens=tokens)
+        str(i): EngineSnapshot(float(engine.running), float(engine.waiting), engine.kv_usage, generation_tokens=tokens)
         for i, (engine, tokens) in enumerate(zip(engines, generated, strict=True))
     }

@@ -175,7 +175,7 @@ def test_a_target_has_fewer_than_500_series_for_each_workload() -> None:
     app.measurements.users("a", UserTotals(5.0, 100.0, 50.0, told.histograms))
     signs = dict.fromkeys(SIGNS, False)
     checks = CrossChecks(dict.fromkeys(METHODS, 0.1), 0.1, {"prompt": 1.0, "output": 1.0}, 0.1, 0.0, signs)
-    app.measurements.joined("a", checks, UserLoad(3.0, 200.0))
+    app.measurements.cross_checks("a", checks, UserLoad(3.0, 200.0))
     for stopped in ("done", "guard", "budget", "interrupt"):
         app.measurements.result(result(result_id=stopped, stopped=Stopped(stopped, "queue")))
     for night in range(10):

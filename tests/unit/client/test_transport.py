@@ -67,7 +67,7 @@ async def all_closed(through: Transport) -> None:
 
 
 def idle(through: Transport) -> int:
-    return sum(connection.usable for kept in through._idle.values() for connection in kept)
+    return sum(connection.is_usable for kept in through._idle.values() for connection in kept)
 
 
 async def numbered(peer: Peer) -> None:

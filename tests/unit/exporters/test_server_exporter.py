@@ -10,7 +10,7 @@ from exporters import names
 from exporters.rendered_samples import RenderedSamples
 from exporters.server import ServerExporter, UserTrafficExporter
 from probe.core.objectives import Objective, Objectives
-from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot, UserTotals
+from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot, UserTotals
 
 
 class Exporter(ServerExporter):
@@ -151,8 +151,8 @@ def test_speculation_is_relayed_where_there_is_some() -> None:
 def test_data_parallel_engines_are_distinguished_beside_their_sum() -> None:
     registry, exporter = _registry()
     engines = {
-        "0": EngineReading(running=1.0, waiting=0.0, kv_cache_usage=0.1, preemptions=0.0, generation_tokens=10.0),
-        "1": EngineReading(running=4.0, waiting=2.0, kv_cache_usage=0.9, preemptions=3.0, generation_tokens=30.0),
+        "0": EngineSnapshot(running=1.0, waiting=0.0, kv_cache_usage=0.1, preemptions=0.0, generation_tokens=10.0),
+        "1": EngineSnapshot(running=4.0, waiting=2.0, kv_cache_usage=0.9, preemptions=3.0, generation_tokens=30.0),
     }
     exporter.read("a", snapshot(running=5.0, by_engine=engines))
     assert value(registry, "kneewatch_server_running_requests", target="a") == 5

@@ -40,7 +40,7 @@ class MadeActor:
             await asyncio.sleep(60)
         return WorkerStarted(self.node, self.version)
 
-    async def tell(self, data: bytes) -> None:
+    async def forward(self, data: bytes) -> None:
         self.telling += 1
         assert self.telling == 1, "two calls at a time may arrive in any order"
         await asyncio.sleep(0)
@@ -244,7 +244,7 @@ def test_the_far_end_starts_a_worker_and_hears_its_end() -> None:
             hearing = asyncio.create_task(relay.hear())
             await asyncio.sleep(0.1)
             assert not hearing.done(), "it waits until there is something to say"
-            await relay.tell(b"\0\0\0\0\0\0\0\x02N.")  # None: no message of ours, at which a worker ends
+            await relay.forward(b"\0\0\0\0\0\0\0\x02N.")  # None: no message of ours, at which a worker ends
             assert await hearing == b""
             assert await asyncio.to_thread(process.wait, 10) == 0
         relay._writer.close()

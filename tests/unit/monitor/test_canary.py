@@ -41,7 +41,7 @@ class Answers:
         return answer
 
     @property
-    def turns(self) -> LoopLateness:
+    def lateness(self) -> LoopLateness:
         return LoopLateness()
 
     def prepare(self, what: RequestSpec, model: str, traffic: Traffic) -> FakeRequest:

@@ -33,7 +33,7 @@ def _measured(measurements: MetricsSink, *names: str) -> None:
         measurements.record(replace(record(target=name), traffic=Traffic.CAPACITY))
         measurements.snapshot(name, snapshot(), 0.1, 1000)
         measurements.users(name, UserTotals())
-        measurements.joined(name, CrossChecks(), UserLoad(1.0, 2.0))
+        measurements.cross_checks(name, CrossChecks(), UserLoad(1.0, 2.0))
         measurements.gpus(name, GpuSnapshot(1, 1.0, "nvml", ()))
         found = result(target=name, result_id=f"1-{name}")
         measurements.forecast(replace(found, id=f"2-{name}", capacity=replace(found.capacity, mode="forecast")))

@@ -63,7 +63,7 @@ class FakeSink:
         self.snapshots.append(snapshot)
         self.server.observe(target, snapshot, seconds, page_bytes)
 
-    def unread(self, target: str, reason: str) -> None:
+    def scrape_failed(self, target: str, reason: str) -> None:
         self.snapshots.append(None)
         self.reasons.append(reason)
         self.server.failed(target, reason)
@@ -72,7 +72,7 @@ class FakeSink:
         assert target == "a"
         self.totals = totals
 
-    def joined(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
+    def cross_checks(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
         assert target == "a"
         self.checks, self.live = found, users
 

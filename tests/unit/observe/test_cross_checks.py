@@ -9,7 +9,7 @@ from probe.core.request import Outcome
 from probe.core.snapshot import (
     CountedTraffic,
     CrossChecks,
-    EngineReading,
+    EngineSnapshot,
     Gpu,
     GpuSnapshot,
     Histogram,
@@ -179,8 +179,8 @@ class TestStall:
         target = Target()
         for second, tokens in ((0, 10.0), (5, 20.0), (10, 30.0)):
             by_engine = {
-                "0": EngineReading(running=1.0, generation_tokens=tokens),
-                "1": EngineReading(running=2.0, generation_tokens=7.0),
+                "0": EngineSnapshot(running=1.0, generation_tokens=tokens),
+                "1": EngineSnapshot(running=2.0, generation_tokens=7.0),
             }
             target.add(read(second, running=3.0, progress=7 + tokens, by_engine=by_engine))
         assert target.view().stalled_s == 10

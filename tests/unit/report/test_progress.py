@@ -9,11 +9,11 @@ from probe.report.progress import following
 
 def test_in_a_pipe_rows_come_as_steps_end_and_there_is_no_bar(capfd: pytest.CaptureFixture[str]) -> None:
     with following() as follow:
-        follow.doing(Phase("watching live traffic", 30.0))
+        follow.phase(Phase("watching live traffic", 30.0))
         assert capfd.readouterr() == ("", "")
         follow.step(step(1))
         first = capfd.readouterr().out
-        follow.doing(Phase("computing the result"))
+        follow.phase(Phase("computing the result"))
         follow.step(step(2, broken=("ttft",)))
     second, err = capfd.readouterr()
     assert "verdict" in first
@@ -29,7 +29,7 @@ def test_where_only_errors_are_seen_on_a_terminal_the_bar_is_there(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with following() as follow:
-        follow.doing(Phase("step 3: 12.4 requests/s", 20.0))
+        follow.phase(Phase("step 3: 12.4 requests/s", 20.0))
         follow.step(step(1))
     out, err = capfd.readouterr()
     assert "passed" in out

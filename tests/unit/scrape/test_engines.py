@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.core.snapshot import EngineReading, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, ServerSnapshot
 from probe.scrape import engines
 from probe.scrape.engines import ENGINES, NotMetricsError, parse
 
@@ -49,7 +49,7 @@ def test_vllm_with_several_api_servers() -> None:
     found = _read("vllm-api-servers")
     assert (found.engines, found.running, found.waiting, found.kv_cache_usage) == (2, 47, 4, 0.67)
     assert (found.generation_tokens, found.progress) == (72_000, 72_720)
-    assert found.by_engine["1"] == EngineReading(24, 4, 0.67, 10, 40_000)
+    assert found.by_engine["1"] == EngineSnapshot(24, 4, 0.67, 10, 40_000)
     assert found.models == ("meta-llama/Llama-3.1-8B-Instruct",)
     assert (found.kv_cache_tokens, found.flags["engines"]) == (2 * 27496 * 16, "2")
     assert found.adapters == ()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.scrape import engines, vllm
 
 RECORDED = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text()
@@ -281,8 +281,8 @@ def test_flags_say_how_the_server_was_started_and_not_how_much_memory_was_free()
 def test_engines_are_distinguished_by_their_labels_whatever_the_order_of_lines() -> None:
     page = parse(TWO_ENGINES)
     assert page.by_engine == {
-        "0": EngineReading(running=3, waiting=0, kv_cache_usage=0.2, preemptions=1),
-        "1": EngineReading(running=4, waiting=5, kv_cache_usage=0.9, preemptions=10),
+        "0": EngineSnapshot(running=3, waiting=0, kv_cache_usage=0.2, preemptions=1),
+        "1": EngineSnapshot(running=4, waiting=5, kv_cache_usage=0.9, preemptions=10),
     }
     turned = parse("\n".join(reversed(TWO_ENGINES.splitlines())))
     assert list(turned.by_engine) == ["0", "1"]

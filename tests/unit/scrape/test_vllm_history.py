@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from probe.core.snapshot import EngineReading
+from probe.core.snapshot import EngineSnapshot
 from probe.scrape import vllm
 
 Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
@@ -72,7 +72,7 @@ def test_engines_in_history_are_distinguished_and_processes_are_not_servers() ->
     ]
     assert vllm.differing_labels(series) == {}
     last = vllm.from_history(series)[-1]
-    assert last.by_engine == {"0": EngineReading(running=5), "1": EngineReading(running=2, generation_tokens=30)}
+    assert last.by_engine == {"0": EngineSnapshot(running=5), "1": EngineSnapshot(running=2, generation_tokens=30)}
 
 
 def test_a_moment_without_the_server_and_a_value_that_is_none_are_left_out() -> None:

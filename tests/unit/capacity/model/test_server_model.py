@@ -13,7 +13,7 @@ from simulated_servers import CHAT, FAST, polled, profile, restarted, watched, w
 from probe.capacity.model.lengths import mean_length, prompt_lengths
 from probe.capacity.model.server_model import Hints, ServerModel, engine_shares
 from probe.capacity.model.twin import UNLIMITED_SEQS
-from probe.core.snapshot import EngineReading, Histogram, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.core.step import TrafficBeside
 from probe.core.workload import LognormalLength, Workload, lengths
 from probe.observe.user_load import users_beside
@@ -178,8 +178,8 @@ def test_prompt_lengths_are_ordered_and_above_zero(
 
 
 def _engines(made: tuple[float, ...], prompts: float) -> list[ServerSnapshot]:
-    def snapshot(tokens: tuple[float, ...]) -> dict[str, EngineReading]:
-        return {str(i): EngineReading(generation_tokens=made) for i, made in enumerate(tokens)}
+    def snapshot(tokens: tuple[float, ...]) -> dict[str, EngineSnapshot]:
+        return {str(i): EngineSnapshot(generation_tokens=made) for i, made in enumerate(tokens)}
 
     first = ServerSnapshot(
         at_ns=0, wall_s=0.0, engines=len(made), by_engine=snapshot((0.0,) * len(made)),
@@ -207,7 +207,7 @@ def test_engines_that_nothing_is_known_of_are_alike() -> None:
     assert engine_shares([last, first]) == (), "they were restarted"
     _, three = _engines((1.0, 2.0, 3.0), 1000)
     assert engine_shares([first, three]) == (), "one was added"
-    silent = dict.fromkeys(last.by_engine, EngineReading(running=1.0))
+    silent = dict.fromkeys(last.by_engine, EngineSnapshot(running=1.0))
     assert engine_shares([replace(first, by_engine=silent), replace(last, by_engine=silent)]) == (), "none tells tokens"
 
 

@@ -112,7 +112,7 @@ def _run(
         return result, loop.time() - before
 
     result, took_s = virtually(run(), within_s=600.0)
-    return Ran(result, took_s, [at - server.sent_s[0] for at in server.sent_s], [one.words for one in doing])
+    return Ran(result, took_s, [at - server.sent_s[0] for at in server.sent_s], [phase.text for phase in doing])
 
 
 # Watching.
