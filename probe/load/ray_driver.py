@@ -108,9 +108,7 @@ async def place(cluster: RayApi, asked: PlacementRequest, actors: list[Actor], c
         fix = "see its head's log ray_client_server.err"
         if not asked.address.startswith("ray://"):
             fix = "on a machine that is no node of it, give ray://HEAD:10001 as the address"
-        raise PlacementError(
-            f"the Ray cluster at {asked.address} cannot be joined, {_first_line(error)}; {fix}"
-        ) from None
+        raise PlacementError(f"the Ray cluster at {asked.address} cannot be joined, {_summary(error)}; {fix}") from None
     actors += [cluster.actor() for _ in range(count)]
     starting = [asyncio.ensure_future(_awaited(actor.start)) for actor in actors]
     done, missing = await asyncio.wait(starting, timeout=asked.within_s, return_when=asyncio.FIRST_EXCEPTION)
@@ -119,7 +117,7 @@ async def place(cluster: RayApi, asked: PlacementRequest, actors: list[Actor], c
     failed = next((why for task in done if (why := task.exception()) is not None), None)
     if failed is not None:
         raise PlacementError(
-            f"a load worker did not start on the Ray cluster at {asked.address}, {_first_line(failed)};"
+            f"a load worker did not start on the Ray cluster at {asked.address}, {_summary(failed)};"
             f" kneewatch[ray] {__version__} has to be installed on its nodes"
         )
     if missing:
@@ -169,7 +167,7 @@ async def _awaited(call: Callable[[], Awaitable[WorkerStarted]]) -> WorkerStarte
     return await call()
 
 
-def _first_line(error: BaseException) -> str:
+def _summary(error: BaseException) -> str:
     """Return the first meaningful line of an error of Ray, which may have many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return one_line(f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": "), _LONGEST_REASON)
