@@ -94,7 +94,7 @@ class App:
                 for task in background:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
-                await self._targets.end_load("shutting down")
+                await self._targets.stop_runs("shutting down")
                 await self._discoveries.close()
                 await self._schedule.stop()
                 await self._targets.close()
@@ -209,7 +209,7 @@ class App:
 
     async def _watch_others(self) -> None:
         """Follow which servers other probers load: their traffic must not be counted as user traffic."""
-        await follow_others(lambda: self.config, self._targets.servers, self._clock, self._targets.others_load)
+        await follow_others(lambda: self.config, self._targets.servers, self._clock, self._targets.set_other_probers)
 
     async def _watch_file(self) -> None:
         if self._file is None:

@@ -61,9 +61,9 @@ class TargetMonitor:
         hooks = RunHooks(
             request=self._run_request,
             lock=partial(lock, config, target, clock),
-            on_lock=partial(self.others_load, loading=False),  # no other prober has the lock
+            on_lock=partial(self.set_other_prober, loading=False),  # no other prober has the lock
             on_record=self._record,
-            on_load_end=context.on_load_end or self.load_ended,
+            on_load_end=context.on_load_end or self.forget_user_rates,
         )
         self._runs = CapacityRuns(target.name, clock, sink, self._observer, admission=self._admission, hooks=hooks)
         self._has_other_prober = False  # another prober loads the server
@@ -98,11 +98,11 @@ class TargetMonitor:
         """The name of the target's lock: targets with the same lock share a server."""
         return server_of(self.config)
 
-    def load_ended(self) -> None:
+    def forget_user_rates(self) -> None:
         """Note the end of a capacity run on the server, of this target or of another."""
-        self._observer.state.load_ended()
+        self._observer.state.forget_user_rates()
 
-    def others_load(self, *, loading: bool) -> None:
+    def set_other_prober(self, *, loading: bool) -> None:
         """Note whether another prober loads the server. Until it ends the load of users is unknown."""
         if loading == self._has_other_prober:
             return
@@ -112,7 +112,7 @@ class TargetMonitor:
             "another prober loads the server" if loading else "another prober's load is over", target=self.config.name
         )
         if not loading:
-            self.load_ended()
+            self.forget_user_rates()
 
     @property
     def last_result(self) -> CapacityResult | None:
@@ -237,12 +237,12 @@ class TargetMonitor:
             capacity_state="running" if self._runs.is_running else self._runs.refusal,
         )
 
-    async def end_load(self, why: str) -> None:
+    async def stop_run(self, why: str) -> None:
         """Stop the capacity run in progress, and wait until its result has been reported."""
         await self._runs.stop(why)
 
     async def close(self) -> None:
         """Close the connections."""
-        self.others_load(loading=False)
+        self.set_other_prober(loading=False)
         await self._client.close()
         await self._observer.close()

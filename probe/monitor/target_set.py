@@ -109,9 +109,9 @@ class TargetSet:
         """Open no more monitors: the process is shutting down."""
         self._is_closing = True
 
-    async def end_load(self, why: str) -> None:
+    async def stop_runs(self, why: str) -> None:
         """Stop the capacity run of each target, and wait until it has been reported."""
-        await asyncio.gather(*(monitor.end_load(why) for monitor in self.monitors.values()))
+        await asyncio.gather(*(monitor.stop_run(why) for monitor in self.monitors.values()))
 
     async def close(self) -> None:
         """Close every monitor's connections, and the GPU readers."""
@@ -135,10 +135,10 @@ class TargetSet:
         """Return the servers of all targets, as their locks name them."""
         return {monitor.server for monitor in self.monitors.values()}
 
-    def others_load(self, servers: Collection[str]) -> None:
+    def set_other_probers(self, servers: Collection[str]) -> None:
         """Report which servers other probers load now."""
         for monitor in self.monitors.values():
-            monitor.others_load(loading=monitor.server in servers)
+            monitor.set_other_prober(loading=monitor.server in servers)
 
     def _log_replaced(self, desired: Mapping[str, DesiredTarget]) -> None:
         for name, had in self._current.items():
@@ -161,7 +161,7 @@ class TargetSet:
         context = TargetContext(
             firing_pages=firing_pages(config, name),
             tokens_since=partial(self._sink.tokens_since, name),
-            on_load_end=partial(self._load_ended, server_of(target.config)),
+            on_load_end=partial(self._forget_user_rates, server_of(target.config)),
             state=self._server_states[page],
             read_gpus=self._readers.reader(target.config.gpu),
         )
@@ -191,7 +191,7 @@ class TargetSet:
         if monitor is None:
             return
         try:
-            await monitor.end_load("the target is not watched any more")
+            await monitor.stop_run("the target is not watched any more")
             await self._tasks.drop(name)
             await monitor.close()
         finally:
@@ -200,10 +200,10 @@ class TargetSet:
             if page not in self._pages.values():
                 self._server_states.pop(page, None)
 
-    def _load_ended(self, server: str) -> None:
+    def _forget_user_rates(self, server: str) -> None:
         for monitor in self.monitors.values():
             if monitor.server == server:
-                monitor.load_ended()
+                monitor.forget_user_rates()
 
     def _report(self, discovery: str) -> None:
         """Set a discovery's series, and log its problem when that changes."""

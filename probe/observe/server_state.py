@@ -130,7 +130,7 @@ class ServerState:
         """Note the end of another prober's load."""
         self._traffic.other_prober_ended(now_ns)
 
-    def load_ended(self) -> None:
+    def forget_user_rates(self) -> None:
         """Forget the last minutes' rates: they may include load that came through another target of the server."""
         self.user_history.clear()
 

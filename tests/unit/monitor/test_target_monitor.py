@@ -689,7 +689,7 @@ def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) ->
                 await asyncio.sleep(0.01)
         assert watch.status().capacity_state == "running"
         async with asyncio.timeout(1):
-            await watch.end_load("shutting down")
+            await watch.stop_run("shutting down")
             await run
         (result,) = sink.results
         assert (result.stopped.by, result.stopped.reason) == ("interrupt", "shutting down")
@@ -705,7 +705,7 @@ def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) ->
 def test_without_a_run_there_is_nothing_to_end(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         async with asyncio.timeout(0.5):
-            await watch.end_load("shutting down")
+            await watch.stop_run("shutting down")
 
     _against(host, work)
 
@@ -725,7 +725,7 @@ def test_a_run_that_breaks_is_reported_and_the_next_one_can_start(host: Host) ->
         await asyncio.gather(run, return_exceptions=True)
         assert watch.status().capacity_state != "running"
         async with asyncio.timeout(0.5):
-            await watch.end_load("shutting down")
+            await watch.stop_run("shutting down")
         await asyncio.sleep(0.05)
         assert server.driver.engine.running == 0
         assert [result.stopped.by for result in sink.results] == ["error"]
@@ -773,7 +773,7 @@ def test_during_a_run_the_server_is_locked_and_afterwards_it_is_free(host: Host)
                 await asyncio.sleep(0.01)
         with pytest.raises(LockError, match="another prober"):
             await FileLock(server_key(server.url), None, SystemClock()).__aenter__()
-        await watch.end_load("shutting down")
+        await watch.stop_run("shutting down")
         await run
         async with FileLock(server_key(server.url), None, SystemClock()):
             assert len(sink.results) == 1
@@ -855,11 +855,11 @@ def test_counters_under_another_probers_load_are_not_user_traffic(host: Host) ->
         await asked(2)
         assert await users() == 2
         for loading in (True, True):  # told again and again
-            watch.others_load(loading=loading)
+            watch.set_other_prober(loading=loading)
         await asked(5)
         assert await users() is None
         assert watch.users is None
-        watch.others_load(loading=False)
+        watch.set_other_prober(loading=False)
         assert await users() == 2
         await asked(3)
         assert await users() == 5
@@ -871,7 +871,7 @@ def test_counters_under_another_probers_load_are_not_user_traffic(host: Host) ->
 def test_the_lock_holder_knows_that_no_other_prober_loads_the_server(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, _: MockServer) -> None:
         await watch.canary()
-        watch.others_load(loading=True)  # an old answer
+        watch.set_other_prober(loading=True)  # an old answer
         await watch.capacity()
         assert len(sink.results) == 1
         await asyncio.sleep(1.1)

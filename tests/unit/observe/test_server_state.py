@@ -88,7 +88,7 @@ def test_load_that_came_by_another_page_is_forgotten() -> None:
     state = ServerState()
     state.add(read(0))
     state.add(read(20, 4000.0))
-    state.load_ended()
+    state.forget_user_rates()
     assert state.users() is None
 
 

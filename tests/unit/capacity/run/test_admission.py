@@ -291,7 +291,7 @@ def test_what_is_not_known_is_not_judged_and_is_said() -> None:
 
 def test_load_of_our_own_is_forgotten() -> None:
     scene = _watched(10_000, 10**6)
-    scene.state.load_ended()
+    scene.state.forget_user_rates()
     assert scene.ask(KNOWN).verdict.go
 
 
