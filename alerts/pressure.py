@@ -1,7 +1,8 @@
 """Alerts on how a server copes with its load: KV cache, queue, stalled engines, prefix cache. Pure.
 
 They read the server's own metrics. A series that a version does not export is absent and blocks no other condition.
-They use the series themselves rather than kneewatch_kv_pressure, which covers one minute and one sign each.
+Whether the KV cache is too small is decided by the monitor (probe/observe/kv_pressure.py), so alert, pages and
+dashboards agree.
 """
 
 from alerts.rules import Alert, Recording, RuleGroup, now
@@ -9,14 +10,14 @@ from alerts.templates import asked
 from alerts.windows import DAY_S, duration
 from exporters import names
 from exporters.names import PREFIX
-from probe.observe.cross_checks import FULL
 
 # Pressure that passes within ten minutes is a burst: this window, and the same again as `for`.
 _WINDOW_S = 300.0
-# One preemption in five minutes is chance; increase() shows it as between one and two.
-_COUNTS = 1
+# The share of that window. A single preemption shows as pressure for a minute or two of the five.
+_MOSTLY = 0.5
 
-_STORM_S = 600.0
+# Preemptions count until the window has passed them: `for` exceeds it by the length of a burst that is no ticket.
+_STORM_S, _STORM_FOR_S = 600.0, 900.0
 # Above one in ten, the 90th percentile of TPOT is that of requests computed twice.
 _STORM_SHARE = 0.1
 # A handful of preemptions is a long prompt or two at night, whatever their share.
@@ -88,30 +89,26 @@ def _waiting_now() -> str:
 
 
 def _kv_cache(scale: float) -> Alert:
-    """Alert on a full cache with waiting, preempted or refused requests; a full cache alone is good use of memory."""
+    """Alert on a KV cache that is too small. A full one alone is good use of memory, and a queue may be intended."""
     window = duration(_WINDOW_S * scale)
-    kv = f"max by (target) (avg_over_time({names.SERVER_KV.name}[{window}]))"
-    waiting = _of_server(f"avg_over_time({_waiting()}[{window}])")
-    counted = [
-        f"{_increase(series.name, window)} > {_COUNTS}"
-        for series in (names.SERVER_PREEMPTIONS, names.SERVER_REJECTIONS)
-    ]
-    signs = "\n  or ".join([f"{waiting} >= 1", *counted])
+    usage = f"max by (target) (avg_over_time({names.SERVER_KV.name}[{window}]))"
+    too_small = f"max by (target) (avg_over_time({names.KV_TOO_SMALL.name}[{window}]))"
     preempted, refused = (
         now(f"round({_of_one_server(f'increase({series.name}{{target=%q}}[{window}])')})")
         for series in (names.SERVER_PREEMPTIONS, names.SERVER_REJECTIONS)
     )
     return Alert(
         name="KneewatchKVCachePressure",
-        expr=_of_users(f"{kv} > {FULL:g}\nand (\n  {signs}\n)", scale),
+        expr=_of_users(f"{usage}\nand {too_small} > {_MOSTLY:g}", scale),
         for_s=_WINDOW_S * scale,
         keep_s=_STORM_S * scale,  # it inhibits the preemption storm that follows from it, whose window is longer
         severity="ticket",
-        summary="{{ $labels.target }}: KV cache {{ $value | humanizePercentage }} full and holding requests back",
+        summary="{{ $labels.target }}: the KV cache is too small for the load ({{ $value | humanizePercentage }} used)",
         description=(
-            "The KV cache of {{ $labels.target }} is {{ $value | humanizePercentage }} full (average over"
-            f" {window}). Requests waiting now: {_waiting_now()}; in {window}, preempted: {preempted}, refused:"
-            f" {refused}. Preempted requests are computed again, so more load makes every request slower."
+            "Requests of {{ $labels.target }} lack room in the KV cache ({{ $value | humanizePercentage }} used on"
+            f" average over {window}), and they miss an objective, will miss it, or are rejected. Waiting now:"
+            f" {_waiting_now()}; in {window}, preempted: {preempted}, rejected: {refused}. Preempted requests are"
+            " computed again, so more load makes every request slower."
         ),
     )
 
@@ -130,7 +127,7 @@ def _preemptions(scale: float) -> Alert:
     return Alert(
         name="KneewatchPreemptionStorm",
         expr=_of_users(expr, scale, _STORM_S + _WINDOW_S),
-        for_s=_WINDOW_S * scale,
+        for_s=_STORM_FOR_S * scale,
         severity="ticket",
         summary=f"{{{{ $labels.target }}}}: {{{{ $value | humanize }}}} preemptions in {window}",
         description=(

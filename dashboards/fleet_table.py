@@ -9,7 +9,7 @@ from dashboards.queries import burn, named, quantile
 from exporters import names
 from exporters.names import Series
 from probe.capacity.trend.reference import DROP_RATIO
-from probe.observe.cross_checks import FULL
+from probe.observe.kv_pressure import FULL
 
 _CANARY = 'traffic="canary"'
 _NOW = "15m"  # window of the percentiles: sixty canaries, at one every 15 s

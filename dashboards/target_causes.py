@@ -99,7 +99,7 @@ def _kv_cache() -> list[PlacedPanel]:
         panels.timeseries(
             "KV cache in use",
             "Share of the KV cache in use, of the fullest engine. A full cache is good use of memory as long as no"
-            " request waits or is preempted.",
+            " request is preempted or late.",
             unit="percentunit",
             queries=[Query(largest(names.SERVER_KV), "KV cache")],
             maximum=1,
@@ -108,9 +108,13 @@ def _kv_cache() -> list[PlacedPanel]:
         ),
         panels.states(
             "Signs of KV cache pressure",
-            "Usage of 90 % or more, waiting requests, preemptions, rejections, each in the last minute. One sign alone"
-            " may be good use of memory. Good: never two at a time.",
-            queries=[Query(largest(names.KV_PRESSURE, by="sign"), "{{sign}}")],
+            "In the last minute: usage of 90 % or more, requests that wait for room in the cache, preemptions,"
+            " rejections, and whether an objective is missed or will be (late). Too small: requests lack room and are"
+            " late or rejected. Good: never too small; the other signs alone may be good use of memory.",
+            queries=[
+                Query(largest(names.KV_TOO_SMALL), "too small"),
+                Query(largest(names.KV_PRESSURE, by="sign"), "{{sign}}"),
+            ],
             texts={"0": ("no", GREEN), "1": ("yes", YELLOW)},
             width=8,
             no_value=_NOT_EXPORTED,

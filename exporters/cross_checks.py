@@ -17,6 +17,7 @@ class CrossChecksExporter:
                 names.GPU_NEIGHBOUR,
                 names.STALLED,
                 names.KV_PRESSURE,
+                names.KV_TOO_SMALL,
                 names.AMBIGUOUS,
             )
         )
@@ -33,4 +34,6 @@ class CrossChecksExporter:
         lines.value(names.STALLED, [target], found.stalled_s)
         for sign, shows in found.pressure.items():
             lines.value(names.KV_PRESSURE, [target, sign], float(shows))
+        too_small = found.is_kv_cache_too_small
+        lines.value(names.KV_TOO_SMALL, [target], float(too_small) if too_small is not None else None)
         self.relay.put(target, lines)

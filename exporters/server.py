@@ -1,13 +1,13 @@
 """The server's own metrics under names that do not change with its version, and the part of user traffic."""
 
 from collections.abc import Mapping
-from math import inf
 
 from exporters import names
 from exporters.names import Series
 from exporters.rendered_samples import RenderedSamples, SampleLines
 from probe.core.objectives import Objectives
 from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
+from probe.observe.histogram_arithmetic import count_within
 
 _PLAIN: tuple[tuple[Series, str], ...] = (
     (names.SERVER_RUNNING, "running"),
@@ -50,7 +50,6 @@ _USERS_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
     (names.USERS_TPOT, "tpot"),
 )
 _STATE = (names.SERVER_UP, names.SERVER_SCRAPE_ERRORS, names.SERVER_SCRAPE_SECONDS, names.SERVER_SCRAPE_BYTES)
-_ROUNDING = 1e-9
 # vLLM before 0.20 does not export why a request waits.
 _NO_REASON = "unknown"
 
@@ -149,19 +148,10 @@ class UserTrafficExporter:
         for series, key in _USERS_HISTOGRAMS:
             lines.histogram(series, [target], totals.histograms.get(key))
         for name, objective in self._objectives[target].latencies().items():
-            bound_s, good = _within(totals.histograms.get(name), objective.within_s)
+            bound_s, good = count_within(totals.histograms.get(name), objective.within_s)
             lines.value(names.USERS_OBJECTIVE_SECONDS, [target, name], bound_s)
             lines.value(names.USERS_GOOD, [target, name], good)
         self.relay.put(target, lines)
-
-
-def _within(histogram: Histogram | None, seconds: float) -> tuple[float | None, float | None]:
-    """Return the lowest bound at or above a threshold and its count of samples, or None above the last bound.
-
-    With a bound at or above, every request counted as too slow was too slow.
-    """
-    buckets = histogram.buckets if histogram is not None else ()
-    return next(((le, count) for le, count in buckets if seconds * (1 - _ROUNDING) <= le < inf), (None, None))
 
 
 def _waiting(snapshot: ServerSnapshot) -> dict[str, float]:

@@ -10,11 +10,13 @@ from benchmarks.backfill import Bools, Floats, Line, Values
 from exporters import names
 from exporters.capacity import REFUSED
 from exporters.names import Series
-from probe.observe.cross_checks import FULL
+from probe.observe.kv_pressure import FULL
 
 _GPUS = 2
 # NVML's bits: idle, the power cap (common under load), slowed by software for heat, by hardware for heat.
 _IDLE, _POWER, _SW_HEAT, _HW_HEAT = 0x1, 0x4, 0x20, 0x40
+# The example's objectives allow 5 % of a latency; the monitor judges the last five minutes.
+_LATE_SHARE, _LATE_TICKS = 0.05, int(300 / TICK_S)
 _XID_LOST = 79.0  # "GPU has fallen off the bus"
 
 
@@ -90,14 +92,20 @@ def _joined(scene: Scene, readable: Bools) -> Iterator[Line]:
         return (np.convolve(sign, np.ones(minute), "full")[:count] > 0).astype(float)
 
     full = world.kv >= FULL
+    missed = np.maximum(world.users_bad_ttft, world.users_bad_tpot)
+    recent = np.convolve(missed, np.full(_LATE_TICKS, 1 / _LATE_TICKS), "full")[:count]
+    # Its batch is not full while the cache is: the KV cache is what limits it.
     signs = {
-        "usage": full,
-        "waiting": full & (world.waiting > 0),
-        "preemptions": world.preemptions > 0,
-        "rejections": np.zeros(count, bool),
+        "usage": lately(full),
+        "waiting": lately(full & (world.waiting > 0)),
+        "preemptions": lately(world.preemptions > 0),
+        "rejections": np.zeros(count),
+        "late": (recent > _LATE_SHARE).astype(float),
     }
     for sign, shows in signs.items():
-        yield from page.gauge(names.KV_PRESSURE, {**labels, "sign": sign}, lately(shows), readable)
+        yield from page.gauge(names.KV_PRESSURE, {**labels, "sign": sign}, shows, readable)
+    too_small = np.maximum(signs["waiting"], signs["preemptions"]) * signs["late"]
+    yield from page.gauge(names.KV_TOO_SMALL, labels, too_small, readable)
 
 
 def _users(scene: Scene, served: Floats, prompt: Floats, output: Floats) -> Iterator[Line]:

@@ -42,6 +42,12 @@ AMBIGUOUS = _declare(
 KV_PRESSURE = _declare(
     "gauge",
     "kv_pressure",
-    "1 while there is a sign of KV cache pressure in the last minute: usage, waiting, preemptions or rejections",
+    "1 while there is this sign of KV cache pressure in the last minute; late: an objective is missed or will be",
     (*TARGET, "sign"),
+)
+KV_TOO_SMALL = _declare(
+    "gauge",
+    "kv_cache_too_small",
+    "1 while requests lack room in the KV cache (preempted, or waiting with free batch slots) and are late or rejected",
+    TARGET,
 )

@@ -55,7 +55,7 @@ LABELS: Mapping[str, str] = {
     "engine_index": "the server's number for a data-parallel engine",
     "adapter": "a LoRA adapter's name",
     "method": "the method of the comparison or the detection",
-    "sign": "usage, waiting, preemptions or rejections",
+    "sign": "usage, waiting, preemptions, rejections or late",
     "mode": "forecast (no probe load), empirical (load levels only) or verified (load levels that agree with a model)",
     "hash": "digest of the configuration without its secrets",
     "discovery": "the name of the configuration's entry that discovers targets",

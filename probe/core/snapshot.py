@@ -126,7 +126,8 @@ class CrossChecks:
     )  # ratio of tokens that the server counted to tokens received
     neighbour_utilization: float | None = None  # of the GPU while this server had no requests
     stalled_s: float | None = None  # how long an engine has had requests without progress
-    pressure: Mapping[str, bool] = field(default_factory=dict)  # signs that the KV cache is too small
+    pressure: Mapping[str, bool] = field(default_factory=dict)  # signs of KV cache pressure
+    is_kv_cache_too_small: bool | None = None  # what the signs show together
     has_multiple_backends: bool = False  # several servers answer at one address, so their counters are mixed
 
 

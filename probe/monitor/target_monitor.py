@@ -24,6 +24,7 @@ from probe.monitor.live_forecast import forecast_result, live_forecast
 from probe.monitor.on_demand_canaries import OnDemandCanaries
 from probe.monitor.target_context import MeasurementSink, TargetContext
 from probe.monitor.wiring import endpoint, engine_of, lock, server_of, workload
+from probe.observe.cross_checks import CrossChecker
 from probe.observe.server_observer import ServerObserver
 from probe.scrape.scraper import Scraper
 
@@ -73,8 +74,15 @@ class TargetMonitor:
     def _new_observer(self, context: TargetContext) -> ServerObserver:
         timeout_s = min(self.config.scrape, 3.0)
         scraper = Scraper(self._endpoint, self._clock, timeout_s=timeout_s, engine=engine_of(self.config))
+        checker = CrossChecker(context.state, self.objectives, self.config.capacity.server.max_num_seqs)
         return ServerObserver(
-            self.config.name, scraper, self._clock, self._sink, state=context.state, read_gpus=context.read_gpus
+            self.config.name,
+            scraper,
+            self._clock,
+            self._sink,
+            state=context.state,
+            cross_checker=checker,
+            read_gpus=context.read_gpus,
         )
 
     def _new_admission_check(self, context: TargetContext) -> AdmissionCheck:

@@ -9,27 +9,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
 
 from probe.core.latency import ttft_s
+from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.core.snapshot import CrossChecks, GpuSnapshot, Histogram, ServerSnapshot
 from probe.gpu.utilization import utilization
+from probe.observe import kv_pressure
+from probe.observe.kv_pressure import RunningLimit
 from probe.observe.server_state import WINDOW_NS, ServerState
 
 _LEAST_S = 60.0  # over a shorter time, a single request decides
 _LEAST_COMPARISONS = 3
-# A KV cache counts as full from this usage on. The guard, which decides whether load may go on, waits for 95 %.
-FULL = 0.9
-_PRESSURE_NS = 60 * 10**9
-
-# The signs of KV pressure, in the order in which they appear.
-SIGNS = ("usage", "waiting", "preemptions", "rejections")
 METHODS = ("matched", "mean")
 
 
 class CrossChecker:
     """The cross-checks of one target over the last five minutes."""
 
-    def __init__(self, state: ServerState) -> None:
+    def __init__(self, state: ServerState, objectives: Objectives, max_num_seqs: int | None = None) -> None:
+        """`max_num_seqs`: the server's, if it is configured."""
         self._state = state
+        self._objectives = objectives
+        self._max_num_seqs = max_num_seqs
         self._canaries: deque[RequestRecord] = deque()
         self._gpus: deque[GpuSnapshot] = deque()
 
@@ -49,14 +49,24 @@ class CrossChecker:
         """Return what is known now."""
         if self._state.has_multiple_backends:
             return CrossChecks(has_multiple_backends=True)
+        pressure = self._pressure()
         return CrossChecks(
             ttft_gap_s=dict(self._ttft_gap()),
             queue_share=self._queue_share(),
             counted=dict(self._counted()),
             neighbour_utilization=self._neighbour(),
             stalled_s=self._state.stalled_s,
-            pressure=pressure(self._state.recent),
+            pressure=pressure,
+            is_kv_cache_too_small=kv_pressure.is_too_small(pressure),
         )
+
+    def _pressure(self) -> Mapping[str, bool]:
+        recent, queue = list(self._state.recent), self._growth("queue")
+        users = [totals for _, totals in self._state.user_history]
+        wait_s = queue.sum / queue.count if queue is not None else None
+        is_late = kv_pressure.is_late(self._objectives, self._canaries, users, recent, wait_s)
+        limit = RunningLimit(self._max_num_seqs or self._state.most_running, is_exact=self._max_num_seqs is not None)
+        return kv_pressure.signs(recent, limit, is_late=is_late)
 
     def _counted(self) -> Iterator[tuple[str, float]]:
         """Yield the median ratio of tokens that the server counted to tokens that the client received.
@@ -137,34 +147,6 @@ class CrossChecker:
             not each.waiting and (not each.running or any(sent <= each.at_ns <= done for sent, done in canaries))
             for each in snapshots
         )
-
-
-def pressure(snapshots: Sequence[ServerSnapshot]) -> Mapping[str, bool]:
-    """Return which signs of a KV cache that is too small the last minute shows; one that is not reported is absent.
-
-    Only together are they conclusive: a full cache alone is well used, and requests also wait for other reasons.
-    """
-    if not snapshots:
-        return {}
-    last = snapshots[-1]
-    within = [each for each in snapshots if each.at_ns >= last.at_ns - _PRESSURE_NS]
-    if len(within) == 1:
-        within = list(snapshots)[-2:]  # the server is scraped less than once a minute
-    usage = [each.kv_cache_usage for each in within if each.kv_cache_usage is not None]
-    signs: dict[str, bool] = {}
-    if usage:
-        signs["usage"] = max(usage) >= FULL
-    if last.waiting_by_reason:
-        signs["waiting"] = any(each.waiting_by_reason.get("capacity", 0.0) > 0 for each in within)
-    elif last.waiting is not None and usage:
-        # Before vLLM 0.20 the reason is not reported: beside a full cache a request waits for room in it.
-        signs["waiting"] = any((each.waiting or 0.0) > 0 and (each.kv_cache_usage or 0.0) >= FULL for each in within)
-    for sign in ("preemptions", "rejections"):
-        counts = [count for each in within if (count := getattr(each, sign)) is not None]
-        # A gateway, which has no KV cache, rejects requests for other reasons.
-        if len(counts) > 1 and usage:
-            signs[sign] = counts[-1] > counts[0]
-    return signs
 
 
 def _utilizations(snapshots: Sequence[GpuSnapshot]) -> Mapping[tuple[str, ...], list[float]]:

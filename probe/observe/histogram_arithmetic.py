@@ -3,8 +3,11 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import inf
 
 from probe.core.snapshot import Histogram
+
+_ROUNDING = 1e-9
 
 
 def remove_samples(histogram: Histogram, samples: Iterable[float]) -> tuple[Histogram, Sequence[float]]:
@@ -39,6 +42,15 @@ def remove_samples(histogram: Histogram, samples: Iterable[float]) -> tuple[Hist
 def have_same_buckets(one: Histogram, other: Histogram) -> bool:
     """Return whether two histograms have the same upper bounds."""
     return [le for le, _ in one.buckets] == [le for le, _ in other.buckets]
+
+
+def count_within(histogram: Histogram | None, seconds: float) -> tuple[float | None, float | None]:
+    """Return the lowest bound at or above a threshold and its count of samples, or None above the last finite bound.
+
+    With a bound at or above, every request counted as too slow was too slow.
+    """
+    buckets = histogram.buckets if histogram is not None else ()
+    return next(((le, count) for le, count in buckets if seconds * (1 - _ROUNDING) <= le < inf), (None, None))
 
 
 def growth(before: Histogram, after: Histogram) -> Histogram:

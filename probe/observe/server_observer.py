@@ -58,6 +58,7 @@ class ServerObserver:
         sink: ScrapeSink,
         *,
         state: ServerState,
+        cross_checker: CrossChecker,
         read_gpus: GpuReader | None,
     ) -> None:
         """`state`: shared by the targets with the same metrics page. `read_gpus` None: no GPU is read."""
@@ -66,7 +67,7 @@ class ServerObserver:
         self._clock = clock
         self._sink = sink
         self.state = state
-        self._cross_checker = CrossChecker(state)
+        self._cross_checker = cross_checker
         self.read_gpus = read_gpus
         self.server: ServerSnapshot | None = None  # None after a failed scrape
         self.error: str | None = None

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from probe.core.request import RequestRecord, Traffic
 from probe.core.snapshot import CountedTraffic, ServerSnapshot, UserLoad, UserTotals
+from probe.observe.kv_pressure import most_running
 from probe.observe.probe_traffic import NO_TOKENS, Tokens
 from probe.observe.restarts import BackendDetector, restarted
 from probe.observe.snapshot_history import SnapshotHistory, slim
@@ -36,6 +37,7 @@ class ServerState:
         self.comparisons: deque[tuple[int, CountedTraffic]] = deque(maxlen=_MAX_COMPARISONS)
         self.has_multiple_backends = False
         self.stalled_s: float | None = None
+        self.most_running = 0.0  # most requests that have run at once on one engine since the server's start
         self._newest: ServerSnapshot | None = None
         self._restart: tuple[int, str] | None = None
         self._has_unsettled_restart = False
@@ -64,9 +66,11 @@ class ServerState:
             self._has_unsettled_restart = True
             for kept in (self.recent, self.user_history, self.comparisons, self.history, self._stall):
                 kept.clear()
+            self.most_running = 0.0
         self.recent.append(slim(snapshot, _RECENT_HISTOGRAMS))
         self.history.add(snapshot)
         self.stalled_s = self._stall.add(snapshot)
+        self.most_running = max(self.most_running, most_running(snapshot))
         if not self.has_multiple_backends:
             self._settle(snapshot)
         self._drop_old(snapshot.at_ns)

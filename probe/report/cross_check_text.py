@@ -15,10 +15,11 @@ STALLED_S = 30.0
 _NEIGHBOUR = 0.1
 _COUNTED_OFF = 0.05
 _SIGNS = {
-    "usage": "the KV cache is full",
+    "usage": "it is full",
     "waiting": "requests wait for room in it",
     "preemptions": "requests are preempted",
     "rejections": "requests are rejected",
+    "late": "an objective is missed or will be",
 }
 _XID = "DCGM_FI_DEV_XID_ERRORS"
 # Caused by a program, not by the GPU: https://docs.nvidia.com/deploy/xid-errors. The last error is kept until the next.
@@ -35,7 +36,7 @@ class Finding:
 
 def findings(status: TargetStatus) -> Sequence[Finding]:
     """Return the findings on one target, problems first."""
-    found = [*_checks(status.checks), *_gpus(status.gpus)]
+    found = [*_checks(status.checks), *_kv_cache(status), *_gpus(status.gpus)]
     if status.gpu_error is not None:
         found.append(Finding(f"GPUs: {status.gpu_error}", is_problem=True))
     return sorted(found, key=lambda finding: not finding.is_problem)
@@ -47,9 +48,6 @@ def _checks(checks: CrossChecks) -> Iterator[Finding]:
             f"stalled: an engine has requests but has generated no token for {stalled_s:.0f} s, even if /health is OK",
             is_problem=True,
         )
-    signs = [words for sign, words in _SIGNS.items() if checks.pressure.get(sign)]
-    if signs:
-        yield Finding(f"KV pressure in the last minute: {', '.join(signs)}", is_problem=len(signs) > 1)
     if (busy := checks.neighbour_utilization) is not None and busy >= _NEIGHBOUR:
         yield Finding(
             f"the GPU was {percent(busy)} busy while this server had no requests: another process uses it",
@@ -75,6 +73,21 @@ def _checks(checks: CrossChecks) -> Iterator[Finding]:
         side = "above" if gap_s >= 0 else "below"
         yield Finding(
             f"canaries' mean TTFT is {milliseconds(abs(gap_s))} {side} that of all requests by the server",
+            is_problem=False,
+        )
+
+
+def _kv_cache(status: TargetStatus) -> Iterator[Finding]:
+    pressure = status.checks.pressure
+    shown = [words for sign, words in _SIGNS.items() if pressure.get(sign)]
+    if status.checks.is_kv_cache_too_small:
+        yield Finding(f"the KV cache is too small: {', '.join(shown)} (in the last minute)", is_problem=True)
+    elif pressure.get("preemptions"):
+        yield Finding("requests were preempted in the last minute, but no objective is missed", is_problem=False)
+    if pressure.get("usage") and "waiting" not in pressure and status.server is not None and status.server.waiting:
+        yield Finding(
+            "the KV cache is full and requests wait: for room in it, or because max_num_seqs requests run (set"
+            " capacity.server.max_num_seqs to know which)",
             is_problem=False,
         )
 

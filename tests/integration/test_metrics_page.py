@@ -31,7 +31,8 @@ from probe.core.shift import Baseline, Shift
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, UserLoad, UserTotals
 from probe.gpu.fields import FIELDS, LABELS
 from probe.monitor.app import App
-from probe.observe.cross_checks import METHODS, SIGNS
+from probe.observe.cross_checks import METHODS
+from probe.observe.kv_pressure import SIGNS
 from probe.scrape import engines
 from probe.scrape.scraper import REASONS
 

@@ -21,6 +21,7 @@ from probe.core.result import Roofline
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import TrafficBeside
 from probe.core.workload import Workload
+from probe.observe.kv_pressure import most_running
 from probe.simulator.cost import StepCost
 from probe.simulator.virtual_server import BackgroundTraffic
 
@@ -210,8 +211,8 @@ def _infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], polls: int) -> int 
     varying load would come near its maximum more often than exactly to it. `polls`: how often that has to occur; one
     less if no request ever waited while fewer ran.
     """
-    fullest = [(_fullest(r), r.waiting or 0) for r in snapshots if (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
-    most = max((_fullest(r) for r in snapshots), default=0.0)
+    fullest = [(most_running(r), r.waiting or 0) for r in snapshots if (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
+    most = max((most_running(r) for r in snapshots), default=0.0)
     full = [waiting for running, waiting in fullest if running == most]
     waited = sum(waiting > 0 for waiting in full)
     near = sum(_NEARLY * most <= running < most for running, _ in fullest)
@@ -221,9 +222,3 @@ def _infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], polls: int) -> int 
     if waited < max(polls, len(full) / 2) or (elsewhere and len(full) < near / 2):
         return None
     return max(round(most), 1)
-
-
-def _fullest(snapshot: ServerSnapshot) -> float:
-    """Return how many requests run on the engine with the most; the mean if engines are not reported one by one."""
-    running = [engine.running for engine in snapshot.by_engine.values() if engine.running is not None]
-    return max(running, default=(snapshot.running or 0.0) / snapshot.engines)

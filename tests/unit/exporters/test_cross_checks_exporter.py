@@ -17,6 +17,7 @@ def test_every_check_has_its_series() -> None:
             neighbour_utilization=0.6,
             stalled_s=12.0,
             pressure={"usage": True, "waiting": False},
+            is_kv_cache_too_small=False,
         ),
     )
     assert dict(samples(exporter.relay)) == {
@@ -30,6 +31,7 @@ def test_every_check_has_its_series() -> None:
         ("kneewatch_server_stalled_seconds", frozenset({("target", "a")})): 12.0,
         ("kneewatch_kv_pressure", frozenset({("target", "a"), ("sign", "usage")})): 1.0,
         ("kneewatch_kv_pressure", frozenset({("target", "a"), ("sign", "waiting")})): 0.0,
+        ("kneewatch_kv_cache_too_small", frozenset({("target", "a")})): 0.0,
     }
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from plain_records import poll, record
+from plain_records import PROMISED, poll, record
 
 from probe.core.request import Outcome
 from probe.core.snapshot import (
@@ -16,7 +16,7 @@ from probe.core.snapshot import (
     ServerSnapshot,
     UserTotals,
 )
-from probe.observe.cross_checks import CrossChecker, pressure
+from probe.observe.cross_checks import CrossChecker
 from probe.observe.server_state import ServerState
 
 INF = float("inf")
@@ -54,7 +54,7 @@ class Target:
 
     def __init__(self, *comparisons: CountedTraffic) -> None:
         self.state = ServerState()
-        self.checker = CrossChecker(self.state)
+        self.checker = CrossChecker(self.state, PROMISED)
         self.state.comparisons.extend((second * S, both) for second, both in enumerate(comparisons))
 
     def add(self, snapshot: ServerSnapshot) -> None:
@@ -196,29 +196,6 @@ class TestStall:
             if second % 25 != 20:
                 target.add(read(second, running=1.0, progress=20.0))
         assert target.view().stalled_s == pytest.approx(60)
-
-
-class TestPressure:
-    def test_each_sign_is_of_the_last_minute(self) -> None:
-        readings = [
-            read(0, kv_cache_usage=1.0, waiting_by_reason={"capacity": 1.0}, preemptions=0.0, rejections=0.0),
-            read(30, kv_cache_usage=0.95, waiting_by_reason={"capacity": 2.0}, preemptions=1.0, rejections=1.0),
-            read(60, kv_cache_usage=0.5, waiting_by_reason={"capacity": 0.0}, preemptions=3.0, rejections=2.0),
-        ]
-        assert pressure(readings) == {"usage": True, "waiting": True, "preemptions": True, "rejections": True}
-        later = [*readings, read(125, kv_cache_usage=0.5, waiting_by_reason={"capacity": 0.0}, preemptions=3.0)]
-        assert pressure(later) == {"usage": False, "waiting": False, "preemptions": False}
-
-    def test_requests_that_wait_for_something_else_are_no_sign(self) -> None:
-        waiting = {"capacity": 0.0, "deferred": 5.0}
-        assert not pressure([read(0, kv_cache_usage=1.0, waiting=5.0, waiting_by_reason=waiting)])["waiting"]
-
-    @pytest.mark.parametrize(("usage", "sign"), [(0.95, True), (0.5, False)])
-    def test_without_a_reason_they_wait_for_the_cache_where_it_is_full(self, usage: float, *, sign: bool) -> None:
-        assert pressure([read(0, kv_cache_usage=usage, waiting=3.0)])["waiting"] is sign
-
-    def test_values_the_server_does_not_export_are_absent(self) -> None:
-        assert pressure([read(0, kv_cache_usage=None, preemptions=None, waiting=3.0)]) == {}
 
 
 class TestNeighbour:

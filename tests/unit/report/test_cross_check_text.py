@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from example_records import status
+from plain_records import poll
 
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
 from probe.core.target_status import TargetStatus
@@ -32,7 +33,13 @@ def test_of_nothing_nothing_is_said() -> None:
     ("checks", "words"),
     [
         (CrossChecks(stalled_s=45.0), "generated no token for 45 s"),
-        (CrossChecks(pressure={"usage": True, "waiting": True}), "the KV cache is full, requests wait for room in it"),
+        (
+            CrossChecks(
+                pressure={"usage": True, "waiting": True, "preemptions": True, "late": True},
+                is_kv_cache_too_small=True,
+            ),
+            "the KV cache is too small: it is full, requests wait for room in it, requests are preempted",
+        ),
         (CrossChecks(neighbour_utilization=0.6), "60 % busy while this server had no requests"),
         (CrossChecks(counted={"output": 0.0}), "counted 0 % of the canaries' output tokens"),
         (CrossChecks(counted={"prompt": 2.0}), "counted 200 % of the canaries' prompt tokens"),
@@ -51,8 +58,8 @@ def test_what_is_wrong_is_said_so(checks: CrossChecks, words: str) -> None:
         (CrossChecks(ttft_gap_s={"matched": 0.0031, "mean": 0.5}), "network and gateway: 3.1 ms of a canary's TTFT"),
         (CrossChecks(ttft_gap_s={"mean": -0.2}), "200 ms below that of all requests"),
         (
-            CrossChecks(pressure={"usage": True, "waiting": False}),
-            "KV pressure in the last minute: the KV cache is full",
+            CrossChecks(pressure={"usage": True, "preemptions": True, "late": False}, is_kv_cache_too_small=False),
+            "requests were preempted in the last minute, but no objective is missed",
         ),
     ],
 )
@@ -66,13 +73,24 @@ def test_what_is_only_good_to_know_is_not_called_wrong(checks: CrossChecks, word
     "checks",
     [
         CrossChecks(stalled_s=29.0),
-        CrossChecks(pressure={"usage": False, "preemptions": False}),
+        CrossChecks(pressure={"usage": True, "waiting": True, "late": False}, is_kv_cache_too_small=False),
+        CrossChecks(pressure={"usage": False, "late": True}, is_kv_cache_too_small=False),
         CrossChecks(neighbour_utilization=0.05),
         CrossChecks(counted={"output": 1.0, "prompt": 0.99}),
     ],
 )
 def test_what_is_as_it_should_be_is_not_spoken_of(checks: CrossChecks) -> None:
     assert _words(_with(checks)) == []
+
+
+@pytest.mark.parametrize(("waiting", "count"), [(3.0, 1), (0.0, 0)])
+def test_a_queue_beside_a_full_cache_is_not_called_waiting_for_room_without_max_num_seqs(
+    waiting: float, count: int
+) -> None:
+    checks = CrossChecks(pressure={"usage": True, "late": True}, is_kv_cache_too_small=False)
+    found = findings(_with(checks, server=poll(waiting=waiting)))
+    assert [finding.is_problem for finding in found] == [False] * count
+    assert all("set capacity.server.max_num_seqs" in finding.words for finding in found)
 
 
 def test_what_is_wrong_comes_first() -> None:
