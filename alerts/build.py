@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from alerts import capacity
+from alerts.acute import acute_group
+from alerts.alert_labels import PLAIN_LABELS, AlertLabels
 from alerts.gpu import gpu_group
 from alerts.health import health_group
 from alerts.links import DEFAULT, Links
@@ -19,12 +21,18 @@ _GENERATED = "Generated from the configuration by `kneewatch alerts`. Edit the c
 
 
 def render(
-    config: Config, *, window_scale: float = 1.0, links: Links = DEFAULT, manifest: Manifest | None = None
+    config: Config,
+    *,
+    window_scale: float = 1.0,
+    links: Links = DEFAULT,
+    manifest: Manifest | None = None,
+    labels: AlertLabels = PLAIN_LABELS,
 ) -> dict[str, str]:
     """Return YAML text by file name; the same configuration gives the same text.
 
     `window_scale` below 1 shortens every window and waiting time, to rehearse an alert in minutes. With a `manifest`,
-    the rules are wrapped in an object for the Prometheus Operator. Raises ValueError unless `window_scale` is above 0.
+    the rules are wrapped in an object for the Prometheus Operator. `labels`: those of every alert. Raises ValueError
+    unless `window_scale` is above 0.
     """
     if window_scale <= 0:
         raise ValueError(f"window_scale must be above 0, got {window_scale}")
@@ -32,6 +40,7 @@ def render(
     groups = [
         *objectives.groups,
         capacity.capacity_group(config, window_scale),
+        acute_group(window_scale),
         pressure_group(window_scale),
         gpu_group(window_scale),
         health_group(config, window_scale),
@@ -39,7 +48,7 @@ def render(
     ]
     left_out = [f"Left out: {text}." for text in (*objectives.left_out, *capacity.left_out(config))]
     remarks = [_GENERATED, *_rehearsal(window_scale), *left_out]
-    rules = content(groups, links)
+    rules = content(groups, links, labels)
     if manifest is not None:
         return {MANIFEST_FILE: to_yaml(manifest.around(rules), remarks)}
     return {FILE: to_yaml(rules, remarks)}
@@ -52,9 +61,10 @@ def write(
     window_scale: float = 1.0,
     links: Links = DEFAULT,
     manifest: Manifest | None = None,
+    labels: AlertLabels = PLAIN_LABELS,
 ) -> list[Path]:
     """Write the files into the folder `out`, created if missing. Raises ConfigError."""
-    return write_files(render(config, window_scale=window_scale, links=links, manifest=manifest), out)
+    return write_files(render(config, window_scale=window_scale, links=links, manifest=manifest, labels=labels), out)
 
 
 def _rehearsal(window_scale: float) -> list[str]:

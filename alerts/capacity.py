@@ -1,29 +1,36 @@
 """Alerts on the knee: it dropped, or no run has measured it for days. Pure.
 
-probe/capacity/trend/change_detection.py decides whether it dropped; the rules only publish that. Headroom, and whether
+probe/capacity/trend/change_detection.py decides whether it dropped; the rules only publish that. A drop is a page where
+users have needed more within the last week than the server now sustains, and else a ticket. Headroom, and whether
 forecasts agree with the measured knee, is in alerts/headroom.py.
 """
 
+from alerts.alert_labels import by, on
 from alerts.headroom import KEEP_S, headroom_rules
 from alerts.links import CAPACITY
-from alerts.rules import Alert, RuleGroup, now, one_of
+from alerts.rules import Alert, Recording, RuleGroup, now, one_of
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
+from exporters.names import PREFIX
 from probe.capacity.trend.change_detection import CONFIRMED_DROP, MANN_WHITNEY, MEDIAN_OF_3
 from probe.capacity.trend.reference import DROP_RATIO
 from probe.config.config import Config
 
 # Verified and empirical samples share a baseline. Which of the two the last run gave must not end an alert.
-_BY = "target, model, workload"
+_LABELS = ("target", "model", "workload")
 # Two nights and two hours: one night may be a bad one, and a run does not start to the second.
 _STALE_S = 2 * DAY_S + 2 * HOUR_S
+# Weekends are quiet, and the next Monday is not.
+_PEAK_S = 7 * DAY_S
+_LOAD = f"target_model_workload:{PREFIX}users_load:rps"
 
 
 def capacity_group(config: Config, scale: float = 1.0) -> RuleGroup:
     """Return the alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
     nightly = [name for name, cron in _schedules(config) if _is_daily(cron)]
     stale = [_stale(nightly, scale)] if nightly else []
-    rules = [_dropped(scale), _down(scale), *stale, *headroom_rules(scale)]
+    dropped = [_dropped(scale, page=True), _dropped(scale, page=False)]
+    rules = [_load(), *dropped, _down(scale), *stale, *headroom_rules(scale)]
     return RuleGroup("kneewatch-capacity", max(1.0, 60 * scale), rules)
 
 
@@ -46,19 +53,36 @@ def _is_daily(cron: str) -> bool:
     return day == month == weekday == "*"
 
 
-def _dropped(scale: float) -> Alert:
+def _load() -> Recording:
+    """Record the requests per second that users send: what headroom was computed from."""
+    measured = 'mode!="forecast"'
+    load = f"{names.CAPACITY_RPS.name}{{{measured}}} * (1 - {names.HEADROOM.name}{{{measured}}})"
+    return Recording(_LOAD, f"max {by(*_LABELS)} ({load})")
+
+
+def _dropped(scale: float, *, page: bool) -> Alert:
     """Alert on a drop that a second run, right after the first, has confirmed."""
+    knee = f'max {by(*_LABELS)} ({names.CAPACITY_RPS.name}{{mode!="forecast"}})'
+    peak = f"max_over_time({_LOAD}[{duration(_PEAK_S * scale)}])"
+    too_little = f"({knee} < {peak})"
+    peak_now = now(f"max(max_over_time({_LOAD}{{target=%q}}[{duration(_PEAK_S * scale)}]))")
+    impact = (
+        "At the last week's peak users sent more than that: they will wait at the next one"
+        if page
+        else "Users have not sent more than that within the last week"
+    )
     return Alert(
         name="KneewatchKneeDropped",
-        expr=_shifted(CONFIRMED_DROP),
+        expr=f"{_shifted(CONFIRMED_DROP)}\n{'and' if page else 'unless'} {on(*_LABELS)} {too_little}",
         for_s=60 * scale,
         keep_s=KEEP_S * scale,
-        severity="page",
+        severity="page" if page else "ticket",
         dashboard=CAPACITY,
-        summary=f"{{{{ $labels.target }}}}: capacity has dropped by {DROP_RATIO:.0%} or more",
+        summary=f"{{{{ $labels.target }}}}: capacity has dropped by {DROP_RATIO:.0%} or more"
+        + (", below the users' peak" if page else ""),
         description=(
-            f"{_capacity_and_baseline()}. Two consecutive runs measured {DROP_RATIO:.0%} or more below that baseline:"
-            " users may already be waiting at today's load."
+            f"{_capacity_and_baseline()}. Two consecutive runs measured {DROP_RATIO:.0%} or more below that baseline."
+            f" {impact} (peak: {peak_now} requests/s)."
         ),
     )
 
@@ -82,7 +106,7 @@ def _down(scale: float) -> Alert:
 def _shifted(*methods: str) -> str:
     """Return the expression for a shift found by `methods`. Forecasts are left out: they are not measurements."""
     chosen = f'method=~"{"|".join(methods)}"' if len(methods) > 1 else f'method="{methods[0]}"'
-    return f'max by ({_BY}) ({names.KNEE_SHIFTED.name}{{{chosen},mode!="forecast"}}) == 1'
+    return f'max {by(*_LABELS)} ({names.KNEE_SHIFTED.name}{{{chosen},mode!="forecast"}}) == 1'
 
 
 def _capacity_and_baseline() -> str:
@@ -103,9 +127,9 @@ def _stale(targets: list[str], scale: float) -> Alert:
     # at that time. The age is looked up over the whole window because a Kneewatch without a store forgets it at a
     # restart.
     expr = (
-        f"max by (target) (max_over_time({runs}[{hour}]))\n"
-        f"and max by (target) (max_over_time({runs}[{hour}] offset {stale}))\n"
-        f"unless max by (target) (max_over_time({measured}[{stale}])) > time() - {stale_s:g}"
+        f"max {by('target')} (max_over_time({runs}[{hour}]))\n"
+        f"and max {by('target')} (max_over_time({runs}[{hour}] offset {stale}))\n"
+        f"unless max {by('target')} (max_over_time({measured}[{stale}])) > time() - {stale_s:g}"
     )
     ended, refused = _run_count('!="refused"', stale), _run_count('="refused"', stale)
     return Alert(

@@ -1,18 +1,22 @@
 """Alerts on discovery, and on the shards that share the targets. Pure."""
 
+from collections.abc import Sequence
+
+from alerts.alert_labels import by
 from alerts.links import PROBE
 from alerts.rules import Alert
 from alerts.windows import HOUR_S, duration
 from exporters import names
+from probe.config.targets import TemplateConfig
 
 _FAILING_S = 900.0
 _NOTHING_S = 600.0
 _SHARDS_S = 900.0  # longer than a rollout of a few pods, one after the other
 
 
-def discovery_alerts(scale: float = 1.0) -> list[Alert]:
+def discovery_alerts(templates: Sequence[TemplateConfig], scale: float = 1.0) -> list[Alert]:
     """Return the alerts for a configuration with discoveries; `scale` shortens their waiting times."""
-    return [_failing(scale), _nothing(scale)]
+    return [_failing(scale), *_too_few(templates, scale)]
 
 
 def shard_alerts(scale: float = 1.0) -> list[Alert]:
@@ -24,7 +28,7 @@ def _failing(scale: float) -> Alert:
     window = duration(_FAILING_S / 3 * scale)
     return Alert(
         name="KneewatchDiscoveryFailing",
-        expr=f"min by (discovery) (min_over_time({names.DISCOVERY_FAILING.name}[{window}])) == 1",
+        expr=f"min {by('discovery')} (min_over_time({names.DISCOVERY_FAILING.name}[{window}])) == 1",
         for_s=_FAILING_S * 2 / 3 * scale,
         severity="ticket",
         dashboard=PROBE,
@@ -36,34 +40,55 @@ def _failing(scale: float) -> Alert:
     )
 
 
-def _nothing(scale: float) -> Alert:
+def _too_few(templates: Sequence[TemplateConfig], scale: float) -> list[Alert]:
+    """Return the alert for discoveries that must find servers (`min_targets`), or none if all may scale to zero."""
+    least: dict[int, list[str]] = {}
+    for template in templates:
+        if template.discover.min_targets:
+            least.setdefault(template.discover.min_targets, []).append(template.name)
+    if not least:
+        return []
     before = duration(HOUR_S * scale)
-    found = names.DISCOVERED.name
-    return Alert(
-        name="KneewatchNothingFound",
-        expr=(
-            f"max by (discovery) ({found}) == 0\n"
-            f"  and max by (discovery) (max_over_time({found}[{before}])) > 0\n"
-            f"  unless max by (discovery) ({names.DISCOVERY_FAILING.name}) == 1"
-        ),
-        for_s=_NOTHING_S * scale,
-        severity="ticket",
-        dashboard=PROBE,
-        summary="{{ $labels.discovery }}: discovery finds no servers any more",
-        description=(
-            f"The discovery {{{{ $labels.discovery }}}} found servers within the last {before} and has found none for"
-            f" {duration(_NOTHING_S * scale)}: they were scaled to zero, none becomes ready, or the selection no longer"
-            " matches them. No other alert can fire for servers that are not discovered."
-        ),
+    same = len(least) == 1 and sum(map(len, least.values())) == len(templates)
+    few = "\n  or ".join(
+        _below("" if same else f'{{discovery=~"{"|".join(sorted(discoveries))}"}}', count, before)
+        for count, discoveries in sorted(least.items())
     )
+    now = "{{ $value | humanize }} servers"
+    return [
+        Alert(
+            name="KneewatchNothingFound",
+            expr=f"(\n  {few}\n)\nunless max {by('discovery')} ({names.DISCOVERY_FAILING.name}) == 1",
+            for_s=_NOTHING_S * scale,
+            severity="ticket",
+            dashboard=PROBE,
+            summary=f"{{{{ $labels.discovery }}}}: discovery finds {now}, fewer than its min_targets",
+            description=(
+                f"The discovery {{{{ $labels.discovery }}}} found enough servers within the last {before} and has found"
+                f" {now} for {duration(_NOTHING_S * scale)}: they were scaled down, are not ready, or the selection no"
+                " longer matches them. No other alert can fire for servers that are not discovered. If the service"
+                " may scale to zero, set `discover.min_targets: 0`."
+            ),
+        )
+    ]
+
+
+def _below(matcher: str, count: int, before: str) -> str:
+    found, most = f"{names.DISCOVERED.name}{matcher}", f"max {by('discovery')}"
+    return f"({most} ({found}) < {count} and {most} (max_over_time({found}[{before}])) >= {count})"
+
+
+def incomplete_shards() -> str:
+    """Return an expression for jobs whose shards are not all there, or disagree on how many there are."""
+    there = f'count {by("job")} (count_values {by("job")} ("shard", {names.SHARD.name}))'
+    of = f"{by('job')} ({names.SHARDS.name})"
+    return f"{there} != max {of}\n  or max {of} != min {of}"
 
 
 def _shards(scale: float) -> Alert:
-    there = f'count by (job) (count_values by (job) ("shard", {names.SHARD.name}))'
-    of = f"by (job) ({names.SHARDS.name})"
     return Alert(
         name="KneewatchShardsMismatch",
-        expr=f"{there} != max {of}\n  or max {of} != min {of}",
+        expr=incomplete_shards(),
         for_s=_SHARDS_S * scale,
         severity="ticket",
         dashboard=PROBE,

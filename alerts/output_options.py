@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 
+from alerts.alert_labels import AlertLabels
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET
 from alerts.operator import Manifest
 from probe.core.errors import ConfigError
@@ -17,6 +18,9 @@ _UID_LENGTH = 40  # Grafana's limit
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _DNS_NAME = re.compile(rf"(?=.{{1,253}}$){_DNS_LABEL.pattern}(\.{_DNS_LABEL.pattern})*", re.ASCII)
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
+_ALERT_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)  # Prometheus' rule
+_OWN_LABELS = frozenset({"alertname", "severity", "urgency", "group", "target", "discovery"})
+SEVERITIES = ("page", "ticket", "none")
 
 
 class RulesFormat(StrEnum):
@@ -73,6 +77,36 @@ def prometheus_rule(written: RulesFormat, namespace: str | None, labels: Sequenc
         if given:
             raise ConfigError(f"{option}: goes with --format operator only; a plain rules file has none")
     return None
+
+
+def alert_labels(severities: Sequence[str], more: Sequence[str]) -> AlertLabels:
+    """Return the labels of all alerts. Raises ConfigError."""
+    renamed: dict[str, str] = {}
+    for text in severities:
+        ours, equals, theirs = text.partition("=")
+        if not equals or ours not in SEVERITIES or not _is_plain(theirs):
+            raise ConfigError(
+                f"--severity {one_line(text)}: expected page, ticket or none and its new name, such as page=critical"
+            )
+        if ours in renamed:
+            raise ConfigError(f"--severity {one_line(text)}: {ours} is given twice; give each severity once")
+        renamed[ours] = theirs
+    added: dict[str, str] = {}
+    for text in more:
+        key, equals, value = text.partition("=")
+        if not equals or not _ALERT_LABEL.fullmatch(key) or key.startswith("__") or not _is_plain(value):
+            raise ConfigError(f"--alert-label {one_line(text)}: expected key=value, such as team=ml")
+        if key in _OWN_LABELS:
+            raise ConfigError(f"--alert-label {one_line(text)}: {key} is set by the rules; choose another name")
+        if key in added:
+            raise ConfigError(f"--alert-label {one_line(text)}: {key} is given twice; give each label once")
+        added[key] = value
+    return AlertLabels(renamed, added)
+
+
+def _is_plain(value: str) -> bool:
+    """Report whether a label's value is printable and no template."""
+    return bool(value) and value.isprintable() and "{{" not in value
 
 
 def _namespace(name: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from alerts.alert_labels import PLAIN_LABELS, AlertLabels
 from alerts.links import TARGET, Links
 from alerts.windows import duration
 
@@ -21,7 +22,7 @@ class Recording:
     expr: str
     labels: Mapping[str, str] = field(default_factory=dict)
 
-    def as_yaml(self, _links: Links) -> dict[str, object]:
+    def as_yaml(self, _links: Links, _labels: AlertLabels) -> dict[str, object]:
         labels = {"labels": dict(self.labels)} if self.labels else {}
         return {"record": self.record, "expr": self.expr, **labels}
 
@@ -44,13 +45,13 @@ class Alert:
     dashboard: str = TARGET
     keep_s: float = 0.0
 
-    def as_yaml(self, links: Links) -> dict[str, object]:
+    def as_yaml(self, links: Links, labels: AlertLabels) -> dict[str, object]:
         return {
             "alert": self.name,
             "expr": self.expr,
             "for": duration(self.for_s),
             **({"keep_firing_for": duration(self.keep_s)} if self.keep_s else {}),
-            "labels": {"severity": self.severity, **self.labels},
+            "labels": labels.around(self.severity, self.labels),
             "annotations": {
                 "summary": self.summary,
                 "description": self.description,
@@ -69,11 +70,11 @@ class RuleGroup:
     interval_s: float
     rules: Sequence[Recording | Alert]
 
-    def as_yaml(self, links: Links) -> dict[str, object]:
+    def as_yaml(self, links: Links, labels: AlertLabels) -> dict[str, object]:
         return {
             "name": self.name,
             "interval": duration(self.interval_s),
-            "rules": [rule.as_yaml(links) for rule in self.rules],
+            "rules": [rule.as_yaml(links, labels) for rule in self.rules],
         }
 
 
@@ -112,9 +113,9 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def content(groups: Sequence[RuleGroup], links: Links) -> dict[str, object]:
+def content(groups: Sequence[RuleGroup], links: Links, labels: AlertLabels = PLAIN_LABELS) -> dict[str, object]:
     """Return the content of a rules file, which is also the spec of a PrometheusRule, without empty groups."""
-    return {"groups": [group.as_yaml(links) for group in groups if group.rules]}
+    return {"groups": [group.as_yaml(links, labels) for group in groups if group.rules]}
 
 
 def to_yaml(document: Mapping[str, object], remarks: Sequence[str]) -> str:

@@ -57,7 +57,7 @@ def _configuration_and_tasks() -> list[PlacedPanel]:
             steps=[(None, RED), (1, GREEN)],
             texts={"0": ("REFUSED", RED), "1": ("loaded", GREEN)},
             no_value="Kneewatch is down",
-            alerts=["KneewatchConfigRefused", "KneewatchProbeGone"],
+            alerts=["KneewatchConfigRefused", "KneewatchProbeGone", "KneewatchInstanceGone"],
         ),
         panels.stat(
             "Overdue tasks",

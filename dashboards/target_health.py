@@ -31,7 +31,7 @@ def _canaries_now() -> list[PlacedPanel]:
             texts={"0": ("DOWN", RED), "1": ("up", GREEN)},
             width=3,
             no_value="no canaries",
-            alerts=["KneewatchAvailabilityBurn"],
+            alerts=["KneewatchAvailabilityBurn", "KneewatchTargetDown"],
         ),
         panels.stat(
             "Time since last success",
@@ -130,7 +130,7 @@ def _latency(step: str) -> list[PlacedPanel]:
             ],
             width=12,
             min_step=step,
-            alerts=["KneewatchTTFTBurn", "KneewatchUsersTTFTBurn"],
+            alerts=["KneewatchTTFTBurn", "KneewatchUsersTTFTBurn", "KneewatchTTFTCollapse"],
         ),
         panels.timeseries(
             "TPOT",

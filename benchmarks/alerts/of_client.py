@@ -46,6 +46,8 @@ def canaries(scene: Scene) -> Iterator[Line]:
     met = {"availability": ok | ours, "ttft": good_ttft, "tpot": good_tpot, "all": good_ttft & good_tpot}
     for objective, is_met in met.items():
         yield from page.counter(names.GOOD_REQUESTS, {**labels, "objective": objective}, is_met)
+    yield from page.counter(f"{names.TTFT.name}_sum", labels, np.where(ok, world.ttft_s, 0.0))
+    yield from page.counter(f"{names.TTFT.name}_count", labels, ok)
     for kind, tokens in (("prompt", 256.0), ("output", 128.0)):
         spent = {"target": target, "model": world.profile.model, "traffic": "canary", "kind": kind}
         yield from page.counter(names.TOKENS, spent, tokens * (ok | ours))

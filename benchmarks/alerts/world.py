@@ -52,6 +52,7 @@ class World:
     times: Floats
     users_rps: Floats
     capacity_rps: Floats
+    ttft_s: Floats  # the mean of requests that begin now
     bad_ttft: Floats
     bad_tpot: Floats
     users_bad_ttft: Floats
@@ -166,6 +167,7 @@ def _ordinary(
         times=times,
         users_rps=users,
         capacity_rps=capacity,
+        ttft_s=ttft,
         bad_ttft=_beyond(limits[0], ttft, 0.28, tail=0.003),
         bad_tpot=_beyond(limits[1], tpot, 0.07, tail=0.001),
         users_bad_ttft=_beyond(limits[0], ttft, 0.4, tail=0.004),
@@ -223,6 +225,7 @@ def _slow(_: np.random.Generator, world: World, fault: Fault, at: slice) -> None
 
 def _queue(rng: np.random.Generator, world: World, fault: Fault, at: slice) -> None:
     _missed(world, at, fault.size, "ttft")
+    world.ttft_s[at] = np.maximum(world.ttft_s[at], 4 * fault.size)
     count = at.stop - at.start
     grown = np.minimum(np.arange(count) * TICK_S / 300, 1.0)
     world.waiting[at] += np.round(grown * (10 + 60 * fault.size) * np.exp(noise(rng, count, 300, 0.2)))

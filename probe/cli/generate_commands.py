@@ -7,6 +7,7 @@ import typer
 from alerts.links import RUNBOOKS, Links
 from alerts.output_options import (
     RulesFormat,
+    alert_labels,
     check_address,
     check_uid_prefix,
     check_window_scale,
@@ -54,6 +55,13 @@ def alerts(
         list[str] | None,
         typer.Option(help="key=value label of the PrometheusRule, as your ruleSelector requires; can be repeated."),
     ] = None,
+    severity: Annotated[
+        list[str] | None,
+        typer.Option(help="Your word for a severity, such as page=critical or ticket=warning; can be repeated."),
+    ] = None,
+    alert_label: Annotated[
+        list[str] | None, typer.Option(help="key=value label of every alert, such as team=ml; can be repeated.")
+    ] = None,
     runbooks: Annotated[str, typer.Option(help="Base URL of the runbooks.")] = RUNBOOKS,
     grafana: Annotated[
         str, typer.Option(help="Grafana's base URL, for links to dashboards. Default: links are paths without a host.")
@@ -78,4 +86,5 @@ def alerts(
     )
     manifest = prometheus_rule(written, namespace, label or [])
     scale = check_window_scale(window_scale)
-    print_written(write(load_config(config), out, window_scale=scale, links=links, manifest=manifest))
+    labels = alert_labels(severity or [], alert_label or [])
+    print_written(write(load_config(config), out, window_scale=scale, links=links, manifest=manifest, labels=labels))

@@ -170,7 +170,10 @@ class HttpDiscovery(ConfigSection):
 
 
 class DiscoverConfig(ConfigSection):
-    """One kind of discovery, and how to form a server's address."""
+    """One kind of discovery, how to form a server's address, and how many servers there must be.
+
+    `min_targets`: with fewer, an alert fires; 0 if the service may scale to zero.
+    """
 
     kubernetes: KubernetesDiscovery | None = None
     dns: DnsDiscovery | None = None
@@ -179,6 +182,7 @@ class DiscoverConfig(ConfigSection):
     scheme: Literal["http", "https"] = "http"
     path: UrlPath = ""
     metrics_path: MetricsPath | None = None
+    min_targets: Annotated[int, Field(ge=0)] = 1
 
     @property
     def kinds(self) -> list[str]:

@@ -50,8 +50,10 @@ class Prometheus:
 
         Tickets do not count: KneewatchKneeDown is one, and must not prevent the next measurement of the knee.
         """
-        query = (
-            f'ALERTS{{alertstate="firing", severity="page", alertname!="{_KNEE_PAGE}", target={json.dumps(target)}}}'
+        # `kneewatch alerts --severity page=...` keeps the original severity in `urgency`.
+        query = " or ".join(
+            f'ALERTS{{alertstate="firing", {label}="page", alertname!="{_KNEE_PAGE}", target={json.dumps(target)}}}'
+            for label in ("severity", "urgency")
         )
         return await self._ask(
             lambda: self._connection.custom_query(query),

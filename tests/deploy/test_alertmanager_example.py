@@ -91,6 +91,9 @@ def test_amtool_accepts_it(amtool: str, file: Path) -> None:
     [
         (["severity=page", "alertname=KneewatchTTFTBurn"], "page"),
         (["severity=ticket", "alertname=KneewatchTTFTBurn"], "ticket"),
+        (["severity=none", "alertname=KneewatchTargetDown"], "none"),
+        (["severity=page", "alertname=KneewatchKneeDropped"], "page"),
+        (["severity=ticket", "alertname=KneewatchKneeDropped"], "ticket"),
         (["severity=page", "alertname=KneewatchProbeGone"], "page"),
         (["severity=ticket", "alertname=KneewatchClientBound"], "ticket"),
         (["alertname=SomebodyElses"], "ticket"),
@@ -123,7 +126,7 @@ def test_every_rule_has_something_to_silence(config: dict[str, Any], severities:
 
 
 def test_a_discovery_without_a_kneewatch_silences_its_own_alerts_alone(file: Path) -> None:
-    """Its alerts have no target: neither has KneewatchShardsMismatch, which must be told all the same."""
+    """Its alerts have no target, like KneewatchShardsMismatch, which must notify all the same."""
     fires = [
         Firing({"alertname": f"Kneewatch{name}", "severity": severity, **labels}, 0.0, 600.0)
         for name, severity, labels in (
@@ -134,15 +137,32 @@ def test_a_discovery_without_a_kneewatch_silences_its_own_alerts_alone(file: Pat
             ("TTFTBurn", "page", {"target": "pods"}),
         )
     ]
-    told = inhibit.told(fires, inhibit.inhibitions(file.read_text()))
+    told = inhibit.sent(fires, inhibit.inhibitions(file.read_text()))
     assert [firing for firing in fires if firing not in told] == [fires[1]]
+
+
+def test_a_burning_budget_inhibits_no_other_objective(config: dict[str, Any], severities: dict[str, set[str]]) -> None:
+    """It may burn because one canary in fifty fails, and the first token may take two seconds on the same day."""
+    for rule in config["inhibit_rules"]:
+        if "alertname" not in rule["equal"]:
+            sources = {name for name, _ in matching(rule["source_matchers"], severities)}
+            assert not {name for name in sources if name.endswith("Burn")}, rule
+
+
+def test_every_inhibition_stays_in_its_cluster(config: dict[str, Any]) -> None:
+    for rule in config["inhibit_rules"]:
+        assert "cluster" in rule["equal"] or 'alertname="KneewatchProbeGone"' in rule["source_matchers"], rule
 
 
 def test_no_ticket_silences_a_page(config: dict[str, Any], severities: dict[str, set[str]]) -> None:
     for rule in config["inhibit_rules"]:
         sources = {severity for _, severity in matching(rule["source_matchers"], severities)}
         targets = {severity for _, severity in matching(rule["target_matchers"], severities)}
-        assert sources == {"page"} or targets == {"ticket"}, rule
+        assert "ticket" not in sources or targets == {"ticket"}, rule
+        assert sources != {"none"} or rule["source_matchers"] == [
+            'alertname="KneewatchTargetDown"',
+            'severity="none"',
+        ]
 
 
 def test_alerts_never_silence_each_other(config: dict[str, Any], severities: dict[str, set[str]]) -> None:
@@ -156,13 +176,13 @@ def test_alerts_never_silence_each_other(config: dict[str, Any], severities: dic
     assert list(order.static_order())
 
 
-def test_what_names_a_cause_is_never_silenced_by_the_page_on_availability(
+def test_what_names_a_cause_is_never_inhibited_by_an_outage(
     config: dict[str, Any], severities: dict[str, set[str]]
 ) -> None:
     silenced = {
         target
         for rule in config["inhibit_rules"]
-        if 'alertname="KneewatchAvailabilityBurn"' in rule["source_matchers"]
+        if 'alertname="KneewatchTargetDown"' in rule["source_matchers"]
         for target, _ in matching(rule["target_matchers"], severities)
     }
     assert "KneewatchTTFTBurn" in silenced

@@ -22,13 +22,17 @@ EXAMPLE = Path(__file__).parents[2] / "deploy/examples/alertmanager.yml"
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An alert in a notification. `at_s` is its arrival on time.monotonic's clock; `receiver` is page or ticket."""
+    """An alert in a notification. `at_s` is its arrival on time.monotonic's clock; `receiver` is page or ticket.
+
+    `group`: Alertmanager's key of the notification's group, which incident tools take for the incident.
+    """
 
     at_s: float
     receiver: str
     firing: bool
     labels: Labels
     annotations: Mapping[str, str]
+    group: str
 
     @property
     def about(self) -> tuple[str, str]:
@@ -69,7 +73,8 @@ class Receiver:
                 at_s, receiver = time.monotonic(), self.path.strip("/")
                 for alert in message["alerts"]:
                     firing = alert["status"] == "firing"
-                    come.put(Notice(at_s, receiver, firing, alert["labels"], alert["annotations"]))
+                    told = alert["labels"], alert["annotations"], message["groupKey"]
+                    come.put(Notice(at_s, receiver, firing, *told))
                 self.send_response(200)
                 self.send_header("content-length", "0")
                 self.end_headers()

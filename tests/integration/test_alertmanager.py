@@ -9,7 +9,7 @@ from real_alertmanager import Notice, RealAlertmanager, Receiver
 
 pytestmark = pytest.mark.prometheus
 
-PAGE, TICKET = "page", "ticket"
+PAGE, TICKET, NONE = "page", "ticket", "none"
 SERVERS_OWN = ["QueueGrowth", "KVCachePressure", "PreemptionStorm", "PrefixHitCollapse"]
 # What fires of one target, and which of it nobody is told.
 CASES = {
@@ -17,12 +17,31 @@ CASES = {
     "a dead server": (
         [
             *[("AvailabilityBurn", PAGE), ("AvailabilityBurn", TICKET), ("TTFTBurn", PAGE), ("UsersTTFTBurn", PAGE)],
-            *[("ServerMetricsUnreadable", TICKET), ("GPUXid", PAGE), ("KneeDropped", PAGE)],
+            *[("TargetDown", NONE), ("ServerMetricsUnreadable", TICKET), ("KneeDropped", PAGE)],
         ],
         [
-            *[("AvailabilityBurn", TICKET), ("TTFTBurn", PAGE)],  # and not what users' own requests say
+            # and not what users' own requests say
+            *[("AvailabilityBurn", TICKET), ("TTFTBurn", PAGE)],
             ("ServerMetricsUnreadable", TICKET),
         ],
+    ),
+    "one canary in fifty fails, and every user waits": (
+        [("AvailabilityBurn", PAGE), ("TTFTBurn", PAGE), ("TPOTBurn", PAGE), ("QueueGrowth", TICKET)],
+        [],
+    ),
+    "a GPU that takes its server down": (
+        [("GPUXid", PAGE), ("AvailabilityBurn", PAGE), ("TargetDown", NONE), ("KneeDropped", PAGE)],
+        [("AvailabilityBurn", PAGE)],
+    ),
+    "every request waits many times too long": (
+        [
+            ("TTFTCollapse", PAGE),
+            ("TTFTBurn", PAGE),
+            ("UsersTTFTBurn", PAGE),
+            ("TPOTBurn", PAGE),
+            ("QueueGrowth", TICKET),
+        ],
+        [("TTFTBurn", PAGE), ("UsersTTFTBurn", PAGE), ("QueueGrowth", TICKET)],
     ),
     "some requests fail, slowly": (
         [("AvailabilityBurn", TICKET), ("TPOTBurn", PAGE), ("QueueGrowth", TICKET)],
@@ -33,7 +52,7 @@ CASES = {
             *[("EngineStalled", PAGE), ("AvailabilityBurn", PAGE), ("UsersTPOTBurn", PAGE), ("HeadroomLow", TICKET)],
             *[(name, TICKET) for name in SERVERS_OWN],
         ],
-        [("UsersTPOTBurn", PAGE), *[(name, TICKET) for name in SERVERS_OWN]],
+        [("AvailabilityBurn", PAGE), ("UsersTPOTBurn", PAGE), *[(name, TICKET) for name in SERVERS_OWN]],
     ),
     "no Kneewatch": (
         [
@@ -58,6 +77,7 @@ CASES = {
         [("KneeDropped", PAGE), ("KneeDown", TICKET), ("ForecastDisagrees", TICKET), ("HeadroomLow", TICKET)],
         [("KneeDown", TICKET)],
     ),
+    "a dropped knee above every peak": ([("KneeDropped", TICKET), ("KneeDown", TICKET)], [("KneeDown", TICKET)]),
 }
 
 
@@ -80,7 +100,8 @@ def _labels(target: str, alert: str, severity: str) -> dict[str, str]:
     more = {"objective": alert.lower(), "workload": "short"} if alert.endswith("Burn") else {}
     more |= {"task": "canary"} if alert == "TaskFailing" else {}
     more |= {"model": "m", "workload": "short"} if alert.startswith("Knee") else {}
-    return {"alertname": f"Kneewatch{alert}", "severity": severity, "target": target, **more}
+    group = target.partition("/")[0]
+    return {"alertname": f"Kneewatch{alert}", "severity": severity, "target": target, "group": group, **more}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -96,14 +117,14 @@ def test_symptoms_of_another_alert_are_inhibited(running: RealAlertmanager, case
 
 
 def test_one_target_in_trouble_is_one_page_and_its_end_is_sent(running: RealAlertmanager, receiver: Receiver) -> None:
-    burn, stalled = _labels("grouped", "AvailabilityBurn", PAGE), _labels("grouped", "EngineStalled", PAGE)
+    burn, users = _labels("grouped", "AvailabilityBurn", PAGE), _labels("grouped", "UsersTTFTBurn", PAGE)
     low = _labels("grouped", "HeadroomLow", TICKET)
-    running.post([burn, stalled, low])
+    running.post([burn, users, low])
     eventually(lambda: len(_told(receiver, "grouped")) == 3, within_s=30, what="two alerts paged and a ticket")
     told = _told(receiver, "grouped")
     assert {(notice.receiver, notice.about[1]) for notice in told} == {
         (PAGE, "KneewatchAvailabilityBurn"),
-        (PAGE, "KneewatchEngineStalled"),
+        (PAGE, "KneewatchUsersTTFTBurn"),
         (TICKET, "KneewatchHeadroomLow"),
     }
     pages = {notice.at_s for notice in told if notice.receiver == PAGE}
@@ -111,6 +132,31 @@ def test_one_target_in_trouble_is_one_page_and_its_end_is_sent(running: RealAler
     running.end([low])
     eventually(lambda: not _told(receiver, "grouped")[-1].firing, within_s=30, what="the end of the ticket")
     assert _told(receiver, "grouped")[-1].about[1] == "KneewatchHeadroomLow"
+
+
+def test_the_servers_of_one_discovery_that_fail_together_are_one_page(
+    running: RealAlertmanager, receiver: Receiver
+) -> None:
+    """Clusters and namespaces are kept apart: the service may have the same name in two."""
+    targets = [f"service/pod-{number}" for number in range(8)]
+    here = [{**_labels(target, "AvailabilityBurn", PAGE), "cluster": "here"} for target in targets]
+    there = {**_labels("service/pod-0", "AvailabilityBurn", PAGE), "cluster": "there"}
+    running.post([*here, there])
+    eventually(lambda: all(_told(receiver, target) for target in targets), within_s=30, what="all of them paged")
+    eventually(lambda: len(_told(receiver, targets[0])) == 2, within_s=30, what="both clusters paged")
+    told = [notice for notice in receiver.notices if notice.about[0].startswith("service/")]
+    assert len({notice.at_s for notice in told if notice.labels["cluster"] == "here"}) == 1
+    assert len({notice.at_s for notice in told}) == 2
+
+
+def test_a_dropped_knee_does_not_hide_an_outage(running: RealAlertmanager, receiver: Receiver) -> None:
+    """The outage begins a group of its own, so it also rings where the knee's page was acknowledged."""
+    running.post([_labels("knee", "KneeDropped", PAGE)])
+    eventually(lambda: len(_told(receiver, "knee")) == 1, within_s=30, what="the knee paged")
+    running.post([_labels("knee", "AvailabilityBurn", PAGE)])
+    eventually(lambda: len(_told(receiver, "knee")) == 2, within_s=30, what="the outage paged")
+    first, second = _told(receiver, "knee")
+    assert first.group != second.group
 
 
 @pytest.mark.parametrize(("alert", "severity"), [("ProbeGone", PAGE), ("ClientBound", TICKET)])
@@ -132,8 +178,8 @@ def test_no_inhibited_alert_was_ever_sent(running: RealAlertmanager, receiver: R
     eventually(lambda: _told(receiver, "late"), within_s=30, what="a later ticket")
     time.sleep(2)
     for case, (fires, silenced) in CASES.items():
-        told = {(n.about[1].removeprefix("Kneewatch"), n.receiver) for n in _told(receiver, case)}
-        assert told == set(fires) - set(silenced), case
+        told = {(n.about[1].removeprefix("Kneewatch"), n.receiver) for n in _told(receiver, case) if n.receiver != NONE}
+        assert told == {pair for pair in fires if pair[1] != NONE} - set(silenced), case
 
 
 def _told(receiver: Receiver, target: str) -> list[Notice]:

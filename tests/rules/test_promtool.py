@@ -1,11 +1,11 @@
 """promtool's unit tests of the generated rules: each `*.test.yml` beside this file.
 
-They list every alert that fires: a missing alert fails a test, and so does an unexpected one. A case names the groups
+They list every alert that fires: a missing alert fails a test, and so does an unexpected one. The label `group`, which
+follows from an alert's target or discovery, is filled in (`_with_groups`). A case names the groups
 of rules that its series can concern, each in a file of its own: promtool evaluates all rules of a file at every step.
 """
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -42,10 +42,20 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
     return written
 
 
+def _with_groups(text: str) -> str:
+    """Return a case in which each expected alert has its group: the target's name up to the slash, or the discovery."""
+
+    def grouped(found: re.Match[str]) -> str:
+        about = re.search(r"(?:target|discovery): ([^/,}]+)", found[1])
+        return f"exp_labels: {{{found[1]}, group: {about[1]}}}" if about else found[0]
+
+    return re.sub(r"exp_labels: \{(.*)\}", grouped, text)
+
+
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_alerts_fire_when_they_must_and_only_then(case: Path, rules: dict[Path, Path], promtool: str) -> None:
     folder = rules[_config(case)].parent
-    shutil.copy(case, folder)
+    (folder / case.name).write_text(_with_groups(case.read_text()))
     run = subprocess.run(
         [promtool, "test", "rules", case.name],
         cwd=folder,

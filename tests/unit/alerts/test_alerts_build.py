@@ -18,7 +18,7 @@ CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load(build.render(CONFIG)[build.FILE])["groups"] for rule in group["rules"]
 ]
-GONE, UNREADABLE = "KneewatchProbeGone", "KneewatchServerMetricsUnreadable"
+ABSENT, UNREADABLE = "target:kneewatch_heartbeat:absent", "KneewatchServerMetricsUnreadable"
 ALERTS = [rule for rule in RULES if "alert" in rule]
 
 
@@ -48,7 +48,7 @@ def test_every_series_in_a_rule_is_one_that_is_exported_or_recorded() -> None:
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: f"{rule['alert']}-{rule['labels'].get('long', '')}")
 def test_an_alert_has_what_the_engineer_on_call_needs(rule: dict[str, Any]) -> None:
-    assert rule["labels"]["severity"] in {"page", "ticket"}
+    assert rule["labels"]["severity"] in ({"none"} if rule["alert"] == "KneewatchTargetDown" else {"page", "ticket"})
     assert rule["annotations"]["runbook_url"] == f"{RUNBOOKS}{rule['alert']}.md"
     assert rule["annotations"]["summary"] != rule["annotations"]["description"]
     page = ROOT / "docs/runbooks" / f"{rule['alert']}.md"
@@ -106,7 +106,8 @@ def test_silence_is_not_called_before_a_canary_could_have_timed_out() -> None:
         update={"canary": CONFIG.targets[0].canary.model_copy(update={"timeout": 400.0})}
     )
     text = build.render(CONFIG.model_copy(update={"targets": (slow,)}))[build.FILE]
-    assert re.search(r"clamp_min\(5 \* .*, 800\)", text)
+    last = 'kneewatch_task_last_success_timestamp_seconds{task="canary"}'
+    assert f"{last} == {last} offset 800s" in text
 
 
 def test_a_passive_target_is_watched_by_its_scrapes_and_has_no_canary_alerts() -> None:
@@ -118,12 +119,16 @@ def test_a_passive_target_is_watched_by_its_scrapes_and_has_no_canary_alerts() -
     groups = yaml.safe_load(build.render(config)[build.FILE])["groups"]
     rules = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     alerts = {rule["alert"]: rule["expr"] for rule in rules}
+    (absent,) = (rule["expr"] for group in groups for rule in group["rules"] if rule.get("record") == ABSENT)
     assert all("quiet" not in alerts[f"Kneewatch{name}Burn"] for name in ("Availability", "TTFT", "TPOT"))
-    assert 'absent(kneewatch_task_last_success_timestamp_seconds{task="scrape",target="quiet"})' in alerts[GONE]
-    assert 'absent(kneewatch_task_last_success_timestamp_seconds{task="canary",target="asked"})' in alerts[GONE]
+    assert 'absent(kneewatch_task_last_success_timestamp_seconds{task="scrape",target="quiet"})' in absent
+    assert 'absent(kneewatch_task_last_success_timestamp_seconds{task="canary",target="asked"})' in absent
     answers, alone = (rule for rule in rules if rule["alert"] == UNREADABLE)
     assert ("canaries" in answers["annotations"]["description"], answers["labels"]["severity"]) == (True, "ticket")
-    assert alone["expr"] == 'max by (target) (max_over_time(kneewatch_server_scrape_up{target=~"quiet"}[5m])) == 0'
+    assert (
+        alone["expr"]
+        == 'max by (cluster, namespace, target) (max_over_time(kneewatch_server_scrape_up{target=~"quiet"}[5m])) == 0'
+    )
     assert ("passive" in alone["annotations"]["description"], alone["labels"]["severity"]) == (True, "page")
     for expr in alerts.values():
         promql_parser.parse(expr)

@@ -1,8 +1,10 @@
 import pytest
 
+from alerts.alert_labels import AlertLabels
 from alerts.operator import Manifest
 from alerts.output_options import (
     RulesFormat,
+    alert_labels,
     check_address,
     check_uid_prefix,
     check_window_scale,
@@ -75,3 +77,40 @@ def test_a_label_has_one_value() -> None:
 def test_a_plain_file_takes_nothing_of_an_object(namespace: str | None, labels: list[str], option: str) -> None:
     with pytest.raises(ConfigError, match=f"^{option}: goes with --format operator only"):
         prometheus_rule(PLAIN, namespace, labels)
+
+
+def test_severities_get_a_sites_words_and_alerts_its_labels() -> None:
+    labels = alert_labels(["page=critical", "ticket=warning"], ["team=ml", "note=a=b c"])
+    assert labels == AlertLabels({"page": "critical", "ticket": "warning"}, {"team": "ml", "note": "a=b c"})
+    around = labels.around("page", {"objective": "ttft"})
+    assert {key: around[key] for key in ("severity", "team", "objective")} == {
+        "severity": "critical",
+        "team": "ml",
+        "objective": "ttft",
+    }
+    assert alert_labels([], []).around("page", {})["severity"] == "page"
+
+
+@pytest.mark.parametrize("text", ["", "page", "page=", "critical=page", "page={{ x }}", "page=a\n"])
+def test_a_severity_is_one_of_the_rules(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--severity [^\n]*: expected page, ticket or none"):
+        alert_labels([text], [])
+
+
+@pytest.mark.parametrize("text", ["", "a", "a=", "1a=b", "a-b=c", "__a=b", "ä=b", "a={{ $value }}", "a=b\n"])
+def test_a_label_of_an_alert_is_one_of_prometheus(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--alert-label [^\n]*: expected key=value"):
+        alert_labels([], [text])
+
+
+@pytest.mark.parametrize("text", ["severity=x", "target=x", "group=x"])
+def test_a_label_of_the_rules_is_not_replaced(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--alert-label [^\n]*: \w+ is set by the rules"):
+        alert_labels([], [text])
+
+
+def test_each_option_sets_a_label_once() -> None:
+    with pytest.raises(ConfigError, match="--severity page=b: page is given twice"):
+        alert_labels(["page=a", "page=b"], [])
+    with pytest.raises(ConfigError, match="--alert-label a=c: a is given twice"):
+        alert_labels([], ["a=b", "a=c"])

@@ -15,7 +15,7 @@ from alerts.health import health_group
 from alerts.instrument import instrument_alerts
 from alerts.links import DEFAULT, PROBE
 from alerts.pressure import pressure_group
-from alerts.rules import Alert, RuleGroup, content
+from alerts.rules import Alert, Recording, RuleGroup, content
 from exporters import names
 from probe.config.config_file import config_from
 from probe.gpu import fields
@@ -84,7 +84,7 @@ def test_every_series_is_one_that_is_exported_or_recorded() -> None:
 def test_recorded_series_are_named_by_level_metric_and_operation() -> None:
     recorded = [rule["record"] for rule in RULES if "record" in rule]
     assert recorded
-    assert all(re.fullmatch(r"target[a-z_]*:[A-Za-z_]+:[a-z_]+[0-9]+[mhd]", record) for record in recorded)
+    assert all(re.fullmatch(r"target[a-z_]*:[A-Za-z_]+:[a-z_]+([0-9]+[mhd])?", record) for record in recorded)
 
 
 def test_a_scale_shortens_every_window_and_every_wait() -> None:
@@ -126,14 +126,18 @@ def test_alerts_on_the_instrument_lead_to_its_dashboard() -> None:
     assert {rule.dashboard for rule in health_group(CONFIG).rules if isinstance(rule, Alert)} == {PROBE}
 
 
-def test_no_rule_names_a_target_but_the_one_that_misses_a_heartbeat() -> None:
+def test_no_rule_naminga_target_but_the_one_that_misses_a_heartbeat() -> None:
     """So that fifty targets make no more rules than one."""
     targets = [{"name": f"t{i}", "base_url": f"http://t{i}:8000"} for i in range(50)]
     many = health_group(config_from({"targets": targets}, "test"))
     one = health_group(CONFIG)
     assert len(many.rules) == len(one.rules)
     differ = [a for a, b in zip(many.rules, one.rules, strict=True) if a.expr != b.expr]
-    assert [rule.name for rule in differ if isinstance(rule, Alert)] == ["KneewatchProbeGone"]
+    assert [rule.record for rule in differ if isinstance(rule, Recording)] == ["target:kneewatch_heartbeat:absent"]
+    # And how many there are.
+    changed = {rule.name for rule in differ if isinstance(rule, Alert)}
+    assert changed == {"KneewatchProbeGone", "KneewatchTargetVanished", "KneewatchInstanceGone"}
+    assert not [rule.name for rule in many.rules if isinstance(rule, Alert) and "t49" in rule.expr]
 
 
 def test_a_gpu_value_is_found_by_its_name() -> None:

@@ -161,6 +161,17 @@ def test_alerts_for_the_operator_are_an_object_for_its_prometheus(config: Path, 
 
 
 @pytest.mark.slow
+def test_alerts_have_a_sites_severities_and_labels(config: Path, tmp_path: Path) -> None:
+    asked = ["--severity", "page=critical", "--alert-label", "team=ml"]
+    done = _kneewatch("alerts", "-c", config, "-o", tmp_path, *asked)
+    assert done.status == 0, done.err
+    groups = yaml.safe_load((tmp_path / FILE).read_text())["groups"]
+    labels = [rule["labels"] for group in groups for rule in group["rules"] if "alert" in rule]
+    assert {each["severity"] for each in labels} == {"critical", "ticket", "none"}
+    assert {each["team"] for each in labels} == {"ml"}
+
+
+@pytest.mark.slow
 def test_alerts_lead_to_the_dashboards_of_a_grafana(config: Path, tmp_path: Path) -> None:
     done = _kneewatch("alerts", "-c", config, "-o", tmp_path, "--grafana", "https://g.example", "--uid-prefix", "a-")
     assert done.status == 0, done.err

@@ -1,0 +1,75 @@
+"""Conditions that cannot wait for an error budget to burn, seen by canaries alone. Pure."""
+
+from alerts.alert_labels import by
+from alerts.rules import Alert, RuleGroup
+from alerts.templates import asked
+from alerts.windows import duration
+from exporters import names
+
+_WINDOW_S = 300.0
+# Two or three of the canaries in five minutes may be slow at once, by chance or by one long prompt.
+_LEAST = 4
+# Nearly every canary misses the objective, and by far: no queue that is about to drain, and no burst.
+_MISSED, _FAR = 0.9, 10.0
+_DOWN = 0.5
+# After an outage, caches are cold and the queue is long for as long as that.
+_DOWN_KEEP_S = 600.0
+
+
+def acute_group(scale: float = 1.0) -> RuleGroup:
+    """Return the alerts for all targets; `scale` shortens windows and waiting times."""
+    return RuleGroup("kneewatch-acute", max(1.0, 30 * scale), [_down(scale), _ttft(scale)])
+
+
+def _down(scale: float) -> Alert:
+    """Mark a target as down. It notifies no person: it inhibits the alerts on what a dead server cannot do.
+
+    KneewatchAvailabilityBurn itself may burn for a day because one canary in fifty fails, and must not inhibit those.
+    """
+    window = duration(_WINDOW_S * scale)
+    return Alert(
+        name="KneewatchTargetDown",
+        expr=f"max {by('target')} (avg_over_time({names.TARGET_UP.name}[{window}])) < {_DOWN:g}",
+        for_s=0.0,
+        keep_s=_DOWN_KEEP_S * scale,
+        severity="none",
+        summary="{{ $labels.target }}: canaries have failed for most of " + window,
+        description=(
+            f"For more than half of the last {window} the latest canary of {{{{ $labels.target }}}} had failed. This"
+            " alert notifies no person. In Alertmanager it inhibits alerts on latency, queues and metrics, which are"
+            " consequences; KneewatchAvailabilityBurn pages."
+        ),
+    )
+
+
+def _ttft(scale: float) -> Alert:
+    """Alert if nearly all canaries wait many times as long as promised: at 95 %, the budget lasts for 43 minutes."""
+    window = duration(_WINDOW_S * scale)
+    canary = 'traffic="canary"'
+
+    def increase(series: str, matchers: str) -> str:
+        return f"sum {by('target')} (increase({series}{{{matchers}}}[{window}]))"
+
+    answered = increase(names.REQUESTS.name, f'{canary},outcome="ok"')
+    good = increase(names.GOOD_REQUESTS.name, f'{canary},objective="ttft"')
+    mean = f"{increase(names.TTFT.name + '_sum', canary)} / ({increase(names.TTFT.name + '_count', canary)} > 0)"
+    promised = f'max {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
+    objective = asked(f'min({names.OBJECTIVE_SECONDS.name}{{target=%q,objective="ttft"}})', shown="humanizeDuration")
+    return Alert(
+        name="KneewatchTTFTCollapse",
+        expr=(
+            f"{mean}\n  > {_FAR:g} * {promised}\n"
+            f"and {answered} > {_LEAST - 0.5:g}\n"  # increase() extrapolates
+            f"unless {good} > {1 - _MISSED:.2g} * {answered}"
+        ),
+        for_s=_WINDOW_S * scale,
+        keep_s=_WINDOW_S * scale,
+        severity="page",
+        summary="{{ $labels.target }}: the first token takes {{ $value | humanizeDuration }}",
+        description=(
+            f"Over the last {window} the canaries of {{{{ $labels.target }}}} waited"
+            f" {{{{ $value | humanizeDuration }}}} for their first token on average, over {_FAR:g} times the objective"
+            f" ({objective}), and nine in ten or more missed it. Every user waits like that: the server has far more"
+            " load than it can serve, or has slowed down."
+        ),
+    )

@@ -1,0 +1,67 @@
+"""Named days and what should ring on each, written down before the rules were changed to meet them. Pure.
+
+A ring is a notification that a person gets: a group of alerts that begins, or a new alert in one (rings.py). Each
+expectation is that of an engineer on call who knows what happened. The days themselves are in days.py.
+"""
+
+from dataclasses import dataclass, field
+
+MINUTE_S, HOUR_S = 60.0, 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What should ring: at least and at most so many pages and tickets, and pages of given alerts by a given delay.
+
+    `within_s`: the longest delay from the fault's beginning to the first ring of each alert, Alertmanager's wait
+    included. Several alerts in one key, separated by "|", are alternatives.
+    """
+
+    what: str
+    pages: tuple[int, int]
+    tickets: tuple[int, int]
+    within_s: dict[str, float] = field(default_factory=dict)
+
+
+_BURN = "AvailabilityBurn"
+EXPECTED = {
+    "half-percent": Expected("0.5 % of canaries fail for 36 h: 5 times the budget's pace", (0, 0), (1, 2)),
+    "one-percent": Expected(
+        "1 % of canaries fail for 36 h: 10 times the budget's pace", (1, 1), (0, 1), {_BURN: 6 * HOUR_S}
+    ),
+    "echo": Expected(
+        "an outage of 20 minutes, and two stray failures 3 h later", (1, 1), (0, 1), {_BURN: 5 * MINUTE_S}
+    ),
+    "young": Expected("a target that is an hour old restarts in 12 s", (0, 0), (0, 0)),
+    "service": Expected("eight pods of one service die together", (1, 1), (0, 1), {_BURN: 5 * MINUTE_S}),
+    "masked": Expected(
+        "2 % of canaries fail all day, and from 20:30 every first token takes 2 s",
+        (2, 2),
+        (0, 3),
+        {"TTFTBurn": 50 * MINUTE_S},
+    ),
+    "full-cache": Expected("the KV cache is 93 to 97 % full, and no request is late", (0, 0), (0, 0)),
+    "batch": Expected("a batch server without latency objectives has a full queue each night", (0, 0), (0, 0)),
+    "short-queue": Expected("3 to 5 requests wait for 12 minutes each day, within the objective", (0, 0), (0, 0)),
+    "burst": Expected("two minutes of preemptions at each day's peak", (0, 0), (0, 0)),
+    "to-zero": Expected("a service scales to zero every night", (0, 0), (0, 0)),
+    "clock": Expected("the clock of Kneewatch's host is 4 minutes behind", (0, 0), (0, 0)),
+    "pair": Expected("one of a target's two Kneewatches is dead for 2 h", (0, 0), (1, 1), {"InstanceGone": HOUR_S}),
+    "removed": Expected("a target is taken out, and the rules are not written again", (0, 0), (0, 1)),
+    "overload": Expected(
+        "every request waits 20 s for 2 h", (1, 1), (0, 1), {"TTFTCollapse|TTFTBurn|UsersTTFTBurn": 15 * MINUTE_S}
+    ),
+    "knee": Expected(
+        "the knee is 25 % lower for 13 nights but above the peak, and the server is down for 30 minutes on one day",
+        (1, 1),
+        (1, 3),
+        {_BURN: 5 * MINUTE_S},
+    ),
+    "knee-below": Expected(
+        "the knee is 25 % lower, below the users' peak", (1, 1), (0, 3), {"KneeDropped": 26 * HOUR_S}
+    ),
+    "stall": Expected("an engine stalls for 30 minutes", (1, 1), (0, 1), {"EngineStalled|" + _BURN: 5 * MINUTE_S}),
+    "xid": Expected(
+        "a GPU falls off the bus and the server dies for 40 minutes", (1, 1), (0, 1), {"GPUXid": 3 * MINUTE_S}
+    ),
+}
