@@ -35,6 +35,8 @@ _LABELS = ("target", "model", "workload")
 _BY = ", ".join(_LABELS)
 _THIS = "target=%[1]q,model=%[2]q,workload=%[3]q"
 _FORECAST, _MEASURED = 'mode="forecast"', 'mode!="forecast"'
+_UNSIGNED = '{{ $value | humanizePercentage | reReplaceAll "^-" "" }}'
+_WHICH = "{{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }})"
 _HEADROOM = f"target_model_workload:{names.HEADROOM.name}:min"
 
 
@@ -47,7 +49,9 @@ def headroom_rules(scale: float = 1.0) -> list[Recording | Alert]:
 
 def _low(scale: float) -> Alert:
     mean, trend, week, today = (duration(s * scale) for s in (_MEAN_S, _TREND_S, _WEEK_S, _TODAY_S))
+    # Rounded for the text, after the comparisons.
     expr = (
+        f"round(\n"
         f"avg_over_time({_HEADROOM}[{mean}]) < {LOW:g}\n"
         f"or (\n"
         f"  avg_over_time({_HEADROOM}[{mean}]) < {FALLING_BELOW:g}\n"
@@ -59,7 +63,8 @@ def _low(scale: float) -> Alert:
         f"or (\n"
         f"  min by ({_BY}, mode) (avg_over_time({names.HEADROOM.name}{{{_FORECAST}}}[{mean}])) < {LOW:g}\n"
         f"  unless on (target) {_HEADROOM}\n"
-        f")"
+        f")\n"
+        f", 0.01)"
     )
     return Alert(
         name="KneewatchHeadroomLow",
@@ -68,32 +73,35 @@ def _low(scale: float) -> Alert:
         keep_s=_LOW_KEEP_S * scale,
         severity="ticket",
         dashboard=CAPACITY,
-        summary="{{ $labels.target }}: {{ $value | humanizePercentage }} of its capacity is left",
+        summary=(
+            "{{ $labels.target }}: {{ if lt $value 0.0 }}users ask for"
+            f" {_UNSIGNED} more than it can carry{{{{ else }}}}{_UNSIGNED} of its capacity is left{{{{ end }}}}"
+        ),
         description=(
-            "The headroom of {{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}) is"
-            " {{ $value | humanizePercentage }} of its capacity,"
-            f' {{{{ if eq $labels.mode "forecast" }}}}{_now(names.CAPACITY_RPS.name, _FORECAST)} requests/s by'
+            f"{{{{ if lt $value 0.0 }}}}Users ask for {_UNSIGNED} more than {_WHICH} can carry,"
+            f" {{{{ else }}}}The headroom of {_WHICH} is {_UNSIGNED} of its capacity, {{{{ end }}}}"
+            f'{{{{ if eq $labels.mode "forecast" }}}}{_now(names.CAPACITY_RPS.name, _FORECAST)} requests/s by'
             f" forecast (no run has measured it){{{{ else }}}}{_now(names.CAPACITY_RPS.name, _MEASURED)} requests/s"
-            f" as measured{{{{ end }}}}; {_pace(trend)}. Beyond capacity, requests queue and every user's latency"
+            f" as measured{{{{ end }}}}{_pace(trend)}. Beyond capacity, requests queue and every user's latency"
             " misses the objectives."
         ),
     )
 
 
 def _pace(trend: str) -> str:
-    """Return a template that says when headroom runs out, by the linear trend of the last hour."""
+    """Return a template that says when the remaining headroom runs out, by the linear trend of the last hour."""
     measured = f"{_HEADROOM}{{{_THIS}}}"
     forecast = f"{names.HEADROOM.name}{{{_THIS},{_FORECAST}}}"
 
     def end(series: str) -> str:
         # From the current value: after a jump, the fitted line is far from it.
         query = f"max({series} / -(deriv({series}[{trend}]) < -{_FALLING_PER_S:.3g}))"
-        before = f"at the trend of the last {trend} it runs out in "
-        return asked(query, _LABELS, shown="humanizeDuration", before=before, none="it is not falling now")
+        before = f"; at the trend of the last {trend} it runs out in "
+        return asked(query, _LABELS, shown="humanizeDuration", before=before, none="; it is not falling now")
 
     return (
-        "{{ if lt $value 0.0 }}user traffic already exceeds it"
-        f'{{{{ else if eq $labels.mode "forecast" }}}}{end(forecast)}{{{{ else }}}}{end(measured)}{{{{ end }}}}'
+        f'{{{{ if ge $value 0.0 }}}}{{{{ if eq $labels.mode "forecast" }}}}{end(forecast)}'
+        f"{{{{ else }}}}{end(measured)}{{{{ end }}}}{{{{ end }}}}"
     )
 
 
@@ -108,7 +116,10 @@ def _disagrees(scale: float) -> Alert:
         keep_s=KEEP_S * scale,
         severity="ticket",
         dashboard=CAPACITY,
-        summary="{{ $labels.target }}: the forecast of its capacity is off by {{ $value | humanizePercentage }}",
+        summary=(
+            f"{{{{ $labels.target }}}}: the forecast of its capacity is {_UNSIGNED} too"
+            " {{ if lt $value 0.0 }}low{{ else }}high{{ end }}"
+        ),
         description=(
             "The forecast for {{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}) is"
             f" {_now(names.CAPACITY_RPS.name, _FORECAST)} requests/s; the last run measured"
@@ -132,7 +143,7 @@ def _disagreement(scale: float) -> str:
     fresh_s, runs = _FRESH_S * scale, duration(_TWO_RUNS_S * scale)
     residual = names.MODEL_RESIDUAL.name
     return (
-        f"(\n"
+        f"round(\n(\n"
         # Without an upper bound, no load missed an objective, and the capacity may be higher.
         f"  ({forecast} / {measured} - 1 > {DISAGREES:g} and {forecast} > {upper}\n"
         f"   or {forecast} / {measured} - 1 < -{DISAGREES:g} unless {forecast} >= {lower})\n"
@@ -142,7 +153,7 @@ def _disagreement(scale: float) -> str:
         f"or max by ({_BY}) (\n"
         f"  (min_over_time({residual}[{runs}]) > {DISAGREES:g} or max_over_time({residual}[{runs}]) < -{DISAGREES:g})\n"
         f"  and changes({residual}[{runs}]) >= 1\n"
-        f")"
+        f")\n, 0.01)"
     )
 
 

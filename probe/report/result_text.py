@@ -146,6 +146,11 @@ def knee_words(capacity: Capacity) -> str:
     return f"{number(capacity.requests_per_second)} requests/s"
 
 
+def over_capacity(headroom_ratio: float) -> str:
+    """Return a sentence for negative headroom."""
+    return f"users ask for {percent(-headroom_ratio)} more than the measured capacity"
+
+
 def headroom(result: CapacityResult) -> float | None:
     """Return 1 - user traffic / capacity, or None if either is unknown. A lower bound if the capacity is one."""
     return left_of(result.users, result.capacity)
@@ -162,7 +167,8 @@ def advice(result: CapacityResult) -> str:
         return "this is a forecast, not a measurement: verify it with a run before you plan with it."
     left = headroom(result)
     if left is not None and left < _LITTLE_HEADROOM:
-        return f"only {percent(max(left, 0.0))} of the capacity is left: add a replica before the next peak."
+        before_peak = f"only {percent(left)} of the capacity is left: add a replica before the next peak."
+        return before_peak if left >= 0 else f"{over_capacity(left)}: add a replica now."
     if is_lower_bound(capacity) and capacity.limiting not in _OBJECTIVES:
         return "no objective was broken: run again with more load to find the knee."
     fix = capacity.advice or _FIXES.get(capacity.limiting or "")
@@ -199,7 +205,10 @@ def _headroom_and_error(result: CapacityResult) -> Iterator[tuple[str, str]]:
     if used is not None:
         least = "at least " if result.capacity.upper is None else ""
         traffic = f"user traffic is {number(used.live)} {used.unit}" if used.live else "no users are sending requests"
-        yield "Headroom", f"{least if used.live else ''}{percent(max(1 - used.ratio, 0.0))}: {traffic}"
+        if used.ratio > 1:
+            yield "Headroom", f"none: {over_capacity(1 - used.ratio)} ({traffic})"
+        else:
+            yield "Headroom", f"{least if used.live else ''}{percent(1 - used.ratio)}: {traffic}"
     elif result.capacity.requests_per_second is not None:
         yield "Headroom", "unknown: the server's metrics do not show user traffic"
     bounds = [step.error_bound_s for step in result.steps if step.valid]

@@ -12,6 +12,7 @@ from probe.core.request import UP, Outcome, RequestRecord
 from probe.core.target_status import TargetStatus
 from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import milliseconds, percent, when
+from probe.report.result_text import over_capacity
 
 # States of a target, the worst first.
 FAILING, MISSING, STARTING, GOOD, PASSIVE = "failing", "missing", "starting", "good", "passive"
@@ -195,7 +196,7 @@ def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapp
         yield f"{word}: {percent(ratios[name])} of the last {len(status.recent)} canaries, objective {percent(promise)}"
     left = headroom_now(status)
     if left is not None and left < _LITTLE:
-        yield f"headroom is {percent(left)}: user traffic is close to the measured capacity, or above it"
+        yield f"users leave only {percent(left)} of the measured capacity" if left >= 0 else over_capacity(left)
     if status.server_error is not None:
         yield f"server's metrics: {status.server_error}"
 

@@ -86,7 +86,7 @@ def test_no_knee_says_why() -> None:
         (None, None, "unknown"),
         (0.0, 1.0, "100 %: no users are sending requests"),
         (2.5, 0.8, "80 %: user traffic is 2.5 requests/s"),
-        (20.0, -0.6, "0 %: user traffic is 20 requests/s"),
+        (20.0, -0.6, "none: users ask for 60 % more than the measured capacity (user traffic is 20 requests/s)"),
     ],
 )
 def test_headroom_is_what_users_leave(users_rps: float | None, left: float | None, words: str) -> None:
@@ -102,6 +102,10 @@ def test_headroom_is_what_users_leave(users_rps: float | None, left: float | Non
         (result(capacity=replace(VERIFIED, limiting="preemptions")), "KV cache"),
         (result(capacity=replace(VERIFIED, limiting=None)), "plan with at most 12 requests/s"),
         (_with_users(11.0, capacity=VERIFIED), "only 12 % of the capacity is left"),
+        (
+            _with_users(20.0, capacity=VERIFIED),
+            "ask for 60 % more than the measured capacity: add a replica now.",
+        ),
         (result(capacity=AT_LEAST), "no objective was broken"),
         (result(capacity=replace(VERIFIED, mode="forecast")), "not a measurement"),
         (result(capacity=VERIFIED, stopped=Stopped("interrupt", "signal")), "let a run finish"),

@@ -90,7 +90,10 @@ def test_headroom_is_that_of_now_and_of_what_load_has_measured() -> None:
     assert headroom_now(now) == pytest.approx(0.75)
     assert headroom_now(status(capacity=result())) is None
     assert headroom_now(status(users=UserLoad(2.5, 64.0))) is None
-    assert "headroom is 5 %" in " ".join(row(status(users=UserLoad(9.5, 64.0), measured=result())).wrong)
+    close = row(status(users=UserLoad(9.5, 64.0), measured=result())).wrong
+    assert "users leave only 5 % of the measured capacity" in close
+    beyond = row(status(users=UserLoad(10.69, 64.0), measured=result())).wrong
+    assert "users ask for 6.9 % more than the measured capacity" in beyond
 
 
 def test_rows_are_as_new_as_the_canaries_however_often_they_are_asked_for() -> None:

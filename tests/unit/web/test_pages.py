@@ -110,7 +110,7 @@ def at_its_edge() -> TargetStatus:
         (status(server=whole_snapshot()), ["3 / 2", "25 %"]),
         (status(server_error="http://a/metrics: no metrics (HTTP 404)"), ["no metrics (HTTP 404)"]),
         (status(passive=True), ["1 passive", "no canaries: passive"]),
-        (at_its_edge(), ["4 %", "of 10 req/s", "headroom is 4 %"]),
+        (at_its_edge(), ["4 %", "of 10 req/s", "users leave only 4 %"]),
         (status(capacity=result(capacity=no_knee("no step was valid"))), ["no knee: no step was valid"]),
         (status(capacity_state="busy: 3 are waiting"), ["last run refused: busy: 3 are waiting"]),
         (status(capacity_state="running"), ["a run is in progress"]),
