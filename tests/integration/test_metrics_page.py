@@ -62,7 +62,15 @@ def _whole_page() -> MetricsPage:
     joined = CrossChecksExporter()
     joined.observe(
         "a",
-        CrossChecks({"matched": 0.003}, 0.25, {"output": 1.0}, 0.5, 3.0, {"usage": True, "preemptions": False}),
+        CrossChecks(
+            {"matched": 0.003},
+            0.25,
+            {"output": 1.0},
+            0.5,
+            3.0,
+            {"usage": True, "preemptions": False},
+            is_kv_cache_too_small=False,
+        ),
     )
     gpus = GpuExporter(("a", "gone"))
     labels = {name: f"its {name}" for name in LABELS}
@@ -175,7 +183,9 @@ def test_a_target_has_fewer_than_500_series_for_each_workload() -> None:
     app.measurements.snapshot("a", told, 0.01, 5000)
     app.measurements.users("a", UserTotals(5.0, 100.0, 50.0, told.histograms))
     signs = dict.fromkeys(SIGNS, False)
-    checks = CrossChecks(dict.fromkeys(METHODS, 0.1), 0.1, {"prompt": 1.0, "output": 1.0}, 0.1, 0.0, signs)
+    checks = CrossChecks(
+        dict.fromkeys(METHODS, 0.1), 0.1, {"prompt": 1.0, "output": 1.0}, 0.1, 0.0, signs, is_kv_cache_too_small=False
+    )
     app.measurements.cross_checks("a", checks, UserLoad(3.0, 200.0))
     for stopped in ("done", "guard", "budget", "interrupt"):
         app.measurements.result(result(result_id=stopped, stopped=Stopped(stopped, "queue")))
