@@ -87,6 +87,9 @@ def _faulty(server: FaultySim, until: ExitStack, *, extra_step_s: float = 0.0, s
     until.callback(server.fault)
 
 
+# For inhibitions; its receiver tells nobody.
+DOWN = frozenset({("TargetDown", "none")})
+
 CASES = {
     "healthy": Case(_nothing, must=frozenset()),
     "slow-decode": Case(
@@ -111,11 +114,12 @@ CASES = {
     "stalled": Case(
         _stalls,
         must=frozenset({("EngineStalled", PAGE), ("AvailabilityBurn", PAGE)}),
-        may=_both("AvailabilityBurn"),
+        may=_both("AvailabilityBurn") | DOWN,
         users=5,  # who all wait for a first token while it lasts: fewer than make an alert of their own
     ),
-    "dead": Case(_dies, must=frozenset({("AvailabilityBurn", PAGE)}), may=_both("AvailabilityBurn")),
-    "knee": Case(_loses_its_knee, must=frozenset({("KneeDropped", PAGE)}), users=0),
+    "dead": Case(_dies, must=frozenset({("AvailabilityBurn", PAGE)}), may=_both("AvailabilityBurn") | DOWN),
+    # Without users above the new capacity it is no page.
+    "knee": Case(_loses_its_knee, must=frozenset({("KneeDropped", TICKET)}), users=0),
 }
 
 
