@@ -9,8 +9,8 @@ _UNITS = {"seconds": "seconds", "ratio": "ratio", "bytes": "bytes", "tokens": "t
 _INTRO = """\
 # Series
 
-Everything on Kneewatch's `/metrics`. `make generate` writes this page from [exporters/names.py](../exporters/names.py);
-edit that file, not this page.
+Everything on Kneewatch's `/metrics`. `make generate` writes this page from [exporters/series/](../exporters/series);
+edit those files, not this page.
 
 A series is absent while its value is unknown; no value stands for "unknown". Times are in seconds, shares from 0 to 1.
 A target with one workload has fewer than 500 series. Optional sources add more: up to 30 for each GPU, five for each of
