@@ -14,6 +14,8 @@ _MISSED, _FAR = 0.9, 10.0
 _DOWN = 0.5
 # After an outage, caches are cold and the queue is long for as long as that.
 _DOWN_KEEP_S = 600.0
+# It inhibits the burn alerts of the same cause, which fire for up to an hour after it: else they would page at its end.
+_TTFT_KEEP_S = 4500.0
 
 
 def acute_group(scale: float = 1.0) -> RuleGroup:
@@ -63,7 +65,7 @@ def _ttft(scale: float) -> Alert:
             f"unless {good} > {1 - _MISSED:.2g} * {answered}"
         ),
         for_s=_WINDOW_S * scale,
-        keep_s=_WINDOW_S * scale,
+        keep_s=_TTFT_KEEP_S * scale,
         severity="page",
         summary="{{ $labels.target }}: the first token takes {{ $value | humanizeDuration }}",
         description=(

@@ -3,15 +3,17 @@
     --seeds 1        the number of months; --seed 7 runs one given month
     --scrape 60      seconds between two scrapes: 15, 30 or 60
     --calm           months without faults
+    --days           named days instead of months, each with the notifications that should come (expected.py)
     --verbose        every fault and every alert, by day
     --out FILE       the record; benchmarks/results/alerts-DATE.json for ten months or more, else none
 
 Simulates 30 days of three targets (month.py, world.py, of_*.py) with 20 faults of six kinds that are large enough that
 alerts must find them, and six smaller ones (faults.py). Loads the series into a real Prometheus (backfill.py), which
 evaluates the rules that `kneewatch alerts` generates for these targets at every interval (replay.py). Removes the
-alerts that deploy/examples/alertmanager.yml inhibits and compares the rest with the faults (judge.py). Stores only
-series that the rules query; a queried series that is not simulated is an error. Delays run until an alert fires and do
-not include Alertmanager's group_wait. Exits 1 if a goal is missed. Needs prometheus on PATH.
+alerts that deploy/examples/alertmanager.yml inhibits and compares the rest with the faults (judge.py). Counts the
+pages of each fault with the grouping of that file (notify.py): there should be one. Stores only series that the rules
+query; a queried series that is not simulated is an error. Delays run until an alert fires and do not include
+Alertmanager's group_wait. Exits 1 if a goal is missed. Needs prometheus on PATH.
 """
 
 import argparse
@@ -28,11 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from alerts.build import FILE, render
-from benchmarks.alerts import report
+from benchmarks.alerts import report, run_days
 from benchmarks.alerts.faults import ALERTS, COUNTS, SIZES
 from benchmarks.alerts.inhibit import inhibitions, sent
 from benchmarks.alerts.judge import Verdict, judge
 from benchmarks.alerts.month import BEGUN_S, END_S, START_S, Month, config
+from benchmarks.alerts.notify import rings
 from benchmarks.alerts.replay import Replay
 from benchmarks.alerts.rules import Rule, asked, needed, rules_of, unmet
 from benchmarks.backfill import Prometheus
@@ -49,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that Prometheus is stopped too
     if shutil.which("prometheus") is None:
         sys.exit("benchmarks.alerts needs prometheus on PATH (Debian: apt-get install prometheus)")
+    if options.days:
+        return _days(options, argv)
     rules = needed(rules_of(render(config())[FILE]))
     unknown = sorted({rule.alert for rule in rules if rule.alert} - set(ALERTS))
     if unknown:
@@ -79,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         RESULTS / f"alerts-{datetime.now(UTC):%Y-%m-%d}.json" if len(seeds) >= _ENOUGH_FOR_A_RECORD else None
     )
     if out is not None:
-        command = " ".join(["python -m benchmarks.alerts", *(sys.argv[1:] if argv is None else argv)])
-        out.write_text(json.dumps(_record(command, options, rows, problems, months), indent=1) + "\n")
+        out.write_text(json.dumps(_record(_command(argv), options, rows, problems, months), indent=1) + "\n")
         print(f"written: {out}")
     return 1 if problems else 0
 
@@ -92,6 +96,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--scrape", type=float, choices=(15.0, 30.0, 60.0), default=60.0)
     parser.add_argument("--calm", action="store_true")
+    parser.add_argument("--days", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--out", type=Path)
     return parser.parse_args(argv)
@@ -129,7 +134,23 @@ def _month(seed: int, rules: Sequence[Rule], options: argparse.Namespace) -> tup
             name: round(s, 1) for name, s in sorted(replay.spent.items(), key=lambda item: -item[1])[:5]
         },
     }
-    return judge(month.faults, sent_firings, month.busy), about
+    return judge(month.faults, sent_firings, month.busy, rings(firings, ALERTMANAGER.read_text())), about
+
+
+def _days(options: argparse.Namespace, argv: Sequence[str] | None) -> int:
+    began = time.monotonic()
+    results = run_days.run(options.seed or 0, options.scrape, ALERTMANAGER.read_text())
+    print(run_days.table(results), end="")
+    if options.out is not None:
+        seconds = round(time.monotonic() - began, 1)
+        record = {**_about(options, _command(argv)), "seconds": seconds, **run_days.figures(results)}
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        print(f"written: {options.out}")
+    return 1 if any(one.missed for one in results) else 0
+
+
+def _command(argv: Sequence[str] | None) -> str:
+    return " ".join(["python -m benchmarks.alerts", *(sys.argv[1:] if argv is None else argv)])
 
 
 def _line(seed: int, verdict: Verdict, about: dict[str, Any]) -> str:
@@ -151,13 +172,7 @@ def _story(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def _record(
-    command: str,
-    options: argparse.Namespace,
-    rows: Sequence[dict[str, Any]],
-    problems: Sequence[str],
-    months: Sequence[tuple[int, Verdict, dict[str, Any]]],
-) -> dict[str, Any]:
+def _about(options: argparse.Namespace, command: str) -> dict[str, Any]:
     shown = subprocess.run(["prometheus", "--version"], check=True, capture_output=True, text=True)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -167,6 +182,18 @@ def _record(
         "prometheus": (shown.stdout or shown.stderr).split(" (")[0],
         "kneewatch": __version__,
         "scrape_s": options.scrape,
+    }
+
+
+def _record(
+    command: str,
+    options: argparse.Namespace,
+    rows: Sequence[dict[str, Any]],
+    problems: Sequence[str],
+    months: Sequence[tuple[int, Verdict, dict[str, Any]]],
+) -> dict[str, Any]:
+    return {
+        **_about(options, command),
         "faults_a_month": {str(kind): large for kind, (large, _) in COUNTS.items()},
         "smallest_size": {str(kind): words for kind, words in SIZES.items()},
         "kinds": rows,

@@ -36,7 +36,7 @@ def sent(firings: Sequence[Firing], rules: Sequence[Inhibition], *, group_wait_s
     """
     found: list[Firing] = []
     for firing in firings:
-        silent = [(by.start_s, by.end_s) for by in firings if any(_silences(rule, by, firing) for rule in rules)]
+        silent = [(by.start_s, by.end_s) for by in firings if any(is_inhibited(rule, by, firing) for rule in rules)]
         found += [Firing(firing.labels, a, b) for a, b in _left(firing, sorted(silent), group_wait_s)]
     return found
 
@@ -53,18 +53,20 @@ def _left(firing: Firing, silent: Iterable[tuple[float, float]], wait_s: float) 
         yield start_s, firing.end_s
 
 
-def _silences(rule: Inhibition, source: Firing, target: Firing) -> bool:
-    """Report whether `source` silences `target`. As in Alertmanager, an alert that matches both sides of a rule is not
-    silenced by another one that does.
+def is_inhibited(rule: Inhibition, source: Firing, target: Firing) -> bool:
+    """Report whether `source` inhibits `target` while it fires.
+
+    As in Alertmanager, an alert that matches both sides of a rule is not inhibited by another one that does.
     """
-    if not _match(rule.target, target.labels) or not _match(rule.source, source.labels):
+    if not match(rule.target, target.labels) or not match(rule.source, source.labels):
         return False
-    if _match(rule.target, source.labels) and _match(rule.source, target.labels):
+    if match(rule.target, source.labels) and match(rule.source, target.labels):
         return False
     return all(source.labels.get(name, "") == target.labels.get(name, "") for name in rule.equal)
 
 
-def _match(matchers: Iterable[str], labels: Mapping[str, str]) -> bool:
+def match(matchers: Iterable[str], labels: Mapping[str, str]) -> bool:
+    """Report whether labels match all of Alertmanager's matchers. Raises ValueError for text that is no matcher."""
     for matcher in matchers:
         found = _MATCHER.fullmatch(matcher)
         if found is None:

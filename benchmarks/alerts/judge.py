@@ -1,18 +1,21 @@
 """Match alerts to faults: faults found, delays and false alerts. Pure.
 
-In: faults and the alerts that fired (replay.py). Out: a Verdict on the month. `ALERTS` (faults.py) maps alerts to kinds
-of fault. Counts incidents, not instances: alerts with the same name and target that fire within ten minutes of each
-other are one incident, as Alertmanager would send them.
+In: faults, the alerts that fired (replay.py) and the notifications of them (notify.py). Out: a Verdict on the month.
+`ALERTS` (faults.py) maps alerts to kinds of fault. Counts incidents, not instances: alerts with the same name and
+target that fire within ten minutes of each other are one incident, as Alertmanager would send them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.alerts.faults import ALERTS, WHEN_BUSY, Fault, aftermath_s
+from benchmarks.alerts.notify import Ring
 from benchmarks.alerts.replay import Firing
 from benchmarks.alerts.rules import seconds_of
 
 _ONE_S = 600.0
+# Of a burn alert that does not name its windows: the longest pair of its severity.
+_PAIR = {"page": ("6h", "1h"), "ticket": ("3d", "6h")}
 
 
 @dataclass(slots=True)
@@ -30,11 +33,12 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A fault, and the delay from its start to its first alert; None if no alert fired."""
+    """A fault, and the delay from its start to its first alert; None if no alert fired. `pages`: how often it rang."""
 
     fault: Fault
     delay_s: float | None
     by: str
+    pages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +56,41 @@ class Verdict:
 
 
 def incidents(firings: Iterable[Firing]) -> list[Incident]:
-    """Return the alerts that are sent, in order of time."""
+    """Return the alerts that are sent to people, in order of time."""
     open_: dict[tuple[str, str, str], Incident] = {}
     found: list[Incident] = []
     for firing in sorted(firings, key=lambda one: one.start_s):
         labels = firing.labels
+        if labels["severity"] == "none":
+            continue
         key = labels["alertname"], labels.get("target", ""), labels["severity"]
         before = open_.get(key)
         if before is not None and firing.start_s <= before.end_s + _ONE_S:
             before.end_s = max(before.end_s, firing.end_s)
-            before.windows.add(labels.get("long", ""))
+            before.windows.add(_pair(labels)[0])
             continue
-        open_[key] = Incident(*key, firing.start_s, firing.end_s, labels, {labels.get("long", "")})
+        open_[key] = Incident(*key, firing.start_s, firing.end_s, labels, {_pair(labels)[0]})
         found.append(open_[key])
     return found
 
 
+def _pair(labels: Mapping[str, str]) -> tuple[str, str]:
+    """Return the long and the short window of a burn alert; two empty texts for another alert."""
+    if "long" in labels:
+        return labels["long"], labels["short"]
+    return _PAIR[labels["severity"]] if labels["alertname"].endswith("Burn") else ("", "")
+
+
 def judge(
-    faults: Sequence[Fault], sent: Sequence[Firing], busy: Callable[[str, float], bool] = lambda *_: False
+    faults: Sequence[Fault],
+    sent: Sequence[Firing],
+    busy: Callable[[str, float], bool] = lambda *_: False,
+    rings: Sequence[Ring] = (),
 ) -> Verdict:
     """Compare the alerts with the faults.
 
-    `sent` are the alerts that fired and were not inhibited. `busy` reports whether a target truly was busy shortly
-    before a
-    time. Raises KeyError for an alert that is not in ALERTS.
+    `sent` are the alerts that fired and were not inhibited, `rings` the notifications of them. `busy` reports whether a
+    target truly was busy shortly before a time. Raises KeyError for an alert that is not in ALERTS.
     """
     happened = incidents(sent)
     false, echoes, true = [], [], []
@@ -89,28 +104,33 @@ def judge(
         else:
             false.append(one)
     return Verdict(
-        tuple(_found(fault, sent) for fault in faults), tuple(false), tuple(echoes), tuple(true), len(happened)
+        tuple(_found(fault, sent, rings) for fault in faults), tuple(false), tuple(echoes), tuple(true), len(happened)
     )
 
 
-def _found(fault: Fault, sent: Sequence[Firing]) -> Found:
+def _found(fault: Fault, sent: Sequence[Firing], rings: Sequence[Ring]) -> Found:
     """Return the delay to a fault's first alert. One counts only if it begins to fire after the fault's start."""
     hits = [
         (max(firing.start_s, fault.start_s) - fault.start_s, firing.labels["alertname"])
         for firing in sent
         if firing.labels.get("target") == fault.target
         and fault.kind in ALERTS[firing.labels["alertname"]].finds
-        and fault.start_s < firing.start_s <= fault.end_s + aftermath_s(fault.kind, firing.labels.get("short", ""))
+        and fault.start_s < firing.start_s <= fault.end_s + aftermath_s(fault.kind, _pair(firing.labels)[1])
     ]
     delay_s, by = min(hits, default=(None, ""))
-    return Found(fault, delay_s, by)
+    pages = sum(
+        any(_explains(fault, one) or _echoes(fault, one) for one in incidents(ring.new))
+        for ring in rings
+        if ring.receiver == "page"
+    )
+    return Found(fault, delay_s, by, pages)
 
 
 def _explains(fault: Fault, one: Incident) -> bool:
     speaks = ALERTS[one.alert]
     if fault.target != one.target or fault.kind not in speaks.finds | speaks.also:
         return False
-    return fault.start_s <= one.start_s <= fault.end_s + aftermath_s(fault.kind, one.labels.get("short", ""))
+    return fault.start_s <= one.start_s <= fault.end_s + aftermath_s(fault.kind, _pair(one.labels)[1])
 
 
 def _echoes(fault: Fault, one: Incident) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.backfill import STALE, Bools, Floats, Line, Values
 from exporters.names import Series
 
-_JOB = {"job": "kneewatch", "instance": "kneewatch:9876"}
+_INSTANCE = "kneewatch:9876"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,15 @@ class Watch:
 
 
 class Page:
-    """The Lines of the wanted series."""
+    """The Lines of the wanted series. `clock_s`: how far the clock of Kneewatch's host is ahead."""
 
-    def __init__(self, watch: Watch, wanted: Collection[str]) -> None:
+    def __init__(
+        self, watch: Watch, wanted: Collection[str], *, instance: str = _INSTANCE, clock_s: float = 0.0
+    ) -> None:
+        self._labels = {"job": "kneewatch", "instance": instance}
+        self._clock_s = clock_s
         self._wanted = wanted
-        self._watch = watch
+        self.watch = watch
         self._scraped = np.arange(0, len(watch.times), watch.every)
         self._up = ~(watch.kneewatch_down | watch.gaps)
 
@@ -49,8 +53,10 @@ class Page:
         ended = ~shown & np.concatenate(([False], shown[:-1]))
         kept = shown | ended
         each = np.full(len(at), values) if np.isscalar(values) else np.asarray(values, np.float64)[at]
+        if name.endswith("timestamp_seconds"):
+            each = each + self._clock_s
         each = np.where(ended, STALE, each)
-        yield Line({"__name__": name, **_JOB, **labels}, self._watch.times[at][kept], each[kept])
+        yield Line({"__name__": name, **self._labels, **labels}, self.watch.times[at][kept], each[kept])
 
     def counter(
         self,
@@ -62,7 +68,7 @@ class Page:
     ) -> Iterator[Line]:
         """Yield a counter with an increase for each tick. It resets at `resets`, or at Kneewatch's restarts if None."""
         total = np.cumsum(increments)
-        begins = np.unique(np.concatenate(([0], self._watch.restarts if resets is None else resets)).astype(int))
+        begins = np.unique(np.concatenate(([0], self.watch.restarts if resets is None else resets)).astype(int))
         ticks = np.arange(len(total))
         base = np.where(begins > 0, total[np.maximum(begins - 1, 0)], 0.0)
         yield from self.gauge(series, labels, total - base[np.searchsorted(begins, ticks, "right") - 1], there)

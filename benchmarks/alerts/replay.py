@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from alerts.alert_labels import GROUP
 from benchmarks.alerts.rules import Rule, filled_in, necessary
 from benchmarks.backfill import STALE, Bools, Floats, Line, Prometheus
 
@@ -95,15 +96,21 @@ class Replay:
         self.prometheus.write(_recorded(rule, line, steps) for line in lines)
 
     def _fire(self, rule: Rule, steps: Floats) -> list[Firing]:
-        found: list[Firing] = []
         every = self._steps(rule, self.start_s)
+        # An alert has no metric name: two parts of an expression may have the same labels without it.
+        present: dict[tuple[tuple[str, str], ...], Bools] = {}
         for line in self._ask(rule.alert, rule.expr, steps, rule.interval_s):
             labels = {**line.labels, **rule.labels, "alertname": rule.alert}
             labels.pop("__name__", None)
-            present = np.zeros(len(every), bool)
-            present[_indices(line, every[0], rule.interval_s)] = True
-            found += [Firing(labels, a, b) for a, b in firing_times(present, every, rule.for_s, rule.keep_s)]
-        return found
+            if labels.get("group") == GROUP:
+                labels["group"] = (labels.get("target") or labels.get("discovery", "")).partition("/")[0]
+            at = present.setdefault(tuple(sorted(labels.items())), np.zeros(len(every), bool))
+            at[_indices(line, every[0], rule.interval_s)] = True
+        return [
+            Firing(dict(labels), start_s, end_s)
+            for labels, at in present.items()
+            for start_s, end_s in firing_times(at, every, rule.for_s, rule.keep_s)
+        ]
 
     def _ask(self, name: str, expr: str, steps: Floats, interval_s: float) -> list[Line]:
         """Query the expression at `steps`, with one range query for each segment without a gap of half an hour."""

@@ -16,7 +16,10 @@ FAST_S, FALSE_PAGES, FALSE_TICKETS = 300.0, 1, 3
 
 
 def by_kind(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
-    """Return recall and delay of the faults that count, per kind and in total, and the number of small faults found."""
+    """Return recall, delay and pages of the faults that count, by kind and in total, and the small ones found.
+
+    `paged`: the faults that rang a page at least once; `paged_once`: exactly once.
+    """
     found = [one for verdict in verdicts for one in verdict.found]
     rows = []
     for kind in (*Kind, "all"):
@@ -32,6 +35,8 @@ def by_kind(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
                 "delay_worst_s": round(max(delays)) if delays else None,
                 "small": len(small),
                 "small_found": sum(one.delay_s is not None for one in small),
+                "paged": sum(one.pages > 0 for one in large),
+                "paged_once": sum(one.pages == 1 for one in large),
                 "by": _first(large),
             }
         )
@@ -69,7 +74,7 @@ def missed(seed: int, verdict: Verdict) -> list[str]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a line for each row of `by_kind`."""
-    cells = [["fault", "found", "delay", "worst", "small ones", "first by"]]
+    cells = [["fault", "found", "delay", "worst", "small ones", "paged once", "first by"]]
     cells += [
         [
             row["kind"],
@@ -77,6 +82,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             words(row["delay_median_s"]),
             words(row["delay_worst_s"]),
             f"{row['small_found']} of {row['small']}",
+            f"{row['paged_once']} of {row['paged']}",
             "" if row["kind"] == "all" else ", ".join(f"{name} {count}" for name, count in row["by"].items()),
         ]
         for row in rows
@@ -118,4 +124,5 @@ def fault(one: Found, start_s: float) -> dict[str, Any]:
         "counts": what.counts,
         "delay_s": None if one.delay_s is None else round(one.delay_s),
         "by": one.by,
+        "pages": one.pages,
     }

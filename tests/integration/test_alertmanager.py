@@ -17,7 +17,8 @@ CASES = {
     "a dead server": (
         [
             *[("AvailabilityBurn", PAGE), ("AvailabilityBurn", TICKET), ("TTFTBurn", PAGE), ("UsersTTFTBurn", PAGE)],
-            *[("TargetDown", NONE), ("ServerMetricsUnreadable", TICKET), ("KneeDropped", PAGE)],
+            *[("TargetDown", NONE), ("ServerMetricsUnreadable", TICKET)],
+            *[("GPUXid", PAGE), ("KneeDropped", PAGE)],
         ],
         [
             # and not what users' own requests say
@@ -28,10 +29,6 @@ CASES = {
     "one canary in fifty fails, and every user waits": (
         [("AvailabilityBurn", PAGE), ("TTFTBurn", PAGE), ("TPOTBurn", PAGE), ("QueueGrowth", TICKET)],
         [],
-    ),
-    "a GPU that takes its server down": (
-        [("GPUXid", PAGE), ("AvailabilityBurn", PAGE), ("TargetDown", NONE), ("KneeDropped", PAGE)],
-        [("AvailabilityBurn", PAGE)],
     ),
     "every request waits many times too long": (
         [
@@ -52,7 +49,7 @@ CASES = {
             *[("EngineStalled", PAGE), ("AvailabilityBurn", PAGE), ("UsersTPOTBurn", PAGE), ("HeadroomLow", TICKET)],
             *[(name, TICKET) for name in SERVERS_OWN],
         ],
-        [("AvailabilityBurn", PAGE), ("UsersTPOTBurn", PAGE), *[(name, TICKET) for name in SERVERS_OWN]],
+        [("UsersTPOTBurn", PAGE), *[(name, TICKET) for name in SERVERS_OWN]],
     ),
     "no Kneewatch": (
         [
@@ -75,9 +72,16 @@ CASES = {
     "a queue for want of seats": ([("QueueGrowth", TICKET), ("PreemptionStorm", TICKET)], []),
     "a dropped knee": (
         [("KneeDropped", PAGE), ("KneeDown", TICKET), ("ForecastDisagrees", TICKET), ("HeadroomLow", TICKET)],
+        [("KneeDown", TICKET), ("HeadroomLow", TICKET)],
+    ),
+    "a GPU that is lost": (
+        [("GPUXid", PAGE), ("GPUMissing", TICKET), ("AvailabilityBurn", PAGE)],
+        [("GPUMissing", TICKET)],
+    ),
+    "a dropped knee above every peak": (
+        [("KneeDropped", TICKET), ("KneeDown", TICKET), ("HeadroomLow", TICKET)],
         [("KneeDown", TICKET)],
     ),
-    "a dropped knee above every peak": ([("KneeDropped", TICKET), ("KneeDown", TICKET)], [("KneeDown", TICKET)]),
 }
 
 
@@ -99,7 +103,7 @@ def _labels(target: str, alert: str, severity: str) -> dict[str, str]:
     # The labels by which the inhibitions compare beside the target; an objective is of burns alone.
     more = {"objective": alert.lower(), "workload": "short"} if alert.endswith("Burn") else {}
     more |= {"task": "canary"} if alert == "TaskFailing" else {}
-    more |= {"model": "m", "workload": "short"} if alert.startswith("Knee") else {}
+    more |= {"model": "m", "workload": "short"} if alert.startswith(("Knee", "Headroom")) else {}
     group = target.partition("/")[0]
     return {"alertname": f"Kneewatch{alert}", "severity": severity, "target": target, "group": group, **more}
 
