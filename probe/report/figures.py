@@ -25,10 +25,13 @@ def number(value: float | None) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """Format a ratio as a percentage, with more digits near 1: 0.9999 is not 100 %."""
+    """Format a ratio as a percentage. Near 1, two digits of what is missing: 0.9999 is not 100 %."""
     if ratio is None:
         return MISSING
-    return f"{ratio * 100:.6g} %" if 0.99 < ratio < 1 else f"{ratio * 100:.3g} %"  # noqa: PLR2004
+    if 0.99 < ratio < 1:  # noqa: PLR2004
+        decimals = 1 - math.floor(math.log10((1 - ratio) * 100))
+        return f"{ratio * 100:.{decimals}f}".rstrip("0") + " %"
+    return f"{number(ratio * 100)} %" if abs(ratio) >= 10 else f"{ratio * 100:.3g} %"  # noqa: PLR2004 - .3g: 1e+03
 
 
 def promises(objectives: Objectives) -> str:

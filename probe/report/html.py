@@ -24,7 +24,8 @@ from probe.core.result import CapacityResult
 from probe.core.step import Distribution
 from probe.report import figures as words
 from probe.report.figures import MISSING, milliseconds, number, percent, promises, when
-from probe.report.result_text import capacity_words, knee_line, limit_words, result_lines
+from probe.report.knee_text import knee_line, limit_words
+from probe.report.result_text import capacity_words, result_lines
 from probe.report.run_charts import charts, loads
 from probe.report.steps import step_verdict
 

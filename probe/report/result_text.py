@@ -1,6 +1,7 @@
 """A capacity result as text: the knee, its bounds, the cost of the run, and advice."""
 
 from collections.abc import Iterator
+from math import isclose
 
 from probe.capacity.trend.fingerprint import is_comparable
 from probe.capacity.trend.headroom import headroom as left_of
@@ -8,11 +9,11 @@ from probe.capacity.trend.headroom import largest_share
 from probe.core.result import Capacity, CapacityResult, Roofline
 from probe.core.text import one_line
 from probe.report.figures import ago, milliseconds, number, percent
+from probe.report.knee_text import is_not_reached, knee_line, limit_words
 
 _LINE = 500
 _EMPIRICAL, _FORECAST = "empirical", "forecast"
 # Below this, the loss of one replica out of a few leaves too little capacity.
-_OBJECTIVES = ("availability", "ttft", "tpot")
 _LITTLE_HEADROOM = 0.25
 _ALIKE = 0.005
 # The limit, and how to raise it.
@@ -126,26 +127,6 @@ def roofline_words(found: Roofline) -> str:
     return f"{found.gpu}: {'; '.join(parts)}"
 
 
-def is_lower_bound(capacity: Capacity) -> bool:
-    """Whether the capacity is a lower bound: no load level broke an objective, or the load of users is unknown."""
-    return capacity.lower is not None and capacity.upper is None
-
-
-def limit_words(result: CapacityResult) -> str:
-    """Return what limits the capacity; "" if that is unknown."""
-    limiting = result.capacity.limiting or ""
-    if limiting and result.steps and not any(step.broken or step.tripped for step in result.steps):
-        return f"{limiting} (predicted by the model; no load level broke an objective)"
-    return limiting
-
-
-def knee_words(capacity: Capacity) -> str:
-    """Return the knee's load, in the unit of the steps."""
-    if capacity.knee_concurrency is not None:
-        return f"{capacity.knee_concurrency} request{'s' if capacity.knee_concurrency != 1 else ''} in flight"
-    return f"{number(capacity.requests_per_second)} requests/s"
-
-
 def over_capacity(headroom_ratio: float) -> str:
     """Return a sentence for negative headroom."""
     return f"users ask for {percent(-headroom_ratio)} more than the measured capacity"
@@ -169,7 +150,7 @@ def advice(result: CapacityResult) -> str:
     if left is not None and left < _LITTLE_HEADROOM:
         before_peak = f"only {percent(left)} of the capacity is left: add a replica before the next peak."
         return before_peak if left >= 0 else f"{over_capacity(left)}: add a replica now."
-    if is_lower_bound(capacity) and capacity.limiting not in _OBJECTIVES:
+    if is_not_reached(capacity):
         return "no objective was broken: run again with more load to find the knee."
     fix = capacity.advice or _FIXES.get(capacity.limiting or "")
     return (
@@ -184,8 +165,8 @@ def _capacity(result: CapacityResult) -> Iterator[tuple[str, str]]:
     else:
         tokens = capacity.output_tokens_per_second
         more = f", {number(tokens)} output tokens/s" if tokens is not None else ""
-        yield "Knee", knee_line(capacity)
-        yield "Capacity", f"{capacity_words(capacity)}{more}; {capacity.mode}"
+        yield "Knee", knee_line(result)
+        yield "Capacity", f"{capacity_words(capacity)}{_users_in(result)}{more}; {capacity.mode}"
         if capacity.reason:
             yield "Note", _sentence(capacity.reason)
     if capacity.limiting:
@@ -217,11 +198,13 @@ def _headroom_and_error(result: CapacityResult) -> Iterator[tuple[str, str]]:
         yield "Error bound", f"at most {ttft * 1000:.1f} ms in TTFT, {itl * 1000:.1f} ms in ITL"
 
 
-def knee_line(capacity: Capacity) -> str:
-    """Return where the knee is, or that it was not reached."""
-    if is_lower_bound(capacity) and capacity.limiting not in _OBJECTIVES:
-        return f"not reached: no objective was broken up to {knee_words(capacity)}"
-    return knee_words(capacity)
+def _users_in(result: CapacityResult) -> str:
+    """Return the users in a capacity that one load level has measured: its row shows only the run's requests."""
+    for step in result.steps:
+        users = step.users.requests_per_second
+        if users and isclose(step.throughput_rps + users, result.capacity.requests_per_second or 0.0, rel_tol=1e-6):
+            return f", of which {number(users)} from users"
+    return ""
 
 
 def _sentence(words: str) -> str:

@@ -10,7 +10,7 @@ from probe.core import objectives as slo
 from probe.core.result import CapacityResult
 from probe.core.step import Distribution, StepSummary
 from probe.report.figures import number
-from probe.report.result_text import is_lower_bound
+from probe.report.knee_text import is_lower_bound, is_not_reached, is_predicted
 
 Json = dict[str, Any]
 _SECONDS, _RATE, _SHARE, _COUNT = "s", "req/s", "share", "count"
@@ -55,8 +55,9 @@ def _chart(result: CapacityResult, title: str, unit: str, series: Sequence[Json]
         "unit": unit,
         "load": "requests in flight" if closed else "requests/s",
         "series": list(series),
-        "knee": found.knee_concurrency if closed else found.requests_per_second,
-        "kneeName": "highest load" if is_lower_bound(found) else "knee",
+        # No line where no objective was broken: the highest load is not a knee.
+        "knee": None if is_not_reached(found) else found.knee_concurrency if closed else found.requests_per_second,
+        "kneeName": "predicted knee" if is_predicted(result) else "knee",
         # The bounds are rates, so they fit only an axis of rates.
         "bounds": None if closed or found.lower is None else [found.lower, found.upper],
         **more,
@@ -90,7 +91,8 @@ def _rates(result: CapacityResult, steps: Sequence[StepSummary]) -> Json:
         _line(result, "within every objective", steps, good),
     ]
     title = "Requests/s, including user traffic" if among else "Requests/s"
-    limit = None if found.requests_per_second is None else {"name": "capacity", "value": found.requests_per_second}
+    name = "capacity, at least" if is_lower_bound(found) else "capacity"
+    limit = None if found.requests_per_second is None else {"name": name, "value": found.requests_per_second}
     return _chart(result, title, _RATE, lines, limit=limit)
 
 

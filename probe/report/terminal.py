@@ -13,7 +13,7 @@ from probe.core.request import Outcome, RequestRecord
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.report.figures import MISSING, ago, milliseconds, number, percent, promises
-from probe.report.result_text import is_lower_bound, knee_words
+from probe.report.knee_text import is_lower_bound, knee_words, limit_words
 
 
 def canary_words(record: RequestRecord, objectives: Objectives, server: str | None = None) -> str:
@@ -62,5 +62,5 @@ def _status_row(status: TargetStatus, wall_s: float) -> tuple[str, ...]:
         number(server.waiting if server else None),
         percent(server.kv_cache_usage if server else None),
         words,
-        (capacity.limiting or MISSING) if capacity else MISSING,
+        (limit_words(result) or MISSING) if result else MISSING,
     )

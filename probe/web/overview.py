@@ -15,10 +15,11 @@ from probe.report.figures import milliseconds, percent, when
 from probe.report.result_text import over_capacity
 
 # States of a target, the worst first.
-FAILING, MISSING, STARTING, GOOD, PASSIVE = "failing", "missing", "starting", "good", "passive"
+FAILING, MISSING, DEGRADED, STARTING, GOOD, PASSIVE = "failing", "missing", "degraded", "starting", "good", "passive"
 STATES = {
     FAILING: "failing",
     MISSING: "missing objectives",
+    DEGRADED: "needs attention",
     STARTING: "starting",
     GOOD: "good",
     PASSIVE: "passive",
@@ -113,6 +114,9 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
     said = findings(status)
     broken = slo.broken(ratios, status.objectives) if len(status.recent) >= _FEW else ()
     state = _state(status, broken)
+    problems = [*_wrong(status, state, broken, ratios), *(finding.words for finding in said if finding.is_problem)]
+    if problems and state in (GOOD, PASSIVE):
+        state = DEGRADED
     return TargetRow(
         status=status,
         state=state,
@@ -121,7 +125,7 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
         good=ratios.get(slo.ALL),
         headroom=headroom_now(status),
         findings=said,
-        wrong=[*_wrong(status, state, broken, ratios), *(finding.words for finding in said if finding.is_problem)],
+        wrong=problems,
     )
 
 

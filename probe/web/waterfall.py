@@ -1,12 +1,14 @@
 """Waterfall of recent canaries, as data for the page's script (page/waterfall.js). No I/O.
 
-Each canary has its phases, from its scheduled time on, and a tick for each event that carried tokens.
+Each canary has its phases, from its scheduled time on, and a tick for each event that carried tokens. The phase that
+missed its objective has a kind of its own: the wait if TTFT did, the tokens if TPOT did.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from probe.core import latency
+from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.request import UP, RequestRecord
 from probe.report.figures import milliseconds, when
@@ -24,28 +26,36 @@ def waterfall(recent: Sequence[RequestRecord], objectives: Objectives) -> dict[s
     shown = recent[:_ROWS]
     first = [value for record in shown if (value := latency.ttft_s(record)) is not None]
     failed = sum(record.outcome not in UP for record in shown)
-    words = f"Timing of the last {len(shown)} canaries, newest first: {failed} failed"
+    slow = sum(bool(_missed(record, objectives)) for record in shown)
+    words = f"Timing of the last {len(shown)} canaries, newest first: {failed} failed, {slow} missed an objective"
     if first:
         words += f"; first tokens after {milliseconds(min(first))} to {milliseconds(max(first))}"
     return {
-        "rows": [_row(record) for record in shown],
+        "rows": [_row(record, _missed(record, objectives)) for record in shown],
         "limit": objectives.ttft.within_s if objectives.ttft else None,
         "words": f"{words}. The table below has each.",
     }
 
 
-def _row(record: RequestRecord) -> dict[str, Any]:
+def _missed(record: RequestRecord, objectives: Objectives) -> Sequence[str]:
+    """Return the latency objectives that an answered canary missed."""
+    verdict = slo.met(record, objectives)
+    return [name for name in objectives.latencies() if not verdict.get(name, True)]
+
+
+def _row(record: RequestRecord, missed: Sequence[str]) -> dict[str, Any]:
+    slow = f"missed {' and '.join(name.upper() for name in missed)}" if missed else ""
     return {
         "label": when(record.done_wall_s)[11:19],
         "when": f"{when(record.done_wall_s)}: {record.outcome.value}",
-        "said": record.detail or "",
-        "pieces": [[kind, _rounded(start), _rounded(end)] for kind, start, end in _pieces(record)],
+        "said": record.detail or slow,
+        "pieces": [[kind, _rounded(start), _rounded(end)] for kind, start, end in _pieces(record, missed)],
         "tokens": [_rounded(at) for at in _ticks(record)],
         "facts": list(_facts(record)),
     }
 
 
-def _pieces(record: RequestRecord) -> Iterator[tuple[str, float, float]]:
+def _pieces(record: RequestRecord, missed: Sequence[str]) -> Iterator[tuple[str, float, float]]:
     """Return the phases of a canary: kind, start and end in seconds."""
     late, done = max(latency.schedule_lag_s(record), 0.0), (record.done_ns - record.scheduled_ns) * _NS
     if late > _LATE_S:
@@ -56,9 +66,9 @@ def _pieces(record: RequestRecord) -> Iterator[tuple[str, float, float]]:
     if record.outcome not in UP or first is None:
         yield "failed", late, max(done, late)
         return
-    yield "wait", late, first
+    yield "slow_wait" if "ttft" in missed else "wait", late, first
     if last is not None and last > first:
-        yield "tokens", first, last
+        yield "slow_tokens" if "tpot" in missed else "tokens", first, last
 
 
 def _ticks(record: RequestRecord) -> list[float]:

@@ -9,7 +9,7 @@ const AXES = { ...UNITS, "req/s": (value) => digits(value) };
 function knee(chart) {
   const paint = theme().named.purple;
   const label = { show: true, formatter: chart.kneeName, color: paint, fontSize: 11, position: "end", distance: 2 };
-  const line = chart.knee === null ? [] : [{ xAxis: chart.knee, label, lineStyle: { color: paint, type: "solid", width: 1.5 } }];
+  const line = chart.knee === null ? [] : [{ xAxis: chart.knee, label, lineStyle: { color: paint, type: chart.kneeName === "knee" ? "solid" : [5, 5], width: 1.5 } }];
   const limit = chart.limit ? [{
     yAxis: chart.limit.value, lineStyle: { color: theme().soft, type: [5, 5], width: 1 },
     label: { show: true, formatter: chart.limit.name, color: theme().soft, fontSize: 11, position: chart.unit === "share" ? "insideStartBottom" : "insideStartTop" },

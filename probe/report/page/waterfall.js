@@ -1,6 +1,14 @@
 // Waterfall of canaries: one row each, from the scheduled time to the last token.
 
 const ROW = 17;
+const KINDS = { late: "sent late by Kneewatch", wait: "wait for the first token", tokens: "tokens, one line each",
+  slow_wait: "wait that missed the TTFT objective", slow_tokens: "tokens that missed the TPOT objective", failed: "failed" };
+
+/** Return the colour of a kind of phase: one for each verdict, two for what met the objectives. */
+function phasePaint(kind) {
+  const { named, palette, soft } = theme();
+  return { late: soft, wait: palette[0], tokens: named.green, slow_wait: named.purple, slow_tokens: named.orange, failed: named.red }[kind];
+}
 
 /** Return the moments that are at least `least` apart. */
 function apart(moments, least) {
@@ -9,8 +17,7 @@ function apart(moments, least) {
 }
 
 function waterfallOption(rows, limit, width) {
-  const paint = { late: theme().named.orange, wait: theme().palette[0], tokens: theme().named.green, failed: theme().named.red };
-  const pieces = rows.flatMap((row, y) => row.pieces.map(([kind, from, to]) => ({ value: [from, y, to], itemStyle: { color: paint[kind] }, kind })));
+  const pieces = rows.flatMap((row, y) => row.pieces.map(([kind, from, to]) => ({ value: [from, y, to], itemStyle: { color: phasePaint(kind) }, kind })));
   const most = Math.max(...rows.flatMap((row) => row.pieces.map((piece) => piece[2])), limit ?? 0);
   const ticks = rows.flatMap((row, y) => apart(row.tokens, (3 * most) / Math.max(width - 90, 100)).map((at) => [at, y]));
   const height = (api) => api.size([0, 1])[1] * 0.72;
@@ -55,10 +62,8 @@ function rowTip(row) {
 function waterfallFigure({ rows, limit, words }) {
   const place = element("div", { class: "chart waterfall", role: "img", tabindex: "0", "aria-label": words });
   const shown = new Set(rows.flatMap((row) => row.pieces.map((piece) => piece[0])));
-  const names = { late: "sent late", wait: "waiting for the first token", tokens: "tokens, one line each", failed: "failed" };
-  const paint = { late: theme().named.orange, wait: theme().palette[0], tokens: theme().named.green, failed: theme().named.red };
   const legend = element("ul", { class: "legend", "aria-hidden": "true" },
-    ...Object.keys(names).filter((kind) => shown.has(kind)).map((kind) => element("li", {}, swatch(paint[kind], "block"), names[kind])));
+    ...Object.keys(KINDS).filter((kind) => shown.has(kind)).map((kind) => element("li", {}, swatch(phasePaint(kind), "block"), KINDS[kind])));
   place.style.height = `${rows.length * ROW + 46}px`;
   place.addEventListener("keydown", (event) => walkRows(event, place, rows));
   return [element("figure", {}, place, legend), place, (width) => waterfallOption(rows, limit, width)];

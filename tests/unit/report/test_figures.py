@@ -41,7 +41,17 @@ def test_a_number_is_short_and_about_right(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "words"), [(None, "-"), (0.0, "0 %"), (0.1234, "12.3 %"), (0.9996, "99.96 %"), (1.0, "100 %")]
+    ("ratio", "words"),
+    [
+        (None, "-"),
+        (0.0, "0 %"),
+        (0.1234, "12.3 %"),
+        (0.9996, "99.96 %"),
+        (0.996875, "99.69 %"),
+        (0.99996, "99.996 %"),
+        (-998.99, "-99,899 %"),
+        (1.0, "100 %"),
+    ],
 )
 def test_percent(ratio: float | None, words: str) -> None:
     assert percent(ratio) == words

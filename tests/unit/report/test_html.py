@@ -115,9 +115,26 @@ def test_a_report_is_titled_with_the_target_unless_a_server_is_named() -> None:
 
 def test_where_no_objective_was_broken_the_charts_show_no_knee() -> None:
     lower_bound = Capacity(mode="empirical", requests_per_second=10.0, lower=10.0, knee_concurrency=4)
-    names = {chart["kneeName"] for chart in charts(result(capacity=lower_bound))}
-    assert names == {"highest load"}
-    assert {chart["kneeName"] for chart in charts(result())} == {"knee"}
+    drawn = charts(result(capacity=lower_bound, steps=(step(4), step(8))))
+    assert {chart["knee"] for chart in drawn} == {None}
+    assert drawn[0]["limit"]["name"] == "capacity, at least"
+    assert {(chart["knee"], chart["kneeName"]) for chart in charts(result())} == {(4, "knee")}
+
+
+def test_a_knee_that_only_the_model_knows_is_drawn_as_a_prediction() -> None:
+    guess = Capacity(mode="verified", requests_per_second=12.5, lower=12.0, upper=13.0, limiting="ttft")
+    passed = result(capacity=guess, steps=(step(4), step(8)), stopped=Stopped("done"))
+    assert {chart["kneeName"] for chart in charts(passed)} == {"predicted knee"}
+
+
+def test_the_rows_add_up_to_the_capacity_where_users_are_in_it() -> None:
+    steps = (replace(step(4, rps=6.93), users=UserLoad(0.28, 18.0)), step(8, broken=("ttft",)))
+    capacity = Capacity(mode="empirical", requests_per_second=7.21, lower=7.21, upper=9.0, knee_concurrency=4)
+    page = report(result(capacity=capacity, steps=steps))
+    assert "7.21 requests/s (7.21 to 9), of which 0.28 from users" in page
+    assert '<th scope="col" class="num">users req/s</th>' in page
+    assert '<td class="num">6.93</td><td class="num">0.28</td>' in page
+    assert "users req/s" not in report(result())
 
 
 def test_charts_are_over_what_is_in_flight_where_the_loop_was_closed() -> None:

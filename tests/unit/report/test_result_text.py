@@ -9,12 +9,12 @@ from example_records import WALL_S, no_knee, result, step
 from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.core.result import Capacity, CapacityResult, Roofline, Stopped
 from probe.core.snapshot import UserLoad
+from probe.report.knee_text import knee_words
 from probe.report.result_text import (
     advice,
     beside_measured,
     forecast_words,
     headroom,
-    knee_words,
     result_words,
 )
 
@@ -67,10 +67,13 @@ def test_a_lower_bound_for_unknown_users_does_not_say_that_no_objective_was_brok
 
 
 def test_a_limit_that_no_load_level_reached_is_the_models() -> None:
-    passed = result(capacity=VERIFIED, steps=(step(4), step(8)))
+    passed = result(capacity=VERIFIED, steps=(step(4), step(8)), stopped=Stopped("done"))
     assert _lines(passed)["Limited by"] == "tpot (predicted by the model; no load level broke an objective)"
+    assert _lines(passed)["Knee"] == "not reached: the model predicts it at 12.5 requests/s"
     tripped = replace(passed, steps=(step(4), replace(step(8), tripped="queue")))
     assert _lines(tripped)["Limited by"] == "tpot"
+    over = replace(result(steps=(step(4), step(8))), stopped=Stopped("budget", "over_objective_seconds"))
+    assert _lines(over)["Limited by"] == "ttft", "the step that was cut short has measured it"
 
 
 def test_no_knee_says_why() -> None:

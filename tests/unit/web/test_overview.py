@@ -71,6 +71,9 @@ def test_what_we_were_late_for_and_what_we_aborted_is_not_slow() -> None:
         (status(up=True, recent=[record(ttft_s=0.9)] * 5), "missing"),
         (status(up=True, recent=[record(), record(outcome=Outcome.TIMEOUT)] * 3), "missing"),
         (status(up=False, recent=[record(outcome=Outcome.TIMEOUT), record()]), "failing"),
+        (status(up=True, recent=[record()], gpu_error="no connection"), "degraded"),
+        (status(passive=True, server_error="no connection"), "degraded"),
+        (status(gpu_error="no connection"), "starting"),
     ],
 )
 def test_the_state_of_a_target(shown: TargetStatus, state: str) -> None:

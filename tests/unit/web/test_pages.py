@@ -280,6 +280,15 @@ def test_the_waterfall_has_a_row_for_each_canary() -> None:
     assert failed["said"] == "nothing came"
 
 
+def test_the_waterfall_shows_which_objective_was_missed() -> None:
+    slow = [record(ttft_s=0.9), record(gap_s=0.2), record(ttft_s=0.9, gap_s=0.2)]
+    drawn = _target(status(up=True, recent=slow)).data["waterfall"]
+    kinds = [[kind for kind, *_ in each["pieces"]] for each in drawn["rows"]]
+    assert kinds == [["slow_wait", "tokens"], ["wait", "slow_tokens"], ["slow_wait", "slow_tokens"]]
+    assert [each["said"] for each in drawn["rows"]] == ["missed TTFT", "missed TPOT", "missed TTFT and TPOT"]
+    assert "0 failed, 3 missed an objective" in drawn["words"]
+
+
 # What comes from outside.
 
 
