@@ -22,7 +22,7 @@ from probe.core.request import Outcome
 from probe.core.shift import CapacitySample
 from probe.core.snapshot import ServerSnapshot
 from probe.core.text import one_line
-from probe.scrape import vllm
+from probe.scrape import vllm_history
 
 _T = TypeVar("_T")
 # The page on a dropped knee must not prevent the run that would measure whether it is back.
@@ -80,19 +80,19 @@ class Prometheus:
         start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - seconds, now_s))
         step_s = max(math.ceil(seconds / _MOST_STEPS), 1)
         series = await self._ask(
-            lambda: self._connection.custom_query_range(vllm.history_query(matchers), start, end, str(step_s)),
+            lambda: self._connection.custom_query_range(vllm_history.history_query(matchers), start, end, str(step_s)),
             lambda answer: [
                 (one["metric"], [(float(at_s), float(value)) for at_s, value in one["values"]]) for one in answer
             ],
         )
-        if differ := vllm.differing_labels(series):
+        if differ := vllm_history.differing_labels(series):
             labels = one_line("; ".join(f"{label}: {', '.join(values)}" for label, values in differ.items()))
             raise TargetError(
                 f"{self._url}: several servers have vLLM series with {matchers} ({labels}); narrow"
                 " capacity.history to one of them",
                 Outcome.BAD_REQUEST,
             )
-        return vllm.from_history(series)
+        return vllm_history.from_history(series)
 
     async def _ask(self, question: Callable[[], Any], read: Callable[[Any], _T]) -> _T:
         try:

@@ -7,11 +7,21 @@ batch, so the guard cannot work behind it. Its TTFT begins with its own call to 
 from collections.abc import Mapping, Sequence
 
 from probe.core.snapshot import ServerSnapshot
-from probe.scrape.metrics_parser import EngineMetrics, Samples, by_label, histograms, parts, total, values_of
+from probe.scrape.metrics_parser import (
+    EngineMetrics,
+    Samples,
+    by_label,
+    histograms,
+    is_server_error,
+    parts,
+    total,
+    values_of,
+)
 
 _RUNNING = "litellm_in_flight_requests"
 _PROMPT, _OUTPUT = "litellm_input_tokens_metric_total", "litellm_output_tokens_metric_total"
 _FINISHED = "litellm_proxy_total_requests_metric_total"
+_CLIENT_LEFT = "499"
 _HISTOGRAMS: Mapping[str, Sequence[str]] = {
     "ttft": ("litellm_llm_api_time_to_first_token_metric",),
     "e2e": ("litellm_request_total_latency_metric",),
@@ -29,6 +39,13 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         prompt_tokens=total(found, _PROMPT),
         generation_tokens=total(found, _OUTPUT),
         finished=codes,
+        outcomes={
+            "ok": sum(count for code, count in codes.items() if code.startswith("2")),
+            "failed": sum(count for code, count in codes.items() if is_server_error(code)),
+            "aborted": codes.get(_CLIENT_LEFT, 0.0),
+        }
+        if codes
+        else {},
         models=values_of("requested_model", found.get(_FINISHED, ())),
         histograms=histograms(found, _HISTOGRAMS),
     )

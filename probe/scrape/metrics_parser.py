@@ -167,6 +167,16 @@ def one_of_each(found: Samples, repeating: Collection[str]) -> Samples:
     return kept
 
 
+def is_server_error(status: str) -> bool:
+    """Return whether a request with this HTTP status failed by the server's fault: it broke, or refused for load."""
+    return status == "429" or status.startswith("5")
+
+
+def known(**values: float | None) -> dict[str, float]:
+    """Return the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def added(*values: float | None) -> float | None:
     """Return the sum of the known values; None without any."""
     known = [value for value in values if value is not None]

@@ -21,6 +21,7 @@ _HISTOGRAMS: Mapping[str, Sequence[str]] = {
 
 
 def _snapshot(found: Samples) -> ServerSnapshot:
+    finished = by_label(found, "finished_reason", _FINISHED)
     return ServerSnapshot(
         at_ns=0,
         wall_s=0.0,
@@ -29,7 +30,9 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         kv_cache_usage=largest(found, _USAGE),  # a ratio, in spite of the name
         prompt_tokens=total(found, _PROMPT),
         generation_tokens=total(found, _OUTPUT),
-        finished=by_label(found, "finished_reason", _FINISHED),
+        finished=finished,
+        # Its request_failure_total does not say by whose fault.
+        outcomes={"ok": sum(finished.values())} if finished else {},
         models=values_of("model_name", found.get(_RUNNING, ())),
         progress=total(found, _OUTPUT),
         histograms=histograms(found, _HISTOGRAMS),

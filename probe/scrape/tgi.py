@@ -12,6 +12,8 @@ from probe.scrape.metrics_parser import EngineMetrics, Samples, by_label, histog
 
 _RUNNING, _WAITING = "tgi_batch_current_size", "tgi_queue_size"
 _SUCCESS, _FAILURE = "tgi_request_success", "tgi_request_failure"  # counters, in spite of the names
+# The failure of kind "validation" is the client's.
+_OUTCOMES = {"ok": ("success",), "failed": ("overloaded", "generation", "incomplete"), "aborted": ("dropped",)}
 _STEPS = "tgi_batch_inference_count"
 _PROMPT, _OUTPUT = "tgi_request_input_length", "tgi_request_generated_tokens"
 _ROOM = "tgi_batch_max_total_tokens"
@@ -26,6 +28,7 @@ _HISTOGRAMS: Mapping[str, Sequence[str]] = {
 def _snapshot(found: Samples) -> ServerSnapshot:
     failures = by_label(found, "err", _FAILURE)
     alive = 0.0 if found.get(_WAITING) else None
+    finished = {"success": total(found, _SUCCESS) or 0.0} | failures if alive is not None or failures else {}
     return ServerSnapshot(
         at_ns=0,
         wall_s=0.0,
@@ -34,7 +37,10 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         rejections=failures.get("overloaded", alive),
         prompt_tokens=total(found, f"{_PROMPT}_sum") or alive,
         generation_tokens=total(found, f"{_OUTPUT}_sum") or alive,
-        finished={"success": total(found, _SUCCESS) or 0.0} | failures if alive is not None or failures else {},
+        finished=finished,
+        outcomes={
+            name: sum(finished.get(kind, 0.0) for kind in kinds) for name, kinds in _OUTCOMES.items() if finished
+        },
         kv_cache_tokens=total(found, _ROOM),
         progress=total(found, _STEPS) or alive,
         histograms=histograms(found, _HISTOGRAMS),

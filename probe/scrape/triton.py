@@ -9,7 +9,7 @@ microseconds, without buckets, and are not used; Triton measures neither TTFT no
 from collections.abc import Mapping, Sequence
 
 from probe.core.snapshot import ServerSnapshot
-from probe.scrape.metrics_parser import EngineMetrics, Samples, histograms, largest, parts, total
+from probe.scrape.metrics_parser import EngineMetrics, Samples, histograms, known, largest, parts, total
 
 _REQUESTS, _BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
 _GENERAL = "nv_trt_llm_general_metrics"
@@ -25,6 +25,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
     running = total(found, _REQUESTS, request_type="scheduled")
     most, used = (largest(found, _BLOCKS, kv_cache_block_type=kind) for kind in ("max", "used"))
     each = largest(found, _BLOCKS, kv_cache_block_type="tokens_per")
+    left = total(found, _FAILURE, model=_BACKEND, reason="CANCELED")  # from 24.05 on
     done, failed = (total(found, name, model=_BACKEND) for name in (_SUCCESS, _FAILURE))
     return ServerSnapshot(
         at_ns=0,
@@ -34,7 +35,8 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         kv_cache_usage=used / most if most and used is not None else None,
         prompt_tokens=total(found, "nv_llm_input_token_len_sum"),
         generation_tokens=total(found, "nv_llm_output_token_len_sum"),
-        finished={kind: count for kind, count in (("success", done), ("failure", failed)) if count is not None},
+        finished=known(success=done, failure=failed),
+        outcomes=known(ok=done, failed=failed if failed is None else failed - (left or 0.0), aborted=left),
         kv_cache_tokens=most * each if most and each else None,
         progress=total(found, _GENERAL, general_type="iteration_counter"),
         histograms=histograms(found, _HISTOGRAMS),

@@ -15,6 +15,8 @@ from probe.scrape.metrics_parser import (
     added,
     by_label,
     histograms,
+    is_server_error,
+    known,
     largest,
     one_of_each,
     parts,
@@ -27,6 +29,8 @@ _USAGE = "trtllm_kv_cache_utilization"
 _BLOCKS, _PER_BLOCK = "trtllm_kv_cache_max_blocks", "trtllm_kv_cache_tokens_per_block"
 _PROMPT, _OUTPUT = "trtllm_prompt_tokens_total", "trtllm_generation_tokens_total"
 _FINISHED = "trtllm_request_success_total"
+_NOT_OK = ("cancelled", "timeout")
+_ERRORS = "trtllm_request_error_total"
 _REUSED, _MISSED = "trtllm_kv_cache_reused_blocks_total", "trtllm_kv_cache_missed_blocks_total"
 _HISTOGRAMS: Mapping[str, Sequence[str]] = {
     "ttft": ("trtllm_time_to_first_token_seconds",),
@@ -40,6 +44,7 @@ _HISTOGRAMS: Mapping[str, Sequence[str]] = {
 
 def _snapshot(found: Samples) -> ServerSnapshot:
     unique = one_of_each(found, ("pid", "rank"))
+    finished, errors = by_label(found, "finished_reason", _FINISHED), by_label(found, "http_code", _ERRORS)
     blocks, each = largest(unique, _BLOCKS), largest(unique, _PER_BLOCK)
     return ServerSnapshot(
         at_ns=0,
@@ -49,7 +54,12 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         kv_cache_usage=largest(unique, _USAGE),
         prompt_tokens=total(found, _PROMPT),
         generation_tokens=total(found, _OUTPUT),
-        finished=by_label(found, "finished_reason", _FINISHED),
+        finished=finished,
+        outcomes=known(
+            ok=sum(count for reason, count in finished.items() if reason not in _NOT_OK) if finished else None,
+            failed=sum(count for code, count in errors.items() if is_server_error(code)) if errors else None,
+            aborted=finished.get("cancelled"),
+        ),
         prefix_cache_queries=added(total(found, _REUSED), total(found, _MISSED)),  # blocks; the ratio is what counts
         prefix_cache_hits=total(found, _REUSED),
         kv_cache_tokens=blocks * each if blocks and each else None,
@@ -63,7 +73,7 @@ ENGINE = EngineMetrics(
     ("trtllm_",),
     frozenset(
         (
-            *(_RUNNING, _WAITING, _USAGE, _BLOCKS, _PER_BLOCK, _PROMPT, _OUTPUT, _FINISHED, _REUSED, _MISSED),
+            *(_RUNNING, _WAITING, _USAGE, _BLOCKS, _PER_BLOCK, _PROMPT, _OUTPUT, _FINISHED, _ERRORS, _REUSED, _MISSED),
             *parts(name for its in _HISTOGRAMS.values() for name in its),
         )
     ),

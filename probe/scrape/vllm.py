@@ -8,13 +8,10 @@ the last value of any server; in versions that label gauges by `pid` some are ou
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-
-from prometheus_client.samples import Sample
+from collections.abc import Mapping, Sequence
 
 from probe.core.snapshot import EngineSnapshot, ServerSnapshot
+from probe.scrape import http_answers
 from probe.scrape.metrics_parser import (
     MAX_VALUE,
     MAX_VALUES,
@@ -25,6 +22,7 @@ from probe.scrape.metrics_parser import (
     by_label,
     first,
     histograms,
+    known,
     largest,
     one_of_each,
     parts,
@@ -40,7 +38,9 @@ PREEMPTIONS = ("vllm:num_preemptions_total",)
 REJECTIONS = ("vllm:admission_rejections_total",)  # from 0.32
 PROMPT_TOKENS = ("vllm:prompt_tokens_total",)
 GENERATION_TOKENS = ("vllm:generation_tokens_total",)
-FINISHED = ("vllm:request_success_total",)  # counts errors and aborts too, by finished_reason
+# Counts errors and aborts too, by finished_reason; but not clients that leave (measured on 0.32).
+FINISHED = ("vllm:request_success_total",)
+_NOT_OK = ("error", "abort")
 PREFIX_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
 PREFIX_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 ADAPTERS = ("vllm:lora_requests_info",)
@@ -80,76 +80,10 @@ HISTOGRAMS: Mapping[str, Sequence[str]] = {
 }
 _PLAIN = (
     *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *PROMPT_TOKENS,
-    *GENERATION_TOKENS, *FINISHED, *PREFIX_QUERIES, *PREFIX_HITS, *CACHE_CONFIG, *ADAPTERS,
+    *GENERATION_TOKENS, *FINISHED, *http_answers.NAMES, *PREFIX_QUERIES, *PREFIX_HITS, *CACHE_CONFIG, *ADAPTERS,
     *DRAFTS, *DRAFT_TOKENS, *ACCEPTED_TOKENS, *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
 )  # fmt: skip
-# What a forecast needs of the past: gauges, counters, and of histograms their sums and counts.
-_FORECAST_HISTOGRAMS = ("ttft", "itl", "prefill", "prompt_length", "iteration_tokens")
-HISTORY = (
-    *RUNNING, *WAITING, *KV_USAGE, *PREEMPTIONS, *PROMPT_TOKENS, *GENERATION_TOKENS, *PREFIX_HITS, *CACHE_CONFIG,
-    *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
-    *(name + part for key in _FORECAST_HISTOGRAMS for name in HISTOGRAMS[key] for part in ("_sum", "_count")),
-)  # fmt: skip
-_SCRAPED = "kneewatch_scraped"
 _LATEST_S = 3e9  # the year 2065: a time beyond it is a sum of several
-_Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
-
-
-def history_query(matchers: str) -> str:
-    """Return PromQL for HISTORY and the times of the scrapes.
-
-    A range query returns the last scrape before each of its steps, but not its time: with scrapes every 20 s, the
-    tokens of 20 s would appear in one step of 15 s, and none in another.
-    """
-    names = f'{{__name__=~"{"|".join(HISTORY)}", {matchers}}}'
-    # `or` compares labels without the name, so the times need a label that nothing on its left has.
-    return f'{names} or label_replace(timestamp({RUNNING[0]}{{{matchers}}}), "{_SCRAPED}", "at", "", "")'
-
-
-def from_history(series: Iterable[_Series]) -> list[ServerSnapshot]:
-    """Return a snapshot for each scrape in the answer to `history_query`, oldest first.
-
-    `series`: labels (with the name as `__name__`) and values by wall time (s). A scrape without gauges is left out.
-    """
-    read: dict[float, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
-    scraped: dict[float, float] = {}
-    for labels, values in series:
-        own = {key: value for key, value in labels.items() if key != "__name__"}
-        name = labels.get("__name__", "")
-        base = name.removesuffix("_count")
-        if base != name and any(base in names for names in HISTOGRAMS.values()):
-            name, own = f"{base}_bucket", {**own, "le": "+Inf"}  # all of its samples lie below infinity
-        if _SCRAPED in labels:
-            scraped.update(values)
-            continue
-        for at_s, value in values:
-            if math.isfinite(value):
-                read[at_s][name].append(Sample(name, own, value))
-    moments = sorted(at_s for at_s, samples in read.items() if first(samples, RUNNING))
-    found: dict[float, ServerSnapshot] = {}
-    for at_s in moments:
-        scraped_s = scraped.get(at_s, at_s)
-        if scraped_s not in found:
-            found[scraped_s] = replace(_snapshot(read[at_s]), at_ns=round(scraped_s * 1e9), wall_s=scraped_s)
-    return list(found.values())
-
-
-def differing_labels(series: Iterable[_Series]) -> dict[str, list[str]]:
-    """The labels, but for the engine's and the process', in which series of one moment differ, with their values.
-
-    They are of several servers, which would add up to one that does not exist; without any they are of one.
-    """
-    at: dict[float, list[Mapping[str, str]]] = defaultdict(list)
-    for labels, values in series:
-        if labels.get("__name__") in RUNNING:
-            for at_s, _ in values:
-                at[at_s].append(labels)
-    for together in at.values():
-        names = {name for labels in together for name in labels} - {"engine", "pid"}
-        found = {name: sorted({labels.get(name, "") for labels in together}) for name in sorted(names)}
-        if differ := {name: values for name, values in found.items() if len(values) > 1}:
-            return differ
-    return {}
 
 
 def _snapshot(found: Samples) -> ServerSnapshot:
@@ -159,6 +93,8 @@ def _snapshot(found: Samples) -> ServerSnapshot:
     drafts = total(found, *DRAFTS)
     every = histograms(found, HISTOGRAMS)
     generated = total(found, *GENERATION_TOKENS)
+    finished = by_label(found, "finished_reason", *FINISHED)
+    rejections = total(found, *REJECTIONS)
     return ServerSnapshot(
         at_ns=0,
         wall_s=0.0,
@@ -168,10 +104,17 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         waiting_by_reason=by_label(found, "reason", *WAITING_BY_REASON),
         kv_cache_usage=largest(found, *KV_USAGE),
         preemptions=total(found, *PREEMPTIONS),
-        rejections=total(found, *REJECTIONS),
+        rejections=rejections,
         prompt_tokens=total(found, *PROMPT_TOKENS),
         generation_tokens=generated,
-        finished=by_label(found, "finished_reason", *FINISHED),
+        finished=finished,
+        outcomes=known(
+            ok=sum(count for reason, count in finished.items() if reason not in _NOT_OK) if finished else None,
+            # A rejected request has reached no engine, so it has not finished.
+            failed=added(finished.get("error"), rejections),
+            aborted=finished.get("abort"),
+        ),
+        http_errors=http_answers.errors(found),
         prefix_cache_queries=total(found, *PREFIX_QUERIES),
         prefix_cache_hits=total(found, *PREFIX_HITS),
         kv_cache_tokens=_kv_cache_tokens(found),

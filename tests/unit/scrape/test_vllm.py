@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
-from probe.scrape import engines, vllm
+from probe.scrape import engines, vllm, vllm_history
 
 RECORDED = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text()
 
@@ -360,9 +360,11 @@ def test_vllm_s_own_estimates_of_work_are_read_where_they_are() -> None:
 
 def test_the_estimates_are_asked_of_prometheus_too() -> None:
     names = {f"vllm:estimated_{n}_per_gpu_total" for n in ("flops", "read_bytes", "write_bytes")}
-    assert names <= set(vllm.HISTORY)
+    assert names <= set(vllm_history.HISTORY)
     gauge: tuple[dict[str, str], list[tuple[float, float]]] = ({"__name__": "vllm:num_requests_running"}, [(5.0, 1.0)])
-    (found,) = vllm.from_history([gauge, *(({"__name__": name, "engine": "0"}, [(5.0, 1e15)]) for name in names)])
+    (found,) = vllm_history.from_history(
+        [gauge, *(({"__name__": name, "engine": "0"}, [(5.0, 1e15)]) for name in names)]
+    )
     assert (found.estimated_flops, found.estimated_read_bytes, found.estimated_write_bytes) == (1e15, 1e15, 1e15)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from probe.core.snapshot import EngineSnapshot
-from probe.scrape import vllm
+from probe.scrape import vllm_history
 
 Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
 # Scraped every 20 s and asked for every 15 s: what was scraped at 100, 120 and 140.
@@ -28,7 +28,7 @@ def test_there_is_a_snapshot_for_each_scrape_at_its_own_time() -> None:
         _one("generation_tokens_total", 1000, 1400, 1400, 1800),
         _scraped(*SCRAPES),
     ]
-    found = vllm.from_history(series)
+    found = vllm_history.from_history(series)
     assert [one.wall_s for one in found] == [100.0, 120.0, 140.0]
     assert [one.at_ns for one in found] == [100 * 10**9, 120 * 10**9, 140 * 10**9]
     assert [one.running for one in found] == [3, 4, 5]
@@ -45,7 +45,7 @@ def test_histograms_have_their_sums_and_counts_and_the_cache_its_size() -> None:
         _one("cache_config_info", 1, 1, 1, 1, block_size="16", num_gpu_blocks="100"),
         _scraped(*SCRAPES),
     ]
-    last = vllm.from_history(series)[-1]
+    last = vllm_history.from_history(series)[-1]
     assert (last.histograms["itl"].sum, last.histograms["itl"].count) == (3.0, 30)
     assert (last.histograms["iteration_tokens"].sum, last.histograms["iteration_tokens"].count) == (9.0, 7)
     assert last.kv_cache_tokens == 1600
@@ -58,8 +58,8 @@ def test_engines_of_one_server_add_up() -> None:
         _scraped(*SCRAPES),
         _scraped(*SCRAPES, engine="1"),
     ]
-    assert vllm.differing_labels(series) == {}
-    found = vllm.from_history(series)
+    assert vllm_history.differing_labels(series) == {}
+    found = vllm_history.from_history(series)
     assert [(one.running, one.engines) for one in found] == [(4, 2), (5, 2), (7, 2)]
 
 
@@ -70,8 +70,8 @@ def test_engines_in_history_are_distinguished_and_processes_are_not_servers() ->
         _one("num_requests_running", 0, 0, 0, 1, engine="1", pid="8"),
         _one("generation_tokens_total", 10, 20, 20, 30, engine="1"),
     ]
-    assert vllm.differing_labels(series) == {}
-    last = vllm.from_history(series)[-1]
+    assert vllm_history.differing_labels(series) == {}
+    last = vllm_history.from_history(series)[-1]
     assert last.by_engine == {"0": EngineSnapshot(running=5), "1": EngineSnapshot(running=2, generation_tokens=30)}
 
 
@@ -82,10 +82,10 @@ def test_a_moment_without_the_server_and_a_value_that_is_none_are_left_out() -> 
         _one("generation_tokens_total", 1000, 1400, 1400, float("nan")),
         _scraped(100.0, 140.0, steps=(105.0, 150.0)),
     ]
-    found = vllm.from_history(series)
+    found = vllm_history.from_history(series)
     assert [one.wall_s for one in found] == [100.0, 140.0]
     assert [one.generation_tokens for one in found] == [1000, None]
-    assert vllm.from_history([]) == []
+    assert vllm_history.from_history([]) == []
 
 
 def test_series_of_two_servers_differ_in_their_distinguishing_label() -> None:
@@ -94,7 +94,7 @@ def test_series_of_two_servers_differ_in_their_distinguishing_label() -> None:
         _one("num_requests_running", 1, 1, 1, 2, pod="llama-1", instance="b:8000"),
         _one("num_requests_waiting", 0, 0, 0, 0, pod="llama-2"),
     ]
-    assert vllm.differing_labels(series) == {"instance": ["a:8000", "b:8000"], "pod": ["llama-0", "llama-1"]}
+    assert vllm_history.differing_labels(series) == {"instance": ["a:8000", "b:8000"], "pod": ["llama-0", "llama-1"]}
 
 
 def test_a_server_that_took_the_place_of_another_is_not_beside_it() -> None:
@@ -102,11 +102,11 @@ def test_a_server_that_took_the_place_of_another_is_not_beside_it() -> None:
         _one("num_requests_running", 3, 4, steps=STEPS[:2], pod="llama-0"),
         _one("num_requests_running", 1, 1, steps=STEPS[2:], pod="llama-1"),
     ]
-    assert vllm.differing_labels(series) == {}
+    assert vllm_history.differing_labels(series) == {}
 
 
 def test_the_query_asks_for_this_server_twice_once_for_the_times() -> None:
-    query = vllm.history_query('pod="llama-0"')
+    query = vllm_history.history_query('pod="llama-0"')
     values, _, times = query.partition(" or ")
     assert values.endswith(', pod="llama-0"}')
     assert "timestamp(vllm:num_requests_running{pod=" in times

@@ -1,0 +1,80 @@
+"""What a Prometheus has stored of a vLLM server's page, to ServerSnapshots. Pure."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from prometheus_client.samples import Sample
+
+from probe.core.snapshot import ServerSnapshot
+from probe.scrape import vllm
+from probe.scrape.metrics_parser import first
+
+# What a forecast needs of the past: gauges, counters, and of histograms their sums and counts.
+_FORECAST_HISTOGRAMS = ("ttft", "itl", "prefill", "prompt_length", "iteration_tokens")
+HISTORY = (
+    *vllm.RUNNING, *vllm.WAITING, *vllm.KV_USAGE, *vllm.PREEMPTIONS, *vllm.PROMPT_TOKENS, *vllm.GENERATION_TOKENS,
+    *vllm.PREFIX_HITS, *vllm.CACHE_CONFIG, *vllm.ESTIMATED_FLOPS, *vllm.ESTIMATED_READ_BYTES,
+    *vllm.ESTIMATED_WRITE_BYTES,
+    *(name + part for key in _FORECAST_HISTOGRAMS for name in vllm.HISTOGRAMS[key] for part in ("_sum", "_count")),
+)  # fmt: skip
+_SCRAPED = "kneewatch_scraped"
+_Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
+
+
+def history_query(matchers: str) -> str:
+    """Return PromQL for HISTORY and the times of the scrapes.
+
+    A range query returns the last scrape before each of its steps, but not its time: with scrapes every 20 s, the
+    tokens of 20 s would appear in one step of 15 s, and none in another.
+    """
+    names = f'{{__name__=~"{"|".join(HISTORY)}", {matchers}}}'
+    # `or` compares labels without the name, so the times need a label that nothing on its left has.
+    return f'{names} or label_replace(timestamp({vllm.RUNNING[0]}{{{matchers}}}), "{_SCRAPED}", "at", "", "")'
+
+
+def from_history(series: Iterable[_Series]) -> list[ServerSnapshot]:
+    """Return a snapshot for each scrape in the answer to `history_query`, oldest first.
+
+    `series`: labels (with the name as `__name__`) and values by wall time (s). A scrape without gauges is left out.
+    """
+    read: dict[float, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    scraped: dict[float, float] = {}
+    for labels, values in series:
+        own = {key: value for key, value in labels.items() if key != "__name__"}
+        name = labels.get("__name__", "")
+        base = name.removesuffix("_count")
+        if base != name and any(base in names for names in vllm.HISTOGRAMS.values()):
+            name, own = f"{base}_bucket", {**own, "le": "+Inf"}  # all of its samples lie below infinity
+        if _SCRAPED in labels:
+            scraped.update(values)
+            continue
+        for at_s, value in values:
+            if math.isfinite(value):
+                read[at_s][name].append(Sample(name, own, value))
+    moments = sorted(at_s for at_s, samples in read.items() if first(samples, vllm.RUNNING))
+    found: dict[float, ServerSnapshot] = {}
+    for at_s in moments:
+        scraped_s = scraped.get(at_s, at_s)
+        if scraped_s not in found:
+            found[scraped_s] = replace(vllm.ENGINE.snapshot(read[at_s]), at_ns=round(scraped_s * 1e9), wall_s=scraped_s)
+    return list(found.values())
+
+
+def differing_labels(series: Iterable[_Series]) -> dict[str, list[str]]:
+    """Return the labels in which series of one moment differ, with their values; but for `engine` and `pid`.
+
+    Series that differ are of several servers, which must not be added up.
+    """
+    at: dict[float, list[Mapping[str, str]]] = defaultdict(list)
+    for labels, values in series:
+        if labels.get("__name__") in vllm.RUNNING:
+            for at_s, _ in values:
+                at[at_s].append(labels)
+    for together in at.values():
+        names = {name for labels in together for name in labels} - {"engine", "pid"}
+        found = {name: sorted({labels.get(name, "") for labels in together}) for name in sorted(names)}
+        if differ := {name: values for name, values in found.items() if len(values) > 1}:
+            return differ
+    return {}
