@@ -13,12 +13,13 @@ FLEET, TARGET, CAPACITY, PROBE = "kneewatch-fleet", "kneewatch-target", "kneewat
 class Links:
     """Base addresses of links. `runbooks`: the runbook pages. `grafana`: Grafana, or "" for paths on it.
 
-    `uid_prefix`: the prefix that the dashboards were written with.
+    `uid_prefix`: the prefix that the dashboards were written with. `pages`: the monitor's pages, or "" for no link.
     """
 
     runbooks: str = RUNBOOKS
     grafana: str = ""
     uid_prefix: str = ""
+    pages: str = ""
 
     def runbook(self, alert: str) -> str:
         """Return the address of an alert's runbook."""
@@ -28,6 +29,20 @@ class Links:
         """Return a Prometheus template of a dashboard's address, for the alert's target."""
         one = "" if uid == FLEET else "{{ with $labels.target }}?var-target={{ . }}{{ end }}"
         return f"{self.grafana.rstrip('/')}/d/{self.uid_prefix}{uid}{one}"
+
+    def page(self) -> dict[str, str]:
+        """Return the annotation with the page of the alert's target, a Prometheus template; empty without `pages`."""
+        one = "{{ with $labels.target }}targets/{{ . }}{{ end }}"
+        return {"page_url": f"{self.pages.rstrip('/')}/{one}"} if self.pages else {}
+
+    def missing(self) -> str | None:
+        """Return what to add for links that open from a notification, in one line; None if nothing is missing."""
+        hints = []
+        if not self.grafana:
+            hints.append("give --grafana https://grafana.example.org for links to dashboards")
+        if not self.pages:
+            hints.append("set web_external_url in the configuration for links to the monitor's pages")
+        return f"alerts lack links that open from a notification: {'; '.join(hints)}" if hints else None
 
 
 DEFAULT = Links()

@@ -13,7 +13,7 @@ from alerts.output_options import (
     check_window_scale,
     prometheus_rule,
 )
-from probe.cli.output import print_written
+from probe.cli.output import NAME, print_written
 from probe.cli.parameters import ConfigFile, Out
 
 
@@ -79,12 +79,16 @@ def alerts(
     from alerts.build import write
     from probe.config.config_file import load_config
 
+    loaded = load_config(config)
     links = Links(
         runbooks=check_address(runbooks, "--runbooks", "https://example.org/runbooks/"),
         grafana=grafana and check_address(grafana, "--grafana", "https://grafana.example.org"),
         uid_prefix=check_uid_prefix(uid_prefix),
+        pages=loaded.web_external_url or "",
     )
     manifest = prometheus_rule(written, namespace, label or [])
     scale = check_window_scale(window_scale)
     labels = alert_labels(severity or [], alert_label or [])
-    print_written(write(load_config(config), out, window_scale=scale, links=links, manifest=manifest, labels=labels))
+    print_written(write(loaded, out, window_scale=scale, links=links, manifest=manifest, labels=labels))
+    if hint := links.missing():
+        typer.echo(f"{NAME}: {hint}", err=True)

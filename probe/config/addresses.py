@@ -1,6 +1,7 @@
 """Types of addresses in the configuration: URLs, proxies, sockets and the address to listen on. See types.py."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
@@ -61,6 +62,14 @@ def _proxy(text: str) -> str:
     return url
 
 
+def _external_url(text: str) -> str:
+    # Braces would be read as a template by Prometheus, in whose rules the address stands.
+    if "@" not in text and "{" not in text:
+        with suppress(ValueError):
+            return _url(text)
+    raise ValueError("expected an http or https address without credentials, such as https://kneewatch.example.org")
+
+
 def _socket_path(path: Path) -> Path:
     if str(path) == "." or str(path).startswith("unix:") or "\0" in str(path):
         raise ValueError("expected a socket path such as /run/vllm.sock")
@@ -77,6 +86,7 @@ def _listen(text: str) -> str:
 
 
 Url = Annotated[str, AfterValidator(_url)]
+ExternalUrl = Annotated[str, AfterValidator(_external_url)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 Proxy = Annotated[str, AfterValidator(_proxy)]
 SocketPath = Annotated[Path, AfterValidator(_socket_path)]

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from probe.config.addresses import Listen, Url
+from probe.config.addresses import ExternalUrl, Listen, Url
 from probe.config.discovery import ObjectName
 from probe.config.load import LoadConfig
 from probe.config.messages import did_you_mean
@@ -45,6 +46,7 @@ class Config(ConfigSection):
     listen: Listen = "127.0.0.1:9876"
     web_config_file: Path | None = None
     web_allowed_hosts: tuple[HostName, ...] = ()
+    web_external_url: ExternalUrl | None = None
     prometheus: PrometheusConfig | None = None
     store: StoreConfig = StoreConfig()
     lock_dir: Path | None = None
@@ -97,6 +99,12 @@ class Config(ConfigSection):
         known = ", ".join(self.workloads)
         hint = did_you_mean(name, list(self.workloads))
         raise ConfigError(f"--workload {name}: not in the configuration{hint}; expected one of {known}")
+
+    @property
+    def page_hosts(self) -> tuple[str, ...]:
+        """The host names in the configuration that browsers may reach the pages by."""
+        external = (urlsplit(self.web_external_url).hostname or "",) if self.web_external_url else ()
+        return (self.listen_address[0], *external, *self.web_allowed_hosts)
 
     @property
     def listen_address(self) -> tuple[str, int]:

@@ -131,7 +131,7 @@ class App:
     @property
     def allowed_hosts(self) -> Sequence[str]:
         """The host names that pages may be requested by: the one listened on, and those of the configuration."""
-        return (self.config.listen_address[0], *self.config.web_allowed_hosts)
+        return self.config.page_hosts
 
     def discovery_problems(self) -> Mapping[str, str]:
         """Return, by discovery, why it cannot be asked or what it leaves out. Healthy discoveries are not in it."""

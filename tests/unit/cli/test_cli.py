@@ -178,6 +178,22 @@ def test_alerts_lead_to_the_dashboards_of_a_grafana(config: Path, tmp_path: Path
     assert "dashboard_url: https://g.example/d/a-kneewatch-target{{ with " in (tmp_path / FILE).read_text()
 
 
+@pytest.mark.slow
+def test_alerts_lead_to_the_monitors_pages_where_their_address_is_configured(config: Path, tmp_path: Path) -> None:
+    done = _kneewatch("alerts", "-c", config, "-o", tmp_path)
+    assert "page_url" not in (tmp_path / FILE).read_text()
+    (line,) = done.err.splitlines()
+    assert "--grafana https://grafana.example.org" in line
+    assert "set web_external_url" in line
+    external = tmp_path / "kneewatch.yml"
+    external.write_text(f"web_external_url: https://k.example/vllm/\n{config.read_text()}")
+    done = _kneewatch("alerts", "-c", external, "-o", tmp_path, "--grafana", "https://g.example")
+    assert (done.status, done.err) == (0, "")
+    groups = yaml.safe_load((tmp_path / FILE).read_text())["groups"]
+    links = {rule["annotations"]["page_url"] for group in groups for rule in group["rules"] if "alert" in rule}
+    assert links == {"https://k.example/vllm/{{ with $labels.target }}targets/{{ . }}{{ end }}"}
+
+
 def test_config_check_names_the_targets(config: Path) -> None:
     done = _kneewatch("config", "check", "-c", config)
     assert (done.status, done.err) == (0, "")
@@ -211,7 +227,7 @@ def test_generated_files_are_written_where_asked_and_named(
 ) -> None:
     out = tmp_path / "new" / "folder"
     done = _kneewatch(command, "-c", config, "-o", out)
-    assert (done.status, done.err) == (0, "")
+    assert done.status == 0, done.err
     files = sorted(out.iterdir())
     assert files
     assert all(file.name.endswith(ends) for file in files)

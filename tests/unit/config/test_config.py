@@ -299,6 +299,13 @@ def test_a_file_without_certificates_is_not_a_ca_file(tmp_path: Path) -> None:
 # --- Accepted ------------------------------------------------------------------------------------------------
 
 
+def test_the_hosts_of_the_pages_are_that_of_the_external_url_too(tmp_path: Path) -> None:
+    hosts = "web_external_url: https://K.example:8443/vllm/\nweb_allowed_hosts: [.b.example]\n"
+    loaded = config(f"{hosts}targets: [{{name: a, base_url: 'http://a'}}]\n", tmp_path)
+    assert loaded.web_external_url == "https://K.example:8443/vllm"
+    assert loaded.page_hosts == ("127.0.0.1", "k.example", ".b.example")
+
+
 def test_everything_at_once_arrives(tmp_path: Path) -> None:
     loaded = config(FULL, tmp_path, LLAMA_KEY=SECRET)
     llama = loaded.target("llama-8b")
