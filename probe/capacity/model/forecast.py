@@ -6,11 +6,12 @@ interval and the range of loads it was learnt from; or the reason why there is n
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from dataclasses import dataclass
 
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.lengths import mean_length
 from probe.capacity.model.server_model import ServerModel
+from probe.capacity.model.spread import extrapolation_error, jackknife
 from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.capacity.model.twin import Twin, find_capacity, predict
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
@@ -45,30 +46,49 @@ def forecast(
 
     `requests`: how many are simulated at each rate; fewer are quicker and a little less accurate.
     """
-    if (lacking := _why_impossible(snapshots, objectives)) is not None:
+    evidence = _Evidence(snapshots, windows(snapshots), workload, objectives, requests)
+    if (lacking := _why_impossible(evidence)) is not None:
         return _no_forecast(lacking)
-    measured = windows(snapshots)
-    if not measured:
-        return _no_forecast("not enough evidence: the server had almost no traffic")
     model = ServerModel(workload, hints or Hints())
     for part in _cut(snapshots):
         model.learn(part)
-    traffic = join_windows(measured)
-    rate = traffic.prompts / traffic.seconds
     twin = model.twin()
     if twin is None or model.cost_model is None:
         return _no_forecast(
-            f"not enough evidence: at {rate:.3g} requests/s too few requests run at a time to learn what one more costs"
+            f"not enough evidence: at {evidence.rate_rps:.3g} requests/s too few requests run at a time to learn what"
+            " one more costs"
         )
-    found = find_capacity(twin, objectives, max(2 * rate, 1e-3), requests=requests)
-    low, high = _load_range(measured)
-    share = high * _relative_size(traffic, workload) / found if found else 0.0
-    doubt, condition = _doubt(model.cost_model, found, share), ""
+    return _credible_capacity(evidence, model, model.cost_model, twin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What the server's metrics showed, and for what a capacity is sought; `requests`: simulated at each rate."""
+
+    snapshots: Sequence[ServerSnapshot]
+    measured: Sequence[MetricsWindow]
+    workload: Workload
+    objectives: Objectives
+    requests: int
+
+    @property
+    def rate_rps(self) -> float:
+        traffic = join_windows(self.measured)
+        return traffic.prompts / traffic.seconds
+
+
+def _credible_capacity(evidence: _Evidence, model: ServerModel, cost_model: StepCostModel, twin: Twin) -> Capacity:
+    """Return the capacity by the model, or the reason why that is not credible."""
+    objectives, requests = evidence.objectives, evidence.requests
+    found = find_capacity(twin, objectives, max(2 * evidence.rate_rps, 1e-3), requests=requests)
+    low, high = _load_range(evidence.measured)
+    share = high * _relative_size(join_windows(evidence.measured), evidence.workload) / found if found else 0.0
+    doubt, condition = _doubt(cost_model, found, share), ""
     if doubt is None and model.max_num_seqs is None:
-        doubt, condition = _max_num_seqs_doubt(twin, snapshots, measured, objectives, found, requests=requests // 2)
+        doubt, condition = _max_num_seqs_doubt(evidence, twin, found)
     if doubt is not None:
         return _no_forecast(doubt)
-    half = _half_interval(model, model.cost_model, objectives, found, share, requests=requests)
+    half = _half_interval(model, cost_model, objectives, found, share, requests=requests)
     if half > _TOO_WIDE:
         spread = f"give or take {half:.0%}" if math.isfinite(half) else "with an unknown error"
         highest = f"the highest load measured was {share:.0%} of it"
@@ -78,21 +98,24 @@ def forecast(
         requests_per_second=found,
         lower=found * (1 - half),
         upper=found * (1 + half),
-        output_tokens_per_second=found * mean_length(workload.output_tokens),
+        output_tokens_per_second=found * mean_length(evidence.workload.output_tokens),
         learnt_from=(low, high),
         roofline=model.roofline(),
         reason=f"experimental until a verification has confirmed it{condition}",
     )
 
 
-def _why_impossible(snapshots: Sequence[ServerSnapshot], objectives: Objectives) -> str | None:
+def _why_impossible(evidence: _Evidence) -> str | None:
     """Return what a forecast needs and does not have, or None."""
-    if not objectives.latencies():
+    snapshots = evidence.snapshots
+    if not evidence.objectives.latencies():
         return "no objective for TTFT or TPOT is set, so no load breaks one"
     if len(snapshots) < _MIN_SNAPSHOTS:
         return f"not enough evidence: {len(snapshots)} scrapes of the server, at least {_MIN_SNAPSHOTS} needed"
     if not any(snapshot.kv_cache_tokens for snapshot in snapshots):
         return "the server's metrics do not show the size of its KV cache"
+    if not evidence.measured:
+        return "not enough evidence: the server had almost no traffic"
     return None
 
 
@@ -109,18 +132,13 @@ def _doubt(cost_model: StepCostModel, found: float, share: float) -> str | None:
     return None
 
 
-def _max_num_seqs_doubt(
-    twin: Twin,
-    snapshots: Sequence[ServerSnapshot],
-    measured: Sequence[MetricsWindow],
-    objectives: Objectives,
-    found: float,
-    *,
-    requests: int,
-) -> tuple[str | None, str]:
+def _max_num_seqs_doubt(evidence: _Evidence, twin: Twin, found: float) -> tuple[str | None, str]:
     """Return why an unknown max_num_seqs may be too low for the capacity, or None; and a condition to state with it."""
-    most = max(*(snapshot.running or 0.0 for snapshot in snapshots), *(w.batch * w.engines for w in measured))
-    would_run = predict(twin, found, objectives, requests=requests).running
+    most = max(
+        *(snapshot.running or 0.0 for snapshot in evidence.snapshots),
+        *(window.batch * window.engines for window in evidence.measured),
+    )
+    would_run = predict(twin, found, evidence.objectives, requests=evidence.requests // 2).running
     condition = f", and provided that max_num_seqs is at least {would_run:.0f}" if would_run > most else ""
     if would_run <= _MAX_RUNNING_GROWTH * most:
         return None, condition
@@ -144,7 +162,7 @@ def _half_interval(
         _jackknife_spread(model, objectives, found, requests // 2),
         _chunk_spread(model, objectives, found, requests),
         cost_model.drift,
-        extrapolated(share),
+        extrapolation_error(share),
         _FLOOR,
     )
 
@@ -184,16 +202,13 @@ def _relative_size(traffic: MetricsWindow, workload: Workload) -> float:
 def _jackknife_spread(model: ServerModel, objectives: Objectives, found: float, requests: int) -> float:
     """Return the relative standard deviation of a capacity, from its value without each part of the data.
 
-    Jackknife: Quenouille, Tukey. Infinite if there are no parts to leave out.
+    Infinite if there are no parts to leave out.
     """
     twins = (model.twin(without=i) for i in range(model.parts))
     values = [
         find_capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None
     ]
-    if len(values) < 2:  # noqa: PLR2004
-        return math.inf
-    mean = fmean(values)
-    return math.sqrt((len(values) - 1) / len(values) * sum((value - mean) ** 2 for value in values)) / found
+    return jackknife(values, found) if len(values) > 1 else math.inf
 
 
 def _chunk_spread(model: ServerModel, objectives: Objectives, found: float, requests: int) -> float:
@@ -205,8 +220,3 @@ def _chunk_spread(model: ServerModel, objectives: Objectives, found: float, requ
         find_capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None
     ]
     return (max(values) - min(values)) / 2 / found if values else 0.0
-
-
-def extrapolated(share: float) -> float:
-    """Return the relative error to allow for loads above the highest measured one, which is `share` of the capacity."""
-    return 0.06 * math.sqrt(1 / min(max(share, 0.01), 1.0) - 1)

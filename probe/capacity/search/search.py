@@ -16,9 +16,11 @@ them at its own time and with its own lengths, and the fit of the step cost mode
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from probe.capacity.model.hints import Hints
-from probe.capacity.search.search_state import SAME_RATE, TOP_SHARE, VERIFYING_SHARE, KneeEstimate, SearchState
+from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
+from probe.capacity.search.search_state import SAME_RATE, TOP_SHARE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.verdict import (
     CLIMB_FACTOR,
     ENOUGH_REQUESTS,
@@ -76,7 +78,7 @@ class Search:
         """`explain`: also find the bottleneck, for some more seconds of arithmetic at the end."""
         self.observe_s = observe_s
         self.state = SearchState(workload, objectives, hints or Hints())
-        self._explains = explain
+        self._estimate_knee = partial(estimate_knee, self.state, explain=explain)
         self._knee: KneeEstimate | None = None  # from all data so far
         self._doubted: str | None = None  # why the search continues without the model
         self._climbs = 0
@@ -123,7 +125,7 @@ class Search:
         if (why := find_void_reason(steps, stopped)) is not None:
             return Capacity(mode=FORECAST, reason=why)
         self.state.refresh()
-        self._knee = knee = self._knee or self.state.knee(explain=self._explains)
+        self._knee = knee = self._knee or self._estimate_knee()
         if knee is None:
             return no_capacity(self.state)
         # The model goes on learning while the search does without it, and may explain the server after all.

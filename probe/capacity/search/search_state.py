@@ -1,22 +1,19 @@
-"""The state of a search: the twin, how it compares with each trial, and the knee that follows. Pure.
+"""The state of a search: the twin, how it compares with each trial, and the forecast that follows. Pure.
 
-live traffic, trials --> ServerModel, front end --> Twin --> replays of the trials --> correction --> forecast --> knee
+live traffic, trials --> ServerModel, front end --> Twin --> replays of the trials --> correction --> forecast
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from statistics import fmean
 
-from probe.capacity.model.bottleneck import Bottleneck, find_bottleneck
-from probe.capacity.model.forecast import extrapolated
 from probe.capacity.model.front_end_delay import NONE, candidate_front_ends, most_likely
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, find_capacity, predict
 from probe.capacity.model.windows import join_windows, windows
-from probe.capacity.search.calibrate import estimate_correction, unexplained_tail
+from probe.capacity.search.calibrate import estimate_correction
 from probe.capacity.search.infer_limits import infer_chunk_tokens, infer_front_end, infer_pair_s
 from probe.capacity.search.trial import (
     Trial,
@@ -33,31 +30,12 @@ from probe.core.workload import Workload
 from probe.simulator.simulated_request import SimulatedRequest
 
 VERIFYING_SHARE = 0.86  # of the forecast: a trial that held there verifies it
-FLOOR = 0.035  # standard deviation of a capacity that the jackknife cannot show
 TOP_SHARE = 0.95  # of the forecast: so near the knee that nothing unexpected lies beyond it
-_LATENCY = 0.012  # relative standard deviation of a latency of the twin
-_BELOW, _LEAST_SLOPE = 0.85, 0.05  # share of the knee from which the latencies' slope is taken, and the least slope
 SAME_RATE = 0.07  # of a rate: rates that differ by less count as the same
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
-_Z = 1.64  # standard deviations to each side
-_FEWEST_PARTS, _UNKNOWN = 3, 0.2  # with fewer parts for the jackknife, this spread is assumed
-_QUICK = 1200  # requests of a simulation that is repeated for the spread
-_ON_THE_WAY, _FINAL = 2000, 10_000  # simulated requests: to plan the next trial, and for the final knee
+QUICK_REQUESTS = 1200  # of a simulation of which only a ratio or a spread is used
+_ON_THE_WAY = 2000  # simulated requests to plan the next trial
 _PAIR_TRIALS = 3  # the highest trials, from which the cost of attention is inferred
-
-
-@dataclass(frozen=True, slots=True)
-class KneeEstimate:
-    """Where the twin breaks an objective. Rates are requests/s of all traffic, as if all of it were the workload's.
-
-    `limiting`: the objective that breaks; `would_run`: mean requests in the batch there.
-    """
-
-    rate_rps: float
-    interval: tuple[float, float]
-    limiting: str | None
-    would_run: float
-    bottleneck: Bottleneck | None
 
 
 class SearchState:
@@ -134,10 +112,10 @@ class SearchState:
         ]
         self.correction = estimate_correction(self.trials, self.objectives)
         near_rps = self.forecast_rps or max(2 * self.model.live_rps, 1 / self.unloaded_s)
-        self.forecast_rps = self._capacity(twin, near_rps, _ON_THE_WAY) or None
+        self.forecast_rps = self.capacity(twin, near_rps, _ON_THE_WAY) or None
         self.live_equivalent_rps = self.model.live_rps
         if self.model.has_other_live_lengths and self.forecast_rps is not None:
-            room_rps = self._capacity(replace(twin, live=self.model.live), near_rps, _ON_THE_WAY)
+            room_rps = self.capacity(replace(twin, live=self.model.live), near_rps, _ON_THE_WAY)
             self.live_equivalent_rps = max(self.forecast_rps - room_rps, 0.0)
 
     def residence_s(self, rate_rps: float) -> float:
@@ -175,7 +153,9 @@ class SearchState:
         if self.twin is None or trial.predicted is None:
             return False
         here, low, high = (
-            getattr(predict(self.twin, trial.load_rps * share, self.objectives, requests=_QUICK), f"{name}_p50_s")
+            getattr(
+                predict(self.twin, trial.load_rps * share, self.objectives, requests=QUICK_REQUESTS), f"{name}_p50_s"
+            )
             for share in (1.0, 1 - SAME_RATE, 1 + SAME_RATE)
         )
         expected_s = getattr(trial.predicted, f"{name}_p50_s")
@@ -183,67 +163,14 @@ class SearchState:
             return True
         return bool(expected_s * low / here / allowed <= measured_s <= expected_s * high / here * allowed)
 
-    def knee(self, *, explain: bool) -> KneeEstimate | None:
-        """Locate the knee, with more simulated requests than for the forecast; None if there is no forecast.
+    def refine_forecast(self, requests: int) -> float | None:
+        """Repeat the forecast, with that many simulated requests; None if there is none."""
+        if self.twin is not None and self.forecast_rps is not None:
+            self.forecast_rps = self.capacity(self.twin, self.forecast_rps, requests, (0, 1)) or None
+        return self.forecast_rps
 
-        `explain`: also find the bottleneck, for some more seconds of arithmetic.
-        """
-        if self.twin is None or self.forecast_rps is None:
-            return None
-        self.forecast_rps = rate_rps = self._capacity(self.twin, self.forecast_rps, _FINAL, (0, 1)) or None
-        if rate_rps is None:
-            return None
-        there = predict(self.twin, rate_rps, self.objectives, requests=_FINAL)
-        ratios = self.objective_ratios(there)
-        left = min((unexplained_tail(top, self.correction, self.objectives) for top in self.top_trials()), default=0.0)
-        half = _Z * math.hypot(
-            self._jackknife_spread(rate_rps),
-            FLOOR,
-            self.model.cost_model.drift if self.model.cost_model is not None else 0.0,
-            math.hypot(left, _LATENCY) / self._latency_slope(self.twin, rate_rps, max(ratios.values(), default=1.0)),
-            extrapolated(self._highest_informative_rps() / rate_rps / VERIFYING_SHARE),
-        )
-        return KneeEstimate(
-            rate_rps,
-            (rate_rps * max(1 - half, 0.0), rate_rps * (1 + half)),
-            max(ratios, key=lambda name: ratios[name], default=None),
-            there.running,
-            find_bottleneck(self.twin, self.objectives, self.correction, rate_rps) if explain else None,
-        )
-
-    def _highest_informative_rps(self) -> float:
-        """Return the highest load of an informative trial, else the live users' rate."""
-        return max((trial.load_rps for trial in self.trials if trial.is_informative), default=self.model.live_rps)
-
-    def _jackknife_spread(self, rate_rps: float) -> float:
-        """Return the relative standard deviation of the knee, from its value without each part of the data.
-
-        Jackknife: Quenouille, Tukey.
-        """
-        twins = [self.model.twin(without=part) for part in self.model.informative_parts]
-        found = [
-            self._capacity(with_front_end(bare, self.front_end_estimate), rate_rps, _QUICK)
-            for bare in twins
-            if bare is not None
-        ]
-        if len(found) < _FEWEST_PARTS:
-            return _UNKNOWN
-        mean = fmean(found)
-        return math.sqrt((len(found) - 1) / len(found) * sum((one - mean) ** 2 for one in found)) / rate_rps
-
-    def _latency_slope(self, twin: Twin, rate_rps: float, at_knee: float) -> float:
-        """Return by how many per cent the worst latency rises per per cent of the rate, just below the knee.
-
-        Where it rises slowly, a small error of a latency is a large error of the rate.
-        """
-        below = max(
-            self.objective_ratios(predict(twin, _BELOW * rate_rps, self.objectives, requests=_FINAL)).values(),
-            default=0.0,
-        )
-        slope = math.log(at_knee / below) / -math.log(_BELOW) if 0 < below < at_knee < math.inf else 0.0
-        return max(slope, _LEAST_SLOPE)
-
-    def _capacity(self, twin: Twin, near_rps: float, requests: int, seeds: Sequence[int] = (0,)) -> float:
+    def capacity(self, twin: Twin, near_rps: float, requests: int, seeds: Sequence[int] = (0,)) -> float:
+        """Return the capacity of a twin with the corrected latencies, in requests/s; 0 if no rate holds."""
         return find_capacity(
             twin, self.objectives, near_rps, correction=self.correction, seeds=seeds, requests=requests
         )

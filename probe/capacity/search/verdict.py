@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from probe.capacity.model.lengths import mean_length
 from probe.capacity.search.calibrate import find_misfit
 from probe.capacity.search.knee import VOID
-from probe.capacity.search.search_state import FLOOR, TOP_SHARE, VERIFYING_SHARE, KneeEstimate, SearchState
+from probe.capacity.search.knee_estimate import FLOOR, KneeEstimate
+from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.trial import Trial
 from probe.core import objectives as slo
 from probe.core.result import Capacity, Stopped

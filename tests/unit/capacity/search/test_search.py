@@ -14,8 +14,8 @@ from simulated_servers import CHAT as _LENGTHS
 from probe.capacity.model.bottleneck import Bottleneck
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.windows import MetricsWindow
+from probe.capacity.search.knee_estimate import KneeEstimate
 from probe.capacity.search.search import Search
-from probe.capacity.search.search_state import KneeEstimate
 from probe.capacity.search.trial import is_steady, sent_requests
 from probe.capacity.search.verdict import find_doubt, overloaded_trials
 from probe.core.result import Stopped
@@ -48,7 +48,7 @@ def _search(forecast_rps: float | None = None) -> Search:
 def _says(search: Search, rate_rps: float, limits: Bottleneck | None = None) -> None:
     search.state.forecast_rps = rate_rps
     knee = KneeEstimate(rate_rps, (0.9 * rate_rps, 1.1 * rate_rps), "ttft", 4.0, limits)
-    search.state.knee = lambda **_: knee  # type: ignore[method-assign]
+    search._estimate_knee = lambda: knee  # type: ignore[assignment]
     search._knee = None
 
 
@@ -174,7 +174,8 @@ def test_an_objective_that_was_missed_by_chance_refutes_nothing(missed: int, jud
 
 def test_a_discarded_model_is_never_called_verified() -> None:
     search = _search(10.0)
-    search.state.knee = lambda **_: KneeEstimate(10.0, (9.5, 10.5), "ttft", 4.0, None)  # type: ignore[method-assign]
+    knee = KneeEstimate(10.0, (9.5, 10.5), "ttft", 4.0, None)
+    search._estimate_knee = lambda: knee  # type: ignore[assignment]
     search.state.model.max_num_seqs = 8
     for _ in range(3):
         _run(search, step())

@@ -1,0 +1,91 @@
+"""The knee by the twin of a search, its interval, and what limits the server there. Pure."""
+
+import math
+from dataclasses import dataclass
+
+from probe.capacity.model.bottleneck import Bottleneck, find_bottleneck
+from probe.capacity.model.spread import extrapolation_error, jackknife
+from probe.capacity.model.twin import Twin, predict
+from probe.capacity.search.calibrate import unexplained_tail
+from probe.capacity.search.search_state import QUICK_REQUESTS, VERIFYING_SHARE, SearchState
+from probe.capacity.search.trial_replay import with_front_end
+
+FLOOR = 0.035  # standard deviation of a capacity that the jackknife cannot show
+_LATENCY = 0.012  # relative standard deviation of a latency of the twin
+_BELOW, _LEAST_SLOPE = 0.85, 0.05  # share of the knee from which the latencies' slope is taken, and the least slope
+_Z = 1.64  # standard deviations to each side
+_FEWEST_PARTS, _UNKNOWN = 3, 0.2  # with fewer parts for the jackknife, this spread is assumed
+_FINAL = 10_000  # simulated requests
+
+
+@dataclass(frozen=True, slots=True)
+class KneeEstimate:
+    """Where the twin breaks an objective. Rates are requests/s of all traffic, as if all of it were the workload's.
+
+    `limiting`: the objective that breaks; `would_run`: mean requests in the batch there.
+    """
+
+    rate_rps: float
+    interval: tuple[float, float]
+    limiting: str | None
+    would_run: float
+    bottleneck: Bottleneck | None
+
+
+def estimate_knee(state: SearchState, *, explain: bool) -> KneeEstimate | None:
+    """Locate the knee, with more simulated requests than for the forecast; None if there is no forecast.
+
+    `explain`: also find the bottleneck, for some more seconds of arithmetic.
+    """
+    twin, rate_rps = state.twin, state.refine_forecast(_FINAL)
+    if twin is None or rate_rps is None:
+        return None
+    there = predict(twin, rate_rps, state.objectives, requests=_FINAL)
+    ratios = state.objective_ratios(there)
+    half = _half_interval(state, twin, rate_rps, max(ratios.values(), default=1.0))
+    return KneeEstimate(
+        rate_rps,
+        (rate_rps * max(1 - half, 0.0), rate_rps * (1 + half)),
+        max(ratios, key=lambda name: ratios[name], default=None),
+        there.running,
+        find_bottleneck(twin, state.objectives, state.correction, rate_rps) if explain else None,
+    )
+
+
+def _half_interval(state: SearchState, twin: Twin, rate_rps: float, at_knee: float) -> float:
+    """Return half of the knee's interval, relative: all independent errors together. `at_knee`: the worst latency."""
+    left = min((unexplained_tail(top, state.correction, state.objectives) for top in state.top_trials()), default=0.0)
+    return _Z * math.hypot(
+        _jackknife_spread(state, rate_rps),
+        FLOOR,
+        state.model.cost_model.drift if state.model.cost_model is not None else 0.0,
+        math.hypot(left, _LATENCY) / _latency_slope(state, twin, rate_rps, at_knee),
+        extrapolation_error(_highest_informative_rps(state) / rate_rps / VERIFYING_SHARE),
+    )
+
+
+def _highest_informative_rps(state: SearchState) -> float:
+    """Return the highest load of an informative trial, else the live users' rate."""
+    return max((trial.load_rps for trial in state.trials if trial.is_informative), default=state.model.live_rps)
+
+
+def _jackknife_spread(state: SearchState, rate_rps: float) -> float:
+    """Return the relative standard deviation of the knee, from its value without each part of the data."""
+    twins = [state.model.twin(without=part) for part in state.model.informative_parts]
+    found = [
+        state.capacity(with_front_end(bare, state.front_end_estimate), rate_rps, QUICK_REQUESTS)
+        for bare in twins
+        if bare is not None
+    ]
+    return jackknife(found, rate_rps) if len(found) >= _FEWEST_PARTS else _UNKNOWN
+
+
+def _latency_slope(state: SearchState, twin: Twin, rate_rps: float, at_knee: float) -> float:
+    """Return by how many per cent the worst latency rises per per cent of the rate, just below the knee.
+
+    Where it rises slowly, a small error of a latency is a large error of the rate.
+    """
+    predicted = predict(twin, _BELOW * rate_rps, state.objectives, requests=_FINAL)
+    below = max(state.objective_ratios(predicted).values(), default=0.0)
+    slope = math.log(at_knee / below) / -math.log(_BELOW) if 0 < below < at_knee < math.inf else 0.0
+    return max(slope, _LEAST_SLOPE)
