@@ -1,6 +1,7 @@
 """The forecast of one target's capacity from its live traffic. It adds no load.
 
-In: the history of the server's snapshots. Out: a Capacity of mode "forecast" (capacity/model/forecast.py).
+`LiveForecast` repeats it for a monitored target. In: the history of the server's snapshots. Out: a Capacity of mode
+"forecast" (capacity/model/forecast.py).
 """
 
 import secrets
@@ -8,13 +9,45 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from probe.capacity.model.hints import Hints
+from probe.capacity.run.plan import context_of, hints_of
+from probe.config.targets import TargetConfig
+from probe.core.clock import Clock
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
 from probe.core.workload import Workload
+from probe.observe.server_observer import ServerObserver
 from probe.observe.snapshot_history import SnapshotHistory, unpack
 from probe.runtime.helper_process import run_in_helper
 
 _ENOUGH = 12
+# The interval after a first forecast without evidence.
+_SOON_S = 120.0
+
+
+class LiveForecast:
+    """The forecasts of one monitored target."""
+
+    def __init__(
+        self, target: TargetConfig, observer: ServerObserver, workload: Workload, objectives: Objectives, clock: Clock
+    ) -> None:
+        self._target = target
+        self._observer = observer
+        self._workload = workload
+        self._objectives = objectives
+        self._clock = clock
+        self.last_result: CapacityResult | None = None
+
+    async def update(self, model: str) -> tuple[CapacityResult, float | None]:
+        """Forecast, and return the result with the seconds until the next attempt: None if a capacity was found.
+
+        Each attempt waits for twice the evidence. `model`: the model that the server serves.
+        """
+        history, settings = self._observer.state.history, self._target.capacity
+        capacity = await live_forecast(history, self._workload, self._objectives, hints_of(settings))
+        context = context_of(self._observer.server, self._workload, self._objectives, settings.server.gpu)
+        self.last_result = forecast_result(self._target.name, model, context, capacity, self._clock.wall_s())
+        is_found = capacity.requests_per_second is not None
+        return self.last_result, None if is_found else max(history.seconds, _SOON_S)
 
 
 async def live_forecast(history: SnapshotHistory, workload: Workload, objectives: Objectives, hints: Hints) -> Capacity:

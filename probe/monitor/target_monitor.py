@@ -6,7 +6,7 @@ import structlog
 
 from probe.capacity.run.admission import AdmissionCheck
 from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import context_of, hints_of, steps_of
+from probe.capacity.run.plan import steps_of
 from probe.capacity.run.service import RunRequest
 from probe.client.client import Client
 from probe.config.config import Config
@@ -20,7 +20,7 @@ from probe.core.workload import requests
 from probe.load.request_source import RequestSource
 from probe.monitor.canary import UNKNOWN_MODEL, Canary, StartupGrace
 from probe.monitor.capacity_runs import CapacityRuns, RunHooks
-from probe.monitor.live_forecast import forecast_result, live_forecast
+from probe.monitor.live_forecast import LiveForecast
 from probe.monitor.on_demand_canaries import OnDemandCanaries
 from probe.monitor.target_context import MeasurementSink, TargetContext
 from probe.monitor.wiring import endpoint, engine_of, lock, server_of, workload
@@ -29,8 +29,6 @@ from probe.observe.server_observer import ServerObserver
 from probe.scrape.scraper import Scraper
 
 _log = structlog.get_logger()
-# The interval after a first forecast without evidence.
-_SOON_S = 120.0
 
 
 class TargetMonitor:
@@ -69,7 +67,7 @@ class TargetMonitor:
         self._runs = CapacityRuns(target.name, clock, sink, self._observer, admission=self._admission, hooks=hooks)
         self._has_other_prober = False  # another prober loads the server
         self._startup = StartupGrace(clock, target.canary.startup_grace or 0.0)
-        self.last_forecast: CapacityResult | None = None
+        self._forecast = LiveForecast(target, self._observer, self._capacity_load, self.objectives, clock)
 
     def _new_observer(self, context: TargetContext) -> ServerObserver:
         timeout_s = min(self.config.scrape, 3.0)
@@ -181,18 +179,9 @@ class TargetMonitor:
 
         Return after how many seconds to try again, with twice the evidence; None if the capacity was found.
         """
-        history = self._observer.state.history
-        capacity = await live_forecast(history, self._capacity_load, self.objectives, hints_of(self.config.capacity))
-        self.last_forecast = forecast_result(
-            self.config.name,
-            self.model,
-            context_of(self._observer.server, self._capacity_load, self.objectives, self.config.capacity.server.gpu),
-            capacity,
-            self._clock.wall_s(),
-        )
-        self._sink.forecast(self.last_forecast)
-        is_found = capacity.requests_per_second is not None
-        return None if is_found else max(history.seconds, _SOON_S)
+        result, next_s = await self._forecast.update(self.model)
+        self._sink.forecast(result)
+        return next_s
 
     def restore(self, result: CapacityResult) -> None:
         """Take a result as the last one, such as one from before a restart."""
@@ -240,7 +229,7 @@ class TargetMonitor:
             checks=self._observer.checks,
             users=self.users,
             capacity=self._runs.last_result,
-            forecast=self.last_forecast,
+            forecast=self._forecast.last_result,
             measured=self._runs.measured,
             capacity_state="running" if self._runs.is_running else self._runs.refusal,
         )

@@ -612,8 +612,9 @@ def test_what_a_capacity_holds_for_names_the_configured_gpu(host: Host) -> None:
         await watch.canary()
         await watch.capacity()
         await watch.forecast()
-        assert watch.last_forecast is not None
-        assert [result.context.gpu for result in (*sink.results, watch.last_forecast)] == ["NVIDIA L4", "NVIDIA L4"]
+        last = watch.status().forecast
+        assert last is not None
+        assert [result.context.gpu for result in (*sink.results, last)] == ["NVIDIA L4", "NVIDIA L4"]
 
     steps = {"mode": "verify", "concurrency": [1, 2], "step": "400ms"}
     _against(host, work, capacity={**steps, "server": {"gpu": "NVIDIA L4"}})
