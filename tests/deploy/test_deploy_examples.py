@@ -10,7 +10,8 @@ import yaml
 from probe.config.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted(set((ROOT / "deploy/examples").glob("*")) - {ROOT / "deploy/examples/alertmanager.yml"})
+FOR_ALERTMANAGER = {"alertmanager.yml", "kube-prometheus-stack.yml"}
+EXAMPLES = sorted(file for file in (ROOT / "deploy/examples").glob("*") if file.name not in FOR_ALERTMANAGER)
 SHIPPED = [
     *EXAMPLES,
     *sorted((ROOT / "deploy/kustomize").rglob("kneewatch.yml")),

@@ -1,4 +1,4 @@
-"""What docs/operations.md gives to copy: the patch for probes, and the routes for kube-prometheus-stack."""
+"""The patch for probes that docs/operations.md gives to copy."""
 
 import re
 import subprocess
@@ -39,34 +39,3 @@ def test_the_patch_for_probes_is_one_that_kubernetes_accepts(
         assert container[probe]["tcpSocket"] == {"port": "http"}
         assert "httpGet" not in container[probe]
         assert container[probe]["periodSeconds"]
-
-
-@pytest.mark.parametrize(
-    ("labels", "receiver"),
-    [
-        ({"alertname": "KneewatchProbeGone", "severity": "page", "target": "a"}, "oncall"),
-        ({"alertname": "KneewatchAvailabilityBurn", "severity": "page", "target": "a"}, "oncall"),
-        ({"alertname": "KneewatchHeadroomLow", "severity": "ticket", "target": "a"}, "tickets"),
-        ({"alertname": "Watchdog", "severity": "none"}, "null"),
-    ],
-)
-def test_the_routes_lead_there(
-    amtool: str, tmp_path: Path, blocks: list[dict[str, Any]], labels: dict[str, str], receiver: str
-) -> None:
-    (values,) = (block for block in blocks if "alertmanager" in block)
-    routes = values["alertmanager"]["config"]["route"]["routes"]
-    # kube-prometheus-stack's own, after ours.
-    watchdog = {"receiver": "null", "matchers": ['alertname = "Watchdog"']}
-    file = tmp_path / "alertmanager.yml"
-    file.write_text(
-        yaml.safe_dump(
-            {
-                "route": {"receiver": "null", "group_by": ["namespace"], "routes": [*routes, watchdog]},
-                "receivers": [{"name": name} for name in ("null", "oncall", "tickets")],
-            }
-        )
-    )
-    given = [f"{name}={value}" for name, value in labels.items()]
-    command = [amtool, "config", "routes", "test", f"--config.file={file}", *given]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    assert done.stdout.strip() == receiver
