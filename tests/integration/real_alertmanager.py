@@ -16,6 +16,8 @@ import httpx
 import yaml
 from process import Process, free_port
 
+from benchmarks.alerts.rules import seconds_of
+
 Labels = Mapping[str, str]
 EXAMPLE = Path(__file__).parents[2] / "deploy/examples/alertmanager.yml"
 
@@ -87,16 +89,16 @@ class Receiver:
 
 class RealAlertmanager:
     """Runs deploy/examples/alertmanager.yml: its tree of routes and its inhibitions, with the receivers' webhooks put
-    in place and the waiting cut short. A context manager.
+    in place and the waiting cut short, or multiplied by `scale`. A context manager.
     """
 
-    def __init__(self, binary: str, folder: Path, receiver: Receiver) -> None:
+    def __init__(self, binary: str, folder: Path, receiver: Receiver, scale: float | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.base_url = f"http://{self.address}"
         config = folder / "alertmanager.yml"
-        config.write_text(yaml.safe_dump(rehearsed(yaml.safe_load(EXAMPLE.read_text()), receiver.base_url)))
+        config.write_text(yaml.safe_dump(rehearsed(yaml.safe_load(EXAMPLE.read_text()), receiver.base_url, scale)))
         self._command = [binary, f"--config.file={config}", f"--storage.path={folder / 'data'}", "--log.level=warn"]
         self._command += [f"--web.listen-address={self.address}", "--cluster.listen-address="]
         self._log = folder / "alertmanager.log"
@@ -140,11 +142,15 @@ class RealAlertmanager:
             return False
 
 
-def rehearsed(config: Mapping[str, Any], receiver_url: str) -> dict[str, Any]:
-    """Return the same routing with a webhook for each receiver and without waiting times."""
+def rehearsed(config: Mapping[str, Any], receiver_url: str, scale: float | None = None) -> dict[str, Any]:
+    """Return the same routing with a webhook for each receiver, and waiting times of a second or multiplied."""
     short = deepcopy(dict(config))
     for route in [short["route"], *short["route"]["routes"]]:
-        route["group_wait"] = route["group_interval"] = "1s"
+        for name in ("group_wait", "group_interval"):
+            if scale is None:
+                route[name] = "1s"
+            elif name in route:
+                route[name] = f"{1000 * scale * seconds_of(route[name]):.0f}ms"
         route["repeat_interval"] = "1h"
     for receiver in short["receivers"]:
         receiver["webhook_configs"] = [{"url": f"{receiver_url}/{receiver['name']}", "send_resolved": True}]

@@ -163,6 +163,17 @@ def test_a_dropped_knee_does_not_hide_an_outage(running: RealAlertmanager, recei
     assert first.group != second.group
 
 
+def test_a_second_dead_kneewatch_is_another_notification(running: RealAlertmanager, receiver: Receiver) -> None:
+    """Both are in one group, so that one Kneewatch of many targets is one page."""
+    first, second = (_labels(f"watched by the {which}", "ProbeGone", PAGE) for which in ("first", "second"))
+    running.post([first])
+    eventually(lambda: _told(receiver, first["target"]), within_s=30, what="the first paged")
+    running.post([second])
+    eventually(lambda: _told(receiver, second["target"]), within_s=30, what="the second paged")
+    assert _told(receiver, second["target"])[0].at_s > _told(receiver, first["target"])[0].at_s
+    running.end([first, second])
+
+
 @pytest.mark.parametrize(("alert", "severity"), [("ProbeGone", PAGE), ("ClientBound", TICKET)])
 def test_an_alert_on_kneewatch_itself_is_sent_once_for_all_targets(
     running: RealAlertmanager, receiver: Receiver, alert: str, severity: str
