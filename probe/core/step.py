@@ -92,6 +92,11 @@ class StepPlan:
     warm_up_s: float = 0.0
     arrivals: Arrivals | None = None
 
+    @property
+    def load(self) -> float:
+        """Return the load that orders steps: requests/s in an open loop, requests in flight in a closed one."""
+        return self.concurrency if self.arrivals is None else self.arrivals.rate_rps
+
 
 @dataclass(frozen=True, slots=True)
 class TrafficBeside:

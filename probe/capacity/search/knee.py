@@ -82,8 +82,7 @@ def _had_to_stop(stopped: Stopped) -> bool:
 
 
 def _load(step: StepSummary) -> float:
-    """Return the load by which steps are ordered."""
-    return step.plan.concurrency if step.plan.arrivals is None else step.plan.arrivals.rate_rps
+    return step.plan.load
 
 
 def _rate(step: StepSummary) -> float:

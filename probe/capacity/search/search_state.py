@@ -78,7 +78,7 @@ class SearchState:
                 run,
                 tripped,
                 is_steady(in_window),
-                delay=measure_delay(step, join_windows(in_window)) if in_window else None,
+                delay=measure_delay(run, step, join_windows(in_window)) if in_window else None,
                 tails=tail_latencies(run, self.objectives),
                 part=self.model.parts - 1,
                 user_arrivals=find_user_arrivals(run, snapshots, step.users),

@@ -143,12 +143,23 @@ def is_steady(inside: Sequence[MetricsWindow]) -> bool:
     return after < _GROWTH * before + 2 * math.sqrt(max(before, 1.0))
 
 
-def measure_delay(step: StepSummary, measured: MetricsWindow) -> DelaySample | None:
+def measure_delay(run: StepRun, step: StepSummary, measured: MetricsWindow) -> DelaySample | None:
     """Return how much later the probe got first tokens than the server reports for all requests; None if unknown."""
     if step.requests.ok < FEW or not measured.prompts or step.ttft_s.mean is None or step.ttft_s.p95 is None:
         return None
-    late_s = step.ttft_s.mean - measured.ttft_sum_s / measured.prompts
+    # Canaries are in the server's mean, and their prompts are short: they belong in the probe's mean, too.
+    beside_s = [
+        latency.ttft_s(r) or 0.0 for r in run.other_probes if measured.begin_s < _first_token_s(r) <= measured.end_s
+    ]
+    known = step.requests.ok + len(beside_s)
+    late_s = (step.requests.ok * step.ttft_s.mean + sum(beside_s)) / known - measured.ttft_sum_s / measured.prompts
     # Requests in only one of the two means cause scatter; a latency's standard deviation is about a quarter of p95.
-    others = max(measured.prompts - step.requests.ok, 1.0) / measured.prompts
-    error_s = step.ttft_s.p95 / 4 * math.sqrt(2 * others / step.requests.ok)
-    return DelaySample(measured.prompts / measured.seconds, late_s, step.requests.ok, error_s)
+    others = max(measured.prompts - known, 1.0) / measured.prompts
+    error_s = step.ttft_s.p95 / 4 * math.sqrt(2 * others / known)
+    return DelaySample(measured.prompts / measured.seconds, late_s, known, error_s)
+
+
+def _first_token_s(record: RequestRecord) -> float:
+    """Return when the first token arrived; infinity if none did."""
+    events = record.events
+    return events.at_ns[events.first_visible] * 1e-9 if events.first_visible is not None else math.inf

@@ -66,11 +66,25 @@ def capacity_sample(result: CapacityResult) -> CapacitySample | None:
         at_s=result.started.timestamp(),
         requests_per_second=capacity.requests_per_second,
         lower=capacity.lower,
-        upper=capacity.upper,
+        upper=capacity.upper if capacity.upper is not None else _upper_of_probes(result),
         mode=capacity.mode,
         fingerprint=fingerprint(result.model, result.context),
         confirms=result.confirms is not None,
     )
+
+
+def _upper_of_probes(result: CapacityResult) -> float | None:
+    """Return the most that the probe traffic's knee may be, where fixed steps broke but the load of users is unknown.
+
+    Throughput grows no faster than the load, so the lowest load above the one that held bounds it. Runs of such a
+    server are compared with each other: without a bound no knee of it could ever be a drop.
+    """
+    capacity = result.capacity
+    held = [step.plan.load for step in result.steps if step.valid and step.throughput_rps == capacity.lower]
+    above = [step.plan.load for step in result.steps if held and step.plan.load > max(held)]
+    if capacity.lower is None or capacity.limiting is None or not above:
+        return None
+    return capacity.lower * min(above) / max(held)
 
 
 def _flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:

@@ -8,11 +8,13 @@ from example_records import CHAT, record, snapshot, spec, step
 from simulated_servers import CHAT as _LENGTHS
 
 from probe.capacity.model.hints import Hints
+from probe.capacity.model.windows import join_windows, windows
 from probe.capacity.search.search_state import SearchState
-from probe.capacity.search.trial import Trial, sent_requests
+from probe.capacity.search.trial import Trial, measure_delay, sent_requests
 from probe.core.request import RequestRecord, Traffic
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, TrafficBeside
+from probe.load.step_summary import summarize
 
 NO_USERS = UserLoad(0.0, 0.0)
 RATE_RPS = 2.0
@@ -98,3 +100,17 @@ def test_a_replay_has_each_canary_with_its_own_lengths_and_does_not_judge_it() -
     assert not any(one.judged for one in canaries)
     assert sum(one.judged for one in found) == 58
     assert [one.at_s for one in found] == sorted(one.at_s for one in found)
+
+
+@pytest.mark.parametrize("canaries", [4, 0])
+def test_canaries_do_not_change_the_delay_of_the_front_end(canaries: int) -> None:
+    """A canary's prompt is short: it would lower the server's mean TTFT, and the rest would be the network's."""
+    sent = tuple(record(start_s=i / 2, ttft_s=1.05, asked=spec(2000, 4)) for i in range(20))
+    beside = tuple(record(start_s=at * 3.0, ttft_s=0.15, asked=spec(8, 2, "canary")) for at in range(canaries))
+    counted = join_windows(windows(_counted(sent, 0, 12)))
+    counted = replace(counted, begin_s=0.0, end_s=12.0, prompts=20.0 + canaries, ttft_sum_s=20 * 1.0 + 0.1 * canaries)
+    run = StepRun(StepPlan(1, 10.0), sent, (0, 10**10), (), cut_short=False, other_probes=beside)
+    found = measure_delay(run, summarize(run, CHAT), counted)
+    assert found is not None
+    assert found.seconds == pytest.approx(0.05)
+    assert found.requests == 20 + canaries

@@ -1,15 +1,22 @@
 """What a figure holds for: the same server, workload and promises have the same fingerprint, and others another."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
-from example_records import CHAT, no_knee, result
+from example_records import CHAT, no_knee, result, step
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probe.capacity.search.knee import find_knee
+from probe.capacity.trend.change_detection import detect_shift
 from probe.capacity.trend.fingerprint import as_number, capacity_sample, fingerprint, from_number, parts
 from probe.core.request import Api
-from probe.core.result import RunContext, Stopped
+from probe.core.result import CapacityResult, RunContext, Stopped
+from probe.core.shift import CapacitySample
+from probe.core.snapshot import UserLoad
+from probe.core.step import Arrivals, StepSummary
 from probe.core.workload import LognormalLength, Workload
 from probe.report.result_json import dumps, loads
 
@@ -97,6 +104,44 @@ def test_a_result_is_a_sample_if_it_found_a_knee() -> None:
     again = capacity_sample(replace(result(), confirms="the one before"))
     assert again is not None
     assert again.confirms
+
+
+def _steps(held: int, *, loop: str, users: UserLoad) -> list[StepSummary]:
+    """Return steps that double, up to the first one that breaks: each unit of load is a request per second."""
+    loads = [2**i for i in range(held.bit_length() + 1)]
+    steps = [replace(step(load, rps=float(load)), users=users) for load in loads[:-1]]
+    steps.append(replace(step(loads[-1], broken=("ttft",), rps=held / 2), users=users))
+    if loop == "open":
+        plans = [replace(one.plan, loop="open", arrivals=Arrivals(rate_rps=one.plan.concurrency)) for one in steps]
+        return [replace(one, plan=plan) for one, plan in zip(steps, plans, strict=True)]
+    return steps
+
+
+def _night(day: int, held: int, **how: Any) -> CapacityResult:
+    steps = _steps(held, **how)
+    return result(started_s=86400.0 * day, steps=steps, capacity=find_knee(steps, Stopped("done")))
+
+
+def _samples(levels: Sequence[int], **how: Any) -> list[CapacitySample]:
+    return [sample for day, held in enumerate(levels) if (sample := capacity_sample(_night(day, held, **how)))]
+
+
+@pytest.mark.parametrize("loop", ["closed", "open"])
+@pytest.mark.parametrize("users", [UserLoad(), UserLoad(0.0, 0.0)], ids=["unknown users", "no users"])
+def test_a_knee_of_fixed_steps_that_drops_is_a_shift_whether_users_are_known_or_not(loop: str, users: UserLoad) -> None:
+    shift = detect_shift(_samples([*[16] * 12, 4, 4, 4], loop=loop, users=users))
+    assert shift is not None
+    assert {method for method, has_fired in shift.fired.items() if has_fired} >= {"confirmed_drop", "median_of_3"}
+    one_step = detect_shift(_samples([*[16] * 12, 8, 8, 8], loop=loop, users=users))
+    assert one_step is not None
+    assert not any(one_step.fired.values())
+
+
+def test_a_run_in_which_no_step_broke_has_no_bound() -> None:
+    steps = _steps(8, loop="closed", users=UserLoad())[:-1]
+    found = capacity_sample(result(steps=steps, capacity=find_knee(steps, Stopped("done"))))
+    assert found is not None
+    assert found.upper is None
 
 
 @given(st.text("0123456789abcdef", min_size=12, max_size=12))
