@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from example_records import record, result, spec, status, step, whole_snapshot
+from example_records import failing, record, result, spec, status, step, whole_snapshot
 
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity, CapacityResult, RunContext
@@ -86,7 +86,7 @@ def _target(number: int, recent: int) -> TargetStatus:
         base_url=f"http://10.0.{number // 250}.{number % 250}:8000",
         up=records[0].outcome is Outcome.OK,
         recent=records,
-        failures=[one for one in records if one.outcome is not Outcome.OK][:20],
+        **failing(*records),
         server=None if kind == "failing" else server,
         server_error="http://10.0.0.3:8000/metrics: no connection: Connection refused" if kind == "failing" else None,
         users=UserLoad(random.uniform(1, 30), random.uniform(100, 1900)),

@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from probe.core.failure_log import FailureLog
 from probe.core.objectives import Objective, Objectives
-from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
+from probe.core.request import UP, Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepPlan, StepSummary
@@ -77,6 +78,15 @@ _HISTOGRAMS = (
     *("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode", "preemptions", "iteration_tokens"),
     *("kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"),
 )
+
+
+def failing(*records: RequestRecord) -> dict[str, Any]:
+    """Return what a target's status has of these canaries, given newest first: failures, their groups, since when."""
+    log = FailureLog()
+    for one in reversed(records):
+        log.add(one)
+    failures = [one for one in records if one.outcome not in UP]
+    return {"failures": failures[:20], "failure_groups": log.groups, "since": log.since}
 
 
 def whole_snapshot() -> ServerSnapshot:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from probe.core.failure_log import FailureGroup, Since
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
@@ -20,6 +21,8 @@ class TargetStatus:
     up: bool | None  # None until the first canary has ended
     recent: Sequence[RequestRecord] = ()  # newest first
     failures: Sequence[RequestRecord] = ()  # newest first, kept longer than successes
+    failure_groups: Sequence[FailureGroup] = ()  # newest first
+    since: Since | None = None  # since when `up` has been as it is
     server: ServerSnapshot | None = None
     server_error: str | None = None
     gpus: GpuSnapshot | None = None

@@ -10,6 +10,7 @@ from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
+from probe.core.failure_log import FailureLog
 from probe.core.objectives import Objectives
 from probe.core.request import UP, Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan
@@ -47,6 +48,7 @@ class Canary:
         self.model = model if model != "auto" else UNKNOWN_MODEL
         self._recent: deque[RequestRecord] = deque(maxlen=_KEEP_RECENT)
         self._failures: deque[RequestRecord] = deque(maxlen=_KEEP_FAILURES)
+        self.failure_log = FailureLog()
 
     @property
     def recent(self) -> Sequence[RequestRecord]:
@@ -67,6 +69,7 @@ class Canary:
         else:
             record = await self._ask(spec)
         self._recent.appendleft(record)
+        self.failure_log.add(record)
         if record.outcome is not Outcome.OK:
             self._failures.appendleft(record)
         return record

@@ -222,6 +222,8 @@ class TargetMonitor:
             up=recent[0].outcome in UP if recent else None,
             recent=recent,
             failures=self._canary.failures,
+            failure_groups=self._canary.failure_log.groups,
+            since=self._canary.failure_log.since,
             server=self._observer.server,
             server_error=self._observer.error,
             gpus=self._observer.gpus,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing_extensions import TypedDict
 
 from exporters.discovery import exported_labels
+from probe.core.failure_log import FailureGroup
 from probe.core.result import CapacityResult, Roofline
 from probe.core.snapshot import CrossChecks, Gpu, ServerSnapshot, UserLoad
 from probe.report.cross_check_text import Finding
@@ -51,9 +52,22 @@ class MeasuredJson(CapacityJson):
     run: str
 
 
+class FailureGroupJson(TypedDict):
+    """Failures in a row with one outcome and HTTP status. `recovered` is null until a canary has succeeded again."""
+
+    outcome: str
+    http_status: int | None
+    detail: str | None
+    count: int
+    first: str
+    last: str
+    recovered: str | None
+
+
 class TargetJson(TypedDict):
     """The current state of a target. Times in seconds, shares from 0 to 1.
 
+    `since`: when the target began to be up or down, or its first canary.
     `discovery` and `labels`: the discovery that found the target, and its labels; null and {} for a configured target.
     """
 
@@ -68,6 +82,8 @@ class TargetJson(TypedDict):
     wrong: Sequence[str]
     canaries: Sequence[RecordJson]
     failures: Sequence[RecordJson]
+    failure_groups: Sequence[FailureGroupJson]
+    since: str | None
     server: ServerJson | None
     server_error: str | None
     users: UserLoad | None
@@ -103,6 +119,8 @@ def target_json(row: overview.TargetRow) -> TargetJson:
         "wrong": row.wrong,
         "canaries": [record_json(record) for record in status.recent],
         "failures": [record_json(record) for record in status.failures],
+        "failure_groups": [_failure_group(group) for group in status.failure_groups],
+        "since": None if status.since is None else iso(status.since.at_s),
         "server": None if status.server is None else _server(status.server),
         "server_error": status.server_error,
         "users": status.users,
@@ -115,6 +133,18 @@ def target_json(row: overview.TargetRow) -> TargetJson:
         "capacity_state": status.capacity_state,
         "discovery": status.discovery,
         "labels": dict(exported_labels(status.labels)),
+    }
+
+
+def _failure_group(group: FailureGroup) -> FailureGroupJson:
+    return {
+        "outcome": group.outcome.value,
+        "http_status": group.http_status,
+        "detail": group.detail,
+        "count": group.count,
+        "first": iso(group.first_s),
+        "last": iso(group.last_s),
+        "recovered": None if group.recovered_s is None else iso(group.recovered_s),
     }
 
 

@@ -1,5 +1,6 @@
-"""Rows of the status page: targets with the worst first, their problems in sentences, and the last failures. Pure."""
+"""Rows of the status page: targets with the worst first, their problems in sentences, and what is wrong."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -11,8 +12,9 @@ from probe.core.objectives import Objectives
 from probe.core.request import UP, Outcome, RequestRecord
 from probe.core.target_status import TargetStatus
 from probe.report.cross_check_text import Finding, findings
-from probe.report.figures import milliseconds, percent, when
+from probe.report.figures import milliseconds, percent
 from probe.report.result_text import over_capacity
+from probe.web.failures import since_words
 
 # States of a target, the worst first.
 FAILING, MISSING, DEGRADED, STARTING, GOOD, PASSIVE = "failing", "missing", "degraded", "starting", "good", "passive"
@@ -26,7 +28,6 @@ STATES = {
 }
 _SLOT, _BAR, _HEIGHT, _SLOTS = 4, 3, 28, 60
 _LEAST = 0.06  # minimum height of a bar, as a share
-_KEPT_FAILURES = 20
 _LITTLE = 0.1  # of the capacity: headroom below this needs attention
 _FEW = 5  # fewer canaries say little about a ratio
 
@@ -62,14 +63,6 @@ class TargetRow:
     headroom: float | None
     findings: Sequence[Finding]
     wrong: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class FailedCanary:
-    """A failed canary and its target."""
-
-    row: TargetRow
-    record: RequestRecord
 
 
 class Overview:
@@ -145,12 +138,6 @@ def tally(shown: Sequence[TargetRow]) -> list[tuple[str, str, int]]:
     return [(state, words, sum(one.state == state for one in shown)) for state, words in STATES.items()]
 
 
-def failures(shown: Sequence[TargetRow]) -> list[FailedCanary]:
-    """Return the last failures of all targets, newest first."""
-    found = [FailedCanary(one, record) for one in shown for record in one.status.failures]
-    return sorted(found, key=lambda failure: -failure.record.done_wall_s)[:_KEPT_FAILURES]
-
-
 def strip(
     records: Sequence[RequestRecord], objectives: Objectives, verdicts: Sequence[Mapping[str, bool]]
 ) -> CanaryStrip:
@@ -188,10 +175,10 @@ def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapp
     """Yield each problem that users may notice, as a sentence."""
     if state == FAILING:
         last = status.recent[0] if status.recent else None
-        since = next((record for record in status.recent if record.outcome in UP), None)
         if last is not None:
-            known = f"no success since {when(since.done_wall_s)}" if since is not None else "no recent success"
-            yield f"{last.outcome.value}: {last.detail or 'no reason known'} ({known})"
+            since = since_words(status, time.time())
+            known = f", failing since {since}" if since else ""
+            yield f"{last.outcome.value}: {last.detail or 'no reason known'}{known}"
     for name in broken:
         promise = slo.promised(status.objectives)[name]
         limit = status.objectives.latencies().get(name)

@@ -26,6 +26,7 @@ from probe.report.result_text import beside_measured
 from probe.web import overview
 from probe.web.api import WebApi, as_json
 from probe.web.assets import Assets
+from probe.web.failures import failures, since_words
 from probe.web.headers import with_headers
 from probe.web.hosts import only_allowed_hosts
 from probe.web.monitor_protocol import Monitor
@@ -99,7 +100,7 @@ class _Pages:
             is_overview=True,
             rows=rows,
             tally=overview.tally(rows),
-            failures=overview.failures(rows),
+            failures=failures(statuses),
             runs=runs,
             problems=[(name, one_line(words, _MAX_PROBLEM_CHARS)) for name, words in problems.items()],
         )
@@ -126,7 +127,7 @@ class _Pages:
             data=data,
             row=row,
             labels=exported_labels(status.labels),
-            failures=overview.failures([row]),
+            failures=failures([status]),
             curve=curve,
             runs=runs[:_MAX_RUNS],
         )
@@ -207,6 +208,7 @@ class _Pages:
 def _templates() -> Mapping[str, jinja2.Template]:
     env = environment(_HERE / "templates")
     env.filters |= {"beside": _beside, "busy": utilization, "memory": memory, "slow": overview.is_slow}
+    env.filters |= {"href": overview.href, "since": _since}
     env.globals |= {"states": overview.STATES, "version": __version__, "echarts": ECHARTS, "notice": notice()}
     return {name: env.get_template(name) for name in _TEMPLATES}
 
@@ -226,3 +228,7 @@ def _html(text: str, **more: Any) -> Response:  # noqa: ANN401 - what starlette 
 def _beside(forecast: CapacityResult, measured: CapacityResult | None) -> str:
     """Compare a forecast with the measurement; "" if they are not comparable."""
     return beside_measured(forecast, measured, time.time())
+
+
+def _since(status: TargetStatus) -> str:
+    return since_words(status, time.time())

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from browser import FLAGS, Browser
 from example_fleet import fleet, run
-from example_records import record, status
+from example_records import failing, record, status
 from fake_monitor import FakeMonitor
 from kneewatch_command import kneewatch
 from monitor import Monitor, Sim
@@ -80,7 +80,7 @@ def _hostile() -> TargetStatus:
         base_url=f"http://{EVIL}",
         up=False,
         recent=[bad] * 3,
-        failures=[bad],
+        **failing(bad),
         server_error=EVIL,
         gpu_error=EVIL,
         capacity_state=EVIL,

@@ -9,7 +9,7 @@ import httpx
 import jsonschema
 import pytest
 from example_fleet import fleet, run
-from example_records import record, result, snapshot, status, whole_snapshot
+from example_records import failing, record, result, snapshot, status, whole_snapshot
 from fake_monitor import FakeMonitor
 from openapi_spec_validator import validate
 from referencing import Registry, Resource
@@ -33,7 +33,7 @@ def everything() -> FakeMonitor:
         name="whole/pod-1",
         up=True,
         recent=[record(), record(outcome=Outcome.TIMEOUT)],
-        failures=[record(outcome=Outcome.TIMEOUT)],
+        **failing(record(), record(outcome=Outcome.TIMEOUT)),
         server=whole_snapshot(),
         users=UserLoad(1.0, 2.0),
         checks=CrossChecks(ttft_gap_s={"matched": 0.1}, counted={"output": 0.5}, pressure={"usage": True}),

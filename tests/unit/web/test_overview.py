@@ -5,7 +5,7 @@ import time
 
 import pytest
 from example_fleet import fleet
-from example_records import CHAT, record, result, status
+from example_records import CHAT, failing, record, result, status
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +14,9 @@ from probe.core.objectives import Objectives
 from probe.core.request import Outcome
 from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus
+from probe.report.figures import when
 from probe.report.html import ago, good_share
-from probe.web.overview import CanaryStrip, Overview, failures, headroom_now, href, judged, row, strip
+from probe.web.overview import CanaryStrip, Overview, headroom_now, href, judged, row, strip
 
 NOTHING = Objectives(name="none", availability=None)
 _BAR = re.compile(r"M(\d+) (-?[\d.]+)h3V28h-3z")
@@ -81,11 +82,15 @@ def test_the_state_of_a_target(shown: TargetStatus, state: str) -> None:
 
 
 def test_what_fails_says_since_when() -> None:
-    failed = record(outcome=Outcome.TIMEOUT, detail="no token", done_wall_s=1_800_000_000.0)
-    (words, *_) = row(status(up=False, recent=[failed, record()])).wrong
-    assert words == "timeout: no token (no success since 2026-09-21 14:13:20 UTC)"
-    (words,) = row(status(up=False, recent=[failed])).wrong
-    assert words == "timeout: no token (no recent success)"
+    now_s = time.time()
+    failed = [record(outcome=Outcome.TIMEOUT, detail="no token", done_wall_s=now_s - 15 * i) for i in range(1, 300)]
+    before = record(done_wall_s=now_s - 15 * 300)
+    (words, *_) = row(status(up=False, recent=failed[:60], **failing(*failed, before))).wrong
+    assert words == f"timeout: no token, failing since {when(now_s - 15 * 299)} (1 h ago)"
+    (words, *_) = row(status(up=False, recent=failed[:60], **failing(*failed))).wrong
+    assert words.endswith(" (1 h ago, the first canary)"), "it may have failed before"
+    (words,) = row(status(up=False, recent=failed[:1])).wrong
+    assert words == "timeout: no token"
 
 
 def test_headroom_is_that_of_now_and_of_what_load_has_measured() -> None:
@@ -109,14 +114,6 @@ def test_rows_are_as_new_as_the_canaries_however_often_they_are_asked_for() -> N
     assert seen.rows([status(name=name)])[0].strip is None
     seen.rows([status(name="b")])
     assert not seen._known, "who went away is forgotten"
-
-
-def test_the_last_failures_of_all_targets_the_newest_first() -> None:
-    old, new = (record(outcome=Outcome.TIMEOUT, done_wall_s=at) for at in (1.0, 2.0))
-    shown = Overview().rows([status(name="a", failures=[old]), status(name="b", failures=[new] * 30)])
-    found = failures(shown)
-    assert len(found) == 20
-    assert found[0].row.status.name == "b"
 
 
 def test_an_address_keeps_slashes_and_hides_nothing_else() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from example_fleet import run
-from example_records import WALL_S, no_knee, record, result, snapshot, status, step, whole_snapshot
+from example_records import WALL_S, failing, no_knee, record, result, snapshot, status, step, whole_snapshot
 from fake_monitor import FakeMonitor
 from prometheus_client import Gauge
 
@@ -192,7 +192,7 @@ def test_targets_in_trouble_come_first() -> None:
 
 def test_a_target_that_comes_back_is_good_again_and_its_failure_is_kept() -> None:
     failed = record(outcome=Outcome.TIMEOUT, detail="no token within 30 s")
-    shown = status(up=True, recent=[record()] * 60, failures=[failed])
+    shown = status(up=True, recent=[record()] * 60, **failing(record(), failed))
     assert "1 good" in _words(_page(shown))
     assert "no token within 30 s" in _words(_page(shown))
     assert "no token within 30 s" in _words(_target(shown))
@@ -232,7 +232,7 @@ def test_the_strip_has_a_bar_for_each_canary() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/targets/a", "/runs/r1", "/nope"])
 def test_the_pages_are_well_formed_for_assistive_tools(path: str) -> None:
-    shown = status(up=True, recent=[record()], failures=[record(outcome=Outcome.TIMEOUT)], capacity=result())
+    shown = status(up=True, recent=[record()], **failing(record(outcome=Outcome.TIMEOUT)), capacity=result())
     tags = _Tags(_get(FakeMonitor([shown], [result(result_id="r1")]), path).text).tags
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -302,7 +302,7 @@ def _hostile() -> TargetStatus:
         labels={EVIL: EVIL},
         up=False,
         recent=[bad],
-        failures=[bad],
+        **failing(bad),
         server=replace(snapshot(), version=EVIL, engine=EVIL),
         server_error=EVIL,
         capacity=result(target=EVIL, model=EVIL, capacity=no_knee(EVIL)),

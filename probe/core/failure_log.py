@@ -1,0 +1,73 @@
+"""Failed canaries in groups: since when a target fails, how often, and why."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from probe.core.request import UP, Outcome, RequestRecord
+
+_KEEP = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failures in a row with the same outcome and HTTP status. `detail`: that of the newest. Times are wall times (s).
+
+    `recovered_s`: when a canary succeeded again; None: not yet.
+    """
+
+    outcome: Outcome
+    http_status: int | None
+    detail: str | None
+    count: int
+    first_s: float
+    last_s: float
+    recovered_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """When a target began to succeed or to fail (wall time, s). Not exact: it did so with the first canary."""
+
+    at_s: float
+    is_exact: bool
+
+
+class FailureLog:
+    """The last groups of failures of one target, and since when it has been up or down."""
+
+    def __init__(self) -> None:
+        self._groups: deque[FailureGroup] = deque(maxlen=_KEEP)
+        self._is_up: bool | None = None
+        self.since: Since | None = None
+
+    @property
+    def groups(self) -> Sequence[FailureGroup]:
+        """The groups, newest first."""
+        return tuple(self._groups)
+
+    def add(self, record: RequestRecord) -> None:
+        """Take the next canary. One that Kneewatch cancelled says nothing."""
+        if record.outcome is Outcome.ABORTED:
+            return
+        is_up = record.outcome in UP
+        if is_up is not self._is_up:
+            self.since = Since(record.done_wall_s, is_exact=self._is_up is not None)
+            self._is_up = is_up
+        if not is_up:
+            self._fail(record)
+        elif self._groups and self._groups[0].recovered_s is None:
+            self._recover(record.done_wall_s)
+
+    def _fail(self, record: RequestRecord) -> None:
+        last = self._groups[0] if self._groups else None
+        same = (record.outcome, record.http_status)
+        if last is not None and last.recovered_s is None and (last.outcome, last.http_status) == same:
+            counted = replace(last, count=last.count + 1, last_s=record.done_wall_s, detail=record.detail)
+            self._groups[0] = counted
+            return
+        self._groups.appendleft(FailureGroup(*same, record.detail, 1, record.done_wall_s, record.done_wall_s))
+
+    def _recover(self, at_s: float) -> None:
+        kept = [replace(each, recovered_s=at_s) if each.recovered_s is None else each for each in self._groups]
+        self._groups = deque(kept, maxlen=_KEEP)
