@@ -103,7 +103,7 @@ def _pages(folder: Path, seconds: float, draw: Callable[[str, str], None]) -> Se
         prometheus = running.enter_context(
             RealPrometheus("prometheus", folder, addresses=[monitor.address], rule_files=sorted(rules.iterdir()))
         )
-        dashboards = render(load_config(monitor.config_file))
+        dashboards = render(load_config(monitor.config_file), scrape_interval_s=1.0)
         ask = partial(write_pages, dashboards, prometheus.base_url, _SHOWN, folder / "out", seconds / 3600)
         pages = asyncio.run(_use(sims, seconds, ask, starter))
         draw("page-status", monitor.base_url)

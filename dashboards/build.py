@@ -1,10 +1,9 @@
-"""The dashboards of a configuration: `render` returns their text, `write` writes them into a folder.
+"""The dashboards of a configuration: `render` returns their text.
 
 `panels_of`, `queries`, `annotations` and `substitute` read a dashboard, to try its queries on a Prometheus.
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from alerts.links import CAPACITY, FLEET, PROBE, RUNBOOKS, TARGET, Links
@@ -12,10 +11,10 @@ from alerts.output_options import check_config_map, check_uid_prefix
 from dashboards.capacity import capacity_dashboard
 from dashboards.configmap import configmap as manifest
 from dashboards.fleet import fleet_dashboard
+from dashboards.intervals import SCRAPE_S, Intervals
 from dashboards.probe import probe_dashboard
 from dashboards.target import target_dashboard
 from probe.config.config import Config
-from probe.report.files import write_files
 
 
 def render(
@@ -25,40 +24,29 @@ def render(
     configmap: bool = False,
     namespace: str | None = None,
     runbooks: str = RUNBOOKS,
+    scrape_interval_s: float = SCRAPE_S,
 ) -> dict[str, str]:
     """Return text by file name; the same configuration gives the same text.
 
     JSON for Grafana's provisioning or, with `configmap`, a manifest in `namespace` for its sidecar. `uid_prefix` comes
-    before each uid, so that one Grafana can have several sets. Raises ConfigError.
+    before each uid, so that one Grafana can have several sets. `scrape_interval_s` is the longest time between two
+    scrapes of Kneewatch. Raises ConfigError.
     """
     check_config_map(uid_prefix, namespace, configmap=configmap)
     links = Links(runbooks=runbooks, uid_prefix=check_uid_prefix(uid_prefix))
+    intervals = Intervals(scrape_interval_s, max(target.canary.every for target in config.targets))
     texts = {
         uid_prefix + uid: text
         for uid, text in (
-            (FLEET, fleet_dashboard(links)),
-            (TARGET, target_dashboard(config, links)),
-            (CAPACITY, capacity_dashboard(links)),
-            (PROBE, probe_dashboard(config, links)),
+            (FLEET, fleet_dashboard(links, intervals)),
+            (TARGET, target_dashboard(links, intervals)),
+            (CAPACITY, capacity_dashboard(links, intervals)),
+            (PROBE, probe_dashboard(links, intervals)),
         )
     }
     if configmap:
         return {f"{uid}.configmap.yaml": manifest(uid, text, namespace) for uid, text in texts.items()}
     return {f"{uid}.json": text for uid, text in texts.items()}
-
-
-def write(
-    config: Config,
-    out: Path,
-    *,
-    uid_prefix: str = "",
-    configmap: bool = False,
-    namespace: str | None = None,
-    runbooks: str = RUNBOOKS,
-) -> list[Path]:
-    """Write the files into the folder `out`, created if missing. Raises ConfigError."""
-    texts = render(config, uid_prefix=uid_prefix, configmap=configmap, namespace=namespace, runbooks=runbooks)
-    return write_files(texts, out)
 
 
 def panels_of(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

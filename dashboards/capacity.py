@@ -7,6 +7,7 @@ from alerts.headroom import FALLING_BELOW, LOW
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
 from dashboards import layout, marks, panels
 from dashboards.capacity_history import cost, forecast, shifts
+from dashboards.intervals import Intervals
 from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
 from dashboards.queries import FORECAST, MEASURED, WORKLOAD, age, capacity, largest, named, pace, quantile
 from dashboards.queries import TARGET as ONE
@@ -18,7 +19,7 @@ TITLE = "Kneewatch / Capacity"
 _NEVER = "no run has measured it"
 
 
-def capacity_dashboard(links: Links) -> str:
+def capacity_dashboard(links: Links, intervals: Intervals) -> str:
     """Return the dashboard as JSON text."""
     return layout.dashboard(
         TITLE,
@@ -36,6 +37,7 @@ def capacity_dashboard(links: Links) -> str:
         annotations=[*marks.marks(ONE), *marks.setups(ONE)],
         others=[("Fleet", FLEET), ("Target", TARGET), ("Probe", PROBE)],
         links=links,
+        intervals=intervals,
         since="now-7d",
     )
 

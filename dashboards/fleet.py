@@ -9,6 +9,7 @@ from alerts.headroom import LOW
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
 from dashboards import layout, marks, panels
 from dashboards.fleet_table import highest_burn, table
+from dashboards.intervals import Intervals
 from dashboards.pieces import GREEN, GREY, RED, YELLOW, PanelRow, PlacedPanel, Query
 from probe.capacity.trend.reference import DROP_RATIO
 
@@ -17,7 +18,7 @@ TITLE = "Kneewatch / Fleet"
 _SHOWN = 5  # targets in a line chart
 
 
-def fleet_dashboard(links: Links) -> str:
+def fleet_dashboard(links: Links, intervals: Intervals) -> str:
     """Return the dashboard as JSON text."""
     return layout.dashboard(
         TITLE,
@@ -32,6 +33,7 @@ def fleet_dashboard(links: Links) -> str:
         annotations=marks.kneewatch(),
         others=[("Target", TARGET), ("Capacity", CAPACITY), ("Probe", PROBE)],
         links=links,
+        intervals=intervals,
         since="now-24h",
     )
 

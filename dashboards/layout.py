@@ -11,6 +11,7 @@ from grafanalib import core
 from grafanalib._gen import DashboardEncoder
 
 from alerts.links import Links
+from dashboards.intervals import Intervals
 from dashboards.pieces import DATASOURCE, WIDTH, Annotation, PanelRow, PlacedPanel
 
 # Grafana 10's. grafanalib writes 12, which would send panels through a dozen migrations on loading.
@@ -46,6 +47,7 @@ def dashboard(
     annotations: Sequence[Annotation],
     others: Sequence[tuple[str, str]],
     links: Links,
+    intervals: Intervals,
     since: str = "now-3h",
 ) -> str:
     """Return the dashboard as JSON text, with its panels placed row by row, left to right.
@@ -58,12 +60,12 @@ def dashboard(
         description=description,
         tags=["kneewatch"],
         templating=core.Templating(list=[datasource(), *variables]),
-        annotations=core.Annotations(list=[_annotation(each) for each in annotations]),
+        annotations=core.Annotations(list=[_annotation(each, intervals) for each in annotations]),
         links=[
             *(_link(text, f"/d/{links.uid_prefix}{other}", dashboard=True) for text, other in others),
             _link("Runbooks", links.runbooks, dashboard=False),
         ],
-        panels=_place(rows, links),
+        panels=_place(rows, links, intervals),
         time=core.Time(since, "now"),
         refresh="30s",
         timezone="browser",
@@ -75,7 +77,7 @@ def dashboard(
     return json.dumps(_without_none(plain), indent=2, sort_keys=True) + "\n"
 
 
-def _annotation(one: Annotation) -> dict[str, Any]:
+def _annotation(one: Annotation, intervals: Intervals) -> dict[str, Any]:
     return {
         "name": one.name,
         "datasource": DATASOURCE,
@@ -84,7 +86,7 @@ def _annotation(one: Annotation) -> dict[str, Any]:
         "iconColor": one.color,
         # Older Grafana versions read the query from here, newer ones from `target`.
         "expr": one.expr,
-        "target": {"refId": "Anno", "expr": one.expr},
+        "target": {"refId": "Anno", "expr": one.expr, "interval": intervals.min_step(one.expr)},
         "titleFormat": one.name,
         "textFormat": one.text,
         "useValueForTime": one.has_timestamps,
@@ -103,12 +105,12 @@ def _link(title: str, address: str, *, dashboard: bool) -> core.DashboardLink:
     )
 
 
-def _place(rows: Sequence[PanelRow], links: Links) -> list[Any]:
+def _place(rows: Sequence[PanelRow], links: Links, intervals: Intervals) -> list[Any]:
     panels: list[Any] = []
     y = 0
     for row in rows:
         title = core.RowPanel(title=row.title, gridPos=core.GridPos(h=1, w=WIDTH, x=0, y=y), maxDataPoints=None)
-        placed, height = _place_row(row.panels, y + 1, links)
+        placed, height = _place_row(row.panels, y + 1, links, intervals)
         # A collapsed row contains its panels, placed as they appear when it is opened.
         title.collapsed, title.panels = row.is_collapsed, placed if row.is_collapsed else []
         panels += [title] if row.is_collapsed else [title, *placed]
@@ -116,7 +118,7 @@ def _place(rows: Sequence[PanelRow], links: Links) -> list[Any]:
     return panels
 
 
-def _place_row(row: Sequence[PlacedPanel], top: int, links: Links) -> tuple[list[Any], int]:
+def _place_row(row: Sequence[PlacedPanel], top: int, links: Links, intervals: Intervals) -> tuple[list[Any], int]:
     """Return the placed panels, and their height together."""
     panels = []
     x = height = 0
@@ -128,6 +130,9 @@ def _place_row(row: Sequence[PlacedPanel], top: int, links: Links) -> tuple[list
         placed.panel.links = [
             {"title": f"Runbook: {alert}", "url": links.runbook(alert), "targetBlank": True} for alert in placed.alerts
         ]
+        for target in placed.panel.targets:
+            # The query's own: a panel's minimum interval does not count for $__rate_interval.
+            target["interval"] = intervals.min_step(target["expr"])
         panels.append(placed.panel)
         x += placed.width
         height = max(height, placed.height)

@@ -27,17 +27,16 @@ def timeseries(
     maximum: int | None = None,
     stacked: bool = False,
     bars: bool = False,
-    min_step: str | None = None,
     right_unit: str | None = None,
     no_value: str | None = None,
     alerts: Sequence[str] = (),
 ) -> PlacedPanel:
-    """Return a line chart. `min_step` keeps $__rate_interval from being shorter than the time between events."""
+    """Return a line chart."""
     panel = core.TimeSeries(
         title=title,
         description=description,
         dataSource=DATASOURCE,
-        targets=_targets(queries, min_step=min_step),
+        targets=_targets(queries),
         unit=unit,
         valueMin=minimum,
         valueMax=maximum,
@@ -101,7 +100,6 @@ def heatmap(
     unit: str,
     query: str,
     width: int = 12,
-    min_step: str | None = None,
     no_value: str | None = None,
     alerts: Sequence[str] = (),
 ) -> PlacedPanel:
@@ -110,7 +108,7 @@ def heatmap(
         title=title,
         description=description,
         dataSource=DATASOURCE,
-        targets=_targets([Query(query, "{{le}}")], format_="heatmap", min_step=min_step),
+        targets=_targets([Query(query, "{{le}}")], format_="heatmap"),
         # One cell per point: 1,000 of them would be a pixel wide each.
         maxDataPoints=120,
         options=heatmap_json.options(unit),
@@ -188,18 +186,14 @@ def table(
     return PlacedPanel(panel, WIDTH, height, alerts)
 
 
-def _targets(
-    queries: Sequence[Query], *, instant: bool = False, format_: str = "time_series", min_step: str | None = None
-) -> list[dict[str, Any]]:
-    # JSON, because grafanalib's Target writes everything twice. `min_step` belongs to the query: $__rate_interval uses
-    # that, not the panel's minimum interval.
+def _targets(queries: Sequence[Query], *, instant: bool = False, format_: str = "time_series") -> list[dict[str, Any]]:
+    # JSON, because grafanalib's Target writes everything twice.
     return [
         {
             "datasource": DATASOURCE,
             "expr": query.expr,
             "format": format_,
             "instant": instant,
-            **({"interval": min_step} if min_step else {}),
             "legendFormat": query.legend,
             "range": not instant,
             "refId": tables.reference(i),

@@ -5,22 +5,20 @@ others show the process, or current values of all targets.
 """
 
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
-from alerts.windows import duration
 from dashboards import layout, marks, panels, variables
+from dashboards.intervals import Intervals
 from dashboards.pieces import GREEN, GREY, RED, YELLOW, PanelRow, PlacedPanel, Query
 from dashboards.probe_discovery import discovery
 from dashboards.probe_tasks import scrapes, tasks
 from dashboards.queries import RATE, largest, pace, percentiles, quantile
 from dashboards.queries import TARGET as ONE
 from exporters import names
-from probe.config.config import Config
 
 TITLE = "Kneewatch / Probe"
 
 
-def probe_dashboard(config: Config, links: Links) -> str:
-    """Return the dashboard as JSON text; from the configuration it needs only the canary interval."""
-    step = duration(max(target.canary.every for target in config.targets))
+def probe_dashboard(links: Links, intervals: Intervals) -> str:
+    """Return the dashboard as JSON text."""
     return layout.dashboard(
         TITLE,
         PROBE,
@@ -28,15 +26,16 @@ def probe_dashboard(config: Config, links: Links) -> str:
         variables=[variables.target()],
         rows=[
             PanelRow("Is everything running?", _running()),
-            PanelRow("Is its timing accurate?", _timing(step)),
+            PanelRow("Is its timing accurate?", _timing()),
             PanelRow("Do its tasks run for the target?", tasks()),
             PanelRow("Can it read the server?", scrapes()),
             PanelRow("Which servers are discovered, and which shards watch them?", discovery()),
-            PanelRow("What does it cost?", _footprint(step)),
+            PanelRow("What does it cost?", _footprint()),
         ],
         annotations=marks.marks(ONE),
         others=[("Fleet", FLEET), ("Target", TARGET), ("Capacity", CAPACITY)],
         links=links,
+        intervals=intervals,
     )
 
 
@@ -117,7 +116,7 @@ def _instances() -> list[PlacedPanel]:
     ]
 
 
-def _timing(step: str) -> list[PlacedPanel]:
+def _timing() -> list[PlacedPanel]:
     total, count = (f"sum by (task) (rate({names.TASK_LATENESS.name}_{part}[{RATE}]))" for part in ("sum", "count"))
     return [
         panels.timeseries(
@@ -126,7 +125,6 @@ def _timing(step: str) -> list[PlacedPanel]:
             " latencies include this lag; the event loop lag comes on top.",
             unit="s",
             queries=percentiles(names.SCHEDULE_LAG, ONE),
-            min_step=step,
             no_value="no probe requests",
             alerts=["KneewatchClientBound"],
         ),
@@ -144,13 +142,12 @@ def _timing(step: str) -> list[PlacedPanel]:
             " kinds, means too many targets for the monitor's CPU.",
             unit="s",
             queries=[Query(f"{total} / ({count} > 0)", "{{task}}")],
-            min_step=step,
             alerts=["KneewatchTaskFailing"],
         ),
     ]
 
 
-def _footprint(step: str) -> list[PlacedPanel]:
+def _footprint() -> list[PlacedPanel]:
     tokens = f"sum by (traffic, kind) (rate({names.TOKENS.name}{{{ONE}}}[{RATE}]))"
     return [
         panels.timeseries(
@@ -175,7 +172,6 @@ def _footprint(step: str) -> list[PlacedPanel]:
             " their hours only.",
             unit="short",
             queries=[Query(tokens, "{{traffic}} {{kind}}")],
-            min_step=step,
             no_value="no probe requests",
         ),
     ]

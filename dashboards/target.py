@@ -6,8 +6,8 @@ matter, $model and $workload.
 
 from alerts.headroom import LOW
 from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
-from alerts.windows import duration
 from dashboards import layout, marks, panels, queries
+from dashboards.intervals import Intervals
 from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
 from dashboards.queries import WORKLOAD, age, largest, pace
 from dashboards.target_agreement import agreement
@@ -19,34 +19,32 @@ from dashboards.target_options import engines, options
 from dashboards.target_users import users
 from dashboards.variables import chosen
 from exporters import names
-from probe.config.config import Config
 
 TITLE = "Kneewatch / Target"
 
 
-def target_dashboard(config: Config, links: Links) -> str:
-    """Return the dashboard as JSON text; from the configuration it needs only the canary interval."""
-    # At least four canaries a point: Grafana sets $__rate_interval to four of these.
-    step = duration(max(target.canary.every for target in config.targets))
+def target_dashboard(links: Links, intervals: Intervals) -> str:
+    """Return the dashboard as JSON text."""
     return layout.dashboard(
         TITLE,
         TARGET,
         "One model server: latency of users, its causes, GPUs, remaining capacity, and whether the numbers agree.",
         variables=chosen(),
         rows=[
-            PanelRow("Is it slow or broken, for users?", health(step)),
-            PanelRow("User traffic and latency", users(step)),
-            PanelRow("Why?", causes(step)),
+            PanelRow("Is it slow or broken, for users?", health()),
+            PanelRow("User traffic and latency", users()),
+            PanelRow("Why?", causes()),
             PanelRow("GPUs", gpus()),
             PanelRow("More GPU metrics", gpu_details(), is_collapsed=True),
             PanelRow("How much more can it take?", _capacity()),
-            PanelRow("Do the client and the server agree?", agreement(step)),
+            PanelRow("Do the client and the server agree?", agreement()),
             PanelRow("Engines of a data-parallel server", engines(), is_collapsed=True),
             PanelRow("Optional server metrics", options(), is_collapsed=True),
         ],
         annotations=marks.marks(queries.TARGET),
         others=[("Fleet", FLEET), ("Capacity", CAPACITY), ("Probe", PROBE)],
         links=links,
+        intervals=intervals,
     )
 
 

@@ -8,9 +8,9 @@ from exporters import names
 _NOT_EXPORTED = "the server does not export it"
 
 
-def agreement(step: str) -> list[PlacedPanel]:
+def agreement() -> list[PlacedPanel]:
     """Return the cross-checks between client and server, and whether the server's metrics can be trusted."""
-    return [*_trust_in_scrapes(), *_server_process(), *_client_and_server(step)]
+    return [*_trust_in_scrapes(), *_server_process(), *_client_and_server()]
 
 
 def _trust_in_scrapes() -> list[PlacedPanel]:
@@ -72,7 +72,7 @@ def _server_process() -> list[PlacedPanel]:
     ]
 
 
-def _client_and_server(step: str) -> list[PlacedPanel]:
+def _client_and_server() -> list[PlacedPanel]:
     probe_tokens = f"sum by (traffic) (rate({names.TOKENS.name}{{{MODEL}}}[{RATE}]))"
     server_tokens = " + ".join(pace(series) for series in (names.SERVER_PROMPT_TOKENS, names.SERVER_GENERATION_TOKENS))
     return [
@@ -82,7 +82,6 @@ def _client_and_server(step: str) -> list[PlacedPanel]:
             " high: network, proxy or front end. Only the server's high: users send longer prompts than the canary.",
             unit="s",
             queries=[*percentiles(names.SERVER_TTFT, who="server "), *percentiles(names.TTFT, CANARY, "canary ")],
-            min_step=step,
         ),
         panels.timeseries(
             "Network and gateway",
@@ -100,6 +99,5 @@ def _client_and_server(step: str) -> list[PlacedPanel]:
             " except during capacity runs.",
             unit="short",
             queries=[Query(probe_tokens, "probe {{traffic}}"), Query(server_tokens, "server")],
-            min_step=step,
         ),
     ]

@@ -8,9 +8,9 @@ from exporters import names
 _NOT_EXPORTED = "the server does not export it"
 
 
-def causes(step: str) -> list[PlacedPanel]:
+def causes() -> list[PlacedPanel]:
     """Return the panels on queue, prefill and decode, and on their causes."""
-    return [*_phases(), *_load(), *_kv_cache(), *_preemptions_and_prefix_hits(), *_engine(step)]
+    return [*_phases(), *_load(), *_kv_cache(), *_preemptions_and_prefix_hits(), *_engine()]
 
 
 def _phases() -> list[PlacedPanel]:
@@ -156,7 +156,7 @@ def _preemptions_and_prefix_hits() -> list[PlacedPanel]:
     ]
 
 
-def _engine(step: str) -> list[PlacedPanel]:
+def _engine() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Stalled engine",
@@ -164,7 +164,6 @@ def _engine(step: str) -> list[PlacedPanel]:
             " prefill in one step looks the same while it lasts.",
             unit="s",
             queries=[Query(largest(names.STALLED), "stalled")],
-            min_step=step,
             no_value="the server exports no sign of progress",
             alerts=["KneewatchEngineStalled"],
         ),

@@ -9,14 +9,14 @@ from exporters import names
 _BURNS = [f"Kneewatch{name}Burn" for name in ("Availability", "TTFT", "TPOT", "UsersTTFT", "UsersTPOT")]
 
 
-def health(step: str) -> list[PlacedPanel]:
+def health() -> list[PlacedPanel]:
     return [
         *_canaries_now(),
         *_budgets_now(),
-        *_good_canaries(step),
-        *_latency(step),
-        *_latency_distributions(step),
-        *_against_the_server(step),
+        *_good_canaries(),
+        *_latency(),
+        *_latency_distributions(),
+        *_against_the_server(),
     ]
 
 
@@ -87,7 +87,7 @@ def _left(records: str) -> str:
     )
 
 
-def _good_canaries(step: str) -> list[PlacedPanel]:
+def _good_canaries() -> list[PlacedPanel]:
     ratio = f"max by (objective) ({names.OBJECTIVE_RATIO.name}{{{queries.TARGET}}})"
     good = [Query(f"min({one.good_ratio('15m', WORKLOAD)})", one.objective) for one in sli.ALL]
     return [
@@ -98,7 +98,6 @@ def _good_canaries(step: str) -> list[PlacedPanel]:
             unit="reqps",
             queries=[Query(f"sum by (outcome) (rate({names.REQUESTS.name}{{{CANARY}}}[{RATE}])) > 0", "{{outcome}}")],
             stacked=True,
-            min_step=step,
             no_value="no canaries",
             alerts=["KneewatchAvailabilityBurn"],
         ),
@@ -116,7 +115,7 @@ def _good_canaries(step: str) -> list[PlacedPanel]:
     ]
 
 
-def _latency(step: str) -> list[PlacedPanel]:
+def _latency() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "TTFT",
@@ -129,7 +128,6 @@ def _latency(step: str) -> list[PlacedPanel]:
                 objective("ttft"),
             ],
             width=12,
-            min_step=step,
             alerts=["KneewatchTTFTBurn", "KneewatchUsersTTFTBurn", "KneewatchTTFTCollapse"],
         ),
         panels.timeseries(
@@ -143,13 +141,12 @@ def _latency(step: str) -> list[PlacedPanel]:
                 objective("tpot"),
             ],
             width=12,
-            min_step=step,
             alerts=["KneewatchTPOTBurn", "KneewatchUsersTPOTBurn"],
         ),
     ]
 
 
-def _latency_distributions(step: str) -> list[PlacedPanel]:
+def _latency_distributions() -> list[PlacedPanel]:
     return [
         panels.heatmap(
             "TTFT of canaries",
@@ -157,7 +154,6 @@ def _latency_distributions(step: str) -> list[PlacedPanel]:
             " kind of request, or of replica.",
             unit="s",
             query=buckets(names.TTFT, CANARY),
-            min_step=step,
             no_value="no canaries",
             alerts=["KneewatchTTFTBurn"],
         ),
@@ -167,13 +163,12 @@ def _latency_distributions(step: str) -> list[PlacedPanel]:
             " preemptions, or prefills of other requests.",
             unit="s",
             query=buckets(names.ITL, CANARY),
-            min_step=step,
             no_value="no canaries",
         ),
     ]
 
 
-def _against_the_server(step: str) -> list[PlacedPanel]:
+def _against_the_server() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "ITL, server and client",
@@ -182,7 +177,6 @@ def _against_the_server(step: str) -> list[PlacedPanel]:
             unit="s",
             queries=[*percentiles(names.SERVER_ITL, who="server "), *percentiles(names.ITL, CANARY, "canary ")],
             width=12,
-            min_step=step,
         ),
         panels.timeseries(
             "E2E, server and client",
@@ -191,6 +185,5 @@ def _against_the_server(step: str) -> list[PlacedPanel]:
             unit="s",
             queries=[*percentiles(names.SERVER_E2E, who="server "), *percentiles(names.E2E, CANARY, "canary ")],
             width=12,
-            min_step=step,
         ),
     ]

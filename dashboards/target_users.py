@@ -10,8 +10,8 @@ _NO_USERS = "no users are sending requests"
 _BURNS = ("KneewatchUsersTTFTBurn", "KneewatchUsersTPOTBurn")
 
 
-def users(step: str) -> list[PlacedPanel]:
-    return [*_distributions(), *_objectives(), *_traffic(step)]
+def users() -> list[PlacedPanel]:
+    return [*_distributions(), *_objectives(), *_traffic()]
 
 
 def _distributions() -> list[PlacedPanel]:
@@ -67,7 +67,7 @@ def _objectives() -> list[PlacedPanel]:
     ]
 
 
-def _traffic(step: str) -> list[PlacedPanel]:
+def _traffic() -> list[PlacedPanel]:
     tokens = f"max by (kind) (rate({names.USERS_TOKENS.name}{{{TARGET}}}[{RATE}]))"
     return [
         panels.timeseries(
@@ -80,7 +80,6 @@ def _traffic(step: str) -> list[PlacedPanel]:
                 Query(tokens, "{{kind}} tokens", is_on_right_axis=True),
             ],
             right_unit="short",
-            min_step=step,
             no_value=_NO_USERS,
         ),
     ]

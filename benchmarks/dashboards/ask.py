@@ -16,7 +16,7 @@ from alerts.windows import duration
 from benchmarks.backfill import Prometheus
 from dashboards.build import panels_of, substitute
 
-SCRAPE_S = 15  # the data source's scrape interval in Grafana
+SCRAPE_S = 15  # the data source's scrape interval in Grafana, where it is not set
 _POINTS = 1000  # a panel's width in pixels, about
 _MARK_STEP = "60s"  # of annotations at least, unless they say otherwise
 # Grafana's rounding (rangeutil.roundInterval): up to this many seconds between points, this interval.
@@ -51,24 +51,31 @@ def queries(name: str, dashboard: Mapping[str, Any], target: str, range_s: float
     """Yield the queries of all panels, collapsed rows included, and of all annotations, also of those that are off."""
     for panel in panels_of(dashboard):
         for asked in panel.get("targets", ()):
-            step_s = interval_s(range_s, panel.get("maxDataPoints") or _POINTS, panel.get("interval"))
-            expr = _filled(asked["expr"], target, step_s, range_s)
+            least = asked.get("interval")
+            step_s = interval_s(range_s, panel.get("maxDataPoints") or _POINTS, least or panel.get("interval"))
+            expr = _filled(asked["expr"], target, step_s, range_s, least)
             yield Query(name, str(panel["title"]), expr, 0.0 if asked.get("instant") else step_s)
     for mark in dashboard["annotations"]["list"]:
-        step_s = interval_s(range_s, _POINTS, _MARK_STEP)
-        yield Query(name, f"annotation: {mark['name']}", _filled(mark["expr"], target, step_s, range_s), step_s)
+        least = mark["target"].get("interval") or _MARK_STEP
+        step_s = interval_s(range_s, _POINTS, least)
+        yield Query(name, f"annotation: {mark['name']}", _filled(mark["expr"], target, step_s, range_s, least), step_s)
 
 
 def interval_s(range_s: float, points: int, least: str | None) -> float:
     """Return the time between two points that Grafana asks for."""
     exact = range_s / points
     rounded = next((interval for below, interval in _ROUND if exact < below), 86400)
-    floor = promql_parser.parse_duration(least).total_seconds() if least else 0.0
-    return float(max(rounded, floor, SCRAPE_S))
+    return float(max(rounded, _seconds(least)))
 
 
-def _filled(expr: str, target: str, step_s: float, range_s: float) -> str:
-    rate = max(step_s + SCRAPE_S, 4 * SCRAPE_S)
+def _seconds(min_step: str | None) -> float:
+    """Return a query's "Min step" or, without one, the data source's scrape interval."""
+    return float(promql_parser.parse_duration(min_step).total_seconds()) if min_step else SCRAPE_S
+
+
+def _filled(expr: str, target: str, step_s: float, range_s: float, min_step: str | None) -> str:
+    scrape_s = _seconds(min_step)
+    rate = max(step_s + scrape_s, 4 * scrape_s)
     filled = substitute(expr, target, ".*", duration(rate), model=".*", span=duration(range_s))
     filled = filled.replace("$__interval", duration(step_s))
     if re.search(r"\$[^\d]", filled):  # "$1" is label_replace's

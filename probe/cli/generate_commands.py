@@ -29,15 +29,26 @@ def dashboards(
     ] = False,
     namespace: Annotated[str | None, typer.Option(help="Namespace of the ConfigMaps.")] = None,
     runbooks: Annotated[str, typer.Option(help="Base URL of the runbooks.")] = RUNBOOKS,
+    scrape_interval: Annotated[
+        str, typer.Option(help="Longest interval at which Prometheus scrapes Kneewatch, such as 15s for sharper lines.")
+    ] = "60s",
 ) -> None:
     """Write the Grafana dashboards: kneewatch-fleet.json, -target, -capacity and -probe."""
-    from dashboards.build import write
+    from dashboards.build import render
+    from probe.cli.options import duration_of
     from probe.config.config_file import load_config
+    from probe.report.files import write_files
 
     address = check_address(runbooks, "--runbooks", "https://example.org/runbooks/")
-    loaded = load_config(config)
-    files = write(loaded, out, uid_prefix=uid_prefix, configmap=configmap, namespace=namespace, runbooks=address)
-    print_written(files)
+    texts = render(
+        load_config(config),
+        uid_prefix=uid_prefix,
+        configmap=configmap,
+        namespace=namespace,
+        runbooks=address,
+        scrape_interval_s=duration_of(scrape_interval, "--scrape-interval"),
+    )
+    print_written(write_files(texts, out))
 
 
 def alerts(

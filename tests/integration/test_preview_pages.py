@@ -97,7 +97,7 @@ def test_a_running_monitors_dashboards_are_drawn(
     ):
         rate = f'rate(kneewatch_requests_total{{target="{TARGET}",outcome="ok"}}[4s]) > 0'
         eventually(lambda: real.query(rate), within_s=30, what="a rate of canaries")
-        dashboards = render(load_config(monitor.config_file))
+        dashboards = render(load_config(monitor.config_file), scrape_interval_s=1.0)
         write_pages(dashboards, real.base_url, TARGET, tmp_path / "out", hours=0.01)
     assert sorted(file.name for file in (tmp_path / "out").glob("*.html")) == sorted(PAGES)
     browser.screen(1400, 900)

@@ -5,6 +5,7 @@
 -o FOLDER          where the pages go
 --target NAME      the target that the pages show; the first of the configuration
 --hours 3          how far back they go; as each dashboard has it
+--scrape-interval 60s  as for `kneewatch dashboards`
 """
 
 import argparse
@@ -15,7 +16,9 @@ from pathlib import Path
 from benchmarks.dashboards.preview.asking import QueryError
 from benchmarks.dashboards.preview.write import write_pages
 from dashboards.build import render
+from dashboards.intervals import SCRAPE_S
 from probe.config.config_file import load_config
+from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
 
 
@@ -27,11 +30,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--target")
     parser.add_argument("--hours", type=float)
+    parser.add_argument("--scrape-interval", type=parse_duration, default=SCRAPE_S)
     given = parser.parse_args(argv)
     try:
         config = load_config(given.config)
         target = config.target(given.target) if given.target else config.targets[0]
-        for file in write_pages(render(config), given.prometheus.rstrip("/"), target.name, given.out, given.hours):
+        dashboards = render(config, scrape_interval_s=given.scrape_interval)
+        for file in write_pages(dashboards, given.prometheus.rstrip("/"), target.name, given.out, given.hours):
             print(file)
     except (ConfigError, QueryError) as error:
         sys.exit(str(error))

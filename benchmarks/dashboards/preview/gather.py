@@ -152,11 +152,12 @@ class _Look:
             "marks": [],
             "problem": "",
         }
-        step_s = step_of(self._window, self._sitting.scrape_s)
+        scrape_s = _past_s(str((annotation.get("target") or {}).get("interval") or "")) or self._sitting.scrape_s
+        step_s = step_of(self._window, scrape_s)
         grid = grid_of(self._window, step_s)
         try:
             answers = await self._sitting.asker.range(
-                self._query(_expr(annotation), self._window, step_s, self._sitting.scrape_s), grid
+                self._query(_expr(annotation), self._window, step_s, scrape_s), grid
             )
         except QueryError as error:
             return event | {"problem": str(error)}

@@ -1,7 +1,6 @@
 """The files: as committed, with a prefix, and as manifests."""
 
 import json
-from pathlib import Path
 
 import kubernetes_validate
 import pytest
@@ -30,11 +29,6 @@ def test_a_file_is_named_by_the_uid_of_its_dashboard() -> None:
     assert [dashboard["title"] for dashboard in files.values()] == [
         "Kneewatch / Fleet", "Kneewatch / Target", "Kneewatch / Capacity", "Kneewatch / Probe",
     ]  # fmt: skip
-
-
-def test_write_puts_the_rendered_files_into_a_new_folder(tmp_path: Path) -> None:
-    paths = build.write(CONFIG, tmp_path / "a" / "b")
-    assert {path.name: path.read_text() for path in paths} == build.render(CONFIG)
 
 
 def test_a_prefix_is_before_each_uid_and_in_every_link() -> None:
@@ -106,15 +100,30 @@ def test_the_longest_prefix_fills_a_uid() -> None:
     assert max(map(len, uids)) == 40
 
 
-def test_the_rate_window_holds_the_slowest_canary() -> None:
-    canary = CONFIG.targets[0].canary.model_copy(update={"every": 120.0})
-    slow = CONFIG.model_copy(update={"targets": (CONFIG.targets[0].model_copy(update={"canary": canary}),)})
-    of_canaries = [
+def _min_steps(dashboards: dict[str, str], *, of_canaries: bool) -> set[str | None]:
+    """Return the "Min step" of each query with a rate of canaries, or of the server's metrics."""
+    named = '"canary"' if of_canaries else "kneewatch_server_"
+    return {
         target.get("interval")  # the query's own: a panel's does not count for the rate's window
-        for text in build.render(slow).values()
+        for text in dashboards.values()
         for panel in build.panels_of(json.loads(text))
         for target in panel["targets"]
-        if '"canary"' in target["expr"] and "$__rate_interval" in target["expr"]
-    ]
-    assert len(of_canaries) >= 8
-    assert set(of_canaries) == {"2m"}
+        if named in target["expr"] and "$__rate_interval" in target["expr"]
+    }
+
+
+def test_a_rate_covers_four_scrapes_whatever_grafana_believes_the_interval_to_be() -> None:
+    for dashboards, wanted in (
+        (build.render(CONFIG), "1m"),
+        (build.render(CONFIG, scrape_interval_s=15), "15s"),
+    ):
+        assert _min_steps(dashboards, of_canaries=False) == {wanted}
+        marks = [mark["target"] for text in dashboards.values() for mark in json.loads(text)["annotations"]["list"]]
+        assert {mark.get("interval") for mark in marks if "$__rate_interval" in mark["expr"]} == {wanted}
+
+
+def test_a_rate_of_canaries_covers_four_of_the_slowest() -> None:
+    canary = CONFIG.targets[0].canary.model_copy(update={"every": 120.0})
+    slow = CONFIG.model_copy(update={"targets": (CONFIG.targets[0].model_copy(update={"canary": canary}),)})
+    assert _min_steps(build.render(slow), of_canaries=True) == {"2m"}
+    assert _min_steps(build.render(slow), of_canaries=False) == {"1m"}

@@ -181,7 +181,8 @@ def test_a_mark_is_asked_for_where_old_and_new_grafanas_look(dashboard: dict[str
     own, of_target = ["Configuration", "Kneewatch version"], ["Capacity run", "Guard trip", "Server restart"]
     assert list(marks)[:6] == (own if dashboard["uid"] == FLEET else [*of_target, "Server version", *own])
     for mark in marks.values():
-        assert mark["target"] == {"refId": "Anno", "expr": mark["expr"]}
+        interval = {"interval": "1m"} if "$__rate_interval" in mark["expr"] else {}
+        assert mark["target"] == {"refId": "Anno", "expr": mark["expr"], **interval}
         assert mark["iconColor"]
         # A label that the query does not keep would be shown as it is written.
         labels = set(re.findall(r"\{\{(\w+)\}\}", mark["textFormat"]))
