@@ -1,6 +1,6 @@
 """Kneewatch's own health as series: version, configuration, scheduled tasks, event loop."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.registry import Collector
@@ -23,6 +23,7 @@ class HealthExporter:
         self._failures = counter_by_target(names.TASK_FAILURES, registry)
         self._last_success = gauge_by_target(names.TASK_LAST_SUCCESS, registry)
         self._interval = gauge_by_target(names.TASK_INTERVAL, registry)
+        self._sharing = gauge_by_target(names.SERVER_TARGETS, registry)
         self._lag = histogram(names.LOOP_LAG, registry)
         self._lateness = histogram(names.TASK_LATENESS, registry)
 
@@ -35,8 +36,13 @@ class HealthExporter:
 
     def forget(self, target: str) -> None:
         """Remove the series of a target that is no longer watched."""
-        for metric in (self._failures, self._last_success, self._interval):
+        for metric in (self._failures, self._last_success, self._interval, self._sharing):
             metric.forget(target)
+
+    def share(self, targets: Collection[str]) -> None:
+        """Publish that these are all the targets with one server's metrics page."""
+        for target in targets:
+            self._sharing.labels(target).set(len(targets))
 
     def succeeded(self, task: str, target: str, wall_s: float) -> None:
         """Record that a task has completed."""

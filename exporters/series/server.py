@@ -10,6 +10,13 @@ _declare = partial(declare, "server")
 SERVER_UP = _declare(
     "gauge", "server_scrape_up", "1 if the last scrape of the server's metrics succeeded, else 0", TARGET
 )
+SERVER_TARGETS = _declare(
+    "gauge",
+    "server_targets",
+    "Targets with this server's metrics page, the target itself included. They have the same kneewatch_server_* and"
+    " kneewatch_users_*: divide by it before a sum over targets",
+    TARGET,
+)
 SERVER_RUNNING = _declare("gauge", "server_running_requests", "Running requests in the server's batch", TARGET)
 SERVER_WAITING = _declare(
     "gauge",

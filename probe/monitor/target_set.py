@@ -42,6 +42,7 @@ class TargetSet:
         self._current: dict[str, DesiredTarget] = {}  # what each monitor was built from
         self._server_states: dict[str, ServerState] = defaultdict(ServerState)  # by page: two targets may share one
         self._pages: dict[str, str] = {}  # by target
+        self._sharing: dict[str, set[str]] = defaultdict(set)  # the targets by page
         self._readers = GpuReaders(clock)
         self._is_closing = False
         self._poll_problems: dict[str, str] = {}  # by discovery: why it cannot be asked
@@ -170,6 +171,8 @@ class TargetSet:
         monitor.inhibit_load(target.inhibited_by)
         for known in self._sink.add(target.config, monitor.model, monitor.objectives):
             monitor.restore(known)
+        self._sharing[page].add(name)
+        self._sink.health.share(self._sharing[page])
         self._describe(target)
         self._tasks.plan(monitor, config, position)
 
@@ -197,7 +200,10 @@ class TargetSet:
         finally:
             self._sink.forget(name)
             page = self._pages.pop(name)
-            if page not in self._pages.values():
+            self._sharing[page].discard(name)
+            self._sink.health.share(self._sharing[page])
+            if not self._sharing[page]:
+                del self._sharing[page]
                 self._server_states.pop(page, None)
 
     def _forget_user_rates(self, server: str) -> None:

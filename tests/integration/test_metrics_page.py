@@ -89,6 +89,7 @@ def _whole_page() -> MetricsPage:
     health = HealthExporter(registry, "1.2.3")
     health.configured("0123456789ab", WALL_S)
     health.expect("canary", "a", 15.0, WALL_S)
+    health.share({"a"})
     health.failed("canary", "a")
     health.late("canary", 0.002)
     health.loop_lag(0.002)

@@ -1,6 +1,7 @@
 """The monitors of a process follow its desired targets; what replaces one is logged. At scale: test_reconcile."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,5 +44,27 @@ def test_the_log_names_the_fields_that_replaced_a_monitor_and_not_their_values(t
         with capture_logs() as logs:
             assert await app.reload() is None
         assert "a target's monitor is replaced" not in {line["event"] for line in logs}
+
+    asyncio.run(run())
+
+
+def test_each_target_shows_how_many_share_its_metrics_page(tmp_path: Path) -> None:
+    """Divided by it, the series of users and server of all targets add up to those of all servers."""
+
+    def shown(app: App) -> dict[str, float]:
+        page = app.measurements.page.render("")[0].decode()
+        return {
+            t: float(n) for t, n in re.findall(r'^kneewatch_server_targets{target="(.*)"} (.*)$', page, re.MULTILINE)
+        }
+
+    async def run() -> None:
+        one, other = {"base_url": "http://127.0.0.1:9"}, {"base_url": "http://127.0.0.1:10"}
+        targets = [{"name": "chat", **one}, {"name": "batch", **one}, {"name": "apart", **other}]
+        file = _file(tmp_path / "kneewatch.yml", *targets)
+        app = App(load_config(file), SystemClock(), file)
+        assert shown(app) == {"chat": 2, "batch": 2, "apart": 1}
+        _file(file, targets[0], {"name": "new", **other}, targets[2])
+        assert await app.reload() is None
+        assert shown(app) == {"chat": 1, "new": 2, "apart": 2}
 
     asyncio.run(run())
