@@ -5,19 +5,19 @@ from dataclasses import dataclass, field
 
 # Labels that a Prometheus may add to every series it scrapes or receives. Without them in each aggregation, targets of
 # the same name in two clusters would be one.
-KEPT = "cluster, namespace"
+KEPT = ("cluster", "namespace")
 # What alerts are grouped by: the discovery of a found server (`pods` for `pods/a`), else the target itself.
 GROUP = '{{ reReplaceAll "/.*" "" (or $labels.target $labels.discovery) }}'
 
 
 def by(*labels: str) -> str:
     """Return a grouping clause for these labels and those to keep."""
-    return f"by ({', '.join((KEPT, *labels))})"
+    return f"by ({', '.join((*KEPT, *labels))})"
 
 
 def on(*labels: str) -> str:
     """Return a matching clause for these labels and those to keep."""
-    return f"on ({', '.join((KEPT, *labels))})"
+    return f"on ({', '.join((*KEPT, *labels))})"
 
 
 @dataclass(frozen=True, slots=True)

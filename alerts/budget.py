@@ -1,61 +1,116 @@
-"""Recording rules for the remaining error budgets. Pure.
+"""Recording rules that count requests, and those for the remaining error budgets. Pure.
 
-In: the targets by objective and window. Out: a group of rules, among them each Sli.budget_record: 1 minus the ratio of
-bad requests in the objective's window to those allowed. 1 is an untouched budget, 0 a spent one, below 0 overspent.
+In: the SLIs, and the targets by objective and window. Out: a group that records each minute how many requests were
+judged and how many were bad, a group that sums them over the objectives' windows, and a group of the remaining
+budgets. Each Sli.budget_record is 1 minus the ratio of bad requests in the objective's window to those allowed: 1 is
+an untouched budget, 0 a spent one, below 0 overspent.
 
-Reading a month of raw samples for every target again and again is too expensive. So the requests are recorded every
-four minutes, and the month is the sum of these records: each request has the same weight, whenever it came, and an
-hour in which Prometheus was down has none.
+Every window of every alert, and the month of the budget, is a sum of these minutes: reading days of raw samples again
+and again is too expensive. Each request has the same weight, whenever it came, and an hour in which Prometheus was
+down has none. The counts are exact but for the minute in which a counter is reset or begins (sli.grown);
+`python -m benchmarks.alerts.cost` compares them with the raw counters.
 
 With less history than the whole window (a new target, a Prometheus with 15 days of retention) the budget is that of
 the recorded requests: one failure in the first hour overspends a budget of 99.9 % many times, and the budget recovers
 as requests come in. Before the first request there is no sample, and never NaN.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from alerts.alert_labels import by, on
 from alerts.rules import Recording, RuleGroup, one_of
 from alerts.sli import Sli
 from alerts.windows import duration
 from exporters import names
 
-# Less than 5 minutes, when a sample becomes stale; a month has at most 10,800 of them.
-_RECORD_EVERY_S = 240.0
-# Long enough for two scrapes, also in a rehearsal.
-_RECORD_AT_LEAST_S = 15.0
+# Short enough for the fast page to come within three minutes, long enough that a month is 43,200 samples.
+_RECORD_EVERY_S = 60.0
+_RECORD_AT_LEAST_S = 1.0
+# Summing a month of minutes costs as much as all other rules on error budgets do in that time.
+_MONTH_EVERY_S = 1200.0
+# Less than 5 minutes, when a sample becomes stale.
+_BUDGET_EVERY_S = 240.0
+_AT_LEAST_S = 15.0
 
 
-def budget_group(kept: Mapping[tuple[Sli, float], Sequence[str]], scale: float = 1.0) -> RuleGroup:
-    """Return the rules. `kept`: the targets of each SLI and objective window (s). `scale` shortens the windows."""
-    every_s = max(_RECORD_AT_LEAST_S, _RECORD_EVERY_S * scale)
-    every = duration(every_s)
+def step_s(scale: float) -> float:
+    """Return how often requests are recorded; `scale` shortens it as it does the windows."""
+    return max(_RECORD_AT_LEAST_S, _RECORD_EVERY_S * scale)
+
+
+def requests_group(kept: Iterable[Sli], medians: Iterable[tuple[Sli, float]], scale: float = 1.0) -> RuleGroup:
+    """Return the rules that record requests; for each of `medians`, also the share of bad ones over its window (s)."""
+    every = duration(step_s(scale))
     rules: list[Recording] = []
+    for one in kept:
+        rules += [
+            Recording(one.total_record(every), one.total_grown(every)),
+            Recording(one.bad_record(every), one.bad_grown(every)),
+        ]
+    for one, window_s in medians:
+        share = f"{bad(one, window_s, scale)}\n  / ({total(one, window_s, scale)} > 0)"
+        rules.append(Recording(one.error_record(duration(window_s)), share))
+    return RuleGroup("kneewatch-slo-requests", step_s(scale), rules)
+
+
+def bad(one: Sli, window_s: float, scale: float, matcher: str = "") -> str:
+    """Return the number of bad requests in a window."""
+    return f"sum_over_time({one.bad_record(duration(step_s(scale)))}{matcher}[{duration(window_s)}])"
+
+
+def total(one: Sli, window_s: float, scale: float, matcher: str = "", function: str = "sum_over_time") -> str:
+    """Return the number of judged requests in a window, or another function of the recorded numbers."""
+    return f"{function}({one.total_record(duration(step_s(scale)))}{matcher}[{duration(window_s)}])"
+
+
+def minutes(window_s: float, scale: float) -> float:
+    """Return how many records a window has."""
+    return window_s / step_s(scale)
+
+
+def total_of_window(one: Sli, window_s: float, scale: float) -> str:
+    """Return the number of judged requests in an objective's whole window."""
+    return _newest(_total_record(one, window_s, scale), scale)
+
+
+def budget_groups(kept: Mapping[tuple[Sli, float], Sequence[str]], scale: float = 1.0) -> tuple[RuleGroup, RuleGroup]:
+    """Return the rules. `kept`: the targets of each SLI and objective window (s). `scale` shortens the windows."""
+    sums: list[Recording] = []
+    rest: list[Recording] = []
     for one in dict.fromkeys(one for one, _ in kept):
         windows = {window_s: targets for (other, window_s), targets in kept.items() if other == one}
-        rules += _recorded(one, every)
         left = []
         for window_s, targets in windows.items():
             matcher = f"{{{one_of(targets)}}}" if len(windows) > 1 else ""
-            window = duration(window_s * scale)
-            total = f"sum_over_time({one.total_record(every)}{matcher}[{window}])"
-            rules.append(Recording(one.total_record(window), total))
-            left.append(_left(one, f"{one.bad_record(every)}{matcher}[{window}]", one.total_record(window)))
+            missed, judged = _bad_record(one, window_s, scale), _total_record(one, window_s, scale)
+            sums.append(Recording(missed, bad(one, window_s * scale, scale, matcher)))
+            sums.append(Recording(judged, total(one, window_s * scale, scale, matcher)))
+            left.append(_left(one, _newest(missed, scale), _newest(judged, scale)))
         # One rule, because promtool reports two rules of one name as duplicates.
-        rules.append(Recording(one.budget_record, "\nor\n".join(left)))
-    return RuleGroup("kneewatch-slo-budget", every_s, rules)
+        rest.append(Recording(one.budget_record, "\nor\n".join(left)))
+    return (
+        RuleGroup("kneewatch-slo-sums", _month_s(scale), sums),
+        RuleGroup("kneewatch-slo-budget", max(_AT_LEAST_S, _BUDGET_EVERY_S * scale), rest),
+    )
 
 
-def total_record(one: Sli, window_s: float, scale: float = 1.0) -> str:
-    """Return the name of the recording rule for the number of requests in an objective's window."""
+def _month_s(scale: float) -> float:
+    return max(_AT_LEAST_S, _MONTH_EVERY_S * scale)
+
+
+def _bad_record(one: Sli, window_s: float, scale: float) -> str:
+    return one.bad_record(duration(window_s * scale))
+
+
+def _total_record(one: Sli, window_s: float, scale: float) -> str:
     return one.total_record(duration(window_s * scale))
 
 
-def _recorded(one: Sli, every: str) -> list[Recording]:
-    # Requests that could not be judged are not good ones: no total without a count of bad ones.
-    judged = f"{one.total(every)}\nand {one.bad_record(every)}"
-    return [Recording(one.bad_record(every), one.bad(every)), Recording(one.total_record(every), judged)]
+def _newest(record: str, scale: float) -> str:
+    # Twice the interval: one evaluation may fail. A rehearsal may be slower than its intervals.
+    return f"last_over_time({record}[{duration(max(300.0, 2 * _month_s(scale)))}])"
 
 
-def _left(one: Sli, bad: str, total: str) -> str:
-    ratio = f'max by (target) ({names.OBJECTIVE_RATIO.name}{{objective="{one.objective}"}})'
-    return f"1 - sum_over_time({bad})\n  / ({total} > 0)\n  / on (target) group_left () (1 - {ratio})"
+def _left(one: Sli, missed: str, judged: str) -> str:
+    ratio = f'max {by("target")} ({names.OBJECTIVE_RATIO.name}{{objective="{one.objective}"}})'
+    return f"1 - {missed}\n  / ({judged} > 0)\n  / {on('target')} group_left () (1 - {ratio})"

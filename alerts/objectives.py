@@ -1,64 +1,57 @@
-"""Rules for the objectives: error ratios over each window, and alerts on the error budget's burn rate.
+"""Alerts on the burn rate of the error budgets, and the rules that they need.
 
-In: the configuration. Out: a group of pages, a group of tickets, a group of remaining error budgets, and a list of
-windows that were left out. The recorded ratios cover every target; only the alerts name targets, once for each set of
-objectives and window, so a hundred targets make no more rules than one.
+In: the configuration. Out: a group that records requests, groups of pages and tickets, a group of remaining error
+budgets, and a list of windows that were left out. The recorded requests cover every target; only the alerts name
+targets, once for each set of objectives, so a hundred targets make no more rules than one.
+
+A target has one alert for each objective and severity: any of its pairs of windows makes it fire, and the next pair is
+no second notification.
 
 Canaries are few and evenly spaced; users come in bursts and hardly at night. So the alerts on users require more bad
 requests, and a number that matters among the requests of the objective's whole window.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from alerts import sli
-from alerts.budget import budget_group, total_record
+from alerts.budget import bad, budget_groups, minutes, requests_group, total, total_of_window
+from alerts.burn_text import description, summary
 from alerts.refusals import never_fires
-from alerts.rules import Alert, Recording, RuleGroup, one_of
+from alerts.rules import Alert, RuleGroup, one_of
 from alerts.sli import Sli
-from alerts.templates import asked
 from alerts.windows import MIN_BAD_EVENTS, BurnWindow, WindowChoice, choose, duration
-from exporters import names
 from probe.config.config import Config
 from probe.config.targets import WatchConfig
 from probe.core import objectives as slo
-from probe.core.durations import format_duration
 from probe.core.errors import ConfigError
 from probe.core.objectives import Objectives
 
-# increase() extrapolates, so the threshold lies between two and three events, not on three.
-_BAD_EVENTS = MIN_BAD_EVENTS - 0.5
 # The long window remembers a fault for hours, and in the short one a single failure exceeds most limits by itself: one
 # of 120 canaries is 0.8 %. Without requiring a second one, an outage that is over would page again.
-_BAD_LATELY = 1.5
+_MIN_BAD_LATELY = 2
 # More than one burst of one user (a batch, an agent's parallel calls), and twice the probe requests that may be counted
 # as users' in the short window: with a canary in flight at every scrape, one a minute (docs/cross-checks.md).
 MIN_BAD_USERS = 10
-_BAD_USERS = MIN_BAD_USERS - 0.5
 # At night three users may be half of the traffic. A ratio that pages by day spends the window's share of the budget; by
 # night, with a tenth of the usual traffic, a tenth of that. Below this it affects a few users, and canaries still catch
 # a server that is slow for everyone.
 QUIET = 0.1
-# User traffic is settled within seconds if canaries leave a gap, and after a minute if they do not.
-_SETTLEMENT_S = 60.0
-_SETTLEMENT_AT_LEAST_S = 10.0
-# Just after a start, increase() may double the few samples there are; a minute later it is within a tenth.
-_FOR_S = 60.0
-# The long windows change slowly and cost most. Less than 5 minutes, when a sample becomes stale.
+# A median needs most of the window: of a target watched for an hour, an outage of 20 minutes is the median.
+_KNOWN_SHARE = 0.75
+# User traffic is counted at each scrape of the server. In a rehearsal, windows still need two of them.
+_USERS_EVERY_S = 10.0
+# A slow burn is a failure now and then, with gaps. In the simulation of benchmarks/alerts/rings.py a page that lasts
+# an hour longer rings a fifth as often.
+_KEEP_S = {"page": 3600.0, "ticket": 7200.0}
+# The long windows of tickets change slowly. Less than 5 minutes, when a sample becomes stale.
 _INTERVAL_S = {"page": 30.0, "ticket": 120.0}
+# Mimir refuses groups of more rules by default.
+_MAX_RULES = 20
 
 _EVERY = (*sli.CANARIES, *sli.USERS)
-_ADJECTIVES = {"canary": "canary", "users": "user"}
 _NAMES = {"availability": "Availability", "ttft": "TTFT", "tpot": "TPOT"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Watched:
-    """One objective of one set, and the window that watches it."""
-
-    objectives: Objectives
-    sli: Sli
-    window: BurnWindow
+_Watched = tuple[Objectives, Sli, tuple[BurnWindow, ...]]  # an objective of a set, and the windows that watch it
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +75,41 @@ def objective_rules(config: Config, scale: float = 1.0) -> ObjectiveRules:
     left_out: dict[tuple[str, Sli], list[str]] = {}
     for name, objectives, one, choice in _choices(config, scale):
         kept.setdefault((one, objectives.window_s), []).append(name)
-        for window in choice.windows:
-            targets.setdefault(_Watched(objectives, one, window), []).append(name)
+        targets.setdefault((objectives, one, choice.windows), []).append(name)
         known = left_out.setdefault((objectives.name, one), [])
         known.extend(text for text in choice.left_out if text not in known)
-    # Independent of the configuration's order: longer windows after shorter ones.
-    watched = sorted(targets, key=lambda w: (w.objectives.name, *_order((w.sli, w.window.long_s)), w.window.short_s))
-    groups = []
-    recorded: set[str] = set()
+    # Independent of the configuration's order.
+    watched = sorted(targets, key=lambda w: (w[0].name, _EVERY.index(w[1]), -len(w[2]), [b.short_s for b in w[2]]))
+    kept = {key: kept[key] for key in sorted(kept, key=_order)}
+    medians = {(one, window.short_s) for _, one, windows in watched for window in windows if window.is_sustained}
+    groups = [requests_group(dict.fromkeys(one for one, _ in kept), sorted(medians, key=_order), scale)]
     for severity, interval_s in _INTERVAL_S.items():
-        of_severity = [w for w in watched if w.window.severity == severity]
-        records = [r for r in _recordings(of_severity) if r.record not in recorded]
-        recorded.update(r.record for r in records)
-        alerts = [_alert(w, targets[w], left_out[w.objectives.name, w.sli], scale) for w in of_severity]
-        groups.append(RuleGroup(f"kneewatch-slo-{severity}", max(1.0, interval_s * scale), [*records, *alerts]))
-    groups.append(budget_group({key: kept[key] for key in sorted(kept, key=_order)}, scale))
+        alerts = []
+        for each in watched:
+            objectives, one, chosen = each
+            windows = tuple(window for window in chosen if window.severity == severity)
+            if windows:
+                is_shared = sum(other is one for _, other, _ in watched) > 1
+                alert = _alert(
+                    (objectives, one, windows),
+                    targets[each],
+                    left_out[objectives.name, one],
+                    scale,
+                    is_shared=is_shared,
+                )
+                alerts.append(alert)
+        groups.append(RuleGroup(f"kneewatch-slo-{severity}", max(1.0, interval_s * scale), alerts))
+    groups += budget_groups(kept, scale)
     lines = {f"{name}/{one.objective}: {text}" for (name, one), texts in left_out.items() for text in texts}
-    return ObjectiveRules(tuple(groups), tuple(sorted(lines)))
+    return ObjectiveRules(tuple(part for group in groups for part in _parts(group)), tuple(sorted(lines)))
+
+
+def _parts(group: RuleGroup) -> Iterator[RuleGroup]:
+    """Yield a group's rules in groups that Mimir accepts."""
+    yield replace(group, rules=group.rules[:_MAX_RULES])
+    for start in range(_MAX_RULES, len(group.rules), _MAX_RULES):
+        number = start // _MAX_RULES + 1
+        yield replace(group, name=f"{group.name}-{number}", rules=group.rules[start : start + _MAX_RULES])
 
 
 def _promised(target: WatchConfig, objectives: Objectives) -> Iterator[tuple[Sli, float, str]]:
@@ -107,7 +118,7 @@ def _promised(target: WatchConfig, objectives: Objectives) -> Iterator[tuple[Sli
         if getattr(objectives, one.objective) is None:
             continue
         if one in sli.USERS:
-            yield one, _SETTLEMENT_S, "an update of user traffic"
+            yield one, _USERS_EVERY_S, "an update of user traffic"
         elif not target.passive:  # else there are no canaries to judge
             yield one, target.canary.every, "a canary"
 
@@ -125,12 +136,10 @@ def _choices(config: Config, scale: float) -> Iterator[tuple[str, Objectives, Sl
     for target in config.targets:
         objectives = config.objectives_of(target)
         for one, every_s, judged in _promised(target, objectives):
-            # A rehearsal should leave gaps between canaries: then settlements are quick.
-            new_s = max(_SETTLEMENT_AT_LEAST_S, every_s * scale) if one in sli.USERS and scale < 1 else every_s
             choice = choose(
                 ratio=slo.promised(objectives)[one.objective],
                 slo_window_s=objectives.window_s,
-                every_s=new_s,
+                every_s=every_s,
                 scale=scale,
                 judged=judged,
             )
@@ -141,81 +150,52 @@ def _order(pair: tuple[Sli, float]) -> tuple[int, float]:
     return _EVERY.index(pair[0]), pair[1]
 
 
-def _recordings(watched: Iterable[_Watched]) -> list[Recording]:
-    ratios = {(w.sli, s) for w in watched for s in (w.window.short_s, w.window.long_s)}
-    counts = {
-        (w.sli, s) for w in watched for s in (*([] if w.sli in sli.USERS else [w.window.short_s]), w.window.long_s)
-    }
-    windows = [(one, duration(s)) for one, s in sorted(ratios, key=_order)]
-    counted = [(one, duration(s)) for one, s in sorted(counts, key=_order)]
-    return [
-        *(Recording(one.error_record(window), one.error_ratio(window)) for one, window in windows),
-        *(Recording(one.bad_record(window), one.bad(window)) for one, window in counted),
-    ]
-
-
-def _alert(watched: _Watched, targets: list[str], left_out: list[str], scale: float) -> Alert:
-    one, window, objectives = watched.sli, watched.window, watched.objectives
-    of_users = one in sli.USERS
-    allowed = 1 - slo.promised(objectives)[one.objective]
-    limit = f"{window.burn * allowed:.10g}"
-    long, short = duration(window.long_s), duration(window.short_s)
-    expr = (
-        f"{one.error_record(long)}{{{one_of(targets)}}} > {limit}\n"
-        f"and {one.error_record(short)} > {limit}\n"
-        f"and {one.bad_record(long)} >= {_BAD_USERS if of_users else _BAD_EVENTS:g}"
-    )
-    if not of_users:
-        expr += f"\nand {one.bad_record(short)} >= {_BAD_LATELY:g}"
-    else:
-        least = f"{QUIET * window.share * allowed:.6g}"
-        expr += f"\nunless {one.bad_record(long)} < {least} * {total_record(one, objectives.window_s, scale)}"
+def _alert(
+    watched: _Watched, targets: Sequence[str], left_out: Sequence[str], scale: float, *, is_shared: bool
+) -> Alert:
+    """Return the alert of an objective and severity. `is_shared`: other targets have other objectives of this SLI."""
+    objectives, one, windows = watched
+    mine = f"{{{one_of(targets)}}}"
+    pairs = [_fires(objectives, one, window, (mine, mine if is_shared else ""), scale) for window in windows]
+    severity = windows[0].severity
     return Alert(
-        name=f"Kneewatch{'Users' if of_users else ''}{_NAMES[one.objective]}Burn",
-        expr=expr,
-        for_s=_FOR_S * scale,
-        severity=window.severity,
-        summary=(
-            f"{{{{ $labels.target }}}}: {{{{ $value | humanizePercentage }}}} of {_ADJECTIVES[one.who]} requests"
-            f" {_what(objectives, one)} in {long}"
-        ),
-        description=(
-            f"Over the last {long}, {{{{ $value | humanizePercentage }}}} of {_requests(one, long)}"
-            f" {_what(objectives, one)}, and more than {100 * float(limit):.4g}% did over the last {short}."
-            f" {_judged(objectives, one)}The objective {objectives.name!r} allows {100 * allowed:.6g}% over"
-            f" {duration(objectives.window_s)}; errors at this alert's threshold spend that budget in {_gone(watched)}."
-        ),
-        labels={"slo": objectives.name, "objective": one.objective, "long": long, "short": short},
+        name=f"Kneewatch{'Users' if one in sli.USERS else ''}{_NAMES[one.objective]}Burn",
+        expr=pairs[0] if len(pairs) == 1 else "\nor\n".join(f"(\n{pair}\n)" for pair in pairs),
+        for_s=0.0,
+        severity=severity,
+        summary=summary(objectives, one),
+        description=description(objectives, one, windows, scale),
+        labels={"slo": objectives.name, "objective": one.objective},
         annotations={"left_out": "; ".join(left_out)} if left_out else {},
+        keep_s=_KEEP_S[severity] * scale,
     )
 
 
-def _requests(one: Sli, long: str) -> str:
-    if one not in sli.USERS:
-        return "the canary requests to {{ $labels.target }} (workload {{ $labels.workload }})"
-    bad = asked(f"max({one.bad_record(long)}{{target=%q}})")
-    return f"user requests to {{{{ $labels.target }}}} ({bad} of them)"
+def _fires(objectives: Objectives, one: Sli, window: BurnWindow, matchers: tuple[str, str], scale: float) -> str:
+    """Return the condition of a pair of windows. Its value is the short window's multiple of the allowed ratio.
 
-
-def _what(objectives: Objectives, one: Sli) -> str:
-    if one is sli.AVAILABILITY:
-        return "failed"
-    within = format_duration(objectives.latencies()[one.objective].within_s)
-    return f"took over {within} {'to the first token' if one.objective == 'ttft' else 'per output token'}"
-
-
-def _judged(objectives: Objectives, one: Sli) -> str:
-    """Return how user requests are judged: by the server's histogram buckets and its clock. Empty for canaries."""
-    if one not in sli.USERS:
-        return ""
-    bound = f'max({names.USERS_OBJECTIVE_SECONDS.name}{{target=%q,objective="{one.objective}"}})'
-    within = format_duration(objectives.latencies()[one.objective].within_s)
-    at = asked(bound, shown="humanizeDuration")
-    return (
-        f"Measured by the server, without the network, and judged at {at}, the server's lowest histogram bound at or"
-        f" above {within}. "
-    )
-
-
-def _gone(watched: _Watched) -> str:
-    return duration(round(watched.objectives.window_s / watched.window.burn / 60) * 60)
+    `matchers`: of the first operand and of the others, which need none where all targets have these windows.
+    """
+    allowed = 1 - slo.promised(objectives)[one.objective]
+    of_users = one in sli.USERS
+    first, other = matchers
+    lately, judged = bad(one, window.short_s, scale, first), total(one, window.short_s, scale, other)
+    if not of_users and not window.is_sustained:
+        lately = f"({lately} >= {_MIN_BAD_LATELY})"
+    missed = bad(one, window.long_s, scale, other)
+    # If a target was watched for a part of the long window only, its requests in the rest count as good, at the same
+    # pace. Otherwise three failures in the first ten minutes would be 7 % of six hours.
+    average = total(one, window.long_s, scale, other, "avg_over_time")
+    least = MIN_BAD_USERS if of_users else MIN_BAD_EVENTS
+    whole = f"({missed} >= {least}) / ({average} * {minutes(window.long_s, scale) * allowed:.6g})"
+    parts = [f"{lately} / ({judged} * {allowed:.6g})\n  > {window.short_burn:g}", f"{whole}\n  > {window.burn:g}"]
+    if window.is_sustained:
+        ratio = f"{one.error_record(duration(window.short_s))}{other}[{duration(window.long_s)}]"
+        parts.append(f"quantile_over_time(0.5, {ratio}) > {window.short_burn * allowed:.6g}")
+        known = total(one, window.long_s, scale, other, "count_over_time")
+        parts.append(f"{known} >= {_KNOWN_SHARE * minutes(window.long_s, scale):.6g}")
+    condition = "\nand ".join(parts)
+    if of_users:
+        quiet = f"{QUIET * window.share * allowed:.6g} * {total_of_window(one, objectives.window_s, scale)}"
+        condition += f"\nunless {missed} < {quiet}"
+    return condition

@@ -49,7 +49,7 @@ class Alert:
         return {
             "alert": self.name,
             "expr": self.expr,
-            "for": duration(self.for_s),
+            **({"for": duration(self.for_s)} if self.for_s else {}),
             **({"keep_firing_for": duration(self.keep_s)} if self.keep_s else {}),
             "labels": labels.around(self.severity, self.labels),
             "annotations": {

@@ -7,50 +7,54 @@ Users: their own requests, measured by the server. The monitor counts the good o
 server's histograms (kneewatch_users_objective_seconds), so no rule needs a bucket that another version lacks.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from alerts.alert_labels import by, on
 from exporters import names
 from exporters.names import PREFIX, Series
+
+Counter = tuple[str, str]  # a series' name and its label matchers
+# As long as Prometheus takes a sample for the newest. A range also bridges scrapes that failed.
+_NEWEST = "5m"
 
 
 @dataclass(frozen=True, slots=True)
 class Sli:
     """A ratio of good to all requests.
 
-    `who`: canary or users. `by`: the labels it is grouped by. `good_series` and `all_series`: a counter and its label
-    matchers. `is_zero_if_missing`: whether a missing series of good requests means zero (True) or unknown (False).
+    `who`: canary or users. `by`: the labels it is grouped by, beside those of every aggregation (alert_labels.KEPT).
+    `good_series` and `all_series`: a counter and its label matchers. `is_zero_if_missing`: whether a missing series of
+    good requests means zero (True) or unknown (False).
     """
 
     objective: str
     who: str
     by: tuple[str, ...]
-    good_series: tuple[str, str]
-    all_series: tuple[str, str]
+    good_series: Counter
+    all_series: Counter
     is_zero_if_missing: bool
 
-    def total(self, window: str, selector: str = "", function: str = "increase") -> str:
-        """Return the number of requests that count, over `window`; `selector` adds label matchers."""
-        counted = _over(self.all_series, window, selector, function)
-        if not self.is_zero_if_missing:
-            # A Kneewatch that does not count good requests does not know whether these were good.
-            counted += f" and on (job, instance, target) {_over(self.good_series, window, selector, function)}"
-        return f"sum by ({self._by}) ({counted})"
+    def total_grown(self, step: str) -> str:
+        """Return the number of requests that counted since `step` ago."""
+        return self._total(lambda series: grown(_matching(series), step))
 
-    def good(self, window: str, selector: str = "", function: str = "increase") -> str:
-        """Return the number of requests that met the objective; for canaries, 0 before the series exists."""
-        good = _over(self.good_series, window, selector, function)
-        if self.is_zero_if_missing:
-            # No label set is on both sides, so `or` keeps both, and the zeros replace missing series.
-            good = f"{good} or 0 * {_over(self.all_series, window, selector, function)}"
-        return f"sum by ({self._by}) ({good})"
-
-    def bad(self, window: str, selector: str = "") -> str:
-        """Return the number of requests that missed the objective."""
-        return f"clamp_min(\n  {self.total(window, selector)}\n  - {self.good(window, selector)}, 0)"
+    def bad_grown(self, step: str) -> str:
+        """Return the number of requests that missed the objective since `step` ago, of those in `total_record`."""
+        total, good = self.total_record(step), f"sum {self._by} ({grown(_matching(self.good_series), step)})"
+        return f"{total} - ({good}\n  or 0 * {total})" if self.is_zero_if_missing else f"{total} - {good}"
 
     def good_ratio(self, window: str, selector: str = "") -> str:
         """Return the share that met the objective. No sample, rather than NaN, without requests."""
-        return f"{self.good(window, selector, 'rate')}\n  / ({self.total(window, selector, 'rate')} > 0)"
+
+        def rate(series: Counter) -> str:
+            return f"rate({_matching(series, selector)}[{window}])"
+
+        good = rate(self.good_series)
+        if self.is_zero_if_missing:
+            # No label set is on both sides, so `or` keeps both, and the zeros replace missing series.
+            good = f"{good} or 0 * {rate(self.all_series)}"
+        return f"sum {self._by} ({good})\n  / ({self._total(rate)} > 0)"
 
     def error_ratio(self, window: str, selector: str = "") -> str:
         """Return the share that missed it; never below 0, despite extrapolation."""
@@ -73,13 +77,20 @@ class Sli:
         """Return the name of the recording rule for the remaining error budget: 1 all, 0 none, below 0 overspent."""
         return f"{self._level}_budget:left_ratio"
 
+    def _total(self, counted: Callable[[Counter], str]) -> str:
+        total = counted(self.all_series)
+        if not self.is_zero_if_missing:
+            # A Kneewatch that does not count good requests does not know whether these were good.
+            total += f" and {on('job', 'instance', 'target')} {counted(self.good_series)}"
+        return f"sum {self._by} ({total})"
+
     @property
     def _level(self) -> str:
         return f"{'_'.join(self.by)}:{PREFIX}{self.who}_{self.objective}"
 
     @property
     def _by(self) -> str:
-        return ", ".join(self.by)
+        return by(*self.by)
 
 
 # Not by model: it is "unknown" until the server reports it, and the history should continue.
@@ -108,7 +119,18 @@ USERS = (USERS_TTFT, USERS_TPOT)
 ALL = CANARIES  # the SLIs of a target with canaries
 
 
-def _over(series: tuple[str, str], window: str, selector: str, function: str) -> str:
+def grown(series: str, ago: str) -> str:
+    """Return how much a counter has grown since `ago`, exactly, unlike increase(), which extrapolates.
+
+    The differences of consecutive steps add up to the counter's growth, at any scrape interval below 5 minutes. A
+    counter that fell was reset and has grown to its value. Of a counter that did not exist `ago`, the first sample's
+    value is not growth: Prometheus may have begun to scrape it late.
+    """
+    newest, before = f"last_over_time({series}[{_NEWEST}])", f"last_over_time({series}[{_NEWEST}] offset {ago})"
+    return f"({newest} - ({before} or min_over_time({series}[{ago}])) >= 0 or {newest})"
+
+
+def _matching(series: Counter, selector: str = "") -> str:
     name, own = series
     matchers = ",".join(part for part in (own, selector) if part)
-    return f"{function}({name}{f'{{{matchers}}}' if matchers else ''}[{window}])"
+    return f"{name}{{{matchers}}}" if matchers else name

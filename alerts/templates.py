@@ -2,16 +2,57 @@
 
 from collections.abc import Sequence
 
+from alerts.windows import DAY_S, HOUR_S
+
+COUNT = 'printf "%.0f"'
+
 
 def asked(
-    query: str, labels: Sequence[str] = ("target",), *, shown: str = "humanize", before: str = "", none: str = "unknown"
+    query: str,
+    labels: Sequence[str] = ("target",),
+    *,
+    shown: str = "humanize",
+    before: str = "",
+    after: str = "",
+    none: str = "unknown",
 ) -> str:
-    """Return a template of the result of `query`, formatted by `shown`, after the text `before`; without one, `none`.
+    """Return a template of the result of `query`, formatted by `shown`, between two texts; without one, `none`.
 
     `%q` in the query is the value of the next of the alert's `labels`; `%[2]q` is that of the second.
     """
-    values = " ".join(f"$labels.{label}" for label in labels)
     return (
-        f"{{{{ with printf `{query}` {values} | query }}}}{before}{{{{ . | first | value | {shown} }}}}"
+        f"{{{{ with printf `{query}` {_values(labels)} | query }}}}{before}{{{{ . | first | value | {shown} }}}}{after}"
         f"{{{{ else }}}}{none}{{{{ end }}}}"
     )
+
+
+def listed(query: str, label: str, labels: Sequence[str] = ("target",), *, before: str = "", after: str = "") -> str:
+    """Return a template that lists counts by `label`, such as "timeout: 3, rejected: 1"; empty without a result."""
+    return (
+        f"{{{{ with printf `{query}` {_values(labels)} | query }}}}{before}{{{{ range $i, $one := . }}}}"
+        f"{{{{ if $i }}}}, {{{{ end }}}}{{{{ $one.Labels.{label} }}}}: {{{{ $one.Value | {COUNT} }}}}{{{{ end }}}}"
+        f"{after}{{{{ end }}}}"
+    )
+
+
+def multiple() -> str:
+    """Return a template of the alert's value without needless digits: 1000, 14, 2.5."""
+    return '{{ if ge $value 10.0 }}{{ $value | printf "%.0f" }}{{ else }}{{ $value | printf "%.1f" }}{{ end }}'
+
+
+def runs_out(window_s: float) -> str:
+    """Return a template of `window_s` divided by the alert's value, in the unit that suits it, such as 43 min."""
+    return (
+        f"{{{{ if gt $value {window_s / (2 * HOUR_S):.1f} }}}}{_divided(window_s / 60)} min"
+        f"{{{{ else if gt $value {window_s / (2 * DAY_S):.1f} }}}}{_divided(window_s / HOUR_S)} h"
+        f"{{{{ else }}}}{_divided(window_s / DAY_S)} d{{{{ end }}}}"
+    )
+
+
+def _divided(dividend: float) -> str:
+    # Templates have no arithmetic of their own.
+    return f"{{{{ printf `{dividend:.10g} / %g` $value | query | first | value | {COUNT} }}}}"
+
+
+def _values(labels: Sequence[str]) -> str:
+    return " ".join(f"$labels.{label}" for label in labels)

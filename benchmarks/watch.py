@@ -111,11 +111,11 @@ def watch(timeline: Timeline, server: RealVllm, prometheus: RealPrometheus, heal
         return prometheus.value("kneewatch_target_up")
 
     def firing() -> str:
-        alerts = [f"{a['alertname']} ({a['severity']}, {a.get('long', '-')})" for a in prometheus.firing()]
+        alerts = [f"{a['alertname']} ({a['severity']})" for a in prometheus.firing()]
         return ", ".join(sorted(alerts)) or "nothing"
 
     def paging() -> bool:
-        return any(a["alertname"] == PAGE and a["long"] == "1h" for a in prometheus.firing())
+        return any(a["alertname"] == PAGE and a["severity"] == "page" for a in prometheus.firing())
 
     time.sleep(healthy_s)
     ttft = prometheus.value("1000 * sum(kneewatch_ttft_seconds_sum) / sum(kneewatch_ttft_seconds_count)")

@@ -126,8 +126,8 @@ BUSY_SHARE, BUSY_S = 0.85, 900.0
 def aftermath_s(kind: Kind, short: str) -> float:
     """Return how long after a fault an alert may still start without being false.
 
-    Of a burn-rate alert for its short window (`short`, such as 30m): until then the fault is in it. Of a knee, until
-    the five runs that are judged are all of after the repair. And a quarter of an hour for what waits to be sure.
+    Of a burn-rate alert for its longest short window (`short`, such as 1h): until then the fault is in it. Of a knee,
+    until the five runs that are judged are all of after the repair. And a quarter of an hour for what waits to be sure.
     """
     return 5 * DAY_S if kind is Kind.KNEE else seconds_of(short) + 15 * MINUTE_S
 

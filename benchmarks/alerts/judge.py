@@ -14,7 +14,7 @@ from benchmarks.alerts.replay import Firing
 from benchmarks.alerts.rules import seconds_of
 
 _ONE_S = 600.0
-# Of a burn alert that does not name its windows: the longest pair of its severity.
+# The longest pair of windows of a burn alert, by severity.
 _PAIR = {"page": ("6h", "1h"), "ticket": ("3d", "6h")}
 
 
@@ -76,8 +76,6 @@ def incidents(firings: Iterable[Firing]) -> list[Incident]:
 
 def _pair(labels: Mapping[str, str]) -> tuple[str, str]:
     """Return the long and the short window of a burn alert; two empty texts for another alert."""
-    if "long" in labels:
-        return labels["long"], labels["short"]
     return _PAIR[labels["severity"]] if labels["alertname"].endswith("Burn") else ("", "")
 
 

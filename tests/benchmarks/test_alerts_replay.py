@@ -16,7 +16,7 @@ from benchmarks.alerts.report import by_kind, missed
 from benchmarks.alerts.rules import Rule, asked, filled_in, necessary, needed, rules_of, unmet
 
 FAULT = Fault(Kind.DEAD, "a", START_S + 10 * HOUR_S, START_S + 11 * HOUR_S, 1.0, counts=True)
-PAGE = {"alertname": "KneewatchAvailabilityBurn", "target": "a", "severity": "page", "long": "1h", "short": "5m"}
+PAGE = {"alertname": "KneewatchAvailabilityBurn", "target": "a", "severity": "page"}
 
 
 def fires(seconds: float, lasts: float = 600.0, **labels: str) -> Firing:
@@ -49,7 +49,7 @@ def test_for_and_keep_firing_for_are_applied_as_prometheus_does(
 def test_an_alert_within_a_fault_finds_it_and_one_elsewhere_is_false() -> None:
     verdict = judge([FAULT], [fires(130)])
     assert (verdict.found[0].delay_s, verdict.found[0].by, verdict.false) == (130, "KneewatchAvailabilityBurn", ())
-    for elsewhere in (fires(-60), fires(130, target="b"), fires(130, alertname="KneewatchTPOTBurn"), fires(3 * HOUR_S)):
+    for elsewhere in (fires(-60), fires(130, target="b"), fires(130, alertname="KneewatchTPOTBurn"), fires(8 * HOUR_S)):
         verdict = judge([FAULT], [elsewhere])
         assert verdict.found[0].delay_s is None
         assert len(verdict.false) == 1
@@ -58,7 +58,7 @@ def test_an_alert_within_a_fault_finds_it_and_one_elsewhere_is_false() -> None:
 
 
 def test_what_begins_late_in_a_long_window_is_an_echo_and_no_finding() -> None:
-    late = fires(5 * HOUR_S, severity="ticket", long="1d", short="2h")
+    late = fires(10 * HOUR_S, severity="ticket")
     verdict = judge([FAULT], [late])
     assert (verdict.found[0].delay_s, len(verdict.false), len(verdict.echoes)) == (None, 0, 1)
 
@@ -73,7 +73,7 @@ def test_little_headroom_is_no_false_alert_when_there_is_little() -> None:
 
 
 def test_alerts_of_one_name_and_target_within_ten_minutes_are_one() -> None:
-    assert len(incidents([fires(0), fires(900), fires(900, long="6h")])) == 1
+    assert len(incidents([fires(0), fires(900), fires(900, slo="chat")])) == 1
     assert len(incidents([fires(0), fires(1300)])) == 2
     assert len(incidents([fires(0), fires(0, target="b")])) == 2
 

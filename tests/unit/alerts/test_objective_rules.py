@@ -8,6 +8,8 @@ import yaml
 from alerts import build
 from alerts.objectives import objective_rules
 from alerts.rules import Recording
+from alerts.windows import duration
+from benchmarks.alerts.rules import selectors
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.errors import ConfigError
@@ -48,6 +50,16 @@ def _canaries(config: Config) -> list[dict[str, Any]]:
     return [rule for rule in _burns(config) if "Users" not in rule["alert"]]
 
 
+def _windows(rule: dict[str, Any]) -> tuple[str, ...]:
+    """Return the windows of an alert, shortest first."""
+    ranges = {s.range_s for s in selectors(rule["expr"]) if s.range_s and s.name.endswith(":increase1m")}
+    return tuple(duration(seconds) for seconds in sorted(ranges))
+
+
+def _targets(rule: dict[str, Any]) -> set[str]:
+    return set(re.findall(r'target=~"([^"]*)"', rule["expr"]))
+
+
 def test_hundreds_of_targets_make_as_many_rules_as_one() -> None:
     many = _config({"chat": CHAT}, {f"llama-{i}": "chat" for i in range(300)})
     assert len(_rules(many)) == len(_rules(_config({"chat": CHAT}, {"llama": "chat"})))
@@ -73,7 +85,7 @@ def test_what_is_not_promised_is_not_watched() -> None:
 def test_windows_left_out_are_named_on_the_alerts_that_remain_and_at_the_files_head() -> None:
     config = _config({"lax": {"availability": 0.8}}, {"a": "lax"})
     burns = _burns(config)
-    assert [rule["labels"]["severity"] for rule in burns] == ["ticket", "ticket"]
+    assert [rule["labels"]["severity"] for rule in burns] == ["ticket"]
     assert all("page at 6x over 6h: cannot fire, 120%" in rule["annotations"]["left_out"] for rule in burns)
     assert "# Left out: lax/availability: page at 14.4x over 1h" in build.render(config)[build.FILE]
 
@@ -137,7 +149,7 @@ def test_a_rehearsal_is_not_refused_for_what_it_leaves_out() -> None:
 
 def test_an_objective_just_above_what_is_refused_has_a_ticket() -> None:
     config = _config({"slow": {"window": "90d", "availability": 0.67}}, {"a": "slow"})
-    assert [rule["labels"]["long"] for rule in _burns(config)] == ["3d"]
+    assert [_windows(rule) for rule in _burns(config)] == [("6h", "3d")]
 
 
 def test_a_passive_target_is_judged_by_its_users_alone() -> None:
@@ -158,21 +170,23 @@ def test_a_passive_target_is_judged_by_its_users_alone() -> None:
 
 def test_users_windows_do_not_depend_on_how_often_the_canary_runs() -> None:
     burns = _burns(_config({"chat": CHAT}, {"a": "chat"}, every="1h"))
-    users = [(rule["labels"]["long"], rule["labels"]["short"]) for rule in burns if "UsersTTFT" in rule["alert"]]
-    assert users == [("1h", "5m"), ("6h", "30m"), ("1d", "2h"), ("3d", "6h")]
+    users = [_windows(rule) for rule in burns if "UsersTTFT" in rule["alert"]]
+    assert users == [("5m", "1h", "6h"), ("2h", "6h", "1d", "3d")]
 
 
 def test_users_windows_that_can_never_fire_are_left_out_as_the_canaries_are() -> None:
     config = _config({"lax": {"availability": None, "ttft": {"ratio": 0.8, "within": "1s"}}}, {"a": "lax"})
-    assert [rule["labels"]["long"] for rule in _burns(config) if "Users" in rule["alert"]] == ["1d", "3d"]
+    assert [_windows(rule) for rule in _burns(config) if "Users" in rule["alert"]] == [("2h", "6h", "1d", "3d")]
     assert build.render(config)[build.FILE].count("# Left out: lax/ttft: page at 14.4x over 1h: cannot fire") == 1
 
 
 def test_users_burn_counts_beside_what_the_whole_window_had() -> None:
     """A tenth of the window's share of the budget: 2 % of 5 % of what 30 days had."""
     (page, *_) = [rule for rule in _burns(_config({"chat": CHAT}, {"a": "chat"})) if "UsersTTFT" in rule["alert"]]
-    assert "increase1h >= 9.5" in page["expr"]
-    assert "increase1h < 0.0001 * target:kneewatch_users_ttft_requests:increase30d" in page["expr"]
+    bad = "sum_over_time(target:kneewatch_users_ttft_errors:increase1m[1h])"
+    assert f"{bad} >= 10" in page["expr"]
+    month = "last_over_time(target:kneewatch_users_ttft_requests:increase30d[40m])"
+    assert f"{bad} < 0.0001 * {month}" in page["expr"]
 
 
 def test_each_kind_of_window_has_a_budget_of_its_own_targets() -> None:
@@ -180,19 +194,47 @@ def test_each_kind_of_window_has_a_budget_of_its_own_targets() -> None:
     rules = _rules(_config(objectives, {"a": "chat", "b": "week", "c": "chat"}))
     exprs = {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
     left = exprs["target_workload:kneewatch_canary_availability_budget:left_ratio"]
-    assert 'errors:increase4m{target=~"b"}[7d]' in left
-    assert 'errors:increase4m{target=~"a|c"}[30d]' in left
+    of_bad = "target_workload:kneewatch_canary_availability_errors:increase"
+    assert f"{of_bad}7d[40m]" in left
+    assert f"{of_bad}30d[40m]" in left
+    assert exprs[f"{of_bad}7d"] == f'sum_over_time({of_bad}1m{{target=~"b"}}[7d])'
+    assert exprs[f"{of_bad}30d"] == f'sum_over_time({of_bad}1m{{target=~"a|c"}}[30d])'
     # Only one window is promised of TTFT, so it needs no names.
-    assert "target=~" not in exprs["target:kneewatch_users_ttft_budget:left_ratio"]
+    assert "target=~" not in exprs["target:kneewatch_users_ttft_errors:increase30d"]
 
 
-def test_budgets_are_noted_under_the_five_minutes_in_which_a_sample_grows_stale() -> None:
+def test_budgets_are_recorded_under_the_five_minutes_in_which_a_sample_becomes_stale() -> None:
     config = _config({"chat": CHAT}, {"a": "chat"})
-    for scale, interval in ((1.0, "4m"), (0.5, "2m"), (0.001, "15s")):
+    for scale, *intervals in ((1.0, "4m", "20m", "1m"), (0.5, "2m", "10m", "30s"), (0.001, "15s", "15s", "1s")):
         groups = yaml.safe_load(build.render(config, window_scale=scale)[build.FILE])["groups"]
-        (group,) = [group for group in groups if group["name"] == "kneewatch-slo-budget"]
-        assert group["interval"] == interval
-        assert all(f"increase{interval}" in rule["expr"] or f"[{interval}]" in rule["expr"] for rule in group["rules"])
+        found = {group["name"].removeprefix("kneewatch-slo-"): group for group in groups}
+        assert [found[name]["interval"] for name in ("budget", "sums", "requests")] == intervals
+        assert all(f"increase{intervals[-1]}" in rule["expr"] for rule in found["sums"]["rules"])
+
+
+def test_names_of_targets_are_matched_everywhere_only_where_objectives_differ() -> None:
+    (alone, *_) = _burns(_config({"chat": CHAT}, {"a": "chat"}))
+    assert alone["expr"].count('target=~"a"') == 2  # once for each pair of windows
+    shared = _burns(_config({"chat": CHAT, "strict": {**CHAT, "availability": 0.9999}}, {"a": "chat", "b": "strict"}))
+    for rule in shared:
+        recorded = [s for s in selectors(rule["expr"]) if "increase30d" not in s.name]
+        assert all(any(name == "target" for name, _, _ in s.matchers) for s in recorded)
+
+
+@pytest.mark.parametrize("sets", [1, 5])
+def test_no_group_has_more_rules_than_mimir_accepts(sets: int) -> None:
+    objectives = {f"chat-{i}": {**CHAT, "window": f"{30 + i}d"} for i in range(sets)}
+    config = _config(objectives, {f"llama-{i}": f"chat-{i}" for i in range(sets)})
+    groups = [g for g in yaml.safe_load(build.render(config)[build.FILE])["groups"] if "-slo-" in g["name"]]
+    assert all(len(group["rules"]) <= 20 for group in groups)
+    assert len({group["name"] for group in groups}) == len(groups)
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    assert len(alerts) == 2 * 5 * sets  # a page and a ticket for each objective
+
+
+def test_an_alert_reads_recorded_requests_and_no_raw_counter() -> None:
+    for rule in _burns(_config({"chat": CHAT}, {"a": "chat"})):
+        assert all(":" in selector.name for selector in selectors(rule["expr"]))
 
 
 def test_canaries_at_different_paces_get_the_windows_that_suit_them() -> None:
@@ -206,16 +248,12 @@ def test_canaries_at_different_paces_get_the_windows_that_suit_them() -> None:
         },
         "test",
     )
-    named = [
-        (rule["labels"]["long"], rule["labels"]["short"], re.findall(r'target=~"([^"]*)"', rule["expr"])[0])
-        for rule in _burns(config)
-    ]
+    named = [(rule["labels"]["severity"], *_windows(rule), *_targets(rule)) for rule in _burns(config)]
     assert named == [
-        ("1h", "5m", "often"),
-        ("6h", "30m", "often"),
-        ("6h", "2h", "hourly"),
-        ("1d", "2h", "hourly|often"),
-        ("3d", "6h", "hourly|often"),
+        ("page", "5m", "1h", "6h", "often"),
+        ("page", "2h", "6h", "hourly"),
+        ("ticket", "2h", "6h", "1d", "3d", "often"),
+        ("ticket", "2h", "6h", "1d", "3d", "hourly"),
     ]
     records = [rule["record"] for rule in _rules(config) if "record" in rule]
     assert len(records) == len(set(records))

@@ -6,16 +6,19 @@ from alerts import sli
 
 @pytest.mark.parametrize("one", [*sli.CANARIES, *sli.USERS], ids=lambda one: f"{one.who}-{one.objective}")
 def test_every_expression_is_promql(one: sli.Sli) -> None:
-    for expr in (one.bad("1h"), one.good_ratio("5m", 'target="a"'), one.error_ratio("5m", 'target="a",workload=~".*"')):
+    for expr in (
+        *(one.total_grown("1m"), one.bad_grown("1m")),
+        *(one.good_ratio("5m", 'target="a"'), one.error_ratio("5m", 'target="a",workload=~".*"')),
+    ):
         promql_parser.parse(expr)
 
 
 def test_aborted_requests_count_neither_as_good_nor_bad() -> None:
-    assert 'outcome!="aborted"' in sli.AVAILABILITY.total("1h")
+    assert 'outcome!="aborted"' in sli.AVAILABILITY.total_grown("1m")
 
 
 def test_latency_judges_the_requests_that_succeeded() -> None:
-    assert all('outcome="ok"' in one.total("1h") for one in (sli.TTFT, sli.TPOT))
+    assert all('outcome="ok"' in one.total_grown("1m") for one in (sli.TTFT, sli.TPOT))
 
 
 def test_a_selector_narrows_good_and_all_requests_alike() -> None:
@@ -30,8 +33,10 @@ def test_users_are_judged_without_a_bound_in_the_rule_and_by_target_alone() -> N
 
 
 def test_good_ones_without_a_series_are_none_of_canaries_and_not_known_of_users() -> None:
-    assert " or 0 * " in sli.TTFT.good("5m")
-    assert " or " not in sli.USERS_TTFT.good("5m")
+    for expr in (sli.TTFT.good_ratio("5m"), sli.TTFT.bad_grown("1m")):
+        assert "or 0 * " in expr
+    for expr in (sli.USERS_TTFT.good_ratio("5m"), sli.USERS_TTFT.bad_grown("1m")):
+        assert "or 0 * " not in expr
 
 
 def test_recorded_names_say_level_metric_and_operation() -> None:

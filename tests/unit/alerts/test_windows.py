@@ -11,13 +11,27 @@ def _burns(ratio: float = 0.999, days: float = 30, every_s: float = 15) -> list[
     return [(w.severity, duration(w.long_s), duration(w.short_s), w.burn) for w in choice.windows]
 
 
-def test_thirty_days_give_the_workbooks_table() -> None:
+def test_thirty_days_give_the_workbooks_table_with_an_hour_for_the_slow_page() -> None:
     assert _burns() == [
         ("page", "1h", "5m", 14.4),
-        ("page", "6h", "30m", 6.0),
+        ("page", "6h", "1h", 6.0),
         ("ticket", "1d", "2h", 3.0),
         ("ticket", "3d", "6h", 1.0),
     ]
+
+
+def test_the_slow_page_asks_for_a_sustained_burn_at_a_third_of_its_rate() -> None:
+    windows = choose(ratio=0.999, slo_window_s=30 * DAY_S, every_s=15).windows
+    assert [(w.short_burn, w.is_sustained) for w in windows] == [(14.4, False), (2.0, True), (3.0, False), (1.0, False)]
+    (_, slow, *_) = choose(ratio=0.99, slo_window_s=7 * DAY_S, every_s=15).windows
+    assert slow.short_burn == 1.0  # never below the promise
+
+
+def test_a_burn_that_is_too_short_for_the_slow_page_is_fast_enough_for_the_fast_one() -> None:
+    """Over the short window's rate in the median hour takes two hours: in less, the budget's share burns at 18x."""
+    fast, slow, *_ = choose(ratio=0.999, slo_window_s=30 * DAY_S, every_s=15).windows
+    shortest_s = slow.long_s / 2 - slow.short_s
+    assert slow.burn * slow.long_s / shortest_s > fast.burn
 
 
 def test_another_window_keeps_the_share_of_the_budget() -> None:

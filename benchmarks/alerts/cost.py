@@ -1,0 +1,231 @@
+"""The cost of the rules on error budgets, and the error of their minute counts: `python -m benchmarks.alerts.cost`.
+
+A real Prometheus gets three days of the counters of `--targets` targets, a sample every 15 s, and 30 days of the
+minutes that the rules record of them, in blocks of 54 hours as it stores them itself; the targets are copies of one.
+Then it evaluates the generated rules for some minutes. The record has the CPU time of each group of the rules, from a
+query of each of its expressions, and how long its last evaluation took. It also compares the recorded minutes of a
+target with the raw counters and with the truth, with restarts, at scrapes of 15, 30 and 60 s.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from alerts import build, sli
+from alerts.sli import Sli
+from alerts.windows import DAY_S, HOUR_S
+from benchmarks.alerts.rules import rules_of
+from benchmarks.backfill import Floats, Line, Prometheus
+from benchmarks.blocks import encode, write_block
+from exporters import names
+from probe.config.config import Config
+from probe.config.config_file import config_from
+from probe.core.request import Outcome
+
+_SCRAPE_S, _RAW_S, _KEPT_S, _AHEAD_S = 15.0, 3 * DAY_S, 30 * DAY_S, 1800.0
+_OBJECTIVES = {
+    "window": "30d",
+    "availability": 0.999,
+    "ttft": {"ratio": 0.95, "within": "500ms"},
+    "tpot": {"ratio": 0.95, "within": "50ms"},
+}
+_BLOCK_S = 54 * HOUR_S
+_SLO = "kneewatch-slo-"
+_REPEATS = 3
+_WINDOWS = {"5m": 300.0, "1h": HOUR_S, "6h": 6 * HOUR_S, "1d": DAY_S, "3d": 3 * DAY_S}
+
+
+def config(targets: int) -> Config:
+    """Return a configuration of so many targets with one set of objectives."""
+    each = [{"name": f"llama-{i}", "base_url": f"http://x:{i + 1}", "objectives": "chat"} for i in range(targets)]
+    return config_from({"objectives": {"chat": _OBJECTIVES}, "targets": each}, "cost")
+
+
+def counters(target: str, times: Floats, rng: np.random.Generator, restarts: int = 0) -> Iterator[Line]:
+    """Yield a target's counters: a canary every 15 s of which 0.3 % fail and 2 % are late, and a user each second."""
+    count = len(times)
+    elapsed = np.diff(times, prepend=times[0] - (times[1] - times[0]))
+    sent = np.round(elapsed / 15.0)
+    failed = rng.binomial(1, np.minimum(0.003 * sent, 1.0), count).astype(float)
+    late = rng.binomial(1, np.minimum(0.02 * sent, 1.0), count).astype(float)
+    resets = np.sort(rng.integers(1, count, restarts))
+    canary = {"job": "kneewatch", "instance": "a", "target": target, "model": "m", "workload": "short-chat"}
+    canary["traffic"] = "canary"
+    user = {"job": "kneewatch", "instance": "a", "target": target}
+
+    def line(name: str, labels: Mapping[str, str], grown: Floats) -> Line:
+        total = np.cumsum(grown)
+        for reset in resets:
+            total[reset:] -= total[reset - 1]
+        return Line({"__name__": name, **labels}, times, total)
+
+    for outcome in Outcome:
+        grown = {Outcome.OK: sent - failed, Outcome.TIMEOUT: failed}.get(outcome, np.zeros(count))
+        yield line(names.REQUESTS.name, {**canary, "outcome": outcome.value}, grown)
+    good = {"availability": sent - failed, "ttft": sent - np.maximum(failed, late), "tpot": sent - failed}
+    for objective, grown in {**good, "all": good["ttft"]}.items():
+        yield line(names.GOOD_REQUESTS.name, {**canary, "objective": objective}, grown)
+    users = rng.poisson(elapsed).astype(float)
+    for objective, histogram in (("ttft", names.USERS_TTFT), ("tpot", names.USERS_TPOT)):
+        yield line(f"{histogram.name}_count", user, users)
+        fine = users - rng.binomial(users.astype(int), 0.02)
+        yield line(names.USERS_GOOD.name, {**user, "objective": objective}, fine)
+
+
+def recorded(one: Sli, target: str, times: Floats, rng: np.random.Generator) -> Iterator[Line]:
+    """Yield what the rules would have recorded of a target at `times`, a minute apart."""
+    labels = {"target": target, **({"workload": "short-chat"} if "workload" in one.by else {})}
+    requests = np.full(len(times), 4.0) if one in sli.CANARIES else rng.poisson(60.0, len(times)).astype(float)
+    bad = rng.binomial(requests.astype(int), 0.003 if one is sli.AVAILABILITY else 0.02).astype(float)
+    yield Line({"__name__": one.total_record("1m"), **labels}, times, requests)
+    yield Line({"__name__": one.bad_record("1m"), **labels}, times, bad)
+    hours = np.convolve(bad, np.ones(60))[: len(bad)] / np.maximum(np.convolve(requests, np.ones(60))[: len(bad)], 1)
+    yield Line({"__name__": one.error_record("1h"), **labels}, times, hours)
+
+
+def _store(folder: Path, targets: Sequence[str], lines: Sequence[Line], now_s: float) -> int:
+    """Write blocks of the lines until now, for each target as for the first; return how many samples."""
+    starts = [now_s - _BLOCK_S * i for i in range(int(np.ceil(_KEPT_S / _BLOCK_S)), 0, -1)]
+    samples = 0
+    for number, start_s in enumerate(starts):
+        span = start_s, start_s + _BLOCK_S
+        made = []
+        for line in lines:
+            inside = (line.times >= span[0]) & (line.times < span[1])
+            if inside.any():
+                (chunks,) = encode(np.round(line.times[inside] * 1000).astype(np.int64), line.values[None, inside])
+                made.append((line.labels, chunks))
+                samples += int(inside.sum()) * len(targets)
+        groups = ([({**labels, "target": target}, chunks) for labels, chunks in made] for target in targets)
+        write_block(folder, number, (round(span[0] * 1000), round(span[1] * 1000)), groups)
+    return samples
+
+
+def measure(targets: int, minutes: float) -> dict[str, Any]:
+    """Return the cost of the rules for that many targets."""
+    rng = np.random.default_rng(1)
+    text = build.render(config(targets))[build.FILE]
+    now_s = float(np.floor(time.time() / 60) * 60)
+    raw = np.arange(now_s - _RAW_S, now_s + _AHEAD_S + minutes * 60, _SCRAPE_S)
+    kept = np.arange(now_s - _KEPT_S, now_s, 60.0)
+    called = [f"llama-{i}" for i in range(targets)]
+    lines = [*counters(called[0], raw, rng)]
+    of_minutes = [line for one in (*sli.CANARIES, *sli.USERS) for line in recorded(one, called[0], kept, rng)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        samples = _store(folder, called, [*lines, *of_minutes], now_s)
+        with Prometheus(block="2h", storage=folder) as prometheus:
+            ahead = [Line(line.labels, line.times[raw >= now_s], line.values[raw >= now_s]) for line in lines]
+            prometheus.write(
+                Line({**line.labels, "target": target}, line.times, line.values) for target in called for line in ahead
+            )
+            rules = folder / "rules.yml"
+            rules.write_text(text)
+            groups = _queried(prometheus, text)
+            prometheus.load(rules)
+            before, began = prometheus.cpu_s(), time.monotonic()
+            time.sleep(minutes * 60)
+            busy = (prometheus.cpu_s() - before) / (time.monotonic() - began)
+            for group in prometheus.rule_groups():
+                if group["name"] in groups:
+                    groups[group["name"]]["last_evaluation_s"] = round(group["evaluationTime"], 3)
+            return {
+                "targets": targets,
+                "samples": samples,
+                "groups": groups,
+                "share_of_a_core": round(sum(group["share_of_a_core"] for group in groups.values()), 4),
+                "share_of_a_core_with_all_rules": round(busy, 4),
+                "memory_mib": prometheus.memory_mib(),
+            }
+
+
+def _queried(prometheus: Prometheus, text: str) -> dict[str, dict[str, float]]:
+    """Return the CPU time of each group on error budgets: the median of some evaluations, by queries."""
+    groups: dict[str, dict[str, float]] = {}
+    rules = [rule for rule in rules_of(text) if rule.group.startswith(_SLO)]
+    for name in dict.fromkeys(rule.group for rule in rules):
+        mine = [rule for rule in rules if rule.group == name]
+        spent = []
+        for _ in range(_REPEATS):
+            before = prometheus.cpu_s()
+            for rule in mine:
+                prometheus.raw("query", query=rule.expr)
+            spent.append(prometheus.cpu_s() - before)
+        cpu_s, interval_s = float(np.median(spent)), mine[0].interval_s
+        groups[name] = {
+            "rules": len(mine),
+            "interval_s": interval_s,
+            "cpu_s": round(cpu_s, 3),
+            "share_of_a_core": round(cpu_s / interval_s, 5),
+        }
+    return groups
+
+
+def compare(scrape_s: float, restarts: int) -> dict[str, Any]:
+    """Return the error of the minutes' sums and of increase(), each against the truth, over 3 days of one target."""
+    rng = np.random.default_rng(2)
+    end_s = float(np.floor(time.time() / 60) * 60)
+    times = np.arange(end_s - 3 * DAY_S - HOUR_S, end_s + 60, scrape_s) - 3.3
+    lines = list(counters("a", times, rng, restarts))
+    one = sli.AVAILABILITY
+    of_bad = 'kneewatch_requests_total{traffic="canary",outcome="timeout"}'
+    with Prometheus(block="4000d") as prometheus:
+        prometheus.write(lines)
+        steps = np.arange(end_s - 3 * DAY_S, end_s + 1, 60.0)
+        (total,) = prometheus.series(one.total_grown("1m"), steps[0], steps[-1], 60.0)
+        prometheus.write([Line({**total.labels, "__name__": one.total_record("1m")}, total.times, total.values)])
+        (bad,) = prometheus.series(one.bad_grown("1m"), steps[0], steps[-1], 60.0)
+        failed = next(line for line in lines if line.labels.get("outcome") == Outcome.TIMEOUT.value)
+        grown = np.diff(failed.values, prepend=failed.values[0])
+        grown = np.where(grown < 0, failed.values, grown)
+        rows = {}
+        for window, seconds in _WINDOWS.items():
+            at = np.arange(end_s - 3 * DAY_S + seconds, end_s + 1, max(60.0, min(seconds, 600.0)))
+            truth = _over(times, grown, at, seconds)
+            minutes = _over(bad.times, bad.values, at, seconds)
+            raw = prometheus.series(
+                f"sum(increase({of_bad}[{window}]))", at[0], at[-1], at[1] - at[0] if len(at) > 1 else 60
+            )
+            rows[window] = {
+                "bad": round(float(truth.mean()), 2),
+                "minutes_off": _off(minutes, truth),
+                "increase_off": _off(raw[0].values, truth),
+            }
+        return rows
+
+
+def _over(times: Floats, values: Floats, at: Floats, seconds: float) -> Floats:
+    total = np.concatenate(([0.0], np.cumsum(values)))
+    return total[np.searchsorted(times, at, "right")] - total[np.searchsorted(times, at - seconds, "right")]
+
+
+def _off(values: Floats, truth: Floats) -> dict[str, float]:
+    off = values - truth
+    return {"mean": round(float(off.mean()), 3), "rms": round(float(np.sqrt(np.mean(off**2))), 3)}
+
+
+def main() -> None:
+    """Measure, print the record, and write it if a file is named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--targets", type=int, nargs="+", default=[50, 200])
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long the rules are evaluated")
+    parser.add_argument("--out", type=Path, help="write the record to this file")
+    arguments = parser.parse_args()
+    record = {
+        "errors": {f"{scrape:.0f}s": compare(scrape, restarts=6) for scrape in (15.0, 30.0, 60.0)},
+        "costs": [measure(targets, arguments.minutes) for targets in arguments.targets],
+    }
+    text = json.dumps(record, indent=1)
+    print(text)
+    if arguments.out is not None:
+        arguments.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
