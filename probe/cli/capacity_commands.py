@@ -85,9 +85,10 @@ def ramp(
     Ctrl-C, or losing the server's Kubernetes Lease, stops the load at once; the results so far are printed.
     Exit status: 0 found, 1 not found, 2 could not measure.
     """
-    from probe.cli.options import ServerOptions, configuration, one_target
+    from probe.cli.options import ServerOptions, configuration
     from probe.cli.ramp import RampOptions, ResultFiles, measure, ramp_request
     from probe.cli.step_options import StepOptions
+    from probe.cli.targets import one_target
 
     server = ServerOptions(
         model=model,
@@ -99,7 +100,7 @@ def ramp(
         ratio=ratio,
     )
     loaded = configuration(config, base_url, server)
-    chosen = one_target(loaded, target)
+    chosen = one_target(loaded, target, adds_load=True)
     steps = StepOptions(concurrency, rates, step_seconds, requests_per_step, observe)
     options = RampOptions(workload, max_seconds, max_tokens, seed, workers, guard)
     request = ramp_request(loaded, chosen, steps, options)
@@ -126,7 +127,8 @@ def forecast(
     import uvloop
 
     from probe.cli.commands import forecast_target
-    from probe.cli.options import ServerOptions, configuration, duration_of, one_target
+    from probe.cli.options import ServerOptions, configuration, duration_of
+    from probe.cli.targets import one_target
     from probe.core.clock import SystemClock
     from probe.report.progress import following
     from probe.report.result_json import dumps

@@ -43,7 +43,12 @@ def run(
 
 def check(
     config: MaybeConfigFile = None,
-    target: Annotated[str | None, typer.Option("--target", help="Target in the configuration. Default: all.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target", help="A target, or a discovery for all that it finds. Default: all targets with an address."
+        ),
+    ] = None,
     base_url: BaseUrl = None,
     model: Model = None,
     api_key_file: ApiKeyFile = None,
@@ -54,10 +59,11 @@ def check(
 ) -> None:
     """Send one canary to each target. Exit status: 0 objectives met, 1 missed, 2 could not measure."""
     from probe.cli.check import check_one
-    from probe.cli.options import ServerOptions, configuration, located
+    from probe.cli.options import ServerOptions, configuration
+    from probe.cli.targets import configured_targets, named_targets
 
     loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file, api=api))
-    chosen = [loaded.target(target)] if target is not None else located(loaded)
+    chosen = named_targets(loaded, target) if target is not None else configured_targets(loaded)
     server = urlsplit(base_url).netloc if base_url else None
     checks = [
         check_one(loaded, one, server, is_printed=not as_json, is_named_in_errors=len(chosen) > 1) for one in chosen

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from probe.config.config import Config
 from probe.config.config_file import load_config
 from probe.config.objectives import DEFAULT_OBJECTIVES
-from probe.config.targets import TargetConfig, only_located
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
 from probe.core.text import one_line
@@ -73,16 +72,6 @@ def configuration(file: Path | None, base_url: str | None, server: ServerOptions
     raise ConfigError("expected either -c FILE or --base-url URL; give one of them")
 
 
-def located(config: Config) -> list[TargetConfig]:
-    """Return the targets that a command can probe: not discovered or passive. Raises ConfigError if there is none."""
-    found = [target for target in config.servers if not target.passive]
-    if not found:
-        raise ConfigError(
-            "the configuration has no target that can be probed (all are passive or discovered); use --base-url URL"
-        )
-    return found
-
-
 def shard_of(index: int | None, total: int) -> Shard | None:
     """Return this instance's shard; None: all targets. Raises ConfigError."""
     if total == 1:
@@ -99,16 +88,6 @@ def shard_of(index: int | None, total: int) -> Shard | None:
     if index >= total:
         raise ConfigError(f"--shard {index}: expected at most {total - 1}; lower it, or raise --total-shards")
     return Shard(index, total)
-
-
-def one_target(config: Config, name: str | None) -> TargetConfig:
-    """Return the target with this name, or the only target. Raises ConfigError."""
-    if name is not None:
-        return config.target(name)
-    if len(config.targets) > 1:
-        names = ", ".join(target.name for target in config.targets)
-        raise ConfigError(f"--target: the configuration has several targets; expected one of {names}")
-    return only_located(config.targets[0])
 
 
 def share(text: str, option: str) -> float:

@@ -15,7 +15,7 @@ ApiKeyFile = Annotated[
     Path | None, typer.Option("--api-key-file", help="File with the server's API key, with --base-url.")
 ]
 OneTarget = Annotated[
-    str | None, typer.Option("--target", help="Target in the configuration; required if it has several.")
+    str | None, typer.Option("--target", help="Target, configured or discovered; required if there are several.")
 ]
 Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to; created if missing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

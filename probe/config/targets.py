@@ -118,4 +118,7 @@ def only_located(target: WatchConfig) -> TargetConfig:
     """Return a target with an address, for a command on one server. Raises ConfigError for a template."""
     if isinstance(target, TargetConfig):
         return target
-    raise ConfigError(f"--target {target.name}: its servers are discovered at run time; use --base-url URL")
+    raise ConfigError(
+        f"--target {target.name}: its servers are discovered; name one of them, such as {target.name}/ID,"
+        " or use --base-url URL"
+    )

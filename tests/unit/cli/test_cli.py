@@ -107,8 +107,8 @@ def _help(command: str) -> str:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("check", "Target in the configuration. Default: all."),
-        ("ramp", "required if it has several"),
+        ("check", "Default: all targets with an address."),
+        ("ramp", "required if there are several"),
         ("ramp", "Works for targets without scheduled load too."),
         ("ramp", "stops the load at once"),
         ("ramp", "Kneewatch searches for the knee"),

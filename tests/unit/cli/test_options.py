@@ -10,15 +10,13 @@ from probe.cli.options import (
     ServerOptions,
     check_writable,
     configuration,
-    located,
-    one_target,
     shard_of,
     share,
 )
 from probe.cli.step_options import StepOptions, concurrency_steps, rate_steps, steps
 from probe.config.capacity import CapacityConfig
 from probe.config.config import Config
-from probe.config.config_file import config_from, load_config
+from probe.config.config_file import config_from
 from probe.core.errors import ConfigError
 from probe.core.request import Api
 from probe.monitor.desired_targets import Shard
@@ -116,16 +114,6 @@ def test_what_a_configuration_says_itself_is_refused_beside_it(options: ServerOp
 def test_a_file_or_an_address_and_not_both(file: Path | None, base_url: str | None) -> None:
     with pytest.raises(ConfigError, match="expected either -c FILE or --base-url URL"):
         configuration(file, base_url, ServerOptions())
-
-
-def test_the_only_target_needs_no_name_and_one_of_several_does() -> None:
-    assert one_target(_config("a"), None).name == "a"
-    assert one_target(_config("a", "b"), "b").name == "b"
-    with pytest.raises(ConfigError) as refused:
-        one_target(_config("a", "b"), None)
-    assert str(refused.value) == "--target: the configuration has several targets; expected one of a, b"
-    with pytest.raises(ConfigError, match="--target c: not in the configuration"):
-        one_target(_config("a", "b"), "c")
 
 
 def test_steps_are_rising_whole_numbers() -> None:
@@ -254,29 +242,3 @@ def test_a_shard_that_there_is_not_is_refused(
         shard_of(index, total)
     assert str(refused.value).startswith(line)
     assert "\n" not in str(refused.value)
-
-
-# Targets that are found.
-
-
-def _found(tmp_path: Path, *more: str) -> Path:
-    file = tmp_path / "kneewatch.yml"
-    entry = "- {name: pods, discover: {dns: {name: qwen.serving, port: 8000}}}"
-    file.write_text("\n".join(["targets:", f"  {entry}", *(f"  - {one}" for one in more)]))
-    return file
-
-
-def test_a_command_that_asks_one_server_wants_one_with_an_address(tmp_path: Path) -> None:
-    config = load_config(_found(tmp_path))
-    words = "--target pods: its servers are discovered at run time; use --base-url URL"
-    for choose in (lambda: one_target(config, "pods"), lambda: one_target(config, None)):
-        with pytest.raises(ConfigError) as refused:
-            choose()
-        assert str(refused.value) == words
-    with pytest.raises(ConfigError, match="no target that can be probed"):
-        located(config)
-
-
-def test_a_check_asks_those_that_have_an_address(tmp_path: Path) -> None:
-    file = _found(tmp_path, "{name: a, base_url: 'http://a'}", "{name: b, base_url: 'http://b', passive: true}")
-    assert [target.name for target in located(load_config(file))] == ["a"]

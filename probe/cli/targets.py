@@ -1,0 +1,87 @@
+"""The targets that a command is for: configured ones, or those that a discovery finds now."""
+
+import asyncio
+from contextlib import aclosing
+
+import uvloop
+
+from probe.config.config import Config
+from probe.config.targets import TargetConfig, TemplateConfig, only_located
+from probe.core.errors import ConfigError, TargetError
+from probe.core.request import Outcome
+from probe.discovery.factory import source
+from probe.monitor.desired_targets import DesiredTarget, DesiredTargets
+
+_ANSWER_S = 10.0  # how long a discovery may take to find its servers
+_NAMED = 10  # servers that an error line names
+
+
+def configured_targets(config: Config) -> list[TargetConfig]:
+    """Return the targets with an address that may be probed. Raise ConfigError if there is none."""
+    found = [target for target in config.servers if not target.passive]
+    if not found:
+        raise ConfigError(
+            "the configuration has no target that can be probed (all are passive or discovered);"
+            " name a discovery or one of its targets with --target, or use --base-url URL"
+        )
+    return found
+
+
+def named_targets(config: Config, name: str) -> list[TargetConfig]:
+    """Return the target with this name, or all targets of the discovery with this name.
+
+    Raise ConfigError if there is none, TargetError if the discovery does not answer.
+    """
+    template = _template(config, name)
+    if template is None:
+        return [config.target(name)]
+    return [found.config for found in uvloop.run(_discover(config, template, name))]
+
+
+def one_target(config: Config, name: str | None, *, adds_load: bool = False) -> TargetConfig:
+    """Return the target with this name, or the only target; `adds_load`: only if the server may be loaded now.
+
+    Raise ConfigError if there is none, TargetError if its discovery does not answer or the server may not be loaded.
+    """
+    if name is None:
+        if len(config.targets) > 1:
+            names = ", ".join(target.known_as for target in config.targets)
+            raise ConfigError(f"--target: the configuration has several targets; expected one of {names}")
+        return only_located(config.targets[0])
+    template = _template(config, name)
+    if template is None or name == template.name:
+        return config.target(name)
+    (found,) = uvloop.run(_discover(config, template, name))
+    if adds_load and found.inhibited_by is not None:
+        raise TargetError(f"{name}: no load was sent, {found.inhibited_by}; retry when that is over", Outcome.REJECTED)
+    return found.config
+
+
+def _template(config: Config, name: str) -> TemplateConfig | None:
+    """Return the template of a discovery's name, or of the name of one of its targets."""
+    return next((template for template in config.templates if template.name == name.partition("/")[0]), None)
+
+
+async def _discover(config: Config, template: TemplateConfig, name: str) -> list[DesiredTarget]:
+    """Return the target with this name, or all of the template's for the template's own name."""
+    problems: list[str] = []
+    async with aclosing(source(template.discover, problems.append).states()) as states:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                servers = await anext(states)
+        except TimeoutError:
+            why = problems[-1] if problems else f"it did not answer within {_ANSWER_S:.0f} s"
+            raise TargetError(
+                f"--target {name}: the discovery {template.name} found no servers: {why}", Outcome.UNREACHABLE
+            ) from None
+    desired = DesiredTargets(config, None)
+    desired.discovered(template.name, servers)
+    found = [target for target in desired.by_name().values() if target.discovery == template.name]
+    chosen = [target for target in found if name in (target.name, template.name)]
+    if not chosen:
+        names = ", ".join(target.name for target in found[:_NAMED])
+        expected = (
+            f"expected one of {names}{', ...' if len(found) > _NAMED else ''}" if found else "check its selection"
+        )
+        raise ConfigError(f"--target {name}: the discovery {template.name} finds {len(found)} servers; {expected}")
+    return chosen
