@@ -39,7 +39,7 @@ def render(
         uid_prefix + uid: text
         for uid, text in (
             (FLEET, fleet_dashboard(links, intervals)),
-            (TARGET, target_dashboard(links, intervals)),
+            (TARGET, target_dashboard(links, intervals, has_gpus=any(target.gpu.is_read for target in config.targets))),
             (CAPACITY, capacity_dashboard(links, intervals)),
             (PROBE, probe_dashboard(links, intervals)),
         )

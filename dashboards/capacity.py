@@ -9,7 +9,7 @@ from dashboards import layout, marks, panels
 from dashboards.capacity_history import cost, forecast, shifts
 from dashboards.intervals import Intervals
 from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
-from dashboards.queries import FORECAST, MEASURED, WORKLOAD, age, capacity, largest, named, pace, quantile
+from dashboards.queries import FORECAST, MEASURED, WORKLOAD, age, at_capacity, capacity, largest, named, pace, quantile
 from dashboards.queries import TARGET as ONE
 from dashboards.variables import chosen
 from exporters import names
@@ -57,9 +57,9 @@ def _capacity_now() -> list[PlacedPanel]:
         panels.stat(
             "Capacity",
             "Requests per second that the server sustains within every objective. Good: at its baseline, and well above"
-            " the peak of user traffic.",
+            " the peak of user traffic. At least: no load missed an objective.",
             unit="reqps",
-            queries=[Query(capacity(names.CAPACITY_RPS, WORKLOAD), "{{mode}} {{workload}}")],
+            queries=at_capacity(names.CAPACITY_RPS),
             steps=[(None, GREEN)],
             width=6,
             no_value="unknown",
@@ -133,23 +133,21 @@ def _capacity_over_time() -> list[PlacedPanel]:
 def _knee() -> list[PlacedPanel]:
     return [
         panels.timeseries(
-            "Knee",
-            "Requests in flight at the knee, for runs in a closed loop; no data for runs at request rates. Good: as"
-            " last week, and well above the number running by day.",
+            "Requests in flight at capacity",
+            "The knee in requests in flight, for runs in a closed loop; no data for runs at request rates. Good: as"
+            " last week, and well above the number running by day. At least: no load missed an objective.",
             unit="short",
-            queries=[
-                Query(capacity(names.KNEE_CONCURRENCY, WORKLOAD), "{{mode}} {{workload}}"),
-                Query(largest(names.SERVER_RUNNING), "running now"),
-            ],
+            queries=[*at_capacity(names.KNEE_CONCURRENCY), Query(largest(names.SERVER_RUNNING), "running now")],
             width=12,
+            no_value=f"{_NEVER} in a closed loop",
         ),
         panels.timeseries(
-            "Output tokens at the knee",
+            "Output tokens at capacity",
             "Output tokens per second at capacity, and now. Good: a wide distance between them. Long answers reach this"
-            " limit before the one of requests.",
+            " limit before the one of requests. At least: no load missed an objective.",
             unit="short",
             queries=[
-                Query(capacity(names.CAPACITY_TOKENS, WORKLOAD), "{{mode}} {{workload}}"),
+                *at_capacity(names.CAPACITY_TOKENS),
                 Query(pace(names.SERVER_GENERATION_TOKENS), "the server now"),
             ],
             width=12,

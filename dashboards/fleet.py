@@ -10,7 +10,7 @@ from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
 from dashboards import layout, marks, panels
 from dashboards.fleet_table import highest_burn, table
 from dashboards.intervals import Intervals
-from dashboards.pieces import GREEN, GREY, RED, YELLOW, PanelRow, PlacedPanel, Query
+from dashboards.pieces import GREEN, GREY, OVERSPENT, OVERSPENT_TEXTS, RED, YELLOW, PanelRow, PlacedPanel, Query
 from probe.capacity.trend.reference import DROP_RATIO
 
 TITLE = "Kneewatch / Fleet"
@@ -80,9 +80,13 @@ def _counts() -> list[PlacedPanel]:
     ]
 
 
-def _worst(record: str, choose: str) -> Query:
-    """Return lines for the targets that are worst at the end of the time range; fifty lines would be unreadable."""
-    return Query(f"{record}\nand on (target) {choose}({_SHOWN}, {record} @ end())", "{{target}}")
+def _worst(record: str, choose: str, lowest: float | None = None) -> Query:
+    """Return lines for the targets that are worst at the end of the time range; fifty lines would be unreadable.
+
+    Lines end at `lowest`.
+    """
+    worst = f"{record}\nand on (target) {choose}({_SHOWN}, {record} @ end())"
+    return Query(worst if lowest is None else f"clamp_min({worst}, {lowest:g})", "{{target}}")
 
 
 def _over_time() -> list[PlacedPanel]:
@@ -94,11 +98,13 @@ def _budget_and_capacity() -> list[PlacedPanel]:
         panels.timeseries(
             "Lowest error budget left",
             "The five targets with the least error budget, by their worst objective. Good: flat, or falling by less"
-            " than 100 % in the objective's window. Below zero the objective is missed.",
+            " than 100 % in the objective's window. Below zero the objective is missed. Lines end at -100 %, where the"
+            " budget is spent twice.",
             unit="percentunit",
-            queries=[_worst(trends.BUDGET, "bottomk")],
+            queries=[_worst(trends.BUDGET, "bottomk", OVERSPENT)],
             minimum=None,
             maximum=1,
+            texts=OVERSPENT_TEXTS,
             no_value="the recording rules are not loaded",
         ),
         panels.timeseries(
@@ -113,7 +119,7 @@ def _budget_and_capacity() -> list[PlacedPanel]:
             alerts=["KneewatchHeadroomLow"],
         ),
         panels.timeseries(
-            "Knee against its baseline, lowest",
+            "Capacity against its baseline, lowest",
             "The last measured capacity relative to its baseline, minus 1, of the five targets that lost most. Good:"
             f" about zero. Runs differ by a few percent; at {-DROP_RATIO:.0%}, confirmed by a second run, an alert"
             f" pages.",

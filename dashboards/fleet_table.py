@@ -4,8 +4,8 @@ from alerts import sli, trends
 from alerts.headroom import FALLING_BELOW, LOW
 from alerts.links import CAPACITY, TARGET, Links
 from dashboards import panels
-from dashboards.pieces import GREEN, RED, YELLOW, Column, PlacedPanel, Steps
-from dashboards.queries import burn, named, quantile
+from dashboards.pieces import GREEN, OVERSPENT_TEXTS, RED, YELLOW, Column, PlacedPanel, Steps
+from dashboards.queries import burn, faulty_gpus, named, quantile
 from exporters import names
 from exporters.names import Series
 from probe.capacity.trend.reference import DROP_RATIO
@@ -27,7 +27,8 @@ def table(links: Links) -> PlacedPanel:
         "Targets, worst first",
         "Targets that are down come first, then those with the highest burn rate, then those with least headroom."
         " Good: only green. Percentiles cover the last 15 minutes, preemptions the last 5, burn the last hour, and the"
-        " budget the objective's window, each by its worst objective. An empty cell means unknown, such as user TTFT"
+        " budget the objective's window, each by its worst objective. Shift is the capacity against its baseline; GPU"
+        " faults counts GPUs whose last XID error is not a program's. An empty cell means unknown, such as user TTFT"
         " without users. Click a name for its dashboards.",
         key=("target", "Target"),
         columns=[*_objective_columns(), *_cause_columns()],
@@ -53,7 +54,7 @@ def _objective_columns() -> list[Column]:
     columns = [
         Column("Up", trends.up(), unit="none", texts={"0": ("DOWN", RED), "1": ("up", GREEN)}, width=70),
         Column("Burn", highest_burn(), steps=_BURNING, width=70, decimals=1),
-        Column("Budget left", trends.budget(), unit="percentunit", steps=_LEFT, decimals=0),
+        Column("Budget left", trends.budget(), "percentunit", steps=_LEFT, texts=OVERSPENT_TEXTS, decimals=0),
     ]
     for title, histogram, selector, limits, objective in seconds:
         share = _share(histogram, selector, limits, objective)
@@ -68,10 +69,11 @@ def _cause_columns() -> list[Column]:
     preemptions = f"max by (target) (rate({names.SERVER_PREEMPTIONS.name}[5m]))"
     return [
         Column("Headroom", trends.headroom(), unit="percentunit", steps=_HEADROOM, decimals=0),
-        Column("Knee", trends.shift(), unit="percentunit", steps=_SHIFTED, width=80, decimals=0),
+        Column("Shift", trends.shift(), unit="percentunit", steps=_SHIFTED, width=80, decimals=0),
         Column("KV cache", trends.kv_cache(), unit="percentunit", steps=_FULL, decimals=0),
         Column("Waiting", trends.waiting(), steps=[(None, GREEN), (1, YELLOW), (16, RED)], width=84, decimals=0),
         Column("Preempt./s", preemptions, steps=_PREEMPTED, decimals=2),
+        Column("GPU faults", faulty_gpus(), steps=[(None, GREEN), (1, RED)], decimals=0),
     ]
 
 
@@ -94,10 +96,14 @@ def _p95(histogram: Series, selector: str) -> str:
 
 
 def _rank() -> str:
-    """Return the order of the rows: down, then burning, then low headroom. A missing value counts as no problem."""
+    """Return the order of the rows: down, then burning, then low headroom. A missing value counts as no problem.
+
+    A GPU fault counts as much as a burn rate of 6, which is red.
+    """
     nothing = f"0 * {trends.up()}"
     return (
         f"1000 * (1 - {trends.up()})\n"
         f"+ on (target) ({highest_burn()} or on (target) {nothing})\n"
+        f"+ on (target) (6 * clamp_max({faulty_gpus()}, 1) or on (target) {nothing})\n"
         f"+ on (target) ((1 - clamp({trends.headroom()}, 0, 1)) or on (target) {nothing})"
     )

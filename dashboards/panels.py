@@ -28,10 +28,11 @@ def timeseries(
     stacked: bool = False,
     bars: bool = False,
     right_unit: str | None = None,
+    texts: Texts | None = None,
     no_value: str | None = None,
     alerts: Sequence[str] = (),
 ) -> PlacedPanel:
-    """Return a line chart."""
+    """Return a line chart. `texts` replace numbers in its legend and tooltip."""
     panel = core.TimeSeries(
         title=title,
         description=description,
@@ -47,6 +48,7 @@ def timeseries(
         tooltipSort="desc",
         legendCalcs=["lastNotNull", "max"],
         legendDisplayMode="table",
+        mappings=tables.mappings(texts),
         overrides=line_styles.overrides(queries, right_unit),
         maxDataPoints=None,
         extraJson={"fieldConfig": {"defaults": {"noValue": no_value}}, "options": {"legend": {"showLegend": True}}},

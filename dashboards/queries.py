@@ -8,6 +8,7 @@ from alerts.sli import Sli
 from dashboards.pieces import Query
 from exporters import names
 from exporters.names import Series
+from probe.gpu.fields import PROGRAM_XIDS
 
 TARGET = 'target="$target"'
 MODEL = f'{TARGET},model=~"$model"'
@@ -89,6 +90,22 @@ def spread(expr: str) -> list[Query]:
 def gpu_value(field: str) -> str:
     """Return the selector of a relayed GPU series of the target; `field` is its name after DCGM_FI_."""
     return f"{names.gpu(f'DCGM_FI_{field}').name}{_in(TARGET)}"
+
+
+def faulty_gpus(selector: str = 'target!=""') -> str:
+    """Return the number of GPUs by target whose last XID error was the GPU's, not a program's."""
+    last = f"max by (target, UUID) ({names.gpu('DCGM_FI_DEV_XID_ERRORS').name}{_in(selector)})"
+    faults = " ".join(f"!= {xid}" for xid in (0, *PROGRAM_XIDS))
+    return f"(count by (target) ({last} {faults})\nor 0 * count by (target) ({last}))"
+
+
+def at_capacity(series: Series) -> list[Query]:
+    """Return queries for a capacity series. Without an upper bound, no load missed an objective: "at least" this."""
+    value, upper = capacity(series, WORKLOAD), capacity(names.CAPACITY_RPS_UPPER, WORKLOAD)
+    return [
+        Query(f"{value}\nand {upper}", "{{mode}} {{workload}}"),
+        Query(f"{value}\nunless {upper}", "at least, {{mode}} {{workload}}"),
+    ]
 
 
 def gpu_rate(field: str, unit: float) -> str:

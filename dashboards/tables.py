@@ -10,6 +10,8 @@ from typing import Any
 
 from dashboards.pieces import GREEN, Column, Steps, Texts
 
+_LOWEST = -1e12  # Grafana compares a missing bound as 0
+
 
 def reference(index: int) -> str:
     """Return Grafana's name of a panel's query: A, B, ... Raises IndexError beyond Z."""
@@ -46,13 +48,16 @@ def thresholds(steps: Steps) -> dict[str, Any]:
 
 
 def mappings(texts: Texts | None) -> list[dict[str, Any]]:
-    """Return Grafana's mappings, text by value."""
-    if not texts:
-        return []
-    options = {
-        value: {"text": text, "color": color, "index": i} for i, (value, (text, color)) in enumerate(texts.items())
-    }
-    return [{"type": "value", "options": options}]
+    """Return Grafana's mappings, text by value or, for a key such as "<=-1", by range."""
+    found: list[dict[str, Any]] = []
+    values: dict[str, Any] = {}
+    for i, (value, (text, color)) in enumerate((texts or {}).items()):
+        result = {"text": text, "color": color, "index": i}
+        if value.startswith("<="):
+            found.append({"type": "range", "options": {"from": _LOWEST, "to": float(value[2:]), "result": result}})
+        else:
+            values[value] = result
+    return [*([{"type": "value", "options": values}] if values else []), *found]
 
 
 def _look(column: Column) -> list[dict[str, Any]]:

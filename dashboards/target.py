@@ -23,8 +23,8 @@ from exporters import names
 TITLE = "Kneewatch / Target"
 
 
-def target_dashboard(links: Links, intervals: Intervals) -> str:
-    """Return the dashboard as JSON text."""
+def target_dashboard(links: Links, intervals: Intervals, *, has_gpus: bool) -> str:
+    """Return the dashboard as JSON text. `has_gpus`: whether any target has GPUs that are read."""
     return layout.dashboard(
         TITLE,
         TARGET,
@@ -34,7 +34,7 @@ def target_dashboard(links: Links, intervals: Intervals) -> str:
             PanelRow("Is it slow or broken, for users?", health()),
             PanelRow("User traffic and latency", users()),
             PanelRow("Why?", causes()),
-            PanelRow("GPUs", gpus()),
+            PanelRow("GPUs", gpus(), is_collapsed=not has_gpus),
             PanelRow("More GPU metrics", gpu_details(), is_collapsed=True),
             PanelRow("How much more can it take?", _capacity()),
             PanelRow("Do the client and the server agree?", agreement()),

@@ -2,8 +2,8 @@
 
 from alerts import sli
 from dashboards import panels, queries
-from dashboards.pieces import GREEN, RED, YELLOW, PlacedPanel, Query
-from dashboards.queries import CANARY, RATE, WORKLOAD, age, buckets, burn, largest, objective, percentiles
+from dashboards.pieces import GREEN, NO_GPU, OVERSPENT_TEXTS, RED, YELLOW, PlacedPanel, Query
+from dashboards.queries import CANARY, RATE, WORKLOAD, age, buckets, burn, faulty_gpus, largest, objective, percentiles
 from exporters import names
 
 _BURNS = [f"Kneewatch{name}Burn" for name in ("Availability", "TTFT", "TPOT", "UsersTTFT", "UsersTPOT")]
@@ -42,6 +42,17 @@ def _canaries_now() -> list[PlacedPanel]:
             width=3,
             no_value="never",
         ),
+        panels.stat(
+            "GPU faults",
+            "GPUs whose last XID error was the GPU's, not a program's; it stays until the driver reloads. Good: none."
+            " A server may answer canaries on a faulty GPU.",
+            unit="none",
+            queries=[Query(faulty_gpus(queries.TARGET), "GPUs")],
+            steps=[(None, GREEN), (1, RED)],
+            width=3,
+            no_value=NO_GPU,
+            alerts=["KneewatchGPUXid"],
+        ),
     ]
 
 
@@ -57,7 +68,7 @@ def _budgets_now() -> list[PlacedPanel]:
             unit="short",
             queries=burns,
             steps=[(None, GREEN), (1, YELLOW), (6, RED)],
-            width=9,
+            width=8,
             decimals=1,
             alerts=_BURNS,
         ),
@@ -71,7 +82,8 @@ def _budgets_now() -> list[PlacedPanel]:
                 Query(_left(of_users), "users' {{objective}}"),
             ],
             steps=[(None, RED), (0, YELLOW), (0.25, GREEN)],
-            width=9,
+            texts=OVERSPENT_TEXTS,
+            width=7,
             decimals=1,
             no_value="the recording rules are not loaded",
             alerts=_BURNS,

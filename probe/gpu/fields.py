@@ -6,6 +6,9 @@ and rescaled some of them; dcgm.py converts them back, so that queries survive a
 
 from dataclasses import dataclass
 
+# XID errors caused by a program, not by the GPU: https://docs.nvidia.com/deploy/xid-errors.
+PROGRAM_XIDS = (13, 31, 43, 45)
+
 
 @dataclass(frozen=True, slots=True)
 class Field:

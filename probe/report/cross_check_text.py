@@ -7,6 +7,7 @@ from statistics import fmean
 
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
 from probe.core.target_status import TargetStatus
+from probe.gpu.fields import PROGRAM_XIDS
 from probe.gpu.utilization import memory, utilization
 from probe.report.figures import milliseconds, percent
 
@@ -22,8 +23,6 @@ _SIGNS = {
     "late": "an objective is missed or will be",
 }
 _XID = "DCGM_FI_DEV_XID_ERRORS"
-# Caused by a program, not by the GPU: https://docs.nvidia.com/deploy/xid-errors. The last error is kept until the next.
-_OF_A_PROGRAM = (13, 31, 43, 45)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def _gpus(snapshot: GpuSnapshot | None) -> Iterator[Finding]:
     for gpu in snapshot.gpus:
         if xid := gpu.values.get(_XID):
             which = gpu.labels.get("gpu") or gpu.labels.get("UUID", "")
-            yield Finding(f"GPU {which}: its last error was XID {xid:.0f}", is_problem=xid not in _OF_A_PROGRAM)
+            yield Finding(f"GPU {which}: its last error was XID {xid:.0f}", is_problem=xid not in PROGRAM_XIDS)
 
 
 def _mean(gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], words: str) -> Iterator[str]:

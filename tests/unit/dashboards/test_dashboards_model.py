@@ -1,6 +1,7 @@
 """What Grafana gets: read by its own models, nothing over another, every panel explained and linked."""
 
 import itertools
+import json
 import re
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -240,11 +241,20 @@ def test_the_questions_come_in_the_order_in_which_they_are_asked() -> None:
 def test_a_collapsed_row_keeps_its_panels_until_it_is_opened() -> None:
     collapsed = {panel["title"] for panel in BY_UID[TARGET]["panels"] if panel.get("collapsed")}
     assert collapsed == {
-        "More GPU metrics", "Engines of a data-parallel server", "Optional server metrics",
+        "GPUs", "More GPU metrics", "Engines of a data-parallel server", "Optional server metrics",
     }  # fmt: skip
     shown = {panel["title"] for panel in build.panels_of(BY_UID[TARGET])}
     assert {"Links", "Running, by engine", "Speculative decoding"} <= shown
     assert not {"Links", "Speculative decoding"} & {panel["title"] for panel in BY_UID[TARGET]["panels"]}
+
+
+def test_the_row_of_gpus_is_open_where_a_target_has_some() -> None:
+    target = CONFIG.targets[0]
+    gpu = target.gpu.model_copy(update={"dcgm_urls": ("http://node:9400/metrics",)})
+    with_gpus = CONFIG.model_copy(update={"targets": (target.model_copy(update={"gpu": gpu}),)})
+    for config, is_collapsed in ((CONFIG, True), (with_gpus, False)):
+        rows = {one["title"]: one for one in json.loads(build.render(config)[f"{TARGET}.json"])["panels"]}
+        assert rows["GPUs"]["collapsed"] is is_collapsed
 
 
 @for_each([panel for uid, panel in PANELS if uid == TARGET], title)

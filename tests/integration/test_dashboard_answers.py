@@ -1,0 +1,121 @@
+"""What panels show for targets in trouble: their queries, answered by a real Prometheus."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from alerts import trends
+from alerts.links import CAPACITY, FLEET, TARGET
+from benchmarks.alerts.month import config
+from benchmarks.backfill import Line, Prometheus
+from dashboards.build import panels_of, render, substitute
+from exporters import names
+
+pytestmark = pytest.mark.prometheus
+
+NOW_S = 1_795_500_000.0
+_TIMES = np.arange(NOW_S - 1800, NOW_S + 1, 30.0)
+_XID = "DCGM_FI_DEV_XID_ERRORS"
+_RUN = {"model": "m", "workload": "chat", "mode": "verified"}
+
+
+def _line(name: str, value: float, **labels: str) -> Line:
+    return Line({"__name__": name, "job": "kneewatch", **labels}, _TIMES, np.full(len(_TIMES), value))
+
+
+def _lines() -> Iterator[Line]:
+    for target, budget in (("dead", -1200.0), ("overspent", -0.4), ("fine", 0.9)):
+        yield _line(names.TARGET_UP.name, 1.0, target=target)
+        yield _line(trends.BUDGET, budget, target=target)
+        yield _line("target_workload:kneewatch_canary_ttft_budget:left_ratio", budget, target=target, workload="chat")
+    for target, gpu, xid in (("dead", "0", 94), ("dead", "1", 0), ("overspent", "0", 43), ("fine", "0", 0)):
+        yield _line(_XID, xid, target=target, gpu=gpu, UUID=f"GPU-{target}-{gpu}")
+    for target, upper in (("overspent", 12.0), ("fine", None)):
+        for series, value in (
+            (names.CAPACITY_RPS, 10.0),
+            (names.CAPACITY_TOKENS, 900.0),
+            (names.KNEE_CONCURRENCY, 32.0),
+            (names.CAPACITY_RPS_UPPER, upper),
+        ):
+            if value is not None:
+                yield _line(series.name, value, target=target, **_RUN)
+
+
+@pytest.fixture(scope="module")
+def prometheus(prometheus_binary: str) -> Iterator[Prometheus]:
+    with Prometheus(block="12h", binary=prometheus_binary) as running:
+        running.write(_lines())
+        yield running
+
+
+@pytest.fixture(scope="module")
+def panels() -> Mapping[tuple[str, str], Any]:
+    dashboards = [json.loads(text) for text in render(config()).values()]
+    return {(one["uid"], panel["title"]): panel for one in dashboards for panel in panels_of(one)}
+
+
+def _shown(prometheus: Prometheus, panel: Mapping[str, Any], target: str) -> dict[str, float]:
+    """Return the newest value of each line by its legend, with labels filled in."""
+    found = {}
+    for asked in panel["targets"]:
+        for line in prometheus.series(substitute(asked["expr"], target), NOW_S - 60, NOW_S, 30):
+            legend = asked["legendFormat"]
+            for label, value in line.labels.items():
+                legend = legend.replace(f"{{{{{label}}}}}", value)
+            found[legend] = float(line.values[-1])
+    return found
+
+
+def test_a_dead_target_leaves_the_other_budgets_legible(prometheus: Prometheus, panels: Any) -> None:
+    shown = _shown(prometheus, panels[FLEET, "Lowest error budget left"], "")
+    assert shown == {"dead": -1.0, "overspent": -0.4, "fine": 0.9}
+
+
+def _texts(defaults: Mapping[str, Any]) -> list[tuple[float, float, str]]:
+    ranges = [one["options"] for one in defaults.get("mappings", ()) if one["type"] == "range"]
+    return [(one["from"], one["to"], one["result"]["text"]) for one in ranges]
+
+
+def test_a_budget_that_is_spent_twice_is_no_number_of_five_digits(panels: Any) -> None:
+    (column,) = [
+        {one["id"]: one["value"] for one in override["properties"]}
+        for override in panels[FLEET, "Targets, worst first"]["fieldConfig"]["overrides"]
+        if override["matcher"]["options"] == "Budget left"
+    ]
+    of_chart = panels[FLEET, "Lowest error budget left"]["fieldConfig"]["defaults"]
+    of_stat = panels[TARGET, "Error budget left"]["fieldConfig"]["defaults"]
+    for defaults in (column, of_chart, of_stat):
+        assert _texts(defaults) == [(-1e12, -1, "-100 % or less")]
+
+
+def test_a_gpu_with_an_xid_error_is_beside_the_state_of_its_target(prometheus: Prometheus, panels: Any) -> None:
+    table = panels[FLEET, "Targets, worst first"]
+    (faults,) = [one["expr"] for one in table["targets"] if one["legendFormat"] == "GPU faults"]
+    found = {line.labels["target"]: line.values[-1] for line in prometheus.series(faults, NOW_S - 60, NOW_S, 30)}
+    # 43 is an error of a program.
+    assert found == {"dead": 1.0, "overspent": 0.0, "fine": 0.0}
+    for target, count in found.items():
+        assert _shown(prometheus, panels[TARGET, "GPU faults"], target) == {"GPUs": count}
+    assert panels[TARGET, "GPU faults"]["gridPos"]["y"] == panels[TARGET, "Last canary"]["gridPos"]["y"]
+    # The rank of an otherwise healthy target.
+    rank = {
+        line.labels["target"]: line.values[-1]
+        for line in prometheus.series(table["targets"][-1]["expr"], NOW_S - 60, NOW_S, 30)
+    }
+    assert rank["dead"] > rank["overspent"] == rank["fine"]
+
+
+@pytest.mark.parametrize(
+    ("title", "value"),
+    [("Capacity", 10.0), ("Requests in flight at capacity", 32.0), ("Output tokens at capacity", 900.0)],
+)
+def test_a_run_in_which_nothing_broke_has_found_no_knee(
+    prometheus: Prometheus, panels: Any, title: str, value: float
+) -> None:
+    panel = panels[CAPACITY, title]
+    assert _shown(prometheus, panel, "overspent") == {"verified chat": value}
+    assert _shown(prometheus, panel, "fine") == {"at least, verified chat": value}
+    assert not any(key == (CAPACITY, "Knee") for key in panels)
