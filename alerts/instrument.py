@@ -26,7 +26,6 @@ _STEPS_LEAST = 3
 _TASKS_S = (900.0, 6 * HOUR_S)
 _FAILURES_SHARE = 0.25
 _FAILURES_LEAST = 3
-_SLOW_SHARE = 0.1  # of the finished canaries: a slow one delays several others
 
 _REFUSED_S = 600.0
 
@@ -113,30 +112,17 @@ def _failing(scale: float) -> Alert:
         description=(
             f"{share} of the {{{{ $labels.task }}}} task runs due for {{{{ $labels.target }}}} raised an error, started"
             " late, or were skipped because the previous one was still running. The task's values are updated less"
-            " often than configured, or no longer. A server that is down or slow does not count as a task failure."
+            " often than configured, or no longer. A server that is down or slow is no task failure."
         ),
     )
 
 
 def _failed(window_s: float) -> str:
-    """Return the share of due runs that failed, by task and Kneewatch, where it is too large.
-
-    Canaries of a server that hangs or is slow are skipped, because the previous one still waits. Its objectives cover
-    that.
-    """
+    """Return the share of due runs that failed, by task and Kneewatch, where it is too large."""
     window = duration(window_s)
-    canary = 'traffic="canary"'
-    ended = f'sum by (target) (increase({names.REQUESTS.name}{{{canary},outcome!~"aborted|client_bound"}}[{window}]))'
-    good = f'sum by (target) (increase({names.GOOD_REQUESTS.name}{{{canary},objective="all"}}[{window}]))'
-    slow = f"{ended} * {1 - _SLOW_SHARE:g} > ({good} or {ended} * 0)"
     failures = f"increase({names.TASK_FAILURES.name}[{window}])"
     share = f"{failures} * {names.TASK_INTERVAL.name} / {window_s:g} > {_FAILURES_SHARE:g}"
-    down = f"min by (target) (min_over_time({names.TARGET_UP.name}[{window}])) == 0"
-    return (
-        f"({share} and {failures} > {_FAILURES_LEAST - 0.5:g}\n"
-        f'    unless on (task, target) label_replace({down}, "task", "canary", "", "")\n'
-        f'    unless on (task, target) label_replace({slow}, "task", "canary", "", ""))'
-    )
+    return f"({share} and {failures} > {_FAILURES_LEAST - 0.5:g})"
 
 
 def _refused(scale: float) -> Alert:

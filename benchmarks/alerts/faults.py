@@ -80,10 +80,9 @@ def _speaks(*finds: Kind, also: Sequence[Kind] = ()) -> Speaks:
 
 _SLOW, _QUEUE, _KV, _STALL, _DEAD, _KNEE = Kind
 # An alert is false if its target has no fault of the listed kinds. The reasons for `also`: a stalled engine keeps its
-# queue, answers late when it resumes, and makes canaries time out, so that later ones are skipped; a full cache makes
-# requests wait and slows them down; a queue comes from load above the capacity or from slow decoding; a server that
-# decodes slowly holds its requests longer; after a shift the old forecast no longer fits, and the load at noon may
-# exceed the new capacity.
+# queue, answers late when it resumes, and makes canaries time out; a full cache makes requests wait and slows them
+# down; a queue comes from load above the capacity or from slow decoding; a server that decodes slowly holds its
+# requests longer; after a shift the old forecast no longer fits, and the load at noon may exceed the new capacity.
 ALERTS: Mapping[str, Speaks] = {
     "KneewatchAvailabilityBurn": _speaks(_DEAD, _STALL, also=[_QUEUE]),
     "KneewatchTTFTBurn": _speaks(_QUEUE, _KV, also=[_STALL, _KNEE]),

@@ -9,21 +9,21 @@ from scipy.stats import norm
 from benchmarks.alerts.page import Page, Watch
 from benchmarks.alerts.scene import Scene
 from benchmarks.alerts.world import TICK_S
-from benchmarks.backfill import Bools, Line
+from benchmarks.backfill import Line
 from exporters import names
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome
 
-_TIMEOUT_TICKS, _TIMEOUT_EVERY = 2, 3  # a canary times out after 30 s; the next one starts after 45 s
+_TIMEOUT_TICKS = 2  # a canary times out after 30 s; meanwhile the next ones are sent
 
 
 def canaries(scene: Scene) -> Iterator[Line]:
-    """Yield the series of canaries, one per tick. During a stall a canary times out and later ones are skipped."""
+    """Yield the series of canaries, one per tick. During a stall they time out."""
     page, rng, world, watch = scene.page, scene.rng, scene.world, scene.watch
     target, count = world.profile.name, len(world.times)
     # If the stall ends within the timeout, the canary completes but misses its TTFT objective.
     stalled = (world.stalled_s > 0) & (np.roll(world.stalled_s, -_TIMEOUT_TICKS) > _TIMEOUT_TICKS * TICK_S)
-    sent = ~watch.kneewatch_down & (~stalled | (np.arange(count) % _TIMEOUT_EVERY == 0))
+    sent = ~watch.kneewatch_down
     timeout = sent & stalled & ~world.down
     failed = sent & ~timeout & (rng.random(count) < world.fails)
     ours = sent & ~timeout & ~failed & (rng.random(count) < 2e-5)  # the probe itself was late
@@ -60,12 +60,11 @@ def canaries(scene: Scene) -> Iterator[Line]:
     yield from page.gauge(names.LAST_SUCCESS, labels, world.times[success])
     yield from page.gauge(names.TASK_LAST_SUCCESS, {"task": "canary", "target": target}, world.times[last])
     yield from page.gauge(names.TASK_INTERVAL, {"task": "canary", "target": target}, TICK_S)
-    skipped = ~sent & stalled & ~watch.kneewatch_down
-    yield from _tasks(scene, skipped)
+    yield from _tasks(scene)
     yield from _promised(page, target, scene.objectives)
 
 
-def _tasks(scene: Scene, skipped: Bools) -> Iterator[Line]:
+def _tasks(scene: Scene) -> Iterator[Line]:
     """Yield the task series. One in 50,000 tasks fails or is late on its own."""
     page, rng, world = scene.page, scene.rng, scene.world
     count = len(world.times)
@@ -78,7 +77,7 @@ def _tasks(scene: Scene, skipped: Bools) -> Iterator[Line]:
     ):
         labels = {"task": task, "target": world.profile.name}
         fails = rng.random(count) < 2e-5 * (TICK_S / seconds if seconds else 0.0)
-        yield from page.counter(names.TASK_FAILURES, labels, (fails | skipped) if task == "canary" else fails)
+        yield from page.counter(names.TASK_FAILURES, labels, fails)
         if seconds and task != "canary":
             yield from page.gauge(names.TASK_INTERVAL, labels, seconds)
             yield from page.gauge(names.TASK_LAST_SUCCESS, labels, np.floor(world.times / seconds) * seconds)

@@ -1,6 +1,8 @@
 """Checks between keys: undefined names, duplicate names, contradictions and missing files."""
 
 import importlib.util
+import itertools
+import math
 from collections.abc import Iterator, Mapping
 
 from probe.config.config import Config
@@ -10,7 +12,7 @@ from probe.config.gpu import gpu_problems
 from probe.config.load import load_problems
 from probe.config.messages import did_you_mean, shown
 from probe.config.path_checks import file_problem, folder_problem
-from probe.config.targets import AnyTarget, TemplateConfig
+from probe.config.targets import MAX_CANARIES, AnyTarget, TemplateConfig
 from probe.config.web import web_problems
 from probe.config.workloads import SharedPrefix
 
@@ -71,7 +73,18 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
             f"{at}.capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
             f" {budget.tokens_per_run}; raise it"
         )
-    return problems + [f"{at}.{line}" for line in _reaching_problems(i, target, raw)]
+    more = itertools.chain(_canary_problems(i, target, raw), _reaching_problems(i, target, raw))
+    return problems + [f"{at}.{line}" for line in more]
+
+
+def _canary_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
+    canary = target.canary
+    if not target.passive and canary.timeout > MAX_CANARIES * canary.every:
+        written = shown(["targets", i, "canary", "timeout"], raw)
+        yield (
+            f"canary.timeout: {written} is more than {MAX_CANARIES} times every, {canary.every:g}s; lower it, or set"
+            f" every to at least {math.ceil(canary.timeout / MAX_CANARIES)}s"
+        )
 
 
 def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:

@@ -21,6 +21,10 @@ def _kind(value: object) -> str:
     return "template" if finds else "target"
 
 
+# The most canaries of a target in flight, if each runs into its timeout.
+MAX_CANARIES = 64
+
+
 class CanaryConfig(ConfigSection):
     """Synthetic requests at a low rate.
 

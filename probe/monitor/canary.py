@@ -1,4 +1,8 @@
-"""The canary of one target: single requests at a low rate, judged. `kneewatch check` uses it too."""
+"""The canary of one target: single requests at a low rate, judged. `kneewatch check` uses it too.
+
+Canaries overlap: each is sent when it is due, whether or not those before it have ended. Otherwise a slow server would
+get fewer of them, and count for less the slower it is (coordinated omission).
+"""
 
 import asyncio
 from collections import deque
@@ -25,7 +29,7 @@ _KEEP_FAILURES = 20
 
 
 class Canary:
-    """Sends one request per call, and keeps the last records, newest first."""
+    """Sends one request per call, and keeps the last records, the one that ended last first."""
 
     def __init__(
         self,
@@ -60,19 +64,21 @@ class Canary:
 
     async def run_once(self) -> RequestRecord:
         """Send one request. Return its record, also of a failure: only cancellation is raised."""
-        scheduled = self._clock.monotonic_ns()
-        spec = next(self._specs)
-        try:
-            await self._learn_model()
-        except TargetError as error:
-            record = self._unsent(spec, scheduled, error)
-        else:
-            record = await self._ask(spec)
+        record = await self._measure()
         self._recent.appendleft(record)
         self.failure_log.add(record)
         if record.outcome is not Outcome.OK:
             self._failures.appendleft(record)
         return record
+
+    async def _measure(self) -> RequestRecord:
+        scheduled = self._clock.monotonic_ns()
+        spec = next(self._specs)
+        try:
+            await self._learn_model()
+        except TargetError as error:
+            return self._unsent(spec, scheduled, error)
+        return await self._ask(spec)
 
     async def _ask(self, spec: RequestSpec) -> RequestRecord:
         """Run a step of one request."""
@@ -116,7 +122,7 @@ class StartupGrace:
         self._ends_ns = clock.monotonic_ns() + int(seconds * 1e9)
 
     def is_starting(self, record: RequestRecord) -> bool:
-        """Return whether the server has not been up yet, `record` included, and is within its grace."""
+        """Return whether `record` was due within the grace, and before the first canary that the server answered."""
         if record.outcome in UP:
-            self._ends_ns = 0
-        return self._clock.monotonic_ns() < self._ends_ns
+            self._ends_ns = min(self._ends_ns, record.scheduled_ns)
+        return record.scheduled_ns < self._ends_ns

@@ -126,13 +126,13 @@ class TargetMonitor:
 
     async def canary(self) -> None:
         """Send a canary."""
-        before = self._canary.recent[:1]
         async with self._observer.sending(self._canary_load):
             record = await self._canary.run_once()
             self._observer.add_record(record)
         if not self._startup.is_starting(record):
             self._sink.record(record)
             self._admission.canary(record)
+        before = self._canary.recent[1:2]  # the one that ended before, which may have been sent after
         if not before or before[0].outcome is not record.outcome:
             log = _log.info if record.outcome is Outcome.OK else _log.warning
             log("canary outcome changed", target=self.config.name, outcome=record.outcome.value, detail=record.detail)

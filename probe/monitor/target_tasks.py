@@ -7,6 +7,7 @@ from functools import partial
 import structlog
 
 from probe.config.config import Config, PrometheusConfig
+from probe.config.targets import MAX_CANARIES
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.monitor.metrics_sink import MetricsSink
@@ -14,6 +15,9 @@ from probe.monitor.target_monitor import TargetMonitor
 from probe.runtime.scheduler import Scheduler, TaskId
 
 _log = structlog.get_logger()
+# More than a valid configuration can reach: at most MAX_CANARIES are due within a timeout, and asking for the model and
+# an early timer add a few. So no canary is skipped because the server is slow.
+_CANARIES_AT_ONCE = 2 * MAX_CANARIES
 
 
 class TargetTasks:
@@ -29,7 +33,8 @@ class TargetTasks:
         name, wall_s = target.name, self._clock.wall_s()
         for task, seconds, work in _interval_tasks(monitor):
             # Spread the targets of a fleet: two hundred canaries at once would be timed by a busy client.
-            self._schedule.every(TaskId(task, name), seconds, work, first_s=position * seconds)
+            at_once = _CANARIES_AT_ONCE if task == "canary" else 1
+            self._schedule.every(TaskId(task, name), seconds, work, first_s=position * seconds, at_once=at_once)
             health.expect(task, name, seconds, wall_s)
         if target.capacity.mode != "off":
             every_s = target.capacity.forecast_every

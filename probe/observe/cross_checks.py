@@ -5,7 +5,7 @@ canaries. Out: the CrossChecks of the last five minutes. A value that is unknown
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 
 from probe.core.latency import ttft_s
@@ -129,9 +129,7 @@ class CrossChecker:
             return None
         if not self._is_without_users(snapshots):
             return None
-        canaries_s = (
-            sum(max(min(one.done_ns, last_ns) - max(one.sent_ns, first_ns), 0) for one in self._canaries) * 1e-9
-        )
+        canaries_s = _covered_ns(self._canaries, first_ns, last_ns) * 1e-9
         return max(max(map(fmean, busy.values())) - canaries_s / seconds, 0.0)
 
     def _is_without_users(self, snapshots: Sequence[ServerSnapshot]) -> bool:
@@ -147,6 +145,15 @@ class CrossChecker:
             not each.waiting and (not each.running or any(sent <= each.at_ns <= done for sent, done in canaries))
             for each in snapshots
         )
+
+
+def _covered_ns(records: Iterable[RequestRecord], first_ns: int, last_ns: int) -> int:
+    """Return for how long between two times at least one of the requests was in flight."""
+    covered = 0
+    for record in sorted(records, key=lambda each: each.sent_ns):
+        covered += max(min(record.done_ns, last_ns) - max(record.sent_ns, first_ns), 0)
+        first_ns = max(first_ns, record.done_ns)
+    return covered
 
 
 def _utilizations(snapshots: Sequence[GpuSnapshot]) -> Mapping[tuple[str, ...], list[float]]:

@@ -21,7 +21,7 @@ from probe.observe.user_totals import add_growth, difference, limit_fall, raised
 
 # A server counts a request about when its last token leaves, a gateway some time later.
 _COUNTED_WITHIN_NS = 10**9
-# If a canary is in flight at every snapshot, settle after this time anyway: one request may be on the wrong side.
+# If a canary is in flight at every snapshot, settle after this time anyway: each may be on the wrong side.
 _LATEST_NS = 60 * 10**9
 
 

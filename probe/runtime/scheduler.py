@@ -1,6 +1,6 @@
 """A scheduler of interval and cron tasks. The only module that imports apscheduler.
 
-A task never overlaps itself (max_instances=1), and missed runs are dropped (coalesce): after a pause there is one
+A task overlaps itself only where `every` allows it, and missed runs are dropped (coalesce): after a pause there is one
 canary and not a burst. A task that fails, is late or is skipped is reported, because a monitor whose tasks silently do
 not run would show a healthy server.
 """
@@ -102,12 +102,18 @@ class Scheduler:
         self._scheduler.add_listener(self._submitted, EVENT_JOB_SUBMITTED)
 
     def every(
-        self, task: TaskId, seconds: float, work: Callable[[], Awaitable[object]], *, first_s: float = 0.0
+        self,
+        task: TaskId,
+        seconds: float,
+        work: Callable[[], Awaitable[object]],
+        *,
+        first_s: float = 0.0,
+        at_once: int = 1,
     ) -> None:
-        """Run `work` in `first_s`, and then about every `seconds`."""
+        """Run `work` in `first_s`, and then about every `seconds`. While `at_once` runs go on, the next is skipped."""
         first = datetime.now(ZoneInfo("UTC")) + timedelta(seconds=first_s)
         trigger = IntervalTrigger(seconds=seconds, jitter=seconds * _JITTER, timezone=ZoneInfo("UTC"))
-        self._add(task, trigger, work, grace_s=max(int(seconds), 1), first=first)
+        self._add(task, trigger, work, grace_s=max(int(seconds), 1), first=first, at_once=at_once)
 
     def cron(self, task: TaskId, expression: str, timezone: str, work: Callable[[], Awaitable[object]]) -> None:
         """Run `work` by a cron expression of five fields, in that time zone."""
@@ -152,6 +158,7 @@ class Scheduler:
         *,
         grace_s: int,
         first: datetime | None = None,
+        at_once: int = 1,
     ) -> None:
         async def tracked() -> None:
             current = asyncio.current_task()
@@ -167,7 +174,7 @@ class Scheduler:
         self._tasks[str(task)] = task
         when = {"next_run_time": first} if first else {}
         self._scheduler.add_job(
-            tracked, trigger, id=str(task), max_instances=1, coalesce=True, misfire_grace_time=grace_s, **when
+            tracked, trigger, id=str(task), max_instances=at_once, coalesce=True, misfire_grace_time=grace_s, **when
         )
 
     def _submitted(self, event: JobSubmissionEvent) -> None:

@@ -224,6 +224,16 @@ class TestNeighbour:
         target = self.watch(percent=(20.0,), canary_s=6.0)
         assert target.view().neighbour_utilization == pytest.approx(0.2 - (5 + 6 + 6 + 6 + 1) / 120, abs=0.01)
 
+    def test_time_in_which_several_canaries_ran_is_taken_off_once(self) -> None:
+        target = Target()
+        for second in range(0, 121, 10):
+            target.add(read(second))
+            target.settle(second, UserTotals(0.0, 0.0, 0.0))
+            target.checker.add_gpus(gpus(second, 60.0))
+        for began in (30, 40, 50):  # together from 30 s to 70 s
+            target.checker.add_canary(record(at_ms=1000.0 * began, ttft_ms=10, gap_ms=20_000 - 10, tokens=2))
+        assert target.view().neighbour_utilization == pytest.approx(0.6 - 40 / 120, abs=0.01)
+
     @pytest.mark.parametrize("users", [UserTotals(1.0, 0.0, 0.0), UserTotals(0.0, 0.0, 9.0), UserTotals()])
     def test_another_process_is_unknown_with_users_or_unknown_users(self, users: UserTotals) -> None:
         assert self.watch(percent=(60.0,), users=users).view().neighbour_utilization is None

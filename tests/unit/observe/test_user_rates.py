@@ -92,7 +92,9 @@ def watched(server: Server, every_s: float, seconds: float) -> list[Shown]:
     return shown
 
 
-@pytest.mark.parametrize("every_s", [15.0, 12.0, 10.0], ids=["with gaps", "one after the other", "overlapping"])
+@pytest.mark.parametrize(
+    "every_s", [15.0, 12.0, 10.0, 2.0], ids=["with gaps", "one after the other", "overlapping", "six at once"]
+)
 @pytest.mark.parametrize(("what", "rate"), [("requests", 5.0), ("ok", 5.0), ("within", 5.0), ("tokens", 50.0)])
 def test_the_rate_between_two_scrapes_is_the_users_own_while_slow_canaries_are_in_flight(
     every_s: float, what: str, rate: float
@@ -106,7 +108,9 @@ def test_the_rate_between_two_scrapes_is_the_users_own_while_slow_canaries_are_i
     assert max(steps) < 1.2 * rate
 
 
-@pytest.mark.parametrize("every_s", [15.0, 12.0, 10.0], ids=["with gaps", "one after the other", "overlapping"])
+@pytest.mark.parametrize(
+    "every_s", [15.0, 12.0, 10.0, 2.0], ids=["with gaps", "one after the other", "overlapping", "six at once"]
+)
 def test_without_users_nothing_is_ever_shown_beside_slow_canaries(every_s: float) -> None:
     for one in watched(Server(users_rps=0.0), every_s, 200):
         assert (one.requests, one.ok, one.within, one.tokens) == (0, 0, 0, 0), one.at_s

@@ -81,6 +81,13 @@ def test_a_task_never_overlaps_itself_and_what_was_skipped_is_heard() -> None:
     assert (CANARY, "skipped", None) in heard.problems
 
 
+def test_a_task_that_may_overlap_does_so_up_to_its_bound() -> None:
+    heard, work = Heard(), Work(_sleeps(5.0))
+    _during(0.6, heard, lambda s: s.every(CANARY, 0.1, work, at_once=3))
+    assert work.most_at_once == 3
+    assert (CANARY, "skipped", None) in heard.problems
+
+
 def test_one_slow_task_does_not_hold_up_another() -> None:
     heard, slow, quick = Heard(), Work(_sleeps(5.0)), Work()
 
