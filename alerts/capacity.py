@@ -15,6 +15,7 @@ from exporters.names import PREFIX
 from probe.capacity.trend.change_detection import CONFIRMED_DROP, MANN_WHITNEY, MEDIAN_OF_3
 from probe.capacity.trend.reference import DROP_RATIO
 from probe.config.config import Config
+from probe.observe.guard import ASLEEP
 
 # Verified and empirical samples share a baseline. Which of the two the last run gave must not end an alert.
 _LABELS = ("target", "model", "workload")
@@ -125,11 +126,12 @@ def _stale(targets: list[str], scale: float) -> Alert:
     measured = f'{names.CAPACITY_LAST_SUCCESS.name}{{mode!="forecast"}}'  # a forecast measures nothing
     # The run counters exist from the start, so a target that was never measured has them too; a new target had none
     # at that time. The age is looked up over the whole window because a Kneewatch without a store forgets it at a
-    # restart.
+    # restart. A server that slept when its run was due is measured when it is awake.
     expr = (
         f"max {by('target')} (max_over_time({runs}[{hour}]))\n"
         f"and max {by('target')} (max_over_time({runs}[{hour}] offset {stale}))\n"
-        f"unless max {by('target')} (max_over_time({measured}[{stale}])) > time() - {stale_s:g}"
+        f"unless max {by('target')} (max_over_time({measured}[{stale}])) > time() - {stale_s:g}\n"
+        f'unless max {by("target")} (increase({names.CAPACITY_REFUSALS.name}{{reason="{ASLEEP}"}}[{stale}])) > 0'
     )
     ended, refused = _run_count('!="refused"', stale), _run_count('="refused"', stale)
     return Alert(

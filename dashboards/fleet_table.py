@@ -4,14 +4,15 @@ from alerts import sli, trends
 from alerts.headroom import FALLING_BELOW, LOW
 from alerts.links import CAPACITY, TARGET, Links
 from dashboards import panels
-from dashboards.pieces import GREEN, OVERSPENT_TEXTS, RED, YELLOW, Column, PlacedPanel, Steps
-from dashboards.queries import burn, faulty_gpus, named, quantile
+from dashboards.pieces import GREEN, GREY, OVERSPENT_TEXTS, RED, YELLOW, Column, PlacedPanel, Steps
+from dashboards.queries import ASLEEP, burn, faulty_gpus, named, or_asleep, quantile
 from exporters import names
 from exporters.names import Series
 from probe.capacity.trend.reference import DROP_RATIO
 from probe.observe.kv_pressure import FULL
 
 _CANARY = 'traffic="canary"'
+_UP = {"0": ("DOWN", RED), "1": ("up", GREEN), str(ASLEEP): ("asleep", GREY)}
 _NOW = "15m"  # window of the percentiles: sixty canaries, at one every 15 s
 _BURNING: Steps = [(None, GREEN), (1, YELLOW), (6, RED)]
 _LEFT: Steps = [(None, RED), (0, YELLOW), (0.25, GREEN)]
@@ -51,8 +52,9 @@ def _objective_columns() -> list[Column]:
         ("TPOT", names.TPOT, _CANARY, canary, "tpot"),
         ("User TTFT", names.USERS_TTFT, "", users, "ttft"),
     ]
+    asleep = f"max by (target) ({names.SERVER_ASLEEP.name})"
     columns = [
-        Column("Up", trends.up(), unit="none", texts={"0": ("DOWN", RED), "1": ("up", GREEN)}, width=70),
+        Column("Up", or_asleep(trends.up(), asleep), unit="none", texts=_UP, width=76),
         Column("Burn", highest_burn(), steps=_BURNING, width=70, decimals=1),
         Column("Budget left", trends.budget(), "percentunit", steps=_LEFT, texts=OVERSPENT_TEXTS, decimals=0),
     ]

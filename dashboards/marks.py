@@ -34,6 +34,9 @@ def _server(selector: str) -> list[Annotation]:
             "{{target}}: {{engine}} {{version}}",
             GREEN,
         ),
+        Annotation(
+            "Asleep", f"max by (target) ({names.SERVER_ASLEEP.name}{{{selector}}}) == 1", "{{target}}: asleep", GREY
+        ),
     ]
 
 

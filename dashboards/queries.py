@@ -25,6 +25,15 @@ def largest(series: Series, selector: str = TARGET, by: str = "", function: str 
     return f"{function}{_by(by)}({series.name}{_in(selector)})"
 
 
+# The value for a server that sleeps, beside 1 for one that is up and 0 for one that is down.
+ASLEEP = 2
+
+
+def or_asleep(up: str, asleep: str) -> str:
+    """Return ASLEEP where `asleep` is 1, and else `up`."""
+    return f"{ASLEEP} * ({asleep} == 1) or {up}"
+
+
 def capacity(series: Series, selector: str) -> str:
     """Return a capacity series by mode, model and workload."""
     return largest(series, selector, "mode, model, workload")

@@ -2,8 +2,21 @@
 
 from alerts import sli
 from dashboards import panels, queries
-from dashboards.pieces import GREEN, NO_GPU, OVERSPENT_TEXTS, RED, YELLOW, PlacedPanel, Query
-from dashboards.queries import CANARY, RATE, WORKLOAD, age, buckets, burn, faulty_gpus, largest, objective, percentiles
+from dashboards.pieces import GREEN, GREY, NO_GPU, OVERSPENT_TEXTS, RED, YELLOW, PlacedPanel, Query
+from dashboards.queries import (
+    ASLEEP,
+    CANARY,
+    RATE,
+    WORKLOAD,
+    age,
+    buckets,
+    burn,
+    faulty_gpus,
+    largest,
+    objective,
+    or_asleep,
+    percentiles,
+)
 from exporters import names
 
 _BURNS = [f"Kneewatch{name}Burn" for name in ("Availability", "TTFT", "TPOT", "UsersTTFT", "UsersTPOT")]
@@ -24,11 +37,12 @@ def _canaries_now() -> list[PlacedPanel]:
     return [
         panels.stat(
             "Last canary",
-            "Good: up, which means that the last canary got all its tokens. A server may answer /health and fail here.",
+            "Good: up, which means that the last canary got all its tokens. A server may answer /health and fail here."
+            " Asleep: the server sleeps and gets no canaries; the annotation Asleep shows since when.",
             unit="none",
-            queries=[Query(largest(names.TARGET_UP), "up")],
-            steps=[(None, RED), (1, GREEN)],
-            texts={"0": ("DOWN", RED), "1": ("up", GREEN)},
+            queries=[Query(or_asleep(largest(names.TARGET_UP), largest(names.SERVER_ASLEEP)), "up")],
+            steps=[(None, RED), (1, GREEN), (ASLEEP, GREY)],
+            texts={"0": ("DOWN", RED), "1": ("up", GREEN), str(ASLEEP): ("asleep", GREY)},
             width=3,
             no_value="no canaries",
             alerts=["KneewatchAvailabilityBurn", "KneewatchTargetDown"],

@@ -83,6 +83,11 @@ class ProbeExporter:
         else:  # there may be hundreds a second
             self.relay.put_later(record.target, self._targets[record.target].text)
 
+    def asleep(self, target: str) -> None:
+        """Remove what the last canary showed: while the server sleeps there are none."""
+        self._targets[target].forget_up()
+        self._write(target)
+
     def _write(self, target: str) -> None:
         self.relay.put_text(target, self._targets[target].text())
 
@@ -189,13 +194,16 @@ class _ClientSeries:
                 self._good.labels(*labels, objective).inc()
         for kind, tokens in zip(("prompt", "output"), tokens_spent(record), strict=True):
             self._tokens.labels(record.target, record.model, record.traffic.value, kind).inc(tokens)
-        if record.traffic is Traffic.CANARY:
+        if record.traffic is Traffic.CANARY and record.outcome is not Outcome.ABORTED:
             self._up.labels(record.target).set(record.outcome in UP)
         if record.outcome in UP:
             self._last_success.labels(*labels).set(wall_s)
         # A capacity run would mix the latencies of all its load levels in one histogram; its result has them by level.
         if record.outcome is Outcome.OK and record.traffic is not Traffic.CAPACITY:
             self._observe_latencies(record, labels)
+
+    def forget_up(self) -> None:
+        self._up.clear()
 
     def _forget_expected(self, record: RequestRecord) -> None:
         """Remove series announced before the server reported its model, if no request used them."""

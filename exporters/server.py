@@ -65,6 +65,7 @@ class ServerExporter:
                 names.SERVER_WAITING,
                 names.SERVER_INFO,
                 names.SERVER_STARTED,
+                names.SERVER_ASLEEP,
                 names.SERVER_ADAPTER,
                 names.SERVER_PREEMPTIONS_PER_REQUEST,
                 *(series for series, _ in (*_PLAIN, *_HISTOGRAMS, *_ENGINES)),
@@ -93,6 +94,8 @@ class ServerExporter:
         lines.value(names.SERVER_SCRAPE_BYTES, [target], page_bytes)
         lines.value(names.SERVER_INFO, [target, snapshot.engine, snapshot.version], 1.0)
         lines.value(names.SERVER_STARTED, [target], snapshot.started_s)
+        if snapshot.is_asleep is not None:
+            lines.value(names.SERVER_ASLEEP, [target], float(snapshot.is_asleep))
         for series, field in _PLAIN:
             lines.value(series, [target], getattr(snapshot, field))
         for reason, count in _waiting(snapshot).items():

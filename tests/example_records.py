@@ -110,6 +110,7 @@ def whole_snapshot() -> ServerSnapshot:
         drafts=10.0,
         draft_tokens=30.0,
         accepted_tokens=12.0,
+        is_asleep=False,
         adapters=("sql",),
         by_engine={
             "0": EngineSnapshot(1.0, 0.0, 0.1, 2.0, 800.0),

@@ -60,7 +60,12 @@ TOKENS = _declare(
     ("target", "model", "traffic", "kind"),
 )
 LAST_SUCCESS = _declare("gauge", "last_success_timestamp_seconds", "Time of the last successful request", _REQUEST)
-TARGET_UP = _declare("gauge", "target_up", "1 if the last canary received all requested tokens, else 0", ("target",))
+TARGET_UP = _declare(
+    "gauge",
+    "target_up",
+    "1 if the last canary received all requested tokens, else 0; absent while the server sleeps",
+    ("target",),
+)
 OBJECTIVE_RATIO = _declare(
     "gauge", "objective_ratio", "Share of requests that must meet the objective", ("target", "objective")
 )

@@ -109,6 +109,13 @@ SERVER_INFO = _declare(
 SERVER_STARTED = _declare(
     "gauge", "server_started_timestamp_seconds", "Start time of the server's process, if the server exports it", TARGET
 )
+SERVER_ASLEEP = _declare(
+    "gauge",
+    "server_asleep",
+    "1 while the server sleeps, or is paused by /sleep?level=0, and so gets no requests from Kneewatch; 0 while it is"
+    " awake; absent if its metrics do not show it",
+    TARGET,
+)
 SERVER_SCRAPE_ERRORS = _declare(
     "counter",
     "server_scrape_errors_total",

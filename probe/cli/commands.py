@@ -31,7 +31,7 @@ from probe.monitor.canary import Canary
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.live_forecast import forecast_result, live_forecast
 from probe.monitor.wiring import endpoint, engine_of, lock, workload
-from probe.observe.guard import GO
+from probe.observe.guard import ASLEEP, GO
 from probe.observe.guard_limits import GuardLimits
 from probe.observe.server_state import ServerState
 from probe.scrape.scraper import Scraper
@@ -59,6 +59,7 @@ class RampRequest:
 async def check_target(config: Config, target: TargetConfig, clock: Clock) -> RequestRecord:
     """Send one canary. Raises TargetError if it could not be measured, ConfigError if the target is passive."""
     _may_ask(target)
+    await _check_awake(target, clock)
     async with Client(endpoint(target), clock, target.canary.timeout) as client:
         model = await client.resolve_model(target.model)
         load = workload(target.canary.workload, config.workload(target.canary.workload))
@@ -71,6 +72,23 @@ async def check_target(config: Config, target: TargetConfig, clock: Clock) -> Re
             f"{target.base_url}: {record.detail}; check base_url, model, API key and workload", record.outcome
         )
     return record
+
+
+async def _check_awake(target: TargetConfig, clock: Clock) -> None:
+    """Raise TargetError if the server's metrics show that it sleeps. Metrics that cannot be read show nothing."""
+    scraper = Scraper(endpoint(target), clock, timeout_s=1.0, engine=engine_of(target))
+    try:
+        is_asleep = (await scraper.read()).is_asleep
+    except TargetError:
+        return
+    finally:
+        await scraper.close()
+    if is_asleep:
+        raise _asleep(target)
+
+
+def _asleep(target: TargetConfig) -> TargetError:
+    return TargetError(f"{target.base_url}: the server sleeps, nothing was sent; wake it up first", Outcome.ABORTED)
 
 
 async def ramp_target(
@@ -134,14 +152,19 @@ async def _run_request(config: Config, target: TargetConfig, asked: RampRequest,
 
 
 def _not_admitted(target: TargetConfig, refused: RefusedError) -> TargetError:
+    if refused.verdict.reason == ASLEEP:
+        return _asleep(target)
     words = f"{target.base_url}: no load was sent, {refused}; retry when the server is idle, or use --no-guard if it"
     return TargetError(f"{words} has no other users", Outcome.REJECTED)
 
 
 async def _admit(config: Config, target: TargetConfig, scraper: Scraper, *, guarded: bool) -> Admission:
-    """Check the server once. It has not been watched before, so no history is judged; unguarded, nothing refuses."""
+    """Check the server once. It has not been watched before, so no history is judged.
+
+    Unguarded, only a server that sleeps is refused.
+    """
     verdict, server = await preflight(scraper.read, GuardLimits(), firing_pages(config, target.name))
-    return Admission(verdict if guarded else GO, server)
+    return Admission(verdict if guarded or verdict.reason == ASLEEP else GO, server)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     BROKEN_STREAM = "broken_stream"  # 200, then not a complete event stream
     WRONG_ANSWER = "wrong_answer"  # a complete stream with invalid content
     CLIENT_BOUND = "client_bound"  # answered; the client's own delay may explain a missed latency
-    ABORTED = "aborted"  # cancelled by Kneewatch: guard, budget or shutdown
+    ABORTED = "aborted"  # cancelled by Kneewatch (guard, budget or shutdown), or the server fell asleep
 
 
 # Outcomes of correctly answered requests.

@@ -65,6 +65,7 @@ class ServerSnapshot:
         default_factory=dict
     )  # by engine label, in order, if there are 2 to 32 engines
     models: tuple[str, ...] = ()  # names of the served models
+    is_asleep: bool | None = None  # all engines sleep, or are paused: they take requests and run none
     progress: float | None = None  # tokens or steps: grows with each step while there is work
     drafts: float | None = None  # speculative decoding: drafts, and below their tokens and the accepted ones
     draft_tokens: float | None = None

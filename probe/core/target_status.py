@@ -25,6 +25,7 @@ class TargetStatus:
     since: Since | None = None  # since when `up` has been as it is
     server: ServerSnapshot | None = None
     server_error: str | None = None
+    asleep_since_s: float | None = None  # wall time of the first scrape that showed the server asleep; None: awake
     gpus: GpuSnapshot | None = None
     gpu_error: str | None = None
     checks: CrossChecks = field(default_factory=CrossChecks)

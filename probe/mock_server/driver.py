@@ -79,6 +79,7 @@ class Driver:
         self._open: dict[int, Generation] = {}  # until their last token has left
         self._loop_task: asyncio.Task[None] | None = None
         self._is_closed = False
+        self.is_asleep = False
         self._flowing = asyncio.Event()
         self._faults = faults
         self.faults = faults
@@ -91,7 +92,7 @@ class Driver:
     def faults(self, faults: Faults) -> None:
         """Change the injected faults, from the next step on."""
         self._faults = faults
-        if faults.is_stalled:
+        if faults.is_stalled or self.is_asleep:
             self._flowing.clear()
         else:
             self._flowing.set()
@@ -124,6 +125,20 @@ class Driver:
         elif self._open.pop(generation.number, None) is not None:
             self.engine.abort(generation.number)  # which may have finished it before the front end has
             generation.cut()
+
+    def sleep(self, level: int) -> None:
+        """Abort every request, as vLLM's /sleep does, and run none until `wake_up`; level 0 is a pause."""
+        self.is_asleep = True
+        self._flowing.clear()
+        for generation in (*self._entering, *self._open.values()):
+            self.abort(generation)
+        self._metrics.sleep(("paused", "weights_offloaded", "discard_all")[level])
+
+    def wake_up(self) -> None:
+        """Run requests again, first those that have come meanwhile."""
+        self.is_asleep = False
+        self._metrics.sleep("awake")
+        self.faults = self._faults
 
     def close(self) -> None:
         """Stop stepping and cut every request short."""

@@ -22,6 +22,7 @@ ENGINE = "0"  # vLLM numbers its data-parallel engines; the mock server has one
 _M = TypeVar("_M", Gauge, Counter)
 
 FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 _PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 
@@ -108,7 +109,15 @@ class Metrics:
         counts = one_two_five(profile.max_model_len)
         self._prompt_length = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", counts)
         self._output_length = self._histogram("request_generation_tokens", "Output tokens of a request.", counts)
+        states = self._family(Gauge, "engine_sleep_state", "1 for the state that the engine is in.", "sleep_state")
+        self._sleep_states = {s: states.labels(**self._labels, sleep_state=s) for s in SLEEP_STATES}
+        self.sleep("awake")
         self._constants(profile, model)
+
+    def sleep(self, state: str) -> None:
+        """Set the state of sleep: one of SLEEP_STATES, or another for level 0, in which none of them is 1."""
+        for name, gauge in self._sleep_states.items():
+            gauge.set(name == state)
 
     def looked_up(self, prompt_tokens: int, found_tokens: int) -> None:
         """Count a prefix cache lookup, for a request that is new to the batch.

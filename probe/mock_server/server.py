@@ -54,6 +54,8 @@ def build_app(
             Route("/health", mock.health),
             Route("/version", mock.version),
             Route("/metrics", mock.metrics),
+            Route("/sleep", mock.sleep, methods=["POST"]),
+            Route("/wake_up", mock.wake_up, methods=["POST"]),
         ],
         middleware=[Middleware(_BearerToken, token=api_key)] if api_key else [],
         exception_handlers={HTTPException: _http_error},
@@ -143,6 +145,17 @@ class _MockServer:
     async def metrics(self, _: Request) -> Response:
         page = self._metrics.page(self.driver.engine)
         return like_vllm(Response(page, headers={"content-type": self._metrics.content_type}))
+
+    async def sleep(self, request: Request) -> Response:
+        level = request.query_params.get("level", "1")
+        if level not in ("0", "1", "2"):
+            return JSONResponse({"detail": "level: 0, 1 or 2"}, 422)
+        self.driver.sleep(int(level))
+        return json_answer(wire.dumps({"status": "sleeping", "level": int(level)}))
+
+    async def wake_up(self, _: Request) -> Response:
+        self.driver.wake_up()
+        return json_answer(wire.dumps({"status": "awake", "tags": None}))
 
     async def _generate(self, request: Request, *, chat: bool) -> ASGIApp:
         if self._random.random() < self.driver.faults.error_ratio:

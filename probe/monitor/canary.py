@@ -63,15 +63,13 @@ class Canary:
         return tuple(self._failures)
 
     async def run_once(self) -> RequestRecord:
-        """Send one request. Return its record, also of a failure: only cancellation is raised."""
-        record = await self._measure()
-        self._recent.appendleft(record)
-        self.failure_log.add(record)
-        if record.outcome is not Outcome.OK:
-            self._failures.appendleft(record)
+        """Send one request and keep its record. Return it, also of a failure: only cancellation is raised."""
+        record = await self.measure()
+        self.keep(record)
         return record
 
-    async def _measure(self) -> RequestRecord:
+    async def measure(self) -> RequestRecord:
+        """Send one request. Return its record, also of a failure: only cancellation is raised."""
         scheduled = self._clock.monotonic_ns()
         spec = next(self._specs)
         try:
@@ -79,6 +77,13 @@ class Canary:
         except TargetError as error:
             return self._unsent(spec, scheduled, error)
         return await self._ask(spec)
+
+    def keep(self, record: RequestRecord) -> None:
+        """Keep the record as the newest."""
+        self._recent.appendleft(record)
+        self.failure_log.add(record)
+        if record.outcome is not Outcome.OK:
+            self._failures.appendleft(record)
 
     async def _ask(self, spec: RequestSpec) -> RequestRecord:
         """Run a step of one request."""

@@ -119,6 +119,8 @@ class MetricsSink:
 
     def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
         self._server.observe(target, snapshot, seconds, page_bytes)
+        if snapshot.is_asleep:
+            self._client.asleep(target)
 
     def scrape_failed(self, target: str, reason: str) -> None:
         self._server.failed(target, reason)

@@ -1,5 +1,6 @@
 """One watched target: its canary, its server's metrics, its scheduled capacity runs."""
 
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -12,6 +13,7 @@ from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
+from probe.core.errors import TargetError
 from probe.core.request import UP, Outcome, RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.snapshot import UserLoad
@@ -125,10 +127,18 @@ class TargetMonitor:
         return self._runs.last_result
 
     async def canary(self) -> None:
-        """Send a canary."""
+        """Send a canary, unless the server sleeps. One during which it slept is not judged."""
+        if await self._observer.is_asleep():
+            return
         async with self._observer.sending(self._canary_load):
-            record = await self._canary.run_once()
+            record = await self._canary.measure()
+            if slept := await self._observer.slept_during(record):
+                record = replace(record, outcome=Outcome.ABORTED, detail="the server fell asleep")
             self._observer.add_record(record)
+        if slept:
+            self._sink.record(record)
+            return
+        self._canary.keep(record)
         if not self._startup.is_starting(record):
             self._sink.record(record)
             self._admission.canary(record)
@@ -140,9 +150,11 @@ class TargetMonitor:
     async def on_demand(self, name: str | None) -> RequestRecord:
         """Send a request on demand. `name`: its workload; None: the canary's.
 
-        Raise KeyError for a workload that is not configured.
+        Raise KeyError for a workload that is not configured, TargetError if the server sleeps.
         """
         load = self._on_demand.workload(name)
+        if await self._observer.is_asleep():
+            raise TargetError("the server sleeps; nothing was sent", Outcome.ABORTED)
         canary = self._on_demand.canary(load)
         async with self._observer.sending(load):
             record = await canary.run_once()
@@ -226,6 +238,7 @@ class TargetMonitor:
             since=self._canary.failure_log.since,
             server=self._observer.server,
             server_error=self._observer.error,
+            asleep_since_s=self._observer.asleep_since_s,
             gpus=self._observer.gpus,
             gpu_error=self._observer.gpu_error,
             checks=self._observer.checks,

@@ -33,6 +33,8 @@ GO = GuardVerdict(go=True)
 IN_FLIGHT_CAP = "in_flight_cap"
 # The load began on another server process: the measurements are no capacity of either.
 SERVER_RESTARTED = "server_restarted"
+# The server sleeps: it runs no requests, and one may do harm.
+ASLEEP = "asleep"
 NO_FIRST_TOKEN = "no_first_token"  # noqa: S105 - a token of text
 USERS_LATENCY = "users_latency"
 # More probe requests missed the objective than it allows for the whole step: it is certainly broken, and the rest of
@@ -40,18 +42,19 @@ USERS_LATENCY = "users_latency"
 OBJECTIVE_BROKEN = "objective_broken"
 # Why load is stopped: every reason that `decide` returns, and those that run_guard.py finds.
 REASONS = (
-    "server_errors", "failed_requests", "server_unreadable", SERVER_RESTARTED, "preemptions", "queue", "kv_cache",
-    NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
+    "server_errors", "failed_requests", "server_unreadable", SERVER_RESTARTED, ASLEEP, "preemptions", "queue",
+    "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
 )  # fmt: skip
 # Why a scheduled run was refused: by its lock, by admission.py, and by the checks of `preflight`.
 REFUSALS = (
-    "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "busy",
+    "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", ASLEEP, "busy",
     "no_prometheus", "alert_firing", "rollout", "burn_rate", "live_load",
 )  # fmt: skip
 # The reasons that mean overload; the others mean that probe requests or polls failed.
 OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN)
 # The overloads that break no objective yet.
 PRECAUTIONS = ("preemptions", "queue", "kv_cache", USERS_LATENCY)
+_ASLEEP = GuardVerdict(go=False, reason=ASLEEP, detail="the server sleeps: its metrics show no engine awake")
 _LOOK_BACK = 8  # polls
 # Failures that show that the server is in trouble. After a wrong answer or a bad request, going on would measure
 # nothing either. Any failure therefore stops the load; these only have a better name.
@@ -59,13 +62,17 @@ _SERVER_ERRORS = (Outcome.SERVER_ERROR, Outcome.REJECTED, Outcome.UNREACHABLE, O
 
 
 def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdict:
-    """Decide before any load: refuse a server whose queue is unknown, or that has a queue or a nearly full KV cache."""
+    """Decide before any load: refuse a server that sleeps, has a queue that is unknown or not empty, or a nearly full
+    KV cache.
+    """
     if server is None or server.waiting is None:
         return GuardVerdict(
             go=False,
             reason="no_server_metrics",
             detail="the server does not report its queue, by which the guard decides",
         )
+    if server.is_asleep:
+        return _ASLEEP
     if server.waiting > 0:
         return GuardVerdict(go=False, reason="busy", detail=f"{server.waiting:g} requests are already waiting")
     if (server.kv_cache_usage or 0) > limits.kv_cache_usage:
@@ -85,6 +92,8 @@ def decide(
     probe requests that failed since then; `unanswered_s`: for how long (s) the probe requests without a first byte have
     been due, in any order.
     """
+    if polls and polls[-1] is not None and polls[-1].is_asleep:
+        return _ASLEEP  # and not the failures that this brings
     if failures:
         first = failures[0]
         reason = "server_errors" if first in _SERVER_ERRORS else "failed_requests"

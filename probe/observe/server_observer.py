@@ -4,15 +4,16 @@ In: scrapes as the schedule asks for them, and the target's probe requests as th
 sink, and the properties here. No error of a server or a GPU is raised by a scrape.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 import structlog
 
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.request import Api, RequestRecord, Traffic
+from probe.core.request import UP, Api, RequestRecord, Traffic
 from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
 from probe.core.workload import Workload, longest
 from probe.observe.cross_checks import CrossChecker
@@ -24,6 +25,8 @@ _log = structlog.get_logger()
 
 # No known template is longer, without tools. An estimate above the true length only delays users' tokens.
 _TEMPLATE_TOKENS = 200
+# A canary waits no longer for the metrics page; a sleeping server has nothing else to do.
+_SLEEP_READ_S = 1.0
 
 GpuReader = Callable[[], Awaitable[GpuSnapshot]]
 
@@ -73,6 +76,7 @@ class ServerObserver:
         self.error: str | None = None
         self.gpus: GpuSnapshot | None = None
         self.gpu_error: str | None = None
+        self._was_asleep = False
 
     async def look(self) -> ServerSnapshot:
         """Return a snapshot that is kept nowhere, as a capacity run takes them. Raise TargetError."""
@@ -95,9 +99,44 @@ class ServerObserver:
             self._sink.scrape_failed(self._target, error.reason or "unreachable")
         else:
             self.error = None
+            self._log_sleep()
             self._sink.snapshot(self._target, server, self._scraper.seconds, self._scraper.page_bytes)
             self._sink.users(self._target, self.state.user_totals)
         self._sink.cross_checks(self._target, self.checks, self.users)
+
+    async def is_asleep(self) -> bool:
+        """Return whether the server sleeps now, by its page where that shows it: it may have changed since the scrape.
+
+        A server that slept at the last scrape counts as asleep for a minute if its page cannot be read any more.
+        """
+        sleep = self.state.sleep
+        if self.error is None and sleep.is_reported is not False:
+            with suppress(TargetError, TimeoutError):
+                async with asyncio.timeout(_SLEEP_READ_S):
+                    snapshot = await self.look()
+                if snapshot.is_asleep:
+                    self.state.add(snapshot)
+                return bool(snapshot.is_asleep)
+        return sleep.is_recent(self._clock.monotonic_ns())
+
+    async def slept_during(self, record: RequestRecord) -> bool:
+        """Return whether the server slept at some time during a request, or has fallen asleep and failed it."""
+        if self.state.sleep.was_since(record.sent_ns):
+            return True
+        return record.outcome not in UP and await self.is_asleep()
+
+    @property
+    def asleep_since_s(self) -> float | None:
+        """Wall time of the first scrape that showed the server asleep; None: it is awake, or long unreadable."""
+        sleep = self.state.sleep
+        is_known = self.error is None or sleep.is_recent(self._clock.monotonic_ns())
+        return sleep.since_s if is_known else None
+
+    def _log_sleep(self) -> None:
+        is_asleep = self.state.sleep.since_s is not None
+        if is_asleep != self._was_asleep:
+            _log.info("the server is asleep" if is_asleep else "the server is awake again", target=self._target)
+        self._was_asleep = is_asleep
 
     async def scrape_gpus(self) -> None:
         """Take a snapshot of the GPUs, and hand it to the sink."""

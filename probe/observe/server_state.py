@@ -14,6 +14,7 @@ from probe.core.snapshot import CountedTraffic, ServerSnapshot, UserLoad, UserTo
 from probe.observe.kv_pressure import most_running
 from probe.observe.probe_traffic import NO_TOKENS, Tokens
 from probe.observe.restarts import BackendDetector, restarted
+from probe.observe.sleep import Sleep
 from probe.observe.snapshot_history import SnapshotHistory, slim
 from probe.observe.stall import StallDetector
 from probe.observe.user_load import users_beside
@@ -36,6 +37,7 @@ class ServerState:
         # The client's and the server's token counts over periods without users, and the time in ns.
         self.comparisons: deque[tuple[int, CountedTraffic]] = deque(maxlen=_MAX_COMPARISONS)
         self.has_multiple_backends = False
+        self.sleep = Sleep()
         self.stalled_s: float | None = None
         self.most_running = 0.0  # most requests that have run at once on one engine since the server's start
         self._newest: ServerSnapshot | None = None
@@ -69,7 +71,10 @@ class ServerState:
             self.most_running = 0.0
         self.recent.append(slim(snapshot, _RECENT_HISTOGRAMS))
         self.history.add(snapshot)
-        self.stalled_s = self._stall.add(snapshot)
+        self.sleep.add(snapshot)
+        if snapshot.is_asleep:
+            self._stall.clear()  # it makes no progress on purpose
+        self.stalled_s = None if snapshot.is_asleep else self._stall.add(snapshot)
         self.most_running = max(self.most_running, most_running(snapshot))
         if not self.has_multiple_backends:
             self._settle(snapshot)

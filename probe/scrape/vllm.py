@@ -48,6 +48,8 @@ ADAPTERS = ("vllm:lora_requests_info",)
 DRAFTS = ("vllm:spec_decode_num_drafts_total",)
 DRAFT_TOKENS = ("vllm:spec_decode_num_draft_tokens_total",)
 ACCEPTED_TOKENS = ("vllm:spec_decode_num_accepted_tokens_total",)
+SLEEP_STATE = ("vllm:engine_sleep_state",)  # from 0.11: each engine has 0 or 1 for awake and for the levels of sleep
+SLEEP_OPERATIONS = ("vllm:sleep_mode_operations_in_flight",)  # from 0.32, once there has been one
 CACHE_CONFIG = ("vllm:cache_config_info",)
 # Of one GPU, whatever the number of them that an engine has. Zero without --enable-mfu-metrics (seen on 0.32).
 ESTIMATED_FLOPS = ("vllm:estimated_flops_per_gpu_total",)
@@ -82,6 +84,7 @@ _PLAIN = (
     *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *PROMPT_TOKENS,
     *GENERATION_TOKENS, *FINISHED, *http_answers.NAMES, *PREFIX_QUERIES, *PREFIX_HITS, *CACHE_CONFIG, *ADAPTERS,
     *DRAFTS, *DRAFT_TOKENS, *ACCEPTED_TOKENS, *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
+    *SLEEP_STATE, *SLEEP_OPERATIONS,
 )  # fmt: skip
 _LATEST_S = 3e9  # the year 2065: a time beyond it is a sum of several
 
@@ -124,6 +127,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         engines=max(len(running), 1),
         by_engine=_by_engine(found),
         models=values_of("model_name", running),
+        is_asleep=_is_asleep(found),
         # A step is counted with its outputs: one that only reads on in a long prompt has none (0.32, async_llm.py and
         # scheduler.py), and then the KV cache's use alone shows that the engine lives.
         progress=added(generated, every["iteration_tokens"].count if "iteration_tokens" in every else None),
@@ -145,6 +149,16 @@ def _by_engine(found: Samples) -> dict[str, EngineSnapshot]:
         preemptions=first(found, PREEMPTIONS),
         generation_tokens=first(found, GENERATION_TOKENS),
     )
+
+
+def _is_asleep(found: Samples) -> bool | None:
+    """Return whether all engines sleep, at any level (0 is a pause), or are about to. None: the page does not show it.
+
+    The state changes when the weights have left the GPU; the requests that ran were aborted seconds before.
+    """
+    awake = largest(found, *SLEEP_STATE, sleep_state="awake")
+    is_falling_asleep = bool(total(found, *SLEEP_OPERATIONS, operation="sleep"))
+    return None if awake is None else awake == 0 or is_falling_asleep
 
 
 def _adapters(found: Samples) -> tuple[str, ...]:

@@ -68,7 +68,9 @@ class TargetJson(TypedDict):
     """The current state of a target. Times in seconds, shares from 0 to 1.
 
     `since`: when the target began to be up or down, or its first canary.
-    `discovery` and `labels`: the discovery that found the target, and its labels; null and {} for a configured target.
+    `asleep_since`: the first scrape that showed the server asleep; null while it is awake, or where its metrics do not
+    show it. `up` is null while it sleeps. `discovery` and `labels`: the discovery that found the target, and its
+    labels; null and {} for a configured target.
     """
 
     name: str
@@ -76,6 +78,7 @@ class TargetJson(TypedDict):
     model: str
     state: str
     up: bool | None
+    asleep_since: str | None
     passive: bool
     good_share: float | None
     headroom_ratio: float | None
@@ -112,7 +115,8 @@ def target_json(row: overview.TargetRow) -> TargetJson:
         "base_url": status.base_url,
         "model": status.model,
         "state": row.state,
-        "up": status.up,
+        "up": None if row.state == overview.ASLEEP else status.up,
+        "asleep_since": iso(status.asleep_since_s) if status.asleep_since_s is not None else None,
         "passive": status.passive,
         "good_share": row.good,
         "headroom_ratio": row.headroom,

@@ -18,6 +18,7 @@ from exporters.exposition_format import wants_openmetrics
 from exporters.metrics_page import MetricsPage
 from probe.core import latency
 from probe.core import objectives as slo
+from probe.core.errors import TargetError
 from probe.core.objectives import Objectives
 from probe.core.request import UP, RequestRecord
 from probe.core.target_status import TargetStatus
@@ -98,6 +99,8 @@ class OnDemand:
         try:
             async with asyncio.timeout(_patience_s(request)):
                 record = await self._monitor.on_demand(target, request.query_params.get("workload"))
+        except TargetError as error:
+            raise _RefusedError(409, str(error)) from None
         except KeyError:
             self._check_is_there(target)
             raise _RefusedError(404, "no workload has this name; /config shows them") from None

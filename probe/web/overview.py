@@ -18,11 +18,13 @@ from probe.web.failures import since_words
 
 # States of a target, the worst first.
 FAILING, MISSING, DEGRADED, STARTING, GOOD, PASSIVE = "failing", "missing", "degraded", "starting", "good", "passive"
+ASLEEP = "asleep"
 STATES = {
     FAILING: "failing",
     MISSING: "missing objectives",
     DEGRADED: "needs attention",
     STARTING: "starting",
+    ASLEEP: "asleep",
     GOOD: "good",
     PASSIVE: "passive",
 }
@@ -106,6 +108,8 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
     ratios = known.ratios
     said = findings(status)
     broken = slo.broken(ratios, status.objectives) if len(status.recent) >= _FEW else ()
+    if status.asleep_since_s is not None:
+        broken = ()  # the canaries are of before
     state = _state(status, broken)
     problems = [*_wrong(status, state, broken, ratios), *(finding.words for finding in said if finding.is_problem)]
     if problems and state in (GOOD, PASSIVE):
@@ -162,6 +166,8 @@ def strip(
 
 
 def _state(status: TargetStatus, broken: Sequence[str]) -> str:
+    if status.asleep_since_s is not None:
+        return ASLEEP
     if status.passive:
         return PASSIVE
     if status.up is None:

@@ -22,11 +22,12 @@ from probe.capacity.run.stop_switch import StopSwitch
 from probe.capacity.search.knee import MODE, describe_load
 from probe.core.clock import Clock
 from probe.core.request import RequestRecord
-from probe.core.result import Capacity, CapacityResult, Phase
+from probe.core.result import Capacity, CapacityResult, Phase, Stopped
 from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.load import step_summary as summary
 from probe.load.protocol import Load
+from probe.observe.guard import ASLEEP
 from probe.observe.user_load import mean
 
 _T = TypeVar("_T")
@@ -118,7 +119,13 @@ class CapacityRun:
         return self._result(capacity)
 
     async def _capacity(self) -> Capacity:
-        return await self._compute(partial(self._plan.capacity, self._steps, self._switch.stopped), _RESULT)
+        return await self._compute(partial(self._plan.capacity, self._steps, self._stopped()), _RESULT)
+
+    def _stopped(self) -> Stopped:
+        """Return what ended the run. A server that falls asleep fails its requests before a poll shows why."""
+        stopped, snapshots = self._switch.stopped, self._watch.snapshots
+        is_asleep = bool(snapshots) and snapshots[-1].is_asleep
+        return Stopped("guard", ASLEEP) if stopped.by == "guard" and is_asleep else stopped
 
     def _result(self, capacity: Capacity) -> CapacityResult:
         return CapacityResult(
@@ -130,7 +137,7 @@ class CapacityRun:
             steps=tuple(self._steps),
             capacity=capacity,
             cost=self._cost.cost(is_over=self._switch.is_on),
-            stopped=self._switch.stopped,
+            stopped=self._stopped(),
             users=mean(self._users),
             confirms=self._job.confirms,
         )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepPlan, StepSummary
 from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS
-from probe.observe.guard import OVERLOAD, SERVER_RESTARTED
+from probe.observe.guard import ASLEEP, OVERLOAD, SERVER_RESTARTED
 
 MODE = "empirical"  # measured, with no model behind it
 
@@ -38,6 +38,13 @@ _BY_REASON = {
 }
 
 
+# The guard's reasons that leave no capacity: the steps are not all of the server that users get.
+_NOT_ONE_SERVER = {
+    SERVER_RESTARTED: "the server restarted during the run",
+    ASLEEP: "the server fell asleep during the run",
+}
+
+
 def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     """Return the highest valid step that held every objective, as a capacity.
 
@@ -50,8 +57,8 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     does not depend on how much of it there was during the run. Where it is unknown in the step that held, the rest is a
     lower bound: there is no `upper`. In the step above, where cancelled requests hide it, it is taken to be the same.
     """
-    if stopped.reason == SERVER_RESTARTED:  # the steps belong to two different servers
-        return Capacity(mode=MODE, reason=f"the server restarted during the run ({SERVER_RESTARTED}); measure again")
+    if stopped.reason in _NOT_ONE_SERVER:
+        return Capacity(mode=MODE, reason=f"{_NOT_ONE_SERVER[stopped.reason]} ({stopped.reason}); measure again")
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
     best = max(held, key=_load, default=None)
     halted = [step for step in steps if _had_to_stop(stopped) and step.reason == CUT_SHORT]

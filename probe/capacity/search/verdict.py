@@ -17,7 +17,7 @@ from probe.core import objectives as slo
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
 from probe.load.step_summary import CUT_SHORT, TOO_FEW
-from probe.observe.guard import SERVER_RESTARTED
+from probe.observe.guard import ASLEEP, SERVER_RESTARTED
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
 # Without a model: steps up, and how many requests judge a trial.
@@ -38,6 +38,8 @@ def find_void_reason(steps: Sequence[StepSummary], stopped: Stopped) -> str | No
         return f"the run failed ({stopped.reason})"
     if stopped.reason == SERVER_RESTARTED:
         return "the server restarted, so the data are of two servers; measure again"
+    if stopped.reason == ASLEEP:
+        return "the server fell asleep; measure again"
     failure = next((step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)), None)
     return f"{VOID.get(failure, 'a step was not judged')} ({failure})" if failure is not None else None
 

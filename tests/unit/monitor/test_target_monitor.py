@@ -156,6 +156,7 @@ def host(shared_host: Host) -> Iterator[Host]:
     yield shared_host
     server.asked.clear()
     server.instead.clear()
+    server.driver.wake_up()
     server.driver.faults = Faults()
 
 
@@ -309,6 +310,124 @@ def test_whatever_a_server_calls_its_model_the_metrics_page_stays(host: Host, bo
         json.dumps(watch.status().model, ensure_ascii=False).encode()
 
     _against(host, work)
+
+
+# Sleep.
+
+
+async def _post(server: MockServer, path: str) -> None:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        (await http.post(f"{server.url}{path}")).raise_for_status()
+
+
+async def _asked(server: MockServer, times: int) -> None:
+    """Wait until the server has been asked for tokens so many times."""
+    while server.generated < times:  # noqa: ASYNC110 - the server counts on its own
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_server_that_sleeps_gets_no_canary_and_has_no_failure(host: Host, level: int) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
+        await watch.canary()
+        await watch.scrape()
+        await _post(server, f"/sleep?level={level}")
+        for _ in range(5):  # the first ones before a scrape shows it
+            await watch.canary()
+        await watch.scrape()
+        await watch.canary()
+        assert server.generated == 1
+        status = watch.status()
+        assert status.asleep_since_s is not None
+        assert abs(status.asleep_since_s - time.time()) < 5
+        assert (len(sink.records), status.failures) == (1, ())
+        assert b'kneewatch_server_asleep{target="a"} 1.0' in sink.page()
+        with pytest.raises(TargetError, match="sleeps"):
+            await watch.on_demand(None)
+        assert server.generated == 1
+        await _post(server, "/wake_up")
+        await watch.canary()
+        await watch.scrape()
+        assert [record.outcome for record in sink.records] == [Outcome.OK, Outcome.OK]
+        assert watch.status().asleep_since_s is None
+        assert b'kneewatch_server_asleep{target="a"} 0.0' in sink.page()
+
+    _against(host, work)
+
+
+def test_a_canary_that_is_in_flight_when_the_server_falls_asleep_is_not_judged(host: Host) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
+        await watch.canary()
+        server.driver.faults = Faults(is_stalled=True)
+        flying = asyncio.create_task(watch.canary())
+        await _asked(server, 2)
+        await _post(server, "/sleep")
+        await flying
+        await watch.scrape()
+        assert [record.outcome for record in sink.records] == [Outcome.OK, Outcome.ABORTED]
+        assert sink.records[1].detail == "the server fell asleep"
+        assert watch.status().failures == ()
+        assert b'kneewatch_target_up{target="a"} 1.0' in sink.page()
+        await _post(server, "/wake_up")
+
+    _against(host, work)
+
+
+def test_a_server_that_dies_in_its_sleep_gets_canaries_again_after_a_minute() -> None:
+    async def run() -> None:
+        sink, clock = FakeSink(), _LaterClock()
+        async with mock_server() as server:
+            watch = _watch(server.url, sink, clock=clock)
+            await watch.scrape()
+            await _post(server, "/sleep")
+            await watch.scrape()
+        for later_s in (0, 59):
+            clock.later_ns = later_s * 10**9
+            await watch.scrape()
+            await watch.canary()
+            assert sink.records == []
+            assert watch.status().asleep_since_s is not None
+        clock.later_ns = 61 * 10**9
+        await watch.canary()
+        assert [record.outcome for record in sink.records] == [Outcome.UNREACHABLE]
+        assert watch.status().asleep_since_s is None
+        await watch.close()
+
+    asyncio.run(run())
+
+
+@dataclass
+class _LaterClock(Clock):
+    """The system's clock, put forward."""
+
+    later_ns: int = 0
+
+    def monotonic_ns(self) -> int:
+        return SystemClock().monotonic_ns() + self.later_ns
+
+    def wall_s(self) -> float:
+        return SystemClock().wall_s()
+
+
+def test_no_run_begins_while_the_server_sleeps_and_one_that_runs_is_stopped(host: Host) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
+        await watch.canary()
+        await watch.scrape()
+        running = asyncio.create_task(watch.capacity())
+        await _asked(server, 4)
+        await _post(server, "/sleep")
+        await running
+        (result,) = sink.results
+        assert result.stopped == Stopped("guard", "asleep")
+        assert result.capacity.requests_per_second is None
+        assert "fell asleep" in (result.capacity.reason or "")
+        sent = server.generated
+        await watch.capacity()
+        assert sink.refusals == ["asleep"]
+        assert server.generated == sent
+        await _post(server, "/wake_up")
+
+    _against(host, work, capacity={"mode": "verify", "concurrency": [1, 2], "step": "5s"})
 
 
 # Scrape.

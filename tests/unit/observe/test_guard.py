@@ -282,3 +282,10 @@ def test_an_objective_is_broken_for_certain_by_more_than_may_miss_it_and_chance(
     """Of 100 a twentieth may be late, and two standard deviations more: 5 + 4.5 + 1."""
     objectives = Objectives("o", ttft=Objective(0.95, 0.5), tpot=Objective(0.9, 0.05))
     assert broken_for_certain({"ttft": missed, "availability": 100}, planned, objectives) == broken
+
+
+def test_a_server_that_falls_asleep_ends_the_load_whatever_fails_with_it() -> None:
+    assert reason(poll(), poll(is_asleep=True), failures=(Outcome.BROKEN_STREAM,)) == "asleep"
+    assert reason(poll(is_asleep=True), poll(is_asleep=False)) is None
+    assert may_start(poll(is_asleep=True), GuardLimits()).reason == "asleep"
+    assert may_start(poll(is_asleep=False), GuardLimits()).go

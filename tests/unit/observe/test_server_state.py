@@ -279,3 +279,22 @@ def test_targets_of_one_page_do_not_shorten_the_history(targets: int, kept: int)
         state.add(read(5.0 * i / targets, i, i))
     assert len(state.history.packed) == kept
     assert state.history.seconds == 200
+
+
+# Sleep.
+
+
+def test_a_server_that_sleeps_does_not_stall_and_its_sleep_begins_with_the_first_snapshot_that_shows_it() -> None:
+    state = ServerState()
+    for second in range(0, 60, 5):
+        state.add(read(second, waiting=3.0, progress=7.0, wall_s=1000.0 + second, is_asleep=second >= 10))
+        assert state.stalled_s == (second if second < 10 else None)
+        assert state.sleep.since_s == (None if second < 10 else 1010.0)
+    assert state.sleep.is_recent(114 * S)
+    assert not state.sleep.is_recent(115 * S)
+    assert state.sleep.was_since(55 * S)
+    assert not state.sleep.was_since(56 * S)
+    for second in (60, 65):
+        state.add(read(second, waiting=3.0, progress=7.0, is_asleep=False))
+        assert state.sleep.since_s is None
+        assert state.stalled_s == second - 60

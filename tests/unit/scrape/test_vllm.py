@@ -372,3 +372,34 @@ def test_the_estimates_are_asked_of_prometheus_too() -> None:
 def test_a_cache_of_no_size_is_unknown(blocks: str) -> None:
     page = f'vllm:cache_config_info{{block_size="16",engine="0",num_gpu_blocks="{blocks}"}} 1.0\n'
     assert parse(page).kv_cache_tokens is None
+
+
+def _states(*awake: int, falling_asleep: int | None = None) -> str:
+    """Return a page of engines that are awake (1) or not (0)."""
+    labels = 'engine="{}",model_name="m"'
+    lines = [f"vllm:num_requests_running{{{labels.format(i)}}} 0.0" for i in range(max(len(awake), 1))]
+    for i, is_awake in enumerate(awake):
+        series = f"vllm:engine_sleep_state{{{labels.format(i)},sleep_state="
+        lines += [f'{series}"awake"}} {is_awake}.0', f'{series}"weights_offloaded"}} {1 - is_awake}.0']
+    if falling_asleep is not None:
+        lines.append(f'vllm:sleep_mode_operations_in_flight{{operation="sleep"}} {falling_asleep}.0')
+        lines.append('vllm:sleep_mode_operations_in_flight{operation="wake"} 1.0')
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "is_asleep"),
+    [
+        (_states(), None),
+        (_states(1), False),
+        (_states(0), True),
+        (_states(0, 1), False),
+        (_states(0, 0), True),
+        (_states(1, falling_asleep=1), True),
+        (_states(1, falling_asleep=0), False),
+        (OLD_0_9, None),
+        (RECORDED, False),
+    ],
+)
+def test_a_server_sleeps_if_all_its_engines_do_or_begin_to(page: str, is_asleep: object) -> None:
+    assert engines.parse(page, 0, 0.0).is_asleep is is_asleep

@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from example_fleet import fleet
@@ -133,3 +134,12 @@ def test_ago_in_the_largest_unit(seconds: float, words: str) -> None:
 def test_a_known_verdict_makes_the_same_row() -> None:
     for one in fleet(20, recent=10):
         assert row(one) == row(one, judged(one))
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.TIMEOUT])
+def test_a_server_that_sleeps_is_neither_failing_nor_in_need_of_attention(outcome: Outcome) -> None:
+    late = [record(outcome=outcome, ttft_s=9.0) for _ in range(10)]
+    before = status(up=outcome is Outcome.OK, recent=late)
+    assert row(before).state in ("missing", "failing")
+    shown = row(replace(before, asleep_since_s=1000.0))
+    assert (shown.state, list(shown.wrong)) == ("asleep", [])
