@@ -85,8 +85,8 @@ class ProbeExporter:
 
     def asleep(self, target: str) -> None:
         """Remove what the last canary showed: while the server sleeps there are none."""
-        self._targets[target].forget_up()
-        self._write(target)
+        if self._targets[target].forget_up():
+            self._write(target)
 
     def _write(self, target: str) -> None:
         self.relay.put_text(target, self._targets[target].text())
@@ -141,6 +141,7 @@ class _ClientSeries:
         self._lag = histogram(names.SCHEDULE_LAG, registry)
         self._last_success = gauge(names.LAST_SUCCESS, registry)
         self._up = gauge(names.TARGET_UP, registry)
+        self._is_up_known = False
         self._ratio = gauge(names.OBJECTIVE_RATIO, registry)
         self._seconds = gauge(names.OBJECTIVE_SECONDS, registry)
         self._counted: set[tuple[str, ...]] = set()  # label sets with a count
@@ -196,14 +197,18 @@ class _ClientSeries:
             self._tokens.labels(record.target, record.model, record.traffic.value, kind).inc(tokens)
         if record.traffic is Traffic.CANARY and record.outcome is not Outcome.ABORTED:
             self._up.labels(record.target).set(record.outcome in UP)
+            self._is_up_known = True
         if record.outcome in UP:
             self._last_success.labels(*labels).set(wall_s)
         # A capacity run would mix the latencies of all its load levels in one histogram; its result has them by level.
         if record.outcome is Outcome.OK and record.traffic is not Traffic.CAPACITY:
             self._observe_latencies(record, labels)
 
-    def forget_up(self) -> None:
+    def forget_up(self) -> bool:
+        """Forget what the last canary showed. Return whether that was anything."""
+        was_known, self._is_up_known = self._is_up_known, False
         self._up.clear()
+        return was_known
 
     def _forget_expected(self, record: RequestRecord) -> None:
         """Remove series announced before the server reported its model, if no request used them."""

@@ -36,6 +36,7 @@ def host(shared: tuple[asyncio.Runner, MockServer]) -> Iterator[tuple[asyncio.Ru
     yield shared
     shared[1].asked.clear()
     shared[1].instead.clear()
+    shared[1].driver.wake_up()
     shared[1].driver.faults = Faults()
 
 
@@ -193,3 +194,15 @@ def test_a_forecast_of_a_passive_target_asks_for_metrics_alone(host: tuple[async
     found = runner.run(forecast_target(config, config.targets[0], SystemClock(), watch_s=0.1))
     assert found.model == "tiny"
     assert set(server.asked) == {"/version", "/metrics"}
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_nothing_is_sent_to_a_server_that_sleeps(host: tuple[asyncio.Runner, MockServer], guarded: bool) -> None:  # noqa: FBT001
+    runner, server = host
+    config = _config(server.url)
+    server.driver.sleep(1)
+    with pytest.raises(TargetError, match="sleeps, nothing was sent; wake it up first"):
+        runner.run(check_target(config, config.targets[0], SystemClock()))
+    with pytest.raises(TargetError, match="sleeps, nothing was sent; wake it up first"):
+        runner.run(ramp_target(config, config.targets[0], _asked(guarded=guarded), SystemClock(), lambda _: None))
+    assert server.generated == 0

@@ -180,7 +180,7 @@ def test_the_fleets_columns_are_joined_by_target_sorted_and_named() -> None:
 def test_a_mark_is_asked_for_where_old_and_new_grafanas_look(dashboard: dict[str, Any]) -> None:
     marks = {mark["name"]: mark for mark in dashboard["annotations"]["list"]}
     own, of_target = ["Configuration", "Kneewatch version"], ["Capacity run", "Guard trip", "Server restart"]
-    assert list(marks)[:6] == (own if dashboard["uid"] == FLEET else [*of_target, "Server version", *own])
+    assert list(marks)[:7] == (own if dashboard["uid"] == FLEET else [*of_target, "Server version", "Asleep", *own])
     for mark in marks.values():
         interval = {"interval": "1m"} if "$__rate_interval" in mark["expr"] else {}
         assert mark["target"] == {"refId": "Anno", "expr": mark["expr"], **interval}

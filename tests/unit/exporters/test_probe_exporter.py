@@ -118,6 +118,18 @@ def test_only_the_canary_says_whether_the_target_is_up() -> None:
     assert value(_exported(record(), capacity), "kneewatch_target_up", target="a") == 1
 
 
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.TIMEOUT])
+def test_while_a_server_sleeps_it_is_neither_up_nor_down(outcome: Outcome) -> None:
+    exporter = ProbeExporter({"a": CHAT})
+    for _ in range(2):
+        exporter.observe(record(outcome=outcome), WALL_S)
+        exporter.observe(record(outcome=Outcome.ABORTED), WALL_S)
+        assert value(exporter.relay, "kneewatch_target_up", target="a") == (outcome is Outcome.OK)
+        for _ in range(2):
+            exporter.asleep("a")
+            assert values(exporter.relay, "kneewatch_target_up") == []
+
+
 def test_the_last_success_is_not_moved_by_a_failure() -> None:
     exporter = ProbeExporter({"a": CHAT})
     exporter.observe(record(), WALL_S)
