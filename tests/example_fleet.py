@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from example_records import failing, record, result, spec, status, step, whole_snapshot
+from example_records import CHAT, failing, record, result, spec, status, step, whole_snapshot
 
+from probe.core.canary_history import CanaryHistory, slot_of
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity, CapacityResult, RunContext
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, UserLoad
@@ -86,6 +87,7 @@ def _target(number: int, recent: int) -> TargetStatus:
         base_url=f"http://10.0.{number // 250}.{number % 250}:8000",
         up=records[0].outcome is Outcome.OK,
         recent=records,
+        history=_history(random, records, now_s),
         **failing(*records),
         server=None if kind == "failing" else server,
         server_error="http://10.0.0.3:8000/metrics: no connection: Connection refused" if kind == "failing" else None,
@@ -95,6 +97,20 @@ def _target(number: int, recent: int) -> TargetStatus:
         capacity=found,
         measured=found,
     )
+
+
+def _history(random: Random, records: Sequence[RequestRecord], now_s: float) -> CanaryHistory:
+    """Return three weeks of half hours with some failures and a gap of a day, and the canaries given."""
+    newest = slot_of(now_s)
+    rows = []
+    for slot in range(newest - 21 * 48, newest):
+        failed, slow = (random.randrange(1, 60) if random.random() < 0.0004 else 0 for _ in range(2))
+        if not newest - 150 < slot < newest - 102:
+            rows.append((slot, 120, failed, 120 - failed, slow, slow, 0))
+    history = CanaryHistory(rows)
+    for one in reversed(records):
+        history.add(one, CHAT)
+    return history
 
 
 def _canary(random: Random, kind: str, wall_s: float, *, first: bool) -> RequestRecord:

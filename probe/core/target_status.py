@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from probe.core.canary_history import CanaryHistory
 from probe.core.failure_log import FailureGroup, Since
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
@@ -23,6 +24,7 @@ class TargetStatus:
     failures: Sequence[RequestRecord] = ()  # newest first, kept longer than successes
     failure_groups: Sequence[FailureGroup] = ()  # newest first
     since: Since | None = None  # since when `up` has been as it is
+    history: CanaryHistory | None = None
     server: ServerSnapshot | None = None
     server_error: str | None = None
     asleep_since_s: float | None = None  # wall time of the first scrape that showed the server asleep; None: awake

@@ -10,6 +10,7 @@ It starts and stops the parts and reloads the configuration. It measures and dec
 import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -85,7 +86,8 @@ class App:
             self._schedule.start()
             self._discoveries.follow(self.config.templates)
             work = (self._watch_loop, self._watch_file, partial(self._reload_when, reload_asked), self._watch_others)
-            background = [asyncio.create_task(keep_running(each)) for each in work]
+            store_history = partial(self.measurements.histories.keep_storing, self._clock)
+            background = [asyncio.create_task(keep_running(each)) for each in (*work, store_history)]
             ready(url)
             try:
                 await stop.wait()
@@ -98,6 +100,7 @@ class App:
                 await self._discoveries.close()
                 await self._schedule.stop()
                 await self._targets.close()
+        self.measurements.histories.store_now()
         self.measurements.store.close()
         _log.info("kneewatch stopped")
 
@@ -118,7 +121,8 @@ class App:
 
     def statuses(self) -> Sequence[TargetStatus]:
         """Return the status of each target, in the configuration's order."""
-        return self._targets.statuses()
+        histories = self.measurements.histories
+        return [replace(status, history=histories.get(status.name)) for status in self._targets.statuses()]
 
     def results(self, target: str | None = None) -> Sequence[CapacityResult]:
         """Return the latest capacity results, newest first."""

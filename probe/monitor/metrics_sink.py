@@ -29,6 +29,7 @@ from probe.core.request import RequestRecord, Traffic
 from probe.core.result import CapacityResult
 from probe.core.shift import CapacitySample
 from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
+from probe.monitor.history_store import CanaryHistories
 from probe.monitor.store import Store
 from probe.scrape.scraper import REASONS
 
@@ -55,9 +56,10 @@ class MetricsSink:
         self._capacity = CapacityExporter(registry)
         self.health = HealthExporter(registry, __version__)
         self.discovery = DiscoveryExporter(registry, shard)
+        self.histories = CanaryHistories(store, clock.wall_s())
         self._by_target: tuple[_OfTargets, ...] = (
             *(self._client, self._server, self._users, self._cross_checks.relay, self._gpus),
-            *(self._capacity, self.health, self.discovery),
+            *(self._capacity, self.health, self.discovery, self.histories),
         )
         relays = (self._client, self._server, self._users, self._cross_checks, self._gpus, self.discovery)
         self.page = MetricsPage(registry, [exporter.relay for exporter in relays])
@@ -82,6 +84,7 @@ class MetricsSink:
             self._gpus.add(name)
         if not target.passive:
             self._client.expect(name, model, target.canary.workload, Traffic.CANARY)
+            self.histories.open(name, objectives)
         if target.capacity.mode != "verify":
             return []
         self._capacity.expect(name)
@@ -116,6 +119,8 @@ class MetricsSink:
 
     def record(self, record: RequestRecord) -> None:
         self._client.observe(record, self._clock.wall_s())
+        if record.traffic is Traffic.CANARY:
+            self.histories.add(record)
 
     def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
         self._server.observe(target, snapshot, seconds, page_bytes)

@@ -1,10 +1,12 @@
-"""Types of the API's answers, also the source of its OpenAPI document, and their construction. Pure."""
+"""Types of the API's answers, also the source of its OpenAPI document, and their construction."""
 
+import time
 from collections.abc import Sequence
 
 from typing_extensions import TypedDict
 
 from exporters.discovery import exported_labels
+from probe.core.canary_history import CanaryHistory
 from probe.core.failure_log import FailureGroup
 from probe.core.result import CapacityResult, Roofline
 from probe.core.snapshot import CrossChecks, Gpu, ServerSnapshot, UserLoad
@@ -12,6 +14,7 @@ from probe.report.cross_check_text import Finding
 from probe.report.figures import iso
 from probe.report.record_json import RecordJson, record_json
 from probe.web import overview
+from probe.web.history import PERIODS, budgets_left, uptime
 
 
 class ServerJson(TypedDict):
@@ -67,10 +70,11 @@ class FailureGroupJson(TypedDict):
 class TargetJson(TypedDict):
     """The current state of a target. Times in seconds, shares from 0 to 1.
 
-    `since`: when the target began to be up or down, or its first canary.
-    `asleep_since`: the first scrape that showed the server asleep; null while it is awake, or where its metrics do not
-    show it. `up` is null while it sleeps. `discovery` and `labels`: the discovery that found the target, and its
-    labels; null and {} for a configured target.
+    `since`: when the target began to be up or down, or its first canary; null while `up` is. `uptime`: the share of
+    canaries answered in the last 24 h, 7 d and 30 d; null: there were none. `budgets`: what is left of each error
+    budget, below 0 overspent. `asleep_since`: the first scrape that showed the server asleep; null while it is awake,
+    or where its metrics do not show it. `up` is null while it sleeps. `discovery` and `labels`: the discovery that
+    found the target, and its labels; null and {} for a configured target.
     """
 
     name: str
@@ -87,6 +91,8 @@ class TargetJson(TypedDict):
     failures: Sequence[RecordJson]
     failure_groups: Sequence[FailureGroupJson]
     since: str | None
+    uptime: dict[str, float | None]
+    budgets: dict[str, float]
     server: ServerJson | None
     server_error: str | None
     users: UserLoad | None
@@ -109,7 +115,8 @@ class ErrorJson(TypedDict):
 
 def target_json(row: overview.TargetRow) -> TargetJson:
     """Return a target for the API."""
-    status = row.status
+    status, now_s = row.status, time.time()
+    history = status.history or CanaryHistory()
     return {
         "name": status.name,
         "base_url": status.base_url,
@@ -124,7 +131,9 @@ def target_json(row: overview.TargetRow) -> TargetJson:
         "canaries": [record_json(record) for record in status.recent],
         "failures": [record_json(record) for record in status.failures],
         "failure_groups": [_failure_group(group) for group in status.failure_groups],
-        "since": None if status.since is None else iso(status.since.at_s),
+        "since": None if status.since is None or status.up is None else iso(status.since.at_s),
+        "uptime": {name: uptime(history, now_s, slots) for name, slots, _ in PERIODS},
+        "budgets": budgets_left(history, status.objectives, now_s),
         "server": None if status.server is None else _server(status.server),
         "server_error": status.server_error,
         "users": status.users,

@@ -15,6 +15,7 @@ from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import milliseconds, percent
 from probe.report.result_text import over_capacity
 from probe.web.failures import since_words
+from probe.web.history import TargetHistory, target_history
 
 # States of a target, the worst first.
 FAILING, MISSING, DEGRADED, STARTING, GOOD, PASSIVE = "failing", "missing", "degraded", "starting", "good", "passive"
@@ -63,6 +64,7 @@ class TargetRow:
     strip: CanaryStrip | None
     good: float | None
     headroom: float | None
+    history: TargetHistory | None
     findings: Sequence[Finding]
     wrong: Sequence[str]
 
@@ -121,6 +123,7 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
         strip=known.strip,
         good=ratios.get(slo.ALL),
         headroom=headroom_now(status),
+        history=target_history(status, time.time()),
         findings=said,
         wrong=problems,
     )

@@ -28,6 +28,7 @@ from probe.web.api import WebApi, as_json
 from probe.web.assets import Assets
 from probe.web.failures import failures, since_words
 from probe.web.headers import with_headers
+from probe.web.history import budgets, periods
 from probe.web.hosts import only_allowed_hosts
 from probe.web.monitor_protocol import Monitor
 from probe.web.on_demand import OnDemand, is_cross_site
@@ -119,6 +120,8 @@ class _Pages:
         if curve is not None:
             data |= {"charts": run_data(curve)["charts"][:_CURVES]}
         row = overview.row(status)
+        now_s = time.time()
+        history = status.history
         return self._page(
             request,
             "target.html",
@@ -127,6 +130,8 @@ class _Pages:
             data=data,
             row=row,
             labels=exported_labels(status.labels),
+            periods=periods(history, now_s) if history else [],
+            budgets=budgets(history, status.objectives, now_s) if history else [],
             failures=failures([status]),
             curve=curve,
             runs=runs[:_MAX_RUNS],

@@ -1,0 +1,164 @@
+"""A target's last 24 hours, 7 days and 30 days: uptime, a strip of slices, and what is left of its error budgets. Pure.
+
+All of it is from the monitor's own canaries. Time without canaries is unknown: it is drawn as a gap and counts for
+neither uptime nor budget.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from probe.core import objectives as slo
+from probe.core.canary_history import SLOT_S, SLOTS, CanaryHistory, slot_of
+from probe.core.durations import format_duration
+from probe.core.objectives import Objectives
+from probe.core.target_status import TargetStatus
+from probe.report.figures import percent, when
+
+_DAY = 86400 // SLOT_S
+# The name of each period, its half hours, and those of a slice.
+PERIODS = (("24 h", _DAY, 1), ("7 d", 7 * _DAY, 4), ("30 d", SLOTS, 16))
+_WIDTH, _BAR, _HEIGHT = 4, 3, 24
+_LEAST = 0.2  # the least height of a failure, as a share: one in a hundred canaries must be visible
+_HOUR_S = 3600.0
+_TWO_DAYS = 48.0  # hours
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryStrip:
+    """Slices as SVG paths, the oldest on the left: good, slow and failed shares, and gaps."""
+
+    paths: tuple[tuple[str, str], ...]
+    width: int
+    height: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The last hours or days of a target. `uptime`: the share of canaries that were answered; None: there were none."""
+
+    name: str
+    uptime: float | None
+    strip: HistoryStrip
+    unknown: str  # how long there were no canaries; "" if there always were some
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLeft:
+    """What is left of an objective's error budget: 1 is untouched, below 0 overspent. `words`: the same as text."""
+
+    objective: str
+    left: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetHistory:
+    """What the overview shows of a target's history: its last 24 hours, its uptime of 30 days, the smallest budget."""
+
+    day: Period
+    month_uptime: float | None
+    budget: tuple[str, float] | None  # the objective, and what is left of its budget
+
+
+def target_history(status: TargetStatus, now_s: float) -> TargetHistory | None:
+    """Return the history of a target; None if it gets no canaries."""
+    if status.history is None:
+        return None
+    (day,) = periods(status.history, now_s, 1)
+    left = budgets_left(status.history, status.objectives, now_s)
+    least = min(left.items(), key=lambda one: one[1], default=None)
+    return TargetHistory(day, uptime(status.history, now_s, SLOTS), least)
+
+
+def periods(history: CanaryHistory, now_s: float, count: int = len(PERIODS)) -> list[Period]:
+    """Return the first `count` periods, the shortest first."""
+    return [_period(history, now_s, *each) for each in PERIODS[:count]]
+
+
+def uptime(history: CanaryHistory, now_s: float, slots: int) -> float | None:
+    """Return the share of canaries that were answered in the last half hours; None if there were none."""
+    sent = history.total("sent", slots, now_s)
+    return 1 - history.total("failed", slots, now_s) / sent if sent else None
+
+
+def budgets_left(history: CanaryHistory, objectives: Objectives, now_s: float) -> dict[str, float]:
+    """Return what is left of each error budget, of the canaries in the objectives' window, at most 30 days.
+
+    1 is an untouched budget, below 0 it is overspent. An objective that has judged no canary is not in it.
+    """
+    slots, left = _window(objectives), {}
+    for name, ratio in slo.promised(objectives).items():
+        all_name, bad_name = ("sent", "failed") if name == slo.AVAILABILITY else ("judged", name)
+        if judged := history.total(all_name, slots, now_s):
+            left[name] = 1 - history.total(bad_name, slots, now_s) / judged / (1 - ratio)
+    return left
+
+
+def budgets(history: CanaryHistory, objectives: Objectives, now_s: float) -> list[BudgetLeft]:
+    """Return the error budgets that have judged canaries, as text."""
+    slots = _window(objectives)
+    first = next((i for i, count in enumerate(history.last("sent", slots, now_s)) if count), 0)
+    since = f", of canaries since {when((slot_of(now_s) - slots + 1 + first) * SLOT_S)}" if first else ""
+    window = format_duration(slots * SLOT_S)
+    return [
+        BudgetLeft(name, left, f"{f'{percent(left)} left' if left >= 0 else _overspent(left)} for {window}{since}")
+        for name, left in budgets_left(history, objectives, now_s).items()
+    ]
+
+
+def _overspent(left: float) -> str:
+    return f"overspent, {percent(1 - left)} of it used"
+
+
+def _window(objectives: Objectives) -> int:
+    """Return the half hours of the objectives' window."""
+    return max(min(int(objectives.window_s // SLOT_S), SLOTS), 1)
+
+
+def _period(history: CanaryHistory, now_s: float, name: str, slots: int, size: int) -> Period:
+    sent, failed, slow = (_slices(history.last(each, slots, now_s), size) for each in ("sent", "failed", "slow"))
+    silent_s = history.last("sent", slots, now_s)[:-1].count(0) * SLOT_S  # the last has just begun
+    known = f"{percent(1 - sum(failed) / sum(sent))} up" if sum(sent) else "unknown"
+    bad = sum(bool(count) for count in failed)
+    gap = sum(not count for count in sent)
+    words = f"last {name}: {known}; failures in {bad} of {len(sent)} slices, {gap} unknown"
+    return Period(
+        name,
+        1 - sum(failed) / sum(sent) if sum(sent) else None,
+        HistoryStrip(_paths(sent, failed, slow), len(sent) * _WIDTH, _HEIGHT, words),
+        _length(silent_s) if silent_s else "",
+    )
+
+
+def _length(seconds: float) -> str:
+    hours = seconds / _HOUR_S
+    return f"{hours:g} h" if hours < _TWO_DAYS else f"{hours / 24:.1f} d"
+
+
+def _slices(counts: Sequence[int], size: int) -> list[int]:
+    return list(counts) if size == 1 else [sum(counts[i : i + size]) for i in range(0, len(counts), size)]
+
+
+def _paths(sent: Sequence[int], failed: Sequence[int], slow: Sequence[int]) -> tuple[tuple[str, str], ...]:
+    """Return a column for each slice: failed at the bottom, then slow, then good."""
+    paths: dict[str, list[str]] = {"good": [], "slow": [], "failed": [], "gap": []}
+    for i, (all_of, bad, late) in enumerate(zip(sent, failed, slow, strict=True)):
+        if not all_of:
+            paths["gap"].append(_bar(i, _HEIGHT - 2, _HEIGHT))
+            continue
+        bottom = float(_HEIGHT)
+        for kind, count in (("failed", bad), ("slow", late)):
+            if count:
+                top = max(bottom - _HEIGHT * max(count / all_of, _LEAST), 0.0)
+                paths[kind].append(_bar(i, top, bottom))
+                bottom = top
+        if bottom > 0 and bad + late < all_of:
+            paths["good"].append(_bar(i, 0, bottom))
+    return tuple((kind, "".join(found)) for kind, found in paths.items() if found)
+
+
+@lru_cache(maxsize=1024)  # most are the same: a whole bar, or a gap
+def _bar(i: int, top: float, bottom: float) -> str:
+    return f"M{i * _WIDTH} {top:g}h{_BAR}V{bottom:g}h-{_BAR}z"

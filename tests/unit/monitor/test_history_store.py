@@ -1,0 +1,98 @@
+"""The history of canaries survives a restart, and a store that fails costs no more than that."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from example_records import CHAT, record
+
+from probe.core.canary_history import SLOT_S, SLOTS
+from probe.core.request import Outcome
+from probe.monitor import history_store
+from probe.monitor.history_store import CanaryHistories
+
+NOW_S = 1_000_000 * SLOT_S + 900.0
+
+
+class At:
+    def monotonic_ns(self) -> int:
+        return 0
+
+    def wall_s(self) -> float:
+        return NOW_S
+
+
+def _sent(of: CanaryHistories, target: str) -> int:
+    history = of.get(target)
+    assert history is not None
+    return sum(history.last("sent", SLOTS, NOW_S))
+
+
+def _histories(path: Path | None, *targets: str) -> CanaryHistories:
+    made = CanaryHistories(path, NOW_S)
+    for target in targets:
+        made.open(target, CHAT)
+    return made
+
+
+def test_a_restart_keeps_the_history_of_each_target(tmp_path: Path) -> None:
+    before = _histories(tmp_path / "k.db", "a", "b")
+    for target, outcome in (("a", Outcome.OK), ("a", Outcome.TIMEOUT), ("b", Outcome.OK), ("other", Outcome.OK)):
+        before.add(record(target=target, outcome=outcome, done_wall_s=NOW_S))
+    before.store_now()
+    after = _histories(tmp_path / "k.db", "a", "b")
+    assert (_sent(after, "a"), _sent(after, "b")) == (2, 1)
+    assert after.get("other") is None
+
+
+def test_a_target_that_goes_and_comes_back_goes_on(tmp_path: Path) -> None:
+    of = _histories(tmp_path / "k.db", "a")
+    of.add(record(done_wall_s=NOW_S))
+    of.forget("a")
+    assert of.get("a") is None
+    of.open("a", CHAT)
+    assert _sent(of, "a") == 1
+
+
+def test_what_is_new_is_stored_every_minute_also_of_targets_that_have_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_store, "_EVERY_S", 0.0)
+    of = _histories(tmp_path / "k.db", "a", "gone")
+    of.add(record(done_wall_s=NOW_S))
+    of.add(record(target="gone", done_wall_s=NOW_S))
+    of.forget("gone")
+
+    async def main() -> None:
+        task = asyncio.create_task(of.keep_storing(At()))
+        while of._gone:  # noqa: ASYNC110 - another thread stores
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    after = _histories(tmp_path / "k.db", "a", "gone")
+    assert (_sent(after, "a"), _sent(after, "gone")) == (1, 1)
+
+
+def test_rows_of_more_than_thirty_days_are_deleted(tmp_path: Path) -> None:
+    old = _histories(tmp_path / "k.db", "a")
+    old.add(record(done_wall_s=NOW_S - 31 * 86400))
+    old._stored_until = 0
+    old.store_now()
+    new = _histories(tmp_path / "k.db", "a")
+    new.add(record(done_wall_s=NOW_S))
+    new.store_now()
+    with closing(sqlite3.connect(tmp_path / "k.db")) as db:
+        assert db.execute("SELECT COUNT(*) FROM canaries").fetchone() == (1,)
+
+
+def test_a_file_that_is_no_store_costs_the_history_only(tmp_path: Path) -> None:
+    (tmp_path / "k.db").write_text("no database" * 100)
+    of = _histories(tmp_path / "k.db", "a")
+    of.add(record(done_wall_s=NOW_S))
+    of.store_now()
+    assert _sent(of, "a") == 1
+    assert (tmp_path / "k.db").read_text() == "no database" * 100

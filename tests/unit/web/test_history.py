@@ -1,0 +1,74 @@
+"""Uptime, strips and budgets: from canaries alone, and a gap is never good."""
+
+import time
+
+import pytest
+from example_records import CHAT, record, status
+
+from probe.core.canary_history import SLOT_S, CanaryHistory
+from probe.core.request import Outcome
+from probe.web.history import Period, budgets, periods, target_history
+
+NOW_S = 1_000_000 * SLOT_S + 900.0
+
+
+def _history(*canaries: tuple[int, int, int]) -> CanaryHistory:
+    """Return a history of (half hours ago, answered, failed)."""
+    history = CanaryHistory()
+    for ago, answered, failed in canaries:
+        at_s = NOW_S - ago * SLOT_S
+        for outcome, count in ((Outcome.OK, answered), (Outcome.TIMEOUT, failed)):
+            for _ in range(count):
+                history.add(record(outcome=outcome, done_wall_s=at_s), CHAT)
+    return history
+
+
+def _bars(period: Period) -> dict[str, int]:
+    return {kind: path.count("M") for kind, path in period.strip.paths}
+
+
+def test_without_canaries_everything_is_unknown() -> None:
+    for period in periods(CanaryHistory(), NOW_S):
+        assert period.uptime is None
+        assert list(_bars(period)) == ["gap"]
+    assert budgets(CanaryHistory(), CHAT, NOW_S) == []
+
+
+def test_uptime_is_of_canaries_and_a_gap_is_neither_up_nor_down() -> None:
+    day, week, month = periods(_history((40, 0, 10), (0, 90, 0)), NOW_S)
+    assert day.uptime == week.uptime == month.uptime == pytest.approx(0.9)
+    assert _bars(day) == {"good": 1, "failed": 1, "gap": 46}
+    assert day.unknown == "23 h", "all but the half hour with failures and the one under way"
+    assert day.strip.words == "last 24 h: 90 % up; failures in 1 of 48 slices, 46 unknown"
+    assert (sum(_bars(week).values()), sum(_bars(month).values())) == (84, 90)
+
+
+def test_periods_end_where_they_say() -> None:
+    day, week, month = periods(_history((49, 0, 1), (400, 0, 1), (0, 1, 0)), NOW_S)
+    assert (day.uptime, week.uptime, month.uptime) == (1.0, 0.5, pytest.approx(1 / 3))
+
+
+def test_one_failure_among_many_is_visible() -> None:
+    (day,) = periods(_history((0, 999, 1)), NOW_S, 1)
+    assert _bars(day) == {"good": 1, "failed": 1, "gap": 47}
+    assert day.uptime == pytest.approx(0.999)
+
+
+def test_budgets_say_what_is_left_or_how_far_they_are_overspent() -> None:
+    left = {one.objective: one for one in budgets(_history((1439, 1, 0), (0, 3999, 1)), CHAT, NOW_S)}
+    assert left["availability"].words == "75 % left for 30d"
+    assert (left["ttft"].left, left["tpot"].left) == (1.0, 1.0)
+    (overspent, *_) = budgets(_history((3, 90, 10)), CHAT, NOW_S)
+    assert overspent.left == pytest.approx(-99)
+    assert overspent.words.startswith("overspent, 10,000 % of it used for 30d, of canaries since ")
+
+
+def test_the_overview_has_the_smallest_budget_and_a_passive_target_none() -> None:
+    history = CanaryHistory()
+    for ttft_s in (0.1, 0.9):
+        history.add(record(ttft_s=ttft_s, done_wall_s=time.time()), CHAT)
+    found = target_history(status(history=history), time.time())
+    assert found is not None
+    assert found.budget is not None
+    assert (found.budget[0], found.month_uptime) == ("ttft", 1.0)
+    assert target_history(status(passive=True), time.time()) is None
