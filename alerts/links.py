@@ -6,7 +6,9 @@ from dataclasses import dataclass
 RUNBOOKS = "https://github.com/kneewatch/kneewatch/blob/main/docs/runbooks/"
 
 # The dashboards' identifiers in Grafana, which are also their file names.
-FLEET, TARGET, CAPACITY, PROBE = "kneewatch-fleet", "kneewatch-target", "kneewatch-capacity", "kneewatch-probe"
+FLEET, TARGET, SERVER = "kneewatch-fleet", "kneewatch-target", "kneewatch-server"
+CAPACITY, PROBE = "kneewatch-capacity", "kneewatch-probe"
+DASHBOARDS = ((FLEET, "Fleet"), (TARGET, "Target"), (SERVER, "Server"), (CAPACITY, "Capacity"), (PROBE, "Probe"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,11 @@ class Links:
 
     def page(self) -> dict[str, str]:
         """Return the annotation with the page of the alert's target, a Prometheus template; empty without `pages`."""
-        one = "{{ with $labels.target }}targets/{{ . }}{{ end }}"
-        return {"page_url": f"{self.pages.rstrip('/')}/{one}"} if self.pages else {}
+        return {"page_url": self.page_of("{{ with $labels.target }}targets/{{ . }}{{ end }}")} if self.pages else {}
+
+    def page_of(self, path: str) -> str:
+        """Return the address of one of the monitor's pages."""
+        return f"{self.pages.rstrip('/')}/{path}"
 
     def missing(self) -> str | None:
         """Return what to add for links that open from a notification, in one line; None if nothing is missing."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from alerts.alert_labels import AlertLabels
-from alerts.links import CAPACITY, FLEET, PROBE, TARGET
+from alerts.links import DASHBOARDS, FLEET
 from alerts.operator import Manifest
 from probe.core.errors import ConfigError
 from probe.core.text import one_line
@@ -39,7 +39,7 @@ def check_address(url: str, option: str, example: str) -> str:
 
 def check_uid_prefix(prefix: str) -> str:
     """Return the prefix of the dashboards' identifiers if it is valid. Raises ConfigError."""
-    longest = _UID_LENGTH - max(map(len, (FLEET, TARGET, CAPACITY, PROBE)))
+    longest = _UID_LENGTH - max(len(uid) for uid, _ in DASHBOARDS)
     if len(prefix) > longest or not re.fullmatch(r"[A-Za-z0-9_-]*", prefix, re.ASCII):
         raise ConfigError(
             f"--uid-prefix {one_line(prefix)}: expected at most {longest} of A-Z, a-z, 0-9, - and _, such as team-a-"

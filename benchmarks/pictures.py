@@ -2,9 +2,9 @@
 
     PYTHONPATH=.:tests/integration python benchmarks/pictures.py --out docs/pictures [--seconds 110]
 
-In: nothing. Out: dashboard-fleet.png, -target, -capacity and -probe; page-status.png and page-target.png. `kneewatch
-run` watches six mock servers with changing numbers of users, and a real Prometheus scrapes it with the generated
-rules, their windows scaled to minutes. One server has too small a KV cache for its users, one dies.
+In: nothing. Out: dashboard-fleet.png, -target, -server, -capacity and -probe; page-status.png and page-target.png.
+`kneewatch run` watches six mock servers with changing numbers of users, and a real Prometheus scrapes it with the
+generated rules, their windows scaled to minutes. One server has too small a KV cache for its users, one dies.
 benchmarks/dashboards/preview then queries that Prometheus, and Chromium takes the pictures. The capacities of the
 fortnight before are copies of one run's, a few percent apart; the GPUs are a recorded page of dcgm-exporter.
 """

@@ -6,13 +6,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from alerts.links import CAPACITY, FLEET, PROBE, RUNBOOKS, TARGET, Links
+from alerts.links import CAPACITY, FLEET, PROBE, RUNBOOKS, SERVER, TARGET, Links
 from alerts.output_options import check_config_map, check_uid_prefix
 from dashboards.capacity import capacity_dashboard
 from dashboards.configmap import configmap as manifest
 from dashboards.fleet import fleet_dashboard
 from dashboards.intervals import SCRAPE_S, Intervals
 from dashboards.probe import probe_dashboard
+from dashboards.server import server_dashboard
 from dashboards.target import target_dashboard
 from probe.config.config import Config
 
@@ -33,13 +34,15 @@ def render(
     scrapes of Kneewatch. Raises ConfigError.
     """
     check_config_map(uid_prefix, namespace, configmap=configmap)
-    links = Links(runbooks=runbooks, uid_prefix=check_uid_prefix(uid_prefix))
+    links = Links(runbooks=runbooks, uid_prefix=check_uid_prefix(uid_prefix), pages=config.web_external_url or "")
+    has_gpus = any(target.gpu.is_read for target in config.targets)
     intervals = Intervals(scrape_interval_s, max(target.canary.every for target in config.targets))
     texts = {
         uid_prefix + uid: text
         for uid, text in (
             (FLEET, fleet_dashboard(links, intervals)),
-            (TARGET, target_dashboard(links, intervals, has_gpus=any(target.gpu.is_read for target in config.targets))),
+            (TARGET, target_dashboard(links, intervals, has_gpus=has_gpus)),
+            (SERVER, server_dashboard(links, intervals, has_gpus=has_gpus)),
             (CAPACITY, capacity_dashboard(links, intervals)),
             (PROBE, probe_dashboard(links, intervals)),
         )
@@ -76,8 +79,14 @@ def substitute(
     model: str = ".*",
     span: str = "3h",
 ) -> str:
-    """Return the query as Grafana would send it, for one choice of the variables; `span` is the time range."""
+    """Return the query as Grafana would send it, for one choice of the variables in all clusters and groups.
+
+    `span`: the time range.
+    """
     values = {
+        "$cluster": ".*",
+        "$namespace": ".*",
+        "$group": ".*",
         "$__rate_interval": interval,
         "$__range": span,
         "$target": target,

@@ -4,7 +4,7 @@ In: the links. Out: the dashboard's JSON text.
 """
 
 from alerts.headroom import FALLING_BELOW, LOW
-from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
+from alerts.links import CAPACITY, Links
 from dashboards import layout, marks, panels
 from dashboards.capacity_history import cost, forecast, shifts
 from dashboards.intervals import Intervals
@@ -35,7 +35,6 @@ def capacity_dashboard(links: Links, intervals: Intervals) -> str:
             PanelRow("What did measuring cost?", cost()),
         ],
         annotations=[*marks.marks(ONE), *marks.setups(ONE)],
-        others=[("Fleet", FLEET), ("Target", TARGET), ("Probe", PROBE)],
         links=links,
         intervals=intervals,
         since="now-7d",

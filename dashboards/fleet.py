@@ -6,11 +6,13 @@ current values, short windows: a month of fifty targets' histograms would take a
 
 from alerts import trends
 from alerts.headroom import LOW
-from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
+from alerts.links import FLEET, Links
 from dashboards import layout, marks, panels
 from dashboards.fleet_table import highest_burn, table
 from dashboards.intervals import Intervals
 from dashboards.pieces import GREEN, GREY, OVERSPENT, OVERSPENT_TEXTS, RED, YELLOW, PanelRow, PlacedPanel, Query
+from dashboards.scope import IN_GROUP
+from dashboards.variables import places
 from probe.capacity.trend.reference import DROP_RATIO
 
 TITLE = "Kneewatch / Fleet"
@@ -24,17 +26,17 @@ def fleet_dashboard(links: Links, intervals: Intervals) -> str:
         TITLE,
         FLEET,
         "All watched targets, the worst first.",
-        variables=[],
+        variables=places(),
         rows=[
             PanelRow("Is any target in trouble?", _counts()),
             PanelRow("Which one?", [table(links)]),
             PanelRow("Since when?", _over_time()),
         ],
         annotations=marks.kneewatch(),
-        others=[("Target", TARGET), ("Capacity", CAPACITY), ("Probe", PROBE)],
         links=links,
         intervals=intervals,
         since="now-24h",
+        scope=IN_GROUP,
     )
 
 

@@ -4,7 +4,7 @@ from alerts import sli, trends
 from alerts.headroom import FALLING_BELOW, LOW
 from alerts.links import CAPACITY, TARGET, Links
 from dashboards import panels
-from dashboards.pieces import GREEN, GREY, OVERSPENT_TEXTS, RED, YELLOW, Column, PlacedPanel, Steps
+from dashboards.pieces import GREEN, GREY, OVERSPENT_TEXTS, PAGES, RED, YELLOW, Column, PlacedPanel, Steps
 from dashboards.queries import ASLEEP, burn, faulty_gpus, named, or_asleep, quantile
 from exporters import names
 from exporters.names import Series
@@ -34,15 +34,20 @@ def table(links: Links) -> PlacedPanel:
         key=("target", "Target"),
         columns=[*_objective_columns(), *_cause_columns()],
         rank=_rank(),
-        links=[(title, _of_target(links, uid)) for title, uid in (("Target", TARGET), ("Capacity", CAPACITY))],
+        links=_links(links),
         height=14,
         no_value="no target is watched",
     )
 
 
-def _of_target(links: Links, uid: str) -> str:
-    chosen = "var-datasource=${datasource}&var-target=${__value.raw}"
-    return f"/d/{links.uid_prefix}{uid}?{chosen}&${{__url_time_range}}"
+def _links(links: Links) -> list[tuple[str, str]]:
+    """Return titles and addresses for a target's name: its dashboards and, if their address is known, its page."""
+    chosen = "var-datasource=${datasource}&${cluster:queryparam}&${namespace:queryparam}&var-target=${__value.raw}"
+    dashboards = [
+        (title, f"/d/{links.uid_prefix}{uid}?{chosen}&${{__url_time_range}}")
+        for title, uid in (("Target", TARGET), ("Capacity", CAPACITY))
+    ]
+    return dashboards + ([(PAGES, links.page_of("targets/${__value.raw}"))] if links.pages else [])
 
 
 def _objective_columns() -> list[Column]:

@@ -10,20 +10,28 @@ from typing import Any
 from grafanalib import core
 from grafanalib._gen import DashboardEncoder
 
-from alerts.links import Links
+from alerts.links import DASHBOARDS, Links
 from dashboards.intervals import Intervals
-from dashboards.pieces import DATASOURCE, WIDTH, Annotation, PanelRow, PlacedPanel
+from dashboards.pieces import DATASOURCE, PAGES, WIDTH, Annotation, PanelRow, PlacedPanel
+from dashboards.scope import PLACE, scoped
 
 # Grafana 10's. grafanalib writes 12, which would send panels through a dozen migrations on loading.
 _SCHEMA_VERSION = 38
+_GRAFANA = "10.0.0"
+# Keys of Grafana before version 5, which grafanalib writes.
+_OLD_KEYS = ("__inputs", "hideControls", "rows", "sharedCrosshair", "style")
 
 
-def variable(name: str, label: str, query: str, *, every: bool = False) -> core.Template:
-    """Return a variable filled by `query`; `every` adds "All", which matches anything."""
+def variable(name: str, label: str, query: str, *, every: bool = False, regex: str | None = None) -> core.Template:
+    """Return a variable filled by `query`; `every` adds "All", which matches anything.
+
+    `regex`: its first group is the part of each value that is used.
+    """
     return core.Template(
         name=name,
         label=label,
         query=query,
+        regex=regex,
         dataSource=DATASOURCE,
         includeAll=every,
         allValue=".*" if every else None,
@@ -33,7 +41,10 @@ def variable(name: str, label: str, query: str, *, every: bool = False) -> core.
 
 
 def datasource() -> core.Template:
-    """Return the variable that chooses the Prometheus."""
+    """Return the variable that chooses the Prometheus, Grafana's default one at first.
+
+    It works alike in a file that is provisioned, where Grafana fills in no `__inputs`, and in one imported by hand.
+    """
     return core.Template(name="datasource", label="Prometheus", query="prometheus", type="datasource")
 
 
@@ -45,15 +56,21 @@ def dashboard(
     variables: Sequence[Any],
     rows: Sequence[PanelRow],
     annotations: Sequence[Annotation],
-    others: Sequence[tuple[str, str]],
     links: Links,
     intervals: Intervals,
     since: str = "now-3h",
+    scope: str = PLACE,
 ) -> str:
     """Return the dashboard as JSON text, with its panels placed row by row, left to right.
 
-    `others`: titles and uids of the other dashboards. `links` has their prefix, and the runbooks' address.
+    `scope`: matchers for every selector in a panel.
     """
+    for placed in (panel for row in rows for panel in row.panels):
+        for target in placed.panel.targets:
+            # The query's own: a panel's minimum interval does not count for $__rate_interval.
+            target["interval"] = intervals.min_step(target["expr"])
+            target["expr"] = scoped(target["expr"], scope)
+    of_target = any(each.name == "target" for each in variables)
     model = core.Dashboard(
         title=title,
         uid=links.uid_prefix + uid,
@@ -61,11 +78,8 @@ def dashboard(
         tags=["kneewatch"],
         templating=core.Templating(list=[datasource(), *variables]),
         annotations=core.Annotations(list=[_annotation(each, intervals) for each in annotations]),
-        links=[
-            *(_link(text, f"/d/{links.uid_prefix}{other}", dashboard=True) for text, other in others),
-            _link("Runbooks", links.runbooks, dashboard=False),
-        ],
-        panels=_place(rows, links, intervals),
+        links=_links(uid, links, "targets/${target:raw}" if of_target else ""),
+        panels=_place(rows, links),
         time=core.Time(since, "now"),
         refresh="30s",
         timezone="browser",
@@ -74,10 +88,24 @@ def dashboard(
         version=1,
     ).auto_panel_ids()
     plain = json.loads(json.dumps(model.to_json_data(), cls=DashboardEncoder))
-    return json.dumps(_without_none(plain), indent=2, sort_keys=True) + "\n"
+    return json.dumps(_importable(_without_none(plain)), indent=2, sort_keys=True) + "\n"
+
+
+def _importable(plain: dict[str, Any]) -> dict[str, Any]:
+    """Add what Grafana's import page reads, and leave out old keys."""
+    source = plain["templating"]["list"][0]
+    source["current"] = {"selected": False, "text": "default", "value": "default"}
+    panels = [panel for each in plain["panels"] for panel in (each, *each.get("panels", ()))]
+    kinds = sorted({panel["type"] for panel in panels} - {"row"})
+    requires = [("grafana", "grafana", "Grafana", _GRAFANA), ("datasource", "prometheus", "Prometheus", "1.0.0")]
+    requires += [("panel", kind, kind, "") for kind in kinds]
+    fields = ("type", "id", "name", "version")
+    kept = {key: value for key, value in plain.items() if key not in _OLD_KEYS}
+    return {**kept, "__requires": [dict(zip(fields, one, strict=True)) for one in requires]}
 
 
 def _annotation(one: Annotation, intervals: Intervals) -> dict[str, Any]:
+    expr = scoped(one.expr)
     return {
         "name": one.name,
         "datasource": DATASOURCE,
@@ -85,12 +113,22 @@ def _annotation(one: Annotation, intervals: Intervals) -> dict[str, Any]:
         "hide": False,
         "iconColor": one.color,
         # Older Grafana versions read the query from here, newer ones from `target`.
-        "expr": one.expr,
-        "target": {"refId": "Anno", "expr": one.expr, "interval": intervals.min_step(one.expr)},
+        "expr": expr,
+        "target": {"refId": "Anno", "expr": expr, "interval": intervals.min_step(expr)},
         "titleFormat": one.name,
         "textFormat": one.text,
         "useValueForTime": one.has_timestamps,
     }
+
+
+def _links(uid: str, links: Links, page: str) -> list[core.DashboardLink]:
+    """Return the links at the top: the other dashboards, the runbooks and, if its address is known, the page."""
+    others = [(title, f"/d/{links.uid_prefix}{other}") for other, title in DASHBOARDS if other != uid]
+    return [
+        *(_link(title, address, dashboard=True) for title, address in others),
+        _link("Runbooks", links.runbooks, dashboard=False),
+        *([_link(PAGES, links.page_of(page), dashboard=False)] if links.pages else []),
+    ]
 
 
 def _link(title: str, address: str, *, dashboard: bool) -> core.DashboardLink:
@@ -105,12 +143,12 @@ def _link(title: str, address: str, *, dashboard: bool) -> core.DashboardLink:
     )
 
 
-def _place(rows: Sequence[PanelRow], links: Links, intervals: Intervals) -> list[Any]:
+def _place(rows: Sequence[PanelRow], links: Links) -> list[Any]:
     panels: list[Any] = []
     y = 0
     for row in rows:
         title = core.RowPanel(title=row.title, gridPos=core.GridPos(h=1, w=WIDTH, x=0, y=y), maxDataPoints=None)
-        placed, height = _place_row(row.panels, y + 1, links, intervals)
+        placed, height = _place_row(row.panels, y + 1, links)
         # A collapsed row contains its panels, placed as they appear when it is opened.
         title.collapsed, title.panels = row.is_collapsed, placed if row.is_collapsed else []
         panels += [title] if row.is_collapsed else [title, *placed]
@@ -118,7 +156,7 @@ def _place(rows: Sequence[PanelRow], links: Links, intervals: Intervals) -> list
     return panels
 
 
-def _place_row(row: Sequence[PlacedPanel], top: int, links: Links, intervals: Intervals) -> tuple[list[Any], int]:
+def _place_row(row: Sequence[PlacedPanel], top: int, links: Links) -> tuple[list[Any], int]:
     """Return the placed panels, and their height together."""
     panels = []
     x = height = 0
@@ -130,9 +168,6 @@ def _place_row(row: Sequence[PlacedPanel], top: int, links: Links, intervals: In
         placed.panel.links = [
             {"title": f"Runbook: {alert}", "url": links.runbook(alert), "targetBlank": True} for alert in placed.alerts
         ]
-        for target in placed.panel.targets:
-            # The query's own: a panel's minimum interval does not count for $__rate_interval.
-            target["interval"] = intervals.min_step(target["expr"])
         panels.append(placed.panel)
         x += placed.width
         height = max(height, placed.height)

@@ -7,6 +7,7 @@ from typing import Any
 WIDTH = 24  # of the grid
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 GREEN, YELLOW, RED, BLUE, GREY = "green", "orange", "red", "blue", "text"
+PAGES = "Kneewatch"  # title of links to the monitor's own pages
 NO_GPU = "no GPU metrics"  # shown instead of a value
 
 # A lower bound and the colour from there on; the first bound is None.

@@ -4,7 +4,7 @@ In: the configuration and the links. Out: the dashboard's JSON text. Panels abou
 others show the process, or current values of all targets.
 """
 
-from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
+from alerts.links import PROBE, Links
 from dashboards import layout, marks, panels, variables
 from dashboards.intervals import Intervals
 from dashboards.pieces import GREEN, GREY, RED, YELLOW, PanelRow, PlacedPanel, Query
@@ -23,7 +23,7 @@ def probe_dashboard(links: Links, intervals: Intervals) -> str:
         TITLE,
         PROBE,
         "Kneewatch itself: whether its numbers can be trusted, and what they cost.",
-        variables=[variables.target()],
+        variables=[*variables.places(), variables.target()],
         rows=[
             PanelRow("Is everything running?", _running()),
             PanelRow("Is its timing accurate?", _timing()),
@@ -33,7 +33,6 @@ def probe_dashboard(links: Links, intervals: Intervals) -> str:
             PanelRow("What does it cost?", _footprint()),
         ],
         annotations=marks.marks(ONE),
-        others=[("Fleet", FLEET), ("Target", TARGET), ("Capacity", CAPACITY)],
         links=links,
         intervals=intervals,
     )

@@ -8,7 +8,7 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-from dashboards.pieces import GREEN, Column, Steps, Texts
+from dashboards.pieces import GREEN, PAGES, Column, Steps, Texts
 
 _LOWEST = -1e12  # Grafana compares a missing bound as 0
 
@@ -37,7 +37,7 @@ def transformations(key: str, title: str, columns: Sequence[Column], rank: str) 
 
 def overrides(title: str, columns: Sequence[Column], links: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     """Return the overrides of each column; `links` are titles and addresses for the cells of the key."""
-    shown = [{"title": text, "url": address, "targetBlank": False} for text, address in links]
+    shown = [{"title": text, "url": address, "targetBlank": text == PAGES} for text, address in links]
     key = _override(title, [_property("links", shown), _property("custom.width", 190)])
     return [key, *(_override(column.title, _look(column)) for column in columns)]
 

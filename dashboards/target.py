@@ -5,17 +5,14 @@ matter, $model and $workload.
 """
 
 from alerts.headroom import LOW
-from alerts.links import CAPACITY, FLEET, PROBE, TARGET, Links
+from alerts.links import TARGET, Links
 from dashboards import layout, marks, panels, queries
 from dashboards.intervals import Intervals
 from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
 from dashboards.queries import WORKLOAD, age, largest, pace
-from dashboards.target_agreement import agreement
 from dashboards.target_causes import causes
-from dashboards.target_gpu_details import gpu_details
 from dashboards.target_gpus import gpus
 from dashboards.target_health import health
-from dashboards.target_options import engines, options
 from dashboards.target_users import users
 from dashboards.variables import chosen
 from exporters import names
@@ -28,21 +25,16 @@ def target_dashboard(links: Links, intervals: Intervals, *, has_gpus: bool) -> s
     return layout.dashboard(
         TITLE,
         TARGET,
-        "One model server: latency of users, its causes, GPUs, remaining capacity, and whether the numbers agree.",
+        "One model server: latency of users, its causes, GPUs and remaining capacity.",
         variables=chosen(),
         rows=[
             PanelRow("Is it slow or broken, for users?", health()),
             PanelRow("User traffic and latency", users()),
             PanelRow("Why?", causes()),
             PanelRow("GPUs", gpus(), is_collapsed=not has_gpus),
-            PanelRow("More GPU metrics", gpu_details(), is_collapsed=True),
             PanelRow("How much more can it take?", _capacity()),
-            PanelRow("Do the client and the server agree?", agreement()),
-            PanelRow("Engines of a data-parallel server", engines(), is_collapsed=True),
-            PanelRow("Optional server metrics", options(), is_collapsed=True),
         ],
         annotations=marks.marks(queries.TARGET),
-        others=[("Fleet", FLEET), ("Capacity", CAPACITY), ("Probe", PROBE)],
         links=links,
         intervals=intervals,
     )

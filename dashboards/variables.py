@@ -1,22 +1,38 @@
-"""The variables of dashboards about one target: the target, its model and its workload."""
+"""The variables of dashboards: cluster, namespace and group of targets, one target, its model and its workload."""
 
 from typing import Any
 
 from dashboards import layout
 from dashboards.queries import MODEL, TARGET
+from dashboards.scope import GROUP_REGEX, IN_GROUP, PLACE, scoped
 from exporters import names
+
+_TARGETS = names.TASK_INTERVAL.name
+
+
+def places() -> list[Any]:
+    """Return the variables that narrow down the targets: cluster, namespace and group."""
+    of_cluster = f'{_TARGETS}{{cluster=~"$cluster"}}'
+    return [
+        layout.variable("cluster", "Cluster", f"label_values({_TARGETS}, cluster)", every=True),
+        layout.variable("namespace", "Namespace", f"label_values({of_cluster}, namespace)", every=True),
+        layout.variable(
+            "group", "Group", f"label_values({scoped(_TARGETS, PLACE)}, target)", every=True, regex=GROUP_REGEX
+        ),
+    ]
 
 
 def target() -> Any:  # noqa: ANN401 - grafanalib has no types
     """Return the variable of the target, which has one value at a time."""
-    return layout.variable("target", "Target", f"label_values({names.TASK_INTERVAL.name}, target)")
+    return layout.variable("target", "Target", f"label_values({scoped(_TARGETS, IN_GROUP)}, target)")
 
 
 def chosen() -> list[Any]:
-    """Return the variables target, model and workload; the latter two include all unless one is chosen."""
-    requests = names.REQUESTS.name
+    """Return the variables of one target, its model and its workload, after those that narrow down the targets."""
+    of_target, of_model = (scoped(f"{names.REQUESTS.name}{{{one}}}") for one in (TARGET, MODEL))
     return [
+        *places(),
         target(),
-        layout.variable("model", "Model", f"label_values({requests}{{{TARGET}}}, model)", every=True),
-        layout.variable("workload", "Workload", f"label_values({requests}{{{MODEL}}}, workload)", every=True),
+        layout.variable("model", "Model", f"label_values({of_target}, model)", every=True),
+        layout.variable("workload", "Workload", f"label_values({of_model}, workload)", every=True),
     ]

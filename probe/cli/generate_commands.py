@@ -33,7 +33,7 @@ def dashboards(
         str, typer.Option(help="Longest interval at which Prometheus scrapes Kneewatch, such as 15s for sharper lines.")
     ] = "60s",
 ) -> None:
-    """Write the Grafana dashboards: kneewatch-fleet.json, -target, -capacity and -probe."""
+    """Write the Grafana dashboards: kneewatch-fleet.json, -target, -server, -capacity and -probe."""
     from dashboards.build import render
     from probe.cli.options import duration_of
     from probe.config.config_file import load_config

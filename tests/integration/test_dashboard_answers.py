@@ -42,6 +42,9 @@ def _lines() -> Iterator[Line]:
         ):
             if value is not None:
                 yield _line(series.name, value, target=target, **_RUN)
+    # Two clusters of one Mimir, with a target of the same name in each.
+    for cluster, running in (("east", 3.0), ("west", 40.0)):
+        yield _line(names.SERVER_RUNNING.name, running, target="twins", cluster=cluster, namespace="llm")
 
 
 @pytest.fixture(scope="module")
@@ -91,21 +94,22 @@ def test_a_budget_that_is_spent_twice_is_no_number_of_five_digits(panels: Any) -
         assert _texts(defaults) == [(-1e12, -1, "-100 % or less")]
 
 
+def _by_target(prometheus: Prometheus, expr: str) -> dict[str, float]:
+    found = prometheus.series(substitute(expr, ""), NOW_S - 60, NOW_S, 30)
+    return {line.labels["target"]: float(line.values[-1]) for line in found}
+
+
 def test_a_gpu_with_an_xid_error_is_beside_the_state_of_its_target(prometheus: Prometheus, panels: Any) -> None:
     table = panels[FLEET, "Targets, worst first"]
     (faults,) = [one["expr"] for one in table["targets"] if one["legendFormat"] == "GPU faults"]
-    found = {line.labels["target"]: line.values[-1] for line in prometheus.series(faults, NOW_S - 60, NOW_S, 30)}
+    found = _by_target(prometheus, faults)
     # 43 is an error of a program.
     assert found == {"dead": 1.0, "overspent": 0.0, "fine": 0.0}
     for target, count in found.items():
         assert _shown(prometheus, panels[TARGET, "GPU faults"], target) == {"GPUs": count}
     assert panels[TARGET, "GPU faults"]["gridPos"]["y"] == panels[TARGET, "Last canary"]["gridPos"]["y"]
-    # The rank of an otherwise healthy target.
-    rank = {
-        line.labels["target"]: line.values[-1]
-        for line in prometheus.series(table["targets"][-1]["expr"], NOW_S - 60, NOW_S, 30)
-    }
-    assert rank["dead"] > rank["overspent"] == rank["fine"]
+    rank = _by_target(prometheus, table["targets"][-1]["expr"])
+    assert rank["dead"] > rank["overspent"] == rank["fine"]  # which are all up
 
 
 @pytest.mark.parametrize(
@@ -119,3 +123,10 @@ def test_a_run_in_which_nothing_broke_has_found_no_knee(
     assert _shown(prometheus, panel, "overspent") == {"verified chat": value}
     assert _shown(prometheus, panel, "fine") == {"at least, verified chat": value}
     assert not any(key == (CAPACITY, "Knee") for key in panels)
+
+
+def test_targets_of_the_same_name_in_two_clusters_are_filtered_by_cluster(prometheus: Prometheus, panels: Any) -> None:
+    query = panels[TARGET, "Requests in the server"]["targets"][0]["expr"]
+    for cluster, running in (("east", 3.0), ("west", 40.0), (".*", 40.0)):
+        filled = substitute(query.replace("$cluster", cluster), "twins")
+        assert [line.values[-1] for line in prometheus.series(filled, NOW_S - 60, NOW_S, 30)] == [running]

@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 SCRAPES_S = (pytest.param(15, marks=pytest.mark.long), 30, 60)
 START_S = 1_795_500_000.0
 # Events that need not have happened in an hour, and label sets that did not exist before.
-_RARE = ("> 0", "== 0", "== 1", "unless on")
+_RARE = ("> 0", "== 0", "== 1", "unless")
 
 
 @pytest.fixture(scope="module", params=SCRAPES_S)

@@ -7,13 +7,13 @@ import pytest
 import yaml
 from our_dashboards import CONFIG, ROOT
 
-from alerts.links import CAPACITY, FLEET, PROBE, TARGET
+from alerts.links import CAPACITY, FLEET, PROBE, SERVER, TARGET
 from dashboards import build
 from probe.core.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
-UIDS = (FLEET, TARGET, CAPACITY, PROBE)
+UIDS = (FLEET, TARGET, SERVER, CAPACITY, PROBE)
 # kubectl keeps what it applied in an annotation, and all of an object's annotations may have so much.
 ANNOTATIONS_BYTES = 256 * 1024
 
@@ -27,7 +27,7 @@ def test_a_file_is_named_by_the_uid_of_its_dashboard() -> None:
     files = {name: json.loads(text) for name, text in build.render(CONFIG).items()}
     assert {name: dashboard["uid"] for name, dashboard in files.items()} == {f"{uid}.json": uid for uid in UIDS}
     assert [dashboard["title"] for dashboard in files.values()] == [
-        "Kneewatch / Fleet", "Kneewatch / Target", "Kneewatch / Capacity", "Kneewatch / Probe",
+        "Kneewatch / Fleet", "Kneewatch / Target", "Kneewatch / Server", "Kneewatch / Capacity", "Kneewatch / Probe",
     ]  # fmt: skip
 
 

@@ -14,14 +14,14 @@ from grafana_foundation_sdk.models import prometheus
 from our_dashboards import BY_UID, CONFIG, DASHBOARDS, PANELS, ROOT, title
 
 from alerts.build import render as rules_of
-from alerts.links import CAPACITY, FLEET, PROBE, RUNBOOKS, TARGET
+from alerts.links import CAPACITY, FLEET, PROBE, RUNBOOKS, SERVER, TARGET
 from dashboards import build
 
+_PLACES = ["datasource", "cluster", "namespace", "group"]
 VARIABLES = {
-    FLEET: ["datasource"],
-    TARGET: ["datasource", "target", "model", "workload"],
-    CAPACITY: ["datasource", "target", "model", "workload"],
-    PROBE: ["datasource", "target"],
+    FLEET: _PLACES,
+    **{uid: [*_PLACES, "target", "model", "workload"] for uid in (TARGET, SERVER, CAPACITY)},
+    PROBE: [*_PLACES, "target"],
 }
 KINDS = {"timeseries", "stat", "heatmap", "state-timeline", "table"}
 each_dashboard = pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=lambda d: d["uid"])
@@ -43,7 +43,7 @@ def test_grafanas_own_model_reads_the_dashboard(dashboard: dict[str, Any]) -> No
     assert all(target.range_val is not target.instant for target in targets)
     assert [variable.name for variable in model.templating.list_val or []] == VARIABLES[dashboard["uid"]]
     assert [mark.expr for mark in model.annotations.list_val or []] == build.annotations(dashboard)
-    assert [(link.include_vars, link.keep_time) for link in model.links or []] == [(True, True)] * 3 + [(False, False)]
+    assert [(link.include_vars, link.keep_time) for link in model.links or []] == [(True, True)] * 4 + [(False, False)]
 
 
 @each_dashboard
@@ -150,7 +150,9 @@ def test_a_row_of_the_fleet_leads_to_its_targets_dashboards() -> None:
     for link, uid in zip(links, (TARGET, CAPACITY), strict=True):
         address = urlsplit(link["url"])
         assert address.path == f"/d/{uid}"
-        asked = parse_qs(address.query.replace("&${__url_time_range}", ""))
+        places = "&${cluster:queryparam}&${namespace:queryparam}"  # Grafana fills in `var-cluster=...`
+        assert places in address.query
+        asked = parse_qs(address.query.replace("&${__url_time_range}", "").replace(places, ""))
         assert asked == {"var-datasource": ["${datasource}"], "var-target": ["${__value.raw}"]}
         # What is given is a variable there.
         assert {name.removeprefix("var-") for name in asked} <= set(VARIABLES[uid])
@@ -214,9 +216,11 @@ def test_the_questions_come_in_the_order_in_which_they_are_asked() -> None:
         "User traffic and latency",
         "Why?",
         "GPUs",
-        "More GPU metrics",
         "How much more can it take?",
+    ]
+    assert rows[SERVER] == [
         "Do the client and the server agree?",
+        "More GPU metrics",
         "Engines of a data-parallel server",
         "Optional server metrics",
     ]
@@ -239,13 +243,17 @@ def test_the_questions_come_in_the_order_in_which_they_are_asked() -> None:
 
 
 def test_a_collapsed_row_keeps_its_panels_until_it_is_opened() -> None:
-    collapsed = {panel["title"] for panel in BY_UID[TARGET]["panels"] if panel.get("collapsed")}
+    collapsed = {
+        uid: {panel["title"] for panel in dashboard["panels"] if panel.get("collapsed")}
+        for uid, dashboard in BY_UID.items()
+    }
     assert collapsed == {
-        "GPUs", "More GPU metrics", "Engines of a data-parallel server", "Optional server metrics",
+        FLEET: set(), CAPACITY: set(), PROBE: set(), TARGET: {"GPUs"},
+        SERVER: {"More GPU metrics", "Engines of a data-parallel server", "Optional server metrics"},
     }  # fmt: skip
-    shown = {panel["title"] for panel in build.panels_of(BY_UID[TARGET])}
+    shown = {panel["title"] for panel in build.panels_of(BY_UID[SERVER])}
     assert {"Links", "Running, by engine", "Speculative decoding"} <= shown
-    assert not {"Links", "Speculative decoding"} & {panel["title"] for panel in BY_UID[TARGET]["panels"]}
+    assert not {"Links", "Speculative decoding"} & {panel["title"] for panel in BY_UID[SERVER]["panels"]}
 
 
 def test_the_row_of_gpus_is_open_where_a_target_has_some() -> None:
@@ -257,7 +265,7 @@ def test_the_row_of_gpus_is_open_where_a_target_has_some() -> None:
         assert rows["GPUs"]["collapsed"] is is_collapsed
 
 
-@for_each([panel for uid, panel in PANELS if uid == TARGET], title)
+@for_each([panel for uid, panel in PANELS if uid in {TARGET, SERVER}], title)
 def test_a_panel_about_what_many_have_not_says_so(panel: dict[str, Any]) -> None:
     """GPUs, and whatever a server need not tell: no "No data" at three in the morning."""
     asked = [target["expr"] for target in panel["targets"]]

@@ -10,7 +10,7 @@ from our_dashboards import BY_UID, CONFIG, DASHBOARDS
 
 from alerts import sli, trends
 from alerts.build import render as rules_of
-from alerts.links import CAPACITY, FLEET, TARGET
+from alerts.links import CAPACITY, FLEET, SERVER, TARGET
 from dashboards import build
 from exporters import names
 
@@ -76,7 +76,7 @@ def test_every_series_is_on_a_dashboard() -> None:
 
 def test_every_query_of_one_target_is_about_the_chosen_one() -> None:
     for uid, query in [*QUERIES, *MARKS]:
-        if uid in {TARGET, CAPACITY} and not _of_the_process(query):
+        if uid in {TARGET, SERVER, CAPACITY} and not _of_the_process(query):
             assert query.count("{") == query.count('target="$target"'), query
 
 
@@ -85,7 +85,8 @@ def test_queries_use_variables_that_their_dashboard_has(uid: str) -> None:
     own = {variable["name"] for variable in BY_UID[uid]["templating"]["list"]}
     used = {name for one, query in [*QUERIES, *MARKS] if one == uid for name in re.findall(r"\$(\w+)", query)}
     assert used <= own | {"__rate_interval", "__range", "1"}
-    assert used >= own - {"datasource"}
+    by_variables = {name for one in BY_UID[uid]["templating"]["list"] for name in re.findall(r"\$(\w+)", one["query"])}
+    assert used | by_variables >= own - {"datasource"}
 
 
 @pytest.mark.parametrize("uid", BY_UID)

@@ -16,10 +16,14 @@ PAGES = sorted((ROOT / "docs/runbooks").glob("*.md"))
 CONFIG = load_config(ROOT / "deploy/examples/kneewatch.yml")
 DISCOVERY = load_config(ROOT / "tests/rules/config-discovery.yml")
 TITLES = {panel["title"] for text in render(CONFIG).values() for panel in panels_of(json.loads(text))}
-DASHBOARDS = {json.loads(text)["title"] for text in render(CONFIG).values()}
+DASHBOARDS = {
+    one["title"]: {panel["title"] for panel in panels_of(one)} for one in map(json.loads, render(CONFIG).values())
+}
 ALERTS = set(re.findall(r"alert: (\w+)", rules(CONFIG)[FILE] + rules(DISCOVERY)[FILE]))
 # Quoted titles after "panel", "panels" or a dashboard's name.
 _NAMED = re.compile(r'(?:\b[Pp]anels? |\*Kneewatch / \w+\*[,:] )((?:"[^"]+"(?:, | and )?)+)')
+# A dashboard, and the quoted titles that follow it.
+_ON = re.compile(r'\*(Kneewatch / \w+)\*[,:] ((?:"[^"]+"(?:, | and )?)+)')
 
 
 def _text(page: Path) -> str:
@@ -31,7 +35,13 @@ def test_the_panels_and_dashboards_that_a_runbook_names_exist(page: Path) -> Non
     text = _text(page)
     panels = {title for quoted in _NAMED.findall(text) for title in re.findall(r'"([^"]+)"', quoted)}
     assert panels <= TITLES
-    assert set(re.findall(r"\*(Kneewatch / \w+)\*", text)) <= DASHBOARDS
+    assert set(re.findall(r"\*(Kneewatch / \w+)\*", text)) <= set(DASHBOARDS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_panels_named_beside_a_dashboard_are_on_it(page: Path) -> None:
+    for dashboard, quoted in _ON.findall(_text(page)):
+        assert set(re.findall(r'"([^"]+)"', quoted)) <= DASHBOARDS[dashboard]
 
 
 def test_the_runbooks_name_panels() -> None:

@@ -1,4 +1,4 @@
-"""Rows of the Target dashboard: data-parallel engines, and metrics that only some servers export."""
+"""Rows of the Server dashboard: data-parallel engines, and metrics that only some servers export."""
 
 from dashboards import panels
 from dashboards.pieces import GREEN, PlacedPanel, Query

@@ -1,4 +1,4 @@
-"""A row of the Target dashboard: whether client and server agree, and whether scrapes can be trusted."""
+"""A row of the Server dashboard: whether client and server agree, and whether scrapes can be trusted."""
 
 from dashboards import panels
 from dashboards.pieces import GREEN, RED, YELLOW, PlacedPanel, Query
@@ -36,13 +36,21 @@ def _trust_in_scrapes() -> list[PlacedPanel]:
             no_value="not known",
         ),
         panels.stat(
+            "Targets with this metrics page",
+            "Targets that read the same metrics page, this one included. Good: one. With several, such as models behind"
+            " one gateway, each of them shows the traffic of all.",
+            unit="none",
+            queries=[Query(largest(names.SERVER_TARGETS), "targets")],
+            steps=[(None, GREEN), (2, YELLOW)],
+            no_value="not known",
+        ),
+        panels.stat(
             "Token counts, server over client",
             "Tokens by the server's counters relative to the client's count, for canaries that ran alone on the server."
             " Good: 100 %. Otherwise the metrics are another server's, or those of one replica of several.",
             unit="percentunit",
             queries=[Query(largest(names.COUNTED_TOKENS, by="kind"), "{{kind}}")],
             steps=[(None, RED), (0.98, GREEN), (1.02, RED)],
-            width=6,
             no_value="no canary ran alone",
         ),
     ]
@@ -56,7 +64,6 @@ def _server_process() -> list[PlacedPanel]:
             unit="s",
             queries=[Query(f"time() - {largest(names.SERVER_STARTED)}", "up for")],
             steps=[(None, YELLOW), (900, GREEN)],
-            width=5,
             no_value=_NOT_EXPORTED,
         ),
         panels.stat(
@@ -65,7 +72,6 @@ def _server_process() -> list[PlacedPanel]:
             unit="none",
             queries=[Query(largest(names.SERVER_INFO, by="engine, version"), "{{engine}} {{version}}")],
             steps=[(None, GREEN)],
-            width=5,
             only_names=True,
             no_value="not known",
         ),

@@ -1,4 +1,4 @@
-"""A row of the Target dashboard: the other relayed GPU metrics, and whether the GPUs can be read."""
+"""A row of the Server dashboard: the other relayed GPU metrics, and whether the GPUs can be read."""
 
 from dashboards import panels
 from dashboards.pieces import GREEN, NO_GPU, RED, PlacedPanel, Query
