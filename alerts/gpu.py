@@ -11,7 +11,9 @@ from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from probe.gpu.fields import LABELS
 
-_BY = "target, gpu, UUID, modelName, Hostname"
+# `namespace` may be that of the pod that used the GPU, and go with it.
+_TARGET = "by (cluster, target)"
+_BY = "by (cluster, target, gpu, UUID, modelName, Hostname)"
 _NAME = "{{ $labels.target }}: GPU {{ $labels.gpu }} of {{ $labels.Hostname }}"
 _CARD = "GPU {{ $labels.gpu }} ({{ $labels.modelName }}, {{ $labels.UUID }}) of {{ $labels.Hostname }}"
 
@@ -60,11 +62,11 @@ def _new_xid(scale: float) -> Recording:
     it, the last sample counts. The same XID twice looks like once.
     """
     window, series = duration(_XID_S * scale), _relayed("DCGM_FI_DEV_XID_ERRORS")
-    last = f"(\n    max by ({_BY}) ({series})\n    or max by ({_BY}) (last_over_time({series}[{window}]))\n  )"
-    least, most = (f"{function} by ({_BY}) ({function}_over_time({series}[{window}]))" for function in ("min", "max"))
+    last = f"(\n    max {_BY} ({series})\n    or max {_BY} (last_over_time({series}[{window}]))\n  )"
+    least, most = (f"{function} {_BY} ({function}_over_time({series}[{window}]))" for function in ("min", "max"))
     return Recording(
         f"target_gpu_xid:{names.gpu('DCGM_FI_DEV_XID_ERRORS').name}:new{window}",
-        f'count_values by ({_BY}) ("xid",\n  {last} > 0\n  unless ({least} == {most})\n)',
+        f'count_values {_BY} ("xid",\n  {last} > 0\n  unless ({least} == {most})\n)',
     )
 
 
@@ -101,12 +103,11 @@ def _throttling(scale: float) -> Alert:
     reasons = _relayed("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
     clock, heat = _relayed("DCGM_FI_DEV_SM_CLOCK"), _relayed("DCGM_FI_DEV_THERMAL_VIOLATION")
     slowed, capped = (
-        f"max by ({_BY}) (avg_over_time(({_bits(reasons, capped=capped)})[{window}:{step}]))"
-        for capped in (False, True)
+        f"max {_BY} (avg_over_time(({_bits(reasons, capped=capped)})[{window}:{step}]))" for capped in (False, True)
     )
-    hot = f"max by ({_BY}) (rate({heat}[{window}])) / 1e9"  # nanoseconds
+    hot = f"max {_BY} (rate({heat}[{window}])) / 1e9"  # nanoseconds
     best = f"max_over_time({clock}[{duration(DAY_S * scale)}:{duration(max(1.0, 600 * scale))}])"
-    fell = f"max by ({_BY}) (avg_over_time({clock}[{window}])) < {_CAPPED_CLOCK:g} * max by ({_BY}) ({best})"
+    fell = f"max {_BY} (avg_over_time({clock}[{window}])) < {_CAPPED_CLOCK:g} * max {_BY} ({best})"
     clock_now, degrees, watts, limit = (
         now(f"max({_relayed(name, ',UUID=%q')})", "UUID")
         for name in (
@@ -140,7 +141,7 @@ def _memory(scale: float) -> Alert:
         ("remapped_rows", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"),
     )
     kinds = [_as_error(kind, _grown(_relayed(name), window)) for kind, name in grown]
-    failed = f"max by ({_BY}) ({_relayed('DCGM_FI_DEV_ROW_REMAP_FAILURE')}) > 0"
+    failed = f"max {_BY} ({_relayed('DCGM_FI_DEV_ROW_REMAP_FAILURE')}) > 0"
     words = (
         '{{ if eq $labels.error "remap_failure" }}a memory row that could not be replaced by a spare row'
         '{{ else if eq $labels.error "remapped_rows" }}memory rows replaced after uncorrectable errors'
@@ -165,8 +166,8 @@ def _grown(series: str, window: str) -> str:
 
     increase() works by series, and a new pod or Kneewatch starts another series.
     """
-    last = f"(max by ({_BY}) ({series}) or max by ({_BY}) (last_over_time({series}[{window}])))"
-    return f"{last} - min by ({_BY}) (min_over_time({series}[{window}])) > 0"
+    last = f"(max {_BY} ({series}) or max {_BY} (last_over_time({series}[{window}])))"
+    return f"{last} - min {_BY} (min_over_time({series}[{window}])) > 0"
 
 
 def _as_error(kind: str, expr: str) -> str:
@@ -182,8 +183,8 @@ def _missing(scale: float) -> Alert:
     return Alert(
         name="KneewatchGPUMissing",
         expr=(
-            f"max by (target) (max_over_time({listed}[{window}]) - {listed}) > 0\n"
-            f"or max by (target) (max_over_time(({reporting})[{window}:{step}]) - {reporting}) > 0"
+            f"max {_TARGET} (max_over_time({listed}[{window}]) - {listed}) > 0\n"
+            f"or max {_TARGET} (max_over_time(({reporting})[{window}:{step}]) - {reporting}) > 0"
         ),
         for_s=_MISSING_FOR_S * scale,
         severity="ticket",
@@ -203,7 +204,7 @@ def _unread(scale: float) -> Alert:
     was = f"max_over_time({up}[{since}:{duration(max(1.0, _STEP_S * scale))}]) == 1"
     return Alert(
         name="KneewatchGPUMissing",
-        expr=f"max by (target) (max_over_time({up}[{unread}]) == 0 and {was})",
+        expr=f"max {_TARGET} (max_over_time({up}[{unread}]) == 0 and {was})",
         for_s=60 * scale,
         severity="ticket",
         summary=f"{{{{ $labels.target }}}}: its GPU metrics have been unreadable for {unread}",

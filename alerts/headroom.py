@@ -8,6 +8,7 @@ forecasts differ too much to have one.
 During a capacity run, user traffic cannot be separated from the run's load, and headroom keeps its last value.
 """
 
+from alerts.alert_labels import by, on
 from alerts.links import CAPACITY
 from alerts.rules import Alert, Recording
 from alerts.templates import asked
@@ -32,7 +33,7 @@ _DISAGREES_FOR_S = 6 * HOUR_S
 _TWO_RUNS_S = DAY_S + 2 * HOUR_S  # last night's and the one before
 
 _LABELS = ("target", "model", "workload")
-_BY = ", ".join(_LABELS)
+_BY = by(*_LABELS)
 _THIS = "target=%[1]q,model=%[2]q,workload=%[3]q"
 _FORECAST, _MEASURED = 'mode="forecast"', 'mode!="forecast"'
 _UNSIGNED = '{{ $value | humanizePercentage | reReplaceAll "^-" "" }}'
@@ -43,7 +44,7 @@ _HEADROOM = f"target_model_workload:{names.HEADROOM.name}:min"
 def headroom_rules(scale: float = 1.0) -> list[Recording | Alert]:
     """Return the rules in the order of their dependencies; `scale` shortens windows and waiting times."""
     # The label `mode` is dropped: whether the last run verified a model must not end an alert.
-    measured = Recording(_HEADROOM, f"min by ({_BY}) ({names.HEADROOM.name}{{{_MEASURED}}})")
+    measured = Recording(_HEADROOM, f"min {_BY} ({names.HEADROOM.name}{{{_MEASURED}}})")
     return [measured, _low(scale), _disagrees(scale)]
 
 
@@ -61,8 +62,8 @@ def _low(scale: float) -> Alert:
         f"  unless {_last(_MEASURED)} > time() - {_TREND_S * scale:g}\n"
         f")\n"
         f"or (\n"
-        f"  min by ({_BY}, mode) (avg_over_time({names.HEADROOM.name}{{{_FORECAST}}}[{mean}])) < {LOW:g}\n"
-        f"  unless on (target) {_HEADROOM}\n"
+        f"  min {by(*_LABELS, 'mode')} (avg_over_time({names.HEADROOM.name}{{{_FORECAST}}}[{mean}])) < {LOW:g}\n"
+        f"  unless {on('target')} {_HEADROOM}\n"
         f")\n"
         f", 0.01)"
     )
@@ -136,7 +137,7 @@ def _disagreement(scale: float) -> str:
     """Return the PromQL: the forecast is outside the measured bounds now, or was wrong before each of two runs."""
 
     def knee(series: names.Series, mode: str) -> str:
-        return f"max by ({_BY}) ({series.name}{{{mode}}})"
+        return f"max {_BY} ({series.name}{{{mode}}})"
 
     forecast, measured = knee(names.CAPACITY_RPS, _FORECAST), knee(names.CAPACITY_RPS, _MEASURED)
     lower, upper = knee(names.CAPACITY_RPS_LOWER, _MEASURED), knee(names.CAPACITY_RPS_UPPER, _MEASURED)
@@ -150,7 +151,7 @@ def _disagreement(scale: float) -> str:
         f"  and {_last(_FORECAST)} > time() - {fresh_s:g}\n"
         f"  and abs({_last(_FORECAST)} - {_last(_MEASURED)}) < {fresh_s:g}\n"
         f")\n"
-        f"or max by ({_BY}) (\n"
+        f"or max {_BY} (\n"
         f"  (min_over_time({residual}[{runs}]) > {DISAGREES:g} or max_over_time({residual}[{runs}]) < -{DISAGREES:g})\n"
         f"  and changes({residual}[{runs}]) >= 1\n"
         f")\n, 0.01)"
@@ -158,7 +159,7 @@ def _disagreement(scale: float) -> str:
 
 
 def _last(mode: str) -> str:
-    return f"max by ({_BY}) ({names.CAPACITY_LAST_SUCCESS.name}{{{mode}}})"
+    return f"max {_BY} ({names.CAPACITY_LAST_SUCCESS.name}{{{mode}}})"
 
 
 def _now(series: str, mode: str) -> str:

@@ -1,5 +1,6 @@
 """Alerts on Kneewatch as an instrument: too slow to judge, failing tasks, a refused configuration. Pure."""
 
+from alerts.alert_labels import by, on
 from alerts.links import PROBE
 from alerts.rules import Alert
 from alerts.templates import asked
@@ -52,7 +53,7 @@ def _canaries(scale: float) -> Alert:
     window = duration(_CANARIES_S * scale)
 
     def count(outcomes: str) -> str:
-        return f'sum by (target) (increase({names.REQUESTS.name}{{traffic="canary",{outcomes}}}[{window}]))'
+        return f'sum {by("target")} (increase({names.REQUESTS.name}{{traffic="canary",{outcomes}}}[{window}]))'
 
     bound, judged = count('outcome="client_bound"'), count('outcome=~"ok|client_bound"')
     return _client_bound(
@@ -68,12 +69,12 @@ def _canaries(scale: float) -> Alert:
 
 def _lag(scale: float) -> Alert:
     window = duration(_LAG_S * scale)
-    lag = f"histogram_quantile(0.99, sum by (job, instance, le) (rate({names.LOOP_LAG.bucket}[{window}])))"
-    ttft = f'min by (job, instance, target) ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
+    lag = f"histogram_quantile(0.99, sum {by('job', 'instance', 'le')} (rate({names.LOOP_LAG.bucket}[{window}])))"
+    ttft = f'min {by("job", "instance", "target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
     promised = asked(f'min({names.OBJECTIVE_SECONDS.name}{{target=%q,objective="ttft"}})', shown="humanizeDuration")
     return _client_bound(
         "event_loop",
-        f"max by (target) (\n  {lag}\n  > on (job, instance) group_right () {MAX_ERROR_SHARE:g} * {ttft}\n)",
+        f"max {by('target')} (\n  {lag}\n  > {on('job', 'instance')} group_right () {MAX_ERROR_SHARE:g} * {ttft}\n)",
         _LAG_FOR_S * scale,
         "Kneewatch's event loop is late by {{ $value | humanizeDuration }}",
         f"In 1 % of the cases in {window}, the event loop that timestamps the answers of {{{{ $labels.target }}}} woke"
@@ -85,8 +86,8 @@ def _lag(scale: float) -> Alert:
 def _steps(scale: float) -> Alert:
     window = duration(_STEPS_S * scale)
     steps = names.CAPACITY_STEPS.name
-    bound = f'sum by (target) (increase({steps}{{verdict="client_bound"}}[{window}]))'
-    every = f"sum by (target) (increase({steps}[{window}]))"
+    bound = f'sum {by("target")} (increase({steps}{{verdict="client_bound"}}[{window}]))'
+    every = f"sum {by('target')} (increase({steps}[{window}]))"
     return _client_bound(
         "capacity",
         f"{bound} / {every} > {_STEPS_SHARE:.3g}\nand {bound} > {_STEPS_LEAST - 0.5:g}",
@@ -104,7 +105,7 @@ def _failing(scale: float) -> Alert:
     share = "{{ $value | humanizePercentage }}"
     return Alert(
         name="KneewatchTaskFailing",
-        expr=f"max by (task, target) (\n  {failed}\n)",
+        expr=f"max {by('task', 'target')} (\n  {failed}\n)",
         for_s=300 * scale,
         severity="ticket",
         dashboard=PROBE,

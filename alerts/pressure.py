@@ -5,6 +5,7 @@ Whether the KV cache is too small is decided by the monitor (probe/observe/kv_pr
 dashboards agree.
 """
 
+from alerts.alert_labels import by, on
 from alerts.rules import Alert, Recording, RuleGroup, now
 from alerts.templates import asked
 from alerts.windows import DAY_S, duration
@@ -60,14 +61,14 @@ def pressure_group(scale: float = 1.0) -> RuleGroup:
 def _of_users(expr: str, scale: float, window_s: float = _WINDOW_S) -> str:
     """Return `expr` unless a capacity run loads the target, or several servers' counters are mixed and jump."""
     window = duration(window_s * scale)
-    capacity_run = f'sum by (target) (increase({names.REQUESTS.name}{{traffic="capacity"}}[{window}]))'
-    several = f"max by (target) (max_over_time({names.AMBIGUOUS.name}[{window}]))"
-    return f"(\n{expr}\n)\nunless on (target) (\n  {capacity_run} > 0\n  or {several} > 0\n)"
+    capacity_run = f'sum {by("target")} (increase({names.REQUESTS.name}{{traffic="capacity"}}[{window}]))'
+    several = f"max {by('target')} (max_over_time({names.AMBIGUOUS.name}[{window}]))"
+    return f"(\n{expr}\n)\nunless {on('target')} (\n  {capacity_run} > 0\n  or {several} > 0\n)"
 
 
 def _of_server(expr: str) -> str:
     """Return the sum by target. If several Kneewatches read one server, each sees all of it, so take the maximum."""
-    return f"max by (target) (sum by (target, job, instance) ({expr}))"
+    return f"max {by('target')} (sum {by('target', 'job', 'instance')} ({expr}))"
 
 
 def _of_one_server(expr: str) -> str:
@@ -91,8 +92,8 @@ def _waiting_now() -> str:
 def _kv_cache(scale: float) -> Alert:
     """Alert on a KV cache that is too small. A full one alone is good use of memory, and a queue may be intended."""
     window = duration(_WINDOW_S * scale)
-    usage = f"max by (target) (avg_over_time({names.SERVER_KV.name}[{window}]))"
-    too_small = f"max by (target) (avg_over_time({names.KV_TOO_SMALL.name}[{window}]))"
+    usage = f"max {by('target')} (avg_over_time({names.SERVER_KV.name}[{window}]))"
+    too_small = f"max {by('target')} (avg_over_time({names.KV_TOO_SMALL.name}[{window}]))"
     preempted, refused = (
         now(f"round({_of_one_server(f'increase({series.name}{{target=%q}}[{window}])')})")
         for series in (names.SERVER_PREEMPTIONS, names.SERVER_REJECTIONS)
@@ -121,7 +122,7 @@ def _preemptions(scale: float) -> Alert:
     # If an engine thrashes, no request finishes: any number of preemptions then exceeds the share.
     expr = (
         f"  {preempted} >= {_STORM_LEAST}\n  and {preempted} > {_STORM_SHARE:g} * {ended}\n"
-        f"  or {preempted} >= {_STORM_ALONE} unless on (target) {ended}"
+        f"  or {preempted} >= {_STORM_ALONE} unless {on('target')} {ended}"
     )
     ended_now = now(f"round({_of_one_server(f'increase({finished}{{target=%q}}[{window}])')})")
     return Alert(
@@ -147,7 +148,7 @@ def _queue(scale: float) -> Alert:
     mean = _of_server(f"avg_over_time({_waiting()}[{growth}])")
     queue = names.SERVER_QUEUE.name
     wait = f"{_increase(queue + '_sum', window)} / ({_increase(queue + '_count', window)} > 0)"
-    objective = f'min by (target) ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
+    objective = f'min {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
     much = f"clamp_min({_GROWTH_SHARE:g} * {mean}, {_STANDING})"
     expr = f"{standing} >= {_STANDING}\nand (\n  {grown} > {much}\n  or {wait} > {objective}\n)"
     deriv = f"deriv({_waiting('target=%q,')}[{growth}])"
@@ -174,7 +175,7 @@ def _queue(scale: float) -> Alert:
 def _stalled(scale: float) -> Alert:
     """Alert on a stalled engine. The gauge is absent while a scrape fails, hence the maximum over a minute."""
     stalled_s = max(_STALLED_S * scale, _STALLED_AT_LEAST_S)
-    stalled = f"max by (target) (max_over_time({names.STALLED.name}[{duration(max(60 * scale, 15))}]))"
+    stalled = f"max {by('target')} (max_over_time({names.STALLED.name}[{duration(max(60 * scale, 15))}]))"
     running = now(_of_one_server(f"{names.SERVER_RUNNING.name}{{target=%q}}"))
     return Alert(
         name="KneewatchEngineStalled",
@@ -207,7 +208,7 @@ def _hit_ratio(scale: float) -> Recording:
     return Recording(
         f"target:{PREFIX}prefix_cache_hits:ratio_rate{window}",
         f"{hits}\n/ (\n  {queries} > {_PREFIX_LEAST}\n  unless {probes} > {_PREFIX_PROBE_SHARE:g} * {queries}\n)\n"
-        f"unless max by (target) (max_over_time({names.AMBIGUOUS.name}[{window}])) > 0",
+        f"unless max {by('target')} (max_over_time({names.AMBIGUOUS.name}[{window}])) > 0",
     )
 
 

@@ -5,6 +5,7 @@ sixteenth of the samples of a 15 s scrape interval. No alert needs them.
 """
 
 from alerts import sli
+from alerts.alert_labels import by, on
 from alerts.rules import Recording, RuleGroup
 from alerts.windows import duration
 from exporters import names
@@ -26,19 +27,19 @@ _MEASURED, _FORECAST = '{mode!="forecast"}', '{mode="forecast"}'
 def up(since: str = "") -> str:
     """Return 1 or 0 by target: 0 if it was down within `since`. Without canaries, up means that scrapes succeed."""
     canaries, scrapes = (_over("max", "min", s, since) for s in (names.TARGET_UP, names.SERVER_UP))
-    return f"({canaries} or on (target) {scrapes})"
+    return f"({canaries} or {_on(since)} {scrapes})"
 
 
-def budget() -> str:
+def budget(since: str = "") -> str:
     """Return the smallest remaining error budget of each target; below 0 it is overspent."""
     records = "|".join(one.budget_record for one in (*sli.CANARIES, *sli.USERS))
-    return f'min by (target) ({{__name__=~"{records}"}})'
+    return f'min {_by(since)} ({{__name__=~"{records}"}})'
 
 
 def headroom(since: str = "") -> str:
     """Return the lowest headroom by measured capacity, or by forecast where no run has measured it."""
     measured, forecast = (_over("min", "min", names.HEADROOM, since, mode=mode) for mode in (_MEASURED, _FORECAST))
-    return f"({measured} or on (target) {forecast})"
+    return f"({measured} or {_on(since)} {forecast})"
 
 
 def shift(since: str = "") -> str:
@@ -54,7 +55,8 @@ def kv_cache(since: str = "") -> str:
 def waiting(since: str = "") -> str:
     """Return the number of requests in the server's queue."""
     # Several Kneewatches may read one server: count each of its reasons once.
-    return f"sum by (target) ({_over('max', 'avg', names.SERVER_WAITING, since, by='target, reason')})"
+    each = _over("max", "avg", names.SERVER_WAITING, since, more=("reason",))
+    return f"sum {_by(since)} ({each})"
 
 
 def trends_group(scale: float = 1.0) -> RuleGroup:
@@ -63,7 +65,7 @@ def trends_group(scale: float = 1.0) -> RuleGroup:
     every = duration(every_s)
     rules = (
         (UP, up(every)),
-        (BUDGET, budget()),
+        (BUDGET, budget(every)),
         (HEADROOM, headroom(every)),
         (SHIFT, shift(every)),
         (KV_CACHE, kv_cache(every)),
@@ -72,7 +74,16 @@ def trends_group(scale: float = 1.0) -> RuleGroup:
     return RuleGroup("kneewatch-fleet", every_s, [Recording(name, expr) for name, expr in rules])
 
 
-def _over(merge: str, function: str, series: Series, since: str, *, mode: str = "", by: str = "target") -> str:
+def _over(merge: str, function: str, series: Series, since: str, *, mode: str = "", more: tuple[str, ...] = ()) -> str:
     """Return the gauge now or, with `since`, its minimum, maximum or mean over that time."""
     value = f"{series.name}{mode}"
-    return f"{merge} by ({by}) ({f'{function}_over_time({value}[{since}])' if since else value})"
+    return f"{merge} {_by(since, *more)} ({f'{function}_over_time({value}[{since}])' if since else value})"
+
+
+def _by(since: str, *more: str) -> str:
+    """Return the grouping clause. Records keep the labels of clusters; a dashboard has one row for a target."""
+    return by("target", *more) if since else f"by ({', '.join(('target', *more))})"
+
+
+def _on(since: str) -> str:
+    return on("target") if since else "on (target)"

@@ -9,9 +9,14 @@ target with the raw counters and with the truth, with restarts, at scrapes of 15
 
 import argparse
 import json
+import os
+import platform
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,7 @@ from benchmarks.alerts.rules import rules_of
 from benchmarks.backfill import Floats, Line, Prometheus
 from benchmarks.blocks import encode, write_block
 from exporters import names
+from probe import __version__
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.request import Outcome
@@ -217,7 +223,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long the rules are evaluated")
     parser.add_argument("--out", type=Path, help="write the record to this file")
     arguments = parser.parse_args()
+    shown = subprocess.run(["prometheus", "--version"], check=True, capture_output=True, text=True)
     record = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": "python -m benchmarks.alerts.cost " + " ".join(sys.argv[1:]),
+        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
+        "python": platform.python_version(),
+        "prometheus": (shown.stdout or shown.stderr).split(" (")[0],
+        "kneewatch": __version__,
         "errors": {f"{scrape:.0f}s": compare(scrape, restarts=6) for scrape in (15.0, 30.0, 60.0)},
         "costs": [measure(targets, arguments.minutes) for targets in arguments.targets],
     }

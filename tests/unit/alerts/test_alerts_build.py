@@ -37,6 +37,13 @@ def test_every_expression_is_promql() -> None:
         promql_parser.parse(rule["expr"])
 
 
+def test_every_aggregation_keeps_the_cluster() -> None:
+    for rule in RULES:
+        clauses = re.findall(r"\b(?:by|on) \(([^)]+)\)", rule["expr"])
+        # Where no series is left, no cluster is known.
+        assert rule.get("record") == ABSENT or all(clause.startswith("cluster,") for clause in clauses), rule["expr"]
+
+
 def test_every_series_in_a_rule_is_one_that_is_exported_or_recorded() -> None:
     known = {series.name for series in names.ALL} | {rule["record"] for rule in RULES if "record" in rule}
     known |= {f"{s.name}{part}" for s in names.ALL if s.kind == "histogram" for part in ("_bucket", "_sum", "_count")}
@@ -46,7 +53,7 @@ def test_every_series_in_a_rule_is_one_that_is_exported_or_recorded() -> None:
         assert used <= known
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: f"{rule['alert']}-{rule['labels'].get('long', '')}")
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: f"{rule['alert']}-{rule['labels']['severity']}")
 def test_an_alert_has_what_the_engineer_on_call_needs(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ({"none"} if rule["alert"] == "KneewatchTargetDown" else {"page", "ticket"})
     assert rule["annotations"]["runbook_url"] == f"{RUNBOOKS}{rule['alert']}.md"
