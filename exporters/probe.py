@@ -30,6 +30,7 @@ _SERIES = (
     names.TARGET_UP,
     names.OBJECTIVE_RATIO,
     names.OBJECTIVE_SECONDS,
+    names.OBJECTIVE_WINDOW,
 )
 
 
@@ -144,6 +145,7 @@ class _ClientSeries:
         self._is_up_known = False
         self._ratio = gauge(names.OBJECTIVE_RATIO, registry)
         self._seconds = gauge(names.OBJECTIVE_SECONDS, registry)
+        self._window = gauge(names.OBJECTIVE_WINDOW, registry)
         self._counted: set[tuple[str, ...]] = set()  # label sets with a count
         self._expected: tuple[str, str, Traffic] | None = None  # announced, without a request so far
         self._publish_objectives()
@@ -165,6 +167,7 @@ class _ClientSeries:
         return {family_name(metric): "".join(samples(metric)) for metric in self._registry.collect()}
 
     def _publish_objectives(self) -> None:
+        self._window.labels(self._target, self.objectives.name).set(self.objectives.window_s)
         if self.objectives.availability is not None:
             self._ratio.labels(self._target, slo.AVAILABILITY).set(self.objectives.availability)
         for name, objective in self.objectives.latencies().items():

@@ -69,6 +69,12 @@ TARGET_UP = _declare(
 OBJECTIVE_RATIO = _declare(
     "gauge", "objective_ratio", "Share of requests that must meet the objective", ("target", "objective")
 )
+OBJECTIVE_WINDOW = _declare(
+    "gauge",
+    "objective_window_seconds",
+    "Window of the target's objectives, labelled with their name in the configuration",
+    ("target", "slo"),
+)
 OBJECTIVE_SECONDS = _declare(
     "gauge", "objective_seconds", "Latency threshold of the objective", ("target", "objective")
 )

@@ -39,7 +39,7 @@ OF_THE_PROCESS = {
                    names.DISCOVERED, names.DISCOVERY_FAILING)
 }  # fmt: skip
 # The latter is to be joined with, by the labels of one's own pods.
-NOT_SHOWN = {"DCGM_FI_DEV_FB_RESERVED", names.TARGET_INFO.name}
+NOT_SHOWN = {"DCGM_FI_DEV_FB_RESERVED", names.TARGET_INFO.name, names.OBJECTIVE_WINDOW.name}
 
 
 def _series(query: str) -> set[str]:

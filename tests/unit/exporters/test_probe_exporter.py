@@ -118,6 +118,10 @@ def test_only_the_canary_says_whether_the_target_is_up() -> None:
     assert value(_exported(record(), capacity), "kneewatch_target_up", target="a") == 1
 
 
+def test_the_objectives_window_is_exported_with_their_name() -> None:
+    assert value(_exported(), "kneewatch_objective_window_seconds", target="a", slo="chat") == CHAT.window_s
+
+
 @pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.TIMEOUT])
 def test_while_a_server_sleeps_it_is_neither_up_nor_down(outcome: Outcome) -> None:
     exporter = ProbeExporter({"a": CHAT})
