@@ -3,8 +3,9 @@
 Canaries: requests that Kneewatch itself cancelled (outcome "aborted") do not count. Latency objectives judge
 successful requests only, so a dead server spends the availability budget and not three budgets at once.
 
-Users: their own requests, measured by the server. The monitor counts the good ones itself, at a bucket bound of the
-server's histograms (kneewatch_users_objective_seconds), so no rule needs a bucket that another version lacks.
+Users: their own requests, counted and measured by the server. Those that the client left (outcome "aborted") do not
+count. The monitor counts the good ones itself: latencies at a bucket bound of the server's histograms
+(kneewatch_users_objective_seconds), so no rule needs a bucket that another version lacks.
 """
 
 from collections.abc import Callable
@@ -103,19 +104,28 @@ def _of_canaries(objective: str, counted: str) -> Sli:
     return Sli(objective, "canary", BY, good, (names.REQUESTS.name, f"{_CANARY},{counted}"), is_zero_if_missing=True)
 
 
-def _of_users(objective: str, histogram: Series) -> Sli:
+def _of_users_latency(objective: str, histogram: Series) -> Sli:
     # A monitor that does not count good requests is an older one, or cannot: then no request counts as bad.
     good = names.USERS_GOOD.name, f'objective="{objective}"'
     return Sli(objective, "users", ("target",), good, (f"{histogram.name}_count", ""), is_zero_if_missing=False)
 
 
+# Of servers that count failed requests; of others the monitor counts no good ones, either.
+USERS_AVAILABILITY = Sli(
+    "availability",
+    "users",
+    ("target",),
+    good_series=(names.USERS_GOOD.name, 'objective="availability"'),
+    all_series=(names.USERS_REQUESTS.name, 'outcome!="aborted"'),
+    is_zero_if_missing=False,
+)
 AVAILABILITY = _of_canaries("availability", 'outcome!="aborted"')
 TTFT = _of_canaries("ttft", 'outcome="ok"')
 TPOT = _of_canaries("tpot", 'outcome="ok"')
-USERS_TTFT = _of_users("ttft", names.USERS_TTFT)
-USERS_TPOT = _of_users("tpot", names.USERS_TPOT)
+USERS_TTFT = _of_users_latency("ttft", names.USERS_TTFT)
+USERS_TPOT = _of_users_latency("tpot", names.USERS_TPOT)
 CANARIES = (AVAILABILITY, TTFT, TPOT)
-USERS = (USERS_TTFT, USERS_TPOT)
+USERS = (USERS_AVAILABILITY, USERS_TTFT, USERS_TPOT)
 ALL = CANARIES  # the SLIs of a target with canaries
 
 

@@ -9,7 +9,19 @@ from dashboards import layout, marks, panels
 from dashboards.capacity_history import cost, forecast, shifts
 from dashboards.intervals import Intervals
 from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
-from dashboards.queries import FORECAST, MEASURED, WORKLOAD, age, at_capacity, capacity, largest, named, pace, quantile
+from dashboards.queries import (
+    FORECAST,
+    MEASURED,
+    WORKLOAD,
+    age,
+    at_capacity,
+    capacity,
+    largest,
+    named,
+    pace,
+    quantile,
+    user_requests,
+)
 from dashboards.queries import TARGET as ONE
 from dashboards.variables import chosen
 from exporters import names
@@ -175,7 +187,7 @@ def _headroom() -> list[PlacedPanel]:
             " server's count minus probe requests, some seconds late.",
             unit="reqps",
             queries=[
-                Query(pace(names.USERS_REQUESTS), "users"),
+                Query(user_requests(), "users"),
                 Query(capacity(names.CAPACITY_RPS, WORKLOAD), "capacity {{mode}} {{workload}}"),
             ],
             width=12,

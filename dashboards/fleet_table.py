@@ -87,7 +87,7 @@ def _cause_columns() -> list[Column]:
 def highest_burn() -> str:
     """Return the highest burn rate of each target's error budgets."""
     each = "\n  or ".join(named("slo", one.objective, f"({burn(one)})") for one in sli.ALL)
-    users = (named("slo", f"users' {one.objective}", f"({burn(one)})") for one in (sli.USERS_TTFT, sli.USERS_TPOT))
+    users = (named("slo", f"users' {one.objective}", f"({burn(one)})") for one in sli.USERS)
     return f"max by (target) (\n  {each}\n  or " + "\n  or ".join(users) + "\n)"
 
 

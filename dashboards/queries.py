@@ -44,6 +44,11 @@ def pace(series: Series, selector: str = TARGET, by: str = "", function: str = "
     return f"{function}{_by(by)}(rate({series.name}{_in(selector)}[{RATE}]))"
 
 
+def user_requests() -> str:
+    """Return the user requests per second that ended, whatever became of them."""
+    return f"sum({pace(names.USERS_REQUESTS, by='outcome')})"
+
+
 def counted(series: Series, selector: str = TARGET, by: str = "") -> str:
     """Return the number of events in the time range, 0 if there were none."""
     return f"round(sum{_by(by)}(increase({series.name}{_in(selector)}[{RANGE}]))) or on() vector(0)"

@@ -9,7 +9,7 @@ from alerts.links import TARGET, Links
 from dashboards import layout, marks, panels, queries
 from dashboards.intervals import Intervals
 from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
-from dashboards.queries import WORKLOAD, age, largest, pace
+from dashboards.queries import WORKLOAD, age, largest, user_requests
 from dashboards.target_causes import causes
 from dashboards.target_gpus import gpus
 from dashboards.target_health import health
@@ -50,7 +50,7 @@ def _capacity() -> list[PlacedPanel]:
             unit="reqps",
             queries=[
                 Query(largest(names.CAPACITY_RPS, WORKLOAD, by), "{{mode}} {{workload}}"),
-                Query(pace(names.USERS_REQUESTS), "users now"),
+                Query(user_requests(), "users now"),
             ],
             width=10,
             no_value="neither measured nor forecast",

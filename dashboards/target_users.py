@@ -3,11 +3,12 @@
 from alerts import sli
 from dashboards import panels
 from dashboards.pieces import PlacedPanel, Query
-from dashboards.queries import RATE, TARGET, buckets, largest, objective, pace
+from dashboards.queries import TARGET, buckets, largest, objective, pace
 from exporters import names
 
-_NO_USERS = "no users are sending requests"
-_BURNS = ("KneewatchUsersTTFTBurn", "KneewatchUsersTPOTBurn")
+_NO_USERS = "no users are sending requests, or a capacity run hides them"
+_LATENCY_BURNS = ("KneewatchUsersTTFTBurn", "KneewatchUsersTPOTBurn")
+_BURNS = ("KneewatchUsersAvailabilityBurn", *_LATENCY_BURNS)
 
 
 def users() -> list[PlacedPanel]:
@@ -39,12 +40,12 @@ def _distributions() -> list[PlacedPanel]:
 
 def _objectives() -> list[PlacedPanel]:
     met = [Query(f"min({one.good_ratio('15m', TARGET)})", one.objective) for one in sli.USERS]
-    ratio = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"ttft|tpot"}})'
+    ratio = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"availability|ttft|tpot"}})'
     return [
         panels.timeseries(
             "Good user requests against the objective",
-            "Share of user requests, over 15 minutes, that met each objective, by the server's histogram buckets. Good:"
-            " above the dashed line of the same name.",
+            "Share of user requests, over 15 minutes, that met each objective; latencies by the server's histogram"
+            " buckets. Good: above the dashed line of the same name.",
             unit="percentunit",
             queries=[*met, Query(ratio, "objective {{objective}}")],
             maximum=1,
@@ -62,24 +63,28 @@ def _objectives() -> list[PlacedPanel]:
                 objective("tpot", legend="objective tpot"),
             ],
             no_value="the server has no such histogram",
-            alerts=_BURNS,
+            alerts=_LATENCY_BURNS,
         ),
     ]
 
 
 def _traffic() -> list[PlacedPanel]:
-    tokens = f"max by (kind) (rate({names.USERS_TOKENS.name}{{{TARGET}}}[{RATE}]))"
     return [
         panels.timeseries(
-            "User traffic",
-            "User requests per second on the left, their tokens per second on the right. Good: what you expect at this"
-            " hour. Capacity runs leave a gap.",
+            "User requests by outcome",
+            "User requests per second that ended. failed: an error of the server, or refused by it; aborted: the client"
+            " left, which vLLM does not count. Good: what you expect at this hour, and none failed. Capacity runs leave"
+            " a gap.",
             unit="reqps",
-            queries=[
-                Query(pace(names.USERS_REQUESTS), "requests"),
-                Query(tokens, "{{kind}} tokens", is_on_right_axis=True),
-            ],
-            right_unit="short",
+            queries=[Query(pace(names.USERS_REQUESTS, by="outcome"), "{{outcome}}")],
+            no_value=_NO_USERS,
+            alerts=["KneewatchUsersAvailabilityBurn"],
+        ),
+        panels.timeseries(
+            "User tokens",
+            "Tokens per second of user requests. Good: what you expect at this hour. Capacity runs leave a gap.",
+            unit="short",
+            queries=[Query(pace(names.USERS_TOKENS, by="kind"), "{{kind}}")],
             no_value=_NO_USERS,
         ),
     ]

@@ -145,12 +145,16 @@ class UserTrafficExporter:
 
     def observe(self, target: str, totals: UserTotals) -> None:
         lines = SampleLines()
-        lines.value(names.USERS_REQUESTS, [target], totals.requests)
+        for outcome, count in totals.outcomes.items():
+            lines.value(names.USERS_REQUESTS, [target, outcome], count)
         lines.value(names.USERS_TOKENS, [target, "prompt"], totals.prompt_tokens)
         lines.value(names.USERS_TOKENS, [target, "output"], totals.output_tokens)
         for series, key in _USERS_HISTOGRAMS:
             lines.histogram(series, [target], totals.histograms.get(key))
-        for name, objective in self._objectives[target].latencies().items():
+        objectives = self._objectives[target]
+        if objectives.availability is not None and "failed" in totals.outcomes:
+            lines.value(names.USERS_GOOD, [target, "availability"], totals.outcomes.get("ok", 0.0))
+        for name, objective in objectives.latencies().items():
             bound_s, good = count_within(totals.histograms.get(name), objective.within_s)
             lines.value(names.USERS_OBJECTIVE_SECONDS, [target, name], bound_s)
             lines.value(names.USERS_GOOD, [target, name], good)

@@ -87,6 +87,7 @@ ALERTS: Mapping[str, Speaks] = {
     "KneewatchAvailabilityBurn": _speaks(_DEAD, _STALL, also=[_QUEUE]),
     "KneewatchTTFTBurn": _speaks(_QUEUE, _KV, also=[_STALL, _KNEE]),
     "KneewatchTPOTBurn": _speaks(_SLOW, _KV),
+    "KneewatchUsersAvailabilityBurn": _speaks(also=[_DEAD, _STALL, _KV]),
     "KneewatchUsersTTFTBurn": _speaks(_QUEUE, _KV, also=[_STALL, _KNEE]),
     "KneewatchUsersTPOTBurn": _speaks(_SLOW, _KV, also=[_STALL]),
     "KneewatchKneeDropped": _speaks(_KNEE),

@@ -17,6 +17,7 @@ _GPUS = 2
 _IDLE, _POWER, _SW_HEAT, _HW_HEAT = 0x1, 0x4, 0x20, 0x40
 # The example's objectives allow 5 % of a latency; the monitor judges the last five minutes.
 _LATE_SHARE, _LATE_TICKS = 0.05, int(300 / TICK_S)
+_USERS_FAIL = 1e-4  # the share of users' requests that fail at any time
 _XID_LOST = 79.0  # "GPU has fallen off the bus"
 
 
@@ -109,32 +110,30 @@ def _joined(scene: Scene, readable: Bools) -> Iterator[Line]:
 
 
 def _users(scene: Scene, served: Floats, prompt: Floats, output: Floats) -> Iterator[Line]:
-    """Yield user traffic, which is not computed while probe traffic runs and catches up afterwards."""
+    """Yield user traffic, which is unknown while probe traffic runs: the next sample has what came meanwhile."""
     page, rng, world, labels = scene.page, scene.rng, scene.world, scene.target
+    failed = rng.binomial(served.astype(int), _USERS_FAIL)
     good = {
+        "availability": served - failed,
         "ttft": served - rng.binomial(served.astype(int), np.clip(world.users_bad_ttft, 0, 1)),
         "tpot": served - rng.binomial(served.astype(int), np.clip(world.users_bad_tpot, 0, 1)),
     }
-    held = [
-        tuple(np.searchsorted(world.times, [run.start_s, run.end_s])) for run in scene.runs if run.outcome != REFUSED
+    is_known = np.ones(len(served), bool)
+    for run in scene.runs:
+        if run.outcome != REFUSED:
+            first, after = np.searchsorted(world.times, [run.start_s, run.end_s])
+            is_known[first:after] = False
+    counted: list[tuple[Series | str, dict[str, str], Floats]] = [
+        (names.USERS_REQUESTS, {"outcome": "ok"}, good["availability"]),
+        (names.USERS_REQUESTS, {"outcome": "failed"}, failed),
+        (names.USERS_TOKENS, {"kind": "prompt"}, prompt),
+        (names.USERS_TOKENS, {"kind": "output"}, output),
+        *((names.USERS_GOOD, {"objective": objective}, within) for objective, within in good.items()),
     ]
-
-    def accounts(increments: Floats) -> Floats:
-        visible = increments.astype(np.float64)
-        for first, after in held:
-            if after < len(visible):
-                visible[after] += visible[first:after].sum()
-                visible[first:after] = 0.0
-        return visible
-
-    yield from page.counter(names.USERS_REQUESTS, labels, accounts(served))
-    yield from page.counter(names.USERS_TOKENS, {**labels, "kind": "prompt"}, accounts(prompt))
-    yield from page.counter(names.USERS_TOKENS, {**labels, "kind": "output"}, accounts(output))
     for series in (names.USERS_TTFT, names.USERS_TPOT):
-        yield from page.counter(f"{series.name}_count", labels, accounts(served))
-        yield from page.counter(f"{series.name}_bucket", {**labels, "le": "+Inf"}, accounts(served))
-    for objective, within in good.items():
-        yield from page.counter(names.USERS_GOOD, {**labels, "objective": objective}, accounts(within))
+        counted += [(f"{series.name}_count", {}, served), (f"{series.name}_bucket", {"le": "+Inf"}, served)]
+    for series, more, increments in counted:
+        yield from page.counter(series, {**labels, **more}, increments, is_known)
 
 
 def gpus(scene: Scene) -> Iterator[Line]:

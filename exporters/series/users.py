@@ -7,7 +7,11 @@ from exporters.series.declaration import TARGET, declare
 _declare = partial(declare, "users", stability="experimental")
 
 USERS_REQUESTS = _declare(
-    "counter", "users_requests_total", "User requests since Kneewatch started to watch the server", TARGET
+    "counter",
+    "users_requests_total",
+    "User requests that ended since Kneewatch started to watch the server, as far as it counts them: ok, failed (an"
+    " error of the server, or refused by it) or aborted (the client left)",
+    (*TARGET, "outcome"),
 )
 USERS_TOKENS = _declare("counter", "users_tokens_total", "Tokens of user requests", (*TARGET, "kind"))
 USERS_TTFT = _declare("histogram", "users_ttft_seconds", "TTFT of user requests, measured by the server", TARGET)
@@ -15,7 +19,8 @@ USERS_TPOT = _declare("histogram", "users_tpot_seconds", "TPOT of user requests,
 USERS_GOOD = _declare(
     "counter",
     "users_good_requests_total",
-    "User requests within a latency objective, by the server's histogram bound in users_objective_seconds",
+    "User requests that met an objective: availability, or a latency by the server's histogram bound in"
+    " users_objective_seconds",
     (*TARGET, "objective"),
 )
 USERS_OBJECTIVE_SECONDS = _declare(

@@ -221,5 +221,7 @@ def _tokens(server: Sim) -> float:
 
 
 def _users(monitor: Monitor) -> float | None:
-    found = re.findall(r"^kneewatch_users_requests_total{.*} (.+)$", monitor.page("/metrics"), re.MULTILINE)
+    found = re.findall(
+        r'^kneewatch_users_requests_total{.*outcome="ok".*} (.+)$', monitor.page("/metrics"), re.MULTILINE
+    )
     return float(found[0]) if found else None

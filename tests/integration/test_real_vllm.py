@@ -57,7 +57,7 @@ def _ask(vllm: RealVllm, tokens: int) -> None:
 
 
 def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monitor: Monitor) -> None:
-    users = 'kneewatch_users_requests_total{target="joined"}'
+    users = 'kneewatch_users_requests_total{target="joined",outcome="ok"}'
     eventually(
         lambda: _value(monitor, 'kneewatch_server_counted_tokens_ratio{target="joined",kind="output"}') is not None,
         within_s=180,
@@ -74,7 +74,7 @@ def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monito
     eventually(lambda: _value(monitor, users) == USERS, within_s=30, what=f"{USERS} requests of users")
     assert _value(monitor, 'kneewatch_users_tokens_total{target="joined",kind="output"}') == 4 * USERS
     assert _value(monitor, 'kneewatch_users_tpot_seconds_count{target="joined"}') == USERS
-    same = 'kneewatch_users_requests_total{target="quiet"}'
+    same = 'kneewatch_users_requests_total{target="quiet",outcome="ok"}'
     eventually(lambda: _value(monitor, same) == USERS, within_s=10, what="the same by the other target's name")
 
 

@@ -189,12 +189,39 @@ def test_what_a_server_offers_on_request_is_relayed() -> None:
 def test_user_latencies_have_the_servers_buckets_and_only_known_ones() -> None:
     exporter = UserTrafficExporter({"a": CHAT})
     times = Histogram(((0.3, 1.0), (float("inf"), 3.0)), 1.5)
-    exporter.observe("a", UserTotals(5.0, None, 40.0, {"ttft": times}))
-    assert value(exporter.relay, "kneewatch_users_requests_total", target="a") == 5
+    exporter.observe("a", UserTotals(5.0, None, 40.0, {"ttft": times}, {"ok": 4.0, "failed": 1.0}))
+    assert value(exporter.relay, "kneewatch_users_requests_total", target="a", outcome="ok") == 4
+    assert value(exporter.relay, "kneewatch_users_requests_total", target="a", outcome="failed") == 1
+    assert value(exporter.relay, "kneewatch_users_requests_total", target="a", outcome="aborted") is None
     assert value(exporter.relay, "kneewatch_users_tokens_total", target="a", kind="output") == 40
     assert value(exporter.relay, "kneewatch_users_tokens_total", target="a", kind="prompt") is None
     assert value(exporter.relay, "kneewatch_users_ttft_seconds_bucket", target="a", le="0.3") == 1
     assert values(exporter.relay, "kneewatch_users_tpot_seconds_count") == []
+
+
+@pytest.mark.parametrize(
+    ("availability", "outcomes", "good"),
+    [
+        (0.999, {"ok": 4.0, "failed": 1.0, "aborted": 7.0}, 4.0),
+        (0.999, {"ok": 4.0, "aborted": 7.0}, None),  # the server does not count failures
+        (None, {"ok": 4.0, "failed": 1.0}, None),
+    ],
+)
+def test_users_availability_is_judged_where_failures_are_counted(
+    availability: float | None, outcomes: dict[str, float], good: float | None
+) -> None:
+    exporter = UserTrafficExporter({"a": Objectives("o", availability=availability, ttft=Objective(0.95, 0.5))})
+    exporter.observe("a", UserTotals(5.0, outcomes=outcomes))
+    shown = value(exporter.relay, "kneewatch_users_good_requests_total", target="a", objective="availability")
+    assert shown == good
+
+
+def test_unknown_user_traffic_has_no_series() -> None:
+    exporter = UserTrafficExporter({"a": CHAT})
+    exporter.observe("a", UserTotals(5.0, 6.0, 40.0, {}, {"ok": 4.0}))
+    exporter.observe("a", UserTotals())
+    samples = "".join(exporter.relay.write(openmetrics=False))
+    assert not [line for line in samples.splitlines() if not line.startswith("#")]
 
 
 @pytest.mark.parametrize(
