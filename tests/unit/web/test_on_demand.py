@@ -10,6 +10,7 @@ from example_records import CHAT, record, status
 from fake_monitor import FakeMonitor
 from prometheus_client.parser import text_string_to_metric_families
 
+from probe.core.errors import TargetError
 from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.target_status import TargetStatus
 from probe.web.on_demand import BURST, EVERY_S, RateLimiter, exposition
@@ -133,6 +134,16 @@ class _Slow(FakeMonitor):
     async def on_demand(self, target: str, workload: str | None) -> RequestRecord:
         await asyncio.sleep(30)
         return await super().on_demand(target, workload)
+
+
+class _Asleep(FakeMonitor):
+    async def on_demand(self, target: str, workload: str | None) -> RequestRecord:  # noqa: ARG002
+        raise TargetError("the server sleeps; nothing was sent", Outcome.ABORTED)
+
+
+def test_a_server_that_sleeps_is_a_conflict_and_no_failed_probe() -> None:
+    (answer,) = _ask(_Asleep(), "/probe?target=a")
+    assert (answer.status_code, answer.text) == (409, "the server sleeps; nothing was sent\n")
 
 
 class _Leaving(FakeMonitor):
