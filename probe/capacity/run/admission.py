@@ -19,7 +19,7 @@ from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot, UserLoad
-from probe.observe.guard import GuardVerdict
+from probe.observe.guard import ASLEEP, GuardVerdict
 from probe.observe.guard_limits import GuardLimits
 from probe.observe.server_state import ServerState
 
@@ -112,6 +112,8 @@ class AdmissionCheck:
             )
         if tokens < _USEFUL_SHARE * self._budget.tokens_per_run:
             return _no("budget_spent", f"{tokens} of the day's {self._budget.daily_tokens} tokens are left")
+        if self._state.sleep.is_recent(self._clock.monotonic_ns()):  # and so there may be no canary
+            return _no(ASLEEP, "the server sleeps: its metrics show no engine awake")
         if self._last is None or self._last.outcome is not Outcome.OK:
             outcome = self._last.outcome.value if self._last else "none has ended yet"
             return _no("canary_failed", f"the last canary did not succeed ({outcome})")

@@ -108,6 +108,17 @@ def test_before_the_first_canary_and_after_one_that_failed_nothing_is_loaded() -
     assert scene.ask().verdict.go
 
 
+def test_a_server_that_slept_since_kneewatch_started_is_asleep_and_not_without_canaries() -> None:
+    scene = Scene(server={"is_asleep": True})
+    scene.reading(is_asleep=True)
+    assert _refusal(scene)[0] == "asleep"
+    scene.canary(outcome=Outcome.TIMEOUT)
+    assert _refusal(scene)[0] == "asleep"
+    scene.server["is_asleep"] = False
+    scene.reading(is_asleep=False)
+    assert _refusal(scene)[0] == "canary_failed"
+
+
 # Windows.
 
 WINDOWS: dict[str, Any] = {"schedule": {"windows": ["01:00-05:00"], "timezone": "Europe/Berlin"}}
