@@ -30,17 +30,17 @@ async def at_once(work: Callable[[], _T]) -> _T:
 
 @dataclass(frozen=True)
 class Asked:
-    """A run as it is asked for: a job, and the steps, or another course."""
+    """A run as it is asked for: a job, and the steps, or another load plan."""
 
     job: RunJob
     plans: tuple[StepPlan, ...] = ()
-    course: LoadPlan | None = None
+    load_plan: LoadPlan | None = None
 
     def ramp(
         self, load: Load, read: Any, clock: Clock, *, think: Think = at_once, access: Any = None, **followed: Any
     ) -> CapacityRun:
         """Return its capacity run with these seams, with a new load plan each time."""
-        way = self.course or FixedSteps(self.plans, to_the_end=not self.job.guarded)
+        way = self.load_plan or FixedSteps(self.plans, to_the_end=not self.job.is_guarded)
         server = ServerAccess(read, **(access or {}))
         return CapacityRun(self.job, way, load, server, clock, observers=StepObservers(**followed), think=think)
 

@@ -149,7 +149,7 @@ async def outcome(on: Wire, answer: ResponseBuffer) -> Outcome:
             error = f"{type(failed).__name__}: {failed}"
     assert on.connection._timer is None
     headers = tuple(answer.headers) if answer.status is not None else ()  # those of a head that broke off mean nothing
-    return Outcome(answer.status, headers, answer.body, answer.complete, answer.cut, on.kept, error)
+    return Outcome(answer.status, headers, answer.body, answer.is_complete, answer.is_cut, on.kept, error)
 
 
 async def streamed(pieces: Iterable[bytes], end: str = EOF) -> tuple[int | None, bytes, str]:

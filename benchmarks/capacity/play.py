@@ -41,7 +41,7 @@ def play(
     *,
     live_share: float = 0.2,
     budget: Budget = _PLENTY,
-    guarded: bool = True,
+    is_guarded: bool = True,
     page: Callable[[float, ServerSnapshot], ServerSnapshot] = lambda _, snapshot: snapshot,
     clock: Clock | None = None,
 ) -> Played:
@@ -68,7 +68,7 @@ def play(
             server.advance(max(loop.time(), server.now_s))
             return page(loop.time() - begun, server.snapshot())
 
-        job = RunJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}), guarded)
+        job = RunJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}), is_guarded)
         begun = loop.time()
         ramp = CapacityRun(job, load_plan, load, ServerAccess(read), clock or VirtualClock(), think=_at_once)
         result = await ramp.run()

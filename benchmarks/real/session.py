@@ -46,21 +46,21 @@ _OBSERVE_S = 20.0
 async def record(spec: Spec, base_url: str, say: "Say") -> list[Taken]:
     """Run all load plans on a running server. ValueError if the first search has too little data for an estimate."""
     server = _Server(spec, base_url)
-    first = await server.take(Taken("search"), server.search(), _BUDGET, guarded=True, seed=1)
+    first = await server.take(Taken("search"), server.search(), _BUDGET, is_guarded=True, seed=1)
     say(_words(first))
     estimate_rps = _estimate(first)
     taken = [first]
     for number, shares in enumerate(ROUNDS):
         load_plan = FixedSteps([_plan(share * estimate_rps) for share in shares], to_the_end=True)
         name = f"round {number + 1}"
-        taken.append(await server.take(Taken(name), load_plan, _UNBOUND, guarded=False, seed=10 + number))
+        taken.append(await server.take(Taken(name), load_plan, _UNBOUND, is_guarded=False, seed=10 + number))
         estimate_rps *= _aside(taken[-1])
         say(f"{name}: done, around {estimate_rps:.2f} requests/s")
     live_rps = LIVE_SHARE * estimate_rps
     async with server.users(live_rps):
         await asyncio.sleep(5)
         second = Taken("search beside users", live_rps)
-        taken.append(await server.take(second, server.search(), _BUDGET, guarded=True, seed=2))
+        taken.append(await server.take(second, server.search(), _BUDGET, is_guarded=True, seed=2))
     say(_words(second))
     return taken
 
@@ -87,9 +87,9 @@ class _Server:
         """Return a search without hints about the server."""
         return Search(self._spec.workload, self._spec.objectives, Hints(), observe_s=_OBSERVE_S, explain=True)
 
-    async def take(self, taken: Taken, load_plan: LoadPlan, budget: Budget, *, guarded: bool, seed: int) -> Taken:
+    async def take(self, taken: Taken, load_plan: LoadPlan, budget: Budget, *, is_guarded: bool, seed: int) -> Taken:
         """Run the load plan and record the data it gets."""
-        job = RunJob(self._spec.name, MODEL, self._spec.objectives, budget, RunContext({"name": "r"}, {}), guarded)
+        job = RunJob(self._spec.name, MODEL, self._spec.objectives, budget, RunContext({"name": "r"}, {}), is_guarded)
         scraper = Scraper(self._endpoint, self._clock, timeout_s=1.0)
         try:
             async with WorkerPool(self._source(seed), 1, self._clock) as workers:

@@ -51,7 +51,7 @@ class RampRequest:
     steps: StepSettings
     workload: str
     budget: Budget
-    guarded: bool
+    is_guarded: bool
     seed: int
     workers: int | None = None  # None: as the cores allow
 
@@ -120,7 +120,7 @@ async def ramp_target(
                 lock(config, target, clock),
                 ServerAccess(scraper.read, readers.reader(target.gpu)),
                 clock,
-                admit=partial(_admit, config, target, scraper, guarded=asked.guarded),
+                admit=partial(_admit, config, target, scraper, is_guarded=asked.is_guarded),
                 interrupts=_stopped_by_signals,
                 observers=observers,
             )
@@ -144,7 +144,7 @@ async def _run_request(config: Config, target: TargetConfig, asked: RampRequest,
         objectives=config.objectives_of(target),
         steps=asked.steps,
         budget=asked.budget,
-        guarded=asked.guarded,
+        is_guarded=asked.is_guarded,
         gpu=target.capacity.server.gpu,
         load=config.load,
         workers=asked.workers,
@@ -158,13 +158,13 @@ def _not_admitted(target: TargetConfig, refused: RefusedError) -> TargetError:
     return TargetError(f"{words} has no other users", Outcome.REJECTED)
 
 
-async def _admit(config: Config, target: TargetConfig, scraper: Scraper, *, guarded: bool) -> Admission:
+async def _admit(config: Config, target: TargetConfig, scraper: Scraper, *, is_guarded: bool) -> Admission:
     """Check the server once. It has not been watched before, so no history is judged.
 
     Unguarded, only a server that sleeps is refused.
     """
     verdict, server = await preflight(scraper.read, GuardLimits(), firing_pages(config, target.name))
-    return Admission(verdict if guarded or verdict.reason == ASLEEP else GO, server)
+    return Admission(verdict if is_guarded or verdict.reason == ASLEEP else GO, server)
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def ramp_request(config: Config, target: TargetConfig, load: StepOptions, option
             # Without the guard, the point is to measure beyond the knee.
             over_objective_seconds=budget.over_objective_seconds if options.is_guarded else seconds,
         ),
-        guarded=options.is_guarded,
+        is_guarded=options.is_guarded,
         seed=options.seed,
         workers=options.workers,
     )

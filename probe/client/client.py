@@ -173,7 +173,7 @@ class Client:
                 response = await self._transport.handle_async_request(exchange.request)
                 if exchange.received.status is None:
                     await _receive(response, exchange.received, self._clock)
-            if exchange.received.cut and exchange.received.status == _OK:
+            if exchange.received.is_cut and exchange.received.status == _OK:
                 return Outcome.BROKEN_STREAM, f"the answer broke off: more than {_MAX_STREAM_BYTES} bytes of answer"
         except NETWORK_ERRORS as error:
             if exchange.received.status in (None, _OK):
@@ -190,7 +190,7 @@ async def _receive(response: httpx.Response, received: ResponseBuffer, clock: Cl
             now_ns = clock.monotonic_ns()
             if not received.add(now_ns, now_ns, data):
                 return
-        received.complete = True
+        received.is_complete = True
     finally:
         await response.aclose()
 

@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
         answer, self._response.buffer = self._response.buffer, None
         if answer is None:
             return
-        answer.complete = not answer.cut
+        answer.is_complete = not answer.is_cut
         self._stop_timer()
         self._resume()
         if self._response.can_reuse and not self._sending and self.is_usable:

@@ -102,7 +102,7 @@ class PreparedRequest:
             reads = received.reads
             sent_ns = min(sent_ns + received.write_lag_ns, reads[0][0] if reads else clock.monotonic_ns())
             # It ended when its last bytes arrived, not when this task ran again.
-            done_ns = reads[-1][0] if reads and received.complete else clock.monotonic_ns()
+            done_ns = reads[-1][0] if reads and received.is_complete else clock.monotonic_ns()
         return Response(self, scheduled_ns, sent_ns, done_ns, clock.wall_s(), ended)
 
 
@@ -186,7 +186,7 @@ def aborted(
 
 def _judge(spec: RequestSpec, received: ResponseBuffer, transcript: Transcript) -> Ended:
     kind = received.header(b"content-type")
-    if "event-stream" not in kind and not transcript.done:
+    if "event-stream" not in kind and not transcript.is_done:
         return (
             Outcome.BROKEN_STREAM,
             f"the answer is {kind.split(';')[0][:60] or 'no content type'!r}, expected an event stream",

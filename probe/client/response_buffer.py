@@ -24,8 +24,8 @@ class ResponseBuffer:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)  # names in lower case
     reads: list[Read] = field(default_factory=list)
     size: int = 0
-    complete: bool = False
-    cut: bool = False
+    is_complete: bool = False
+    is_cut: bool = False
 
     @property
     def body(self) -> bytes:
@@ -35,7 +35,7 @@ class ResponseBuffer:
     def ends_with(self, end: bytes) -> bool:
         """Return whether it is complete and these are its last bytes. Only the last four reads are compared."""
         tail = b"".join(data for _, _, data in self.reads[-4:])
-        return self.complete and tail.endswith(end)
+        return self.is_complete and tail.endswith(end)
 
     def header(self, name: bytes) -> str:
         """Return a header's last value, or an empty string."""
@@ -48,5 +48,5 @@ class ResponseBuffer:
         most = self.max_bytes if self.status == 200 else self.max_error_bytes  # noqa: PLR2004 - HTTP's OK
         if self.size <= most and len(self.reads) <= _MAX_READS:
             return True
-        self.cut = True
+        self.is_cut = True
         return False

@@ -22,14 +22,14 @@ class StreamedBody(httpx.AsyncByteStream):
             reads, answer.reads, answer.size = answer.reads, [], 0
             for _, _, data in reads:
                 yield data
-            if answer.complete and not answer.reads:
+            if answer.is_complete and not answer.reads:
                 return
             if not answer.reads:
                 self._connection.more()
                 await self._connection.wait()
 
     async def aclose(self) -> None:
-        if not self._answer.complete:
+        if not self._answer.is_complete:
             self._connection.abort()
 
 

@@ -13,7 +13,7 @@ class Transcript:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     finish_reason: str | None = None
-    done: bool = False  # the closing [DONE] arrived
+    is_done: bool = False  # the closing [DONE] arrived
     error: str | None = None  # an error event inside the stream
     malformed: str | None = None  # an event that does not follow the API
 
@@ -27,7 +27,7 @@ def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]: 
         return Outcome.SERVER_ERROR, f"error inside the stream: {answer.error}"
     if answer.malformed is not None:
         return Outcome.BROKEN_STREAM, f"an event is not an API chunk: {answer.malformed}"
-    if not answer.done:
+    if not answer.is_done:
         return Outcome.BROKEN_STREAM, f"the stream ended without [DONE] after {len(answer.events)} token events"
     if answer.events.first_visible is None:
         return Outcome.WRONG_ANSWER, "the stream held no content"

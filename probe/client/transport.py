@@ -179,7 +179,7 @@ class Transport(httpx.AsyncBaseTransport):
             if streamed:
                 await send_body(connection, request, _limit(timeouts.get("write")))
             await connection.wait()
-        except BaseException:
+        except BaseException:  # cancelled too: half an exchange is on the connection
             connection.drop(answer)
             raise
         if received is not None:

@@ -55,7 +55,7 @@ def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
     return {**verdict, ALL: all(verdict.values())}
 
 
-def may_be_ours(record: RequestRecord, objectives: Objectives, waking_s: float) -> bool:
+def may_be_client_delay(record: RequestRecord, objectives: Objectives, waking_s: float) -> bool:
     """Return whether the client's own delay may explain every missed latency objective of a request.
 
     The client's delay only makes latencies longer: a request that met its objectives really did, and one that missed

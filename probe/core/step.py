@@ -118,8 +118,8 @@ class StepRun:
     records: tuple[RequestRecord, ...]
     window_ns: tuple[int, int]
     loop_lag_s: tuple[float, ...]
-    cut_short: bool
-    capped: bool = False
+    is_cut_short: bool
+    is_capped: bool = False
     problem: str | None = None
     other_probes: tuple[RequestRecord, ...] = ()
 

@@ -50,7 +50,7 @@ class NvmlSession:
             self._handles = self._find()
             with_uuid = {known.labels[i].get("UUID"): gpu for i, gpu in self._handles.items() if gpu is not None}
             self._xids = Xids(nv, {uuid: gpu for uuid, gpu in with_uuid.items() if uuid}, known.xids)
-        except BaseException:
+        except BaseException:  # whatever it is: NVML stays initialized otherwise
             self.close()
             raise
 

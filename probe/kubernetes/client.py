@@ -79,7 +79,7 @@ class KubernetesClient:
                 )
         except TimeoutError:
             raise KubernetesError(f"the API server has not answered within {timeout_s:g} s") from None
-        except Exception as error:
+        except Exception as error:  # of httpx2, TLS, or whatever fetches the credentials
             raise _failure(error) from error
         if not answer.is_success:
             raise _refusal(answer)
@@ -128,7 +128,7 @@ def _open(account: Path) -> tuple["AsyncClient", str]:
         params = ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT_S), trust_env=False).httpx_params(config)
         transport = httpx2.AsyncHTTPTransport(verify=params["verify"], socket_options=_KEEP_ALIVE)
         return httpx2.AsyncClient(**params | {"transport": transport}), config.namespace.strip()
-    except Exception as error:
+    except Exception as error:  # lightkube and ssl have many for a file that they cannot use
         raise KubernetesError(f"the cluster's certificates cannot be used: {one_line(str(error))}") from error
 
 
@@ -139,7 +139,7 @@ def _config(account: Path) -> "SingleConfig":
     inside = (account / "token").exists()
     try:
         config = (KubeConfig.from_service_account(account) if inside else KubeConfig.from_file(file)).get()
-    except Exception as error:
+    except Exception as error:  # of lightkube, YAML, or the file system
         if inside:
             raise KubernetesError(
                 f"the service account in {account} cannot be used: {one_line(repr(error))}"

@@ -69,7 +69,7 @@ class LocalBackend:
             with worker_end:
                 process = await start_module("probe.load.worker", worker_end)
             reader, writer = await connect(own_end)
-        except BaseException as error:
+        except BaseException as error:  # cancelled too: the process must not outlive its pool
             own_end.close()
             if process is not None:
                 with suppress(ProcessLookupError):

@@ -113,8 +113,8 @@ class StepFinished:
 
     window_ns: tuple[int, int]
     loop_lag_s: tuple[float, ...]
-    cut_short: bool
-    capped: bool
+    is_cut_short: bool
+    is_capped: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,10 @@ class SendingWindow:
             self._over_ns = at_ns
         return inside
 
-    def closes_ns(self, last_done_ns: int, *, cut_short: bool) -> int:
+    def closes_ns(self, last_done_ns: int, *, is_cut_short: bool) -> int:
         """Return the end of the window that is judged, given when the last request was done."""
         closes_ns = last_done_ns
-        if self._total is None and not cut_short:
+        if self._total is None and not is_cut_short:
             over_ns = self._end_ns if self._last_due_ns < self._end_ns else self._over_ns or last_done_ns
             closes_ns = min(over_ns, last_done_ns)
         return max(closes_ns, self.opens_ns)

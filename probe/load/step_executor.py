@@ -121,15 +121,15 @@ class StepExecution:
                 self._in_flight.clear()
             while self._unread.read_portion():  # noqa: ASYNC110 - it does the work, it does not wait
                 await asyncio.sleep(0)
-        cut_short = stop.is_set() or self._is_capped
+        is_cut_short = stop.is_set() or self._is_capped
         last_ns = max((record.done_ns for record in self._records), default=start_ns)
         return StepRun(
             self._plan,
             tuple(self._records),
-            (window.opens_ns, window.closes_ns(last_ns, cut_short=cut_short)),
+            (window.opens_ns, window.closes_ns(last_ns, is_cut_short=is_cut_short)),
             tuple(lag),
-            cut_short,
-            capped=self._is_capped,
+            is_cut_short,
+            is_capped=self._is_capped,
         )
 
     # Sending.

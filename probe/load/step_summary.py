@@ -48,7 +48,7 @@ def summarize(
     aborted = sum(r.outcome is Outcome.ABORTED for r in records)
     ratios = slo.good_ratio(records, objectives)
     bound = _error_bound(ok, run.loop_lag_s, seconds)
-    reason = run.problem or (CUT_SHORT if run.cut_short else _void(records, bound, objectives))
+    reason = run.problem or (CUT_SHORT if run.is_cut_short else _void(records, bound, objectives))
     return StepSummary(
         plan=run.plan,
         valid=reason is None,

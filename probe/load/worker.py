@@ -129,7 +129,7 @@ class Worker:
             run = await self._step.run(self._stop, start_ns)
             reporting.cancel()
             await self._send_reports()
-            send(self._writer, StepFinished(run.window_ns, run.loop_lag_s, run.cut_short, run.capped))
+            send(self._writer, StepFinished(run.window_ns, run.loop_lag_s, run.is_cut_short, run.is_capped))
         except Exception as error:  # noqa: BLE001 - the controller has to know of any error
             send(self._writer, Failed(one_line(f"{type(error).__name__}: {error}")))
         finally:

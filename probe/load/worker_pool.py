@@ -70,7 +70,7 @@ class WorkerPool:
             await self._backend.open(self._count)
             starting += [asyncio.create_task(self._start(i)) for i in range(self._count)]
             self._workers = list(await asyncio.gather(*starting))  # in their order
-        except BaseException:
+        except BaseException:  # cancelled too: no worker may stay
             for task in starting:
                 task.cancel()
             await asyncio.gather(*starting, return_exceptions=True)
@@ -103,7 +103,7 @@ class WorkerPool:
         self._step = WorkerStep(plan, self._source, busy, self._clock, on_record=on_record, give_up=self._give_up)
         if stop.is_set() or not busy:
             now = self._clock.monotonic_ns()
-            return StepRun(plan, (), (now, now), (), cut_short=True, problem=None if busy else WORKER_LOST)
+            return StepRun(plan, (), (now, now), (), is_cut_short=True, problem=None if busy else WORKER_LOST)
         return await self._step.run(stop, self._seed())
 
     async def _compare_clocks(self, worker: WorkerHandle) -> None:

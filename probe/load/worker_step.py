@@ -159,12 +159,12 @@ class WorkerStep:
             tuple(sorted((r for worker in workers for r in worker.records), key=lambda r: r.done_ns)),
             window,
             tuple(lag for end in ends for lag in end.loop_lag_s),
-            cut_short=stop.is_set() or any(end.cut_short for end in ends),
-            capped=any(end.capped for end in ends),
+            is_cut_short=stop.is_set() or any(end.is_cut_short for end in ends),
+            is_capped=any(end.is_capped for end in ends),
             problem=WORKER_LOST if lost else None,
         )
 
 
 def _ends_step(end: StepFinished | None) -> bool:
     """Return whether this ends the step for all workers: one was lost, or stopped before its end (capped)."""
-    return end is None or end.cut_short
+    return end is None or end.is_cut_short

@@ -91,7 +91,7 @@ class Canary:
         step = StepExecution(_ONE, iter((ready,)), self._clock, lateness=self._client.lateness)
         run = await step.run(asyncio.Event())
         record, waking_s = run.records[0], max(run.loop_lag_s, default=0.0)
-        if slo.may_be_ours(record, self._objectives, waking_s):
+        if slo.may_be_client_delay(record, self._objectives, waking_s):
             late_ms = 1000 * ((latency.ttft_error_s(record) or 0.0) + waking_s)
             words = f"a latency missed its objective, but Kneewatch itself was up to {late_ms:.0f} ms late"
             record = replace(record, outcome=Outcome.CLIENT_BOUND, detail=words)

@@ -143,7 +143,7 @@ class CapacityRuns:
         known = self.measured.capacity if self.measured is not None else None
         admission = await self._admission.ask(self._server.read, known)
         if self.inhibited_by is not None:  # since the run has waited for the lock and the checks
-            return Admission(GuardVerdict(go=False, reason="rollout", detail=self.inhibited_by))
+            return Admission(GuardVerdict(allows_load=False, reason="rollout", detail=self.inhibited_by))
         return admission
 
     @contextmanager

@@ -23,12 +23,12 @@ from probe.observe.restarts import restarted
 class GuardVerdict:
     """The decision whether load may go on; `reason` is a short fixed word, `detail` has the numbers."""
 
-    go: bool
+    allows_load: bool
     reason: str | None = None
     detail: str | None = None
 
 
-GO = GuardVerdict(go=True)
+GO = GuardVerdict(allows_load=True)
 # An open loop reached its limit of requests in flight: the server does not keep up.
 IN_FLIGHT_CAP = "in_flight_cap"
 # The load began on another server process: the measurements are no capacity of either.
@@ -54,7 +54,7 @@ REFUSALS = (
 OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN)
 # The overloads that break no objective yet.
 PRECAUTIONS = ("preemptions", "queue", "kv_cache", USERS_LATENCY)
-_ASLEEP = GuardVerdict(go=False, reason=ASLEEP, detail="the server sleeps: its metrics show no engine awake")
+_ASLEEP = GuardVerdict(allows_load=False, reason=ASLEEP, detail="the server sleeps: its metrics show no engine awake")
 _LOOK_BACK = 8  # polls
 # Failures that show that the server is in trouble. After a wrong answer or a bad request, going on would measure
 # nothing either. Any failure therefore stops the load; these only have a better name.
@@ -67,16 +67,16 @@ def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdic
     """
     if server is None or server.waiting is None:
         return GuardVerdict(
-            go=False,
+            allows_load=False,
             reason="no_server_metrics",
             detail="the server does not report its queue, by which the guard decides",
         )
     if server.is_asleep:
         return _ASLEEP
     if server.waiting > 0:
-        return GuardVerdict(go=False, reason="busy", detail=f"{server.waiting:g} requests are already waiting")
+        return GuardVerdict(allows_load=False, reason="busy", detail=f"{server.waiting:g} requests are already waiting")
     if (server.kv_cache_usage or 0) > limits.kv_cache_usage:
-        return GuardVerdict(go=False, reason="busy", detail=f"KV cache {server.kv_cache_usage:.0%} full")
+        return GuardVerdict(allows_load=False, reason="busy", detail=f"KV cache {server.kv_cache_usage:.0%} full")
     return GO
 
 
@@ -97,10 +97,14 @@ def decide(
     if failures:
         first = failures[0]
         reason = "server_errors" if first in _SERVER_ERRORS else "failed_requests"
-        return GuardVerdict(go=False, reason=reason, detail=f"{len(failures)} probe requests failed, first: {first}")
+        return GuardVerdict(
+            allows_load=False, reason=reason, detail=f"{len(failures)} probe requests failed, first: {first}"
+        )
     missed = polls[-limits.missed_polls :]
     if len(missed) == limits.missed_polls and all(poll is None or poll.waiting is None for poll in missed):
-        return GuardVerdict(go=False, reason="server_unreadable", detail=f"{len(missed)} polls of the server failed")
+        return GuardVerdict(
+            allows_load=False, reason="server_unreadable", detail=f"{len(missed)} polls of the server failed"
+        )
     read = [poll for poll in polls if poll is not None]
     return (
         _restarted(read)
@@ -137,7 +141,7 @@ def _restarted(polls: Sequence[ServerSnapshot]) -> GuardVerdict | None:
     # The guard decides after each poll, so it has already reported a change between older ones.
     for before, after in pairwise(polls[-_LOOK_BACK:]):
         if (words := restarted(before, after)) is not None:
-            return GuardVerdict(go=False, reason=SERVER_RESTARTED, detail=words)
+            return GuardVerdict(allows_load=False, reason=SERVER_RESTARTED, detail=words)
     return None
 
 
@@ -145,14 +149,16 @@ def _preempting(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVe
     grown = preemptions(polls) or 0.0
     if grown < limits.preemptions:
         return None
-    return GuardVerdict(go=False, reason="preemptions", detail=f"{grown:g} preemptions since the load began")
+    return GuardVerdict(allows_load=False, reason="preemptions", detail=f"{grown:g} preemptions since the load began")
 
 
 def _queueing(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
     recent = [poll.waiting or 0.0 for poll in polls[-limits.waiting_polls :]]
     if len(recent) < limits.waiting_polls or min(recent) <= limits.waiting:
         return None
-    return GuardVerdict(go=False, reason="queue", detail=f"{recent[-1]:g} requests waiting for {len(recent)} polls")
+    return GuardVerdict(
+        allows_load=False, reason="queue", detail=f"{recent[-1]:g} requests waiting for {len(recent)} polls"
+    )
 
 
 def _full(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
@@ -161,7 +167,9 @@ def _full(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict 
     if len(high) < limits.kv_polls:
         return None
     return GuardVerdict(
-        go=False, reason="kv_cache", detail=f"KV cache at {max(high):.0%} in {len(high)} of {len(recent)} polls"
+        allows_load=False,
+        reason="kv_cache",
+        detail=f"KV cache at {max(high):.0%} in {len(high)} of {len(recent)} polls",
     )
 
 
@@ -173,9 +181,9 @@ def _unanswered(unanswered_s: Sequence[float], limits: GuardLimits) -> GuardVerd
     if not late or (len(late) < limits.unanswered and late[0] <= max(2 * limit_s, limits.hang_s)):
         return None
     words = f"{len(late)} probe requests without a first token after {limit_s:g} s, the longest for {late[0]:.2f} s"
-    return GuardVerdict(go=False, reason=NO_FIRST_TOKEN, detail=words)
+    return GuardVerdict(allows_load=False, reason=NO_FIRST_TOKEN, detail=words)
 
 
 def _slow(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
     words = slow_tokens(polls, limits)
-    return GuardVerdict(go=False, reason=USERS_LATENCY, detail=words) if words else None
+    return GuardVerdict(allows_load=False, reason=USERS_LATENCY, detail=words) if words else None

@@ -42,7 +42,7 @@ def test_the_servers_of_a_discovery_are_one_group() -> None:
     assert len(ring.new) == 8
 
 
-def test_what_ends_within_the_wait_never_rings_and_what_goes_on_rings_once() -> None:
+def test_an_alert_that_ends_within_the_wait_never_rings_and_a_lasting_one_rings_once() -> None:
     assert rings([fires("TTFTBurn", "a", 0, WAIT_S / 2)], ALERTMANAGER) == []
     assert len(rings([fires("TTFTBurn", "a", 0, 1e5)], ALERTMANAGER)) == 1
     assert len(rings([fires("TTFTBurn", "a", 0, 1000), fires("TTFTBurn", "a", 2000, 3000)], ALERTMANAGER)) == 2

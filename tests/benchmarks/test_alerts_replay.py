@@ -57,7 +57,7 @@ def test_an_alert_within_a_fault_finds_it_and_one_elsewhere_is_false() -> None:
         judge([FAULT], [fires(1, alertname="KneewatchUnheardOf")])
 
 
-def test_what_begins_late_in_a_long_window_is_an_echo_and_no_finding() -> None:
+def test_a_late_begin_in_a_long_window_is_an_echo_and_no_finding() -> None:
     late = fires(10 * HOUR_S, severity="ticket")
     verdict = judge([FAULT], [late])
     assert (verdict.found[0].delay_s, len(verdict.false), len(verdict.echoes)) == (None, 0, 1)
@@ -103,7 +103,7 @@ def test_an_inhibited_alert_is_sent_once_its_inhibition_ends() -> None:
     assert sent([source, elsewhere], [rule]) == [source, elsewhere]
 
 
-def test_what_is_asked_for_before_an_alert() -> None:
+def test_the_necessary_conditions_of_an_expression_are_found() -> None:
     expr = "a > 1 and rate(b[3d]) > 2 unless c"
     assert necessary(expr) == ["a > 1"]
     assert necessary(f"max by (x) (({expr}) or d == 0)") == ["a > 1", "d == 0"]

@@ -116,7 +116,7 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert once() == once()
 
 
-def test_what_was_cancelled_before_the_server_came_to_it_costs_no_tokens() -> None:
+def test_a_request_cancelled_before_the_server_began_it_costs_no_tokens() -> None:
     few = CASES["seats-16"]
     load = PeerLoad(few, 1, 0.0)
     load.closed(512, 0.5)

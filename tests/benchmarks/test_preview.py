@@ -70,7 +70,7 @@ def test_the_rate_window_holds_four_scrapes_and_a_step() -> None:
     assert rate_interval(300, 15) == 315
 
 
-def test_what_is_missing_between_two_moments_is_a_gap() -> None:
+def test_missing_samples_between_two_times_are_a_gap() -> None:
     answer = Answer({}, ((1000.0, 1.0), (1020.0, math.nan), (1030.0, 4.0), (1100.0, 9.0)))
     assert on_grid(answer, GRID) == [1.0, None, None, 4.0]
 

@@ -59,7 +59,7 @@ def parts() -> _Parts:
     return found
 
 
-def test_what_others_call_themselves_is_text(parts: _Parts) -> None:
+def test_names_given_by_others_are_escaped_as_text(parts: _Parts) -> None:
     """The names would end the script that they are in, and begin one of their own."""
     assert len(parts.texts) == 4
     data: dict[str, Any] = json.loads(parts.texts[1][1])

@@ -176,7 +176,7 @@ def test_alerts_never_silence_each_other(config: dict[str, Any], severities: dic
     assert list(order.static_order())
 
 
-def test_what_names_a_cause_is_never_inhibited_by_an_outage(
+def test_alerts_that_name_a_cause_are_never_inhibited_by_an_outage(
     config: dict[str, Any], severities: dict[str, set[str]]
 ) -> None:
     silenced = {

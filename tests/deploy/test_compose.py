@@ -75,7 +75,7 @@ def test_our_containers_have_a_read_only_root(services: dict[str, dict[str, Any]
     assert "/tmp" in services[name]["tmpfs"]  # noqa: S108 - in the container
 
 
-def test_what_is_mounted_is_in_the_repository_and_read_only(
+def test_mounted_files_are_in_the_repository_and_read_only(
     services: dict[str, dict[str, Any]], folder: Path, deploy: Path
 ) -> None:
     for service in services.values():

@@ -87,7 +87,7 @@ def test_the_extras_that_the_shapes_need_are_in_it(instructions: list[tuple[str,
     assert {*asked.split(","), "ray"} == set(more.split(",")) <= extras.keys()
 
 
-def test_what_is_in_it_is_written_down_in_it(instructions: list[tuple[str, str]]) -> None:
+def test_the_image_has_an_sbom_of_its_packages(instructions: list[tuple[str, str]]) -> None:
     (build,) = (arguments for name, arguments in instructions if name == "RUN" and '".[' in arguments)
     assert "cyclonedx-py environment" in build
     assert "--output-file /opt/kneewatch/share/sbom/" in build
@@ -109,7 +109,7 @@ def test_the_health_check_is_a_program_that_compiles(final: list[tuple[str, str]
     assert "/-/healthy" in command[2]
 
 
-def test_what_is_copied_exists_and_is_not_ignored(instructions: list[tuple[str, str]], deploy: Path) -> None:
+def test_copied_files_exist_and_are_not_ignored(instructions: list[tuple[str, str]], deploy: Path) -> None:
     ignored = (deploy.parent / ".dockerignore").read_text().splitlines()
     assert "*" in ignored
     copied = [a.split()[:-1] for name, a in instructions if name == "COPY" and not a.startswith("--from")]

@@ -160,7 +160,7 @@ def test_the_default_workload_is_kneewatchs(chart: helm_python.Chart, tmp_path: 
     assert f"--random-output-len={workload.output_tokens}" in arguments(found)
 
 
-def test_what_is_written_out_goes_before_the_configuration(chart: helm_python.Chart) -> None:
+def test_explicit_values_take_precedence_over_the_configuration(chart: helm_python.Chart) -> None:
     written = {"baseUrl": "http://gateway:4000/v1", "promptTokens": 10, "outputTokens": 20, "extraArgs": ["--seed=1"]}
     for values in (bench(**written), {**bench(**written), "existingConfigMap": "mine"}):
         given = arguments(rendered(chart, values))

@@ -290,7 +290,7 @@ def test_a_run_is_asked_for_once_and_ends_before_its_deadline(manifests: Manifes
 
 
 @pytest.mark.parametrize("folder", JOBS)
-def test_what_deletes_a_job_leaves_its_results(manifests: Manifests, folder: str) -> None:
+def test_deleting_a_job_leaves_its_results(manifests: Manifests, folder: str) -> None:
     assert not checks.of(manifests(folder), "PersistentVolumeClaim")
     assert {m["kind"] for m in manifests(RESULTS)} == {"PersistentVolumeClaim"}
 

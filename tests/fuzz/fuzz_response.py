@@ -158,7 +158,7 @@ def without_times(said: Transcript) -> tuple[object, ...]:
     events = said.events
     return (
         list(events.tokens), events.first_visible, said.prompt_tokens, said.output_tokens, said.finish_reason,
-        said.done, said.error, said.malformed,
+        said.is_done, said.error, said.malformed,
     )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def test_a_checksum_is_castagnolis() -> None:
     assert blocks.checksum(b"123456789") == 0xE3069283
 
 
-def test_what_is_written_is_answered_and_ends_where_it_is_stale(prometheus_binary: str) -> None:
+def test_written_samples_are_returned_and_end_where_they_are_stale(prometheus_binary: str) -> None:
     times = START_S + 60.0 * np.arange(20_000)
     values = np.arange(20_000.0)
     values[-1] = STALE

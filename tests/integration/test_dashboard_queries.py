@@ -251,7 +251,7 @@ def test_events_are_marked_on_the_time_axis(prometheus: RealPrometheus, dashboar
     assert not empty
 
 
-def test_what_prometheus_has_recorded_is_the_history_of_capacity(monitor: Monitor, prometheus: RealPrometheus) -> None:
+def test_the_history_of_capacity_comes_from_prometheus(monitor: Monitor, prometheus: RealPrometheus) -> None:
     """For a monitor without a store: the figure is there, with what it holds for."""
     capacity = f'{names.CAPACITY_LAST_SUCCESS.name}{{target="{WORKS}"}}'
     eventually(lambda: prometheus.query(capacity), within_s=120, what="a capacity run that found the capacity")

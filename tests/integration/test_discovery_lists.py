@@ -308,7 +308,7 @@ def test_a_registry_is_asked_again_and_its_failures_leave_what_it_listed(run: Ru
     run(story())
 
 
-def test_what_a_registry_says_is_read_in_a_thread_and_too_much_is_refused_at_once(
+def test_a_registry_s_answer_is_parsed_in_a_thread_and_a_large_one_refused_at_once(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One target a million times over has no more servers than one, and took the event loop for seconds."""

@@ -39,7 +39,7 @@ def _asked(*concurrency: int) -> RampRequest:
         steps=StepSettings(concurrency=concurrency, seconds=30.0),
         workload="default",
         budget=Budget(10**9, 600.0, 600.0),
-        guarded=True,
+        is_guarded=True,
         seed=0,
         workers=1,
     )

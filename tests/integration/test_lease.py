@@ -239,7 +239,7 @@ def test_a_renewal_that_fails_once_or_was_lost_on_its_way_back_does_no_harm(stor
     story(tell)
 
 
-def test_what_others_write_beside_the_holder_is_kept(story: Any) -> None:
+def test_fields_that_others_write_into_the_lease_are_kept(story: Any) -> None:
     async def tell(api: ApiServer) -> None:
         async with lease():
             (found,) = api.leases.values()
@@ -358,7 +358,9 @@ async def _loses(server: MockServer, lose: Callable[[], Any], ended: asyncio.Eve
 
 async def _ramp(server: MockServer) -> None:
     where, load = Endpoint("a", server.url), Workload("long", Api.COMPLETIONS, 16, 300)
-    job = RunJob("a", "tiny", Objectives("o"), Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}), guarded=False)
+    job = RunJob(
+        "a", "tiny", Objectives("o"), Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}), is_guarded=False
+    )
     scraper = Scraper(where, CLOCK, timeout_s=1.0)
     try:
         async with WorkerPool(RequestSource(where, "tiny", load, timeout_s=60.0), 2, CLOCK) as workers:

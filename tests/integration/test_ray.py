@@ -139,7 +139,7 @@ def test_a_step_on_two_nodes_measures_what_it_does_here(cluster: RayCluster) -> 
             assert len(theirs.records) == len(ours.records) == 60
             assert {r.outcome for r in theirs.records} == {Outcome.OK}
             assert all(r.output_tokens == len(r.events) == 8 for r in theirs.records)
-            assert (theirs.cut_short, theirs.capped, theirs.problem) == (False, False, None)
+            assert (theirs.is_cut_short, theirs.is_capped, theirs.problem) == (False, False, None)
             stamps = [at for r in theirs.records for at in (r.scheduled_ns, r.sent_ns, *r.events.at_ns, r.done_ns)]
             assert begin < min(stamps) <= max(stamps) < end
             assert begin < theirs.window_ns[0] < theirs.window_ns[1] < end
@@ -195,7 +195,7 @@ def test_stop_ends_the_load_on_all_nodes(cluster: RayCluster) -> None:
         stop.set()
         assert await _until(lambda: not _in_flight(server), 5) < 3.0
         run = await running
-        assert (run.cut_short, run.problem) == (True, None)
+        assert (run.is_cut_short, run.problem) == (True, None)
         assert [r.outcome for r in run.records].count(Outcome.ABORTED) == 6
 
     _with(cluster, work)

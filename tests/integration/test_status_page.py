@@ -145,7 +145,7 @@ def test_the_page_keeps_itself_new_and_its_reader_where_he_is(browser: Browser, 
     assert browser.evaluate("document.querySelector('#kept') !== null")
 
 
-def test_what_the_monitor_serves_allows_itself_nothing_from_elsewhere(monitor: Monitor) -> None:
+def test_the_content_security_policy_allows_nothing_from_other_origins(monitor: Monitor) -> None:
     for path in ("/", f"/targets/{TARGET}", "/nope"):
         answer = httpx.get(f"{monitor.base_url}{path}", timeout=10, trust_env=False)
         policy = answer.headers["content-security-policy"]
@@ -211,9 +211,7 @@ def test_every_page_fits_its_screen_and_nothing_is_complained_of(
         assert "<script>document.title=" in _text(browser, "body")
 
 
-def test_what_discovery_cannot_do_is_heard_of_first_and_labels_are_opened_by_keyboard(
-    browser: Browser, made: Served
-) -> None:
+def test_discovery_problems_come_first_and_labels_open_by_keyboard(browser: Browser, made: Served) -> None:
     browser.screen(1280, 900)
     browser.open(made.base_url)
     text = _text(browser)

@@ -138,7 +138,7 @@ def test_the_configuration_is_reloaded_on_request(secured: Secured) -> None:
     assert secured.get(f"/api/v1/targets/{TARGET}").json()["name"] == TARGET
 
 
-def test_what_discovery_found_and_what_is_wrong_with_it_is_on_the_pages(followed: Followed, tiny: Sim) -> None:
+def test_discovered_targets_and_discovery_problems_are_on_the_pages(followed: Followed, tiny: Sim) -> None:
     monitor, name = followed.monitor, f"good/127.0.0.1:{tiny.port}"
     eventually(lambda: name in monitor.page("/api/v1/targets"), within_s=20, what="a target that was found")
     target = json.loads(monitor.page(f"/api/v1/targets/{name}"))

@@ -100,7 +100,7 @@ def test_a_step_by_several_workers_is_one_step() -> None:
         assert len(run.records) == server.generated == len(told) == 40
         assert {r.outcome for r in run.records} == {Outcome.OK}
         assert all(r.output_tokens == len(r.events) == 8 for r in run.records)
-        assert (run.cut_short, run.capped, run.problem) == (False, False, None)
+        assert (run.is_cut_short, run.is_capped, run.problem) == (False, False, None)
         assert max(r.done_ns for r in run.records) == run.window_ns[1]
         assert workers.in_flight() == []
         assert run.loop_lag_s
@@ -154,7 +154,7 @@ def test_stop_ends_the_load_within_a_second() -> None:
         stop.set()
         assert await _until(lambda: not _loaded(server), 2) < 1.0
         run = await running
-        assert run.cut_short
+        assert run.is_cut_short
         assert [r.outcome for r in run.records].count(Outcome.ABORTED) == 6
         assert workers.in_flight() == []
 
@@ -244,7 +244,7 @@ def test_a_worker_that_reaches_its_cap_ends_the_load_of_all() -> None:
         arrivals = Arrivals(Pattern.CONSTANT, rate_rps=10.0)
         async with asyncio.timeout(12):
             run = await _run(workers, StepPlan(6, 30.0, loop="open", arrivals=arrivals))
-        assert (run.capped, run.cut_short, run.problem) == (True, True, None)
+        assert (run.is_capped, run.is_cut_short, run.problem) == (True, True, None)
 
     _with(work)
 
@@ -283,10 +283,10 @@ def test_stop_at_any_moment_of_a_beginning_ends_the_step_and_not_the_next_one(af
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(after_s, stop.set)
         run = await workers.run(StepPlan(20, 60.0), stop, lambda _: None)
-        assert (run.cut_short, run.problem) == (True, None)
+        assert (run.is_cut_short, run.problem) == (True, None)
         await _until(lambda: not _loaded(server), 2)
         again = await _run(workers, StepPlan(4, 30.0, requests=8))
-        assert (len(again.records), again.cut_short, again.problem) == (8, False, None)
+        assert (len(again.records), again.is_cut_short, again.problem) == (8, False, None)
 
     _with(work)
 
@@ -311,7 +311,7 @@ def test_stop_ends_a_step_whose_connections_are_not_answered() -> None:
                 begin = CLOCK.monotonic_ns()
                 run = await workers.run(StepPlan(4, 60.0), stop, lambda _: None)
                 assert (CLOCK.monotonic_ns() - begin) * 1e-9 < 1.5
-                assert (run.records, run.cut_short, run.problem) == ((), True, None)
+                assert (run.records, run.is_cut_short, run.problem) == ((), True, None)
             for one in filling:
                 one.close()
 
@@ -508,7 +508,7 @@ def test_a_worker_goes_by_when_its_controller_was_there_and_not_by_when_it_heard
 
 
 @pytest.mark.parametrize("ways", ["told", "unread"])
-def test_what_a_worker_said_last_is_heard_after_it_has_gone(ways: str) -> None:
+def test_the_last_message_of_a_worker_is_read_after_it_has_ended(ways: str) -> None:
     """Also where we have told it something since, or it left something unread."""
 
     async def main() -> None:

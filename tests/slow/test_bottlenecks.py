@@ -28,7 +28,7 @@ BUILT: dict[str, tuple[Twin, Objectives]] = {
 
 
 @pytest.mark.parametrize("name", BUILT)
-def test_what_a_server_was_built_to_lack_is_named(name: str) -> None:
+def test_the_bottleneck_that_a_server_was_built_with_is_named(name: str) -> None:
     twin, objectives = BUILT[name]
     near = find_capacity(twin, objectives, 5.0, seeds=(0,), requests=220)
     found = find_bottleneck(twin, objectives, {}, near, requests=220)

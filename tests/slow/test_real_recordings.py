@@ -30,8 +30,8 @@ def recording() -> Recording:
             for share in shares
         ]
         noted = Taken(f"round {number + 1}")
-        course = Recorder(FixedSteps(plans, to_the_end=True), noted)
-        noted.result = play(CASE, KNEE_RPS, number, course, live_share=0.0, budget=PLENTY, guarded=False).result
+        load_plan = Recorder(FixedSteps(plans, to_the_end=True), noted)
+        noted.result = play(CASE, KNEE_RPS, number, load_plan, live_share=0.0, budget=PLENTY, is_guarded=False).result
         taken.append(noted)
     return Recording("virtual", {"date": "today"}, CASE.workload, CASE.objectives, tuple(taken))
 

@@ -93,7 +93,7 @@ class AdmissionCheck:
         if refused is not None:
             return Admission(refused)
         verdict, server = await preflight(read_server, GuardLimits(), self._firing_pages)
-        if verdict.go and server is not None:
+        if verdict.allows_load and server is not None:
             now_ns = self._clock.monotonic_ns()
             restart, users = self._state.restarted_ago(now_ns), self._state.users()
             burn = self._burn.rates(self._objectives, now_ns)
@@ -130,7 +130,7 @@ class AdmissionCheck:
 
 
 def _no(reason: str, detail: str) -> GuardVerdict:
-    return GuardVerdict(go=False, reason=reason, detail=detail)
+    return GuardVerdict(allows_load=False, reason=reason, detail=detail)
 
 
 def _restarted(restart: tuple[float, str] | None) -> GuardVerdict | None:

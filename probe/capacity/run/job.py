@@ -77,6 +77,6 @@ class RunJob:
     objectives: Objectives
     budget: Budget
     context: RunContext
-    guarded: bool = True
+    is_guarded: bool = True
     limits: GuardLimits = field(default_factory=GuardLimits)
     confirms: str | None = None  # the id of the run that it repeats

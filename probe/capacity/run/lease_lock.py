@@ -83,7 +83,7 @@ class KubernetesLease:
         except (KubernetesError, msgspec.DecodeError) as error:
             await self._open.aclose()
             raise LockError(f"cannot get the lease of {self._server}: {self._describe(error)}", NO_LOCK) from None
-        except BaseException:
+        except BaseException:  # cancelled too: without the lock, __aexit__ does not close
             await self._open.aclose()
             raise
         body = asyncio.current_task()

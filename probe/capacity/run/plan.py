@@ -80,7 +80,7 @@ def hints_of(capacity: CapacityConfig) -> Hints:
 
 @asynccontextmanager
 async def load_plan(
-    steps: StepSettings, workload: Workload, objectives: Objectives, *, guarded: bool
+    steps: StepSettings, workload: Workload, objectives: Objectives, *, is_guarded: bool
 ) -> AsyncIterator[LoadPlan]:
     """Open the load plan for these settings. A search runs in a helper process, which ends with the context.
 
@@ -89,11 +89,11 @@ async def load_plan(
     warm_up_s = _WARM_UP_SHARE * steps.seconds if steps.requests is None else 0.0
     plan = partial(StepPlan, seconds=steps.seconds, requests=steps.requests, warm_up_s=warm_up_s)
     if steps.concurrency is not None:
-        yield FixedSteps([plan(concurrency=count) for count in steps.concurrency], to_the_end=not guarded)
+        yield FixedSteps([plan(concurrency=count) for count in steps.concurrency], to_the_end=not is_guarded)
     elif steps.rates is not None:
         yield FixedSteps(
             [plan(_OPEN_STREAMS, loop="open", arrivals=Arrivals(rate_rps=rate)) for rate in steps.rates],
-            to_the_end=not guarded,
+            to_the_end=not is_guarded,
         )
     else:
         with HelperProcess() as helper:

@@ -20,11 +20,13 @@ async def preflight(
     try:
         server = await read_server()
         verdict = may_start(server, limits)
-        if verdict.go and firing_pages is not None and (firing := await firing_pages()):
-            verdict = GuardVerdict(go=False, reason="alert_firing", detail=f"{', '.join(firing)} fires for the target")
+        if verdict.allows_load and firing_pages is not None and (firing := await firing_pages()):
+            verdict = GuardVerdict(
+                allows_load=False, reason="alert_firing", detail=f"{', '.join(firing)} fires for the target"
+            )
     except TargetError as error:
         reason = "no_server_metrics" if server is None else "no_prometheus"
-        verdict = GuardVerdict(go=False, reason=reason, detail=str(error))
+        verdict = GuardVerdict(allows_load=False, reason=reason, detail=str(error))
     return verdict, server
 
 

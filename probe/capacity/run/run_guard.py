@@ -57,7 +57,7 @@ class RunGuard:
         """Judge how the load of a step ended."""
         if run.problem is not None:
             self._switch.stop("error", run.problem)
-        elif run.capped:
+        elif run.is_capped:
             self._trip(IN_FLIGHT_CAP)
         self._is_loading = False
 
@@ -69,7 +69,7 @@ class RunGuard:
     def trip_reason(self, run: StepRun) -> str | None:
         """Return why the guard ended a step early, if it did."""
         stopped = self._switch.stopped
-        return self.tripped or (stopped.reason if run.cut_short and stopped.by == "guard" else None)
+        return self.tripped or (stopped.reason if run.is_cut_short and stopped.by == "guard" else None)
 
     def request_ended(self, record: RequestRecord) -> None:
         """Judge a finished request."""
@@ -80,7 +80,7 @@ class RunGuard:
 
     def _judge(self, record: RequestRecord) -> None:
         """End a step of a search as soon as it is certain to break an objective. Fixed steps run to their end."""
-        if not (self._job.guarded and self._plan.survives_overload and self._planned):
+        if not (self._job.is_guarded and self._plan.survives_overload and self._planned):
             return
         if record.scheduled_ns >= self._judged_from_ns:
             self._missed.update(name for name, good in slo.met(record, self._job.objectives).items() if not good)
@@ -91,7 +91,7 @@ class RunGuard:
         """Judge the server now."""
         limits = self._limits.offered(self._rate_rps)
         verdict = decide(self._watch.polls, self._failures, limits, self._unanswered_s())
-        if self._job.guarded and not verdict.go:
+        if self._job.is_guarded and not verdict.allows_load:
             self._trip(verdict.reason)
 
     def check_client(self) -> None:
@@ -101,7 +101,7 @@ class RunGuard:
             self._old_since_ns = None
         elif self._old_since_ns is None:
             self._old_since_ns = now_ns
-        elif self._job.guarded and now_ns - self._old_since_ns > int(_TOO_LONG_OLD_S * 1e9):
+        elif self._job.is_guarded and now_ns - self._old_since_ns > int(_TOO_LONG_OLD_S * 1e9):
             self._switch.stop("error", CLIENT_LATE)
 
     def _trip(self, reason: str | None) -> None:

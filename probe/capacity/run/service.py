@@ -54,7 +54,7 @@ class RunRequest:
     objectives: Objectives
     steps: StepSettings
     budget: Budget
-    guarded: bool = True
+    is_guarded: bool = True
     gpu: str | None = None
     confirms: str | None = None
     load: LoadConfig | None = None
@@ -71,7 +71,7 @@ class RunRequest:
             objectives=self.objectives,
             budget=budget,
             context=context_of(admission.server, self.source.workload, self.objectives, self.gpu),
-            guarded=self.guarded,
+            is_guarded=self.is_guarded,
             confirms=self.confirms,
         )
 
@@ -105,7 +105,7 @@ async def run_capacity(
     """
     async with lock:
         admission = await admit()
-        if not admission.verdict.go:
+        if not admission.verdict.allows_load:
             raise RefusedError(admission.verdict)
         request = make_request()
         job, source, steps = request.job(admission), request.source, request.steps
@@ -113,7 +113,7 @@ async def run_capacity(
         observers.on_admitted(request, admission)
         begin = partial(CapacityRun, job, load=workers, server=server, clock=clock, observers=observers)
         async with AsyncExitStack() as opened:
-            opening = load_plan(steps, source.workload, job.objectives, guarded=job.guarded)
+            opening = load_plan(steps, source.workload, job.objectives, is_guarded=job.is_guarded)
             try:
                 plan = await opened.enter_async_context(opening)
             except (Exception, asyncio.CancelledError) as error:

@@ -23,7 +23,7 @@ def _rules(scale: float = 1.0) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("alert", ["KneewatchHeadroomLow", "KneewatchForecastDisagrees"])
-def test_what_the_text_asks_prometheus_for_is_promql(alert: str) -> None:
+def test_the_queries_in_annotations_are_valid_promql(alert: str) -> None:
     """Of what printf is not given it makes an error, in the text of an alert at night."""
     templates = re.findall(r"printf `([^`]*)` ([^|]*) \| query", _rules()[alert]["annotations"]["description"])
     assert len(templates) >= 4

@@ -77,7 +77,7 @@ def test_a_dot_in_a_name_is_a_dot_and_not_any_character() -> None:
     assert 'target=~"qwen-2\\\\.5"' in burn["expr"]
 
 
-def test_what_is_not_promised_is_not_watched() -> None:
+def test_an_objective_that_is_not_set_has_no_rules() -> None:
     config = _config({"fast": {"availability": None, "ttft": {"ratio": 0.95, "within": "1s"}}}, {"a": "fast"})
     assert {rule["alert"] for rule in _burns(config)} == {"KneewatchTTFTBurn", "KneewatchUsersTTFTBurn"}
 

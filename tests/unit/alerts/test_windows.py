@@ -75,7 +75,7 @@ def test_a_window_knows_its_share_of_the_whole_budget() -> None:
     assert week == pytest.approx([0.02, 0.05, 1 / 7, 3 / 7])
 
 
-def test_what_is_judged_is_named_where_it_is_too_rare() -> None:
+def test_a_left_out_window_names_the_subject_that_is_too_rare() -> None:
     choice = choose(ratio=0.999, slo_window_s=30 * DAY_S, every_s=60, scale=0.01, judged="an account")
     assert choice.left_out[0] == "page at 14.4x over 36s: too short for an account every 1m"
 

@@ -295,7 +295,7 @@ def test_a_comparison_as_json_is_json_and_nothing_else(tmp_path: Path) -> None:
     assert (written["base"], written["regressed"], written["tolerance"]) == (str(base), True, 0.05)
 
 
-def test_what_is_not_comparable_is_refused_with_its_reason_unless_forced(tmp_path: Path) -> None:
+def test_results_that_are_not_comparable_are_refused_with_the_reason_unless_forced(tmp_path: Path) -> None:
     base, longer = _result_file(tmp_path, "base.json"), _result_file(tmp_path, "longer.json", prompt_tokens=9)
     done = _kneewatch("compare", base, longer)
     assert (done.status, done.out) == (2, "")

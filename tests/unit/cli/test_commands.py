@@ -55,7 +55,7 @@ def _asked(**values: Any) -> RampRequest:
         "steps": StepSettings(concurrency=(1, 2), requests=25),
         "workload": "short",
         "budget": Budget(10**6, 60.0, 60.0),
-        "guarded": True,
+        "is_guarded": True,
         "seed": 0,
     }
     return RampRequest(**{**plain, **values})
@@ -133,7 +133,7 @@ def test_an_unguarded_ramp_needs_no_metrics(host: tuple[asyncio.Runner, MockServ
     runner, server = host
     server.says_on_metrics("")
     result, _ = runner.run(
-        _ramp(_config(server.url), _asked(guarded=False, steps=StepSettings(concurrency=(2,), requests=25)))
+        _ramp(_config(server.url), _asked(is_guarded=False, steps=StepSettings(concurrency=(2,), requests=25)))
     )
     assert result.steps[0].requests.ok == 25
     assert result.steps[0].server.waiting_peak is None
@@ -168,7 +168,7 @@ def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner,
         async with asyncio.timeout(10):
             while server.generated == 0:  # noqa: ASYNC110 - another task changes it
                 await asyncio.sleep(0.01)
-        second = _ramp(_config(server.url.replace("127.0.0.1", "localhost")), _asked(guarded=False))
+        second = _ramp(_config(server.url.replace("127.0.0.1", "localhost")), _asked(is_guarded=False))
         with pytest.raises(LockError, match=rf"another prober loads localhost:\d+ \(process {os.getpid()} on .*since"):
             await second
         result, _ = await first
@@ -204,5 +204,5 @@ def test_nothing_is_sent_to_a_server_that_sleeps(host: tuple[asyncio.Runner, Moc
     with pytest.raises(TargetError, match="sleeps, nothing was sent; wake it up first"):
         runner.run(check_target(config, config.targets[0], SystemClock()))
     with pytest.raises(TargetError, match="sleeps, nothing was sent; wake it up first"):
-        runner.run(ramp_target(config, config.targets[0], _asked(guarded=guarded), SystemClock(), lambda _: None))
+        runner.run(ramp_target(config, config.targets[0], _asked(is_guarded=guarded), SystemClock(), lambda _: None))
     assert server.generated == 0

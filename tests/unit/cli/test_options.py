@@ -102,7 +102,7 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
         (ServerOptions(ttft="500ms", tpot="50ms", ratio="0.95"), ["--ttft", "--tpot", "--ratio"]),
     ],
 )
-def test_what_a_configuration_says_itself_is_refused_beside_it(options: ServerOptions, names: list[str]) -> None:
+def test_options_that_the_configuration_has_are_refused_beside_it(options: ServerOptions, names: list[str]) -> None:
     with pytest.raises(ConfigError) as refused:
         configuration(Path("unread.yml"), None, options)
     assert str(refused.value).splitlines() == [

@@ -141,7 +141,7 @@ FAULTS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("size", [1000, 2**16])
-def test_what_is_not_http_is_an_error_in_one_line(name: str, size: int) -> None:
+def test_an_answer_that_is_not_http_is_an_error_in_one_line(name: str, size: int) -> None:
     """At once, and not only when the server closes."""
     data, words = FAULTS[name]
     pieces = [data[i : i + size] for i in range(0, len(data), size)]
@@ -251,7 +251,7 @@ def test_a_connection_serves_one_answer_after_the_other() -> None:
             for piece in (data[:20], data[20:]):
                 on.feed(piece)
             if kept:
-                assert (answer.status, answer.body, answer.complete) == (status, body, True), name
+                assert (answer.status, answer.body, answer.is_complete) == (status, body, True), name
             else:
                 on = wire()
 
@@ -266,7 +266,7 @@ def test_an_answer_that_comes_before_the_request_is_sent_does_not_free_the_conne
         on.start(answer, last=False)
         assert await on.connection.write(b"part", last=False)
         on.feed(whole(413, b"too much"))
-        assert answer.complete
+        assert answer.is_complete
         assert not on.idle
         sent = len(on.transport.sent)
         assert not await on.connection.write(b"more", last=False)
@@ -283,11 +283,11 @@ def test_a_connection_whose_reader_was_slow_is_read_again_when_it_is_used_again(
         on, long, next_ = wire(), ResponseBuffer(2**63, 2**63), ResponseBuffer(100, 100)
         on.start(long, whole=False)
         on.feed(whole(200, bytes(2**20 + 1)))
-        assert (long.complete, on.kept) == (True, True)
+        assert (long.is_complete, on.kept) == (True, True)
         on.start(next_)
         assert not on.transport.paused
         on.feed(OK)
-        assert next_.complete
+        assert next_.is_complete
 
     asyncio.run(main())
 
@@ -303,7 +303,7 @@ def test_giving_up_an_exchange_that_is_over_leaves_the_next_one_alone() -> None:
         on.connection.drop(first)
         on.feed(OK)
         await on.connection.wait()
-        assert second.complete
+        assert second.is_complete
         assert on.kept
 
     asyncio.run(main())
@@ -367,7 +367,7 @@ def test_a_body_of_just_the_size_is_whole(status: int) -> None:
     assert (got.cut, got.complete, got.kept) == (False, True, True)
 
 
-def test_what_follows_a_cut_is_not_kept() -> None:
+def test_bytes_after_the_size_limit_are_not_kept() -> None:
     received = ResponseBuffer(1000, 1000)
     data = head(200, "text/plain", "transfer-encoding: chunked") + chunked(*[b"x"] * 50_000)
     got = after([data], OPEN, received=received)

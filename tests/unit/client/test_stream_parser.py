@@ -64,7 +64,7 @@ def counts(answer: Transcript) -> list[tuple[int, int, bool]]:
 def test_a_recorded_completion_has_three_tokens(name: str) -> None:
     answer = said(name, Api.COMPLETIONS)
     assert counts(answer) == [(0, 1, True), (1, 1, True), (2, 1, True)]
-    assert (answer.done, answer.finish_reason, answer.error, answer.malformed) == (True, "length", None, None)
+    assert (answer.is_done, answer.finish_reason, answer.error, answer.malformed) == (True, "length", None, None)
     asked_for_usage = name != "completions-stream"
     assert (answer.prompt_tokens, answer.output_tokens) == ((8, 3) if asked_for_usage else (None, None))
     verdict = judge(spec(8, 3), answer)
@@ -75,7 +75,7 @@ def test_a_recorded_completion_has_three_tokens(name: str) -> None:
 def test_the_role_of_a_recorded_chat_is_no_token(name: str) -> None:
     answer = said(name, Api.CHAT)
     assert counts(answer) == [(1, 1, True), (2, 1, True), (3, 1, True)]
-    assert answer.done
+    assert answer.is_done
     assert (answer.prompt_tokens, answer.output_tokens) == ((14, 3) if name != "chat-stream" else (None, None))
     if name != "chat-stream":
         assert judge(spec(5, 3, Api.CHAT), answer) == OK
@@ -146,7 +146,7 @@ def test_the_usage_at_the_end_is_no_token() -> None:
 
 def test_nothing_counts_after_done() -> None:
     answer = read(chunk("a", "length", usage(1)), b"[DONE]", chunk("b", usage=usage(2)), done=False)
-    assert answer.done
+    assert answer.is_done
     assert answer.output_tokens == 1
 
 
@@ -168,7 +168,7 @@ def test_the_answer_asked_for_is_ok() -> None:
     [
         ({"error": "EngineDeadError"}, Outcome.SERVER_ERROR, "EngineDeadError"),
         ({"malformed": "<html>"}, Outcome.BROKEN_STREAM, "<html>"),
-        ({"done": False}, Outcome.BROKEN_STREAM, "DONE"),
+        ({"is_done": False}, Outcome.BROKEN_STREAM, "DONE"),
         ({"events": TokenEvents()}, Outcome.WRONG_ANSWER, "no content"),
         ({"output_tokens": None}, Outcome.WRONG_ANSWER, "include_usage"),
         ({"prompt_tokens": None}, Outcome.WRONG_ANSWER, "include_usage"),
@@ -218,7 +218,7 @@ def test_a_finish_reason_is_a_word() -> None:
     "data",
     [b"", b"<html>", b"null", b"5", b"[]", b'"x"', b"{", b"\xff", b"[" * 100_000, b"9" * 10_000, b"NaN", b"\x00"],
 )
-def test_what_is_not_an_object_is_malformed_and_ends_the_reading(data: bytes) -> None:
+def test_an_event_that_is_not_an_object_is_malformed_and_ends_the_stream(data: bytes) -> None:
     answer = read(chunk("a"), data, chunk("b"))
     assert answer.malformed is not None
     assert len(answer.events) == 1

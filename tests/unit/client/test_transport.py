@@ -43,7 +43,7 @@ async def fetch(
         answer = ResponseBuffer(2**20, 2**20)
         asked = httpx.Request(method, url, extensions={**extensions, "received": answer}, **request)
         await through.handle_async_request(asked)
-        assert answer.complete
+        assert answer.is_complete
         return answer.status, answer.body
     # The client would close the transport with itself.
     client = httpx.AsyncClient(transport=_Lent(through), trust_env=False)
@@ -675,7 +675,7 @@ def test_giving_up_in_any_turn_of_the_loop_leaves_nothing_behind(run: Run) -> No
     run(main())
 
 
-def test_what_a_reader_leaves_unread_closes_the_connection(run: Run) -> None:
+def test_a_body_that_is_not_read_to_its_end_closes_the_connection(run: Run) -> None:
     async def converse(peer: Peer) -> None:
         await peer.ask()
         await peer.say(head(200, "text/plain", "content-length: 9") + b"hello")
@@ -912,7 +912,7 @@ def test_a_received_body_that_is_too_long_ends_the_exchange(run: Run) -> None:
         async with serving(flood) as server, transport() as through:
             answer = ResponseBuffer(2**20, 2**20)
             await through.handle_async_request(httpx.Request("GET", server.url, extensions={"received": answer}))
-            assert (answer.cut, answer.complete) == (True, False)
+            assert (answer.is_cut, answer.is_complete) == (True, False)
             assert 2**20 < answer.size < 2**21
             await server.until_open(0)
             await all_closed(through)

@@ -262,7 +262,7 @@ def test_a_value_is_not_expanded_again(tmp_path: Path) -> None:
     assert config(TARGET + "    model: ${A}\n", tmp_path, A="${B}", B="no").targets[0].model == "${B}"
 
 
-def test_what_is_shown_hides_the_key(tmp_path: Path) -> None:
+def test_the_printed_configuration_hides_the_api_key(tmp_path: Path) -> None:
     loaded = config(FULL, tmp_path, LLAMA_KEY=SECRET)
     assert loaded.targets[0].secret() == SECRET
     for text in (show(loaded), repr(loaded), str(loaded), loaded.model_dump_json(), str(loaded.model_dump())):
@@ -339,7 +339,7 @@ def test_parameters_are_read_as_people_write_them(written: str, count: float, tm
 
 
 @pytest.mark.parametrize("written", ["0", "-8B", "B", ".inf", ".nan", "infB", "true", "[8]", "{}", "1e30", "8 GB"])
-def test_what_is_no_number_of_parameters_is_refused_in_one_line(written: str, tmp_path: Path) -> None:
+def test_an_invalid_number_of_parameters_is_refused_in_one_line(written: str, tmp_path: Path) -> None:
     text = f"{TARGET}    capacity: {{server: {{gpu: NVIDIA L4, parameters: {written}}}}}\n"
     assert "capacity.server.parameters: expected a number of parameters" in refusal(text, tmp_path)
 
@@ -414,7 +414,7 @@ def test_a_budget_is_finite(budget: str, tmp_path: Path) -> None:
     assert "budget" in refusal(f"{TARGET}    capacity: {{budget: {{{budget}}}}}\n", tmp_path)
 
 
-def test_what_is_shown_reads_back_as_the_same_configuration(tmp_path: Path) -> None:
+def test_the_printed_configuration_parses_to_the_same_configuration(tmp_path: Path) -> None:
     loaded = config(FULL, tmp_path, LLAMA_KEY=SECRET)
     again = config_from(yaml.safe_load(show(loaded)), "shown", {})
     without_key = [c.model_dump(exclude={"targets": {"__all__": {"api_key"}}}) for c in (loaded, again)]

@@ -108,7 +108,7 @@ def test_a_certificate_and_its_key_may_be_in_two_files_or_in_one(tmp_path: Path)
         *("half-a-key", "key-of-another", "passphrase", "passphrase-of-old", "no-key-with-it", "wrong-key-with-it"),
     ],
 )
-def test_what_is_wrong_with_a_certificate_is_said_of_the_file_to_mend(
+def test_a_certificate_error_names_the_file_to_fix(
     cert: bytes, key: bytes | None, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # pytest's folders are longer than a value that is shown whole

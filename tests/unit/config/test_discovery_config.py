@@ -67,7 +67,7 @@ def test_selectors_as_kubectl_takes_them(selector: str) -> None:
 
 
 @pytest.mark.parametrize("selector", ["", " ", "app=qwen,", "app in qwen", "app=a b", "-app=x", "app=x&limit=1", "a>1"])
-def test_what_is_no_selector_is_refused(selector: str) -> None:
+def test_an_invalid_selector_is_refused(selector: str) -> None:
     (line,) = problems(kubernetes=PODS | {"selector": selector})
     assert line.startswith("kubernetes.selector: expected a label selector such as 'app=qwen'")
 
@@ -139,7 +139,7 @@ def test_what_is_no_selector_is_refused(selector: str) -> None:
         ({"file": FILES, "scheme": "ftp"}, "scheme: expected 'http' or 'https', got 'ftp'"),
     ],
 )
-def test_what_is_wrong_is_one_line_with_its_mend(section: dict[str, Any], line: str) -> None:
+def test_a_discovery_error_is_one_line_with_its_fix(section: dict[str, Any], line: str) -> None:
     (found,) = problems(**section)
     assert found.startswith(line)
     assert "secret" not in found

@@ -116,7 +116,7 @@ def test_certificates_may_be_inline_in_the_file(tmp_path: Path, pem: Path) -> No
         (f"basic_auth_users: {{a: '{HASH}', a: '{HASH}'}}", "web.yml"),
     ],
 )
-def test_what_is_wrong_is_one_line_each_without_its_value(tmp_path: Path, content: object, words: str) -> None:
+def test_each_web_file_error_is_one_line_without_the_value(tmp_path: Path, content: object, words: str) -> None:
     with pytest.raises(ConfigError) as raised:
         _load(tmp_path, content)
     assert words in str(raised.value)

@@ -29,14 +29,14 @@ def test_canaries_are_counted_in_their_half_hour_and_gaps_are_empty() -> None:
     assert list(CanaryHistory().last("sent", 2, NOW_S)) == [0, 0]
 
 
-def test_what_misses_a_latency_objective_is_slow_once_and_counts_for_each() -> None:
+def test_a_canary_that_misses_latency_objectives_is_slow_once_and_counts_for_each() -> None:
     both = _at(0, ttft_s=0.9, gap_s=0.2)
     history = _history(_at(0), both, _at(0, Outcome.CLIENT_BOUND), _at(0, Outcome.ABORTED))
     found = {name: history.last(name, 1, NOW_S)[0] for name in ("sent", "failed", "judged", "slow", "ttft", "tpot")}
     assert found == {"sent": 3, "failed": 0, "judged": 2, "slow": 1, "ttft": 1, "tpot": 1}
 
 
-def test_what_is_older_than_thirty_days_is_forgotten() -> None:
+def test_data_older_than_thirty_days_are_forgotten() -> None:
     history = _history(_at(SLOTS - 1, Outcome.TIMEOUT), _at(0))
     assert sum(history.last("failed", SLOTS, NOW_S)) == 1
     assert sum(history.last("failed", SLOTS, NOW_S + SLOT_S)) == 0

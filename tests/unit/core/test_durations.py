@@ -57,7 +57,7 @@ def test_milliseconds_are_the_nearest_number_there_is(milliseconds: int) -> None
 
 
 @given(st.integers(1, 10_000), st.sampled_from(sorted(UNITS_S)))
-def test_what_is_formatted_reads_back_as_the_same_number(amount: int, unit: str) -> None:
+def test_a_formatted_duration_parses_to_the_same_number(amount: int, unit: str) -> None:
     seconds = parse_duration(f"{amount}{unit}")
     assert parse_duration(format_duration(seconds)) == seconds
 

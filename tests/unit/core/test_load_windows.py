@@ -47,7 +47,7 @@ def test_a_window_is_read_as_it_is_meant(text: str, window: LoadWindow) -> None:
         "\u0660\u0661:\u0660\u0660-\u0660\u0665:\u0660\u0660", "01:00-05:00 Mon", "Mon\n01:00-05:00",
     ],
 )  # fmt: skip
-def test_what_is_no_window_is_refused(text: str) -> None:
+def test_an_invalid_window_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"no|empty"):
         parse_window(text)
 
@@ -152,7 +152,7 @@ def test_wherever_it_is_a_window_that_is_open_closes_later_and_is_closed_then(
 
 
 @given(st.sets(st.sampled_from(DAYS), min_size=1), st.integers(0, 1439), st.integers(1, 1440))
-def test_what_is_written_is_read_back(days: set[str], start: int, length: int) -> None:
+def test_the_text_of_a_window_parses_to_that_window(days: set[str], start: int, length: int) -> None:
     end = (start + length) % 1440
     if end == start:
         return

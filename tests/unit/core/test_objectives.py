@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_records import PROMISED, failure, record
 
-from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives, broken, good_ratio, may_be_ours, met
+from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives, broken, good_ratio, may_be_client_delay, met
 from probe.core.request import UP, Outcome, RequestRecord
 
 RECORDS = st.lists(
@@ -48,7 +48,7 @@ def test_a_failure_spends_the_availability_budget_alone(outcome: Outcome) -> Non
     assert met(failure(outcome), PROMISED) == {AVAILABILITY: False, ALL: False}
 
 
-def test_what_we_cancelled_judges_nothing() -> None:
+def test_cancelled_requests_count_for_no_objective() -> None:
     assert met(failure(Outcome.ABORTED), PROMISED) == {}
     assert good_ratio([failure(Outcome.ABORTED)] * 5, PROMISED) == {}
 
@@ -107,7 +107,7 @@ def test_a_laxer_threshold_is_met_at_least_as_often(
     assert set(broken(lax_ratios, lax)) <= set(broken(strict_ratios, promised))
 
 
-def test_what_we_were_too_late_to_time_judges_availability_alone() -> None:
+def test_client_bound_requests_count_for_availability_alone() -> None:
     assert met(record(outcome=Outcome.CLIENT_BOUND), PROMISED) == {AVAILABILITY: True}
 
 
@@ -131,7 +131,7 @@ def test_only_a_miss_that_our_lateness_can_explain_is_excused(
     promised: Objectives,
 ) -> None:
     one = record(ttft_ms=ttft_ms, gap_ms=gap_ms, tokens=tokens, outcome=outcome, lag_ms=lag_ms)
-    excused = may_be_ours(one, promised, waking_s)
+    excused = may_be_client_delay(one, promised, waking_s)
     if outcome is not Outcome.OK or met(one, promised)[ALL]:
         assert not excused
     elif promised.ttft is not None and (ttft_ms - lag_ms) * 1e-3 - waking_s > promised.ttft.within_s + 1e-9:

@@ -88,7 +88,7 @@ def test_without_a_namespace_the_manifest_has_none() -> None:
         ({"namespace": "a_b", "configmap": True}, "--namespace a_b: expected"),
     ],
 )
-def test_what_grafana_or_kubernetes_would_not_take_is_refused(options: dict[str, object], told: str) -> None:
+def test_names_that_grafana_or_kubernetes_would_reject_are_refused(options: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigError) as refused:
         build.render(CONFIG, **options)  # type: ignore[arg-type]
     assert str(refused.value).startswith(told)

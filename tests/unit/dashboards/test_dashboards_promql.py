@@ -61,7 +61,7 @@ def test_every_query_is_promql_of_series_that_are_exported_or_recorded(query: st
     assert used <= KNOWN
 
 
-def test_what_is_recorded_for_dashboards_is_in_the_rules() -> None:
+def test_series_recorded_for_dashboards_are_in_the_rules() -> None:
     recorded = {name for text in rules_of(CONFIG).values() for name in re.findall(r"record: (\S+)", text)}
     assert recorded >= RECORDS
 
@@ -139,6 +139,6 @@ def test_substitute_fills_in_what_grafana_would() -> None:
 @pytest.mark.parametrize(
     "series", [names.CAPACITY_RUNS, names.GUARD_TRIPS, names.CAPACITY_REFUSALS], ids=lambda series: series.name
 )
-def test_what_capacity_runs_met_is_counted_alike(series: names.Series) -> None:
+def test_capacity_counters_are_queried_by_increase(series: names.Series) -> None:
     """They count from zero from the start, and a restart of the monitor resets all of them."""
     assert any(f"(increase({series.name}{{" in query for uid, query in QUERIES if uid == CAPACITY)

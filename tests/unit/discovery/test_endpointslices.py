@@ -173,7 +173,7 @@ def test_a_port_is_a_number_or_the_slices_name_for_it() -> None:
         ),
     ],
 )
-def test_what_keeps_endpoints_from_being_found_is_said(slice_: EndpointSlice | None, problem: str | None) -> None:
+def test_the_problem_that_hides_endpoints_is_reported(slice_: EndpointSlice | None, problem: str | None) -> None:
     its = slices() if slice_ is None else slices(slice_)
     assert its.problem == problem
     assert its.state == ()
@@ -198,7 +198,7 @@ def test_that_one_has_failed_is_no_rollout() -> None:
     assert ids(its) == [("a", True), ("b", False)]
 
 
-def test_what_an_api_server_may_leave_out_or_write_as_null() -> None:
+def test_fields_may_be_missing_or_null() -> None:
     bare: dict[str, Any] = {"metadata": {"name": "s"}, "addressType": "IPv4", "endpoints": None, "ports": None}
     assert slices(msgspec.json.decode(json.dumps(bare), type=EndpointSlice)).state == ()
     bare["endpoints"] = [{"addresses": None}, {"addresses": ["10.0.0.1"], "conditions": None, "targetRef": None}]

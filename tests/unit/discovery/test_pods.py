@@ -100,7 +100,7 @@ def test_no_pod_at_all_is_a_problem_and_none_ready_is_not() -> None:
     assert pods(pod("a", ready=False)).problem is None
 
 
-def test_what_an_api_server_may_leave_out_or_write_as_null() -> None:
+def test_fields_may_be_missing_or_null() -> None:
     bare = {"metadata": {"name": "a"}, "spec": {"containers": None}, "status": {"conditions": None}}
     assert pods(msgspec.json.decode(json.dumps(bare), type=Pod)).state == ()
 

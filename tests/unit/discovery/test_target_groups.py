@@ -60,7 +60,7 @@ def test_an_address_is_host_and_port(written: object, authority: str | None) -> 
     assert address(written, "http") == authority
 
 
-def test_what_is_no_address_is_left_out_and_named_and_the_others_are_found() -> None:
+def test_an_invalid_address_is_left_out_and_named_and_the_others_are_found() -> None:
     found, left_out = read([{"targets": ["http://qwen:8000", "qwen:8000"]}], "http", "")
     assert [one.id for one in found] == ["qwen:8000"]
     assert left_out == ["group 0: 'http://qwen:8000' is not HOST:PORT"]
@@ -94,7 +94,7 @@ def test_as_many_as_may_be_are_found() -> None:
         ([{}] * (MAX_TARGETS + 1), f"more than {MAX_TARGETS} target groups"),
     ],
 )
-def test_what_are_no_groups_is_refused_with_its_place(groups: object, words: str) -> None:
+def test_invalid_target_groups_are_refused_with_their_position(groups: object, words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         read(groups, "http", "")
 

@@ -109,7 +109,7 @@ def test_the_knee_of_a_model_that_is_not_served_any_more_is_gone() -> None:
     assert len(values(registry, "kneewatch_capacity_requests_per_second", target="b")) == 1
 
 
-def test_what_was_measured_replaces_what_was_measured_in_another_mode() -> None:
+def test_a_measured_capacity_replaces_one_of_another_mode() -> None:
     """The search may verify its model in one night and not in the next: the older figure is no answer any more."""
     registry, exporter = _registry()
     exporter.observe(result(capacity=Capacity(mode="empirical", requests_per_second=10.0, lower=9.0)))
@@ -145,7 +145,7 @@ def test_trips_that_a_run_outlives_count_too_and_none_twice() -> None:
     assert value(registry, "kneewatch_guard_trips_total", target="a", reason="queue") == 2
 
 
-def test_what_else_ends_a_run_is_no_trip() -> None:
+def test_an_end_that_the_guard_did_not_cause_is_no_trip() -> None:
     registry, exporter = _registry()
     exporter.observe(result(stopped=Stopped("budget", "seconds")))
     assert sum(values(registry, "kneewatch_guard_trips_total")) == 0
@@ -198,7 +198,7 @@ def test_the_next_figure_of_another_kind_takes_the_place_of_the_last_one() -> No
     assert len(values(registry, "kneewatch_knee_shift_ratio")) == 3
 
 
-def test_what_a_figure_holds_for_is_beside_it_as_a_number() -> None:
+def test_the_fingerprint_is_exported_beside_the_capacity() -> None:
     registry, exporter = _registry()
     exporter.observe(result())
     (number,) = values(registry, "kneewatch_capacity_fingerprint")
@@ -228,7 +228,9 @@ def test_a_run_that_measures_says_by_how_much_the_forecast_was_off() -> None:
     ],
     ids=["no forecast", "a silent one", "a lower bound", "not measured", "no knee"],
 )
-def test_what_was_not_measured_judges_no_forecast(measured: Capacity, forecast: Capacity | None) -> None:
+def test_a_capacity_that_was_not_measured_gives_no_residual_of_a_forecast(
+    measured: Capacity, forecast: Capacity | None
+) -> None:
     registry, exporter = _registry()
     exporter.verified(result(capacity=measured), result(capacity=forecast) if forecast else None)
     assert values(registry, RESIDUAL) == []

@@ -30,7 +30,7 @@ def test_gpus_of_one_target_and_instances_of_one_gpu_stand_apart() -> None:
     assert value(exporter.relay, "kneewatch_gpus", target="a") == 6
 
 
-def test_what_cannot_be_read_is_gone_and_counted() -> None:
+def test_a_failed_gpu_scrape_removes_the_series_and_is_counted() -> None:
     exporter = GpuExporter(("a", "b"))
     assert values(exporter.relay, "kneewatch_gpu_scrape_errors_total") == [0, 0]
     for target in ("a", "b"):

@@ -54,7 +54,7 @@ def test_the_page_is_what_prometheus_client_would_have_written(label: str, value
         assert told(parse_openmetrics(in_openmetrics)) == told(text_string_to_metric_families(page))  # type: ignore[no-untyped-call]
 
 
-def test_what_is_relayed_stands_beside_our_own() -> None:
+def test_relayed_series_are_on_the_page_beside_kneewatch_s() -> None:
     registry = CollectorRegistry()
     Gauge("kneewatch_own", "our own", registry=registry).set(1)
     relay = RenderedSamples((names.SERVER_RUNNING,))
@@ -107,7 +107,7 @@ def test_a_reading_replaces_the_one_before_it() -> None:
     assert names.SERVER_RUNNING.name not in written
 
 
-def test_what_cannot_be_encoded_does_not_break_the_page() -> None:
+def test_text_that_cannot_be_encoded_does_not_break_the_page() -> None:
     relay, lines = RenderedSamples((names.SERVER_INFO,)), SampleLines()
     lines.value(names.SERVER_INFO, ["a", "vllm", "\ud800"], 1)
     relay.put("a", lines)

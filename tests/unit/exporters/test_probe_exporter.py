@@ -165,14 +165,14 @@ def test_step_up_load_is_counted_when_the_page_is_asked_for_and_has_no_latencies
     assert values(exporter.relay, "kneewatch_ttft_seconds_count") == []
 
 
-def test_what_was_announced_of_canaries_stays_when_step_up_load_comes_first() -> None:
+def test_announced_canary_series_stay_when_a_capacity_run_comes_first() -> None:
     exporter = ProbeExporter({"a": CHAT})
     exporter.expect("a", "m", "short", Traffic.CANARY)
     exporter.observe(record(traffic=Traffic.CAPACITY), WALL_S)
     assert value(exporter.relay, "kneewatch_requests_total", **LABELS, outcome="timeout") == 0
 
 
-def test_what_was_announced_before_the_model_was_known_is_gone_once_it_is() -> None:
+def test_series_announced_without_a_model_go_once_it_is_known() -> None:
     exporter = ProbeExporter({"a": CHAT})
     exporter.expect("a", "unknown", "short", Traffic.CANARY)
     exporter.observe(record(), WALL_S)

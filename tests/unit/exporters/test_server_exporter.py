@@ -83,7 +83,7 @@ def test_a_server_that_stops_answering_loses_its_values_and_is_down() -> None:
     assert value(registry, "kneewatch_server_scrape_errors_total", target="a", reason="timeout") == 2
 
 
-def test_what_the_server_does_not_say_is_absent_and_not_zero() -> None:
+def test_values_that_the_server_does_not_report_are_absent_and_not_zero() -> None:
     registry, exporter = _registry()
     exporter.read("a", replace(snapshot(), running=None, waiting=None, kv_cache_usage=None, preemptions=None))
     found = {name for name, labels in samples(registry) if ("target", "a") in labels}
@@ -175,7 +175,7 @@ def test_running_adapters_and_how_the_page_was_read_are_exported() -> None:
     assert value(registry, "kneewatch_server_scrape_page_bytes", target="a") == 2000
 
 
-def test_what_a_server_offers_on_request_is_relayed() -> None:
+def test_optional_metrics_of_a_server_are_relayed() -> None:
     registry, exporter = _registry()
     blocks = dict.fromkeys(("kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"), Histogram(((1.0, 2.0),), 1.0))
     estimates = {"estimated_flops": 3.0, "estimated_read_bytes": 4.0, "estimated_write_bytes": 5.0}

@@ -251,7 +251,7 @@ def test_an_instance_can_be_read_alone(fake: Fake) -> None:
     assert gpu.labels["GPU_I_PROFILE"] == "1g.10gb"
 
 
-def test_what_is_held_for_instances_is_given_back_when_they_are_gone(fake: Fake) -> None:
+def test_handles_of_mig_instances_are_freed_when_they_are_gone(fake: Fake) -> None:
     async def undivided(nvml: Nvml, _: Hand) -> tuple[int, int]:
         fake.mig = 1
         await nvml.read()

@@ -79,7 +79,7 @@ def test_names_as_drivers_report_them(name: str, expected: str) -> None:
         "Intel Gaudi 3",
     ],
 )
-def test_what_is_not_known_is_not_guessed(name: str) -> None:
+def test_an_unknown_gpu_has_no_peak_values(name: str) -> None:
     assert gpu(name) is None
 
 

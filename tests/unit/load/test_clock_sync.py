@@ -74,7 +74,7 @@ def test_windows_and_beginnings_are_translated_and_the_rest_is_left(
     window: tuple[int, int], ahead: int, start: int
 ) -> None:
     offset = ClockOffset(ahead)
-    ended = StepFinished(window, (0.1,), cut_short=False, capped=True)
+    ended = StepFinished(window, (0.1,), is_cut_short=False, is_capped=True)
     assert to_controller_time(ended, offset) == replace(ended, window_ns=(window[0] - ahead, window[1] - ahead))
     assert to_worker_time(Start(start), offset) == Start(start + ahead)
     assert to_controller_time(Ready(), offset) == Ready()

@@ -57,7 +57,7 @@ def test_the_command_line_says_how_many_before_the_file_does() -> None:
 @pytest.mark.parametrize(
     "address", ["head", "http://head:6379", "ray://head", "head:0", "head:65536", "a b:1", "local", ""]
 )
-def test_what_is_no_address_of_a_cluster_is_refused(address: str) -> None:
+def test_an_invalid_cluster_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match=r"load\.ray\.address: .*expected HOST:PORT of a Ray cluster"):
         _load({"ray": {"address": address}})
 

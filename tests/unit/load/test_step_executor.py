@@ -56,7 +56,7 @@ def test_never_more_in_flight_than_asked_and_nothing_is_lost(
     assert server.in_flight == 0
     assert len(run.records) == len(server.sent_s)
     assert list(run.records) == server.ended
-    assert run.cut_short is False
+    assert run.is_cut_short is False
     start, end = run.window_ns
     assert all(start <= r.scheduled_ns <= end or r.scheduled_ns == end for r in run.records)
     assert end <= max(r.done_ns for r in run.records)
@@ -137,7 +137,7 @@ def test_stop_cancels_everything_in_flight_at_once_and_records_it_as_aborted() -
     assert {r.traffic for r in aborted} == {Traffic.CAPACITY}
     assert {(r.target, r.model) for r in aborted} == {("a", "m")}
     assert all(r.done_ns - r.scheduled_ns == pytest.approx(0.05e9, abs=0.02e9) for r in aborted)
-    assert ended.cut_short
+    assert ended.is_cut_short
 
 
 def test_a_step_that_is_stopped_before_it_begins_sends_nothing() -> None:
@@ -150,7 +150,7 @@ def test_a_step_that_is_stopped_before_it_begins_sends_nothing() -> None:
     ended = virtually(run())
     assert server.sent_s == []
     assert ended.records == ()
-    assert ended.cut_short
+    assert ended.is_cut_short
 
 
 def test_a_send_that_swallows_the_cancellation_does_not_keep_the_load_going() -> None:
@@ -377,7 +377,7 @@ def test_an_open_loop_sends_when_requests_are_due_however_slow_the_answers(answe
     assert summary.summarize(run, CHAT).offered_rps == pytest.approx(20.0, rel=0.01)
 
 
-def test_what_was_sent_late_is_timed_from_when_it_was_due() -> None:
+def test_a_late_request_is_timed_from_when_it_was_due() -> None:
     """The loop is blocked for a second: nothing is lost, and the wait is in TTFT (no coordinated omission)."""
 
     def blocked() -> None:
@@ -395,7 +395,7 @@ def test_what_was_sent_late_is_timed_from_when_it_was_due() -> None:
 def test_more_in_flight_than_allowed_ends_the_step_and_cancels_what_is_in_flight() -> None:
     server = FakeServer(seconds=lambda _: 60.0)
     run = virtually(_run(server, _open(10.0, 30.0, cap=12)))
-    assert (run.capped, run.cut_short) == (True, True)
+    assert (run.is_capped, run.is_cut_short) == (True, True)
     assert server.peak == 12
     assert server.in_flight == 0
     assert [r.outcome for r in run.records] == [Outcome.ABORTED] * 12
@@ -458,7 +458,7 @@ def test_stopping_an_open_loop_cancels_at_once() -> None:
     server = FakeServer(seconds=lambda _: 5.0)
     run = virtually(_run(server, _open(20.0, 60.0), stop_after_s=2.025))
     assert server.in_flight == 0
-    assert run.cut_short
+    assert run.is_cut_short
     assert len(run.records) == len(server.sent_s) == 41
 
 
@@ -474,7 +474,7 @@ def test_an_error_in_an_open_loop_is_not_lost() -> None:
     virtually(run())
 
 
-def test_what_is_in_flight_says_whether_an_answer_has_begun() -> None:
+def test_a_request_in_flight_shows_whether_its_answer_has_begun() -> None:
     async def asked() -> None:
         async def never(spec: RequestSpec, scheduled_ns: int) -> RequestRecord:
             await asyncio.sleep(1000)

@@ -20,9 +20,9 @@ PLAN = StepPlan(concurrency=4, seconds=10.0)
 
 
 def summary(
-    records: list[RequestRecord], promised: Objectives = PROMISED, lag: float = 0.0, *, cut_short: bool = False
+    records: list[RequestRecord], promised: Objectives = PROMISED, lag: float = 0.0, *, is_cut_short: bool = False
 ) -> StepSummary:
-    return summarize(StepRun(PLAN, tuple(records), WINDOW, (lag,), cut_short), promised)
+    return summarize(StepRun(PLAN, tuple(records), WINDOW, (lag,), is_cut_short), promised)
 
 
 def test_a_request_that_the_window_cuts_counts_by_its_share_of_time() -> None:
@@ -47,7 +47,7 @@ def test_goodput_is_the_part_within_every_objective() -> None:
     assert s.goodput_rps == pytest.approx(3.0)
 
 
-def test_what_failed_is_no_throughput_however_many_tokens_it_got() -> None:
+def test_a_failed_request_is_no_throughput_however_many_tokens_it_got() -> None:
     """A server that times out half of its requests at the last token has half the throughput."""
     s = summary([record()] * 20 + [record(outcome=Outcome.TIMEOUT)] * 20)
     assert s.offered_rps == pytest.approx(4.0)
@@ -70,7 +70,7 @@ def test_too_few_requests_judge_nothing() -> None:
 
 
 def test_a_step_cut_short_judges_nothing() -> None:
-    s = summary([record(ttft_ms=900)] * 50, cut_short=True)
+    s = summary([record(ttft_ms=900)] * 50, is_cut_short=True)
     assert (s.valid, s.reason, s.broken) == (False, CUT_SHORT, ())
     assert s.good_ratio["ttft"] == 0
 
@@ -107,43 +107,43 @@ def test_a_server_that_refuses_most_of_the_load_is_not_excused_by_our_lateness()
     assert summary([failure(Outcome.REJECTED)] * 30, only_tpot, lag=0.01).broken == (AVAILABILITY,)
 
 
-def test_what_one_worker_sent_after_another_had_ended_is_not_judged() -> None:
+def test_requests_sent_after_another_worker_had_ended_are_not_judged() -> None:
     s = summary([record(at_ms=i * 100) for i in range(50)] + [record(at_ms=11_000, ttft_ms=5)] * 50)
     assert (s.requests.ok, s.ttft_s.count) == (50, 50)
 
 
 def test_workers_that_never_ran_at_the_same_time_have_measured_nothing() -> None:
-    s = summarize(StepRun(PLAN, (record(),) * 50, (9_000 * MS, 8_000 * MS), (0.0,), cut_short=False), PROMISED)
+    s = summarize(StepRun(PLAN, (record(),) * 50, (9_000 * MS, 8_000 * MS), (0.0,), is_cut_short=False), PROMISED)
     assert (s.valid, s.reason) == (False, "too_few_requests")
 
 
 def test_one_late_moment_in_a_hundred_is_forgiven() -> None:
-    s = summarize(StepRun(PLAN, (record(),) * 50, WINDOW, (*[0.0] * 999, 5.0), cut_short=False), PROMISED)
+    s = summarize(StepRun(PLAN, (record(),) * 50, WINDOW, (*[0.0] * 999, 5.0), is_cut_short=False), PROMISED)
     assert s.valid
 
 
 def test_a_window_of_no_length_divides_by_no_zero() -> None:
-    s = summarize(StepRun(PLAN, (record(),), (5, 5), (), cut_short=False), PROMISED)
+    s = summarize(StepRun(PLAN, (record(),), (5, 5), (), is_cut_short=False), PROMISED)
     assert math.isfinite(s.throughput_rps)
 
 
 def test_the_servers_worst_is_kept() -> None:
     polls = [poll(running=1, waiting=0, kv_cache_usage=0.5), poll(running=9, waiting=7, kv_cache_usage=0.2)]
-    peaks = summarize(StepRun(PLAN, (), WINDOW, (), cut_short=False), PROMISED, polls=polls).server
+    peaks = summarize(StepRun(PLAN, (), WINDOW, (), is_cut_short=False), PROMISED, polls=polls).server
     assert (peaks.running_peak, peaks.waiting_peak, peaks.kv_cache_usage_peak, peaks.preemptions) == (9, 7, 0.5, 0)
 
 
-def test_what_the_server_does_not_expose_is_not_zero() -> None:
+def test_peaks_that_the_server_does_not_report_are_not_zero() -> None:
     blind = poll(running=None, waiting=None, kv_cache_usage=None, preemptions=None)
     for polls in ([], [blind, blind]):
-        peaks = summarize(StepRun(PLAN, (), WINDOW, (), cut_short=False), PROMISED, polls=polls).server
+        peaks = summarize(StepRun(PLAN, (), WINDOW, (), is_cut_short=False), PROMISED, polls=polls).server
         assert (peaks.running_peak, peaks.waiting_peak, peaks.kv_cache_usage_peak, peaks.preemptions) == (None,) * 4
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=20))
 def test_preemptions_grow_also_across_a_restart_of_the_server(counts: list[float]) -> None:
     polls = [poll(preemptions=count) for count in counts]
-    peaks = summarize(StepRun(PLAN, (), WINDOW, (), cut_short=False), PROMISED, polls=polls).server
+    peaks = summarize(StepRun(PLAN, (), WINDOW, (), is_cut_short=False), PROMISED, polls=polls).server
     assert peaks.preemptions is None if not counts else peaks.preemptions is not None and peaks.preemptions >= 0
     if counts == sorted(counts) and counts:
         assert peaks.preemptions == pytest.approx(counts[-1] - counts[0])
@@ -161,16 +161,16 @@ def test_time_over_an_objective_counts_once_however_many_requests_wait() -> None
     assert _over_s(record()) == 0.0
 
 
-def test_what_fails_is_over_an_objective_from_its_start_to_its_end() -> None:
+def test_a_failed_request_is_over_an_objective_from_its_start_to_its_end() -> None:
     assert _over_s(failure(done_ns=700 * MS)) == pytest.approx(0.7)
 
 
-def test_what_is_slow_is_over_an_objective_from_its_first_token_to_its_last() -> None:
+def test_a_slow_request_is_over_an_objective_from_its_first_token_to_its_last() -> None:
     late = record(ttft_ms=100, gap_ms=900, tokens=3)
     assert _over_s(late) == pytest.approx(1.8, abs=0.01)
 
 
-def test_what_hung_and_was_cancelled_is_over_once_its_objectives_would_have_ended_it() -> None:
+def test_a_cancelled_request_is_over_once_its_objectives_would_have_ended_it() -> None:
     asked = spec(output_tokens=11)
     allowed_ms = 500 + 10 * PROMISED.tpot.within_s * 1000 if PROMISED.tpot else 0
     hung = failure(Outcome.ABORTED, spec=asked, done_ns=round((allowed_ms + 300) * MS))
@@ -184,12 +184,12 @@ def test_tokens_are_charged_also_for_what_failed() -> None:
     assert tokens_spent(record(tokens=2, outcome=Outcome.BROKEN_STREAM)) == (8, 2)
 
 
-def test_what_was_cancelled_may_have_been_worked_on_to_its_end() -> None:
+def test_a_cancelled_request_costs_all_of_its_tokens() -> None:
     assert tokens_spent(failure(Outcome.ABORTED, spec=spec(output_tokens=5))) == (8, 5)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.REJECTED])
-def test_what_was_refused_cost_the_server_no_tokens(outcome: Outcome) -> None:
+def test_a_refused_request_costs_no_tokens(outcome: Outcome) -> None:
     assert tokens_spent(failure(outcome)) == (0, 0)
 
 

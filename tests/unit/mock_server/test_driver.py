@@ -274,7 +274,7 @@ def test_tokens_do_not_reach_a_client_that_has_gone(leave: Callable[[Driver, Gen
     _run(scene())
 
 
-def test_what_the_prefix_cache_has_is_counted_and_not_computed() -> None:
+def test_cached_prefix_tokens_are_counted_and_not_computed() -> None:
     async def scene() -> None:
         driver, metrics = _driver(replace(PROFILES["tiny"], prefix_caching=True, jitter=Jitter()))
         for _ in range(2):

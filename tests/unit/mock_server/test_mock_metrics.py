@@ -51,7 +51,7 @@ _FREE = (
 )
 
 
-def test_what_an_operator_watches_is_there() -> None:
+def test_the_metrics_that_operators_use_are_there() -> None:
     assert {
         *("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:num_requests_waiting_by_reason"),
         *("vllm:kv_cache_usage_perc", "vllm:prefix_cache_queries", "vllm:prefix_cache_hits"),

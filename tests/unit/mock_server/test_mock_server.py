@@ -164,7 +164,7 @@ def test_a_prompt_may_be_text_or_ids_alone_or_in_a_list(fast: MockServer, prompt
         ({"max_tokens": None, "prompt": [5] * 1024}, "at least 1"),
     ],
 )
-def test_what_it_cannot_do_it_says(fast: MockServer, change: dict[str, Any], word: str) -> None:
+def test_an_unsupported_request_is_refused_with_the_reason(fast: MockServer, change: dict[str, Any], word: str) -> None:
     body = fast.post("/v1/completions", SHORT | change, status=400)
     assert word in body["error"]["message"]
     assert set(body["error"]) == {"message", "type", "param", "code"}

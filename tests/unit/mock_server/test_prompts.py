@@ -38,7 +38,7 @@ tokens = st.lists(st.integers(0, 1), max_size=12)
 
 
 @given(st.lists(tokens, max_size=20))
-def test_what_is_common_is_the_longest_beginning_of_any_before(prompts: list[list[int]]) -> None:
+def test_a_shared_prefix_is_the_longest_of_any_earlier_prompt(prompts: list[list[int]]) -> None:
     seen = PromptHistory(2, 10_000)
     for n, prompt in enumerate(prompts):
         whole = [prompt[:end] for end in range(0, len(prompt) + 1, 2)]

@@ -587,9 +587,7 @@ def test_a_target_that_cannot_be_watched_keeps_no_other_from_it_and_is_tried_aga
 
 
 @pytest.mark.slow
-def test_what_breaks_a_reload_does_not_end_what_asks_for_reloads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_a_reload_does_not_end_later_reloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         file = _file(tmp_path / "kneewatch.yml", _target("http://127.0.0.1:9", "a"))
         app = App(load_config(file), SystemClock(), file)
@@ -721,7 +719,7 @@ def test_background_work_that_breaks_is_said_and_begun_again(
 
 
 @pytest.mark.slow
-def test_what_another_discovery_had_found_gets_no_request_while_the_new_one_cannot_be_asked(tmp_path: Path) -> None:
+def test_servers_of_the_former_discovery_get_no_request_while_the_new_one_fails(tmp_path: Path) -> None:
     async def run() -> None:
         async with mock_server() as server:
             listed = tmp_path / "listed.json"

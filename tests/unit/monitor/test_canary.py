@@ -150,7 +150,7 @@ def test_memory_is_bounded() -> None:
     assert len(of.failures) <= 100
 
 
-def test_what_was_shown_does_not_change_afterwards() -> None:
+def test_a_returned_list_of_canaries_does_not_change_afterwards() -> None:
     of = canary(Answers([], [Outcome.OK, Outcome.TIMEOUT]), "tiny")
     rounds(of, 1)
     recent, failures = of.recent, of.failures

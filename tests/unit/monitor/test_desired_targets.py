@@ -38,7 +38,7 @@ def _desired(config: Config | None = None, shard: Shard | None = None) -> Desire
     return DesiredTargets(config or _config(), shard)
 
 
-def test_what_was_found_is_watched_as_the_template_says() -> None:
+def test_discovered_servers_are_watched_as_the_template_says() -> None:
     desired = _desired()
     assert list(desired.by_name()) == ["llama"]
     desired.discovered("qwen", (POD,))
@@ -58,7 +58,7 @@ def test_what_was_found_is_watched_as_the_template_says() -> None:
 @pytest.mark.parametrize(
     "address", ["", "10.0.0.1", "http://u:p@10.0.0.1", "file:///etc/passwd", "http://10.0.0.1:99999"]
 )
-def test_what_has_no_address_that_can_be_watched_is_left_out_and_said(address: str) -> None:
+def test_a_server_with_an_invalid_address_is_left_out_and_reported(address: str) -> None:
     desired = _desired()
     desired.discovered("qwen", (DiscoveredServer("odd", address), POD))
     assert list(desired.by_name()) == ["llama", "qwen/qwen-7d9-x"]
@@ -95,7 +95,7 @@ def test_a_spec_changes_with_all_that_a_monitor_is_built_from_and_with_nothing_e
         ({"load": {"ray": {"address": "auto"}}}, ["load"]),
     ],
 )
-def test_what_a_target_only_names_is_part_of_its_spec(change: dict[str, Any], fields: list[str]) -> None:
+def test_configuration_that_a_target_only_names_is_part_of_its_spec(change: dict[str, Any], fields: list[str]) -> None:
     raw: dict[str, Any] = {
         "workloads": {"short": {"prompt_tokens": 8}},
         "targets": [{"name": "a", "base_url": "http://a", "canary": {"workload": "short"}}],
@@ -107,7 +107,7 @@ def test_what_a_target_only_names_is_part_of_its_spec(change: dict[str, Any], fi
 
 
 @pytest.mark.parametrize("change", [{"name": "other.serving"}, {"port": 8001}, {"type": "AAAA"}])
-def test_what_another_discovery_found_under_the_same_name_goes(change: dict[str, Any]) -> None:
+def test_servers_of_another_discovery_of_the_same_name_go(change: dict[str, Any]) -> None:
     desired = _desired()
     desired.discovered("qwen", (POD,))
     desired.configure(_config(canary={"every": "8s"}))
@@ -122,7 +122,7 @@ def test_what_another_discovery_found_under_the_same_name_goes(change: dict[str,
     assert list(desired.by_name()) == ["llama"], "what it found long ago is not taken up again"
 
 
-def test_what_was_found_goes_with_its_template() -> None:
+def test_discovered_servers_go_with_their_template() -> None:
     desired = _desired()
     desired.discovered("qwen", (POD,))
     desired.configure(config_from({"targets": [{"name": "llama", "base_url": "http://llama:8000"}]}, "test"))

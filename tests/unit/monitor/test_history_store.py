@@ -56,7 +56,7 @@ def test_a_target_that_goes_and_comes_back_goes_on(tmp_path: Path) -> None:
     assert _sent(of, "a") == 1
 
 
-def test_what_is_new_is_stored_every_minute_also_of_targets_that_have_gone(
+def test_new_canaries_are_stored_every_minute_also_of_targets_that_have_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_store, "_EVERY_S", 0.0)

@@ -99,9 +99,7 @@ def _full(path: Path) -> None:
         )
 
 
-def test_what_a_run_cost_is_counted_although_the_store_is_full(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_s_cost_is_counted_although_the_store_is_full(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kneewatch.db"
     measurements = MetricsSink(path, SystemClock())
     _measured(measurements, "a")

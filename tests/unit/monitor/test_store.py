@@ -147,7 +147,7 @@ def test_a_row_that_cannot_be_read_hides_itself_alone(tmp_path: Path, text: str)
         assert store.get("odd") is None
 
 
-def test_what_runs_cost_is_added_up_from_a_moment_on(tmp_path: Path) -> None:
+def test_tokens_of_runs_are_summed_from_a_time_on(tmp_path: Path) -> None:
     """It outlives a restart, and a row of another version is no reason to spend more."""
     path = tmp_path / "kneewatch.db"
     with _store(path) as store:

@@ -726,7 +726,7 @@ def test_rates_in_the_configuration_are_an_open_loop(host: Host) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_capacity_holds_for_names_the_configured_gpu(host: Host) -> None:
+def test_a_capacity_s_context_names_the_configured_gpu(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         await watch.canary()
         await watch.capacity()

@@ -129,7 +129,7 @@ class TestCounted:
     def test_one_account_or_two_are_too_few(self) -> None:
         assert Target(*[counted(server_output_tokens=0.0)] * 2).view().counted == {}
 
-    def test_what_the_server_does_not_count_is_absent(self) -> None:
+    def test_values_that_the_server_does_not_count_are_absent(self) -> None:
         assert Target(*[counted(server_prompt_tokens=None)] * 3).view().counted == {"output": 1.0}
 
     def test_settlements_of_hours_ago_or_before_a_restart_are_not_used(self) -> None:
@@ -264,7 +264,7 @@ def test_several_servers_behind_one_address_only_report_that() -> None:
     assert target.view() == CrossChecks(has_multiple_backends=True)
 
 
-def test_what_is_older_than_five_minutes_is_forgotten() -> None:
+def test_data_older_than_five_minutes_are_forgotten() -> None:
     target = Target()
     for second in range(0, 3000, 5):
         target.add(read(second))

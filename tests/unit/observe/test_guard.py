@@ -25,7 +25,7 @@ FAILURES = st.lists(st.sampled_from([o for o in Outcome if o not in (Outcome.OK,
 
 def reason(*polls: ServerSnapshot | None, failures: tuple[Outcome, ...] = ()) -> str | None:
     verdict = decide(polls, failures, LIMITS)
-    assert verdict.go == (verdict.reason is None)
+    assert verdict.allows_load == (verdict.reason is None)
     return verdict.reason
 
 
@@ -43,7 +43,7 @@ def test_a_blind_guard_lets_nothing_start(server: ServerSnapshot | None) -> None
 @pytest.mark.parametrize("server", [poll(waiting=1), poll(kv_cache_usage=0.96)])
 def test_a_busy_server_gets_no_load(server: ServerSnapshot) -> None:
     verdict = may_start(server, LIMITS)
-    assert (verdict.go, verdict.reason) == (False, "busy")
+    assert (verdict.allows_load, verdict.reason) == (False, "busy")
     assert verdict.detail
 
 
@@ -103,8 +103,8 @@ def test_the_worst_sign_is_named() -> None:
 @given(st.lists(st.none() | POLLS, max_size=8), FAILURES)
 def test_any_history_has_one_verdict_in_words(polls: list[ServerSnapshot | None], failures: list[Outcome]) -> None:
     verdict = decide(polls, failures, LIMITS)
-    assert verdict.go == (verdict.reason is None) == (verdict.detail is None)
-    assert not (failures and verdict.go)
+    assert verdict.allows_load == (verdict.reason is None) == (verdict.detail is None)
+    assert not (failures and verdict.allows_load)
 
 
 def _one_server(polls: list[ServerSnapshot]) -> list[ServerSnapshot]:
@@ -127,8 +127,8 @@ def test_a_worse_server_never_gets_a_better_verdict(
         )
         for i, p in enumerate(polls)
     ]
-    assert decide(polls, [], LIMITS).go or not decide(worse, [], LIMITS).go
-    assert may_start(polls[0], LIMITS).go or not may_start(worse[0], LIMITS).go
+    assert decide(polls, [], LIMITS).allows_load or not decide(worse, [], LIMITS).allows_load
+    assert may_start(polls[0], LIMITS).allows_load or not may_start(worse[0], LIMITS).allows_load
 
 
 @given(st.lists(st.none() | POLLS, max_size=8), FAILURES, st.integers(1, 5))
@@ -136,7 +136,7 @@ def test_stricter_limits_never_give_a_better_verdict(
     polls: list[ServerSnapshot | None], failures: list[Outcome], by: int
 ) -> None:
     strict = GuardLimits(preemptions=LIMITS.preemptions / by, waiting=LIMITS.waiting / by, kv_cache_usage=0.95 / by)
-    assert decide(polls, failures, LIMITS).go or not decide(polls, failures, strict).go
+    assert decide(polls, failures, LIMITS).allows_load or not decide(polls, failures, strict).allows_load
 
 
 # What users see.
@@ -184,7 +184,7 @@ def test_users_who_always_wait_long_are_no_reason_unless_it_gets_worse(
     assert _judged(_latencies(20, 180), _latencies(20 + slow, 180 + quick)) == verdict
 
 
-def test_what_a_young_server_did_is_not_what_it_usually_does() -> None:
+def test_few_samples_do_not_show_what_a_server_usually_does() -> None:
     assert _judged(_latencies(199, 0), _latencies(202, 0)) == "users_latency"
 
 
@@ -249,7 +249,7 @@ def test_a_histogram_that_lost_observations_is_another_server() -> None:
     assert _judged(_latencies(quick=9), _latencies(quick=3)) == "server_restarted"
 
 
-def test_what_a_server_does_not_say_is_no_sign_of_another_one() -> None:
+def test_missing_values_are_no_sign_of_a_restart() -> None:
     assert reason(poll(version="0.31"), poll(version="unknown"), poll(version="0.31")) is None
     assert reason(poll(prompt_tokens=10.0), poll(prompt_tokens=None)) is None
     assert reason(poll(finished={"length": 5.0}), poll(finished={"abort": 1.0})) is None
@@ -260,7 +260,7 @@ def test_every_reason_is_one_that_is_counted(
     polls: list[ServerSnapshot | None], failures: list[Outcome], unanswered_s: list[float]
 ) -> None:
     verdict = decide(polls, failures, PROMISED, unanswered_s)
-    assert verdict.go or verdict.reason in REASONS
+    assert verdict.allows_load or verdict.reason in REASONS
 
 
 @pytest.mark.parametrize(
@@ -288,4 +288,4 @@ def test_a_server_that_falls_asleep_ends_the_load_whatever_fails_with_it() -> No
     assert reason(poll(), poll(is_asleep=True), failures=(Outcome.BROKEN_STREAM,)) == "asleep"
     assert reason(poll(is_asleep=True), poll(is_asleep=False)) is None
     assert may_start(poll(is_asleep=True), GuardLimits()).reason == "asleep"
-    assert may_start(poll(is_asleep=False), GuardLimits()).go
+    assert may_start(poll(is_asleep=False), GuardLimits()).allows_load

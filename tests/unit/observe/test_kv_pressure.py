@@ -176,7 +176,7 @@ class TestLate:
         assert not self.late(sent=canaries({0: 900.0, 15: 100.0}))
         assert self.late(sent=canaries({0: 900.0, 15: 900.0, 30: 100.0}))
 
-    def test_what_the_objective_allows_is_not_late(self) -> None:
+    def test_misses_that_the_objective_allows_are_not_late(self) -> None:
         allowed = {at: 900.0 if at < 2 else 100.0 for at in range(60)}
         assert not self.late(sent=canaries(allowed))
         assert self.late(sent=canaries({**allowed, 2: 900.0, 3: 900.0}))

@@ -114,7 +114,7 @@ def test_a_runs_users_are_less_the_canaries_beside_it() -> None:
     assert users == UserLoad(pytest.approx(2.0), pytest.approx(10.0))
 
 
-def test_what_is_counted_after_a_canary_began_that_is_in_flight_is_not_known_yet() -> None:
+def test_requests_counted_while_a_canary_is_in_flight_are_not_known_yet() -> None:
     state = ServerState()
     state.begin(0, is_load=True)
     state.begin(6 * S)
@@ -153,7 +153,7 @@ def test_a_restart_is_known_with_its_time_and_evidence() -> None:
     assert state.restarted_ago(60 * S) == (50.0, "generation_tokens fell from 120 to 3")
 
 
-def test_what_was_kept_of_the_process_before_is_forgotten() -> None:
+def test_a_restart_forgets_the_former_process() -> None:
     state = ServerState()
     for second in (0, 5, 10):
         state.add(read(second, 10.0, 100.0, running=1.0, progress=100.0))
@@ -223,7 +223,7 @@ def test_with_users_there_or_without_requests_nothing_is_compared() -> None:
     assert not state.comparisons
 
 
-def test_what_is_older_than_five_minutes_is_forgotten() -> None:
+def test_data_older_than_five_minutes_are_forgotten() -> None:
     state = ServerState()
     for second in range(0, 3000, 5):
         state.add(read(second, requests=second / 5, tokens=3 * second / 5))

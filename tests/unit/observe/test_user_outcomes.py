@@ -142,7 +142,7 @@ def test_a_restart_keeps_what_was_counted() -> None:
     assert state.user_totals.outcomes == {"ok": 12, "failed": 3, "aborted": 0}
 
 
-def test_what_a_version_does_not_count_is_unknown() -> None:
+def test_outcomes_that_a_version_does_not_count_are_unknown() -> None:
     state, server = ServerState(), Server({"ok": 5.0}, http_errors=None)
     for second in (0, 5):
         state.add(server.read(second))

@@ -147,7 +147,7 @@ def test_each_run_of_the_history_is_one_figure_oldest_first() -> None:
     assert asked.endswith('target="a"}')
 
 
-def test_what_two_monitors_say_of_one_run_is_one_figure_and_another_mode_is_another() -> None:
+def test_one_run_reported_by_two_monitors_is_one_sample_and_another_mode_another() -> None:
     again = [{**one, "metric": {**one["metric"], "instance": "y:9876"}} for one in RUNS]  # type: ignore[dict-item]
     forecast = [
         _series("capacity_requests_per_second", [(3600, 20)], mode="forecast"),
@@ -202,7 +202,7 @@ def _server(url: str, seconds: float = 600.0) -> list[ServerSnapshot]:
 RUNNING = _vllm("num_requests_running", [(3600, 4), (3615, 5)])
 
 
-def test_what_a_server_said_is_asked_for_over_all_of_the_time_and_read_in_order() -> None:
+def test_a_server_s_history_is_queried_over_the_whole_time_and_sorted() -> None:
     with _prometheus(_matrix(RUNNING, _vllm("num_requests_waiting", [(3600, 0), (3615, 1)]))) as (url, queries):
         assert [(one.wall_s, one.running, one.waiting) for one in _server(url)] == [(3600, 4, 0), (3615, 5, 1)]
     (asked,) = queries

@@ -45,7 +45,7 @@ def test_of_nothing_nothing_is_said() -> None:
         (CrossChecks(counted={"prompt": 2.0}), "counted 200 % of the canaries' prompt tokens"),
     ],
 )
-def test_what_is_wrong_is_said_so(checks: CrossChecks, words: str) -> None:
+def test_a_failed_cross_check_is_reported_as_wrong(checks: CrossChecks, words: str) -> None:
     (finding,) = findings(_with(checks))
     assert finding.is_problem
     assert words in finding.words
@@ -63,7 +63,7 @@ def test_what_is_wrong_is_said_so(checks: CrossChecks, words: str) -> None:
         ),
     ],
 )
-def test_what_is_only_good_to_know_is_not_called_wrong(checks: CrossChecks, words: str) -> None:
+def test_a_harmless_finding_is_no_problem(checks: CrossChecks, words: str) -> None:
     (finding,) = findings(_with(checks))
     assert not finding.is_problem
     assert words in finding.words
@@ -79,7 +79,7 @@ def test_what_is_only_good_to_know_is_not_called_wrong(checks: CrossChecks, word
         CrossChecks(counted={"output": 1.0, "prompt": 0.99}),
     ],
 )
-def test_what_is_as_it_should_be_is_not_spoken_of(checks: CrossChecks) -> None:
+def test_a_passed_cross_check_is_not_mentioned(checks: CrossChecks) -> None:
     assert _words(_with(checks)) == []
 
 
@@ -93,7 +93,7 @@ def test_a_queue_beside_a_full_cache_is_not_called_waiting_for_room_without_max_
     assert all("set capacity.server.max_num_seqs" in finding.words for finding in found)
 
 
-def test_what_is_wrong_comes_first() -> None:
+def test_failed_cross_checks_come_first() -> None:
     told = findings(_with(CrossChecks(queue_share=0.1, stalled_s=99.0)))
     assert [finding.is_problem for finding in told] == [True, False]
 

@@ -22,7 +22,7 @@ def test_latencies_in_seconds_and_what_the_server_counted() -> None:
 
 
 @pytest.mark.parametrize("one", [record(outcome=Outcome.TIMEOUT), record(asked=spec(output_tokens=1))])
-def test_what_is_undefined_is_null_and_not_zero(one: object) -> None:
+def test_undefined_latencies_are_null_and_not_zero(one: object) -> None:
     written = record_json(one)  # type: ignore[arg-type]
     assert written["tpot_s"] is None
     json.dumps(written, allow_nan=False)
@@ -37,7 +37,7 @@ def test_the_moment_is_one_that_programs_read() -> None:
     assert datetime.fromisoformat(written) == datetime.fromtimestamp(WALL_S, UTC)
 
 
-def test_what_could_not_be_measured_has_the_same_keys_and_says_why() -> None:
+def test_an_unmeasured_record_has_the_same_keys_and_the_reason() -> None:
     written = unmeasured_json(TargetError("http://a: cannot be reached", Outcome.UNREACHABLE), WALL_S)
     assert written.keys() == record_json(record()).keys()
     assert (written["outcome"], written["detail"]) == ("unreachable", "http://a: cannot be reached")

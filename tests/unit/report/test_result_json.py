@@ -56,7 +56,7 @@ def test_it_is_json_also_where_a_number_is_none() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": 1}'])
-def test_what_is_no_result_is_refused(text: str) -> None:
+def test_json_that_is_no_result_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         loads(text)
 

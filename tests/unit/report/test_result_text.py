@@ -59,8 +59,8 @@ def test_a_lower_bound_says_that_it_is_one() -> None:
 
 
 def test_a_lower_bound_for_unknown_users_does_not_say_that_no_objective_was_broken() -> None:
-    capped = replace(AT_LEAST, limiting="ttft", reason="the load of users is not known")
-    ended = result(capacity=capped, stopped=Stopped("done"))
+    is_capped = replace(AT_LEAST, limiting="ttft", reason="the load of users is not known")
+    ended = result(capacity=is_capped, stopped=Stopped("done"))
     lines = _lines(ended)
     assert lines["Capacity"].startswith("at least 10 requests/s")
     assert "no objective" not in f"{lines['Knee']} {advice(ended)}"
@@ -180,7 +180,7 @@ def test_how_near_to_the_gpu_s_limits_in_words(found: Roofline, words: str) -> N
     assert _lines(result(capacity=replace(VERIFIED, roofline=found)))["Roofline"] == words
 
 
-def test_what_vllm_estimates_stands_beside_what_was_fitted() -> None:
+def test_vllm_s_estimate_is_shown_beside_the_fitted_one() -> None:
     words = _lines(result(capacity=replace(VERIFIED, roofline=IN_USE)))["Roofline"]
     assert words.startswith(f"{DECODE}; prefill at 38 % of its FLOP/s; vLLM estimates that up to 55 %")
 
@@ -234,5 +234,7 @@ def test_where_nothing_broke_it_stands_beside_a_lower_bound() -> None:
     ],
     ids=["not measured", "not forecast", "no knee", "another model"],
 )
-def test_what_cannot_be_compared_is_not(forecast: CapacityResult, measured: CapacityResult | None) -> None:
+def test_capacities_that_are_not_comparable_are_not_compared(
+    forecast: CapacityResult, measured: CapacityResult | None
+) -> None:
     assert beside_measured(forecast, measured, NOW_S) == ""

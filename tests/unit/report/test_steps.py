@@ -85,7 +85,7 @@ def test_a_rate_includes_users_with_the_probes_share_in_brackets() -> None:
     assert "(25)" not in alone
 
 
-def test_what_was_not_seen_is_a_dash() -> None:
+def test_an_unknown_value_is_a_dash() -> None:
     empty = replace(step(reason="cut_short"), ttft_s=Distribution(), server=replace(step().server, waiting_peak=None))
     row = _lines([empty])[-1].split()
     assert row[4] == "-"

@@ -232,7 +232,7 @@ def test_a_day_and_a_weekday_at_once_are_refused_since_cron_would_mean_either() 
         cron_trigger("30 4 13 * 5")
 
 
-def test_what_stopping_cancels_is_no_failure() -> None:
+def test_tasks_cancelled_by_stopping_are_no_failures() -> None:
     heard, work = Heard(), Work(_sleeps(60))
 
     async def run() -> None:

@@ -123,7 +123,7 @@ def test_a_page_that_ends_with_the_connection_is_whole() -> None:
     assert read(by_path([head(200, PLAIN) + RECORDED, CLOSE]))[0].prompt_tokens == 18
 
 
-def test_what_a_page_lacks_is_not_zero() -> None:
+def test_values_that_a_page_lacks_are_not_zero() -> None:
     snapshot, _ = read(by_path([whole(200, "vllm:num_requests_running 3\n")]))
     assert (snapshot.running, snapshot.waiting, snapshot.generation_tokens) == (3, None, None)
     assert snapshot.histograms == {}

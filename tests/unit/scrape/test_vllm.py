@@ -117,7 +117,7 @@ def test_names_of_0_9_are_known() -> None:
     assert "tpot" not in page.histograms
 
 
-def test_what_a_version_does_not_expose_is_not_zero() -> None:
+def test_series_that_a_version_lacks_are_not_zero() -> None:
     page = parse(OLD_0_9)
     assert (page.rejections, page.kv_cache_tokens) == (None, None)
     assert page.waiting_by_reason == {}

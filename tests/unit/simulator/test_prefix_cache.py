@@ -55,7 +55,7 @@ def test_every_request_ends_and_every_block_comes_back(asked: list[tuple[int, in
 
 
 @given(requests)
-def test_what_is_found_is_what_is_not_computed(asked: list[tuple[int, int, int]]) -> None:
+def test_cached_tokens_are_those_not_computed(asked: list[tuple[int, int, int]]) -> None:
     engine = SimulatedEngine(ROOMY)
     for prompt, output, shared in asked:
         found = engine.cached_tokens(prompt, shared)

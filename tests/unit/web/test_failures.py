@@ -46,7 +46,7 @@ def test_failures_that_end_the_next_day_name_both_days() -> None:
     assert failures([shown])[0].words == "2 x timeout from 2026-11-23 02:49:00 to 2026-11-24 02:49:00 UTC"
 
 
-def test_what_fails_now_is_listed_before_what_is_over() -> None:
+def test_present_failures_are_listed_before_past_ones() -> None:
     later_s = NIGHT_S + 1e4
     over = status(name="over", **failing(record(done_wall_s=later_s), record(outcome=Outcome.TIMEOUT)))
     found = failures([over, _status("down", Outcome.UNREACHABLE)])

@@ -230,7 +230,7 @@ def test_a_connection_that_was_let_in_before_ends_with_the_change(files: Files, 
     run(main())
 
 
-def test_what_cannot_be_used_is_refused_and_the_one_before_stands(files: Files, run: Run) -> None:
+def test_an_invalid_web_file_is_refused_and_the_former_one_stays(files: Files, run: Run) -> None:
     files.write(basic_auth_users=HASHES)
 
     async def main() -> None:

@@ -104,7 +104,7 @@ def test_every_path_that_is_no_page_is_in_it_and_no_other(monkeypatch: pytest.Mo
         ("/api/v1/openapi.json", "/api/v1/openapi.json", 200),
     ],
 )
-def test_what_is_answered_fits_what_is_documented(path: str, operation: str, code: int) -> None:
+def test_responses_match_the_openapi_document(path: str, operation: str, code: int) -> None:
     answer = _get(path)
     assert answer.status_code == code
     content = document()["paths"][operation]["get"]["responses"][str(code)]["content"]

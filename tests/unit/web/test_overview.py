@@ -57,7 +57,7 @@ def test_the_newest_canary_is_on_the_right_and_the_strip_says_what_it_shows() ->
     assert drawn.words == "TTFT of the last 2 canaries: 1 good, 1 failed"
 
 
-def test_what_we_were_late_for_and_what_we_aborted_is_not_slow() -> None:
+def test_client_bound_and_aborted_canaries_are_not_slow() -> None:
     assert [kind for kind, _ in _strip(Outcome.CLIENT_BOUND).paths] == ["good"]
     assert [kind for kind, _ in _strip(Outcome.ABORTED).paths] == ["failed"]
     assert good_share([record(outcome=Outcome.ABORTED)], CHAT) is None
@@ -82,7 +82,7 @@ def test_the_state_of_a_target(shown: TargetStatus, state: str) -> None:
     assert row(shown).state == state
 
 
-def test_what_fails_says_since_when() -> None:
+def test_a_failing_target_shows_since_when() -> None:
     now_s = time.time()
     failed = [record(outcome=Outcome.TIMEOUT, detail="no token", done_wall_s=now_s - 15 * i) for i in range(1, 300)]
     before = record(done_wall_s=now_s - 15 * 300)

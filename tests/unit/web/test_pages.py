@@ -160,7 +160,7 @@ def test_a_targets_page_answers_the_four_questions(shown: TargetStatus, words: l
         assert word in text
 
 
-def test_what_is_wrong_with_discovery_is_near_the_top_a_line_each() -> None:
+def test_discovery_problems_are_near_the_top_one_line_each() -> None:
     monitor = FakeMonitor([status(up=False, recent=[record(outcome=Outcome.TIMEOUT)])])
     assert "Discovery" not in _Tags(_get(monitor, "/").text).text
     monitor.problems = {"pods": "HTTP 403:\nno Role", "dns": EVIL}

@@ -46,7 +46,7 @@ def test_a_fit_that_is_right_adds_nothing() -> None:
     assert estimate_bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, _as_it_is) == (0.0,) * 6
 
 
-def test_what_a_fit_adds_to_a_term_is_found() -> None:
+def test_the_bias_of_a_fit_is_estimated() -> None:
     heavier = replace(FAST, per_token_s=FAST.per_token_s * 1.25)
     found = estimate_bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, lambda _: heavier)
     assert found == pytest.approx((0.0, 0.0, 0.25 * FAST.per_token_s, 0.0, 0.0, 0.0))

@@ -62,7 +62,7 @@ def test_noise_is_nothing(seed: int) -> None:
     assert front_of(delays(0.0, 0.0, 0.001, seed), 0.0) == NOTHING
 
 
-def test_what_is_negligible_is_nothing() -> None:
+def test_a_negligible_delay_counts_as_none() -> None:
     assert front_of(delays(0.0, 0.005, 0.0), 0.006) == NOTHING
     assert front_of(delays(0.0, 0.005, 0.0), math.inf) == NOTHING
 
@@ -83,7 +83,7 @@ def test_without_delays_there_is_nothing() -> None:
         DelaySample(10.0, 0.01, 10, math.inf),
     ],
 )
-def test_what_is_no_delay_is_left_out(odd: DelaySample) -> None:
+def test_values_that_are_no_delay_are_left_out(odd: DelaySample) -> None:
     assert front_of([odd], 0.0) == NOTHING
     assert front_of([odd, *delays(0.012, 0.0, 0.0)], 0.0) == front_of(delays(0.012, 0.0, 0.0), 0.0)
 

@@ -122,7 +122,7 @@ def test_metrics_read_before_the_users_had_settled_are_no_trouble() -> None:
 
 @pytest.mark.parametrize("count", [math.nan, math.inf])
 def test_a_counter_that_is_not_a_number_shows_no_users(count: float) -> None:
-    run = StepRun(StepPlan(1, 1.0), (record(),), (0, 10**9), (), cut_short=False)
+    run = StepRun(StepPlan(1, 1.0), (record(),), (0, 10**9), (), is_cut_short=False)
     seen = [
         replace(snapshot(histograms={"ttft": Histogram(((math.inf, total),), total)}), at_ns=at)
         for at, total in ((0, 1.0), (10**9, count))

@@ -173,7 +173,7 @@ def test_live_use_of_odd_snapshots_is_unknown(after: ServerSnapshot) -> None:
     assert live_use(snapshot(1, 1e15, 1e12), after, h100()) is None
 
 
-def test_what_vllm_estimates_counts_where_it_was_busiest_for_ten_seconds() -> None:
+def test_vllm_s_estimates_are_taken_from_the_busiest_ten_seconds() -> None:
     """A second of much is chance, and half a minute of nothing no evidence."""
     flops = [0.0, *(i * 1e13 for i in range(1, 11)), *(1e14 + i * 2e14 for i in range(1, 11)), 2.1e15]
     times = [*range(21), 51]

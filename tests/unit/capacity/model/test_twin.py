@@ -37,7 +37,7 @@ def test_a_queue_without_end_is_infinite() -> None:
     assert found.worst_objective_ratio(USUAL) == math.inf
 
 
-def test_what_is_added_before_the_server_is_in_every_first_token() -> None:
+def test_a_delay_in_front_of_the_server_is_in_every_ttft() -> None:
     bare = predict(TWIN, 5.0, USUAL, requests=300)
     later = predict(replace(TWIN, added_s=0.1), 5.0, USUAL, requests=300)
     assert later.ttft_s - bare.ttft_s == pytest.approx(0.1)

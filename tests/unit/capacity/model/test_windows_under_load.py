@@ -172,7 +172,7 @@ def test_a_request_meets_itself_and_those_that_are_there_at_any_time() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_long_window_says_of_the_batch_is_what_short_ones_say() -> None:
+def test_a_long_window_gives_the_same_batch_size_as_short_ones() -> None:
     """Of a server whose steps take longer with each request: 4 at a time, and 0 to 10 within a minute."""
     snapshots = watched(profile(FAST), workload(100, 60), 6.0, 300.0)
     short, long = windows(snapshots), windows(snapshots[::60])

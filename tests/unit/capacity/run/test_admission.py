@@ -70,8 +70,8 @@ class Scene:
 
         permit = asyncio.run(self.permission.ask(read, known))
         verdict = permit.verdict
-        assert verdict.go == (verdict.reason is None) == (verdict.detail is None)
-        assert verdict.go or verdict.reason in REFUSALS
+        assert verdict.allows_load == (verdict.reason is None) == (verdict.detail is None)
+        assert verdict.allows_load or verdict.reason in REFUSALS
         return permit
 
 
@@ -88,7 +88,7 @@ def _calm(**values: Any) -> Scene:
 
 def test_a_calm_server_may_be_loaded_with_all_a_run_may_cost() -> None:
     permit = _calm(server={"running": 3.0}).ask()
-    assert permit.verdict.go
+    assert permit.verdict.allows_load
     assert (permit.tokens, permit.seconds) == (500_000, None)
     assert permit.server is not None
     assert permit.server.running == 3.0
@@ -105,7 +105,7 @@ def test_before_the_first_canary_and_after_one_that_failed_nothing_is_loaded() -
     scene.canary(outcome=Outcome.CLIENT_BOUND)
     assert _refusal(scene)[0] == "canary_failed", "a machine that is too late for one request is no place to load from"
     scene.canary()
-    assert scene.ask().verdict.go
+    assert scene.ask().verdict.allows_load
 
 
 def test_a_server_that_slept_since_kneewatch_started_is_asleep_and_not_without_canaries() -> None:
@@ -126,7 +126,7 @@ WINDOWS: dict[str, Any] = {"schedule": {"windows": ["01:00-05:00"], "timezone": 
 
 def test_in_a_window_a_run_has_until_its_end() -> None:
     permit = _calm(capacity=WINDOWS).ask()  # 04:00 in Berlin
-    assert permit.verdict.go
+    assert permit.verdict.allows_load
     assert permit.seconds == 3600.0
 
 
@@ -139,7 +139,7 @@ def test_a_window_that_closes_within_a_step_is_too_short() -> None:
     given = {**WINDOWS, "concurrency": [1, 2]}
     scene = _calm(capacity=given, clock=Clock(at_wall_s=NIGHT_S + 3590.0))
     assert _refusal(scene) == ("outside_window", "the window closes in 10 s, a first step takes 15 s")
-    assert _calm(capacity=given, clock=Clock(at_wall_s=NIGHT_S + 3580.0)).ask().verdict.go
+    assert _calm(capacity=given, clock=Clock(at_wall_s=NIGHT_S + 3580.0)).ask().verdict.allows_load
 
 
 def test_a_search_watches_before_its_first_step() -> None:
@@ -155,7 +155,7 @@ def test_a_search_watches_before_its_first_step() -> None:
 )
 def test_a_run_gets_what_is_left_of_the_day(spent: int, left: int) -> None:
     permit = _calm(spent=lambda _: spent).ask()
-    assert permit.verdict.go
+    assert permit.verdict.allows_load
     assert permit.tokens == left
 
 
@@ -206,7 +206,7 @@ def test_a_server_that_restarted_of_late_is_left_alone() -> None:
     assert reason == "rollout"
     assert detail == "the server restarted 100 s ago: prompt_tokens fell from 1000 to 0"
     scene.clock.now_s += 201.0
-    assert scene.ask().verdict.go
+    assert scene.ask().verdict.allows_load
 
 
 def test_a_restart_that_only_the_last_reading_shows_is_seen() -> None:
@@ -226,7 +226,7 @@ def test_an_error_budget_that_burns_is_no_time_for_load() -> None:
     scene = Scene()
     for i in range(100):
         scene.canary(ttft_s=0.8 if i < 4 else 0.1)
-    assert scene.ask().verdict.go
+    assert scene.ask().verdict.allows_load
 
 
 def test_one_or_two_bad_canaries_are_an_accident() -> None:
@@ -234,7 +234,7 @@ def test_one_or_two_bad_canaries_are_an_accident() -> None:
     scene = Scene()
     for i in range(100):
         scene.canary(outcome=Outcome.TIMEOUT if i < 2 else Outcome.OK)
-    assert scene.ask().verdict.go
+    assert scene.ask().verdict.allows_load
     scene.canary(outcome=Outcome.TIMEOUT)
     scene.canary()
     assert _refusal(scene)[0] == "burn_rate"
@@ -249,7 +249,7 @@ def test_canaries_of_more_than_an_hour_ago_burn_nothing() -> None:
     assert _refusal(scene)[0] == "burn_rate"
     scene.clock.now_s += 160.0
     scene.canary()
-    assert scene.ask().verdict.go
+    assert scene.ask().verdict.allows_load
 
 
 # Live load.
@@ -289,12 +289,12 @@ def test_our_own_canaries_are_no_users() -> None:
     assert _refusal(_watched(610, 0, canaries=10), KNOWN)[0] is None
 
 
-def test_what_is_not_known_is_not_judged_and_is_said() -> None:
+def test_unknown_user_traffic_is_not_judged_and_is_reported() -> None:
     permit = _watched(10_000, 10**6).ask(None)
-    assert permit.verdict.go
+    assert permit.verdict.allows_load
     assert permit.unchecked == ("live load: no capacity with an upper bound",)
     at_least = Capacity(mode="empirical", requests_per_second=10.0, upper=None)
-    assert _watched(10_000, 10**6).ask(at_least).verdict.go
+    assert _watched(10_000, 10**6).ask(at_least).verdict.allows_load
     soon = _watched(10_000, 10**6, seconds=9.0).ask(KNOWN)
     assert soon.unchecked == ("live load: the load of users is not known yet, or mixed with that of other servers",)
     assert _watched(10, 10).ask(KNOWN).unchecked == ()
@@ -303,7 +303,7 @@ def test_what_is_not_known_is_not_judged_and_is_said() -> None:
 def test_load_of_our_own_is_forgotten() -> None:
     scene = _watched(10_000, 10**6)
     scene.state.forget_user_rates()
-    assert scene.ask(KNOWN).verdict.go
+    assert scene.ask(KNOWN).verdict.allows_load
 
 
 def test_rates_are_those_of_the_last_minutes() -> None:
@@ -313,7 +313,7 @@ def test_rates_are_those_of_the_last_minutes() -> None:
     for _ in range(11):
         scene.clock.now_s += 30.0
         scene.reading(**scene.server)
-    assert scene.ask(KNOWN).verdict.go
+    assert scene.ask(KNOWN).verdict.allows_load
 
 
 def test_a_server_that_restarted_has_no_rate_until_it_was_watched_again() -> None:
@@ -324,4 +324,4 @@ def test_a_server_that_restarted_has_no_rate_until_it_was_watched_again() -> Non
     scene.clock.now_s += 301.0
     scene.canary()
     scene.server = {"generation_tokens": 5.0}
-    assert scene.ask(KNOWN).verdict.go
+    assert scene.ask(KNOWN).verdict.allows_load

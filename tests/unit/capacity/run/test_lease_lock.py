@@ -256,7 +256,7 @@ def test_another_cancellation_of_the_body_is_not_reported_as_a_lost_lease() -> N
     virtually(story())
 
 
-def test_what_is_held_no_more_is_deleted() -> None:
+def test_a_released_lease_is_deleted() -> None:
     async def story() -> None:
         api = ApiServer()
         line = Line(api)
@@ -311,7 +311,7 @@ def test_a_holder_that_was_followed_deletes_nothing_of_its_successor(verb: str) 
 
 
 @pytest.mark.parametrize("answer", [b"[]", b'{"metadata": {}, "spec": {"leaseDurationSeconds": "long"}}', b"<html>"])
-def test_what_is_no_lease_is_no_lock(answer: bytes) -> None:
+def test_a_malformed_lease_is_no_lock(answer: bytes) -> None:
     class Odd(Line):
         async def ask(self, *_: Any, **__: Any) -> bytes:
             return answer

@@ -170,7 +170,7 @@ def test_a_holder_who_says_nothing_sensible_is_not_named(tmp_path: Path, said: s
     assert str(refused) == f"another prober loads {SERVER}; wait until it ends"
 
 
-def test_what_a_holder_says_is_one_short_line(tmp_path: Path) -> None:
+def test_a_holder_s_description_is_cut_to_one_short_line(tmp_path: Path) -> None:
     with _the_file(tmp_path).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(json.dumps({"pid": 7, "host": "a\n\x1b[2Jb" * 50, "since": "now"}))

@@ -123,7 +123,7 @@ def test_a_server_is_loaded_from_soon_after_its_lease_is_taken_until_load_is_gon
     following(story)
 
 
-def test_what_we_hold_ourselves_is_not_others() -> None:
+def test_this_process_s_own_leases_are_not_another_prober_s() -> None:
     async def story(_: ApiServer, line: Line, seen: list[set[str]]) -> None:
         async with KubernetesLease(SERVER, None, VirtualClock(), connect=line.connect):
             await asyncio.sleep(20.0)
@@ -146,7 +146,7 @@ def test_a_holder_that_has_died_loads_nothing_and_its_lease_is_deleted_in_the_en
     following(story)
 
 
-def test_what_older_versions_have_left_is_deleted() -> None:
+def test_leases_left_by_older_versions_are_deleted() -> None:
     async def story(api: ApiServer, _: Line, seen: list[set[str]]) -> None:
         for i in range(50):
             Another(api, f"pod-{i}:8000").write(holder="")

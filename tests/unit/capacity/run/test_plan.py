@@ -61,28 +61,28 @@ def test_a_server_that_is_busy_or_cannot_be_seen_gets_no_load(
     server: ServerSnapshot | None, reason: str, words: str
 ) -> None:
     verdict = _verdict(server)
-    assert not verdict.go
+    assert not verdict.allows_load
     assert verdict.reason == reason
     assert words in (verdict.detail or "")
 
 
 def test_a_firing_page_forbids_the_run_by_name() -> None:
     verdict = _verdict(snapshot(), ["KneewatchTtftBurn", "KneewatchDown"])
-    assert (verdict.go, verdict.reason) == (False, "alert_firing")
+    assert (verdict.allows_load, verdict.reason) == (False, "alert_firing")
     assert "KneewatchTtftBurn, KneewatchDown" in (verdict.detail or "")
 
 
 def test_a_prometheus_that_does_not_answer_forbids_the_run() -> None:
     down = TargetError("http://prometheus: Prometheus does not answer (refused)", Outcome.UNREACHABLE)
     verdict = _verdict(snapshot(), down)
-    assert (verdict.go, verdict.reason) == (False, "no_prometheus")
+    assert (verdict.allows_load, verdict.reason) == (False, "no_prometheus")
     assert "http://prometheus" in (verdict.detail or "")
 
 
 def test_a_calm_server_without_alerts_may_be_loaded_and_is_returned_as_it_was() -> None:
     calm = snapshot(running=3.0)
     verdict, server = asyncio.run(preflight(_reads(calm), GuardLimits(), _fires([])))
-    assert verdict == GuardVerdict(go=True)
+    assert verdict == GuardVerdict(allows_load=True)
     assert server is calm
 
 
@@ -106,7 +106,7 @@ WORKLOAD = Workload(name="w", api=Api.CHAT, prompt_tokens=8, output_tokens=4)
 
 def _plans(steps: StepSettings) -> list[StepPlan]:
     async def ask() -> list[StepPlan]:
-        async with load_plan(steps, WORKLOAD, CHAT, guarded=True) as plan:
+        async with load_plan(steps, WORKLOAD, CHAT, is_guarded=True) as plan:
             assert isinstance(plan, FixedSteps)
             return list(iter(plan.next_step, None))
 
@@ -137,7 +137,7 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
 
     async def ask() -> None:
         hints = Hints(max_num_seqs=8, max_num_batched_tokens=512)
-        async with load_plan(StepSettings(observe_s=7.0, hints=hints), WORKLOAD, CHAT, guarded=True) as plan:
+        async with load_plan(StepSettings(observe_s=7.0, hints=hints), WORKLOAD, CHAT, is_guarded=True) as plan:
             assert plan.observe_s == 7.0
             assert plan.survives_overload
             assert kept == [("probe.capacity.search.search:Search", WORKLOAD, CHAT, hints)]

@@ -23,7 +23,11 @@ CALM: dict[str, Any] = {}
 
 
 def _job(
-    *concurrency: int, step_s: float = 4.0, budget: Budget = PLENTY, guarded: bool = True, requests: int | None = None
+    *concurrency: int,
+    step_s: float = 4.0,
+    budget: Budget = PLENTY,
+    is_guarded: bool = True,
+    requests: int | None = None,
 ) -> Asked:
     job = RunJob(
         target="a",
@@ -31,7 +35,7 @@ def _job(
         objectives=CHAT,
         budget=budget,
         context=RunContext(workload={"name": "short"}, objectives={}),
-        guarded=guarded,
+        is_guarded=is_guarded,
     )
     return Asked(job, tuple(StepPlan(concurrency=c, seconds=step_s, requests=requests) for c in concurrency))
 
@@ -148,7 +152,7 @@ def test_a_knee_below_a_guarded_stop_is_published_with_what_stopped_it() -> None
 def test_without_the_guard_every_step_runs_whatever_the_server_says() -> None:
     server = FakeServer(outcome=lambda number: Outcome.SERVER_ERROR if number % 3 else Outcome.OK)
     run = Run(
-        _job(1, 2, 4, guarded=False),
+        _job(1, 2, 4, is_guarded=False),
         server,
         FakeMetrics(lambda now_s: {"waiting": 50.0, "kv_cache_usage": 1.0, "preemptions": now_s * 10}),
     )
@@ -236,7 +240,7 @@ def test_a_server_that_hangs_is_time_over_an_objective() -> None:
     # Four requests hang; 500 ms and two tokens at 50 ms after their start they are over, answered or not.
     server = FakeServer()
     server.seconds = lambda _: 0.1 if len(server.sent_s) == 1 else 500.0
-    run = Run(_job(4, step_s=60.0, budget=Budget(10**9, 10**6, 2.0), guarded=False), server)
+    run = Run(_job(4, step_s=60.0, budget=Budget(10**9, 10**6, 2.0), is_guarded=False), server)
     result = run.to_its_end()
     assert result.stopped == Stopped("budget", "over_objective_seconds")
     assert run.took_s == pytest.approx(0.1 + 0.6 + 2.0, abs=0.6)
@@ -266,7 +270,7 @@ def test_a_server_that_cannot_be_read_in_time_is_not_loaded_on() -> None:
 
 
 def test_budgets_hold_without_the_guard_too() -> None:
-    run = Run(_job(4, step_s=60.0, guarded=False, budget=Budget(10**9, 3.0, 10**6)))
+    run = Run(_job(4, step_s=60.0, is_guarded=False, budget=Budget(10**9, 3.0, 10**6)))
     assert run.to_its_end().stopped.by == "budget"
     assert run.took_s < 4.0
 
@@ -275,7 +279,7 @@ def test_budgets_hold_without_the_guard_too() -> None:
 
 
 def test_stop_ends_the_load_at_once_and_the_result_says_who_asked() -> None:
-    job = _job(4, 8, step_s=60.0, guarded=False)
+    job = _job(4, 8, step_s=60.0, is_guarded=False)
     run = Run(job, FakeServer(seconds=lambda _: 20.0 if len(run.server.sent_s) > 1 else 0.1))
     result = run.to_its_end(stop_after_s=3.05)
     assert result.stopped == Stopped("interrupt", "signal")

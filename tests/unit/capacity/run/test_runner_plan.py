@@ -1,4 +1,4 @@
-"""What a run does for a course that watches first, thinks, and outlives an overload."""
+"""What a run does for a load plan that watches first, thinks, and outlives an overload."""
 
 import asyncio
 import threading
@@ -32,22 +32,22 @@ Values = Callable[[float], dict[str, Any] | None]
 
 @dataclass
 class Scripted:
-    """A course that takes the plans it is given, and keeps what it was told."""
+    """A load plan that takes the plans it is given, and keeps what it was told."""
 
     plans: list[StepPlan]
     observe_s: float = 0.0
     survives_overload: bool = True
     saw_s: list[tuple[float, float]] = field(default_factory=list)  # the first and last reading that it saw
-    lone: list[StepSummary] = field(default_factory=list)
+    baseline: list[StepSummary] = field(default_factory=list)
     trips: list[str | None] = field(default_factory=list)
     beside: list[TrafficBeside] = field(default_factory=list)  # of the observation, and of each step
     began_s: list[float] = field(default_factory=list)
     works: Callable[[], None] = lambda: None  # at each `step_finished`
 
-    def observe_idle(self, readings: Sequence[ServerSnapshot], lone: StepSummary, beside: TrafficBeside) -> None:
+    def observe_idle(self, readings: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
         self.beside.append(beside)
         self.saw_s += [(readings[0].at_ns * 1e-9, readings[-1].at_ns * 1e-9)] if readings else []
-        self.lone.append(lone)
+        self.baseline.append(baseline)
 
     def next_step(self) -> StepPlan | None:
         return self.plans.pop(0) if self.plans else None
@@ -72,9 +72,9 @@ def _open(rate_rps: float, *, seconds: float = 10.0, cap: int = 1000) -> StepPla
     return StepPlan(cap, seconds, loop="open", arrivals=Arrivals(Pattern.CONSTANT, rate_rps=rate_rps))
 
 
-def _asked(course: Scripted, budget: Budget = PLENTY) -> Asked:
+def _asked(load_plan: Scripted, budget: Budget = PLENTY) -> Asked:
     context = RunContext(workload={"name": "short"}, objectives={})
-    return Asked(RunJob("a", "m", CHAT, budget, context), course=course)
+    return Asked(RunJob("a", "m", CHAT, budget, context), load_plan=load_plan)
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Ran:
 
 
 def _run(
-    course: Scripted,
+    load_plan: Scripted,
     values: Values = lambda _: {},
     *,
     server: FakeServer | None = None,
@@ -104,7 +104,7 @@ def _run(
         before = loop.time()
         load = LocalLoad(ready(server), clock)
         seams = {"think": think, "access": access, "on_phase": doing.append}
-        ramp = _asked(course, budget).ramp(load, Timed(values), clock, **seams)
+        ramp = _asked(load_plan, budget).ramp(load, Timed(values), clock, **seams)
         if stop_after_s is not None:
             loop.call_later(stop_after_s, ramp.stop, "interrupt", "signal")
         result = await ramp.run()
@@ -119,12 +119,12 @@ def _run(
 
 
 def test_live_traffic_is_watched_for_as_long_as_the_course_wants_without_load() -> None:
-    course = Scripted([_open(20)], observe_s=30.0)
-    ran = _run(course)
-    assert len([at for at in ran.sent_s if at < 30.0]) == 1, "the lone request"
-    ((first_s, last_s),) = course.saw_s
+    load_plan = Scripted([_open(20)], observe_s=30.0)
+    ran = _run(load_plan)
+    assert len([at for at in ran.sent_s if at < 30.0]) == 1, "the baseline request"
+    ((first_s, last_s),) = load_plan.saw_s
     assert last_s - first_s >= 29.0
-    assert [lone.requests.ok for lone in course.lone] == [1]
+    assert [baseline.requests.ok for baseline in load_plan.baseline] == [1]
     assert ran.took_s == pytest.approx(0.1 + 30 + 10, abs=1.0)
 
 
@@ -142,11 +142,11 @@ def test_each_phase_is_reported_as_it_begins() -> None:
 
 
 def test_stop_while_it_watches_ends_the_run_at_once() -> None:
-    course = Scripted([_open(20)], observe_s=30.0)
-    ran = _run(course, stop_after_s=5.05)
+    load_plan = Scripted([_open(20)], observe_s=30.0)
+    ran = _run(load_plan, stop_after_s=5.05)
     assert ran.result.stopped == Stopped("interrupt", "signal")
     assert ran.took_s < 5.3
-    assert (len(ran.sent_s), course.lone) == (1, [])
+    assert (len(ran.sent_s), load_plan.baseline) == (1, [])
 
 
 def _rising(users_rps: float) -> Values:
@@ -172,7 +172,7 @@ def test_the_canaries_beside_each_step_reach_the_course_and_are_no_users() -> No
     state.begin(0, is_load=True)
     for canary in canaries:
         state.add_record(canary)
-    course, server = Scripted([_open(20, seconds=10.0)], observe_s=20.0), FakeServer()
+    load_plan, server = Scripted([_open(20, seconds=10.0)], observe_s=20.0), FakeServer()
 
     def values(_: float) -> dict[str, Any]:
         now_s = asyncio.get_running_loop().time()
@@ -181,10 +181,10 @@ def test_the_canaries_beside_each_step_reach_the_course_and_are_no_users() -> No
         return {"histograms": {"ttft": Histogram(((INF, float(count)),), 0.0)}}
 
     access = {name: getattr(state, name) for name in ("users_between", "other_probes")}
-    ran = _run(course, values, server=server, access=access)
+    ran = _run(load_plan, values, server=server, access=access)
     assert ran.result.users.requests_per_second == 0.0
-    assert [each.users.requests_per_second for each in course.beside] == [0.0, 0.0]
-    idle, beside = (each.probes for each in course.beside)
+    assert [each.users.requests_per_second for each in load_plan.beside] == [0.0, 0.0]
+    idle, beside = (each.probes for each in load_plan.beside)
     assert len(idle) - len(beside) == 10, "of the 20 s before the step"
 
 
@@ -196,12 +196,12 @@ def _overloaded(begin_s: float, end_s: float, **shown: Any) -> Values:
 
 
 def test_a_course_outlives_an_overload_and_goes_on_when_the_server_is_calm() -> None:
-    course = Scripted([_open(20, seconds=30), _open(5)])
-    ran = _run(course, _overloaded(5.0, 15.0))
+    load_plan = Scripted([_open(20, seconds=30), _open(5)])
+    ran = _run(load_plan, _overloaded(5.0, 15.0))
     tripped, after = ran.result.steps
     assert (tripped.valid, tripped.reason, tripped.tripped) == (False, "cut_short", "queue")
     assert (after.valid, after.tripped) == (True, None)
-    assert course.trips == ["queue", None]
+    assert load_plan.trips == ["queue", None]
     assert ran.result.stopped == Stopped("done", "that is all")
     assert not [at for at in ran.sent_s if 7.5 < at < 15.0], "no load until the server was calm"
     assert "waiting for the server to be idle" in ran.doing
@@ -209,29 +209,29 @@ def test_a_course_outlives_an_overload_and_goes_on_when_the_server_is_calm() -> 
 
 def test_a_step_of_a_search_ends_as_soon_as_it_is_certain_to_break_an_objective() -> None:
     """Each request takes 0.6 s to its first token, and 0.5 s were promised: of 100 a twentieth may."""
-    course = Scripted([_open(10.0)])
-    ran = _run(course, server=FakeServer(seconds=lambda _: 0.6))
-    assert course.trips == ["objective_broken"]
+    load_plan = Scripted([_open(10.0)])
+    ran = _run(load_plan, server=FakeServer(seconds=lambda _: 0.6))
+    assert load_plan.trips == ["objective_broken"]
     assert ran.result.steps[0].tripped == "objective_broken"
     assert 10 <= ran.result.steps[0].requests.ok <= 12
 
 
 def test_fixed_steps_run_to_their_end_whatever_they_break() -> None:
-    course = Scripted([_open(10.0)], survives_overload=False)
-    ran = _run(course, server=FakeServer(seconds=lambda _: 0.6))
+    load_plan = Scripted([_open(10.0)], survives_overload=False)
+    ran = _run(load_plan, server=FakeServer(seconds=lambda _: 0.6))
     assert ran.result.steps[0].requests.ok == 100
 
 
 def test_preemptions_of_before_do_not_end_the_next_step() -> None:
-    course = Scripted([_open(20, seconds=30), _open(5)])
-    ran = _run(course, lambda now_s: {"preemptions": 10.0 if now_s > 5 else 0.0})
+    load_plan = Scripted([_open(20, seconds=30), _open(5)])
+    ran = _run(load_plan, lambda now_s: {"preemptions": 10.0 if now_s > 5 else 0.0})
     assert [step.tripped for step in ran.result.steps] == ["preemptions", None]
     assert ran.result.steps[1].valid
 
 
 def test_a_server_that_stays_busy_after_an_overload_ends_the_run() -> None:
-    course = Scripted([_open(20, seconds=30), _open(5)])
-    ran = _run(course, _overloaded(5.0, INF))
+    load_plan = Scripted([_open(20, seconds=30), _open(5)])
+    ran = _run(load_plan, _overloaded(5.0, INF))
     assert ran.result.stopped == Stopped("guard", "queue")
     assert len(ran.result.steps) == 1
     assert 30.0 < ran.took_s < 45.0
@@ -244,7 +244,7 @@ def test_stop_while_it_waits_for_calm_ends_the_run_at_once() -> None:
     assert ran.took_s < 12.5
 
 
-def test_what_is_no_overload_ends_the_run_also_while_it_waits_for_calm() -> None:
+def test_a_trip_that_is_no_overload_ends_the_run_also_while_it_waits_for_calm() -> None:
     def values(now_s: float) -> dict[str, Any] | None:
         return None if now_s > 12.0 else {"waiting": 99.0} if now_s > 5.0 else {}
 
@@ -263,19 +263,19 @@ def test_a_server_that_restarts_while_it_calms_down_ends_the_run() -> None:
 
 
 def test_a_course_that_does_not_outlive_an_overload_ends_with_it() -> None:
-    course = Scripted([_open(20, seconds=30), _open(5)], survives_overload=False)
-    ran = _run(course, _overloaded(5.0, 15.0))
+    load_plan = Scripted([_open(20, seconds=30), _open(5)], survives_overload=False)
+    ran = _run(load_plan, _overloaded(5.0, 15.0))
     assert ran.result.stopped == Stopped("guard", "queue")
     assert [step.tripped for step in ran.result.steps] == ["queue"]
-    assert course.trips == [None], "it is told of trips that it outlives"
+    assert load_plan.trips == [None], "it is told of trips that it outlives"
 
 
 @pytest.mark.parametrize("begin_s", [3.0, 0.0])
 def test_an_overload_without_probe_traffic_ends_the_run(begin_s: float) -> None:
-    """It is not ours, and ours would make it worse. Also where the lone request is on its way."""
-    course = Scripted([_open(20)], observe_s=30.0)
+    """It is not ours, and ours would make it worse. Also where the baseline request is on its way."""
+    load_plan = Scripted([_open(20)], observe_s=30.0)
     slow_first = FakeServer(seconds=lambda _: 3.0)
-    ran = _run(course, _overloaded(begin_s, INF), server=slow_first)
+    ran = _run(load_plan, _overloaded(begin_s, INF), server=slow_first)
     assert ran.result.stopped == Stopped("guard", "queue")
     assert (len(ran.sent_s), ran.result.steps) == (1, ())
     assert ran.took_s < begin_s + 3.0
@@ -283,16 +283,16 @@ def test_an_overload_without_probe_traffic_ends_the_run(begin_s: float) -> None:
 
 def test_as_many_in_flight_as_may_be_is_an_overload_that_a_course_outlives() -> None:
     """20 requests/s that take 0.4 s are 8 in flight; 40 would be 16, and 10 may be."""
-    course = Scripted([_open(20, cap=10), _open(40, cap=10), _open(10, cap=10)])
-    ran = _run(course, server=FakeServer(seconds=lambda _: 0.4))
-    assert course.trips == [None, "in_flight_cap", None]
+    load_plan = Scripted([_open(20, cap=10), _open(40, cap=10), _open(10, cap=10)])
+    ran = _run(load_plan, server=FakeServer(seconds=lambda _: 0.4))
+    assert load_plan.trips == [None, "in_flight_cap", None]
     assert [step.valid for step in ran.result.steps] == [True, False, True]
     assert ran.result.stopped.by == "done"
 
 
 def test_for_a_course_of_fixed_steps_it_ends_the_run() -> None:
-    course = Scripted([_open(40, cap=10), _open(10, cap=10)], survives_overload=False)
-    ran = _run(course, server=FakeServer(seconds=lambda _: 0.4))
+    load_plan = Scripted([_open(40, cap=10), _open(10, cap=10)], survives_overload=False)
+    ran = _run(load_plan, server=FakeServer(seconds=lambda _: 0.4))
     assert ran.result.stopped == Stopped("guard", "in_flight_cap")
     assert [step.tripped for step in ran.result.steps] == ["in_flight_cap"]
 
@@ -320,8 +320,8 @@ def test_stop_while_the_course_thinks_sends_no_more() -> None:
     assert len(ran.sent_s) == 1
 
 
-def test_what_is_thought_after_the_last_request_is_no_cost() -> None:
-    """20 s each: the lone request, the choice of a step, what came of it, the end of the course, the capacity."""
+def test_computing_after_the_last_request_costs_no_seconds() -> None:
+    """20 s each: the baseline request, the choice of a step, its result, the end of the load plan, the capacity."""
     ran = _run(Scripted([_open(20)]), think=_slowly(20.0))
     assert ran.took_s == pytest.approx(0.1 + 40 + 10 + 60, abs=1.0)
     assert ran.result.cost.seconds == pytest.approx(0.1 + 40 + 10, abs=1.0)
@@ -342,16 +342,16 @@ def test_by_default_a_load_plan_computes_in_a_thread_while_the_server_is_read() 
 
     def works() -> None:
         threads.add(threading.get_ident())
-        assert may_go_on.wait(10.0), "the loop went on while the course was thinking"
+        assert may_go_on.wait(10.0), "the loop went on while the load plan was thinking"
 
-    course = Scripted([StepPlan(1, 0.05, requests=2)], works=works)
+    load_plan = Scripted([StepPlan(1, 0.05, requests=2)], works=works)
     metrics = FakeMetrics()
 
     async def run() -> CapacityResult:
         clock = SystemClock()
-        job = _asked(course).job
+        job = _asked(load_plan).job
         ramp = CapacityRun(
-            job, course, LocalLoad(ready(FakeServer(seconds=lambda _: 0.001)), clock), ServerAccess(metrics), clock
+            job, load_plan, LocalLoad(ready(FakeServer(seconds=lambda _: 0.001)), clock), ServerAccess(metrics), clock
         )
         running = asyncio.create_task(ramp.run())
         async with asyncio.timeout(10):
@@ -373,10 +373,10 @@ def test_a_load_plan_that_fails_ends_the_run_with_its_error_and_the_cost_is_repo
         raise ZeroDivisionError
 
     async def run() -> CapacityResult:
-        course = Scripted([_open(20)], works=fails)
-        course.capacity = lambda *_: fails()  # type: ignore[method-assign, assignment]
+        load_plan = Scripted([_open(20)], works=fails)
+        load_plan.capacity = lambda *_: fails()  # type: ignore[method-assign, assignment]
         load = LocalLoad(ready(FakeServer()), VirtualClock())
-        ramp = _asked(course).ramp(load, FakeMetrics(), VirtualClock())
+        ramp = _asked(load_plan).ramp(load, FakeMetrics(), VirtualClock())
         with pytest.raises(ZeroDivisionError):
             await ramp.run()
         return await ramp.result()

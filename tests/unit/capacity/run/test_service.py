@@ -142,7 +142,7 @@ async def _daemon(scene: Scene, config: Config) -> None:
 async def _command(scene: Scene, config: Config) -> None:
     capacity = config.targets[0].capacity
     budget = Budget(10**9, capacity.budget.seconds, 10**6)
-    asked = commands.RampRequest(steps_of(capacity), "short", budget, guarded=True, seed=0, workers=1)
+    asked = commands.RampRequest(steps_of(capacity), "short", budget, is_guarded=True, seed=0, workers=1)
     scene.interrupt = lambda: os.kill(os.getpid(), signal.SIGTERM)
     lost: list[LockError] = []
     ended = await commands.ramp_target(config, config.targets[0], asked, CLOCK, lambda _: None, on_lost=lost.append)
@@ -298,7 +298,7 @@ def _job(server: ServerSnapshot | None, *, tokens: int | None = None, **workload
     return request.job(Admission(GO, server, tokens))
 
 
-def test_what_a_figure_holds_for_is_written_beside_it() -> None:
+def test_a_result_has_the_context_that_it_holds_for() -> None:
     context = _job(snapshot()).context
     assert (context.engine, context.version) == ("vllm", "0.32.0")
     assert _job(snapshot(flags={"block_size": "32"})).context.flags == {"block_size": "32"}

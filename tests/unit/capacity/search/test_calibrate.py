@@ -13,7 +13,9 @@ from probe.capacity.search.calibrate import _pooled, estimate_correction, find_m
 from probe.capacity.search.trial import Trial, tail_latencies
 from probe.core.step import Arrivals, Distribution, StepPlan, StepRun
 
-RUN = StepRun(StepPlan(100, 10.0, loop="open", arrivals=Arrivals(rate_rps=10.0)), (), (0, 10**10), (), cut_short=False)
+RUN = StepRun(
+    StepPlan(100, 10.0, loop="open", arrivals=Arrivals(rate_rps=10.0)), (), (0, 10**10), (), is_cut_short=False
+)
 AS_SEEN = Prediction(ttft_s=0.3, tpot_s=0.03, ttft_p50_s=0.1, tpot_p50_s=0.02, running=5.0, preemptions=0.0)
 
 
@@ -66,7 +68,7 @@ def test_the_highest_load_counts_most() -> None:
     assert estimate_correction([low, high], CHAT)["tpot"] > 1.12
 
 
-def test_what_no_factor_explains_is_left_over() -> None:
+def test_a_tail_that_no_factor_explains_is_left_over() -> None:
     """One tail says more, the other less than what both were corrected by."""
     trial = _trial(predicted=_twin(1.0, 1.5))
     assert unexplained_tail(trial, {}, CHAT) == pytest.approx(math.log(1.5) - 0.054)

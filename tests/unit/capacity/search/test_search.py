@@ -31,7 +31,9 @@ def _run(search: Search, summary: StepSummary, tripped: str | None = None) -> St
     assert plan is not None
     assert plan.arrivals is not None
     user_arrivals = replace(summary, offered_rps=plan.arrivals.rate_rps)
-    search.step_finished(user_arrivals, StepRun(plan, (), (0, 10**10), (), cut_short=tripped is not None), [], tripped)
+    search.step_finished(
+        user_arrivals, StepRun(plan, (), (0, 10**10), (), is_cut_short=tripped is not None), [], tripped
+    )
     return plan
 
 
@@ -155,7 +157,7 @@ def test_without_a_model_it_ends_between_what_held_and_what_broke() -> None:
         rate = plan.arrivals.rate_rps
         slow = replace(enough, broken=("tpot",), good_ratio={"tpot": 0.8})
         user_arrivals = replace(enough if rate < 6 else slow, offered_rps=rate)
-        search.step_finished(user_arrivals, StepRun(plan, (), (0, 10**10), (), cut_short=False), [], None)
+        search.step_finished(user_arrivals, StepRun(plan, (), (0, 10**10), (), is_cut_short=False), [], None)
     found = search.capacity([step()], DONE)
     assert (found.mode, found.requests_per_second) == ("empirical", pytest.approx(6.0, rel=0.08))
     assert found.lower is not None
@@ -185,7 +187,7 @@ def test_a_discarded_model_is_never_called_verified() -> None:
     assert (found.mode, found.requests_per_second) == ("forecast", 10.0)
 
 
-def test_what_held_at_a_higher_load_refutes_what_broke_by_chance() -> None:
+def test_a_higher_load_that_held_excuses_a_trial_that_broke() -> None:
     search = _search(10.0)
     _run(search, step(broken=("tpot",)))
     assert overloaded_trials(search.state) == search.state.trials
@@ -259,10 +261,10 @@ def test_an_unknown_number_in_flight_is_not_taken_for_zero() -> None:
     assert not is_steady([w for i, blank in enumerate(unknown) for w in (blank, _window(i, 10.0 + 10 * i))])
 
 
-def test_what_was_sent_comes_in_the_order_of_its_times() -> None:
+def test_sent_requests_are_sorted_by_their_times() -> None:
     late, early = record(scheduled_ns=3 * 10**9), record(scheduled_ns=10**9)
-    run = StepRun(StepPlan(1, 10.0), (late, early), (2 * 10**9, 10**10), (), cut_short=False)
+    run = StepRun(StepPlan(1, 10.0), (late, early), (2 * 10**9, 10**10), (), is_cut_short=False)
     found = sent_requests(run)
     assert [one.at_s for one in found] == [0.0, 2.0]
     assert [one.judged for one in found] == [False, True]
-    assert sent_requests(StepRun(StepPlan(1, 10.0), (), (0, 1), (), cut_short=False)) == ()
+    assert sent_requests(StepRun(StepPlan(1, 10.0), (), (0, 1), (), is_cut_short=False)) == ()

@@ -51,7 +51,7 @@ def _trial(users: UserLoad, *, canaries: bool) -> tuple[SearchState, Trial]:
     state.observe_live(_counted(idle, 0, 60), step(), TrafficBeside(users, idle))
     sent = tuple(record(start_s=60 + i / RATE_RPS, asked=spec(300, 40)) for i in range(58))
     plan = StepPlan(50, 30.0, loop="open", arrivals=Arrivals(Pattern.POISSON, RATE_RPS, counted_s=(30.0,)))
-    run = StepRun(plan, sent, (60 * 10**9, 90 * 10**9), (), cut_short=False, other_probes=beside)
+    run = StepRun(plan, sent, (60 * 10**9, 90 * 10**9), (), is_cut_short=False, other_probes=beside)
     state.add_trial(replace(step(), users=users), run, _counted((*idle, *sent, *beside), 60, 90), None)
     return state, state.trials[0]
 
@@ -87,7 +87,7 @@ def test_no_more_users_arrive_in_a_replay_than_the_run_reports() -> None:
     state = SearchState(_LENGTHS, CHAT, Hints())
     sent = (record(start_s=1.0), record(start_s=5.0))
     unended = _canaries(8, 9)
-    run = StepRun(StepPlan(1, 10.0), sent, (0, 10**10), (), cut_short=False)
+    run = StepRun(StepPlan(1, 10.0), sent, (0, 10**10), (), is_cut_short=False)
     state.add_trial(replace(step(), users=NO_USERS), run, _counted((*sent, *unended), 0, 10), None)
     assert sum(each.count for each in state.trials[0].user_arrivals) == 0
 
@@ -109,7 +109,7 @@ def test_canaries_do_not_change_the_delay_of_the_front_end(canaries: int) -> Non
     beside = tuple(record(start_s=at * 3.0, ttft_s=0.15, asked=spec(8, 2, "canary")) for at in range(canaries))
     counted = join_windows(windows(_counted(sent, 0, 12)))
     counted = replace(counted, begin_s=0.0, end_s=12.0, prompts=20.0 + canaries, ttft_sum_s=20 * 1.0 + 0.1 * canaries)
-    run = StepRun(StepPlan(1, 10.0), sent, (0, 10**10), (), cut_short=False, other_probes=beside)
+    run = StepRun(StepPlan(1, 10.0), sent, (0, 10**10), (), is_cut_short=False, other_probes=beside)
     found = measure_delay(run, summarize(run, CHAT), counted)
     assert found is not None
     assert found.seconds == pytest.approx(0.05)

@@ -82,7 +82,7 @@ VALUES = st.builds(_rate, st.floats(0.1, 100), st.none() | st.floats(0.01, 0.1),
 
 
 @given(VALUES, VALUES, st.sampled_from([0.0, 0.05]))
-def test_what_is_worse_one_way_is_not_worse_the_other_way(one: Value, other: Value, tolerance: float) -> None:
+def test_a_comparison_reversed_reverses_its_verdict(one: Value, other: Value, tolerance: float) -> None:
     assert {_verdict(one, other, tolerance), _verdict(other, one, tolerance)} in (
         {"same"}, {"better", "worse"}, {"same", "better"}, {"same", "worse"},
     )  # fmt: skip

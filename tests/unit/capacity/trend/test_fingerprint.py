@@ -69,7 +69,7 @@ def test_it_is_short_and_the_same_in_every_process() -> None:
     ],
     ids=["engine", "version", "gpu", "flag", "no flags", "workload", "objective"],
 )
-def test_what_matters_changes_it(changed: dict[str, object]) -> None:
+def test_a_relevant_change_of_the_setup_changes_the_fingerprint(changed: dict[str, object]) -> None:
     assert fingerprint("m", replace(CONTEXT, **changed)) != fingerprint("m", CONTEXT)  # type: ignore[arg-type]
     assert fingerprint("n", CONTEXT) != fingerprint("m", CONTEXT)
 

@@ -28,7 +28,7 @@ def test_it_calls_a_function_elsewhere_and_with_less_priority(other: HelperProce
     assert other.call("os:getpriority", os.PRIO_PROCESS, 0) == min(ours + 10, 19)
 
 
-def test_what_it_keeps_can_be_asked_again_and_again(other: HelperProcess) -> None:
+def test_a_kept_object_answers_several_calls(other: HelperProcess) -> None:
     other.keep("collections:Counter", "aab")
     other.ask("update", "b")
     assert dict(other.ask("most_common")) == {"a": 2, "b": 2}

@@ -22,18 +22,18 @@ RATE_RPS = 8.0
 READINGS = watched(profile(FAST), LENGTHS, RATE_RPS, 90.0)
 
 
-def _ask(course: LoadPlan) -> tuple[list[StepPlan | None], Capacity]:
+def _ask(load_plan: LoadPlan) -> tuple[list[StepPlan | None], Capacity]:
     """Run a trial in which all requests are as fast as one alone."""
-    lone = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
-    course.observe_idle(READINGS[:60], lone, TrafficBeside(users_beside((), READINGS[:60])))
-    plan = course.next_step()
+    baseline = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
+    load_plan.observe_idle(READINGS[:60], baseline, TrafficBeside(users_beside((), READINGS[:60])))
+    plan = load_plan.next_step()
     assert plan is not None
     assert plan.arrivals is not None
     begin_s = READINGS[60].at_ns * 1e-9
     sent = tuple(record(start_s=begin_s + i, asked=spec(300, 40)) for i in range(25))
-    run = StepRun(plan, sent, (READINGS[60].at_ns, READINGS[-1].at_ns), (), cut_short=False)
-    course.step_finished(step(), run, READINGS[60:], None)
-    return [plan, course.next_step()], course.capacity([step()], Stopped("done"))
+    run = StepRun(plan, sent, (READINGS[60].at_ns, READINGS[-1].at_ns), (), is_cut_short=False)
+    load_plan.step_finished(step(), run, READINGS[60:], None)
+    return [plan, load_plan.next_step()], load_plan.capacity([step()], Stopped("done"))
 
 
 def test_it_goes_the_same_way_as_one_in_this_process() -> None:
