@@ -7,6 +7,7 @@ from example_records import record, status
 from prometheus_client import CollectorRegistry
 
 from exporters.metrics_page import MetricsPage
+from probe.core.firing_alerts import FiringAlerts
 from probe.core.request import RequestRecord, Traffic
 from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus
@@ -26,6 +27,7 @@ class FakeMonitor:
     problems: Mapping[str, str] = field(default_factory=dict)
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     reloads: int = 0
+    alerts: FiringAlerts | None = None
 
     @property
     def page(self) -> MetricsPage:
@@ -42,6 +44,9 @@ class FakeMonitor:
 
     def discovery_problems(self) -> Mapping[str, str]:
         return self.problems
+
+    def firing_alerts(self) -> FiringAlerts | None:
+        return self.alerts
 
     def config_text(self) -> str:
         return self.text

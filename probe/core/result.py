@@ -1,6 +1,6 @@
 """Result of a capacity run: capacity, conditions, cost, and why the run ended."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -77,6 +77,15 @@ class Phase:
 
     text: str
     seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """A capacity run under way: when it began (wall time, s), what it does now, and the load levels that ended."""
+
+    started_s: float
+    phase: str
+    steps: Sequence[StepSummary] = ()
 
 
 @dataclass(frozen=True, slots=True)

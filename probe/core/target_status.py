@@ -7,7 +7,7 @@ from probe.core.canary_history import CanaryHistory
 from probe.core.failure_log import FailureGroup, Since
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
-from probe.core.result import CapacityResult
+from probe.core.result import CapacityResult, RunProgress
 from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad
 
 
@@ -36,6 +36,7 @@ class TargetStatus:
     capacity: CapacityResult | None = None
     forecast: CapacityResult | None = None
     measured: CapacityResult | None = None  # the newest that was measured with load, not later than `capacity`
+    run: RunProgress | None = None  # the capacity run under way
     capacity_state: str | None = None  # "running", or why the last run did not start
     discovery: str | None = None  # the discovery that found it
     labels: Mapping[str, str] = field(default_factory=dict)  # of its pod or target group

@@ -24,6 +24,7 @@ from probe.config.config_file import config_hash, load_config, show
 from probe.config.file_watch import changes
 from probe.core.clock import Clock
 from probe.core.errors import ConfigError
+from probe.core.firing_alerts import FiringAlerts
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus
@@ -31,6 +32,7 @@ from probe.core.text import one_line
 from probe.discovery.manager import DiscoveryManager
 from probe.discovery.types import DiscoveredServer
 from probe.load.loop_lag import lags
+from probe.monitor.alert_watch import AlertWatch
 from probe.monitor.background import keep_running
 from probe.monitor.desired_targets import Shard
 from probe.monitor.metrics_sink import MetricsSink
@@ -66,6 +68,7 @@ class App:
         self._tasks = TargetTasks(self._schedule, self.measurements, clock)
         self._targets = TargetSet(config, shard, clock=clock, sink=self.measurements, tasks=self._tasks)
         self._discoveries = DiscoveryManager(self._discovered, self._targets.discovery_problem)
+        self._alerts = AlertWatch(lambda: self.config, clock)
         self._one_change = asyncio.Lock()
         self._announce()
         self._targets.open_configured()
@@ -86,8 +89,8 @@ class App:
             self._schedule.start()
             self._discoveries.follow(self.config.templates)
             work = (self._watch_loop, self._watch_file, partial(self._reload_when, reload_asked), self._watch_others)
-            store_history = partial(self.measurements.histories.keep_storing, self._clock)
-            background = [asyncio.create_task(keep_running(each)) for each in (*work, store_history)]
+            more = (partial(self.measurements.histories.keep_storing, self._clock), self._alerts.follow)
+            background = [asyncio.create_task(keep_running(each)) for each in (*work, *more)]
             ready(url)
             try:
                 await stop.wait()
@@ -131,6 +134,10 @@ class App:
     def result_of(self, result_id: str) -> CapacityResult | None:
         """Return one capacity result, or None."""
         return self.measurements.store.get(result_id)
+
+    def firing_alerts(self) -> FiringAlerts | None:
+        """Return which alerts fire; None without a Prometheus."""
+        return self._alerts.last
 
     @property
     def allowed_hosts(self) -> Sequence[str]:

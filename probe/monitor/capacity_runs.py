@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -17,7 +17,8 @@ from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, r
 from probe.core.clock import Clock
 from probe.core.errors import LockError
 from probe.core.request import RequestRecord
-from probe.core.result import CapacityResult
+from probe.core.result import CapacityResult, Phase, RunProgress
+from probe.core.step import StepSummary
 from probe.core.text import one_line
 from probe.observe.guard import REFUSALS, GuardVerdict
 from probe.observe.server_observer import ServerObserver
@@ -72,6 +73,7 @@ class CapacityRuns:
         self._ended = asyncio.Event()
         self.inhibited_by: str | None = None
         self.refusal: str | None = None
+        self.progress: RunProgress | None = None  # of the run under way
         self.last_result: CapacityResult | None = None
         self.measured: CapacityResult | None = None  # the last capacity that load has measured
 
@@ -115,6 +117,8 @@ class CapacityRuns:
         observers = RunObservers(
             on_admitted=self._log_start,
             on_record=self._hooks.on_record,
+            on_phase=self._follow_phase,
+            on_step=self._follow_step,
             on_result=self._report,
             loading=self._server.sending,
         )
@@ -136,6 +140,8 @@ class CapacityRuns:
             else:  # lost on the way: the run was cancelled, and has been reported
                 self.refusal = str(error)
                 _log.warning("capacity run ended", target=self._target, detail=str(error))
+        finally:
+            self.progress = None
         return None
 
     async def _admit(self) -> Admission:
@@ -179,7 +185,16 @@ class CapacityRuns:
                 knee_concurrency=result.capacity.knee_concurrency,
             )
 
+    def _follow_phase(self, phase: Phase) -> None:
+        if self.progress is not None:
+            self.progress = replace(self.progress, phase=phase.text)
+
+    def _follow_step(self, step: StepSummary) -> None:
+        if self.progress is not None:
+            self.progress = replace(self.progress, steps=(*self.progress.steps, step))
+
     def _log_start(self, request: RunRequest, admission: Admission) -> None:
+        self.progress = RunProgress(self._clock.wall_s(), "starting")
         _log.info(
             "capacity run started",
             target=self._target,

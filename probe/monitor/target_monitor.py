@@ -246,6 +246,7 @@ class TargetMonitor:
             capacity=self._runs.last_result,
             forecast=self._forecast.last_result,
             measured=self._runs.measured,
+            run=self._runs.progress,
             capacity_state="running" if self._runs.is_running else self._runs.refusal,
         )
 

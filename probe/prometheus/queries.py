@@ -18,6 +18,7 @@ from requests import RequestException
 from exporters import names
 from probe.capacity.trend.fingerprint import from_number
 from probe.core.errors import TargetError
+from probe.core.firing_alerts import FiringAlert
 from probe.core.request import Outcome
 from probe.core.shift import CapacitySample
 from probe.core.snapshot import ServerSnapshot
@@ -27,6 +28,12 @@ from probe.scrape import vllm_history
 _T = TypeVar("_T")
 # The page on a dropped knee must not prevent the run that would measure whether it is back.
 _KNEE_PAGE = "KneewatchKneeDropped"
+# ALERTS_FOR_STATE has when each alert's condition began to hold. Where a Prometheus lacks it, ALERTS is enough.
+_OWN = 'alertname=~"Kneewatch.+"'
+_FIRING = (
+    f'(ALERTS_FOR_STATE{{{_OWN}}} and ignoring (alertstate) ALERTS{{{_OWN}, alertstate="firing"}})'
+    f' or ignoring (alertstate) ALERTS{{{_OWN}, alertstate="firing"}}'
+)
 # A year; Prometheus allows 11,000 steps in a query.
 _HISTORY_S, _HISTORY_STEP_S = 365 * 86400, 3600
 # The most steps that a forecast can use.
@@ -59,6 +66,10 @@ class Prometheus:
             lambda: self._connection.custom_query(query),
             lambda answer: sorted({str(sample["metric"].get("alertname", "?")) for sample in answer}),
         )
+
+    async def firing_alerts(self) -> list[FiringAlert]:
+        """Return Kneewatch's alerts that fire now, pages first. Raise TargetError without an answer."""
+        return await self._ask(lambda: self._connection.custom_query(_FIRING), _alerts)
 
     async def capacity_history(self, target: str, now_s: float) -> list[CapacitySample]:
         """Return a target's capacities in the year before `now_s` (wall time), oldest first.
@@ -105,6 +116,18 @@ class Prometheus:
                 f"{self._url}: the answer is not Prometheus' answer to a query; check prometheus.url",
                 Outcome.UNREACHABLE,
             ) from None
+
+
+def _alerts(answer: list[dict[str, Any]]) -> list[FiringAlert]:
+    """Return the alerts of an answer; those of severity none notify no person and are left out."""
+    found = []
+    for sample in answer:
+        labels, value = sample["metric"], float(sample["value"][1])
+        severity = str(labels.get("urgency", labels.get("severity", "")))
+        if severity != "none":
+            since_s = value if value > 1 else None  # 1 is the value of ALERTS
+            found.append(FiringAlert(str(labels["alertname"]), severity, labels.get("target"), since_s))
+    return sorted(found, key=lambda one: (one.severity != "page", one.name, one.target or ""))
 
 
 def _figures(answer: list[dict[str, Any]]) -> list[CapacitySample]:

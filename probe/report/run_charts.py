@@ -25,15 +25,19 @@ def charts(result: CapacityResult) -> list[Json]:
     return [chart for chart in found if any(one["points"] for one in chart["series"])]
 
 
-def loads(result: CapacityResult) -> list[str]:
+def loads(steps: Sequence[StepSummary]) -> list[str]:
     """Return the load of each step as text, in the order of the steps."""
-    closed = _is_closed_loop(result)
+    closed = _is_closed(steps)
     unit = " in flight" if closed else " req/s"
-    return [number(_load(step, closed=closed)) + unit for step in result.steps]
+    return [number(_load(step, closed=closed)) + unit for step in steps]
 
 
 def _is_closed_loop(result: CapacityResult) -> bool:
-    return all(step.plan.arrivals is None for step in result.steps)
+    return _is_closed(result.steps)
+
+
+def _is_closed(steps: Sequence[StepSummary]) -> bool:
+    return all(step.plan.arrivals is None for step in steps)
 
 
 def _load(step: StepSummary, *, closed: bool) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from exporters.metrics_page import MetricsPage
+from probe.core.firing_alerts import FiringAlerts
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus
@@ -28,6 +29,10 @@ class Monitor(Protocol):
 
     def discovery_problems(self) -> Mapping[str, str]:
         """Return the problems of discoveries by name; discoveries that work are not in it."""
+        ...
+
+    def firing_alerts(self) -> FiringAlerts | None:
+        """Return which alerts fire in the configured Prometheus; None: there is none, or no answer yet."""
         ...
 
     async def on_demand(self, target: str, workload: str | None) -> RequestRecord:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp
 from exporters.discovery import exported_labels
 from probe import __version__
 from probe.charts import ECHARTS, notice
+from probe.core.firing_alerts import FiringAlerts
 from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
@@ -84,7 +86,8 @@ class _Pages:
     async def status(self, request: Request) -> Response:
         # In a thread, like all slow work, so that timestamps of canaries are not delayed.
         statuses, runs = self._monitor.statuses(), self._monitor.results()[:_MAX_RUNS]
-        return await asyncio.to_thread(self._status, request, statuses, runs, self._monitor.discovery_problems())
+        problems, alerts = self._monitor.discovery_problems(), self._monitor.firing_alerts()
+        return await asyncio.to_thread(self._status, request, statuses, runs, problems, alerts)
 
     def _status(
         self,
@@ -92,6 +95,7 @@ class _Pages:
         statuses: Sequence[TargetStatus],
         runs: Sequence[CapacityResult],
         problems: Mapping[str, str],
+        alerts: FiringAlerts | None,
     ) -> Response:
         rows = self._overview.rows(statuses)
         return self._page(
@@ -102,6 +106,7 @@ class _Pages:
             rows=rows,
             tally=overview.tally(rows),
             failures=failures(statuses),
+            firing=alerts,
             runs=runs,
             problems=[(name, one_line(words, _MAX_PROBLEM_CHARS)) for name, words in problems.items()],
         )
@@ -111,10 +116,14 @@ class _Pages:
         status = next((one for one in self._monitor.statuses() if one.name == name), None)
         if status is None:
             return self._not_found(request, "No target has this name.")
-        runs = self._monitor.results(status.name)
-        return await asyncio.to_thread(self._target, request, status, runs)
+        runs, alerts = self._monitor.results(status.name), self._monitor.firing_alerts()
+        if alerts is not None:
+            alerts = replace(alerts, alerts=[one for one in alerts.alerts if one.target == status.name])
+        return await asyncio.to_thread(self._target, request, status, runs, alerts)
 
-    def _target(self, request: Request, status: TargetStatus, runs: Sequence[CapacityResult]) -> Response:
+    def _target(
+        self, request: Request, status: TargetStatus, runs: Sequence[CapacityResult], alerts: FiringAlerts | None
+    ) -> Response:
         curve = next((run for run in runs if run.steps), None)
         data: dict[str, Any] = {"waterfall": waterfall(status.recent, status.objectives)}
         if curve is not None:
@@ -133,6 +142,7 @@ class _Pages:
             periods=periods(history, now_s) if history else [],
             budgets=budgets(history, status.objectives, now_s) if history else [],
             failures=failures([status]),
+            firing=alerts,
             curve=curve,
             runs=runs[:_MAX_RUNS],
         )

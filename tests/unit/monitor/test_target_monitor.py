@@ -808,9 +808,13 @@ def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) ->
             while server.driver.engine.running == 0:  # noqa: ASYNC110 - another task changes it
                 await asyncio.sleep(0.01)
         assert watch.status().capacity_state == "running"
+        under_way = watch.status().run
+        assert under_way is not None
+        assert under_way.phase != "starting"
         async with asyncio.timeout(1):
             await watch.stop_run("shutting down")
             await run
+        assert watch.status().run is None
         (result,) = sink.results
         assert (result.stopped.by, result.stopped.reason) == ("interrupt", "shutting down")
         assert result.capacity.requests_per_second is None

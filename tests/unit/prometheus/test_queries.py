@@ -34,6 +34,33 @@ def test_the_names_of_the_alerts_once_each_in_order() -> None:
         assert _firing(url) == ["Down", "Slow"]
 
 
+def _alert(value: str, **labels: str) -> dict[str, object]:
+    return {"metric": {"alertname": "KneewatchTTFTBurn", "severity": "ticket", **labels}, "value": [1.0, value]}
+
+
+def test_firing_alerts_have_their_target_and_since_when_and_pages_come_first() -> None:
+    answer = [
+        _alert("1795402140", target="a"),
+        _alert("1795402200", target="b", severity="critical", urgency="page"),
+        _alert("1", alertname="KneewatchConfigRefused"),
+        _alert("1795402140", target="a", severity="none", alertname="KneewatchTargetDown"),
+    ]
+    with _prometheus({"status": "success", "data": {"resultType": "vector", "result": answer}}) as (url, queries):
+        found = asyncio.run(Prometheus(url).firing_alerts())
+    assert [(one.name, one.severity, one.target, one.since_s) for one in found] == [
+        ("KneewatchTTFTBurn", "page", "b", 1795402200.0),
+        ("KneewatchConfigRefused", "ticket", None, None),
+        ("KneewatchTTFTBurn", "ticket", "a", 1795402140.0),
+    ]
+    assert 'alertname=~"Kneewatch.+"' in queries[0], "those of others are theirs"
+
+
+def test_an_answer_without_alert_names_is_an_error() -> None:
+    answer = {"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": [1.0, "5"]}]}}
+    with _prometheus(answer) as (url, _), pytest.raises(TargetError):
+        asyncio.run(Prometheus(url).firing_alerts())
+
+
 def test_no_alert_is_an_empty_list() -> None:
     with _prometheus(_vector()) as (url, _):
         assert _firing(url) == []

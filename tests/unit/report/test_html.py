@@ -147,7 +147,7 @@ def test_charts_are_over_what_is_in_flight_where_the_loop_was_closed() -> None:
     assert tpot["limit"] == {"name": "objective", "value": 0.05}
     assert [one["name"] for one in kept["series"]] == ["available", "TTFT", "TPOT"]
     assert kept["limit"] == {"name": "objective", "value": 0.95}
-    assert loads(run())[0] == "4 in flight"
+    assert loads(run().steps)[0] == "4 in flight"
 
 
 def test_charts_are_over_the_rate_of_all_where_requests_came_by_themselves() -> None:
@@ -163,7 +163,7 @@ def test_charts_are_over_the_rate_of_all_where_requests_came_by_themselves() -> 
     assert rates["load"] == "requests/s"
     assert (rates["knee"], rates["bounds"]) == (9.0, [8.5, 9.6])
     assert [point[:2] for point in rates["series"][0]["points"]] == [[6.0, 6.0], [10.0, 10.0]], "by load"
-    assert loads(made) == ["10 req/s", "6 req/s"], "as they ran"
+    assert loads(made.steps) == ["10 req/s", "6 req/s"], "as they ran"
 
 
 def test_steps_that_judge_nothing_are_marked() -> None:
