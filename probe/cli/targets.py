@@ -78,10 +78,9 @@ async def _discover(config: Config, template: TemplateConfig, name: str) -> list
     desired.discovered(template.name, servers)
     found = [target for target in desired.by_name().values() if target.discovery == template.name]
     chosen = [target for target in found if name in (target.name, template.name)]
+    if not found:
+        raise ConfigError(f"--target {name}: the discovery {template.name} finds no servers; check its selection")
     if not chosen:
-        names = ", ".join(target.name for target in found[:_NAMED])
-        expected = (
-            f"expected one of {names}{', ...' if len(found) > _NAMED else ''}" if found else "check its selection"
-        )
-        raise ConfigError(f"--target {name}: the discovery {template.name} finds {len(found)} servers; {expected}")
+        names = ", ".join(target.name for target in found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+        raise ConfigError(f"--target {name}: the discovery {template.name} does not find it; expected one of {names}")
     return chosen

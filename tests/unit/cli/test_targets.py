@@ -70,7 +70,7 @@ def test_an_unknown_server_is_refused_with_those_that_are_found(tmp_path: Path) 
         named_targets(config, "pods/gone")
     words = str(refused.value)
     assert words.startswith(
-        "--target pods/gone: the discovery pods finds 12 servers; expected one of pods/10.0.0.10:8000, "
+        "--target pods/gone: the discovery pods does not find it; expected one of pods/10.0.0.10:8000, "
     )
     assert words.endswith(", ...")
     assert words.count("8000") == 10
@@ -79,7 +79,7 @@ def test_an_unknown_server_is_refused_with_those_that_are_found(tmp_path: Path) 
 def test_a_discovery_without_servers_is_an_error_of_a_check(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         named_targets(_discovering(tmp_path), "pods")
-    assert str(refused.value) == "--target pods: the discovery pods finds 0 servers; check its selection"
+    assert str(refused.value) == "--target pods: the discovery pods finds no servers; check its selection"
 
 
 def test_a_discovery_that_cannot_be_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
