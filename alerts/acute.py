@@ -18,9 +18,14 @@ _DOWN_KEEP_S = 600.0
 _TTFT_KEEP_S = 4500.0
 
 
+# A request with NaN in its logits is a fault of hardware or kernels, and seldom alone. increase() extrapolates.
+_CORRUPTED_S, _CORRUPTED_LEAST = 600.0, 2.5
+_CORRUPTED_KEEP_S = 1800.0
+
+
 def acute_group(scale: float = 1.0) -> RuleGroup:
     """Return the alerts for all targets; `scale` shortens windows and waiting times."""
-    return RuleGroup("kneewatch-acute", max(1.0, 30 * scale), [_down(scale), _ttft(scale)])
+    return RuleGroup("kneewatch-acute", max(1.0, 30 * scale), [_down(scale), _ttft(scale), _corrupted(scale)])
 
 
 def _down(scale: float) -> Alert:
@@ -73,5 +78,24 @@ def _ttft(scale: float) -> Alert:
             f" {{{{ $value | humanizeDuration }}}} for their first token on average, over {_FAR:g} times the objective"
             f" ({objective}), and nine in ten or more missed it. Every user waits like that: the server has far more"
             " load than it can serve, or has slowed down."
+        ),
+    )
+
+
+def _corrupted(scale: float) -> Alert:
+    """Alert on requests with NaN in their logits, which only a vLLM that looks for them reports."""
+    window = duration(_CORRUPTED_S * scale)
+    increase = f"sum {by('target', 'job', 'instance')} (increase({names.SERVER_CORRUPTED.name}[{window}]))"
+    return Alert(
+        name="KneewatchCorruptedRequests",
+        expr=f"round(max {by('target')} ({increase}) > {_CORRUPTED_LEAST:g})",
+        for_s=0.0,
+        keep_s=_CORRUPTED_KEEP_S * scale,
+        severity="page",
+        summary="{{ $labels.target }}: {{ $value | humanize }} requests with NaN in their logits in " + window,
+        description=(
+            f"vLLM counted {{{{ $value | humanize }}}} finished requests of {{{{ $labels.target }}}} with NaN in their"
+            f" logits within {window} (vllm:corrupted_requests). Their text makes no sense, often one token repeated,"
+            " and users got it with status 200. Latency and /health look well."
         ),
     )

@@ -168,12 +168,15 @@ def _engine() -> list[PlacedPanel]:
             alerts=["KneewatchEngineStalled"],
         ),
         panels.timeseries(
-            "Rejections",
-            "Requests that the server refused to queue, per second. Good: zero. Users get an error at once; canaries"
-            " may miss it.",
+            "Rejections and corrupted requests",
+            "Requests that the server refused to queue, and finished ones with NaN in their logits, per second. Good:"
+            " zero. Users get an error at once, or text that makes no sense; canaries may miss it.",
             unit="reqps",
-            queries=[Query(pace(names.SERVER_REJECTIONS), "rejected")],
-            no_value="no rejections, or the server does not export them",
-            alerts=["KneewatchKVCachePressure"],
+            queries=[
+                Query(pace(names.SERVER_REJECTIONS), "rejected"),
+                Query(pace(names.SERVER_CORRUPTED), "corrupted (NaN)"),
+            ],
+            no_value="none, or the server does not export them",
+            alerts=["KneewatchKVCachePressure", "KneewatchCorruptedRequests"],
         ),
     ]

@@ -120,7 +120,7 @@ def _good_canaries() -> list[PlacedPanel]:
         panels.timeseries(
             "Canaries by outcome",
             "Canaries by outcome. Good: only ok. unreachable and timeout mean a dead or stuck server, rejected a full"
-            " one, wrong_answer a broken one. Kneewatch stopped aborted ones itself; they do not count.",
+            " one, wrong_answer and corrupt a broken one. Kneewatch stopped aborted ones itself; they do not count.",
             unit="reqps",
             queries=[Query(f"sum by (outcome) (rate({names.REQUESTS.name}{{{CANARY}}}[{RATE}])) > 0", "{{outcome}}")],
             stacked=True,

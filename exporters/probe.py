@@ -204,7 +204,8 @@ class _ClientSeries:
         if record.outcome in UP:
             self._last_success.labels(*labels).set(wall_s)
         # A capacity run would mix the latencies of all its load levels in one histogram; its result has them by level.
-        if record.outcome is Outcome.OK and record.traffic is not Traffic.CAPACITY:
+        # A question's length is the model's.
+        if record.outcome is Outcome.OK and record.traffic not in (Traffic.CAPACITY, Traffic.ANSWER):
             self._observe_latencies(record, labels)
 
     def forget_up(self) -> bool:

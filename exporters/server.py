@@ -18,6 +18,7 @@ _PLAIN: tuple[tuple[Series, str], ...] = (
     (names.SERVER_PREFIX_QUERIES, "prefix_cache_queries"),
     (names.SERVER_PREFIX_HITS, "prefix_cache_hits"),
     (names.SERVER_REJECTIONS, "rejections"),
+    (names.SERVER_CORRUPTED, "corrupted"),
     (names.SERVER_DRAFTS, "drafts"),
     (names.SERVER_DRAFT_TOKENS, "draft_tokens"),
     (names.SERVER_ACCEPTED_TOKENS, "accepted_tokens"),

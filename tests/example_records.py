@@ -100,6 +100,7 @@ def whole_snapshot() -> ServerSnapshot:
         kv_cache_usage=0.25,
         preemptions=7.0,
         rejections=1.0,
+        corrupted=2.0,
         prompt_tokens=1000.0,
         generation_tokens=2000.0,
         prefix_cache_queries=500.0,

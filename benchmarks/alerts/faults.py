@@ -106,6 +106,7 @@ ALERTS: Mapping[str, Speaks] = {
     "KneewatchGPUMissing": _speaks(also=[_DEAD]),
     "KneewatchTTFTCollapse": _speaks(also=[_QUEUE, _KV, _STALL]),
     "KneewatchTargetDown": _speaks(also=[_DEAD, _STALL]),
+    "KneewatchCorruptedRequests": _speaks(),
     "KneewatchInstanceGone": _speaks(),
     "KneewatchProbeGone": _speaks(),
     "KneewatchProbeSilent": _speaks(),

@@ -59,6 +59,7 @@ def server(scene: Scene) -> Iterator[Line]:
         (names.SERVER_PREFIX_QUERIES, prompt + 256),
         (names.SERVER_PREFIX_HITS, hits),
         (names.SERVER_REJECTIONS, np.zeros(count)),
+        (names.SERVER_CORRUPTED, np.zeros(count)),
     )
     for series, increments in counted:
         yield from page.counter(series, labels, increments, readable, resets)

@@ -42,7 +42,7 @@ LABELS: Mapping[str, str] = {
     "target": "the target's name in the configuration",
     "model": "the model's name in the request",
     "workload": "the workload's name in the configuration",
-    "traffic": "why a request was sent: canary, capacity or ondemand",
+    "traffic": "why a request was sent: canary, capacity, ondemand or answer (to a question with a known answer)",
     "outcome": "the outcome of a request or a capacity run",
     "objective": "availability, ttft, tpot or all",
     "slo": "the name of the target's objectives in the configuration",

@@ -46,6 +46,12 @@ SERVER_PREFIX_HITS = _declare(
     "counter", "server_prefix_cache_hits_total", "Prompt tokens found in the prefix cache", TARGET
 )
 SERVER_REJECTIONS = _declare("counter", "server_rejections_total", "Requests that the server refused to queue", TARGET)
+SERVER_CORRUPTED = _declare(
+    "counter",
+    "server_corrupted_requests_total",
+    "Finished requests with NaN in their logits (vLLM with VLLM_COMPUTE_NANS_IN_LOGITS=1)",
+    TARGET,
+)
 SERVER_TTFT = _declare("histogram", "server_ttft_seconds", "TTFT of all requests, measured by the server", TARGET)
 SERVER_ITL = _declare("histogram", "server_itl_seconds", "ITL of all requests, measured by the server", TARGET)
 SERVER_TPOT = _declare("histogram", "server_tpot_seconds", "TPOT of all requests, measured by the server", TARGET)

@@ -55,3 +55,12 @@ def has_content(choice: Mapping[str, Any], *, chat: bool) -> bool:
     if not isinstance(delta, dict):
         return False
     return any(delta.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls"))
+
+
+def text_in(choice: Mapping[str, Any], *, chat: bool) -> tuple[str, str]:
+    """Return the text of a choice, and that of its reasoning."""
+    part = choice.get("delta") if chat else choice
+    fields = part if isinstance(part, dict) else {}
+    answer = fields.get("content" if chat else "text")
+    reasoning = fields.get("reasoning") or fields.get("reasoning_content")
+    return answer if isinstance(answer, str) else "", reasoning if isinstance(reasoning, str) else ""

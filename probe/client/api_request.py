@@ -15,14 +15,14 @@ HEADERS = {
 
 
 def body_of(spec: RequestSpec, model: str) -> dict[str, Any]:
-    """Return the body of a request to vLLM's API. `ignore_eos` makes the output length exact; the running usage
-    count gives the number of tokens in each event.
+    """Return the body of a request to vLLM's API. `ignore_eos` makes the output length exact, but for an answer whose
+    text is judged; the running usage count gives the number of tokens in each event.
     """
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": spec.output_tokens,
         "temperature": 0,
-        "ignore_eos": True,
+        "ignore_eos": spec.expects is None,
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }

@@ -129,7 +129,7 @@ class Response:
         exchange = prepared.exchange
         received = exchange.received if exchange is not None else ResponseBuffer(0, 0)
         if exchange is not None and received.status == _OK:
-            reader = StreamReader(prepared.spec.api, exchange.hide)
+            reader = StreamReader(prepared.spec.api, exchange.hide, keeps_text=prepared.spec.expects is not None)
             for first in range(0, len(received.reads), _PORTION):
                 reader.read(received.reads[first : first + _PORTION])
                 yield None

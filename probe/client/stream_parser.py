@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from probe.client.api_json import error_in, first_choice, has_content, parse_object, usage_in
+from probe.client.api_json import error_in, first_choice, has_content, parse_object, text_in, usage_in
 from probe.client.response_buffer import Read
 from probe.client.sse import EventSplitter
 from probe.client.transcript import Transcript
@@ -62,9 +62,13 @@ class StreamReader:
     count, when it has content (then counted as one token). `hide` removes secrets from text of the response.
     """
 
-    def __init__(self, api: Api, hide: Callable[[bytes], bytes] = _unchanged) -> None:
+    def __init__(self, api: Api, hide: Callable[[bytes], bytes] = _unchanged, *, keeps_text: bool = False) -> None:
+        """`keeps_text`: whether the transcript has the text: the answer's, or that of a reasoning without an answer."""
         self._chat = api is Api.CHAT
         self._hide = hide
+        self._keeps_text = keeps_text
+        self._answer: list[str] = []
+        self._reasoning: list[str] = []
         self._splitter = EventSplitter()
         self._at_ns, self._late_ns, self._tokens = array("q"), array("q"), array("i")
         self._first_visible: int | None = None
@@ -94,6 +98,7 @@ class StreamReader:
             self._done,
             self._error,
             self._malformed,
+            "".join(self._answer) if "".join(self._answer).strip() else "".join(self._reasoning),
         )
 
     def _take(self, event: bytes, at_ns: int, late_ns: int) -> None:
@@ -117,11 +122,18 @@ class StreamReader:
                 self._finish = self._safe(choice.finish_reason.encode("utf-8", "replace"), 40)
             if not self._chat:
                 visible = bool(choice.text)
+                self._keep(choice.text)
             elif (delta := choice.delta) is not None:
                 visible = bool(delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls)
+                self._keep(delta.content, delta.reasoning or delta.reasoning_content)
         usage = chunk.usage
         counts = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else None
         self._count(event, counts, at_ns, late_ns, visible=visible, has_choice=has_choice)
+
+    def _keep(self, answer: str | None, reasoning: str | None = None) -> None:
+        if self._keeps_text:
+            self._answer.append(answer or "")
+            self._reasoning.append(reasoning or "")
 
     def _take_unusual(self, event: bytes, at_ns: int, late_ns: int) -> None:
         """Parse an event that is no regular chunk: an error, a field of another type, or no JSON."""
@@ -142,6 +154,8 @@ class StreamReader:
                 self._give_up(event)
                 return
         visible = choice is not None and has_content(choice, chat=self._chat)
+        if choice is not None:
+            self._keep(*text_in(choice, chat=self._chat))
         self._count(event, counts, at_ns, late_ns, visible=visible, has_choice=choice is not None)
 
     def _count(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from probe.client.answer_text import corruption
 from probe.core.request import Api, Outcome, RequestSpec, TokenEvents
 
 
@@ -16,6 +17,7 @@ class Transcript:
     is_done: bool = False  # the closing [DONE] arrived
     error: str | None = None  # an error event inside the stream
     malformed: str | None = None  # an event that does not follow the API
+    text: str = ""  # kept only if it is judged
 
 
 def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]:  # noqa: PLR0911 - a list of checks
@@ -23,12 +25,12 @@ def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]: 
 
     A canary that got fewer tokens than it requested would report a latency for work not done.
     """
-    if answer.error is not None:
-        return Outcome.SERVER_ERROR, f"error inside the stream: {answer.error}"
-    if answer.malformed is not None:
-        return Outcome.BROKEN_STREAM, f"an event is not an API chunk: {answer.malformed}"
-    if not answer.is_done:
-        return Outcome.BROKEN_STREAM, f"the stream ended without [DONE] after {len(answer.events)} token events"
+    if (ended := _broken(answer)) is not None:
+        return ended
+    if spec.expects is not None and answer.output_tokens:
+        is_cut = answer.finish_reason == "length"
+        wrong = corruption(answer.text, spec.expects, answer.output_tokens, is_cut=is_cut)
+        return (Outcome.CORRUPT, wrong) if wrong is not None else (Outcome.OK, None)
     if answer.events.first_visible is None:
         return Outcome.WRONG_ANSWER, "the stream held no content"
     if answer.output_tokens is None or answer.prompt_tokens is None:
@@ -42,3 +44,14 @@ def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]: 
     if spec.api is Api.COMPLETIONS and answer.prompt_tokens != spec.prompt_tokens:
         return Outcome.WRONG_ANSWER, f"the server counted {answer.prompt_tokens} prompt tokens of {spec.prompt_tokens}"
     return Outcome.OK, None
+
+
+def _broken(answer: Transcript) -> tuple[Outcome, str] | None:
+    """Return the outcome of a response that has not come to its end, or None."""
+    if answer.error is not None:
+        return Outcome.SERVER_ERROR, f"error inside the stream: {answer.error}"
+    if answer.malformed is not None:
+        return Outcome.BROKEN_STREAM, f"an event is not an API chunk: {answer.malformed}"
+    if not answer.is_done:
+        return Outcome.BROKEN_STREAM, f"the stream ended without [DONE] after {len(answer.events)} token events"
+    return None

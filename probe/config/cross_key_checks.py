@@ -79,6 +79,9 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
 
 def _canary_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
     canary = target.canary
+    asked = canary.known_answer
+    if asked is not None and "prompt" in asked.model_fields_set and "expect" not in asked.model_fields_set:
+        yield "canary.known_answer: prompt is set without expect; add expect, what the answer has to match"
     if not target.passive and canary.timeout > MAX_CANARIES * canary.every:
         written = shown(["targets", i, "canary", "timeout"], raw)
         yield (

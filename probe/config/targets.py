@@ -11,8 +11,18 @@ from probe.config.capacity import CapacityConfig
 from probe.config.connection import ConnectionConfig, TlsConfig
 from probe.config.discovery import DiscoverConfig
 from probe.config.gpu import GpuConfig
-from probe.config.types import CanaryInterval, ConfigSection, Duration, EngineName, Name, default_duration
+from probe.config.types import (
+    CanaryInterval,
+    ConfigSection,
+    Duration,
+    EngineName,
+    Name,
+    Pattern,
+    Tokens,
+    default_duration,
+)
 from probe.core.errors import ConfigError
+from probe.core.request import Api
 
 
 def _kind(value: object) -> str:
@@ -23,6 +33,16 @@ def _kind(value: object) -> str:
 
 # The most canaries of a target in flight, if each runs into its timeout.
 MAX_CANARIES = 64
+
+
+class KnownAnswerConfig(ConfigSection):
+    """A question with a known answer, asked beside the canaries. `expect`: a regular expression for the answer."""
+
+    prompt: Annotated[str, Field(min_length=1, max_length=4000)] = "What is the capital of France? Answer in one word."
+    expect: Pattern = "(?i)paris"
+    every: CanaryInterval = default_duration("5m")
+    api: Api = Api.CHAT
+    max_tokens: Annotated[Tokens, Field(le=4096)] = 256
 
 
 class CanaryConfig(ConfigSection):
@@ -36,6 +56,7 @@ class CanaryConfig(ConfigSection):
     workload: Name = "default"
     timeout: Duration = default_duration("30s")
     startup_grace: Duration | None = None
+    known_answer: KnownAnswerConfig | None = None
 
 
 class NamedEntry(ConfigSection):

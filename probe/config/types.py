@@ -102,6 +102,14 @@ def _window(text: str) -> str:
     return text
 
 
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"expected a regular expression such as '(?i)paris' ({error})") from None
+    return text
+
+
 def _gpu(text: str) -> str:
     if gpu(text) is None:
         plain = _MAKERS.sub("", text)
@@ -170,6 +178,7 @@ Rates = Annotated[
 Name = Annotated[str, AfterValidator(_name)]
 Cron = Annotated[str, AfterValidator(_cron)]
 WindowText = Annotated[str, AfterValidator(_window)]
+Pattern = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_pattern)]
 Timezone = Annotated[str, AfterValidator(_timezone)]
 SwitchedOff = BeforeValidator(_switched_off)
 Ratio = Annotated[float, Field(gt=0, lt=1), NotASwitch]

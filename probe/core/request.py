@@ -11,6 +11,7 @@ class Traffic(StrEnum):
     CANARY = "canary"
     CAPACITY = "capacity"
     ONDEMAND = "ondemand"
+    ANSWER = "answer"  # a question with a known answer, asked beside a canary
 
 
 class Api(StrEnum):
@@ -32,7 +33,8 @@ class Outcome(StrEnum):
     BAD_REQUEST = "bad_request"  # other 4xx, and redirects
     SERVER_ERROR = "server_error"  # 5xx, or an error event inside the stream
     BROKEN_STREAM = "broken_stream"  # 200, then not a complete event stream
-    WRONG_ANSWER = "wrong_answer"  # a complete stream with invalid content
+    WRONG_ANSWER = "wrong_answer"  # a complete stream of other lengths than requested
+    CORRUPT = "corrupt"  # the text itself is wrong: the answer to a question with a known answer
     CLIENT_BOUND = "client_bound"  # answered; the client's own delay may explain a missed latency
     ABORTED = "aborted"  # cancelled by Kneewatch (guard, budget or shutdown), or the server fell asleep
 
@@ -47,6 +49,9 @@ class RequestSpec:
 
     `prompt_tokens` is exact for completions and approximate for chat, where the server's template and tokenizer
     decide. The record has the server's count.
+
+    `expects`: a regular expression that the answer's text has to match. Such an answer ends where the model ends it;
+    `output_tokens` is its limit.
     """
 
     workload: str
@@ -54,6 +59,7 @@ class RequestSpec:
     prompt: tuple[int, ...] | str
     prompt_tokens: int
     output_tokens: int
+    expects: str | None = None
 
     def without_prompt(self) -> "RequestSpec":
         """Return the request without its prompt, for a record."""

@@ -47,6 +47,7 @@ class ServerSnapshot:
     kv_cache_usage: float | None = None
     preemptions: float | None = None
     rejections: float | None = None
+    corrupted: float | None = None  # finished requests for which the engine computed NaN
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
     finished: Mapping[str, float] = field(default_factory=dict)  # requests by finish reason

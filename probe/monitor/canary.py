@@ -19,6 +19,7 @@ from probe.core.objectives import Objectives
 from probe.core.request import UP, Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan
 from probe.load.step_executor import StepExecution
+from probe.monitor.known_answer import KnownAnswer
 
 # The model's label before the server has reported its model.
 UNKNOWN_MODEL = "unknown"
@@ -41,7 +42,9 @@ class Canary:
         objectives: Objectives,
         clock: Clock,
         traffic: Traffic = Traffic.CANARY,
+        known_answer: KnownAnswer | None = None,
     ) -> None:
+        """`known_answer`: a question to ask after an answered request, when it is due."""
         self._target = target
         self._objectives = objectives
         self._wanted = model
@@ -49,6 +52,7 @@ class Canary:
         self._specs = specs
         self._clock = clock
         self._traffic = traffic
+        self._known_answer = known_answer
         self.model = model if model != "auto" else UNKNOWN_MODEL
         self._recent: deque[RequestRecord] = deque(maxlen=_KEEP_RECENT)
         self._failures: deque[RequestRecord] = deque(maxlen=_KEEP_FAILURES)
@@ -70,6 +74,14 @@ class Canary:
 
     async def measure(self) -> RequestRecord:
         """Send one request. Return its record, also of a failure: only cancellation is raised."""
+        record = await self._send()
+        if self._known_answer is not None and record.outcome in UP:
+            wrong = await self._known_answer.find_corruption(record.model)
+            if wrong is not None:
+                record = replace(record, outcome=Outcome.CORRUPT, detail=wrong)
+        return record
+
+    async def _send(self) -> RequestRecord:
         scheduled = self._clock.monotonic_ns()
         spec = next(self._specs)
         try:

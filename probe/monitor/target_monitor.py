@@ -22,6 +22,7 @@ from probe.core.workload import requests
 from probe.load.request_source import RequestSource
 from probe.monitor.canary import UNKNOWN_MODEL, Canary, StartupGrace
 from probe.monitor.capacity_runs import CapacityRuns, RunHooks
+from probe.monitor.known_answer import KnownAnswer
 from probe.monitor.live_forecast import LiveForecast
 from probe.monitor.on_demand_canaries import OnDemandCanaries
 from probe.monitor.target_context import MeasurementSink, TargetContext
@@ -53,8 +54,15 @@ class TargetMonitor:
         self._client = Client(self._endpoint, clock, target.canary.timeout)
         self._observer = self._new_observer(context)
         self._canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
-        specs = requests(self._canary_load)
-        self._canary = Canary(target.name, target.model, self._client, specs, objectives=self.objectives, clock=clock)
+        self._canary = Canary(
+            target.name,
+            target.model,
+            self._client,
+            requests(self._canary_load),
+            objectives=self.objectives,
+            clock=clock,
+            known_answer=KnownAnswer.of(target, self._client, clock, self._observer.sending, self._record),
+        )
         self._on_demand = OnDemandCanaries(config, target, self._client, clock)
         name = target.capacity.workload or target.canary.workload
         self._capacity_load = workload(name, config.workload(name))

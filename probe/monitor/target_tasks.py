@@ -15,9 +15,10 @@ from probe.monitor.target_monitor import TargetMonitor
 from probe.runtime.scheduler import Scheduler, TaskId
 
 _log = structlog.get_logger()
-# More than a valid configuration can reach: at most MAX_CANARIES are due within a timeout, and asking for the model and
-# an early timer add a few. So no canary is skipped because the server is slow.
-_CANARIES_AT_ONCE = 2 * MAX_CANARIES
+# More than a valid configuration can reach: at most MAX_CANARIES are due within a timeout, a question with a known
+# answer may take another one, and asking for the model and an early timer add a few. So no canary is skipped because
+# the server is slow.
+_CANARIES_AT_ONCE = 3 * MAX_CANARIES
 
 
 class TargetTasks:

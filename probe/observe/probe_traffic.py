@@ -12,7 +12,7 @@ from probe.core.request_cost import tokens_spent
 # The latencies that are exported for users. ITL and E2E would be twenty series more each, and add nothing to these and
 # the lengths.
 KEYS = ("ttft", "tpot")
-_ENDED = (Outcome.OK, Outcome.CLIENT_BOUND, Outcome.WRONG_ANSWER)
+_ENDED = (Outcome.OK, Outcome.CLIENT_BOUND, Outcome.WRONG_ANSWER, Outcome.CORRUPT)
 # How a server counts a probe request. It counts neither one that did not reach it nor one that it refused by the
 # client's fault.
 _COUNTED_AS = {

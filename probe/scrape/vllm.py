@@ -36,6 +36,7 @@ WAITING_BY_REASON = ("vllm:num_requests_waiting_by_reason",)  # from 0.20
 KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # a ratio, despite the name; the second to 0.11
 PREEMPTIONS = ("vllm:num_preemptions_total",)
 REJECTIONS = ("vllm:admission_rejections_total",)  # from 0.32
+CORRUPTED = ("vllm:corrupted_requests_total",)  # NaN in logits; only with VLLM_COMPUTE_NANS_IN_LOGITS=1
 PROMPT_TOKENS = ("vllm:prompt_tokens_total",)
 GENERATION_TOKENS = ("vllm:generation_tokens_total",)
 # Counts errors and aborts too, by finished_reason; but not clients that leave (measured on 0.32).
@@ -81,7 +82,7 @@ HISTOGRAMS: Mapping[str, Sequence[str]] = {
     "kv_block_reuse_gap": ("vllm:kv_block_reuse_gap_seconds",),
 }
 _PLAIN = (
-    *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *PROMPT_TOKENS,
+    *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *CORRUPTED, *PROMPT_TOKENS,
     *GENERATION_TOKENS, *FINISHED, *http_answers.NAMES, *PREFIX_QUERIES, *PREFIX_HITS, *CACHE_CONFIG, *ADAPTERS,
     *DRAFTS, *DRAFT_TOKENS, *ACCEPTED_TOKENS, *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
     *SLEEP_STATE, *SLEEP_OPERATIONS,
@@ -108,6 +109,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         kv_cache_usage=largest(found, *KV_USAGE),
         preemptions=total(found, *PREEMPTIONS),
         rejections=rejections,
+        corrupted=total(found, *CORRUPTED),
         prompt_tokens=total(found, *PROMPT_TOKENS),
         generation_tokens=generated,
         finished=finished,

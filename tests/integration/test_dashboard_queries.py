@@ -57,6 +57,7 @@ ELSEWHERE = {
 NOWHERE = {
     names.GPU_NEIGHBOUR: "told of five minutes without users",
     names.MODEL_RESIDUAL: "a run that measures after a forecast, which is made of minutes of traffic",
+    names.SERVER_CORRUPTED: "a server that computes NaN",
     **dict.fromkeys((names.SHARD, names.SHARDS), "several Kneewatches that share targets: this one has all"),
     names.GUARD_TRIPS: "a run that the guard stops: the mock server takes what it is sent",
 }

@@ -44,6 +44,7 @@ def test_a_reading_is_relayed_as_it_was() -> None:
         "prefix_cache_queries_total": 500,
         "prefix_cache_hits_total": 50,
         "rejections_total": 1,
+        "corrupted_requests_total": 2,
     }
     for name, number in expected.items():
         assert value(registry, f"kneewatch_server_{name}", target="a") == number

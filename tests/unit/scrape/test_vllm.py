@@ -123,6 +123,12 @@ def test_series_that_a_version_lacks_are_not_zero() -> None:
     assert page.waiting_by_reason == {}
 
 
+def test_corrupted_requests_are_read_where_vllm_looks_for_nan() -> None:
+    assert parse(RECORDED).corrupted is None
+    counted = "".join(f'vllm:corrupted_requests_total{{engine="{i}",model_name="tiny"}} {i + 1}.0\n' for i in range(2))
+    assert parse(f"{RECORDED}\n{counted}").corrupted == 3
+
+
 def test_where_old_and_new_names_stand_side_by_side_none_counts_twice() -> None:
     page = parse(BOTH_0_11)
     assert (page.kv_cache_usage, page.prefix_cache_queries, page.prefix_cache_hits) == (0.5, 200, 80)
