@@ -131,7 +131,7 @@ def target_json(row: overview.TargetRow) -> TargetJson:
         "canaries": [record_json(record) for record in status.recent],
         "failures": [record_json(record) for record in status.failures],
         "failure_groups": [_failure_group(group) for group in status.failure_groups],
-        "since": None if status.since is None or status.up is None else iso(status.since.at_s),
+        "since": None if status.since is None or row.state == overview.ASLEEP else iso(status.since.at_s),
         "uptime": {name: uptime(history, now_s, slots) for name, slots, _ in PERIODS},
         "budgets": budgets_left(history, status.objectives, now_s),
         "server": None if status.server is None else _server(status.server),

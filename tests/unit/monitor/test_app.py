@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
@@ -25,6 +26,7 @@ from probe.capacity.trend.fingerprint import as_number, capacity_sample
 from probe.config.config import Config
 from probe.config.config_file import config_from, load_config
 from probe.config.targets import TargetConfig
+from probe.core.canary_history import SLOTS
 from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError
 from probe.core.request import Outcome
@@ -116,6 +118,35 @@ def test_it_watches_serves_and_ends() -> None:
             assert len(server.asked) == asked, "nothing is sent after the end"
 
     asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_the_history_of_canaries_and_the_alerts_that_fire_are_on_the_pages_after_a_restart(tmp_path: Path) -> None:
+    firing = {"metric": {"alertname": "KneewatchTTFTBurn", "severity": "page", "target": "a"}, "value": [1, "1.7e9"]}
+    answer = {"status": "success", "data": {"resultType": "vector", "result": [firing]}}
+
+    async def sent(url: str) -> int:
+        app = App(_config(url, store=tmp_path / "kneewatch.db", prometheus=prometheus_url), SystemClock())
+        before = app.statuses()[0].history
+        assert before is not None
+        kept = before.total("sent", SLOTS, time.time())
+
+        async def work(page: str) -> None:
+            await _until(lambda: len(app.statuses()[0].recent) >= 2 and app.firing_alerts() is not None)
+            text = (await _get(page)).text
+            assert "% up" in text
+            assert "KneewatchTTFTBurn, page, since 2023-11-14" in text
+
+        await _while_running(app, work)
+        return kept
+
+    async def run() -> None:
+        async with mock_server() as server:
+            assert await sent(server.url) == 0
+            assert await sent(server.url) >= 2
+
+    with prometheus(answer) as (prometheus_url, _):
+        asyncio.run(run())
 
 
 @pytest.mark.slow

@@ -101,7 +101,8 @@ def at_its_edge() -> TargetStatus:
 
 
 def test_pages_and_api_say_since_when_a_server_sleeps_and_offer_no_canary() -> None:
-    before = status(up=False, recent=[record(outcome=Outcome.TIMEOUT)], server=whole_snapshot())
+    failed = record(outcome=Outcome.TIMEOUT)
+    before = status(up=False, recent=[failed], **failing(failed), server=whole_snapshot())
     shown = replace(before, asleep_since_s=WALL_S)
     words = f"asleep since {iso(WALL_S)[:10]} {iso(WALL_S)[11:19]} UTC"
     assert words in _words(_page(shown))
@@ -113,6 +114,9 @@ def test_pages_and_api_say_since_when_a_server_sleeps_and_offer_no_canary() -> N
     assert "probe" in [attrs.get("id") for tag, attrs in _target(before).tags if tag == "button"]
     answer = _get(FakeMonitor([shown]), "/api/v1/targets/a").json()
     assert (answer["state"], answer["asleep_since"], answer["up"]) == ("asleep", iso(WALL_S), None)
+    assert answer["since"] is None
+    assert "failing since" not in _words(_target(shown))
+    assert "failing since" in _words(_target(before))
     answer = _get(FakeMonitor([before]), "/api/v1/targets/a").json()
     assert (answer["state"], answer["asleep_since"], answer["up"]) == ("failing", None, False)
 
