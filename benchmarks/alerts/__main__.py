@@ -66,17 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_line(seed, verdict, about), file=sys.stderr, flush=True)
         if options.verbose:
             print(_story(verdict), file=sys.stderr, flush=True)
-    rows = report.by_kind(verdict for _, verdict, _ in months)
-    problems = [] if options.calm else [text for seed, verdict, _ in months for text in report.missed(seed, verdict)]
-    if options.calm:
-        problems = [text for text in problems if "false" in text]
+    verdicts = [verdict for _, verdict, _ in months]
+    rows = report.by_kind(verdicts)
+    problems = report.too_often(verdicts)
+    if not options.calm:
+        problems += [text for seed, verdict, _ in months for text in report.missed(seed, verdict)]
     print(report.table(rows), end="")
-    for severity, most in (("page", report.FALSE_PAGES), ("ticket", report.FALSE_TICKETS)):
-        false = [len(report.false_of(verdict, severity)) for _, verdict, _ in months]
-        print(f"false {severity}s a month: {sum(false) / len(false):.1f}, at worst {max(false)} (target: {most})")
+    for severity in ("page", "ticket"):
+        false = [len(report.false_of(verdict, severity)) for verdict in verdicts]
+        print(f"false {severity}s: {sum(false)} in {len(false)} months, {max(false)} in the worst")
     for name, count in (
-        ("echoes of past faults", sum(len(verdict.echoes) for _, verdict, _ in months)),
-        ("headroom tickets in busy hours", sum(len(verdict.busy) for _, verdict, _ in months)),
+        ("echoes of past faults", sum(len(verdict.echoes) for verdict in verdicts)),
+        ("headroom tickets in busy hours", sum(len(verdict.busy) for verdict in verdicts)),
     ):
         print(f"{name}, a month: {count / len(months):.1f}")
     print("\n".join(problems) or "every target was met")

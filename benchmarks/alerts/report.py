@@ -5,6 +5,7 @@ In: seeds with their Verdicts. Out: tables and the missed goals.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -12,7 +13,9 @@ from alerts.windows import DAY_S
 from benchmarks.alerts.faults import FAST, Kind
 from benchmarks.alerts.judge import Found, Incident, Verdict
 
-FAST_S, FALSE_PAGES, FALSE_TICKETS = 300.0, 1, 3
+FAST_S = 300.0
+# Of all months together: false pages, months for one false ticket, and the least share of paging faults with one page.
+FALSE_PAGES, MONTHS_A_TICKET, PAGED_ONCE = 0, 3, 0.95
 
 
 def by_kind(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
@@ -55,7 +58,7 @@ def false_of(verdict: Verdict, severity: str) -> list[Incident]:
 
 
 def missed(seed: int, verdict: Verdict) -> list[str]:
-    """Return a text for each goal that was missed."""
+    """Return a text for each fault that was not found, or too late."""
     said = []
     for one in verdict.found:
         where = f"{one.fault.kind} of {one.fault.target}, size {one.fault.size:.2f}"
@@ -65,10 +68,20 @@ def missed(seed: int, verdict: Verdict) -> list[str]:
             said.append(
                 f"seed {seed}: found after {one.delay_s:.0f} s by {one.by}, and not within {FAST_S:.0f}: {where}"
             )
-    for severity, most in (("page", FALSE_PAGES), ("ticket", FALSE_TICKETS)):
-        count = len(false_of(verdict, severity))
+    return said
+
+
+def too_often(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return a text for each goal on false alerts, and on pages of one fault, that all months together miss."""
+    said = []
+    for severity, most in (("page", FALSE_PAGES), ("ticket", ceil(len(verdicts) / MONTHS_A_TICKET))):
+        count = sum(len(false_of(verdict, severity)) for verdict in verdicts)
         if count > most:
-            said.append(f"seed {seed}: {count} false {severity}s, more than {most}")
+            said.append(f"{count} false {severity}s in {len(verdicts)} months, more than {most}")
+    paged = [one.pages for verdict in verdicts for one in verdict.found if one.fault.counts and one.pages]
+    once = sum(pages == 1 for pages in paged)
+    if once < PAGED_ONCE * len(paged):
+        said.append(f"{once} of {len(paged)} faults that paged did so once, fewer than {PAGED_ONCE:.0%}")
     return said
 
 

@@ -50,14 +50,21 @@ def run(seed: int, scrape_s: float, alertmanager: str) -> list[Result]:
     """Return a Result for each day. `alertmanager`: the text of its configuration."""
     found: list[Result] = []
     for batch in batches():
-        heard = _rings(batch, seed, scrape_s, alertmanager)
-        for name in batch.names:
-            mine = tuple(ring for ring in heard if len(batch.names) == 1 or _day(ring) == name)
-            found.append(Result(name, mine, tuple(judge(EXPECTED[name], mine, batch.begins_s(name))), batch.start_s))
-        stray = [ring for ring in heard if len(batch.names) > 1 and _day(ring) not in batch.names]
-        if stray:
-            sys.exit(f"rings of no day: {[sorted(ring.alerts) for ring in stray]}")
+        found += results(batch, _rings(batch, seed, scrape_s, alertmanager))
+        print(f"{', '.join(batch.names)}: replayed", file=sys.stderr, flush=True)
     return found
+
+
+def results(batch: Batch, heard: Sequence[Ring]) -> list[Result]:
+    """Return a Result for each day of a batch. A batch of one day has every ring, also those of no target."""
+    days = {name: tuple(ring for ring in heard if len(batch.names) == 1 or _day(ring) == name) for name in batch.names}
+    stray = [sorted(ring.alerts) for ring in heard if not any(ring in rings_ for rings_ in days.values())]
+    if stray:
+        sys.exit(f"rings of no day: {stray}")
+    return [
+        Result(name, mine, tuple(judge(EXPECTED[name], mine, batch.begins_s(name))), batch.start_s)
+        for name, mine in days.items()
+    ]
 
 
 def _rings(batch: Batch, seed: int, scrape_s: float, alertmanager: str) -> list[Ring]:

@@ -12,6 +12,7 @@ from benchmarks.alerts.judge import judge
 from benchmarks.alerts.month import START_S
 from benchmarks.alerts.notify import rings, routes
 from benchmarks.alerts.replay import Firing
+from benchmarks.alerts.report import too_often
 from benchmarks.alerts.run_days import judge as judge_day
 from benchmarks.backfill import STALE
 from exporters import names
@@ -66,6 +67,18 @@ def test_a_fault_has_the_pages_that_it_explains() -> None:
     other = fires("AvailabilityBurn", "b", START_S + 130, START_S + 5000)
     sent = [page, ticket, other]
     assert judge([fault], sent, rings=rings(sent, ALERTMANAGER)).found[0].pages == 1
+
+
+def test_months_together_miss_a_goal_for_false_alerts_and_second_pages() -> None:
+    fault = Fault(Kind.DEAD, "a", START_S, START_S + 3600, 1.0, counts=True)
+    once = [fires("AvailabilityBurn", "a", START_S + 130, START_S + 5000)]
+    twice = [*once, fires("AvailabilityBurn", "a", START_S + 6000, START_S + 7000)]
+    false = [fires("HeadroomLow", "a", START_S + 9e5, START_S + 9.1e5, "ticket")]
+    good, again, wrong = (judge([fault], sent, rings=rings(sent, ALERTMANAGER)) for sent in (once, twice, once + false))
+    assert too_often([good]) == []
+    assert too_often([again]) == ["0 of 1 faults that paged did so once, fewer than 95%"]
+    assert too_often([wrong, good, good]) == []
+    assert too_often([wrong, wrong]) == ["2 false tickets in 2 months, more than 1"]
 
 
 def test_an_expectation_names_what_it_misses() -> None:
