@@ -14,8 +14,8 @@ _MISSED, _FAR = 0.9, 10.0
 _DOWN = 0.5
 # After an outage, caches are cold and the queue is long for as long as that.
 _DOWN_KEEP_S = 600.0
-# It inhibits the burn alerts of the same cause, which fire for up to an hour after it: else they would page at its end.
-_TTFT_KEEP_S = 4500.0
+# It inhibits the burn alerts of the same cause, which fire for two hours after it: else they would page then.
+_TTFT_KEEP_S = 9000.0
 
 
 # A request with NaN in its logits is a fault of hardware or kernels, and seldom alone. increase() extrapolates.

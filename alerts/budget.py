@@ -38,8 +38,8 @@ def step_s(scale: float) -> float:
     return max(_RECORD_AT_LEAST_S, _RECORD_EVERY_S * scale)
 
 
-def requests_group(kept: Iterable[Sli], medians: Iterable[tuple[Sli, float]], scale: float = 1.0) -> RuleGroup:
-    """Return the rules that record requests; for each of `medians`, also the share of bad ones over its window (s)."""
+def requests_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
+    """Return the rules that record requests."""
     every = duration(step_s(scale))
     rules: list[Recording] = []
     for one in kept:
@@ -47,10 +47,20 @@ def requests_group(kept: Iterable[Sli], medians: Iterable[tuple[Sli, float]], sc
             Recording(one.total_record(every), one.total_grown(every)),
             Recording(one.bad_record(every), one.bad_grown(every)),
         ]
-    for one, window_s in medians:
-        share = f"{bad(one, window_s, scale)}\n  / ({total(one, window_s, scale)} > 0)"
-        rules.append(Recording(one.error_record(duration(window_s)), share))
     return RuleGroup("kneewatch-slo-requests", step_s(scale), rules)
+
+
+def shares_group(sustained: Iterable[tuple[Sli, float, float]], scale: float = 1.0) -> RuleGroup:
+    """Return the rules that record the share of bad requests over each of two windows (s).
+
+    If a target was watched for a part of the longer window, its requests in the rest count as good.
+    """
+    rules: dict[str, Recording] = {}  # two pairs may have a window in common
+    for one, short_s, long_s in sustained:
+        for window_s, judged in ((short_s, total(one, short_s, scale)), (long_s, padded_total(one, long_s, scale))):
+            name = one.error_record(duration(window_s))
+            rules[name] = Recording(name, f"{bad(one, window_s, scale)}\n  / ({judged} > 0)")
+    return RuleGroup("kneewatch-slo-shares", step_s(scale), list(rules.values()))
 
 
 def bad(one: Sli, window_s: float, scale: float, matcher: str = "") -> str:
@@ -61,6 +71,11 @@ def bad(one: Sli, window_s: float, scale: float, matcher: str = "") -> str:
 def total(one: Sli, window_s: float, scale: float, matcher: str = "", function: str = "sum_over_time") -> str:
     """Return the number of judged requests in a window, or another function of the recorded numbers."""
     return f"{function}({one.total_record(duration(step_s(scale)))}{matcher}[{duration(window_s)}])"
+
+
+def padded_total(one: Sli, window_s: float, scale: float, matcher: str = "") -> str:
+    """Return the number of judged requests in a window at the pace of the part in which the target was watched."""
+    return f"{total(one, window_s, scale, matcher, 'avg_over_time')} * {minutes(window_s, scale):.6g}"
 
 
 def minutes(window_s: float, scale: float) -> float:

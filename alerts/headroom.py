@@ -30,6 +30,7 @@ _FALLING_PER_S = 0.01 / HOUR_S  # slower than this is flat: headroom lasts until
 DISAGREES = 0.3
 _FRESH_S = DAY_S
 _DISAGREES_FOR_S = 6 * HOUR_S
+_DISAGREES_KEEP_S = DAY_S  # until the next run, which decides
 _TWO_RUNS_S = DAY_S + 2 * HOUR_S  # last night's and the one before
 
 _LABELS = ("target", "model", "workload")
@@ -114,7 +115,7 @@ def _disagrees(scale: float) -> Alert:
         name="KneewatchForecastDisagrees",
         expr=_disagreement(scale),
         for_s=_DISAGREES_FOR_S * scale,
-        keep_s=KEEP_S * scale,
+        keep_s=_DISAGREES_KEEP_S * scale,
         severity="ticket",
         dashboard=CAPACITY,
         summary=(

@@ -89,6 +89,10 @@ def _overload(rng: np.random.Generator, world: World, at: At) -> None:
         missed[ticks] = 1.0
 
 
+def _users_fail(_: np.random.Generator, world: World, at: At) -> None:
+    world.users_fail[at(10, 12)] = 0.1
+
+
 def ordinary(_: np.random.Generator, __: World, ___: At) -> None:
     """Leave an ordinary day as it is."""
 
@@ -104,6 +108,7 @@ CHANGES: Mapping[str, Change] = {
     "short-queue": _short_queue,
     "burst": _burst,
     "overload": _overload,
+    "users-fail": _users_fail,
     "clock": ordinary,
     "stall": ordinary,
     "xid": ordinary,

@@ -31,7 +31,7 @@ _NIGHTS_BEFORE = 40
 # Hours after the batch's start at which a day's cause begins; 0 where it has none.
 BEGINS_H: Mapping[str, float] = {
     "echo": 10, "service": 10, "masked": 20.5, "pair": 10, "removed": 10, "overload": 14, "knee": 5 * 24 + 10,
-    "knee-below": 2, "stall": 10, "xid": 10,
+    "knee-below": 2, "stall": 10, "xid": 10, "users-fail": 10,
 }  # fmt: skip
 
 

@@ -17,7 +17,6 @@ _GPUS = 2
 _IDLE, _POWER, _SW_HEAT, _HW_HEAT = 0x1, 0x4, 0x20, 0x40
 # The example's objectives allow 5 % of a latency; the monitor judges the last five minutes.
 _LATE_SHARE, _LATE_TICKS = 0.05, int(300 / TICK_S)
-_USERS_FAIL = 1e-4  # the share of users' requests that fail at any time
 _XID_LOST = 79.0  # "GPU has fallen off the bus"
 
 
@@ -113,7 +112,7 @@ def _joined(scene: Scene, readable: Bools) -> Iterator[Line]:
 def _users(scene: Scene, served: Floats, prompt: Floats, output: Floats) -> Iterator[Line]:
     """Yield user traffic, which is unknown while probe traffic runs: the next sample has what came meanwhile."""
     page, rng, world, labels = scene.page, scene.rng, scene.world, scene.target
-    failed = rng.binomial(served.astype(int), _USERS_FAIL)
+    failed = rng.binomial(served.astype(int), world.users_fail)
     good = {
         "availability": served - failed,
         "ttft": served - rng.binomial(served.astype(int), np.clip(world.users_bad_ttft, 0, 1)),

@@ -78,12 +78,16 @@ def joined(keep: int, short: int = 30, lately: int = 3) -> Design:
     return design
 
 
-def sustained(keep: int) -> Design:
-    """Return a design: the slow pair must burn at a third of its rate in the last and the median hour of the six."""
+def sustained(keep: int, remembered: int = 0) -> Design:
+    """Return a design: the slow pair must burn at a third of its rate in the last and the median hour of the six.
+
+    `remembered`: minutes for which its threshold counts as exceeded; then a failure in the last two hours is enough.
+    """
 
     def design(failures: Floats) -> list[Bools]:
         hours = burn(failures, 60)
-        slow = (within(failures, 360) / (360 * PER_MINUTE * ALLOWED) > 6.0) & (hours > 2.0)
+        crossed = within(failures, 360) / (360 * PER_MINUTE * ALLOWED) > 6.0
+        slow = kept(crossed, remembered) & (within(failures, 120) > 0 if remembered else hours > 2.0)
         known = np.minimum(np.arange(1, len(failures) + 1), 360)
         most = within((hours > 2.0).astype(np.float64), 360) > known / 2
         return [kept(_pair(failures, 60, 5, 14.4) | (slow & most & (known >= 270)), keep)]
@@ -97,7 +101,8 @@ DESIGNS: Mapping[str, Design] = {
     "one alert, kept 2 h": joined(120),
     "6 h with 1 h, kept 1 h": joined(60, short=60, lately=2),
     "sustained, kept 30 min": sustained(30),
-    "sustained, kept 1 h (chosen)": sustained(60),
+    "sustained, kept 1 h": sustained(60),
+    "sustained, remembered 12 h, kept 2 h (chosen)": sustained(120, 720),
 }
 
 

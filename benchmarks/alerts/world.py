@@ -58,6 +58,7 @@ class World:
     users_bad_ttft: Floats
     users_bad_tpot: Floats
     fails: Floats  # the share of canaries that fail at once
+    users_fail: Floats  # the share of users' requests that fail
     down: Bools  # no server answers
     stalled_s: Floats
     running: Floats
@@ -173,6 +174,7 @@ def _ordinary(
         users_bad_ttft=_beyond(limits[0], ttft, 0.4, tail=0.004),
         users_bad_tpot=_beyond(limits[1], tpot, 0.12, tail=0.002),
         fails=np.full(count, 4e-5),
+        users_fail=np.full(count, 1e-4),
         down=np.zeros(count, bool),
         stalled_s=stalled,
         running=np.round(running + rng.normal(0, np.sqrt(running + 0.1))).clip(0),

@@ -12,7 +12,7 @@ from benchmarks.alerts.inhibit import Inhibition, sent
 from benchmarks.alerts.judge import incidents, judge
 from benchmarks.alerts.month import START_S, config
 from benchmarks.alerts.replay import Firing, firing_times
-from benchmarks.alerts.report import by_kind, missed
+from benchmarks.alerts.report import by_kind, missed, too_often
 from benchmarks.alerts.rules import Rule, asked, filled_in, necessary, needed, rules_of, unmet
 
 FAULT = Fault(Kind.DEAD, "a", START_S + 10 * HOUR_S, START_S + 11 * HOUR_S, 1.0, counts=True)
@@ -83,7 +83,7 @@ def test_a_missed_fault_a_slow_page_and_false_alerts_are_named() -> None:
     assert "not found: dead server of a" in missed(0, judge([FAULT], []))[0]
     assert "not within 300" in missed(0, judge([FAULT], [fires(301)]))[0]
     twice = [fires(130), fires(1, target="b"), fires(1, target="c")]
-    assert missed(0, judge([FAULT], twice)) == ["seed 0: 2 false pages, more than 1"]
+    assert too_often([judge([FAULT], twice)]) == ["2 false pages in 1 months, more than 0"]
     small = replace(FAULT, counts=False)
     assert missed(0, judge([small], [])) == []
     rows = {row["kind"]: row for row in by_kind([judge([FAULT, small], [fires(130)])])}

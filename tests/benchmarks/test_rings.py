@@ -17,7 +17,7 @@ from benchmarks.alerts.rings import (
     within,
 )
 
-CHOSEN = sustained(60)
+CHOSEN = sustained(120, 720)
 START = 12 * 60
 
 
@@ -35,10 +35,10 @@ def test_a_kept_alert_ends_that_much_later_and_rings_once_for_what_comes_meanwhi
 
 
 @pytest.mark.parametrize("minutes", OUTAGES)
-def test_an_outage_rings_once_in_its_first_minutes_and_is_over_in_about_an_hour(minutes: int) -> None:
+def test_an_outage_rings_once_in_its_first_minutes_and_is_over_two_hours_later(minutes: int) -> None:
     heard = hear(CHOSEN, outage(minutes), end=START + minutes)
     assert (heard.rings, heard.after_min) == (1, 1)
-    assert heard.lasts_min <= 65
+    assert heard.lasts_min <= 125
 
 
 def test_strays_after_an_outage_and_a_restart_of_a_young_target_ring_no_more() -> None:

@@ -51,7 +51,7 @@ SLOW_BURN = [
     fires("slow", "AvailabilityBurn", PAGE, 0, 250),
     fires("slow", "AvailabilityBurn", TICKET, 100, 1000),
     fires("slow", "AvailabilityBurn", PAGE, 1000, 1200),
-    fires("slow", "TTFTBurn", PAGE, 1090, 1300),
+    fires("slow", "TTFTBurn", PAGE, 1120, 1300),
     fires("brief", "AvailabilityBurn", PAGE, 0, 20),
 ]
 

@@ -172,7 +172,7 @@ def test_a_passive_target_is_judged_by_its_users_alone() -> None:
 def test_users_windows_do_not_depend_on_how_often_the_canary_runs() -> None:
     burns = _burns(_config({"chat": CHAT}, {"a": "chat"}, every="1h"))
     users = [_windows(rule) for rule in burns if "UsersTTFT" in rule["alert"]]
-    assert users == [("5m", "1h", "6h"), ("2h", "6h", "1d", "3d")]
+    assert users == [("5m", "1h", "2h", "6h"), ("2h", "6h", "1d", "3d")]
 
 
 def test_users_windows_that_can_never_fire_are_left_out_as_the_canaries_are() -> None:
@@ -252,8 +252,8 @@ def test_canaries_at_different_paces_get_the_windows_that_suit_them() -> None:
     )
     named = [(rule["labels"]["severity"], *_windows(rule), *_targets(rule)) for rule in _canaries(config)]
     assert named == [
-        ("page", "5m", "1h", "6h", "often"),
-        ("page", "2h", "6h", "hourly"),
+        ("page", "5m", "1h", "2h", "6h", "often"),
+        ("page", "4h", "6h", "hourly"),
         ("ticket", "2h", "6h", "1d", "3d", "often"),
         ("ticket", "2h", "6h", "1d", "3d", "hourly"),
     ]
