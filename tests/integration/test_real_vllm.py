@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,7 +58,7 @@ def _ask(vllm: RealVllm, tokens: int) -> None:
 
 
 def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monitor: Monitor) -> None:
-    users = 'kneewatch_users_requests_total{target="joined",outcome="ok"}'
+    users = 'kneewatch_users_requests_total{target="joined"}'
     eventually(
         lambda: _value(monitor, 'kneewatch_server_counted_tokens_ratio{target="joined",kind="output"}') is not None,
         within_s=180,
@@ -74,7 +75,7 @@ def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monito
     eventually(lambda: _value(monitor, users) == USERS, within_s=30, what=f"{USERS} requests of users")
     assert _value(monitor, 'kneewatch_users_tokens_total{target="joined",kind="output"}') == 4 * USERS
     assert _value(monitor, 'kneewatch_users_tpot_seconds_count{target="joined"}') == USERS
-    same = 'kneewatch_users_requests_total{target="quiet",outcome="ok"}'
+    same = 'kneewatch_users_requests_total{target="quiet"}'
     eventually(lambda: _value(monitor, same) == USERS, within_s=10, what="the same by the other target's name")
 
 
@@ -95,6 +96,35 @@ def test_gpus_stand_beside_the_server_under_their_own_names(monitor: Monitor) ->
     of_target = [line for line in monitor.page("/metrics").splitlines() if line.startswith(f"{name}{{")]
     assert len(of_target) == DCGM.count(f"\n{name}{{")
     assert all('target="joined"' in line and 'UUID="GPU-' in line for line in of_target)
+
+
+@pytest.mark.parametrize("level", [pytest.param(0, marks=pytest.mark.long), 1])
+def test_a_server_that_sleeps_gets_no_request_and_counts_none_as_failed(
+    vllm: RealVllm, monitor: Monitor, level: int
+) -> None:
+    """On the CPU the memory stays; the scheduler and the metrics are those of any sleep."""
+    asleep = 'kneewatch_server_asleep{target="joined"}'
+    eventually(lambda: _canaries(monitor, "ok") > 0, within_s=60, what="a good canary")
+    assert _value(monitor, asleep) == 0
+    httpx.post(f"{vllm.base_url}/sleep?level={level}", timeout=60, trust_env=False).raise_for_status()
+    try:
+        eventually(lambda: _value(monitor, asleep) == 1, within_s=30, what="sleep on the page")
+        counted, sent = vllm.metrics()["vllm:request_success_total"], _canaries(monitor, "ok")
+        time.sleep(10)  # two canaries and a half
+        assert vllm.metrics()["vllm:request_success_total"] == counted
+        assert vllm.metrics()["vllm:num_requests_waiting"] == 0
+        assert _canaries(monitor, "ok") == sent
+        assert json.loads(monitor.page("/api/v1/targets/joined"))["state"] == "asleep"
+    finally:
+        httpx.post(f"{vllm.base_url}/wake_up", timeout=60, trust_env=False).raise_for_status()
+    eventually(lambda: _canaries(monitor, "ok") > sent, within_s=60, what="a canary after the sleep")
+    assert _value(monitor, asleep) == 0
+    assert json.loads(monitor.page("/api/v1/targets/joined"))["failures"] == []
+
+
+def _canaries(monitor: Monitor, outcome: str) -> float:
+    labels = f'target="joined",model="{MODEL}",workload="short",traffic="canary",outcome="{outcome}"'
+    return _value(monitor, f"kneewatch_requests_total{{{labels}}}") or 0.0
 
 
 @pytest.mark.long
