@@ -5,12 +5,10 @@ from functools import partial
 
 import structlog
 
-from probe.capacity.run.admission import AdmissionCheck
-from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import steps_of
 from probe.capacity.run.service import RunRequest
 from probe.client.client import Client
 from probe.config.config import Config
+from probe.config.load import LoadConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
@@ -26,10 +24,8 @@ from probe.monitor.known_answer import KnownAnswer
 from probe.monitor.live_forecast import LiveForecast
 from probe.monitor.on_demand_canaries import OnDemandCanaries
 from probe.monitor.target_context import MeasurementSink, TargetContext
-from probe.monitor.wiring import endpoint, engine_of, lock, server_of, workload
-from probe.observe.cross_checks import CrossChecker
-from probe.observe.server_observer import ServerObserver
-from probe.scrape.scraper import Scraper
+from probe.monitor.target_parts import new_admission_check, new_observer, new_run_request
+from probe.monitor.wiring import endpoint, lock, server_of, workload
 
 _log = structlog.get_logger()
 
@@ -49,10 +45,9 @@ class TargetMonitor:
         context.state.history.expect_every(target.scrape)
         self.config, self._clock, self._sink = target, clock, sink
         self.objectives = config.objectives_of(target)
-        self._load_config = config.load
         self._endpoint = endpoint(target)
         self._client = Client(self._endpoint, clock, target.canary.timeout)
-        self._observer = self._new_observer(context)
+        self._observer = new_observer(target, self.objectives, clock, sink, context)
         self._canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
         self._canary = Canary(
             target.name,
@@ -66,9 +61,9 @@ class TargetMonitor:
         self._on_demand = OnDemandCanaries(config, target, self._client, clock)
         name = target.capacity.workload or target.canary.workload
         self._capacity_load = workload(name, config.workload(name))
-        self._admission = self._new_admission_check(context)
+        self._admission = new_admission_check(target, self.objectives, clock, context)
         hooks = RunHooks(
-            request=self._run_request,
+            request=partial(self._run_request, config.load),
             lock=partial(lock, config, target, clock),
             on_lock=partial(self.set_other_prober, loading=False),  # no other prober has the lock
             on_record=self._record,
@@ -78,30 +73,6 @@ class TargetMonitor:
         self._has_other_prober = False  # another prober loads the server
         self._startup = StartupGrace(clock, target.canary.startup_grace or 0.0)
         self._forecast = LiveForecast(target, self._observer, self._capacity_load, self.objectives, clock)
-
-    def _new_observer(self, context: TargetContext) -> ServerObserver:
-        timeout_s = min(self.config.scrape, 3.0)
-        scraper = Scraper(self._endpoint, self._clock, timeout_s=timeout_s, engine=engine_of(self.config))
-        checker = CrossChecker(context.state, self.objectives, self.config.capacity.server.max_num_seqs)
-        return ServerObserver(
-            self.config.name,
-            scraper,
-            self._clock,
-            self._sink,
-            state=context.state,
-            cross_checker=checker,
-            read_gpus=context.read_gpus,
-        )
-
-    def _new_admission_check(self, context: TargetContext) -> AdmissionCheck:
-        return AdmissionCheck(
-            self.config.capacity,
-            self.objectives,
-            self._clock,
-            context.state,
-            firing_pages=context.firing_pages,
-            spent=context.tokens_since,
-        )
 
     @property
     def model(self) -> str:
@@ -211,19 +182,10 @@ class TargetMonitor:
         self._observer.add_record(record)
         self._sink.record(record)
 
-    def _run_request(self, confirms: str | None) -> RunRequest:
-        capacity = self.config.capacity
-        budget = capacity.budget
-        return RunRequest(
-            # The same lengths in every run; prompts are new.
-            source=RequestSource(self._endpoint, self.model, self._capacity_load, self.config.canary.timeout),
-            objectives=self.objectives,
-            steps=steps_of(capacity),
-            budget=Budget(budget.tokens_per_run, budget.seconds, budget.over_objective_seconds),
-            gpu=capacity.server.gpu,
-            confirms=confirms,
-            load=self._load_config,
-        )
+    def _run_request(self, load: LoadConfig | None, confirms: str | None) -> RunRequest:
+        # The same lengths in every run; prompts are new.
+        source = RequestSource(self._endpoint, self.model, self._capacity_load, self.config.canary.timeout)
+        return new_run_request(self.config, self.objectives, source, load, confirms)
 
     @property
     def users(self) -> UserLoad | None:

@@ -10,7 +10,7 @@ the last value of any server; in versions that label gauges by `pid` some are ou
 import math
 from collections.abc import Mapping, Sequence
 
-from probe.core.snapshot import EngineSnapshot, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.scrape import http_answers
 from probe.scrape.metrics_parser import (
     MAX_VALUE,
@@ -93,12 +93,9 @@ _LATEST_S = 3e9  # the year 2065: a time beyond it is a sum of several
 def _snapshot(found: Samples) -> ServerSnapshot:
     if any("pid" in sample.labels for sample in first(found, RUNNING)):
         found = one_of_each(found, ("pid",))
-    running = first(found, RUNNING)
     drafts = total(found, *DRAFTS)
     every = histograms(found, HISTOGRAMS)
-    generated = total(found, *GENERATION_TOKENS)
     finished = by_label(found, "finished_reason", *FINISHED)
-    rejections = total(found, *REJECTIONS)
     return ServerSnapshot(
         at_ns=0,
         wall_s=0.0,
@@ -108,17 +105,12 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         waiting_by_reason=by_label(found, "reason", *WAITING_BY_REASON),
         kv_cache_usage=largest(found, *KV_USAGE),
         preemptions=total(found, *PREEMPTIONS),
-        rejections=rejections,
+        rejections=total(found, *REJECTIONS),
         corrupted=total(found, *CORRUPTED),
         prompt_tokens=total(found, *PROMPT_TOKENS),
-        generation_tokens=generated,
+        generation_tokens=total(found, *GENERATION_TOKENS),
         finished=finished,
-        outcomes=known(
-            ok=sum(count for reason, count in finished.items() if reason not in _NOT_OK) if finished else None,
-            # A rejected request has reached no engine, so it has not finished.
-            failed=added(finished.get("error"), rejections),
-            aborted=finished.get("abort"),
-        ),
+        outcomes=_outcomes(found, finished),
         http_errors=http_answers.errors(found),
         prefix_cache_queries=total(found, *PREFIX_QUERIES),
         prefix_cache_hits=total(found, *PREFIX_HITS),
@@ -126,13 +118,11 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         estimated_flops=total(found, *ESTIMATED_FLOPS) or None,
         estimated_read_bytes=total(found, *ESTIMATED_READ_BYTES) or None,
         estimated_write_bytes=total(found, *ESTIMATED_WRITE_BYTES) or None,
-        engines=max(len(running), 1),
+        engines=max(len(first(found, RUNNING)), 1),
         by_engine=_by_engine(found),
-        models=values_of("model_name", running),
+        models=values_of("model_name", first(found, RUNNING)),
         is_asleep=_is_asleep(found),
-        # A step is counted with its outputs: one that only reads on in a long prompt has none (0.32, async_llm.py and
-        # scheduler.py), and then the KV cache's use alone shows that the engine lives.
-        progress=added(generated, every["iteration_tokens"].count if "iteration_tokens" in every else None),
+        progress=_progress(found, every),
         drafts=drafts,
         draft_tokens=total(found, *DRAFT_TOKENS) if drafts is not None else None,
         accepted_tokens=total(found, *ACCEPTED_TOKENS) if drafts is not None else None,
@@ -140,6 +130,26 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         flags=_flags(found),
         histograms=every,
     )
+
+
+def _outcomes(found: Samples, finished: Mapping[str, float]) -> dict[str, float]:
+    """Return the requests by what became of them, as far as they are counted."""
+    return known(
+        ok=sum(count for reason, count in finished.items() if reason not in _NOT_OK) if finished else None,
+        # A rejected request has reached no engine, so it has not finished.
+        failed=added(finished.get("error"), total(found, *REJECTIONS)),
+        aborted=finished.get("abort"),
+    )
+
+
+def _progress(found: Samples, every: Mapping[str, Histogram]) -> float | None:
+    """Return a number that grows while the engine works.
+
+    A step is counted with its outputs: one that only reads on in a long prompt has none (0.32, async_llm.py and
+    scheduler.py), and then the KV cache's use alone shows that the engine lives.
+    """
+    steps = every["iteration_tokens"].count if "iteration_tokens" in every else None
+    return added(total(found, *GENERATION_TOKENS), steps)
 
 
 def _by_engine(found: Samples) -> dict[str, EngineSnapshot]:

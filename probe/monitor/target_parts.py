@@ -1,0 +1,63 @@
+"""Builds the parts of a target's monitor from its configuration and its context."""
+
+from probe.capacity.run.admission import AdmissionCheck
+from probe.capacity.run.job import Budget
+from probe.capacity.run.plan import steps_of
+from probe.capacity.run.service import RunRequest
+from probe.config.load import LoadConfig
+from probe.config.targets import TargetConfig
+from probe.core.clock import Clock
+from probe.core.objectives import Objectives
+from probe.load.request_source import RequestSource
+from probe.monitor.target_context import MeasurementSink, TargetContext
+from probe.monitor.wiring import endpoint, engine_of
+from probe.observe.cross_checks import CrossChecker
+from probe.observe.server_observer import ServerObserver
+from probe.scrape.scraper import Scraper
+
+
+def new_observer(
+    target: TargetConfig, objectives: Objectives, clock: Clock, sink: MeasurementSink, context: TargetContext
+) -> ServerObserver:
+    """Return the observer of the target's server and GPUs."""
+    scraper = Scraper(endpoint(target), clock, timeout_s=min(target.scrape, 3.0), engine=engine_of(target))
+    checker = CrossChecker(context.state, objectives, target.capacity.server.max_num_seqs)
+    return ServerObserver(
+        target.name,
+        scraper,
+        clock,
+        sink,
+        state=context.state,
+        cross_checker=checker,
+        read_gpus=context.read_gpus,
+    )
+
+
+def new_admission_check(
+    target: TargetConfig, objectives: Objectives, clock: Clock, context: TargetContext
+) -> AdmissionCheck:
+    """Return the check before each capacity run of the target."""
+    return AdmissionCheck(
+        target.capacity,
+        objectives,
+        clock,
+        context.state,
+        firing_pages=context.firing_pages,
+        spent=context.tokens_since,
+    )
+
+
+def new_run_request(
+    target: TargetConfig, objectives: Objectives, source: RequestSource, load: LoadConfig | None, confirms: str | None
+) -> RunRequest:
+    """Return the target's capacity run as configured; `confirms`: the id of the run that it repeats, if any."""
+    capacity, budget = target.capacity, target.capacity.budget
+    return RunRequest(
+        source=source,
+        objectives=objectives,
+        steps=steps_of(capacity),
+        budget=Budget(budget.tokens_per_run, budget.seconds, budget.over_objective_seconds),
+        gpu=capacity.server.gpu,
+        confirms=confirms,
+        load=load,
+    )
