@@ -29,6 +29,7 @@ class CanaryHistory:
         """`rows`: those of `rows_from` from before a restart, in ascending order."""
         self._rings = {name: array("I", [0] * SLOTS) for name in COUNTS}
         self._totals = dict.fromkeys(COUNTS, 0)  # the sums of the rings
+        self._known = 0  # half hours with canaries
         self._newest: int | None = None
         for slot, *counts in rows:
             self._advance(slot)
@@ -66,6 +67,12 @@ class CanaryHistory:
             return self._totals[name]
         return sum(self.last(name, slots, now_s))
 
+    def known_slots(self, slots: int, now_s: float) -> int:
+        """Return how many of the last half hours had canaries."""
+        if slots == SLOTS and self._newest == slot_of(now_s):
+            return self._known
+        return slots - self.last("sent", slots, now_s).count(0)
+
     def rows_from(self, slot: int) -> Iterator[Row]:
         """Yield the counts of this half hour and the later ones, to be stored."""
         if self._newest is not None:
@@ -80,6 +87,7 @@ class CanaryHistory:
         is_far = newest is None or abs(slot - newest) >= SLOTS  # far in the past: the clock was ahead
         stale = range(SLOTS) if newest is None or is_far else range(newest + 1, slot + 1)
         for each in stale:
+            self._known -= self._rings["sent"][each % SLOTS] > 0
             for name, ring in self._rings.items():
                 self._totals[name] -= ring[each % SLOTS]
                 ring[each % SLOTS] = 0
@@ -87,5 +95,7 @@ class CanaryHistory:
             self._newest = slot
 
     def _count(self, name: str, slot: int, count: int = 1) -> None:
-        self._rings[name][slot % SLOTS] += count
+        ring = self._rings[name]
+        self._known += name == "sent" and count > 0 and not ring[slot % SLOTS]
+        ring[slot % SLOTS] += count
         self._totals[name] += count

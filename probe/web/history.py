@@ -36,12 +36,15 @@ class HistoryStrip:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The last hours or days of a target. `uptime`: the share of canaries that were answered; None: there were none."""
+    """The last hours or days of a target. `uptime`: the share of canaries that were answered; None: there were none.
+
+    `known`: in how much of the time there were canaries; "" if there always were some.
+    """
 
     name: str
     uptime: float | None
     strip: HistoryStrip
-    unknown: str  # how long there were no canaries; "" if there always were some
+    known: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class TargetHistory:
 
     day: Period
     month_uptime: float | None
+    month_known: str  # as in Period
     budget: tuple[str, float] | None  # the objective, and what is left of its budget
 
 
@@ -69,7 +73,8 @@ def target_history(status: TargetStatus, now_s: float) -> TargetHistory | None:
     (day,) = periods(status.history, now_s, 1)
     left = budgets_left(status.history, status.objectives, now_s)
     least = min(left.items(), key=lambda one: one[1], default=None)
-    return TargetHistory(day, uptime(status.history, now_s, SLOTS), least)
+    month = uptime(status.history, now_s, SLOTS)
+    return TargetHistory(day, month, _known(status.history, SLOTS, now_s), least)
 
 
 def periods(history: CanaryHistory, now_s: float, count: int = len(PERIODS)) -> list[Period]:
@@ -119,7 +124,6 @@ def _window(objectives: Objectives) -> int:
 
 def _period(history: CanaryHistory, now_s: float, name: str, slots: int, size: int) -> Period:
     sent, failed, slow = (_slices(history.last(each, slots, now_s), size) for each in ("sent", "failed", "slow"))
-    silent_s = history.last("sent", slots, now_s)[:-1].count(0) * SLOT_S  # the last has just begun
     known = f"{percent(1 - sum(failed) / sum(sent))} up" if sum(sent) else "unknown"
     bad = sum(bool(count) for count in failed)
     gap = sum(not count for count in sent)
@@ -128,12 +132,15 @@ def _period(history: CanaryHistory, now_s: float, name: str, slots: int, size: i
         name,
         1 - sum(failed) / sum(sent) if sum(sent) else None,
         HistoryStrip(_paths(sent, failed, slow), len(sent) * _WIDTH, _HEIGHT, words),
-        _length(silent_s) if silent_s else "",
+        _known(history, slots, now_s),
     )
 
 
-def _length(seconds: float) -> str:
-    hours = seconds / _HOUR_S
+def _known(history: CanaryHistory, slots: int, now_s: float) -> str:
+    known = history.known_slots(slots, now_s)
+    if known >= slots - 1:  # the one under way may not have had its first yet
+        return ""
+    hours = known * SLOT_S / _HOUR_S
     return f"{hours:g} h" if hours < _TWO_DAYS else f"{hours / 24:.1f} d"
 
 

@@ -36,6 +36,15 @@ def test_a_canary_that_misses_latency_objectives_is_slow_once_and_counts_for_eac
     assert found == {"sent": 3, "failed": 0, "judged": 2, "slow": 1, "ttft": 1, "tpot": 1}
 
 
+def test_half_hours_with_canaries_are_known() -> None:
+    history = _history(_at(SLOTS - 1), _at(3), _at(3), _at(0, Outcome.TIMEOUT))
+    assert [history.known_slots(slots, NOW_S) for slots in (2, SLOTS)] == [1, 3]
+    assert history.known_slots(SLOTS, NOW_S + SLOT_S) == 2
+    history.add(_at(-1), CHAT)
+    assert history.known_slots(SLOTS, NOW_S + SLOT_S) == 3, "the oldest has gone"
+    assert CanaryHistory(history.rows_from(0)).known_slots(SLOTS, NOW_S + SLOT_S) == 3
+
+
 def test_data_older_than_thirty_days_are_forgotten() -> None:
     history = _history(_at(SLOTS - 1, Outcome.TIMEOUT), _at(0))
     assert sum(history.last("failed", SLOTS, NOW_S)) == 1

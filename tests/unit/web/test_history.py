@@ -38,7 +38,7 @@ def test_uptime_is_of_canaries_and_a_gap_is_neither_up_nor_down() -> None:
     day, week, month = periods(_history((40, 0, 10), (0, 90, 0)), NOW_S)
     assert day.uptime == week.uptime == month.uptime == pytest.approx(0.9)
     assert _bars(day) == {"good": 1, "failed": 1, "gap": 46}
-    assert day.unknown == "23 h", "all but the half hour with failures and the one under way"
+    assert day.known == month.known == "1 h", "the half hour with failures and the one under way"
     assert day.strip.words == "last 24 h: 90 % up; failures in 1 of 48 slices, 46 unknown"
     assert (sum(_bars(week).values()), sum(_bars(month).values())) == (84, 90)
 
