@@ -207,7 +207,7 @@ class Patient:
         return next(notice.at_s for notice in self.told(notices) if _short(notice) == alert)
 
     def ended_s(self, alert: tuple[str, str], notices: Sequence[Notice]) -> float | None:
-        """Return when the last alert of this name ended (an objective has one per window), or None while one fires."""
+        """Return when the last alert of this name ended, or None while one fires."""
         mine = [notice for notice in self.told(notices) if _short(notice) == alert]
         last = {tuple(sorted(notice.labels.items())): notice for notice in mine}.values()
         return None if not last or any(notice.firing for notice in last) else max(notice.at_s for notice in last)

@@ -72,6 +72,12 @@ def test_every_runbook_belongs_to_an_alert() -> None:
     )
 
 
+def test_runbooks_query_no_recorded_series_that_the_rules_lack() -> None:
+    recorded = {rule["record"] for rule in RULES if "record" in rule}
+    for page in (ROOT / "docs/runbooks").glob("*.md"):
+        assert set(re.findall(rf"\b\w+:{names.PREFIX}\w+:\w+", page.read_text())) <= recorded, page
+
+
 def test_a_scale_shortens_the_windows_and_leaves_thresholds_alone() -> None:
     whole, short = (build.render(CONFIG, window_scale=scale)[build.FILE] for scale in (1.0, 0.1))
     assert "ratio_rate1h" in whole
