@@ -164,6 +164,19 @@ def test_a_targets_page_answers_the_four_questions(shown: TargetStatus, words: l
         assert word in text
 
 
+@pytest.mark.parametrize(
+    ("users", "words"),
+    [
+        (UserLoad(5.0, 320.0), "users5 req/s, 320 output tok/s"),
+        (UserLoad(0.0, 0.0), "users0 req/s"),
+        (UserLoad(), "usersunknown"),
+        (None, "usersunknown"),  # as while a capacity run loads the server
+    ],
+)
+def test_a_targets_page_shows_unknown_users_as_unknown(users: UserLoad | None, words: str) -> None:
+    assert words in _words(_target(status(server=whole_snapshot(), users=users)))
+
+
 def test_discovery_problems_are_near_the_top_one_line_each() -> None:
     monitor = FakeMonitor([status(up=False, recent=[record(outcome=Outcome.TIMEOUT)])])
     assert "Discovery" not in _Tags(_get(monitor, "/").text).text
