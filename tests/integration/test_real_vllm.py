@@ -197,3 +197,31 @@ def test_a_canary_generates_exactly_the_tokens_it_asked_for(vllm: RealVllm, tmp_
         assert prompt_tokens == 40
     else:  # the server's own template and tokenizer decide
         assert 20 <= prompt_tokens <= 120
+
+
+def test_a_question_shows_that_a_model_of_random_weights_makes_no_sense_and_other_canaries_are_not_judged_by_text(
+    vllm: RealVllm, tmp_path: Path
+) -> None:
+    canary = {"every": "1s", "workload": "short"}
+    asked = {**canary, "known_answer": {"max_tokens": 32}}
+    targets = [
+        {"name": name, "base_url": vllm.base_url, "canary": of}
+        for name, of in (("asked", asked), ("not-asked", canary))
+    ]
+    short = {"prompt_tokens": 32, "output_tokens": 8}
+    config: dict[str, object] = {"workloads": {"short": short}, "targets": targets}
+    with Monitor(config, tmp_path) as monitor:
+        series = (
+            f'kneewatch_requests_total{{target="%s",model="{MODEL}",workload="short",traffic="canary",outcome="%s"}}'
+        )
+        corrupt = series % ("asked", "corrupt")
+        eventually(lambda: (_value(monitor, corrupt) or 0) >= 3, within_s=60, what="three corrupt answers")
+        ok = series % ("not-asked", "ok")
+        eventually(lambda: (_value(monitor, ok) or 0) >= 3, within_s=60, what="three canaries")
+        # Those that ended while the first question was in flight.
+        before, more = _value(monitor, series % ("asked", "ok")), (_value(monitor, corrupt) or 0) + 3
+        eventually(lambda: (_value(monitor, corrupt) or 0) >= more, within_s=60, what="three more")
+        assert _value(monitor, series % ("asked", "ok")) == before
+        assert _value(monitor, series % ("not-asked", "corrupt")) == 0
+        assert "the answer to the question" in monitor.output
+        assert "capital" not in monitor.output
