@@ -135,10 +135,10 @@ def test_every_canary_that_a_stuck_server_gets_is_a_miss() -> None:
     async def main() -> None:
         async with _server() as server:
             server.instead["/v1/completions"] = slow = Slow(server, 3600.0)
-            watched = _watch(server.url, timeout="1s", every_s=1 / MAX_CANARIES)
+            watched = _watch(server.url, timeout="2s", every_s=2 / MAX_CANARIES)
             while len(watched.records) < 10:  # noqa: ASYNC110 - it waits for what a task does
                 await asyncio.sleep(0.02)
-            assert len(slow.came) > 0.8 * MAX_CANARIES
+            assert len(slow.came) > MAX_CANARIES / 2, "a busy machine begins some of them late, and leaves those out"
             assert {record.outcome for record in watched.records} == {Outcome.TIMEOUT}
             page = watched.sink.page.render()[0].decode()
             assert 'kneewatch_target_up{target="a"} 0.0' in page
