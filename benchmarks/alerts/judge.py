@@ -102,11 +102,15 @@ def judge(
         else:
             false.append(one)
     return Verdict(
-        tuple(_found(fault, sent, rings) for fault in faults), tuple(false), tuple(echoes), tuple(true), len(happened)
+        tuple(_found(fault, sent, _pages(fault, faults, rings)) for fault in faults),
+        tuple(false),
+        tuple(echoes),
+        tuple(true),
+        len(happened),
     )
 
 
-def _found(fault: Fault, sent: Sequence[Firing], rings: Sequence[Ring]) -> Found:
+def _found(fault: Fault, sent: Sequence[Firing], pages: int) -> Found:
     """Return the delay to a fault's first alert. One counts only if it begins to fire after the fault's start."""
     hits = [
         (max(firing.start_s, fault.start_s) - fault.start_s, firing.labels["alertname"])
@@ -116,12 +120,17 @@ def _found(fault: Fault, sent: Sequence[Firing], rings: Sequence[Ring]) -> Found
         and fault.start_s < firing.start_s <= fault.end_s + aftermath_s(fault.kind, _pair(firing.labels)[1])
     ]
     delay_s, by = min(hits, default=(None, ""))
-    pages = sum(
-        any(_explains(fault, one) or _echoes(fault, one) for one in incidents(ring.new))
-        for ring in rings
-        if ring.receiver == "page"
-    )
     return Found(fault, delay_s, by, pages)
+
+
+def _pages(fault: Fault, faults: Sequence[Fault], rings: Sequence[Ring]) -> int:
+    """Return how often a fault paged. A page that finds another fault, as during a knee shift of days, is of that."""
+
+    def causes(one: Incident) -> bool:
+        finds = [each for each in faults if _explains(each, one) and each.kind in ALERTS[one.alert].finds]
+        return fault in finds if finds else _explains(fault, one) or _echoes(fault, one)
+
+    return sum(ring.receiver == "page" and any(map(causes, incidents(ring.new))) for ring in rings)
 
 
 def _explains(fault: Fault, one: Incident) -> bool:

@@ -69,6 +69,16 @@ def test_a_fault_has_the_pages_that_it_explains() -> None:
     assert judge([fault], sent, rings=rings(sent, ALERTMANAGER)).found[0].pages == 1
 
 
+def test_a_page_that_finds_a_fault_is_not_one_of_the_knee_shift_around_it() -> None:
+    knee = Fault(Kind.KNEE, "a", START_S, START_S + 8e5, 0.2, counts=True)
+    queue = Fault(Kind.QUEUE, "a", START_S + 4e5, START_S + 4.1e5, 1.0, counts=True)
+    sent = [
+        fires("KneeDropped", "a", START_S + 1e5, START_S + 8e5),
+        fires("TTFTBurn", "a", START_S + 4e5, START_S + 5e5),
+    ]
+    assert [each.pages for each in judge([knee, queue], sent, rings=rings(sent, ALERTMANAGER)).found] == [1, 1]
+
+
 def test_months_together_miss_a_goal_for_false_alerts_and_second_pages() -> None:
     fault = Fault(Kind.DEAD, "a", START_S, START_S + 3600, 1.0, counts=True)
     once = [fires("AvailabilityBurn", "a", START_S + 130, START_S + 5000)]
