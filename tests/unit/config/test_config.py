@@ -25,7 +25,8 @@ from probe.core.objectives import Objective
 
 ROOT = Path(__file__).parents[3]
 INVALID = sorted((ROOT / "tests/golden/config").glob("invalid-*.yaml"))
-EXAMPLES = sorted(set((ROOT / "deploy/examples").glob("*.yml")) - {ROOT / "deploy/examples/alertmanager.yml"})
+OF_OTHERS = {ROOT / "deploy/examples" / name for name in ("alertmanager.yml", "kube-prometheus-stack.yml")}
+EXAMPLES = sorted(set((ROOT / "deploy/examples").glob("*.yml")) - OF_OTHERS)
 SECRET = "sk-not-to-be-shown"
 TARGET = "targets:\n  - name: llama\n    base_url: http://llama:8000\n"
 
