@@ -20,8 +20,8 @@ from probe.monitor.target_monitor import TargetMonitor
 from probe.monitor.target_tasks import TargetTasks
 from probe.runtime.scheduler import Scheduler, TaskId
 
-# One twentieth of a canary every 2 s and answers after 12 s.
-EVERY_S, ANSWERS_AFTER_S = 0.1, 0.6
+# Seven canaries begin before the first is answered: a busy machine may miss some of them.
+EVERY_S, ANSWERS_AFTER_S = 0.2, 1.5
 
 
 @dataclass
@@ -104,11 +104,12 @@ def test_a_slow_server_gets_every_canary_that_is_due_and_each_counts() -> None:
         async with _server() as server:
             server.instead["/v1/completions"] = slow = Slow(server, ANSWERS_AFTER_S)
             watched = _watch(server.url)
-            await asyncio.sleep(ANSWERS_AFTER_S)
-            assert len(slow.came) >= 4, "before the first answer one was due every tenth of a second"
-            await asyncio.sleep(ANSWERS_AFTER_S)
+            while len(slow.came) < 3:  # noqa: ASYNC110 - it waits for what a task does
+                await asyncio.sleep(0.02)
+            assert watched.records == [], "a canary does not wait for the answer to the one before"
+            while len(watched.records) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
             ended = len(watched.records)
-            assert ended >= 4
             assert {record.outcome for record in watched.records} == {Outcome.OK}
             assert watched.problems == []
             assert watched.sink.page.render()[0].count(f'outcome="ok"}} {float(ended)}'.encode()) == 1
@@ -122,7 +123,8 @@ def test_latencies_of_overlapping_canaries_count_from_their_own_sending() -> Non
         async with _server() as server:
             server.instead["/v1/completions"] = Slow(server, ANSWERS_AFTER_S)
             watched = _watch(server.url)
-            await asyncio.sleep(2 * ANSWERS_AFTER_S)
+            while len(watched.records) < 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
             for record in watched.records:
                 ttft_s = (record.events.at_ns[0] - record.scheduled_ns) * 1e-9
                 assert ANSWERS_AFTER_S <= ttft_s < 2 * ANSWERS_AFTER_S
