@@ -14,6 +14,7 @@ from process import SERVER_CORE, Process, eventually, free_port, pinned
 
 HERE = Path(__file__).parent
 MODEL = "tiny"
+QUEUE = 64  # sequences in the server at most; more are refused
 STARTUP_S = 240.0  # about 35 s on an idle core
 
 _FLAGS = ("--load-format=dummy", "--block-size=32", "--enforce-eager")
@@ -22,6 +23,7 @@ _LIMITS = (
     "--max-num-seqs=16",
     "--num-gpu-blocks-override=64",
     "--max-num-batched-tokens=512",
+    f"--max-num-queued-reqs={QUEUE}",
 )
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",

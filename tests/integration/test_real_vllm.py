@@ -18,7 +18,7 @@ import yaml
 from kneewatch_command import kneewatch, measured
 from monitor import Monitor
 from process import eventually
-from real_vllm import MODEL, RealVllm
+from real_vllm import MODEL, QUEUE, RealVllm
 from stub_server import stub_server
 
 pytestmark = pytest.mark.vllm
@@ -57,8 +57,24 @@ def _ask(vllm: RealVllm, tokens: int) -> None:
     httpx.post(f"{vllm.base_url}/v1/completions", json=body, timeout=60, trust_env=False).raise_for_status()
 
 
+def _status(vllm: RealVllm, **body: object) -> int:
+    """Send a completion with these differences, and return the answer's status."""
+    asked = {"model": MODEL, "prompt": [7, 8, 9], "max_tokens": 4, **body}
+    return httpx.post(f"{vllm.base_url}/v1/completions", json=asked, timeout=60, trust_env=False).status_code
+
+
+def _leave(vllm: RealVllm) -> None:
+    """Begin a long answer, and leave after its first token."""
+    body = {"model": MODEL, "prompt": [7, 8, 9], "max_tokens": 900, "ignore_eos": True, "stream": True}
+    with (
+        httpx.Client(trust_env=False, timeout=60) as client,
+        client.stream("POST", f"{vllm.base_url}/v1/completions", json=body) as answer,
+    ):
+        next(answer.iter_lines())
+
+
 def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monitor: Monitor) -> None:
-    users = 'kneewatch_users_requests_total{target="joined"}'
+    users = 'kneewatch_users_requests_total{target="joined",outcome="ok"}'
     eventually(
         lambda: _value(monitor, 'kneewatch_server_counted_tokens_ratio{target="joined",kind="output"}') is not None,
         within_s=180,
@@ -75,8 +91,27 @@ def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monito
     eventually(lambda: _value(monitor, users) == USERS, within_s=30, what=f"{USERS} requests of users")
     assert _value(monitor, 'kneewatch_users_tokens_total{target="joined",kind="output"}') == 4 * USERS
     assert _value(monitor, 'kneewatch_users_tpot_seconds_count{target="joined"}') == USERS
-    same = 'kneewatch_users_requests_total{target="quiet"}'
+    same = 'kneewatch_users_requests_total{target="quiet",outcome="ok"}'
     eventually(lambda: _value(monitor, same) == USERS, within_s=10, what="the same by the other target's name")
+
+
+def test_users_requests_are_counted_by_what_became_of_them(vllm: RealVllm, monitor: Monitor) -> None:
+    """The faults of clients are in none. vLLM 0.32 counts a client that leaves nowhere but as an answer of 200."""
+
+    def users() -> tuple[float | None, ...]:
+        series = 'kneewatch_users_requests_total{target="quiet",outcome="%s"}'
+        return tuple(_value(monitor, series % outcome) for outcome in ("ok", "failed", "aborted"))
+
+    eventually(lambda: users() == (0, 0, 0), within_s=60, what="user traffic that is known")
+    assert _status(vllm, n=QUEUE + 1) == 503
+    assert _status(vllm, max_tokens=10**6) == 400
+    assert _status(vllm, model="another") == 404
+    _leave(vllm)
+    _ask(vllm, 4)
+    eventually(lambda: users()[:2] == (1, 1), within_s=30, what="a request that was answered, and one that was refused")
+    assert vllm.settled_metrics()["vllm:num_requests_running"] == 0
+    time.sleep(3)  # each target is scraped again
+    assert users() == (1, 1, 0)
 
 
 def test_a_passive_target_gets_no_request_and_shows_its_server(monitor: Monitor) -> None:
