@@ -30,6 +30,8 @@ _ENDED = {
     "error": "an error ended the run; measure again",
     "guard": "the guard ended the run before a higher step",
 }
+# After a stop because requests or polls failed.
+_NO_KNEE = "that is no knee; look at the server's log, then measure again"
 # Reasons that are more specific than the kind of end: budgets outside the run, and reports too late for the guard.
 _BY_REASON = {
     "window": "the window of the schedule closed; let the run begin earlier, or make it shorter",
@@ -85,7 +87,11 @@ def describe_load(plan: StepPlan) -> str:
 
 
 def _had_to_stop(stopped: Stopped) -> bool:
-    return stopped.by == "guard" or stopped == Stopped("budget", OVER_OBJECTIVE)
+    return _is_overload(stopped) or stopped == Stopped("budget", OVER_OBJECTIVE)
+
+
+def _is_overload(stopped: Stopped) -> bool:
+    return stopped.by == "guard" and stopped.reason in OVERLOAD
 
 
 def _load(step: StepSummary) -> float:
@@ -108,7 +114,7 @@ def _limiting(above: StepSummary | None, stopped: Stopped) -> str | None:
         # The step was cut short and not judged, so take the objective that the fewest of its requests met.
         latencies = {name: ratio for name, ratio in above.good_ratio.items() if name in ("ttft", "tpot")}
         return min(latencies, key=lambda name: latencies[name], default="availability")
-    return stopped.reason if stopped.by == "guard" else None
+    return stopped.reason if _is_overload(stopped) else None
 
 
 def _upper(best: StepSummary, above: StepSummary) -> float:
@@ -147,7 +153,7 @@ def _guarded(steps: Sequence[StepSummary], reason: str | None) -> str:
         when = "before a step could be judged" if steps else "before its first step"
         return f"the guard stopped the run {when} ({reason}); {cause}"
     where = "the first step" if len(steps) == 1 else f"the step at {describe_load(cut.plan)}"
-    advice = _below(cut.plan) if reason in OVERLOAD else "that is no knee; look at the server's log, then measure again"
+    advice = _below(cut.plan) if reason in OVERLOAD else _NO_KNEE
     return f"the guard stopped {where} ({reason}): {advice}"
 
 
@@ -173,6 +179,8 @@ def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
 
 def _ended(stopped: Stopped) -> str:
     why = f" ({stopped.reason})" if stopped.reason else ""
+    if stopped.by == "guard" and not _is_overload(stopped):
+        return f"the guard ended the run{why}: {_NO_KNEE}"
     words = _BY_REASON.get(stopped.reason or "") or _ENDED.get(stopped.by, "no step was complete")
     return f"{words}{why}"
 

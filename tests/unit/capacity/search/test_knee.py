@@ -66,7 +66,16 @@ def test_the_guards_stop_bounds_the_knee_and_names_its_reason() -> None:
     assert (found.requests_per_second, found.upper, found.limiting, found.reason) == (2.0, 4.0, "queue", None)
 
 
-@pytest.mark.parametrize("stopped", [Stopped("budget", "tokens_per_run"), Stopped("interrupt"), Stopped("error")])
+@pytest.mark.parametrize(
+    "stopped",
+    [
+        Stopped("budget", "tokens_per_run"),
+        Stopped("interrupt"),
+        Stopped("error"),
+        Stopped("guard", "server_errors"),
+        Stopped("guard", "failed_requests"),
+    ],
+)
 def test_a_step_cut_short_for_another_reason_bounds_nothing(stopped: Stopped) -> None:
     found = find_knee([step(1, 1.0), step(2, 0.1, reason=CUT_SHORT)], stopped)
     assert (found.requests_per_second, found.upper, found.limiting) == (1.0, None, None)
