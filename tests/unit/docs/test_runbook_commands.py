@@ -112,7 +112,7 @@ async def _run_first_commands(tmp_path: Path) -> None:
         for line in lines.values():
             arguments = shlex.split(line.removeprefix(EXEC).replace(FILE, str(file)))[1:]
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", _WRITES_NOTHING, *arguments, cwd=ROOT, stdout=PIPE, stderr=STDOUT
+                sys.executable, "-B", "-c", _WRITES_NOTHING, *arguments, cwd=ROOT, stdout=PIPE, stderr=STDOUT
             )
             out, _ = await process.communicate()
             assert process.returncode == 0, out.decode()
