@@ -14,7 +14,8 @@ BIN := .venv/bin
 # Without bytecode, which Python writes of the few modules that it imports: a fifth of the time.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-compile
 # worksteal: each process begins with files that lie together, so that what their tests share is made once.
-SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
+# One process more than cores: some tests wait for a clock.
+SIDE_BY_SIDE := -n $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4))) --dist worksteal
 COMPUTING := tests/unit tests/slow tests/rules tests/deploy tests/benchmarks
 # They wait for programs more than they compute, so three processes fit two cores.
 WAITING := -n 3 --dist loadfile
