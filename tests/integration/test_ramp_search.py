@@ -69,7 +69,7 @@ def test_the_search_ends_with_a_figure_or_with_a_reason(tiny: Sim, tmp_path: Pat
 
 def test_rates_end_where_the_server_does_not_keep_up(tiny: Sim, tmp_path: Path) -> None:
     """It takes some 40 requests/s of this kind."""
-    result, done = _ramp(tiny, tmp_path, "--rates", "10,200", "--step-seconds", "6")
+    result, done = _ramp(tiny, tmp_path, "--rates", "10,200", "--step-seconds", "4")
     assert [step["plan"]["arrivals"]["rate_rps"] for step in result["steps"]] == [10.0, 200.0]
     assert result["steps"][1]["tripped"] == result["stopped"]["reason"]
     assert result["stopped"]["by"] == "guard"
@@ -95,7 +95,7 @@ def test_ctrl_c_ends_the_load_at_once_and_reports_what_was_measured(tiny: Sim, t
 def _interrupted(tiny: Sim, tmp_path: Path, attempt: int) -> dict[str, Any]:
     """Return the output of a run of two steps that was interrupted in its second."""
     log, file = tmp_path / f"ramp-{attempt}.log", tmp_path / f"result-{attempt}.json"
-    options = ("--rates", "10,12", "--step-seconds", "6", "--json", file)
+    options = ("--rates", "10,12", "--step-seconds", "4", "--json", file)
     ramp = start_kneewatch("ramp", "--base-url", tiny.base_url, *SMALL, *options, log=log)
     try:
         eventually(lambda: _rows(ramp.tail()), within_s=40, what="the first row, while the run goes on")
