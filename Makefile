@@ -46,7 +46,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test test-long test-all check quick-tests lint vllm bench-client bench-capacity bench-alerts bench-dashboards pictures generate lock clean
+.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm bench-client bench-capacity bench-alerts bench-dashboards pictures generate lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -80,7 +80,13 @@ test: .venv/.installed ## the tests, with the real programs that are installed; 
 test-long: .venv/.installed ## what `make test` leaves out: long tests, and every example of the property tests
 	$(call run_tests,long or hypothesis,ci)
 
-test-all: test test-long ## every test; about three quarters of an hour on two cores
+test-faults: .venv/.installed ## faults injected from outside, the table of docs/reliability.md; under ten minutes on two cores
+	@status=0; \
+	$(BIN)/python -m pytest --durations 15 $(WAITING) -m 'not long and not alone' tests/faults || status=$$?; \
+	$(BIN)/python -m pytest --durations 15 -m 'not long and alone' tests/faults || status=$$?; \
+	exit $$status
+
+test-all: test test-long test-faults ## every test; about an hour on two cores
 
 # Side by side: mypy keeps one core busy while the tests share what is left.
 check: .venv/.installed ## style, types, import rules and the quick unit tests; under a minute

@@ -1,29 +1,18 @@
 """The programs that several integration tests share, started once in a run."""
 
-import faulthandler
-import sys
 from collections.abc import Iterator
 
 import pytest
 from both_loops import run
-from monitor import Sim
 from real_vllm import RealVllm
+from shared_servers import no_hang, sim, tiny
 
-__all__ = ["run"]
-# Twice as long as the longest test. One that hangs ends its process, with a traceback of each thread.
-_LIMIT_S = 600.0
+__all__ = ["no_hang", "run", "sim", "tiny"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests of the real vLLM: while it starts, the other processes run tests."""
     items.sort(key=lambda item: item.get_closest_marker("vllm") is None)
-
-
-@pytest.fixture(autouse=True)
-def _no_hang() -> Iterator[None]:
-    faulthandler.dump_traceback_later(_LIMIT_S, exit=True, file=sys.__stderr__)
-    yield
-    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
@@ -41,17 +30,3 @@ def vllm(vllm_server: RealVllm) -> RealVllm:
     if not vllm_server.alive:
         vllm_server.start()
     return vllm_server
-
-
-@pytest.fixture(scope="session")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
-    """Run `kneewatch sim`, the mock server."""
-    with Sim(tmp_path_factory.mktemp("sim")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sim]:
-    """Run the mock server of a small model on a slow machine."""
-    with Sim(tmp_path_factory.mktemp("tiny"), "tiny") as server:
-        yield server
