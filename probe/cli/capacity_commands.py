@@ -82,7 +82,8 @@ def ramp(
 ) -> None:
     """Find the knee now, with guarded step-up load. Works for targets without scheduled load too.
 
-    Ctrl-C, or losing the server's Kubernetes Lease, stops the load at once; the results so far are printed.
+    Ctrl-C, SIGTERM, a closed terminal or the loss of the server's Kubernetes Lease stops the load at once; the results
+    so far are printed and written.
     Exit status: 0 found, 1 not found, 2 could not measure.
     """
     from probe.cli.options import ServerOptions, configuration

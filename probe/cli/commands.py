@@ -170,8 +170,9 @@ async def _admit(config: Config, target: TargetConfig, scraper: Scraper, *, is_g
 @contextmanager
 def _stopped_by_signals(run: CapacityRun) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored: by nohup
+            loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))
     yield  # The handlers stay: a second Ctrl-C must not lose the result while the load ends.
 
 

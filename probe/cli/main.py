@@ -4,6 +4,7 @@ Exit status: 0 done, or objectives met; 1 objectives missed, no knee found, or w
 (one line on standard error says why). Commands import what they need when they run, so that --help stays quick.
 """
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -12,12 +13,15 @@ import typer
 
 from probe import __version__
 from probe.cli import capacity_commands, config_commands, demo_commands, generate_commands, monitor_commands
-from probe.cli.output import NAME, print_error
+from probe.cli.output import NAME, discard_output, open_closed_streams, print_error
 from probe.core.errors import KneewatchError
 from probe.core.text import one_line
 
 # The base class of usage errors in the click that Typer uses: newer versions bring their own, older ones import it.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+# Errors of writing to a file or terminal.
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -44,6 +48,7 @@ app.add_typer(config_app, name="config")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the `kneewatch` command with these arguments, or the process's own. Always raises SystemExit."""
+    open_closed_streams()
     try:
         sys.exit(app(arguments, prog_name=NAME, standalone_mode=False))
     except KneewatchError as error:
@@ -54,8 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except typer.Abort:
         sys.exit(130)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader of a pipe has gone, such as `head`
+        discard_output()
         sys.exit(1)
+    except OSError as error:
+        discard_output()
+        print_error(KneewatchError(_os_error_words(error)))
+        sys.exit(2)
 
 
 @app.callback()
@@ -69,6 +79,16 @@ def kneewatch(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)
         raise typer.Exit(2)
+
+
+def _os_error_words(error: OSError) -> str:
+    """Return the error of the operating system on one line. Commands check their own files: this is the rest."""
+    why = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{one_line(str(error.filename))}: {why}"
+    if error.errno in _OUTPUT_ERRORS:
+        return f"standard output cannot be written ({why}); free space there, or send it elsewhere"
+    return why
 
 
 def _print_usage_error(error: Exception) -> None:

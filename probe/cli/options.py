@@ -109,18 +109,6 @@ def duration_of(text: str, option: str) -> float:
         raise ConfigError(f"{option} {one_line(text)}: {error}") from None
 
 
-def check_writable(file: Path | None, option: str = "--json") -> None:
-    """Check, before minutes of load, that the result can be written. Raises ConfigError."""
-    if file is None:
-        return
-    try:
-        file.open("a").close()
-    except OSError as error:
-        raise ConfigError(
-            f"{option} {file}: cannot be written ({error.strerror}); use a file in an existing directory"
-        ) from None
-
-
 def _one_server(base_url: str, server: ServerOptions) -> Config:
     default = DEFAULT_OBJECTIVES.model_dump(mode="json")
     target = {"name": "target", "base_url": base_url, "model": server.model, "api_key_file": server.api_key_file}

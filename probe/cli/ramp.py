@@ -1,6 +1,9 @@
 """`kneewatch ramp` behind its options: the request, the run with its progress, and the files with the result."""
 
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -8,13 +11,15 @@ import uvloop
 
 from probe.capacity.run.job import Budget
 from probe.cli.commands import RampRequest, ramp_target
-from probe.cli.options import check_writable
 from probe.cli.output import print_error
 from probe.cli.step_options import StepOptions, steps
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import SystemClock
+from probe.core.errors import ConfigError
 from probe.core.result import CapacityResult
+from probe.core.step import StepSummary
+from probe.report.files import check_writable, write_file
 from probe.report.progress import following
 from probe.report.result_json import dumps
 from probe.report.result_text import result_words
@@ -42,17 +47,30 @@ class ResultFiles:
 
     def check(self) -> None:
         """Check, before minutes of load, that the files can be written. Raises ConfigError."""
-        check_writable(self.json_file)
-        check_writable(self.html_file, "--html")
+        for option, file in (("--json", self.json_file), ("--html", self.html_file)):
+            if file:
+                check_writable(file, option)
 
     def write(self, result: CapacityResult) -> None:
-        if self.json_file:
-            self.json_file.write_text(dumps(result, indent=1) + "\n")
-        if self.html_file:
-            from probe.report.html import report
+        """Write each file, whether or not the other can be written. Raises ConfigError with a line for each problem."""
+        problems = []
+        for option, file, text in (("--json", self.json_file, _json), ("--html", self.html_file, self._html)):
+            if file:
+                try:
+                    write_file(file, text(result), option)
+                except ConfigError as error:
+                    problems.append(str(error))
+        if problems:
+            raise ConfigError("\n".join(problems))
 
-            address = urlsplit(self.base_url).netloc if self.base_url else None
-            self.html_file.write_bytes(report(result, address).encode("utf-8", "replace"))
+    def _html(self, result: CapacityResult) -> str:
+        from probe.report.html import report
+
+        return report(result, urlsplit(self.base_url).netloc if self.base_url else None)
+
+
+def _json(result: CapacityResult) -> str:
+    return dumps(result, indent=1) + "\n"
 
 
 def ramp_request(config: Config, target: TargetConfig, load: StepOptions, options: RampOptions) -> RampRequest:
@@ -75,12 +93,28 @@ def ramp_request(config: Config, target: TargetConfig, load: StepOptions, option
 
 
 def measure(config: Config, target: TargetConfig, request: RampRequest, files: ResultFiles) -> bool:
-    """Run the request, and print and write the result. Return whether a capacity was found."""
+    """Run the request, and print and write the result. Return whether a capacity was found.
+
+    Raises ConfigError where a file, OSError where standard output cannot be written; the result then is in the others.
+    """
     files.check()
-    with following() as follow:
-        result = uvloop.run(
-            ramp_target(config, target, request, SystemClock(), follow.step, on_phase=follow.phase, on_lost=print_error)
-        )
-    files.write(result)
-    follow.console.print(f"\n{result_words(result)}", markup=False)
+    result = None
+    try:
+        with following() as follow:
+            on_step, clock = partial(_print_or_end, follow.step), SystemClock()
+            result = uvloop.run(
+                ramp_target(config, target, request, clock, on_step, on_phase=follow.phase, on_lost=print_error)
+            )
+        follow.console.print(f"\n{result_words(result)}", markup=False)
+    finally:
+        if result is not None:
+            files.write(result)
     return result.capacity.requests_per_second is not None
+
+
+def _print_or_end(print_row: Callable[[StepSummary], None], step: StepSummary) -> None:
+    """Print the row of a step. Where the reader has gone, such as `head`, end the run as Ctrl-C does."""
+    try:
+        print_row(step)
+    except (OSError, SystemExit):  # rich makes a broken pipe a SystemExit
+        signal.raise_signal(signal.SIGINT)

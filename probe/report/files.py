@@ -1,9 +1,20 @@
-"""Writing generated files to the directory of `-o`."""
+"""Writing the files that options name."""
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 
 from probe.core.errors import ConfigError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def write_file(path: Path, text: str, option: str) -> None:
+    """Write the text to the file that an option names. Raises ConfigError with one line."""
+    try:
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise _unwritable(f"{option} {path}", error, "use a file in an existing directory") from None
 
 
 def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
@@ -17,7 +28,19 @@ def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
         for path, text in zip(paths, files.values(), strict=True):
             path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(
-            f"-o {out}: cannot be written ({error.strerror}); use a directory that can be created"
-        ) from None
+        raise _unwritable(f"-o {out}", error, "use a directory that can be created") from None
     return paths
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Check that a file can be written later. Raises ConfigError."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise _unwritable(f"{option} {path}", error, "use a file in an existing directory") from None
+
+
+def _unwritable(place: str, error: OSError, fix: str) -> ConfigError:
+    if error.errno in _NO_ROOM:
+        fix = "what was written is incomplete; free space there, or write it elsewhere"
+    return ConfigError(f"{place}: cannot be written ({error.strerror}); {fix}")

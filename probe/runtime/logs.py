@@ -1,9 +1,28 @@
 """Logs: JSON lines in a container, readable on a terminal; always on standard error."""
 
+import io
 import logging
 import sys
+from contextlib import suppress
+from typing import TextIO, cast
 
 import structlog
+
+
+class _Unfailing(io.TextIOBase):
+    """Standard error without its errors: a full disk or a reader that has gone must not stop what is logged."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def configure_logs(*, quiet: bool = False) -> None:
@@ -20,7 +39,7 @@ def configure_logs(*, quiet: bool = False) -> None:
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING if quiet else logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     # APScheduler logs failed tasks with the standard library; they are logged once, from its events.

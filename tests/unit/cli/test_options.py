@@ -8,7 +8,6 @@ import pytest
 from probe.capacity.run.plan import StepSettings
 from probe.cli.options import (
     ServerOptions,
-    check_writable,
     configuration,
     shard_of,
     share,
@@ -195,13 +194,6 @@ def test_a_workload_is_one_of_the_configuration() -> None:
         config.workload_name("shrt")
     with pytest.raises(ConfigError, match="--workload short: not in the configuration; add it under workloads"):
         config_from({"targets": raw["targets"]}, "test").workload_name("short")
-
-
-def test_a_result_that_could_not_be_kept_is_known_before_the_load(tmp_path: Path) -> None:
-    check_writable(None)
-    check_writable(tmp_path / "new.json")
-    with pytest.raises(ConfigError, match=r"--json .*cannot be written"):
-        check_writable(tmp_path / "missing" / "new.json")
 
 
 # Shards.

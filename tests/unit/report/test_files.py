@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from probe.core.errors import ConfigError
-from probe.report.files import write_files
+from probe.report.files import check_writable, write_file, write_files
 
 
 def test_each_text_is_written_under_its_name_into_a_new_folder(tmp_path: Path) -> None:
@@ -30,3 +30,18 @@ def test_a_folder_in_the_place_of_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.yml").mkdir()
     with pytest.raises(ConfigError, match="Is a directory"):
         write_files({"x.yml": ""}, tmp_path)
+
+
+def test_a_result_that_could_not_be_kept_is_known_before_the_load(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new.json", "--json")
+    with pytest.raises(ConfigError, match=r"--json .*cannot be written \(No such file or directory\); use a file in"):
+        check_writable(tmp_path / "missing" / "new.json", "--json")
+
+
+def test_a_full_disk_is_an_error_that_says_the_file_is_incomplete() -> None:
+    with pytest.raises(ConfigError) as refused:
+        write_file(Path("/dev/full"), "text", "--html")
+    assert str(refused.value) == (
+        "--html /dev/full: cannot be written (No space left on device); what was written is incomplete; free space"
+        " there, or write it elsewhere"
+    )
