@@ -138,12 +138,12 @@ class CapacityExporter:
     def verified(self, result: CapacityResult, forecast: CapacityResult | None) -> None:
         """Publish the error of the last forecast, if the run measured the same setup."""
         found = result.capacity
-        said = (
+        predicted = (
             forecast.capacity.requests_per_second if forecast is not None and is_comparable(forecast, result) else None
         )
         # Where no load broke anything the capacity is a lower bound, and a forecast above it may be right.
-        if said and found.requests_per_second and found.upper is not None and found.mode != _FORECAST:
-            self._residual.labels(*_labels(result)[:3]).set(said / found.requests_per_second - 1)
+        if predicted and found.requests_per_second and found.upper is not None and found.mode != _FORECAST:
+            self._residual.labels(*_labels(result)[:3]).set(predicted / found.requests_per_second - 1)
 
     def compare(self, result: CapacityResult, shift: Shift | None) -> None:
         """Publish how a result's capacity compares with its baseline; `shift` is None without a baseline.

@@ -49,11 +49,11 @@ class DiscoveryExporter:
 
     def describe(self, target: str, discovery: str, labels: Mapping[str, str]) -> None:
         """Publish the labels of a target: those of its pod, or of its entry in a list."""
-        said = {"target": target, "discovery": discovery}
+        labelled = {"target": target, "discovery": discovery}
         for name, value in exported_labels(labels):
             # kube-state-metrics writes them so.
-            said.setdefault(f"label_{re.sub(r'[^a-zA-Z0-9_]', '_', name)}", value)
-        text = line(names.TARGET_INFO.name, pairs(said.items()), 1.0)
+            labelled.setdefault(f"label_{re.sub(r'[^a-zA-Z0-9_]', '_', name)}", value)
+        text = line(names.TARGET_INFO.name, pairs(labelled.items()), 1.0)
         self.relay.put_text(target, {names.TARGET_INFO.name: text})
 
     def forget(self, target: str) -> None:

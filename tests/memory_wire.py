@@ -100,15 +100,15 @@ def wire() -> Wire:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of one exchange."""
+class Exchanged:
+    """The response of one exchange, and the state of its connection after it."""
 
     status: int | None
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
-    complete: bool
-    cut: bool
-    kept: bool
+    is_complete: bool
+    is_cut: bool
+    is_kept: bool
     error: str  # the class and words of what was raised, or nothing
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ async def exchange(
     max_bytes: int = 2**20,
     max_error_bytes: int = 2**20,
     received: ResponseBuffer | None = None,
-) -> Outcome:
+) -> Exchanged:
     """One exchange in "received" mode. Raises AssertionError where it is not over although the connection is, and
     whatever is not an error of httpx.
     """
@@ -136,7 +136,7 @@ async def exchange(
     return await outcome(on, answer)
 
 
-async def outcome(on: Wire, answer: ResponseBuffer) -> Outcome:
+async def outcome(on: Wire, answer: ResponseBuffer) -> Exchanged:
     waiter, error = on.connection._waiter, ""
     assert waiter is not None
     if not waiter.done():
@@ -149,7 +149,7 @@ async def outcome(on: Wire, answer: ResponseBuffer) -> Outcome:
             error = f"{type(failed).__name__}: {failed}"
     assert on.connection._timer is None
     headers = tuple(answer.headers) if answer.status is not None else ()  # those of a head that broke off mean nothing
-    return Outcome(answer.status, headers, answer.body, answer.is_complete, answer.is_cut, on.kept, error)
+    return Exchanged(answer.status, headers, answer.body, answer.is_complete, answer.is_cut, on.kept, error)
 
 
 async def streamed(pieces: Iterable[bytes], end: str = EOF) -> tuple[int | None, bytes, str]:

@@ -137,13 +137,13 @@ def _problems(error: ValidationError) -> Iterator[str]:
         if item["type"] == "too_short":
             continue  # pydantic repeats a problem of the only target
         option = _OPTION_AT.get(item["loc"])
-        said = str(item.get("ctx", {}).get("error", item["msg"])).partition(", got ")[0]
+        message = str(item.get("ctx", {}).get("error", item["msg"])).partition(", got ")[0]
         if option is None:
-            yield f"--base-url and the other options: {said}"
+            yield f"--base-url and the other options: {message}"
             continue
         # An address may contain a password.
         written = "(hidden)" if "@" in str(item["input"]) else one_line(str(item["input"]))
-        yield f"{option} {written}: {_EXPECTED.get(option, said)}"
+        yield f"{option} {written}: {_EXPECTED.get(option, message)}"
 
 
 def _set(values: Mapping[str, object], defaults: Mapping[str, object] | None = None) -> dict[str, object]:

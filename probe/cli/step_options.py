@@ -34,24 +34,24 @@ def steps(options: StepOptions, capacity: CapacityConfig) -> "StepSettings":
 
     if options.concurrency is not None and options.rates is not None:
         raise ConfigError("--concurrency, --rates: both are set; remove one")
-    said = steps_of(capacity)
+    settings = steps_of(capacity)
     if options.concurrency is not None:
-        said = replace(said, concurrency=concurrency_steps(options.concurrency), rates=None)
+        settings = replace(settings, concurrency=concurrency_steps(options.concurrency), rates=None)
     if options.rates is not None:
-        said = replace(said, concurrency=None, rates=rate_steps(options.rates))
-    searched = said.concurrency is None and said.rates is None
+        settings = replace(settings, concurrency=None, rates=rate_steps(options.rates))
+    is_search = settings.concurrency is None and settings.rates is None
     for name, value in (("--step-seconds", options.step_seconds), ("--requests-per-step", options.requests_per_step)):
-        if searched and value is not None:
+        if is_search and value is not None:
             raise ConfigError(
                 f"{name}: requires --concurrency or --rates; a search sets the length of its load levels itself"
             )
-    if not searched and options.observe is not None:
+    if not is_search and options.observe is not None:
         raise ConfigError("--observe: works with a search only, not with fixed load levels; remove it")
     return replace(
-        said,
-        seconds=said.seconds if options.step_seconds is None else options.step_seconds,
+        settings,
+        seconds=settings.seconds if options.step_seconds is None else options.step_seconds,
         requests=options.requests_per_step,
-        observe_s=said.observe_s if options.observe is None else options.observe,
+        observe_s=settings.observe_s if options.observe is None else options.observe,
     )
 
 

@@ -174,10 +174,10 @@ async def _lines(answer: "Response") -> AsyncGenerator[bytes]:
 def _refusal(answer: "Response") -> KubernetesError:
     """Return an error with the API's own message, which names the account, the verb and the resource."""
     try:
-        said = msgspec.json.decode(answer.content, type=KubernetesStatus).message
+        message = msgspec.json.decode(answer.content, type=KubernetesStatus).message
     except msgspec.DecodeError:
-        said = one_line(answer.content)
-    return KubernetesError(f"{said or answer.reason_phrase} (HTTP {answer.status_code})", answer.status_code)
+        message = one_line(answer.content)
+    return KubernetesError(f"{message or answer.reason_phrase} (HTTP {answer.status_code})", answer.status_code)
 
 
 def _failure(error: Exception) -> KubernetesError:

@@ -118,8 +118,10 @@ def _content(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None) -> by
 def _chat_content(messages: list[_Message]) -> bytes:
     """Return the chat as bytes, padded for what the template adds, so that it has as many tokens as are counted."""
     role = TEMPLATE_TOKENS_PER_MESSAGE * BYTES_PER_TOKEN
-    said = (message.role.encode()[:role].ljust(role, b"\0") + _whole_tokens(_text_of(message)) for message in messages)
-    return b"".join(said) + bytes(TEMPLATE_TOKENS * BYTES_PER_TOKEN)
+    contents = (
+        message.role.encode()[:role].ljust(role, b"\0") + _whole_tokens(_text_of(message)) for message in messages
+    )
+    return b"".join(contents) + bytes(TEMPLATE_TOKENS * BYTES_PER_TOKEN)
 
 
 def _whole_tokens(text: str) -> bytes:

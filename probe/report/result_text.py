@@ -69,11 +69,11 @@ def forecast_words(result: CapacityResult) -> str:
 
 def beside_measured(forecast: CapacityResult, measured: CapacityResult | None, now_s: float) -> str:
     """Compare a forecast with the last measurement of the same server and workload; "" if one of them is missing."""
-    said = forecast.capacity.requests_per_second
+    predicted = forecast.capacity.requests_per_second
     found = measured.capacity.requests_per_second if measured is not None else None
-    if measured is None or not said or not found or not is_comparable(forecast, measured):
+    if measured is None or not predicted or not found or not is_comparable(forecast, measured):
         return ""
-    ratio = said / found - 1
+    ratio = predicted / found - 1
     off = f"{percent(round(abs(ratio), 2))} {'above' if ratio > 0 else 'below'}"
     least = "at least " if measured.capacity.upper is None else ""
     return (

@@ -179,8 +179,8 @@ def is_cross_site(request: Request) -> bool:
     """
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return True
-    said = request.headers.get("origin") or request.headers.get("referer")
-    return said is not None and urlsplit(said).netloc.lower() != request.headers.get("host", "").lower()
+    origin = request.headers.get("origin") or request.headers.get("referer")
+    return origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
 
 
 def _patience_s(request: Request) -> float:

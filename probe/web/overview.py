@@ -108,12 +108,12 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
     """Return the row of one target."""
     known = known or judged(status)
     ratios = known.ratios
-    said = findings(status)
+    found = findings(status)
     broken = slo.broken(ratios, status.objectives) if len(status.recent) >= _FEW else ()
     if status.asleep_since_s is not None:
         broken = ()  # the canaries are of before
     state = _state(status, broken)
-    problems = [*_wrong(status, state, broken, ratios), *(finding.words for finding in said if finding.is_problem)]
+    problems = [*_wrong(status, state, broken, ratios), *(finding.words for finding in found if finding.is_problem)]
     if problems and state in (GOOD, PASSIVE):
         state = DEGRADED
     return TargetRow(
@@ -124,7 +124,7 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
         good=ratios.get(slo.ALL),
         headroom=headroom_now(status),
         history=target_history(status, time.time()),
-        findings=said,
+        findings=found,
         wrong=problems,
     )
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/unit/client")]
 
 from hostile_server import GOOD, STREAM_HEAD, chunked, event, head, whole  # noqa: E402 - after the path to it
-from memory_wire import EOF, GOLDEN, OPEN, RESET, Outcome, cut_at, exchange, recorded, streamed  # noqa: E402
+from memory_wire import EOF, GOLDEN, OPEN, RESET, Exchanged, cut_at, exchange, recorded, streamed  # noqa: E402
 from plain_records import spec  # noqa: E402
 
 from probe.client.api_json import error_message  # noqa: E402
@@ -124,17 +124,17 @@ def check(case: Case, run: asyncio.Runner) -> str:
     one = run.run(exchange([case.data], case.end, bodiless=case.bodiless))
     cut = run.run(exchange(cut_at(case.data, case.cuts), case.end, bodiless=case.bodiless, received=received))
     assert len(received.body) <= MAX_BYTES + len(case.data)
-    if not cut.cut:
+    if not cut.is_cut:
         agree(one, cut, case)
     read_both_apis(received)
     if case.end != OPEN and not case.bodiless:
         status, body, error = run.run(streamed(cut_at(case.data, case.cuts), case.end))
-        assert (status, body) == (cut.status, cut.body) or cut.cut, (status, cut.status)
-        assert bool(error) == bool(cut.error) or cut.cut, (error, cut.error)
-    return "cut" if cut.cut else "complete" if cut.complete else cut.error.partition(":")[0]
+        assert (status, body) == (cut.status, cut.body) or cut.is_cut, (status, cut.status)
+        assert bool(error) == bool(cut.error) or cut.is_cut, (error, cut.error)
+    return "cut" if cut.is_cut else "complete" if cut.is_complete else cut.error.partition(":")[0]
 
 
-def agree(one: Outcome, cut: Outcome, case: Case) -> None:
+def agree(one: Exchanged, cut: Exchanged, case: Case) -> None:
     """Assert the same result however the answer was cut. Only size limits depend on when they are checked."""
     if "without content" in one.error + cut.error:
         return

@@ -9,7 +9,7 @@ import pytest
 from hostile_server import GOOD, chunked, head, whole
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_wire import EOF, OPEN, RESET, Outcome, cut_at, exchange, outcome, recorded, streamed, wire
+from memory_wire import EOF, OPEN, RESET, Exchanged, cut_at, exchange, outcome, recorded, streamed, wire
 from property_examples import examples
 
 from probe.client.connection import StaleConnectionError
@@ -21,7 +21,7 @@ RECORDED = ["completions-stream-continuous", "chat-stream-usage", "completions-w
 TRAILERS = b'5;ext=1;quoted="a;b"\r\nhello\r\n0;last\r\nx-trailer: one\r\nx-more: two\r\n\r\n'
 
 
-def after(pieces: Sequence[bytes], end: str = EOF, **how: Any) -> Outcome:
+def after(pieces: Sequence[bytes], end: str = EOF, **how: Any) -> Exchanged:
     return asyncio.run(exchange(pieces, end, **how))
 
 
@@ -64,7 +64,7 @@ ANSWERS: dict[str, tuple[bytes, int, bytes, bool]] = {
 def test_an_answer_is_read(name: str) -> None:
     data, status, body, kept = ANSWERS[name]
     got = after([data], OPEN if kept else EOF)
-    assert (got.status, got.body, got.complete, got.error, got.kept) == (status, body, True, "", kept)
+    assert (got.status, got.body, got.is_complete, got.error, got.is_kept) == (status, body, True, "", kept)
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -87,12 +87,12 @@ def test_the_headers_are_those_of_the_answer_alone() -> None:
 @pytest.mark.parametrize("length", [b"", b"content-length: 5\r\n", b"transfer-encoding: chunked\r\n"])
 def test_the_answer_to_head_has_no_body(length: bytes) -> None:
     got = after([b"HTTP/1.1 200 OK\r\n", length, b"\r\n"], OPEN, bodiless=True)
-    assert (got.status, got.body, got.complete, got.error) == (200, b"", True, "")
+    assert (got.status, got.body, got.is_complete, got.error) == (200, b"", True, "")
 
 
 def test_a_body_that_head_should_not_have_spoils_no_other_answer() -> None:
     got = after([whole(200, b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")], OPEN, bodiless=True)
-    assert (got.status, got.body, got.complete, got.kept) == (200, b"", True, False)
+    assert (got.status, got.body, got.is_complete, got.is_kept) == (200, b"", True, False)
 
 
 # --- What is no answer -----------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_an_answer_that_is_not_http_is_an_error_in_one_line(name: str, size: int
     assert got.error.startswith("RemoteProtocolError: "), got
     assert words in got.error
     assert got.error.isprintable()
-    assert (got.complete, got.kept) == (False, False)
+    assert (got.is_complete, got.is_kept) == (False, False)
     assert asyncio.run(streamed(pieces, OPEN))[2] == "RemoteProtocolError"
 
 
@@ -157,14 +157,14 @@ def test_an_answer_in_an_unknown_transfer_coding_is_never_complete() -> None:
     for coding in (b"identity", b"gzip", b"chunked, gzip"):
         got = after([b"HTTP/1.1 200 OK\r\ntransfer-encoding: " + coding + b"\r\n\r\n5\r\nhello\r\n0\r\n\r\n"])
         assert got.error.startswith("RemoteProtocolError")
-        assert not got.complete
+        assert not got.is_complete
 
 
 def test_a_head_of_a_size_that_servers_allow_is_read() -> None:
     data = head(200, "text/plain", *(f"x-{i}: {'y' * 100}" for i in range(400)), "content-length: 5") + b"hello"
     assert len(data) > 40_000
     got = after([data[i : i + 999] for i in range(0, len(data), 999)], OPEN)
-    assert (got.status, got.body, len(got.headers), got.kept) == (200, b"hello", 402, True)
+    assert (got.status, got.body, len(got.headers), got.is_kept) == (200, b"hello", 402, True)
 
 
 # --- Where it ends ---------------------------------------------------------------------------------------------
@@ -182,21 +182,21 @@ def test_an_answer_cut_off_at_any_byte_is_an_error_and_never_complete(name: str,
             got = await exchange([data[:length]], end)
             in_body = until_close and got.status is not None
             if in_body and end == EOF:
-                assert (got.complete, got.error) == (True, ""), length
+                assert (got.is_complete, got.error) == (True, ""), length
             else:
-                assert not got.complete, (length, got)
+                assert not got.is_complete, (length, got)
                 assert got.error.startswith("RemoteProtocolError" if length else "Stale"), (length, got)
-            assert not got.kept
+            assert not got.is_kept
 
     asyncio.run(main())
 
 
 def test_a_body_without_a_length_is_complete_at_the_servers_end_alone() -> None:
     data = [head(200, "text/plain"), b"hello"]
-    assert after(data, EOF).complete
-    assert not after(data, RESET).complete
+    assert after(data, EOF).is_complete
+    assert not after(data, RESET).is_complete
 
-    async def ours() -> Outcome:
+    async def ours() -> Exchanged:
         on, answer = wire(), ResponseBuffer(100, 100)
         on.start(answer)
         for piece in data:
@@ -206,7 +206,7 @@ def test_a_body_without_a_length_is_complete_at_the_servers_end_alone() -> None:
         return await outcome(on, answer)
 
     got = asyncio.run(ours())
-    assert (got.complete, got.body) == (False, b"hello")
+    assert (got.is_complete, got.body) == (False, b"hello")
     assert got.error.startswith("RemoteProtocolError")
 
 
@@ -232,7 +232,7 @@ def test_bytes_that_come_while_nothing_was_asked_close_the_connection() -> None:
         fresh, used = wire(), wire()
         used.start(ResponseBuffer(100, 100))
         used.feed(OK)
-        assert used.kept
+        assert used.is_kept
         for on in (fresh, used):
             on.feed(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
             assert not on.connection.is_usable
@@ -330,7 +330,7 @@ def test_every_split_of_an_answer_gives_the_same(data: bytes, cuts: list[int], e
 def test_every_split_in_two_and_byte_by_byte_gives_the_same(data: bytes) -> None:
     async def main() -> None:
         one = await exchange([data])
-        assert one.complete
+        assert one.is_complete
         for place in range(1, len(data)):
             assert await exchange([data[:place], data[place:]]) == one
         assert await exchange([data[i : i + 1] for i in range(len(data))]) == one
@@ -357,28 +357,28 @@ def test_any_bytes_are_an_outcome(data: bytes, cuts: list[int]) -> None:
 def test_a_body_that_is_too_long_is_cut_and_the_connection_closed(status: int, most: int) -> None:
     data = head(status, "text/plain", "transfer-encoding: chunked") + chunked(*[b"x" * 10] * 500)
     got = after([data[i : i + 64] for i in range(0, len(data), 64)], OPEN, max_bytes=1000, max_error_bytes=100)
-    assert (got.cut, got.complete, got.kept, got.error) == (True, False, False, "")
+    assert (got.is_cut, got.is_complete, got.is_kept, got.error) == (True, False, False, "")
     assert most < len(got.body) <= most + 64
 
 
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_body_of_just_the_size_is_whole(status: int) -> None:
     got = after([whole(status, b"x" * 1000)], OPEN, max_bytes=1000, max_error_bytes=1000)
-    assert (got.cut, got.complete, got.kept) == (False, True, True)
+    assert (got.is_cut, got.is_complete, got.is_kept) == (False, True, True)
 
 
 def test_bytes_after_the_size_limit_are_not_kept() -> None:
     received = ResponseBuffer(1000, 1000)
     data = head(200, "text/plain", "transfer-encoding: chunked") + chunked(*[b"x"] * 50_000)
     got = after([data], OPEN, received=received)
-    assert (got.cut, len(got.body)) == (True, 1001)
+    assert (got.is_cut, len(got.body)) == (True, 1001)
 
 
 def test_a_body_sent_byte_by_byte_takes_no_more_memory_than_the_longest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probe.client.response_buffer._MAX_READS", 1000)
     received = ResponseBuffer(2**30, 2**30)
     got = after([CHUNKED] + [chunked(b"x", end=False) * 50] * 100, OPEN, received=received)
-    assert (got.cut, got.complete, len(received.reads)) == (True, False, 1001)
+    assert (got.is_cut, got.is_complete, len(received.reads)) == (True, False, 1001)
 
 
 @pytest.mark.parametrize("part", [b"x" * 65_536, chunked(b"x", end=False) * 10_000])

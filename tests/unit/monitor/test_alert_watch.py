@@ -36,7 +36,7 @@ def _first_answer(url: str | None) -> FiringAlerts | None:
     return watch.last
 
 
-def test_what_fires_is_known_after_an_answer() -> None:
+def test_firing_alerts_come_with_their_targets() -> None:
     answer = {"status": "success", "data": {"resultType": "vector", "result": [ALERT]}}
     with prometheus(answer) as (url, _):
         found = _first_answer(url)
