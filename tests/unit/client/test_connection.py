@@ -232,7 +232,7 @@ def test_bytes_that_come_while_nothing_was_asked_close_the_connection() -> None:
         fresh, used = wire(), wire()
         used.start(ResponseBuffer(100, 100))
         used.feed(OK)
-        assert used.is_kept
+        assert used.kept
         for on in (fresh, used):
             on.feed(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
             assert not on.connection.is_usable
