@@ -21,6 +21,7 @@ class FakeAnswer:
     """What came back; it is read in two portions."""
 
     record: RequestRecord
+    held: int = 0
 
     @property
     def looks_good(self) -> bool:

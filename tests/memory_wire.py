@@ -15,7 +15,7 @@ import httpx
 
 from probe.client.connection import Connection
 from probe.client.loop_lateness import LoopLateness
-from probe.client.response_buffer import ResponseBuffer
+from probe.client.response_buffer import BodyLimits, ResponseBuffer
 from probe.client.streamed_body import StreamedBody
 
 GOLDEN = Path(__file__).parent / "golden" / "vllm-0.32"
@@ -128,7 +128,7 @@ async def exchange(
     whatever is not an error of httpx.
     """
     on = wire()
-    answer = received or ResponseBuffer(max_bytes, max_error_bytes)
+    answer = received or ResponseBuffer(BodyLimits(max_bytes, max_error_bytes))
     on.start(answer, bodiless=bodiless)
     for piece in pieces:
         on.feed(piece)
@@ -149,13 +149,13 @@ async def outcome(on: Wire, answer: ResponseBuffer) -> Exchanged:
             error = f"{type(failed).__name__}: {failed}"
     assert on.connection._timer is None
     headers = tuple(answer.headers) if answer.status is not None else ()  # those of a head that broke off mean nothing
-    return Exchanged(answer.status, headers, answer.body, answer.is_complete, answer.is_cut, on.kept, error)
+    return Exchanged(answer.status, headers, answer.body, answer.is_complete, answer.cut is not None, on.kept, error)
 
 
 async def streamed(pieces: Iterable[bytes], end: str = EOF) -> tuple[int | None, bytes, str]:
     """Read one exchange as a stream, piece by piece. Return the status, the bytes, and the error."""
     on, left = wire(), list(pieces)[::-1]
-    answer = ResponseBuffer(2**63, 2**63)
+    answer = ResponseBuffer()
     on.start(answer, whole=False)
     taken = bytearray()
 

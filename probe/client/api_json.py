@@ -1,10 +1,13 @@
 """Reads JSON of the API that does not follow its schema: errors, and fields of another type. Pure; never raises."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
 from probe.core.text import one_line
+
+# An error's body, or an event of a stream. Neither has more than some dozen values.
+MESSAGE = JsonLimits(max_bytes=2**20, max_values=10_000)
 
 
 def error_message(body: bytes) -> str:
@@ -15,10 +18,10 @@ def error_message(body: bytes) -> str:
 
 
 def parse_object(data: bytes) -> dict[str, Any] | None:
-    """Return the JSON object, or None if it is not one."""
+    """Return the JSON object, or None if it is not one, or is larger than any message."""
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
+        value = read_json(data, MESSAGE)
+    except ForeignJsonError:
         return None
     return value if isinstance(value, dict) else None
 

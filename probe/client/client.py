@@ -6,7 +6,6 @@ drops the request.
 """
 
 import asyncio
-import json
 from types import TracebackType
 from typing import Self
 
@@ -17,16 +16,19 @@ from probe.client.api_request import HEADERS, PATHS, body_of
 from probe.client.endpoint import Endpoint
 from probe.client.exchange import Ended, Exchange, PreparedRequest
 from probe.client.loop_lateness import LoopLateness
-from probe.client.response_buffer import ResponseBuffer
+from probe.client.response_buffer import BodyLimits, ResponseBuffer, ResponseMemory, stream_limits
 from probe.client.transport import Transport
 from probe.client.wire import wire
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
+from probe.core.foreign_json import JsonLimits, read_json
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.text import one_line
 
-_MAX_STREAM_BYTES = 64 * 1024 * 1024
-_MAX_ERROR_BYTES = 64 * 1024
+# A server with a thousand adapters lists them in half a megabyte.
+_MODELS = JsonLimits(max_bytes=2**20, max_values=60_000)
+# Of all answers in flight: a thousand streams of 512 tokens hold some 120 MiB on average.
+_MAX_IN_FLIGHT = 160 * 2**20
 _MAX_NAME = 256
 _MODELS_S = 10.0
 # A rotated key is read again after this time at most. Reading the file for every request would cost more than
@@ -47,6 +49,7 @@ class Client:
         self._endpoint = endpoint
         self._clock = clock
         self._timeout_s = timeout_s
+        self._memory = ResponseMemory(_MAX_IN_FLIGHT)
         self._transport = transport or endpoint.transport()
         self._urls: dict[str, httpx.URL] = {}
         self._headers: tuple[int, dict[str, str]] | None = None
@@ -73,10 +76,14 @@ class Client:
         if isinstance(self._transport, Transport):
             await self._transport.connect_ahead(httpx.URL(self._endpoint.base_url), count, self._endpoint.connect_s)
 
+    def share_memory(self, count: int) -> None:
+        """Hold no more of answers in flight than one of `count` clients of a step may."""
+        self._memory.limit = _MAX_IN_FLIGHT // count
+
     async def models(self) -> list[str]:
         """Return the names of the served models, in the server's order. Raises TargetError: one line with the fix."""
         url = f"{self._endpoint.base_url}/v1/models"
-        asked = self._exchange("GET", "/v1/models", b"")
+        asked = self._exchange("GET", "/v1/models", b"", BodyLimits(max_bytes=_MODELS.max_bytes))
         if not isinstance(asked, Exchange):
             outcome, detail = asked
             raise TargetError(f"{url}: {one_line(detail or '')}; {_HINTS.get(outcome, _CHECK_URL)}", outcome)
@@ -87,8 +94,8 @@ class Client:
                 f"{url}: {asked.safe(detail or outcome.value)}; {_HINTS.get(outcome, _CHECK_URL)}", outcome
             )
         try:
-            served = [model["id"] for model in json.loads(asked.hide(asked.received.body))["data"]]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            served = [model["id"] for model in read_json(asked.hide(asked.received.body), _MODELS)["data"]]
+        except (ValueError, KeyError, TypeError):
             raise TargetError(
                 f"{url}: the answer is not a list of models; expected an OpenAI-compatible server, check base_url",
                 Outcome.NOT_FOUND,
@@ -116,7 +123,8 @@ class Client:
 
     def prepare(self, spec: RequestSpec, model: str, traffic: Traffic) -> PreparedRequest:
         """Prepare a request, so that it only has to be sent when it is due."""
-        made = self._exchange("POST", PATHS[spec.api], msgspec.json.encode(body_of(spec, model)))
+        body = msgspec.json.encode(body_of(spec, model))
+        made = self._exchange("POST", PATHS[spec.api], body, stream_limits(spec.output_tokens))
         return PreparedRequest(
             target=self._endpoint.target,
             model=model,
@@ -133,14 +141,14 @@ class Client:
         answer = await self.prepare(spec, model, traffic).send(scheduled_ns)
         return answer.record()
 
-    def _exchange(self, method: str, path: str, body: bytes) -> Exchange | Ended:
+    def _exchange(self, method: str, path: str, body: bytes, limits: BodyLimits) -> Exchange | Ended:
         """Return a request with its headers, or the reason why it cannot be made."""
         try:
             headers = self._request_headers(path)
             secret = headers.get("authorization", "").removeprefix("Bearer ").encode()
         except (OSError, ValueError) as error:
             return Outcome.UNAUTHORIZED, str(error)
-        received = ResponseBuffer(_MAX_STREAM_BYTES, _MAX_ERROR_BYTES)
+        received = ResponseBuffer(limits, self._memory)
         try:
             if path not in self._urls:
                 self._urls[path] = httpx.URL(f"{self._endpoint.base_url}{path}")
@@ -173,11 +181,13 @@ class Client:
                 response = await self._transport.handle_async_request(exchange.request)
                 if exchange.received.status is None:
                     await _receive(response, exchange.received, self._clock)
-            if exchange.received.is_cut and exchange.received.status == _OK:
-                return Outcome.BROKEN_STREAM, f"the answer broke off: more than {_MAX_STREAM_BYTES} bytes of answer"
+            if exchange.received.cut and exchange.received.status == _OK:
+                return Outcome.BROKEN_STREAM, f"the answer was cut off: {exchange.received.cut}"
         except NETWORK_ERRORS as error:
             if exchange.received.status in (None, _OK):
                 return _failure(error, exchange, limit_s)
+        finally:
+            self._memory.release(exchange.received)
         return None
 
 

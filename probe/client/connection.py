@@ -19,10 +19,8 @@ from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import ResponseBuffer
 from probe.client.response_parser import ResponseParser
 
-# Beyond this, reading from the socket pauses until the consumer has taken the buffered reads. Each read takes some
-# memory of its own, however short it is.
+# Beyond this, reading from the socket pauses until the consumer has taken the buffered reads.
 _HIGH_WATER = 1024 * 1024
-_PER_READ = 256
 
 
 class StaleConnectionError(httpx.RemoteProtocolError):
@@ -178,7 +176,7 @@ class Connection(asyncio.Protocol):
         """Wake the consumer of a response that is read while it arrives. Pause where it is too slow."""
         self._wake()
         buffer = self._response.buffer
-        if buffer is not None and buffer.size + _PER_READ * len(buffer.reads) > _HIGH_WATER:
+        if buffer is not None and buffer.held > _HIGH_WATER:
             self._pause()
 
     def _pause(self) -> None:
@@ -197,7 +195,7 @@ class Connection(asyncio.Protocol):
         answer, self._response.buffer = self._response.buffer, None
         if answer is None:
             return
-        answer.is_complete = not answer.is_cut
+        answer.is_complete = answer.cut is None
         self._stop_timer()
         self._resume()
         if self._response.can_reuse and not self._sending and self.is_usable:

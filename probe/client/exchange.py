@@ -123,11 +123,17 @@ class Response:
         exchange = self.prepared.exchange
         return self.ended is None and exchange is not None and exchange.received.ends_with(b"data: [DONE]\n\n")
 
+    @property
+    def held(self) -> int:
+        """Return the memory that the unparsed response takes, in bytes."""
+        exchange = self.prepared.exchange
+        return exchange.received.held if exchange is not None else 0
+
     def read(self) -> Iterator[RequestRecord | None]:
         """Parse the response. Yield None after each portion, and finally the record."""
         prepared, ended, transcript = self.prepared, self.ended, None
         exchange = prepared.exchange
-        received = exchange.received if exchange is not None else ResponseBuffer(0, 0)
+        received = exchange.received if exchange is not None else ResponseBuffer()
         if exchange is not None and received.status == _OK:
             reader = StreamReader(prepared.spec.api, exchange.hide, keeps_text=prepared.spec.expects is not None)
             for first in range(0, len(received.reads), _PORTION):

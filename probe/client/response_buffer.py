@@ -2,30 +2,72 @@
 
 from dataclasses import dataclass, field
 
+from probe.core.foreign_json import size_text
+
 # One network read of a body: when it was noticed, the earliest time at which it can have arrived (nanoseconds,
 # monotonic), and the bytes.
 Read = tuple[int, int, bytes]
-# More reads than any real response has: a body sent byte by byte would take a hundred times its length in memory.
-_MAX_READS = 2**20
+# The memory of a read beside its bytes: a tuple, two integers, a head of the bytes.
+_PER_READ = 180
+_OK = 200
+_NO_LIMIT = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """The most that a body may have. `max_error_bytes` applies where the status is not 200."""
+
+    max_bytes: int
+    max_error_bytes: int = 64 * 1024
+    max_reads: int = 2**14
+
+
+UNLIMITED = BodyLimits(_NO_LIMIT, _NO_LIMIT, _NO_LIMIT)
+
+
+def stream_limits(tokens: int) -> BodyLimits:
+    """Return the limits for a stream of `tokens` output tokens.
+
+    vLLM's event of one token has some 300 bytes and is one read; gateways add fields, comments and pieces.
+    """
+    return BodyLimits(max_bytes=64 * 1024 + 2048 * tokens, max_reads=4096 + 16 * tokens)
+
+
+class ResponseMemory:
+    """The memory of several responses that arrive at once. More than `limit` cuts the response that exceeds it."""
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: int = _NO_LIMIT) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def release(self, buffer: "ResponseBuffer") -> None:
+        """Count a response no longer: it has ended."""
+        self.held -= buffer.held
 
 
 @dataclass(slots=True)
 class ResponseBuffer:
-    """A response being received. `complete` is set at its end.
+    """A response being received. `is_complete` is set at its end.
 
-    More than `max_bytes` of body (`max_error_bytes` where the status is not 200), or a million reads, sets
-    `cut`, and the transport then closes the connection.
+    At a limit `cut` is set, to the limit that was exceeded, and the transport then closes the connection.
     """
 
-    max_bytes: int
-    max_error_bytes: int
+    limits: BodyLimits = UNLIMITED
+    memory: ResponseMemory = field(default_factory=ResponseMemory)
     write_lag_ns: int = 0  # upper bound on the time from handing over the request to sending it
     status: int | None = None
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)  # names in lower case
     reads: list[Read] = field(default_factory=list)
     size: int = 0
     is_complete: bool = False
-    is_cut: bool = False
+    cut: str | None = None
+
+    @property
+    def held(self) -> int:
+        """Return the memory that it takes, in bytes."""
+        return self.size + _PER_READ * len(self.reads)
 
     @property
     def body(self) -> bytes:
@@ -44,9 +86,17 @@ class ResponseBuffer:
     def add(self, at_ns: int, since_ns: int, data: bytes) -> bool:
         """Keep one read. Return False if it exceeds a limit."""
         self.reads.append((at_ns, since_ns, data))
-        self.size += len(data)
-        most = self.max_bytes if self.status == 200 else self.max_error_bytes  # noqa: PLR2004 - HTTP's OK
-        if self.size <= most and len(self.reads) <= _MAX_READS:
+        length = len(data)
+        self.size += length
+        memory, limits = self.memory, self.limits
+        memory.held += length + _PER_READ
+        most = limits.max_bytes if self.status == _OK else limits.max_error_bytes
+        if self.size <= most and len(self.reads) <= limits.max_reads and memory.held <= memory.limit:
             return True
-        self.is_cut = True
+        if self.size > most:
+            self.cut = f"more than {size_text(most)}"
+        elif len(self.reads) > limits.max_reads:
+            self.cut = f"more than {limits.max_reads} pieces"
+        else:
+            self.cut = f"more than {size_text(memory.limit)} with all others in flight; send fewer at once"
         return False

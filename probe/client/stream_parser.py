@@ -10,14 +10,17 @@ from typing import Any
 
 import msgspec
 
-from probe.client.api_json import error_in, first_choice, has_content, parse_object, text_in, usage_in
+from probe.client.api_json import MESSAGE, error_in, first_choice, has_content, parse_object, text_in, usage_in
 from probe.client.response_buffer import Read
 from probe.client.sse import EventSplitter
 from probe.client.transcript import Transcript
+from probe.core.foreign_json import check_json
 from probe.core.request import Api, TokenEvents
 from probe.core.text import one_line
 
 _MAX_TOKENS = 10_000_000  # no context is longer; a larger count is an error of the server
+# A token's event has some 300 bytes. Up to this size, what it unfolds to is bounded by its length.
+_SHORT = 8192
 
 
 class _Delta(msgspec.Struct):
@@ -108,8 +111,10 @@ class StreamReader:
             self._done = self._ended = True
             return
         try:
+            if len(event) > _SHORT:
+                check_json(event, MESSAGE)
             chunk = _decode(event)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # msgspec's errors, of the limits, and of UTF-8
             self._take_unusual(event, at_ns, late_ns)
             return
         if chunk.error is not None or chunk.detail is not None or chunk.object == "error":

@@ -22,7 +22,7 @@ import httpx
 
 from probe.client.connection import Connection, StaleConnectionError
 from probe.client.loop_lateness import LoopLateness
-from probe.client.response_buffer import ResponseBuffer
+from probe.client.response_buffer import UNLIMITED, ResponseBuffer
 from probe.client.streamed_body import StreamedBody, send_body
 from probe.client.wire import Origin, origin_of, wire
 
@@ -161,9 +161,7 @@ class Transport(httpx.AsyncBaseTransport):
         self, connection: Connection, request: httpx.Request, data: bytes, timeouts: dict[str, Any]
     ) -> httpx.Response:
         received = request.extensions.get("received")
-        answer: ResponseBuffer = (
-            received if received is not None else ResponseBuffer(max_bytes=2**63, max_error_bytes=2**63)
-        )
+        answer: ResponseBuffer = received if received is not None else ResponseBuffer(UNLIMITED)
         streamed = not isinstance(request.stream, httpx.ByteStream)
         read_s = _limit(timeouts.get("read"))
         first_s = _limit(timeouts["first_byte"]) if "first_byte" in timeouts else read_s

@@ -12,6 +12,11 @@ class UnreadResponse(Protocol):
     @property
     def looks_good(self) -> bool: ...
 
+    @property
+    def held(self) -> int:
+        """Return the memory that it takes, in bytes."""
+        ...
+
     def read(self) -> Iterator[RequestRecord | None]:
         """Parse the response. Yield None after each portion, and finally the record."""
         ...

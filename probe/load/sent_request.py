@@ -25,6 +25,11 @@ class SentRequest:
         """Return the record this request would get if cancelled now."""
         return self.request.aborted(self.due_ns)
 
+    @property
+    def held(self) -> int:
+        """Return the memory that the response takes until it is parsed, in bytes."""
+        return self.response.held if self.response is not None else 0
+
     def read(self) -> Iterator[RequestRecord | None]:
         """Parse the response. Yield None after each portion, and finally the record."""
         return self.response.read() if self.response is not None else iter(())

@@ -185,7 +185,7 @@ class StepExecution:
         """Send the request of this number and wait for its end."""
         sent = self._in_flight[number]
         sent.response = await sent.request.send(sent.due_ns)
-        self._unread.waiting.append(self._in_flight.pop(number))
+        self._unread.add(self._in_flight.pop(number))
         self._has_work.set()
         return sent
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from probe.core.request import Outcome, RequestRecord
 from probe.load.sent_request import SentRequest
 
-# The most responses that wait to be parsed. Beyond it their memory (a thousand tokens take some 250 KB) matters more
-# than a late stamp, and each turn parses as many as needed to stay below.
-_MAX_UNREAD = 1024
+# The most memory of responses that wait to be parsed. Beyond it memory matters more than a late stamp, and each turn
+# parses as many as needed to stay below.
+_MAX_HELD = 32 * 2**20
+_REQUEST = 32 * 1024  # beside its response: the body of a prompt of 4000 tokens
 
 
 class UnreadResponses:
@@ -17,14 +18,20 @@ class UnreadResponses:
     def __init__(self, on_record: Callable[[RequestRecord], None]) -> None:
         self.waiting: deque[SentRequest] = deque()
         self._on_record = on_record
+        self._held = 0
         self._reading: Iterator[RequestRecord | None] | None = None
+
+    def add(self, sent: SentRequest) -> None:
+        """Add a request with its response."""
+        self.waiting.append(sent)
+        self._held += _REQUEST + sent.held
 
     def read_portion(self) -> bool:
         """Parse some more. Return False if no response waits."""
         if not self.waiting:
             return False
         self._read_one_portion()
-        while len(self.waiting) > _MAX_UNREAD:
+        while self._held > _MAX_HELD:
             self._read_one_portion()
         return True
 
@@ -36,6 +43,7 @@ class UnreadResponses:
         if record is not None:
             self._reading = None
             self.waiting.popleft()
+            self._held -= _REQUEST + sent.held
             self._on_record(record)
             if sent.was_ok is not None and not sent.was_ok.done():
                 sent.was_ok.set_result(record.outcome is Outcome.OK)

@@ -115,6 +115,7 @@ class Worker:
         gc.collect()
         gc.freeze()
         gc.disable()  # a collection in the middle of a step would make stamps late
+        client.share_memory(asked.share.count)
         try:
             self._step = StepExecution(
                 asked.plan,

@@ -32,7 +32,7 @@ from memory_wire import EOF, GOLDEN, OPEN, RESET, Exchanged, cut_at, exchange, r
 from plain_records import spec  # noqa: E402
 
 from probe.client.api_json import error_message  # noqa: E402
-from probe.client.response_buffer import ResponseBuffer  # noqa: E402
+from probe.client.response_buffer import BodyLimits, ResponseBuffer  # noqa: E402
 from probe.client.stream_parser import read_stream  # noqa: E402
 from probe.client.transcript import Transcript, judge  # noqa: E402
 from probe.core.request import Api  # noqa: E402
@@ -120,7 +120,7 @@ class Choices:
 
 def check(case: Case, run: asyncio.Runner) -> str:
     """Return the outcome in a word. Raises AssertionError, SlowError or an error that the client should not raise."""
-    received = ResponseBuffer(MAX_BYTES, MAX_BYTES)
+    received = ResponseBuffer(BodyLimits(MAX_BYTES, MAX_BYTES))
     one = run.run(exchange([case.data], case.end, bodiless=case.bodiless))
     cut = run.run(exchange(cut_at(case.data, case.cuts), case.end, bodiless=case.bodiless, received=received))
     assert len(received.body) <= MAX_BYTES + len(case.data)

@@ -35,6 +35,11 @@ class Monitor:
             assert status == 0, f"the monitor ended with status {status}:\n{self._process.tail()}"
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process is not None and self._process.alive
 

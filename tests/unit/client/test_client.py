@@ -311,9 +311,24 @@ CASES: dict[str, tuple[Script, Outcome, str]] = {
     "bad chunk size": ([STREAM_HEAD + b"zz\r\nboo\r\n", CLOSE], Outcome.BROKEN_STREAM, "broke off"),
     "huge chunk size": ([STREAM_HEAD + b"f" * 30 + b"\r\nboo\r\n", CLOSE], Outcome.BROKEN_STREAM, "broke off"),
     "one huge event": (
-        [STREAM_HEAD + chunked(event(b"x" * 2**21), DONE)],
+        [STREAM_HEAD + chunked(event(b"x" * 2**15), DONE)],
         Outcome.BROKEN_STREAM,
         "not an API chunk: xxx",
+    ),
+    "more than the tokens take": (
+        [STREAM_HEAD + chunked(event(b"x" * 2**21), DONE)],
+        Outcome.BROKEN_STREAM,
+        "cut off: more than 70 KiB",
+    ),
+    "an event that unfolds": (
+        [STREAM_HEAD + chunked(event(b'{"choices":[' + b"{}," * 20_000 + b"{}]}"), DONE)],
+        Outcome.BROKEN_STREAM,
+        'not an API chunk: {"choices":[{},{}',
+    ),
+    "an event that is deep": (
+        [STREAM_HEAD + chunked(event(b'{"choices":' + b"[" * 200 + b"]" * 200 + b"}"), DONE)],
+        Outcome.BROKEN_STREAM,
+        "not an API chunk: ",
     ),
     "endless head": (
         [b"HTTP/1.1 200 OK\r\n" + b"x-more: and more\r\n" * 50_000, HANG],
@@ -626,6 +641,8 @@ def test_auto_takes_the_first_model() -> None:
         ([whole(200, {"data": {"id": "x"}})], "auto", Outcome.NOT_FOUND, "not a list of models"),
         ([whole(200, ["x"])], "auto", Outcome.NOT_FOUND, "not a list of models"),
         ([whole(200, b"[" * 50_000)], "auto", Outcome.NOT_FOUND, "not a list of models"),
+        ([whole(200, b'{"data":[' + b"{}," * 99_000 + b"{}]}")], "auto", Outcome.NOT_FOUND, "not a list of models"),
+        ([served("m" * 2**20)], "auto", Outcome.BROKEN_STREAM, "cut off: more than 1 MiB"),
         ([served(None)], "auto", Outcome.NOT_FOUND, "models"),
         ([served({"a": 1})], "auto", Outcome.NOT_FOUND, "models"),
         ([served("")], "auto", Outcome.NOT_FOUND, "model"),

@@ -13,7 +13,7 @@ from memory_wire import EOF, OPEN, RESET, Exchanged, cut_at, exchange, outcome, 
 from property_examples import examples
 
 from probe.client.connection import StaleConnectionError
-from probe.client.response_buffer import ResponseBuffer
+from probe.client.response_buffer import UNLIMITED, BodyLimits, ResponseBuffer, ResponseMemory
 
 OK = whole(200, b"hello", "text/plain")
 CHUNKED = head(200, "text/plain", "transfer-encoding: chunked")
@@ -197,7 +197,7 @@ def test_a_body_without_a_length_is_complete_at_the_servers_end_alone() -> None:
     assert not after(data, RESET).is_complete
 
     async def ours() -> Exchanged:
-        on, answer = wire(), ResponseBuffer(100, 100)
+        on, answer = wire(), ResponseBuffer(BodyLimits(100, 100))
         on.start(answer)
         for piece in data:
             on.feed(piece)
@@ -213,7 +213,7 @@ def test_a_body_without_a_length_is_complete_at_the_servers_end_alone() -> None:
 def test_a_connection_that_closes_before_a_byte_is_stale_and_after_one_is_not() -> None:
     async def error_of(pieces: list[bytes], end: str) -> Exception:
         on = wire()
-        on.start(ResponseBuffer(100, 100))
+        on.start(ResponseBuffer(BodyLimits(100, 100)))
         for piece in pieces:
             on.feed(piece)
         on.end(end)
@@ -230,14 +230,14 @@ def test_a_connection_that_closes_before_a_byte_is_stale_and_after_one_is_not() 
 def test_bytes_that_come_while_nothing_was_asked_close_the_connection() -> None:
     async def main() -> None:
         fresh, used = wire(), wire()
-        used.start(ResponseBuffer(100, 100))
+        used.start(ResponseBuffer(BodyLimits(100, 100)))
         used.feed(OK)
         assert used.kept
         for on in (fresh, used):
             on.feed(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
             assert not on.connection.is_usable
             with pytest.raises(StaleConnectionError):
-                on.start(ResponseBuffer(100, 100))
+                on.start(ResponseBuffer(BodyLimits(100, 100)))
 
     asyncio.run(main())
 
@@ -246,7 +246,7 @@ def test_a_connection_serves_one_answer_after_the_other() -> None:
     async def main() -> None:
         on = wire()
         for name, (data, status, body, kept) in ANSWERS.items():
-            answer = ResponseBuffer(100, 100)
+            answer = ResponseBuffer(BodyLimits(100, 100))
             on.start(answer)
             for piece in (data[:20], data[20:]):
                 on.feed(piece)
@@ -262,7 +262,7 @@ def test_an_answer_that_comes_before_the_request_is_sent_does_not_free_the_conne
     """The rest of the body would be read as the next request."""
 
     async def main() -> None:
-        on, answer = wire(), ResponseBuffer(100, 100)
+        on, answer = wire(), ResponseBuffer(BodyLimits(100, 100))
         on.start(answer, last=False)
         assert await on.connection.write(b"part", last=False)
         on.feed(whole(413, b"too much"))
@@ -280,7 +280,7 @@ def test_a_connection_whose_reader_was_slow_is_read_again_when_it_is_used_again(
     """The socket is left alone because of the very bytes with which the answer is complete."""
 
     async def main() -> None:
-        on, long, next_ = wire(), ResponseBuffer(2**63, 2**63), ResponseBuffer(100, 100)
+        on, long, next_ = wire(), ResponseBuffer(), ResponseBuffer(BodyLimits(100, 100))
         on.start(long, whole=False)
         on.feed(whole(200, bytes(2**20 + 1)))
         assert (long.is_complete, on.kept) == (True, True)
@@ -296,7 +296,7 @@ def test_giving_up_an_exchange_that_is_over_leaves_the_next_one_alone() -> None:
     """Its task may be cancelled after the last byte, when the connection serves another already."""
 
     async def main() -> None:
-        on, first, second = wire(), ResponseBuffer(100, 100), ResponseBuffer(100, 100)
+        on, first, second = wire(), ResponseBuffer(BodyLimits(100, 100)), ResponseBuffer(BodyLimits(100, 100))
         on.start(first)
         on.feed(OK)
         on.start(second)
@@ -368,23 +368,36 @@ def test_a_body_of_just_the_size_is_whole(status: int) -> None:
 
 
 def test_bytes_after_the_size_limit_are_not_kept() -> None:
-    received = ResponseBuffer(1000, 1000)
+    received = ResponseBuffer(BodyLimits(1000, 1000))
     data = head(200, "text/plain", "transfer-encoding: chunked") + chunked(*[b"x"] * 50_000)
     got = after([data], OPEN, received=received)
     assert (got.is_cut, len(got.body)) == (True, 1001)
 
 
-def test_a_body_sent_byte_by_byte_takes_no_more_memory_than_the_longest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.client.response_buffer._MAX_READS", 1000)
-    received = ResponseBuffer(2**30, 2**30)
+def test_a_body_sent_byte_by_byte_takes_no_more_memory_than_the_longest_answer() -> None:
+    received = ResponseBuffer(BodyLimits(2**30, 2**30, max_reads=1000))
     got = after([CHUNKED] + [chunked(b"x", end=False) * 50] * 100, OPEN, received=received)
     assert (got.is_cut, got.is_complete, len(received.reads)) == (True, False, 1001)
+    assert received.cut == "more than 1000 pieces"
+
+
+def test_responses_of_one_memory_are_cut_where_they_take_too_much_together() -> None:
+    memory = ResponseMemory(10_000)
+    first, second, third = (ResponseBuffer(UNLIMITED, memory) for _ in range(3))
+
+    assert first.add(0, 0, b"x" * 9_000)
+    assert not second.add(0, 0, b"x" * 1_000)
+    assert second.cut == "more than 10000 B with all others in flight; send fewer at once"
+    memory.release(first)
+    memory.release(second)
+
+    assert third.add(0, 0, b"x" * 9_000)
 
 
 @pytest.mark.parametrize("part", [b"x" * 65_536, chunked(b"x", end=False) * 10_000])
 def test_for_a_reader_who_never_reads_the_socket_is_left_alone(part: bytes) -> None:
     async def main() -> int:
-        on, answer = wire(), ResponseBuffer(2**63, 2**63)
+        on, answer = wire(), ResponseBuffer()
         on.start(answer, whole=False)
         on.feed(CHUNKED if part.startswith(b"1\r\n") else head(200, "text/plain"))
         fed = 0

@@ -17,7 +17,7 @@ from both_loops import Run
 from hostile_server import chunked, head, whole
 from wire_server import Peer, Server, always, serving
 
-from probe.client.response_buffer import ResponseBuffer
+from probe.client.response_buffer import BodyLimits, ResponseBuffer
 from probe.client.transport import Transport
 
 OK = whole(200, b"hello", "text/plain")
@@ -40,7 +40,7 @@ async def fetch(
     """Return status and body of one exchange."""
     extensions = {"timeout": dict(PATIENT) | request.pop("timeout", {})}
     if mode == "received":
-        answer = ResponseBuffer(2**20, 2**20)
+        answer = ResponseBuffer(BodyLimits(2**20, 2**20))
         asked = httpx.Request(method, url, extensions={**extensions, "received": answer}, **request)
         await through.handle_async_request(asked)
         assert answer.is_complete
@@ -910,9 +910,9 @@ def test_a_reader_who_was_slow_does_not_make_the_server_late(run: Run) -> None:
 def test_a_received_body_that_is_too_long_ends_the_exchange(run: Run) -> None:
     async def main() -> None:
         async with serving(flood) as server, transport() as through:
-            answer = ResponseBuffer(2**20, 2**20)
+            answer = ResponseBuffer(BodyLimits(2**20, 2**20))
             await through.handle_async_request(httpx.Request("GET", server.url, extensions={"received": answer}))
-            assert (answer.is_cut, answer.is_complete) == (True, False)
+            assert (answer.cut is not None, answer.is_complete) == (True, False)
             assert 2**20 < answer.size < 2**21
             await server.until_open(0)
             await all_closed(through)
