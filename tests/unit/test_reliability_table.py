@@ -45,6 +45,7 @@ def source(file: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@cache
 def functions_of(file: str) -> list[str]:
     """Return the names of the file's tests."""
     return re.findall(r"^(?:async )?def (test_\w+)\(", source(file), re.MULTILINE)
