@@ -10,7 +10,7 @@ import numpy as np
 from probe.capacity.trend.change_detection import detect_shift, needs_confirmation
 from probe.config.capacity import CapacityConfig
 from probe.core.shift import CapacitySample, Shift
-from probe.runtime.scheduler import cron_trigger
+from probe.runtime.cron import cron_trigger
 
 NOISE = 0.03  # standard deviation of a run's logarithm
 _BAD_NIGHT = 0.02  # share of runs disturbed by other work on the machine: 10 to 30 % lower

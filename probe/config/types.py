@@ -75,7 +75,7 @@ def _name(text: str) -> str:
 
 
 def _cron(text: str) -> str:
-    from probe.runtime.scheduler import cron_trigger  # noqa: PLC0415 - slow to import, and needed for a written schedule only
+    from probe.runtime.cron import cron_trigger  # noqa: PLC0415 - slow to import, and needed for a written schedule only
 
     try:
         cron_trigger(text)

@@ -64,7 +64,7 @@ class App:
         self._clock = clock
         numbers = (shard.index, shard.total) if shard is not None else None
         self.measurements = MetricsSink(config.store.path, clock, numbers)
-        self._schedule = Scheduler(self._task_succeeded, self._task_failed, self.measurements.health.late)
+        self._schedule = Scheduler(clock, self._task_succeeded, self._task_failed, self.measurements.health.late)
         self._tasks = TargetTasks(self._schedule, self.measurements, clock)
         self._targets = TargetSet(config, shard, clock=clock, sink=self.measurements, tasks=self._tasks)
         self._discoveries = DiscoveryManager(self._discovered, self._targets.discovery_problem)

@@ -42,5 +42,3 @@ def configure_logs(*, quiet: bool = False) -> None:
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
-    # APScheduler logs failed tasks with the standard library; they are logged once, from its events.
-    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)

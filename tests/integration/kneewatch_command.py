@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,6 @@ def measured(*arguments: str | Path, within_s: float = 120.0) -> Finished:
     return done
 
 
-def start_kneewatch(*arguments: str | Path, log: Path) -> Process:
-    """Start the command as a process, on the clients' core."""
-    return Process(pinned([*COMMAND, *map(str, arguments)], CLIENT_CORE), log)
+def start_kneewatch(*arguments: str | Path, log: Path, env: Mapping[str, str] | None = None) -> Process:
+    """Start the command as a process, on the clients' core. `env`: variables beside those of the test run."""
+    return Process(pinned([*COMMAND, *map(str, arguments)], CLIENT_CORE), log, env=env)

@@ -1,5 +1,6 @@
 """A running `kneewatch run`, or `kneewatch sim`, as a process of its own."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -10,19 +11,23 @@ from process import Process, free_port
 
 
 class Monitor:
-    """`kneewatch run` with `config` on a free port. A context manager; leaving it asserts a clean end."""
+    """`kneewatch run` with `config` on a free port. A context manager; leaving it asserts a clean end.
 
-    def __init__(self, config: dict[str, object], folder: Path) -> None:
+    `env`: environment variables beside those of the test run.
+    """
+
+    def __init__(self, config: dict[str, object], folder: Path, env: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.address = f"127.0.0.1:{free_port()}"
         self.base_url = f"http://{self.address}"
         self.config_file = folder / "kneewatch.yml"
         self.config_file.write_text(yaml.safe_dump({"listen": self.address, **config}))
         self._log = folder / "kneewatch-run.log"
+        self._env = env
         self._process: Process | None = None
 
     def __enter__(self) -> Self:
-        self._process = start_kneewatch("run", "-c", self.config_file, log=self._log)
+        self._process = start_kneewatch("run", "-c", self.config_file, log=self._log, env=self._env)
         self._process.ready(lambda: answers(f"{self.base_url}/-/healthy"), within_s=60)
         return self
 

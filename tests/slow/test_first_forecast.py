@@ -2,19 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime, tzinfo
 from itertools import pairwise
 from typing import Any
 
-import apscheduler.executors.base
-import apscheduler.schedulers.base
-import apscheduler.triggers.interval
 import pytest
 from virtual_time import VirtualClock, virtually
 
 import probe.monitor.live_forecast
 import probe.observe.snapshot_history
-import probe.runtime.scheduler
 from probe.capacity.model.forecast import forecast
 from probe.config.config_file import config_from
 from probe.core.request import Api
@@ -22,6 +17,7 @@ from probe.core.result import Capacity, CapacityResult
 from probe.core.workload import Workload
 from probe.mock_server.profiles import PROFILES
 from probe.monitor.app import App
+from probe.runtime.scheduler import TaskId
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 MINUTE_S = 60.0
@@ -46,12 +42,6 @@ CONFIG = config_from(
 )
 
 
-class _VirtualDatetime(datetime):
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> Any:
-        return datetime.fromtimestamp(VirtualClock().wall_s(), tz)
-
-
 async def _here(_: str, kept: Sequence[bytes], *args: Any) -> Capacity:
     """Compute in this process: a helper process would take real time."""
     return forecast(probe.observe.snapshot_history.unpack(kept), *args, requests=300)
@@ -59,13 +49,6 @@ async def _here(_: str, kept: Sequence[bytes], *args: Any) -> Capacity:
 
 @pytest.fixture(autouse=True)
 def _virtual(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (
-        apscheduler.schedulers.base,
-        apscheduler.executors.base,
-        apscheduler.triggers.interval,
-        probe.runtime.scheduler,
-    ):
-        monkeypatch.setattr(module, "datetime", _VirtualDatetime)
     monkeypatch.setattr(probe.monitor.live_forecast, "run_in_helper", _here)
 
 
@@ -76,7 +59,7 @@ class _Told(App):
         super().__init__(CONFIG, VirtualClock())
         self.told: list[tuple[float, float | None]] = []
         for task in ("canary", "scrape"):  # they would ask a server that is not there
-            self._schedule._scheduler.remove_job(f"{task}:a")
+            del self._schedule._tasks[TaskId(task, "a")]
         publish = self.measurements.forecast
 
         def forecast_told(result: CapacityResult) -> None:

@@ -93,7 +93,7 @@ def _watch(url: str, *, timeout: str = "10s", every_s: float = EVERY_S) -> Watch
     sink = MetricsSink(None, SystemClock())
     monitor = TargetMonitor(config, target, SystemClock(), sink)
     sink.add(target, monitor.model, monitor.objectives)
-    schedule = Scheduler(lambda _: None, lambda task, what, _: problems.append((task, what)))
+    schedule = Scheduler(SystemClock(), lambda _: None, lambda task, what, _: problems.append((task, what)))
     TargetTasks(schedule, sink, SystemClock()).plan(monitor, config, 0.0)
     schedule.start()
     return Watched(monitor, schedule, sink, problems)

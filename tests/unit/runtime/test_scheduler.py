@@ -1,32 +1,50 @@
 """When tasks run, and that one that does not run is heard of."""
 
 import asyncio
-import logging
+import statistics
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from virtual_time import VirtualClock, virtually
 
-from probe.runtime.scheduler import Scheduler, TaskId, cron_trigger
+from probe.runtime.scheduler import Scheduler, TaskId
 
 CANARY = TaskId("canary", "a")
 NEVER = "0 0 29 2 *"
+MIDNIGHT = datetime(2026, 11, 23, tzinfo=UTC)
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)
+def at(hour: int, minute: int = 0) -> datetime:
+    return MIDNIGHT + timedelta(hours=hour, minutes=minute)
+
+
+@dataclass
+class SetClock(VirtualClock):
+    """A clock with a wall clock that a test sets."""
+
+    ahead_s: float = 0.0
+
+    def wall_s(self) -> float:
+        return super().wall_s() + self.ahead_s
+
+    def set(self, wall: datetime) -> None:
+        self.ahead_s += wall.timestamp() - self.wall_s()
 
 
 @dataclass
 class Heard:
     succeeded: list[TaskId] = field(default_factory=list)
     problems: list[tuple[TaskId, str, BaseException | None]] = field(default_factory=list)
+    clock: SetClock = field(default_factory=SetClock)
 
     def schedule(self) -> Scheduler:
-        return Scheduler(self.succeeded.append, lambda task, what, error: self.problems.append((task, what, error)))
+        return Scheduler(
+            self.clock, self.succeeded.append, lambda task, what, error: self.problems.append((task, what, error))
+        )
 
 
 def _during(seconds: float, heard: Heard, plan: Callable[[Scheduler], object]) -> None:
@@ -37,7 +55,7 @@ def _during(seconds: float, heard: Heard, plan: Callable[[Scheduler], object]) -
         await asyncio.sleep(seconds)
         await schedule.stop()
 
-    asyncio.run(run())
+    virtually(run(), within_s=seconds + 60)
 
 
 @dataclass
@@ -148,31 +166,114 @@ def test_a_run_can_be_brought_forward() -> None:
     assert work.ended == 1
 
 
-@pytest.mark.parametrize(("zone", "hour_utc"), [("UTC", {4}), ("Europe/Berlin", {2, 3}), ("Asia/Tokyo", {19})])
-def test_a_cron_expression_is_read_in_its_time_zone(zone: str, hour_utc: set[int]) -> None:
-    async def due() -> datetime:
-        schedule = Heard().schedule()
-        schedule.cron(CANARY, "0 4 * * *", zone, Work())
-        schedule.start()
-        (job,) = schedule._scheduler.get_jobs()
-        await schedule.stop()
-        when: datetime = job.next_run_time
-        return when.astimezone(UTC)
-
-    when = asyncio.run(due())
-    assert when.hour in hour_utc
-    assert timedelta() < when - datetime.now(UTC) <= timedelta(days=1, hours=1)
+@pytest.mark.parametrize(("zone", "hour_utc"), [("UTC", 4), ("Europe/Berlin", 3), ("Asia/Tokyo", 19)])
+def test_a_cron_expression_is_read_in_its_time_zone(zone: str, hour_utc: int) -> None:
+    assert [when.hour for when in _cron_runs("0 4 * * *", days=2, zone=zone)] == [hour_utc, hour_utc]
 
 
-def test_intervals_are_moved_about_so_that_a_fleet_does_not_pulse() -> None:
-    schedule = Heard().schedule()
-    for i in range(20):
-        schedule.every(TaskId("canary", str(i)), 100.0, Work())
-    now = datetime.now(UTC)
-    second_runs = [job.trigger.get_next_fire_time(now, now) for job in schedule._scheduler.get_jobs()]
-    gaps = [(run - now).total_seconds() for run in second_runs]
+def test_intervals_are_moved_about_so_that_a_fleet_does_not_pulse_and_keep_their_mean() -> None:
+    works = [Work() for _ in range(20)]
+
+    def plan(schedule: Scheduler) -> None:
+        for i, work in enumerate(works):
+            schedule.every(TaskId("canary", str(i)), 100.0, work)
+
+    _during(10_001.0, Heard(), plan)
+    gaps = [after - before for work in works for before, after in pairwise(work.began)]
     assert len({round(gap, 3) for gap in gaps}) > 10
-    assert 89 < min(gaps) <= max(gaps) < 111
+    assert 94.9 < min(gaps) <= max(gaps) < 105.1
+    assert statistics.mean(gaps) == pytest.approx(100.0, abs=0.5)
+
+
+# Clocks that are set.
+
+
+def _cron_runs(expression: str, *, days: float, zone: str = "UTC", set_to: datetime | None = None) -> list[datetime]:
+    """Return when the wall clock says that a cron task ran, from a midnight on; after 4:30 it is set once."""
+    heard = Heard()
+    began: list[datetime] = []
+
+    async def work() -> None:
+        began.append(datetime.fromtimestamp(round(heard.clock.wall_s()), UTC))
+
+    async def run() -> None:
+        heard.clock.set(MIDNIGHT)
+        schedule = heard.schedule()
+        schedule.cron(CANARY, expression, zone, work)
+        schedule.start()
+        await asyncio.sleep(4.5 * 3600)
+        if set_to is not None:
+            heard.clock.set(set_to)
+        await asyncio.sleep((days * 24 - 4.5) * 3600)
+        await schedule.stop()
+
+    virtually(run(), within_s=days * 86400 + 60)
+    assert all(what == "late" for _, what, _ in heard.problems)
+    return began + [MIDNIGHT] * len(heard.problems)  # a run that was left out stands for itself as midnight
+
+
+@pytest.mark.parametrize("hours", [-1000, -1, -0.025, 1, 1000])
+def test_an_interval_does_not_depend_on_the_wall_clock(hours: float) -> None:
+    heard, work = Heard(), Work()
+
+    async def run() -> None:
+        schedule = heard.schedule()
+        schedule.every(CANARY, 15.0, work)
+        schedule.start()
+        await asyncio.sleep(100)
+        heard.clock.ahead_s += hours * 3600
+        await asyncio.sleep(100)
+        await schedule.stop()
+
+    virtually(run(), within_s=400)
+    assert 13 <= len(work.began) <= 15
+    assert heard.problems == []
+
+
+@pytest.mark.parametrize("pause_s", [40.0, 4000.0])
+def test_after_a_pause_there_is_one_run_and_the_targets_stay_spread(pause_s: float) -> None:
+    """A pause is a process that is stopped: the monotonic clock goes on."""
+    heard, works = Heard(), [Work() for _ in range(10)]
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        schedule = heard.schedule()
+        for i, work in enumerate(works):
+            schedule.every(TaskId("canary", str(i)), 10.0, work, first_s=float(i))
+        schedule.start()
+        await asyncio.sleep(20)
+        loop._leaping.now_s += pause_s  # type: ignore[attr-defined]
+        for work in works:
+            work.began.clear()
+        await asyncio.sleep(0.1)
+        assert all(len(work.began) <= 1 for work in works)
+        await asyncio.sleep(30)
+        await schedule.stop()
+
+    virtually(run(), within_s=pause_s + 100)
+    assert all(3 <= len(work.began) <= 5 for work in works)
+    last = [work.began[-1] for work in works]
+    assert max(last) - min(last) > 5.0
+
+
+def test_a_cron_task_follows_a_wall_clock_that_is_set_forward() -> None:
+    """As when a machine wakes up: its monotonic clock has stood still."""
+    (first, second) = _cron_runs("0 4,6 * * *", days=0.25, set_to=at(5, 58))
+    assert (first - at(4)).total_seconds() < 1
+    assert 0 <= (second - at(6)).total_seconds() < 1
+
+
+def test_a_cron_run_that_the_wall_clock_leaps_over_is_left_out_and_reported() -> None:
+    assert _cron_runs("0 4,6,8 * * *", days=0.3, set_to=at(7)) == [at(4), at(8), MIDNIGHT]
+
+
+def test_a_wall_clock_set_back_repeats_no_cron_run() -> None:
+    assert _cron_runs("0 4,6 * * *", days=0.4, set_to=at(3, 30)) == [at(4), at(6)]
+
+
+def test_a_wall_clock_that_was_wrong_by_days_does_not_keep_cron_from_running() -> None:
+    corrected = MIDNIGHT - timedelta(days=400)
+    assert _cron_runs("0 4 * * *", days=1, set_to=corrected) == [at(4), corrected + timedelta(hours=4)]
 
 
 def test_stopping_cancels_what_runs_and_waits_until_it_has_ended() -> None:
@@ -194,42 +295,7 @@ def test_stopping_cancels_what_runs_and_waits_until_it_has_ended() -> None:
 
     cleaned: list[bool] = []
     heard = Heard()
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("field", "days"),
-    [
-        ("1-5", "Mon Tue Wed Thu Fri"),
-        ("0", "Sun"),
-        ("7", "Sun"),
-        ("5-7", "Fri Sat Sun"),
-        ("mon-fri", "Mon Tue Wed Thu Fri"),
-        ("SAT,0", "Sat Sun"),
-        ("1-5/2", "Mon Wed Fri"),
-        ("*/3", "Sun Wed Sat"),
-        ("*", "Mon Tue Wed Thu Fri Sat Sun"),
-    ],
-)
-def test_weekdays_are_those_of_cron(field: str, days: str) -> None:
-    trigger, at, fired = cron_trigger(f"30 4 * * {field}"), datetime(2026, 11, 23, tzinfo=UTC), set()
-    while at < datetime(2026, 11, 30, tzinfo=UTC):
-        at = trigger.get_next_fire_time(None, at) + timedelta(minutes=1)
-        fired.add(f"{at:%a}" if at < datetime(2026, 11, 30, tzinfo=UTC) else None)
-    assert fired - {None} == set(days.split())
-
-
-@pytest.mark.parametrize(
-    "field", ["8", "-1", "5-1", "fri-mon", "1/0", "1/x", "someday", "", "1--2", ",", "1-", "1-5/", "+1", "1/2"]
-)
-def test_weekdays_that_are_none_are_refused(field: str) -> None:
-    with pytest.raises(ValueError, match=r"\S"):
-        cron_trigger(f"30 4 * * {field}")
-
-
-def test_a_day_and_a_weekday_at_once_are_refused_since_cron_would_mean_either() -> None:
-    with pytest.raises(ValueError, match="both"):
-        cron_trigger("30 4 13 * 5")
+    virtually(run())
 
 
 def test_tasks_cancelled_by_stopping_are_no_failures() -> None:
@@ -243,7 +309,7 @@ def test_tasks_cancelled_by_stopping_are_no_failures() -> None:
         await schedule.stop()
         await asyncio.sleep(0.05)
 
-    asyncio.run(run())
+    virtually(run())
     assert len(work.began) == 1
     assert heard.problems == []
 
@@ -264,7 +330,7 @@ def test_nothing_starts_after_stop_and_it_says_that_it_is_stopped() -> None:
         assert len(work.began) == ran
 
     work = Work()
-    asyncio.run(run())
+    virtually(run())
 
 
 def test_stop_without_start_and_a_second_stop_do_nothing() -> None:
@@ -278,7 +344,17 @@ def test_stop_without_start_and_a_second_stop_do_nothing() -> None:
         await asyncio.sleep(0.01)
         await schedule.stop()
 
-    asyncio.run(run())
+    virtually(run())
+
+
+def test_a_task_is_scheduled_once() -> None:
+    async def run() -> None:
+        schedule = Heard().schedule()
+        schedule.every(CANARY, 60.0, Work())
+        with pytest.raises(ValueError, match="canary:a is scheduled already"):
+            schedule.every(CANARY, 30.0, Work())
+
+    virtually(run())
 
 
 def test_two_schedules_know_nothing_of_each_other() -> None:
@@ -295,7 +371,7 @@ def test_two_schedules_know_nothing_of_each_other() -> None:
         await two.stop()
         assert (len(first.succeeded), len(second.succeeded)) == (1, 1)
 
-    asyncio.run(run())
+    virtually(run())
 
 
 def test_a_first_run_may_be_delayed_and_lateness_is_reported() -> None:
@@ -303,7 +379,9 @@ def test_a_first_run_may_be_delayed_and_lateness_is_reported() -> None:
     heard, work = Heard(), Work()
 
     async def run() -> None:
-        schedule = Scheduler(heard.succeeded.append, lambda *_: None, lambda task, late_s: late.append((task, late_s)))
+        schedule = Scheduler(
+            heard.clock, heard.succeeded.append, lambda *_: None, lambda task, late_s: late.append((task, late_s))
+        )
         began = asyncio.get_running_loop().time()
         schedule.every(CANARY, 60.0, work, first_s=0.3)
         schedule.start()
@@ -311,12 +389,12 @@ def test_a_first_run_may_be_delayed_and_lateness_is_reported() -> None:
         assert work.began == []
         await asyncio.sleep(0.6)
         await schedule.stop()
-        assert work.began[0] - began >= 0.3
+        assert work.began[0] - began == pytest.approx(0.3)
 
-    asyncio.run(run())
+    virtually(run())
     ((task, late_s),) = late
     assert task == "canary"
-    assert 0 <= late_s < 5
+    assert 0 <= late_s < 0.001
 
 
 def test_a_target_that_is_dropped_has_no_task_any_more_and_the_others_go_on() -> None:
@@ -345,7 +423,7 @@ def test_a_target_that_is_dropped_has_no_task_any_more_and_the_others_go_on() ->
         assert again.ended, "it may come again"
         await schedule.stop()
 
-    asyncio.run(run())
+    virtually(run())
 
 
 async def _forever() -> None:

@@ -1,0 +1,70 @@
+"""Time: a wall clock that is set while the monitor runs, and a monitor that is stopped for seconds."""
+
+import re
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from monitor import Monitor, Sim
+
+PROMISED = {"default": {"availability": 0.999, "ttft": {"ratio": 0.95, "within": "500ms"}}}
+SMALL = {"tiny": {"prompt_tokens": 8, "output_tokens": 4}}
+
+
+def _config(base_url: str) -> dict[str, object]:
+    target = {
+        "name": "a",
+        "base_url": base_url,
+        "scrape": "1s",
+        "canary": {"every": "1s", "timeout": "5s", "workload": "tiny"},
+        "capacity": {"mode": "off"},
+    }
+    return {"objectives": PROMISED, "workloads": SMALL, "targets": [target]}
+
+
+class SetWallClock:
+    """The wall clock of a process that is started with `env`. Its monotonic clock is the machine's."""
+
+    def __init__(self, compiler: str, folder: Path) -> None:
+        library, self._offset = folder / "wall_clock.so", folder / "offset"
+        source = Path(__file__).with_name("wall_clock.c")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+        self.set_ahead(0)
+        self.env = {"LD_PRELOAD": str(library), "WALL_CLOCK_OFFSET": str(self._offset)}
+
+    def set_ahead(self, seconds: int) -> None:
+        """Set the process's wall clock to the machine's plus `seconds`."""
+        with self._offset.open("r+b" if self._offset.exists() else "wb") as file:  # in place: the process has it mapped
+            file.write(struct.pack("l", seconds))
+
+
+def _canaries(page: str, outcome: str = r"\w+") -> float:
+    counted = rf'^kneewatch_requests_total{{[^}}]*traffic="canary",outcome="{outcome}"}} (\S+)$'
+    return sum(map(float, re.findall(counted, page, re.MULTILINE)))
+
+
+def _value(page: str, series: str) -> float | None:
+    found = re.search(rf"^{re.escape(series)} (\S+)$", page, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+SCRAPED = 'kneewatch_task_last_success_timestamp_seconds{task="scrape",target="a"}'
+
+
+@pytest.mark.parametrize("leap_s", [-3600, -90, 3600])
+def test_a_wall_clock_that_is_set_stops_no_canary_and_no_scrape(
+    leap_s: int, c_compiler: str, tiny: Sim, tmp_path: Path
+) -> None:
+    wall = SetWallClock(c_compiler, tmp_path)
+    with Monitor(_config(tiny.base_url), tmp_path, wall.env) as monitor:
+        while _canaries(before := monitor.page("/metrics")) < 3:
+            time.sleep(0.2)
+        wall.set_ahead(leap_s)
+        time.sleep(8)
+        after = monitor.page("/metrics")
+        assert 4 <= _canaries(after) - _canaries(before) <= 12, "none is left out, and none is repeated"
+        assert _canaries(after) == _canaries(after, "ok")
+        assert abs((_value(after, SCRAPED) or 0) - time.time() - leap_s) < 5
+        assert _value(after, 'kneewatch_target_up{target="a"}') == 1
