@@ -89,8 +89,9 @@ class App:
             self._schedule.start()
             self._discoveries.follow(self.config.templates)
             work = (self._watch_loop, self._watch_file, partial(self._reload_when, reload_asked), self._watch_others)
-            more = (partial(self.measurements.histories.keep_storing, self._clock), self._alerts.follow)
-            background = [asyncio.create_task(keep_running(each)) for each in (*work, *more)]
+            histories, store = self.measurements.histories, self.measurements.store
+            storing = (partial(histories.keep_storing, self._clock), store.keep_saving)
+            background = [asyncio.create_task(keep_running(each)) for each in (*work, *storing, self._alerts.follow)]
             ready(url)
             try:
                 await stop.wait()

@@ -3,12 +3,10 @@
 Every TargetMonitor reports here. `add` announces a target before its first measurement; `forget` removes it.
 """
 
-import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from exporters.capacity import CapacityExporter
@@ -32,9 +30,6 @@ from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLo
 from probe.monitor.history_store import CanaryHistories
 from probe.monitor.store import Store
 from probe.scrape.scraper import REASONS
-
-_log = structlog.get_logger()
-_KEEP_COSTS_S = 2 * 86400.0  # the budget's day is shorter
 
 
 class _OfTargets(Protocol):
@@ -63,12 +58,9 @@ class MetricsSink:
         )
         relays = (self._client, self._server, self._users, self._cross_checks, self._gpus, self.discovery)
         self.page = MetricsPage(registry, [exporter.relay for exporter in relays])
-        self.store = Store(store)
+        self.store = Store(store, self._not_stored)
         self._capacity_samples: dict[str, list[CapacitySample]] = {}  # by target, oldest first
         self._forecasts: dict[str, CapacityResult] = {}  # the last of each target
-        # The begin (wall time, s) and tokens of each run that could not be stored, by target and id.
-        self._unwritten: dict[str, dict[str, tuple[float, int]]] = {}
-        self._is_store_failing = False
 
     def promise(self, objectives: Iterable[Objectives]) -> None:
         """Set the objectives of all targets, including those to come."""
@@ -97,8 +89,7 @@ class MetricsSink:
 
     def tokens_since(self, target: str, started_s: float) -> int:
         """Return the tokens of runs that began at this wall time (s) or later, stored or not."""
-        unwritten = self._unwritten.get(target, {}).values()
-        return self.store.tokens_since(target, started_s) + sum(tokens for at, tokens in unwritten if at >= started_s)
+        return self.store.tokens_since(target, started_s)
 
     def forget(self, target: str) -> None:
         """Remove a target's series. Its history stays in the store, and the cost of its runs stays counted."""
@@ -145,33 +136,16 @@ class MetricsSink:
 
     def result(self, result: CapacityResult) -> None:
         """Take a capacity result. No error is raised if it cannot be stored: its tokens are spent either way."""
-        self._spend(result)  # before anything that may fail
+        self.store.add(result)  # before anything that may fail
         self._capacity.verified(result, self._forecasts.get(result.target))
-        self._capacity.observe(result)  # before the store: a full disk must not hide the new capacity
+        self._capacity.observe(result)
         if (found := capacity_sample(result)) is not None:
             self._capacity_samples.setdefault(result.target, []).append(found)
             self._compare(result)
-        self._keep(result)
 
-    def _spend(self, result: CapacityResult) -> None:
-        started_s = result.started.timestamp()
-        before = self._unwritten.get(result.target, {})
-        recent = {known: spent for known, spent in before.items() if spent[0] >= started_s - _KEEP_COSTS_S}
-        self._unwritten[result.target] = {**recent, result.id: (started_s, result.cost.tokens)}
-
-    def _keep(self, result: CapacityResult) -> None:
-        try:
-            self.store.add(result)
-        except sqlite3.Error as error:
-            self.health.failed("capacity", result.target)
-            if not self._is_store_failing:
-                _log.error("results cannot be stored, a restart forgets them and what they cost", detail=str(error))
-            self._is_store_failing = True
-            return
-        del self._unwritten[result.target][result.id]
-        if self._is_store_failing:
-            self._is_store_failing = False
-            _log.info("results can be stored again")
+    def _not_stored(self, target: str) -> None:
+        if target in self._capacity_samples:  # else it has gone since its run
+            self.health.failed("capacity", target)
 
     def needs_confirmation(self, result: CapacityResult) -> bool:
         return capacity_sample(result) is not None and needs_confirmation(self._capacity_samples[result.target])

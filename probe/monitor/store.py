@@ -1,81 +1,123 @@
-"""The history of capacity results in SQLite. It survives restarts if the configuration has a path for it."""
+"""The history of capacity results in SQLite. It survives restarts if the configuration has a path for it.
 
+A result can be read as soon as it is added. It is written to the file in a thread: a disk may be slow or full, and
+another process may lock the file. What cannot be written stays in memory and is tried again.
+"""
+
+import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+import structlog
+
 from probe.capacity.trend.fingerprint import capacity_sample
-from probe.core.errors import ConfigError
 from probe.core.result import CapacityResult
 from probe.core.shift import CapacitySample
+from probe.monitor.store_file import open_store
 from probe.report.result_json import dumps, loads
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS results (
-    id TEXT PRIMARY KEY,
-    target TEXT NOT NULL,
-    started REAL NOT NULL,
-    result TEXT NOT NULL
-) STRICT;
-CREATE INDEX IF NOT EXISTS results_by_target ON results (target, started);
-"""
+_log = structlog.get_logger()
 # A result every four hours for a year.
 _KEEP = 2200
+_AGAIN_S = 60.0
+_WAIT_S = 5.0  # for another process that writes to the file
+# Of results that cannot be written, these many keep their steps in memory.
+_KEEP_STEPS = 50
 
 
 class Store:
-    """The results of one process. There are a few writes a day, so they are synchronous."""
+    """The results of one process."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Open or create the store, in memory without a path. Raise ConfigError if that fails."""
-        try:
-            self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            raise ConfigError(
-                f"store.path: {path} cannot be used as a store ({error}); give a file in a directory that exists and "
-                "can be written"
-            ) from None
+    def __init__(self, path: Path | None, on_failure: Callable[[str], None] = lambda _: None) -> None:
+        """Open or create the store, in memory without a path. Raise ConfigError if that fails.
+
+        `on_failure` is called with the target of each result that cannot be written.
+        """
+        self._path = path
+        self._on_failure = on_failure
+        self._db = open_store(path)
+        self._db.execute("PRAGMA busy_timeout = 0")  # readers wait for no other process
+        self._unsaved: dict[str, CapacityResult] = {}  # by id, oldest first
+        self._has_unsaved = asyncio.Event()
+        self._failed: set[str] = set()  # ids of unsaved results that could not be written
+        self._is_unreadable = False
 
     def close(self) -> None:
+        self.save()
         self._db.close()
 
     def add(self, result: CapacityResult) -> None:
-        """Store a result, and delete the oldest ones of its target beyond 2200."""
-        self._db.execute(
-            "INSERT INTO results VALUES (?, ?, ?, ?)",
-            (result.id, result.target, result.started.timestamp(), dumps(result)),
-        )
-        self._db.execute(
-            "DELETE FROM results WHERE target = :target AND id NOT IN"
-            " (SELECT id FROM results WHERE target = :target ORDER BY started DESC LIMIT :keep)",
-            {"target": result.target, "keep": _KEEP},
-        )
+        """Take a result. The oldest ones of its target beyond 2200 are deleted when it is written."""
+        if self._path is None:
+            _write(self._db, [result])
+            return
+        self._unsaved[result.id] = result
+        for old in [*self._unsaved][:-_KEEP_STEPS]:
+            self._unsaved[old] = replace(self._unsaved[old], steps=())
+        self._has_unsaved.set()
+
+    async def keep_saving(self) -> None:
+        """Write results to the file as they come, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._has_unsaved.wait()
+            self._has_unsaved.clear()
+            unsaved = dict(self._unsaved)
+            error = await asyncio.to_thread(_save, self._path, [*unsaved.values()])
+            self._note(unsaved, error)
+            if error is not None:
+                loop.call_later(_AGAIN_S, self._has_unsaved.set)
+
+    def save(self) -> None:
+        """Write the results that are not in the file yet. It may take seconds."""
+        if self._unsaved:
+            self._note(dict(self._unsaved), _save(self._path, [*self._unsaved.values()]))
+
+    def _note(self, tried: Mapping[str, CapacityResult], error: sqlite3.Error | None) -> None:
+        if error is None:
+            for each in tried:
+                self._unsaved.pop(each, None)
+            if self._failed:
+                _log.info("results can be stored again")
+            self._failed.clear()
+            return
+        if not self._failed:
+            _log.error("results cannot be stored, a restart forgets them and what they cost", detail=str(error))
+        for each, result in tried.items():
+            if each not in self._failed:
+                self._on_failure(result.target)
+        self._failed |= tried.keys()
 
     def get(self, result_id: str) -> CapacityResult | None:
         """Return one result, or None."""
-        row = self._db.execute("SELECT result FROM results WHERE id = ?", (result_id,)).fetchone()
-        return _readable(row[0]) if row else None
+        if result_id in self._unsaved:
+            return self._unsaved[result_id]
+        rows = self._rows("SELECT result FROM results WHERE id = ?", (result_id,))
+        return _readable(rows[0][0]) if rows else None
 
     def latest(self, target: str | None = None, limit: int = 20) -> Sequence[CapacityResult]:
         """Return the newest results of one target or of all, newest first."""
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT result FROM results WHERE :target IS NULL OR target = :target ORDER BY started DESC LIMIT :limit",
             {"target": target, "limit": limit},
         )
-        return [result for row in rows if (result := _readable(row[0])) is not None]
+        found = [*_read(rows), *(each for each in self._unsaved.values() if target in (None, each.target))]
+        by_id = {each.id: each for each in found}  # one may be in the file since it was written
+        return sorted(by_id.values(), key=lambda each: each.started, reverse=True)[:limit]
 
     def capacity_samples(self, target: str) -> list[CapacitySample]:
         """Return the capacity samples of a target, oldest first."""
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT json_set(result, '$.steps', json('[]')) FROM results WHERE target = ? AND json_valid(result)"
             " ORDER BY started",
             (target,),
         )
-        results = [result for row in rows if (result := _readable(row[0])) is not None]
-        return [found for result in results if (found := capacity_sample(result)) is not None]
+        results = {each.id: each for each in (*_read(rows), *self._unsaved.values()) if each.target == target}
+        return [found for result in results.values() if (found := capacity_sample(result)) is not None]
 
     def latest_knees(self, target: str) -> Sequence[CapacityResult]:
         """Return the newest measured result and the newest forecast with a capacity, the older one first.
@@ -90,12 +132,56 @@ class Store:
 
     def tokens_since(self, target: str, started_s: float) -> int:
         """Return the tokens of the target's runs that began at this wall time (s) or later."""
-        (tokens,) = self._db.execute(
-            "SELECT COALESCE(SUM(json_extract(result, '$.cost.tokens')), 0) FROM results"
+        rows = self._rows(
+            "SELECT id, json_extract(result, '$.cost.tokens') FROM results"
             " WHERE target = ? AND started >= ? AND json_valid(result)",
             (target, started_s),
-        ).fetchone()
-        return int(tokens)
+        )
+        spent = {
+            each.id: each.cost.tokens
+            for each in self._unsaved.values()
+            if each.target == target and each.started.timestamp() >= started_s
+        }
+        return sum(({each: int(tokens or 0) for each, tokens in rows} | spent).values())
+
+    def _rows(self, statement: str, values: Sequence[object] | Mapping[str, object]) -> list[tuple[str, str]]:
+        """Return the rows, or none if the file cannot be read: pages must show what else there is."""
+        try:
+            rows = self._db.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            if not self._is_unreadable:
+                _log.error("stored results cannot be read", path=str(self._path), detail=str(error))
+            self._is_unreadable = True
+            return []
+        self._is_unreadable = False
+        return rows
+
+
+def _save(path: Path | None, results: Sequence[CapacityResult]) -> sqlite3.Error | None:
+    """Write the results to the file, all or none. Return the error, if any."""
+    try:
+        with closing(sqlite3.connect(path or ":memory:", timeout=_WAIT_S)) as db, db:
+            _write(db, results)
+    except sqlite3.Error as error:
+        return error
+    return None
+
+
+def _write(db: sqlite3.Connection, results: Sequence[CapacityResult]) -> None:
+    db.executemany(
+        "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)",
+        [(each.id, each.target, each.started.timestamp(), dumps(each)) for each in results],
+    )
+    for target in {each.target for each in results}:
+        db.execute(
+            "DELETE FROM results WHERE target = :target AND id NOT IN"
+            " (SELECT id FROM results WHERE target = :target ORDER BY started DESC LIMIT :keep)",
+            {"target": target, "keep": _KEEP},
+        )
+
+
+def _read(rows: Iterable[tuple[str, ...]]) -> list[CapacityResult]:
+    return [result for row in rows if (result := _readable(row[0])) is not None]
 
 
 # Pages request the newest results repeatedly, and parsing twenty takes 16 ms, in which the event loop times no token.

@@ -1,13 +1,20 @@
 """A disk that is full: nothing that was measured is lost, and a person reads one line."""
 
 import json
+import sqlite3
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
+import yaml
 from kneewatch_command import COMMAND, Finished, kneewatch
-from monitor import Sim
+from monitor import Monitor, Sim, answers
+from process import Process, eventually, free_port
 
 _QUICK = ("--concurrency", "1", "--requests-per-step", "2", "--prompt-tokens", "8", "--output-tokens", "3")
 
@@ -58,6 +65,104 @@ def test_standard_output_on_a_full_disk(tiny: Sim, arguments: tuple[str, ...]) -
             [*COMMAND, *arguments, *more], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
         )
     _is_one_line(Finished(done.returncode, "", done.stderr), "standard output cannot be written (No space left")
+
+
+# The store.
+
+
+def test_a_monitor_starts_with_a_damaged_store(tmp_path: Path) -> None:
+    path = tmp_path / "kneewatch.db"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE canaries (filler TEXT)")
+        db.executemany("INSERT INTO canaries VALUES (?)", [("x" * 1000,)] * 40)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * (path.stat().st_size - 4096))
+    with Monitor(_config("http://127.0.0.1:9", path), tmp_path) as monitor:
+        assert 'target="a"' in monitor.page("/metrics")
+    assert "Traceback" not in monitor.output
+    assert monitor.output.count("the store is damaged and was set aside") == 1
+    assert len([*tmp_path.glob("kneewatch.db.damaged-*")]) == 1
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM results").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("kind", ["notes", "another program's", "missing folder", "read-only folder", "full disk"])
+def test_a_monitor_without_a_place_for_its_store_says_so_in_one_line(
+    tmp_path: Path, full_disk: Path, kind: str
+) -> None:
+    path = tmp_path / "kneewatch.db"
+    if kind == "notes":
+        path.write_text("These are my notes. " * 400)
+    elif kind == "another program's":
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("CREATE TABLE results (what TEXT)")
+    else:
+        folder = {"missing folder": tmp_path / "missing", "read-only folder": Path("/proc"), "full disk": full_disk}
+        path = folder[kind] / "kneewatch.db"
+    config = tmp_path / "kneewatch.yml"
+    config.write_text(yaml.safe_dump({"listen": "127.0.0.1:0", **_config("http://127.0.0.1:9", path)}))
+    _is_one_line(kneewatch("run", "-c", config), f"store.path: {path} cannot be used as a store (")
+
+
+# Ends after a capacity run, which begins at once, and SIGTERM.
+_MONITOR = """
+import asyncio, sys
+from pathlib import Path
+from probe.config.config_file import load_config
+from probe.core.clock import SystemClock
+from probe.monitor.app import App
+from probe.runtime.logs import configure_logs
+
+configure_logs()
+app = App(load_config(Path(sys.argv[1])), SystemClock())
+
+async def main():
+    monitor = asyncio.create_task(app.run(asyncio.Event()))
+    while not app.statuses()[0].up:
+        await asyncio.sleep(0.02)
+    app.measure_capacity_in("a", 0.0)
+    await monitor
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.alone
+def test_a_store_that_another_process_locks_holds_up_nothing_and_loses_no_result(tiny: Sim, tmp_path: Path) -> None:
+    path, port = tmp_path / "kneewatch.db", free_port()
+    config = tmp_path / "kneewatch.yml"
+    capacity = {"mode": "verify", "concurrency": [1], "step": "1s", "schedule": {"cron": "0 0 29 2 *"}}
+    config.write_text(yaml.safe_dump({"listen": f"127.0.0.1:{port}", **_config(tiny.base_url, path, capacity)}))
+    process = Process([sys.executable, "-c", _MONITOR, str(config)], tmp_path / "run.log")
+    try:
+        eventually(path.exists, within_s=30, what="a store")
+        process.ready(lambda: answers(f"http://127.0.0.1:{port}/-/healthy"), within_s=30)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            slowest_s = 0.0
+            end = time.monotonic() + 60
+            while "results cannot be stored" not in process.tail():
+                assert time.monotonic() < end, process.tail()
+                before = time.monotonic()
+                assert answers(f"http://127.0.0.1:{port}/-/healthy")
+                slowest_s = max(slowest_s, time.monotonic() - before)
+                time.sleep(0.05)
+            assert slowest_s < 2.5, "SQLite waits 5 s for a lock"
+            (run,) = httpx.get(f"http://127.0.0.1:{port}/api/v1/runs", trust_env=False).json()
+            other.execute("ROLLBACK")
+        assert process.terminate() == 0
+    finally:
+        process.kill()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT id FROM results").fetchall() == [(run["id"],)]
+
+
+def _config(url: str, store: Path, capacity: dict[str, object] | None = None) -> dict[str, object]:
+    canary = {"every": "1s", "workload": "short"}
+    target = {"name": "a", "base_url": url, "canary": canary, **({"capacity": capacity} if capacity else {})}
+    workloads = {"short": {"prompt_tokens": 8, "output_tokens": 3}}
+    return {"store": {"path": str(store)}, "workloads": workloads, "targets": [target]}
 
 
 def _is_one_line(done: Finished, words: str) -> None:

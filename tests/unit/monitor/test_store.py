@@ -1,5 +1,6 @@
 """The history of results: whole, bounded, there after a restart; and unusable files are said at the start."""
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from example_records import WALL_S, no_knee, result, step
 from probe.capacity.trend.fingerprint import capacity_sample
 from probe.core.errors import ConfigError
 from probe.core.result import Capacity, Stopped
+from probe.monitor import store as store_module
 from probe.monitor.store import Store
 from probe.report.result_json import dumps
 
@@ -176,3 +178,100 @@ def test_figures_come_oldest_first_without_runs_that_found_none() -> None:
         assert [found.at_s for found in store.capacity_samples("a")] == [WALL_S + 1, WALL_S + 2]
         assert store.capacity_samples("a")[0] == capacity_sample(result(started_s=WALL_S + 1))
         assert store.capacity_samples("nobody") == []
+
+
+# A file that is damaged, locked or full.
+
+
+def _filled(path: Path) -> None:
+    """Write results until the file has some pages."""
+    with _store(path) as store:
+        for i in range(40):
+            store.add(result(result_id=str(i), started_s=WALL_S + i, steps=(step(4), step(8))))
+
+
+def test_a_damaged_store_is_set_aside_and_a_new_one_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "kneewatch.db"
+    _filled(path)
+    content = bytearray(path.read_bytes())
+    content[4096:-4096] = b"\xa5" * (len(content) - 8192)
+    path.write_bytes(content)
+    with _store(path) as store:
+        assert store.latest() == []
+        store.add(result(result_id="new"))
+    with _store(path) as store:
+        assert [each.id for each in store.latest()] == ["new"]
+    (kept,) = tmp_path.glob("kneewatch.db.damaged-*")
+    assert kept.read_bytes() == content
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "the store is damaged and was set aside" in line
+    assert str(kept) in line
+
+
+def test_a_store_that_is_damaged_while_it_is_used_hides_no_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "kneewatch.db"
+    _filled(path)
+    with _store(path) as store:
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xa5" * (path.stat().st_size - 4096))
+        store._db.execute("PRAGMA shrink_memory")  # of the pages that it has read
+        store.add(result(result_id="new"))
+        assert [each.id for each in store.latest()] == ["new"]
+        assert store.get("3") is None
+        assert store.tokens_since("a", 0.0) == 57_600
+    assert capsys.readouterr().out.count("stored results cannot be read") == 1
+
+
+def test_the_write_ahead_log_of_a_killed_process_is_read(tmp_path: Path) -> None:
+    path, killed = tmp_path / "kneewatch.db", tmp_path / "killed.db"
+    with _store(path) as store:
+        store.add(result(result_id="last"))
+        store.save()
+        for end in ("", "-wal"):
+            Path(f"{killed}{end}").write_bytes(Path(f"{path}{end}").read_bytes())
+    assert Path(f"{killed}-wal").stat().st_size > 0
+    with _store(killed) as store:
+        assert [each.id for each in store.latest()] == ["last"]
+
+
+def test_a_result_is_read_before_it_is_written_and_written_once_the_file_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kneewatch.db"
+    monkeypatch.setattr(store_module, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(store_module, "_WAIT_S", 0.01)
+
+    async def run(store: Store) -> None:
+        saving = asyncio.create_task(store.keep_saving())
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            store.add(result(result_id="new", target="b"))
+            await asyncio.sleep(0.05)
+            assert [each.id for each in store.latest("b")] == ["new"]
+            assert store.get("new") is not None
+            assert store.tokens_since("b", 0.0) == 57_600
+            assert len(store.capacity_samples("b")) == 1
+            other.execute("ROLLBACK")
+            async with asyncio.timeout(10):
+                while not other.execute("SELECT id FROM results WHERE target = 'b'").fetchall():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        saving.cancel()
+        await asyncio.gather(saving, return_exceptions=True)
+
+    _filled(path)
+    failed: list[str] = []
+    store = Store(path, failed.append)
+    asyncio.run(run(store))
+    assert failed == ["b"]
+    assert store.tokens_since("b", 0.0) == 57_600, "counted once"
+    store.close()
+
+
+def test_results_that_wait_for_the_file_keep_their_steps_only_while_they_are_few(tmp_path: Path) -> None:
+    with _store(tmp_path / "kneewatch.db") as store:
+        for i in range(60):
+            store.add(result(result_id=str(i), started_s=WALL_S + i, steps=(step(4),)))
+        assert [bool(each.steps) for each in store.latest(limit=60)] == [True] * 50 + [False] * 10
