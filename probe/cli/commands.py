@@ -20,7 +20,7 @@ from probe.client.endpoint import Endpoint
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
-from probe.core.errors import ConfigError, LockError, TargetError
+from probe.core.errors import ConfigError, KneewatchError, LockError, TargetError
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot
@@ -34,6 +34,7 @@ from probe.monitor.wiring import endpoint, engine_of, lock, workload
 from probe.observe.guard import ASLEEP, GO
 from probe.observe.guard_limits import GuardLimits
 from probe.observe.server_state import ServerState
+from probe.runtime.helper_process import HelperError
 from probe.scrape.scraper import Scraper
 
 # How often the server is read for a forecast.
@@ -99,9 +100,10 @@ async def ramp_target(
     on_step: Callable[[StepSummary], None],
     *,
     on_phase: Callable[[Phase], None] = lambda _: None,
-    on_lost: Callable[[LockError], None] = lambda _: None,
+    on_broken: Callable[[KneewatchError], None] = lambda _: None,
 ) -> CapacityResult:
-    """Run a capacity run now. Ctrl-C or a lost Lease (`on_lost`) ends the load, and the result is returned.
+    """Run a capacity run now. Ctrl-C ends the load, as do a lost Lease and a killed helper process (`on_broken`);
+    the result so far is returned.
 
     Raises TargetError if the target cannot be measured or a check refuses the run, LockError if another prober loads
     it or the Lease was lost before the run, ConfigError if the target is passive.
@@ -126,10 +128,10 @@ async def ramp_target(
             )
         except RefusedError as refused:
             raise _not_admitted(target, refused) from None
-        except LockError as error:
+        except (LockError, HelperError) as error:
             if not results:
                 raise
-            on_lost(error)
+            on_broken(error)
             return results[0]
 
 

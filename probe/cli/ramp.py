@@ -103,7 +103,7 @@ def measure(config: Config, target: TargetConfig, request: RampRequest, files: R
         with following() as follow:
             on_step, clock = partial(_print_or_end, follow.step), SystemClock()
             result = uvloop.run(
-                ramp_target(config, target, request, clock, on_step, on_phase=follow.phase, on_lost=print_error)
+                ramp_target(config, target, request, clock, on_step, on_phase=follow.phase, on_broken=print_error)
             )
         follow.console.print(f"\n{result_words(result)}", markup=False)
     finally:

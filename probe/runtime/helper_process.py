@@ -88,8 +88,8 @@ class HelperProcess:
                 calls.flush()
                 failed, answer = pickle.load(answers)  # noqa: S301 - from a process started here
         except (EOFError, OSError):
-            why = f"took longer than {_SECONDS:g} s" if late.is_set() else f"ended ({self._process.wait()})"
-            raise HelperError(f"{name} {why}") from None
+            why = f"took longer than {_SECONDS:g} s" if late.is_set() else _end_words(self._process.wait())
+            raise HelperError(f"the helper process {why} (computing {name})") from None
         except (pickle.PickleError, AttributeError, TypeError, ImportError) as error:
             self._process.kill()
             raise HelperError(f"{name}: {one_line(str(error))}") from None
@@ -98,6 +98,12 @@ class HelperProcess:
         if failed:
             raise HelperError(f"{name}: {answer}")
         return answer
+
+
+def _end_words(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"was killed by signal {-status}; look for an out-of-memory kill in the machine's log"
 
 
 async def run_in_helper(name: str, *args: object) -> Any:  # noqa: ANN401 - whatever that function returns

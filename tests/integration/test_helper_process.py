@@ -50,7 +50,7 @@ def test_an_error_comes_back_as_one_line_and_ends_nothing(other: HelperProcess) 
 
 
 def test_a_process_that_dies_is_reported(other: HelperProcess) -> None:
-    with pytest.raises(HelperError, match=r"os:_exit ended \(3\)"):
+    with pytest.raises(HelperError, match=r"^the helper process ended with status 3 \(computing os:_exit\)$"):
         other.call("os:_exit", 3)
 
 

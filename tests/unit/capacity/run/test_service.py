@@ -24,7 +24,7 @@ from probe.client.endpoint import Endpoint
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
-from probe.core.errors import LockError
+from probe.core.errors import KneewatchError, LockError
 from probe.core.request import Api
 from probe.core.result import CapacityResult, Stopped
 from probe.core.snapshot import ServerSnapshot
@@ -144,8 +144,8 @@ async def _command(scene: Scene, config: Config) -> None:
     budget = Budget(10**9, capacity.budget.seconds, 10**6)
     asked = commands.RampRequest(steps_of(capacity), "short", budget, is_guarded=True, seed=0, workers=1)
     scene.interrupt = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    lost: list[LockError] = []
-    ended = await commands.ramp_target(config, config.targets[0], asked, CLOCK, lambda _: None, on_lost=lost.append)
+    lost: list[KneewatchError] = []
+    ended = await commands.ramp_target(config, config.targets[0], asked, CLOCK, lambda _: None, on_broken=lost.append)
     assert ended is scene.reported[0][0]
     assert bool(lost) == scene.lock.is_lost
 
