@@ -129,7 +129,8 @@ async def ramp_target(
         except RefusedError as refused:
             raise _not_admitted(target, refused) from None
         except (LockError, HelperError) as error:
-            if not results:
+            has_sent = bool(results and results[0].cost.requests)
+            if not results or (isinstance(error, HelperError) and not has_sent):
                 raise
             on_broken(error)
             return results[0]
