@@ -13,10 +13,11 @@ import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
 import bcrypt
+
+from probe.web.places import client_of
 
 _WRONG_KEPT = 256
 # Limits of waiting password checks: of all clients, and of one, so that one client cannot block the others.
@@ -85,7 +86,7 @@ class BasicAuth:
         if known in self._wrong:
             self._wrong.move_to_end(known)
             return False
-        return await self._is_correct(given, known, _client(address))
+        return await self._is_correct(given, known, client_of(address))
 
     async def _is_correct(self, given: _Given, known: bytes, client: str) -> bool:
         """Check a password against its hash, once for all concurrent requests with the same password."""
@@ -137,18 +138,6 @@ def _given(authorization: str | None) -> _Given | None:
     except (binascii.Error, ValueError):
         return None
     return _Given(user.decode("utf-8", "surrogateescape"), password) if colon else None
-
-
-def _client(address: str) -> str:
-    """Return the client's address; for IPv6 its /64 network, because one machine may have all of it."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address
-    if not isinstance(found, IPv6Address):
-        return address
-    # A dual-stack socket shows IPv4 addresses as mapped ones, which are all in one /64 network.
-    return str(found.ipv4_mapped or f"{int(found) >> 64:x}::/64")
 
 
 def _matches(given: _Given, hashed: str) -> bool:

@@ -7,7 +7,7 @@ restart. If the new files are invalid, the error is logged and the previous ones
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,8 @@ class AccessGate:
     def _remember(self, files: tuple[Path, ...]) -> None:
         self._watched, self._seen = files, _signature(files)
 
-    async def watch(self, changed: Callable[[], Awaitable[None]], every_s: float = LOOK_S) -> None:
-        """Reload the file whenever it changes, and then await `changed`. Never returns."""
-        due = False
+    async def watch(self, changed: Callable[[], None], every_s: float = LOOK_S) -> None:
+        """Reload the file whenever it changes, and then call `changed`. Never returns."""
         while self._file is not None:
             await asyncio.sleep(every_s)
             if _signature(self._watched) != self._seen:
@@ -69,13 +68,7 @@ class AccessGate:
                     _log.error("the web configuration is refused, the previous one stays in use", detail=str(error))
                     continue
                 _log.info("the web configuration is loaded", file=str(self._file))
-                due = True
-            if due:
-                try:
-                    await changed()
-                    due = False
-                except OSError as error:
-                    _log.error("the pages cannot be served, it is tried again", detail=str(error))
+                changed()
 
     def close(self) -> None:
         """Stop the thread for passwords."""

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -33,7 +33,8 @@ from probe.web.headers import with_headers
 from probe.web.history import budgets, periods
 from probe.web.hosts import only_allowed_hosts
 from probe.web.monitor_protocol import Monitor
-from probe.web.on_demand import OnDemand, is_cross_site
+from probe.web.on_demand import OnDemand
+from probe.web.operations import Operations
 from probe.web.waterfall import waterfall
 
 __all__ = ["Monitor", "build_pages"]
@@ -49,24 +50,24 @@ def build_pages(monitor: Monitor) -> ASGIApp:
     """Return the ASGI app for a monitor."""
     assets, overview_cache = Assets(), overview.Overview()
     pages, api = _Pages(monitor, assets, overview_cache), WebApi(monitor, overview_cache)
-    probe = OnDemand(monitor)
+    probe, operations = OnDemand(monitor), Operations(monitor)
     app = Starlette(
         routes=[
             Route("/", pages.status),
             Route("/targets/{name:path}", pages.target),
             Route("/runs/{id}", pages.run),
             Route("/assets/{file}", assets.answer),
-            Route("/metrics", pages.metrics),
-            Route("/config", pages.config),
+            Route("/metrics", operations.metrics),
+            Route("/config", operations.config),
             Route("/probe", probe.answer, methods=["GET"]),
             Route("/api/v1/targets", api.targets),
             Route("/api/v1/targets/{name:path}", api.target),
             Route("/api/v1/runs", api.runs),
             Route("/api/v1/runs/{id}", api.run),
             Route("/api/v1/openapi.json", api.openapi),
-            Route("/-/healthy", pages.healthy),
-            Route("/-/ready", pages.ready),
-            Route("/-/reload", pages.reload, methods=["POST"]),
+            Route("/-/healthy", operations.healthy),
+            Route("/-/ready", operations.ready),
+            Route("/-/reload", operations.reload, methods=["POST"]),
         ],
         exception_handlers={404: pages.missing},
     )
@@ -160,30 +161,6 @@ class _Pages:
         return await asyncio.to_thread(
             self._page, request, "run.html", charts=True, data=run_data(run), run=run, target=target
         )
-
-    async def metrics(self, request: Request) -> Response:
-        page, content_type = await asyncio.to_thread(self._monitor.page.render, request.headers.get("accept", ""))
-        return Response(page, headers={"content-type": content_type})
-
-    async def config(self, _: Request) -> Response:
-        return PlainTextResponse(self._monitor.config_text())
-
-    async def healthy(self, _: Request) -> Response:
-        return PlainTextResponse("Kneewatch is healthy.\n")
-
-    async def ready(self, _: Request) -> Response:
-        is_ready = self._monitor.is_ready
-        return PlainTextResponse(
-            "Kneewatch is ready.\n" if is_ready else "starting\n", status_code=200 if is_ready else 503
-        )
-
-    async def reload(self, request: Request) -> Response:
-        if is_cross_site(request):
-            return PlainTextResponse("cross-site request refused\n", status_code=403)
-        problem = await self._monitor.reload()
-        if problem is not None:
-            return PlainTextResponse(f"{problem}\n", status_code=500)
-        return PlainTextResponse("Configuration reloaded.\n")
 
     async def missing(self, request: Request, _: Exception) -> Response:
         if request.url.path.startswith("/api/"):

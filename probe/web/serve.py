@@ -1,23 +1,29 @@
 """Serve an ASGI app on a socket, with the TLS and passwords of a web configuration file."""
 
 import asyncio
+import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import structlog
 import uvicorn
-from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from probe.core.errors import ConfigError
+from probe.web.connection import MAX_CONNECTIONS, Connection, Limits
 from probe.web.gate import LOOK_S, AccessGate
 from probe.web.headers import with_headers
+from probe.web.places import Places
 
+_log = structlog.get_logger()
 _CLOSE_S = 2
-_HANDSHAKE_S = _HEAD_S = 10.0
-_MOST_CONNECTIONS = 256
-_MOST_HEAD_BYTES = 64 * 1024
+_HANDSHAKE_S = 10.0
+_ACCEPT_AGAIN_S = 1.0
+_BACKLOG = 1024
+_PART_BYTES = 64 * 1024
 
 
 @asynccontextmanager
@@ -33,15 +39,16 @@ async def serve(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.settimeout(0)
     try:
         listener.bind((host, port))
-        listener.listen()  # now, before uvicorn starts, because the address is returned at once
+        listener.listen(_BACKLOG)  # now, before uvicorn starts, because the address is returned at once
     except (OSError, OverflowError, ValueError) as error:  # address in use or not local; invalid port; invalid host
         listener.close()
         words = getattr(error, "strerror", None) or error
         raise ConfigError(f"listen: {host}:{port} cannot listen on this address ({words}); choose another") from None
     server = _Server(gate, listener)
-    tasks = [asyncio.create_task(server.serve()), asyncio.create_task(gate.watch(server.listen, look_s))]
+    tasks = [asyncio.create_task(server.serve()), asyncio.create_task(gate.watch(server.renew, look_s))]
     shown = f"[{host}]" if family == socket.AF_INET6 else host
     try:
         yield f"{'http' if gate.tls is None else 'https'}://{shown}:{listener.getsockname()[1]}"
@@ -56,23 +63,32 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: a signal must stop load before it stops the pages."""
+    """uvicorn without its signal handlers, because a signal must stop load before it stops the pages, and with its own
+    accept: a connection counts from there, while uvicorn, asyncio's servers too, first see one after its TLS handshake.
+    """
 
     def __init__(self, gate: AccessGate, listener: socket.socket) -> None:
         self._gate = gate
         self._listener = listener
+        self._opening: set[asyncio.Task[None]] = set()
+        self._can_accept = True
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Three quarters of the descriptors remain for canaries, scrapes and load.
+        most = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, max(soft // 4, 1))
+        self._limits = Limits(Places(most))
         config = uvicorn.Config(
-            with_headers(gate),
-            http=_protocol(gate),
+            with_headers(in_parts(gate)),
+            http="httptools",
             ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=_CLOSE_S,
             server_header=False,
+            proxy_headers=False,  # X-Forwarded-For would let strangers choose the address that limits count by
         )
         super().__init__(config)
-        self.servers: list[asyncio.Server] = []
+        self.servers: list[asyncio.Server] = []  # uvicorn closes these
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -80,99 +96,72 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - there is one
         await self.lifespan.startup()
-        await self.listen()
+        self._listen()
         self.started = True
 
-    async def listen(self) -> None:
-        """Accept connections with the gate's current TLS. Open connections are closed after their current request."""
-        if self.should_exit or not hasattr(self, "lifespan"):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().remove_reader(self._listener)
+        for task in tuple(self._opening):
+            task.cancel()
+        await super().shutdown(sockets)
+
+    def renew(self) -> None:
+        """Close open connections after their current request. New ones get the gate's current TLS."""
+        for one in list(self.server_state.connections):
+            one.shutdown()
+
+    def _listen(self) -> None:
+        if not self.should_exit:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        """Accept one connection; the event loop calls again if there are more, after its other work."""
+        loop = asyncio.get_running_loop()
+        try:
+            accepted, address = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
-
-        def connection() -> asyncio.Protocol:
-            made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-            return made
-
-        before, tls = self.servers, self._gate.tls
-        # Each server gets a copy of the socket, whose queue holds connections in between.
-        for server in before:
-            server.close()
-        self.servers = [
-            await asyncio.get_running_loop().create_server(
-                connection,
-                sock=self._listener.dup(),
-                ssl=tls,
-                backlog=self.config.backlog,
-                ssl_handshake_timeout=_HANDSHAKE_S if tls is not None else None,
-            )
-        ]
-        if before:
-            for one in list(self.server_state.connections):
-                one.shutdown()
+        except OSError as error:  # out of descriptors or memory; the kernel queues the connections meanwhile
+            if self._can_accept:
+                _log.warning("connections to the pages cannot be accepted, it is tried again", detail=str(error))
+            self._can_accept = False
+            loop.remove_reader(self._listener)
+            loop.call_later(_ACCEPT_AGAIN_S, self._listen)
+            return
+        self._can_accept = True
+        accepted.settimeout(0)
+        connection = Connection(self, self._gate, self._limits, accepted, address[0])
+        task = loop.create_task(_open(connection, accepted))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
 
 
-class _Connection(HttpToolsProtocol):
-    """A connection that is aborted at once unless the gate admits its certificate.
+async def _open(connection: Connection, accepted: socket.socket) -> None:
+    """Hand an accepted socket to its connection, after the TLS handshake if there is one."""
+    tls: dict[str, Any] = {}
+    if connection.tls is not None:
+        tls = {"ssl": connection.tls, "ssl_handshake_timeout": _HANDSHAKE_S}
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, **tls)
+    except (OSError, asyncio.CancelledError):  # no TLS, too late, or displaced
+        connection.forget()
 
-    Before a password is checked, the number of connections and the size and duration of a request's head are limited.
-    uvicorn limits none of them, and without file descriptors or memory the monitor would see failing servers.
+
+def in_parts(app: ASGIApp) -> ASGIApp:
+    """Return the app with large bodies sent in parts, because uvicorn waits for the reader only between parts.
+
+    As a whole, TLS would encrypt a page for each reader, and a plain connection would hold it without limit.
     """
 
-    gate: AccessGate
-    _head_bytes = 0
-    _head_ends: asyncio.TimerHandle | None = None
+    async def parted(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_parts(message: Message) -> None:
+            body = message.get("body", b"")
+            *earlier, last = range(0, len(body), _PART_BYTES) or (0,)
+            for start in earlier:
+                part = body[start : start + _PART_BYTES]
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({**message, "body": body[last:]} if earlier else message)
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        tls = transport.get_extra_info("ssl_object")
-        # A handshake may start before a change of the configuration and end after it.
-        self._is_barred = (
-            (tls.context if tls is not None else None) is not self.gate.tls
-            or not self.gate.admits(tls.getpeercert() if tls is not None else None)
-            or len(self.connections) > _MOST_CONNECTIONS
-        )
-        if self._is_barred:
-            transport.abort()
-        else:
-            self._await_head()
+        await app(scope, receive, send_parts)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._head_is_over()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._head_ends is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > _MOST_HEAD_BYTES:
-                self._end()
-        if not self._is_barred:
-            super().data_received(data)
-
-    def on_message_begin(self) -> None:
-        if self._head_ends is None:  # another request on the same connection
-            self._await_head()
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        self._head_is_over()
-        super().on_headers_complete()
-
-    def _await_head(self) -> None:
-        self._head_bytes = 0
-        self._head_ends = asyncio.get_running_loop().call_later(_HEAD_S, self._end)
-
-    def _head_is_over(self) -> None:
-        if self._head_ends is not None:
-            self._head_ends.cancel()
-            self._head_ends = None
-
-    def _end(self) -> None:
-        self._is_barred = True
-        self._head_is_over()
-        self.transport.abort()
-
-
-def _protocol(gate: AccessGate) -> type[HttpToolsProtocol]:
-    """Return the connection class of a gate, which uvicorn instantiates."""
-    return type("Connection", (_Connection,), {"gate": gate})
+    return parted

@@ -1,5 +1,6 @@
 """A running `kneewatch run`, or `kneewatch sim`, as a process of its own."""
 
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -13,13 +14,21 @@ from process import Process, free_port
 class Monitor:
     """`kneewatch run` with `config` on a free port. A context manager; leaving it asserts a clean end.
 
-    `env`: environment variables beside those of the test run.
+    `env`: environment variables beside those of the test run. `verify`: the trust to reach pages over TLS; None: the
+    pages are served without TLS.
     """
 
-    def __init__(self, config: dict[str, object], folder: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        config: dict[str, object],
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        verify: ssl.SSLContext | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.address = f"127.0.0.1:{free_port()}"
-        self.base_url = f"http://{self.address}"
+        self.base_url = f"{'https' if verify else 'http'}://{self.address}"
+        self._verify = verify
         self.config_file = folder / "kneewatch.yml"
         self.config_file.write_text(yaml.safe_dump({"listen": self.address, **config}))
         self._log = folder / "kneewatch-run.log"
@@ -28,7 +37,7 @@ class Monitor:
 
     def __enter__(self) -> Self:
         self._process = start_kneewatch("run", "-c", self.config_file, log=self._log, env=self._env)
-        self._process.ready(lambda: answers(f"{self.base_url}/-/healthy"), within_s=60)
+        self._process.ready(lambda: self._answers("/-/healthy"), within_s=60)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -54,10 +63,14 @@ class Monitor:
 
     def page(self, path: str) -> str:
         """Return the page's text. Raises httpx.HTTPStatusError."""
-        return httpx.get(f"{self.base_url}{path}", timeout=20, trust_env=False).raise_for_status().text
+        url = f"{self.base_url}{path}"
+        return httpx.get(url, timeout=20, trust_env=False, verify=self._verify or False).raise_for_status().text
 
     def is_ready(self) -> bool:
-        return answers(f"{self.base_url}/-/ready")
+        return self._answers("/-/ready")
+
+    def _answers(self, path: str) -> bool:
+        return answers(f"{self.base_url}{path}", self._verify)
 
 
 class Sim:
@@ -81,9 +94,9 @@ class Sim:
             self._process.terminate()
 
 
-def answers(url: str) -> bool:
+def answers(url: str, verify: ssl.SSLContext | None = None) -> bool:
     """Report whether a GET gets a 2xx now."""
     try:
-        return httpx.get(url, timeout=5, trust_env=False).is_success
+        return httpx.get(url, timeout=5, trust_env=False, verify=verify or False).is_success
     except httpx.HTTPError:
         return False

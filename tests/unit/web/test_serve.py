@@ -119,28 +119,94 @@ def test_a_head_without_end_is_not_kept(piece: bytes) -> None:
     asyncio.run(run())
 
 
-def test_connections_that_say_nothing_are_few_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.web.serve._MOST_CONNECTIONS", 5)
-    monkeypatch.setattr("probe.web.serve._HEAD_S", 1.0)
+def test_a_connection_without_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.web.connection.HEAD_S", 0.2)
 
     async def run() -> None:
         async with serve(HELLO, "127.0.0.1", 0) as url:
-            silent = [await asyncio.open_connection(*_address(url)) for _ in range(5)]
             reader, writer = await asyncio.open_connection(*_address(url))
-            assert await _ended(reader, 0.5), "one too many"
+            assert await _ended(reader)
             writer.close()
-            for reader, _ in silent:
-                assert await _ended(reader), "nothing was said for a second"
             assert await _get(url) == "hello"
-            for _, writer in silent:
+
+    asyncio.run(run())
+
+
+def test_a_new_connection_takes_the_place_of_the_one_used_least_recently(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.web.serve.MAX_CONNECTIONS", 5)
+
+    async def run() -> None:
+        async with serve(HELLO, "127.0.0.1", 0) as url:
+            held = [await asyncio.open_connection(*_address(url)) for _ in range(5)]
+            first_reader, first_writer = held[0]
+            first_writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.wait_for(first_reader.readuntil(b"hello"), 5)
+            assert await _get(url) == "hello"
+            assert await _ended(held[1][0]), "it has sent nothing"
+            first_writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.wait_for(first_reader.readuntil(b"hello"), 5)
+            for _, writer in held:
                 writer.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_reader_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr("probe.web.connection.PART_S", 0.2)
+    large = PlainTextResponse(b"x" * 20_000_000)
+
+    async def run() -> None:
+        async with serve(large, "127.0.0.1", 0) as url:
+            with socket.create_connection(_address(url)) as reader:
+                reader.sendall(f"GET / HTTP/{version}\r\nHost: x\r\n\r\n".encode())
+                await asyncio.sleep(1)
+                reader.settimeout(5)
+                taken = 0
+                with suppress(ConnectionError):
+                    while data := reader.recv(1 << 20):
+                        taken += len(data)
+                assert taken < 20_000_000
+            assert len(await _get(url)) == 20_000_000
+
+    asyncio.run(run())
+
+
+def test_a_response_has_a_limit_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.web.connection.RESPONSE_S", 0.5)
+    monkeypatch.setattr("probe.web.connection.PART_S", 30.0)
+    large = PlainTextResponse(b"x" * 20_000_000)
+
+    async def run() -> None:
+        async with serve(large, "127.0.0.1", 0) as url:
+            with socket.create_connection(_address(url)) as reader:
+                reader.sendall(b"GET / HTTP/1.0\r\nHost: x\r\n\r\n")
+                await asyncio.sleep(1.2)
+                reader.settimeout(5)
+                taken = 0
+                with suppress(ConnectionError):
+                    while data := reader.recv(1 << 20):
+                        taken += len(data)
+                assert taken < 20_000_000
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 200_000])
+def test_a_body_arrives_whole(size: int) -> None:
+    body = bytes(n % 251 for n in range(size))
+
+    async def run() -> None:
+        async with serve(PlainTextResponse(body), "127.0.0.1", 0) as url, httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.get(url)).content == body
+            assert (await client.head(url)).headers["content-length"] == str(size)
 
     asyncio.run(run())
 
 
 @pytest.mark.slow
 def test_a_connection_that_is_kept_has_as_long_for_its_second_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.web.serve._HEAD_S", 1.0)
+    monkeypatch.setattr("probe.web.connection.HEAD_S", 1.0)
 
     async def run() -> None:
         async with serve(HELLO, "127.0.0.1", 0) as url:
