@@ -6,7 +6,6 @@ The files are polled, not watched, so a ConfigMap's swap of links and an editor'
 """
 
 import asyncio
-import json
 import os
 import stat
 from collections.abc import AsyncGenerator, Iterator
@@ -15,11 +14,12 @@ from pathlib import Path
 import yaml
 
 from probe.config.discovery import FileDiscovery
+from probe.core.foreign_json import ForeignJsonError, read_json
 from probe.discovery import target_groups as groups
+from probe.discovery.documents import LIMITS, read_yaml
 from probe.discovery.polling import ProblemReporter, polled
 from probe.discovery.types import State, state_of
 
-_MAX_BYTES = 16 * 1024 * 1024
 # Longer than the pause between two writes of a program that rewrites a file in place.
 _SETTLED_S = 1.0
 _LOOKS = 3
@@ -62,7 +62,7 @@ class FileSource:
         for path in sorted(paths | set(self._read)):
             try:
                 signature, servers = self._file(path, problems) if path in paths else (_signature(path), ())
-            except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+            except (OSError, ValueError, yaml.YAMLError) as error:
                 self._read.setdefault(path, ())
                 problems.append(f"{path}: {_words(error)}; its last servers are kept")
                 continue
@@ -86,9 +86,12 @@ class FileSource:
 
     def _file(self, path: Path, problems: list[str]) -> tuple[_Signature, State]:
         """Return a file's signature and servers. Append what is left out to `problems`."""
-        with path.open("rb") as file:
-            signature = _of(os.fstat(file.fileno()))
-            text = file.read(_MAX_BYTES + 1)
+        # Not blocking: it may meanwhile be a FIFO, which nothing writes to.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError("it is not a regular file")
+            signature, text = _of(found), file.read(LIMITS.max_bytes + 1)
         servers, left_out = groups.read(_document(path, text), self._scheme, self._path)
         problems += [f"{path}: {words}" for words in left_out]
         return signature, servers
@@ -116,11 +119,9 @@ def _of(found: os.stat_result) -> _Signature:
 
 
 def _document(path: Path, text: bytes) -> object:
-    if len(text) > _MAX_BYTES:
-        raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MiB")
     if path.suffix == ".json":
-        return json.loads(text) if text.strip() else None
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - either is a safe loader
+        return read_json(text, LIMITS) if text.strip() else None
+    return read_yaml(text)
 
 
 def _words(error: Exception) -> str:
@@ -128,4 +129,4 @@ def _words(error: Exception) -> str:
         return error.strerror or "it cannot be read"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"{error.problem or 'it is not YAML'} (line {error.problem_mark.line + 1})"
-    return str(error)
+    return f"it {error}" if isinstance(error, ForeignJsonError) else str(error)

@@ -4,19 +4,19 @@ Only HTTP 200 with a list of target groups counts. After anything else the last 
 """
 
 import asyncio
-import json
 import ssl
 from collections.abc import AsyncGenerator
 
 import httpx
 
 from probe.config.discovery import HttpDiscovery
+from probe.core.foreign_json import ForeignJsonError, read_json, size_text
 from probe.discovery import target_groups as groups
+from probe.discovery.documents import LIMITS
 from probe.discovery.polling import PollError, ProblemReporter, polled
 from probe.discovery.types import State
 
 _TIMEOUT_S = 10.0
-_MAX_BYTES = 16 * 1024 * 1024
 
 
 class HttpSource:
@@ -55,7 +55,9 @@ class HttpSource:
             raise self._failure(f"it has not answered within {_TIMEOUT_S:g} s") from None
         except httpx.HTTPError as error:
             raise self._failure(str(error) or type(error).__name__) from None
-        except (OSError, ValueError, RecursionError) as error:
+        except ForeignJsonError as error:
+            raise self._failure(f"the answer {error}") from None
+        except (OSError, ValueError) as error:
             raise self._failure(str(error)) from None
         if left_out:
             self._reporter.problem(f"{self._shown}: {'; '.join(left_out)}")
@@ -64,21 +66,25 @@ class HttpSource:
         return found
 
     def _read(self, body: bytes) -> tuple[State, list[str]]:
-        return groups.read(json.loads(body), self._scheme, self._path)
+        return groups.read(read_json(body, LIMITS), self._scheme, self._path)
 
     def _failure(self, words: str) -> PollError:
         return PollError(f"{self._shown}: {words}; its last servers are kept")
 
     async def _body(self, client: httpx.AsyncClient) -> bytes:
-        headers = {"accept": "application/json", "x-prometheus-refresh-interval-seconds": f"{self._every_s:.0f}"}
+        # Not compressed: httpx would decompress a read to a thousand times its size before the limit applies.
+        headers = {"accept": "application/json", "accept-encoding": "identity"}
+        headers |= {"x-prometheus-refresh-interval-seconds": f"{self._every_s:.0f}"}
         if self._token_file is not None:
             headers["authorization"] = f"Bearer {self._token_file.read_text().strip()}"
         async with client.stream("GET", self._url, headers=headers) as answer:
             if answer.status_code != httpx.codes.OK:
                 raise ValueError(f"HTTP {answer.status_code}")
+            if (encoding := answer.headers.get("content-encoding", "identity")) != "identity":
+                raise ValueError(f"the answer has the content-encoding {encoding!r}, which was not requested")
             body = bytearray()
-            async for piece in answer.aiter_bytes():
+            async for piece in answer.aiter_raw():
                 body += piece
-                if len(body) > _MAX_BYTES:
-                    raise ValueError(f"the answer is larger than {_MAX_BYTES >> 20} MiB")
+                if len(body) > LIMITS.max_bytes:
+                    raise ValueError(f"the answer is larger than {size_text(LIMITS.max_bytes)}")
             return bytes(body)

@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from probe.discovery.polling import Backoff, ProblemReporter
+from probe.discovery.target_groups import MAX_TARGETS
 from probe.discovery.types import State
 from probe.kubernetes.client import FORBIDDEN, GONE, KubernetesClient, KubernetesError, KubernetesStatus
 from probe.kubernetes.objects import KubernetesObject
@@ -127,7 +128,7 @@ class ObjectWatch(Generic[_Read]):
                 elif not self._is_open or self._lost:  # one lost watch is normal
                     self._reporter.problem(self._words(error))
                 self._lost += self._is_open
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 self._version = None
                 self._reporter.problem(f"{self._what}: the API server sent an unexpected answer: {error}")
             self._is_open = False
@@ -157,6 +158,8 @@ class ObjectWatch(Generic[_Read]):
         while True:
             page = msgspec.json.decode(await cluster.ask("GET", self._where, params=params), type=_List)
             objects += map(self._decoder.decode, page.items or ())
+            if len(objects) > MAX_TARGETS:
+                raise KubernetesError(f"the API server lists more than {MAX_TARGETS} objects")
             if not page.metadata.continue_:
                 return objects, page.metadata.resource_version
             params["continue"] = page.metadata.continue_

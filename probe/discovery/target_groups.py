@@ -10,10 +10,12 @@ import re
 import reprlib
 from collections.abc import Iterator
 
+from probe.core.foreign_json import size_text
 from probe.discovery.types import DiscoveredServer, State, state_of
 
 MAX_TARGETS = 10_000
 _MAX_NAMED = 10
+_MAX_LABELS = 512 * 1024  # of a group; annotations of a Kubernetes object have up to 256 KiB
 _HOST = r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])"
 _ADDRESS = re.compile(rf"{_HOST}(:(?P<port>[0-9]{{1,5}}))?")
 _PORTS = {"http": 80, "https": 443}
@@ -74,6 +76,11 @@ def _group(group: object, i: int) -> tuple[list[object], dict[str, str]]:
     labels = group.get("labels")
     if labels is not None and not isinstance(labels, dict):
         raise ValueError(f"group {i}: expected labels to be a mapping")
+    wrong = [name for name, value in (labels or {}).items() if isinstance(value, list | dict | set | tuple)]
+    if wrong:
+        raise ValueError(f"group {i}: the label {_short.repr(wrong[0])} is no text")
+    if sum(len(str(name)) + len(str(value)) for name, value in (labels or {}).items()) > _MAX_LABELS:
+        raise ValueError(f"group {i}: more than {size_text(_MAX_LABELS)} of labels")
     return (
         _list(group.get("targets"), f"group {i}: targets to be a list"),
         {str(name): str(value) for name, value in (labels or {}).items()},

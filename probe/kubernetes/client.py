@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import yaml
 
+from probe.core.foreign_json import ForeignJsonError, JsonLimits, check_json, size_text
 from probe.core.text import one_line
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 GONE, CONFLICT, NOT_FOUND, FORBIDDEN = 410, 409, 404, 403
 _TIMEOUT_S = 10.0
-_MAX_LINE = 16 * 1024 * 1024
+# A hundred pods, or a change of one. A pod has 10 to 30 KB and up to two thousand values.
+_LIMITS = JsonLimits(max_bytes=16 * 2**20, max_values=1_000_000, max_depth=64)
+_SHORT = 64 * 1024  # what it unfolds to is bounded by its length
 _KEEP_ALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
@@ -72,18 +75,21 @@ class KubernetesClient:
         timeout_s: float = _TIMEOUT_S,
     ) -> bytes:
         """Return the body of the API's answer."""
+        headers = {"content-type": "application/json"}
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._client.request(
-                    method, path, content=body, params=params, headers={"content-type": "application/json"}
-                )
+                asked = self._client.stream(method, path, content=body, params=params, headers=headers)
+                async with asked as answer:
+                    content = await _body(answer)
+        except KubernetesError:
+            raise
         except TimeoutError:
             raise KubernetesError(f"the API server has not answered within {timeout_s:g} s") from None
         except Exception as error:  # of httpx2, TLS, or whatever fetches the credentials
             raise _failure(error) from error
         if not answer.is_success:
-            raise _refusal(answer)
-        return answer.content
+            raise _refusal(answer, content)
+        return content
 
     @asynccontextmanager
     async def watch(
@@ -99,8 +105,7 @@ class KubernetesClient:
             )
             async with request as answer:
                 if not answer.is_success:
-                    await answer.aread()
-                    raise _refusal(answer)
+                    raise _refusal(answer, await _body(answer))
                 async with aclosing(_lines(answer)) as lines:
                     yield lines
         except (httpx2.HTTPError, httpx2.StreamError, ConfigError, OSError) as error:
@@ -156,27 +161,47 @@ def _config(account: Path) -> "SingleConfig":
     return config
 
 
+async def _body(answer: "Response") -> bytes:
+    """Return the body. Raise KubernetesError if it is over a limit."""
+    body = bytearray()
+    async for piece in answer.aiter_bytes():
+        body += piece
+        if len(body) > _LIMITS.max_bytes:
+            raise KubernetesError(f"the API server sent more than {size_text(_LIMITS.max_bytes)}")
+    return _checked(bytes(body))
+
+
 async def _lines(answer: "Response") -> AsyncGenerator[bytes]:
     """Split at line feeds only: an annotation may contain the other line ends that Unicode knows."""
     rest = bytearray()
     async for piece in answer.aiter_bytes():
         if b"\n" not in piece:
             rest += piece
-            if len(rest) > _MAX_LINE:
-                raise KubernetesError(f"the API server sent a line of more than {_MAX_LINE >> 20} MiB")
+            if len(rest) > _LIMITS.max_bytes:
+                raise KubernetesError(f"the API server sent a line of more than {size_text(_LIMITS.max_bytes)}")
             continue
         *whole, last = (bytes(rest) + piece).split(b"\n")
         rest = bytearray(last)
         for line in filter(None, whole):
-            yield line
+            yield _checked(line)
 
 
-def _refusal(answer: "Response") -> KubernetesError:
+def _checked(data: bytes) -> bytes:
+    """Return the JSON unchanged. Raise KubernetesError if it is over a limit."""
+    try:
+        if len(data) > _SHORT:
+            check_json(data, _LIMITS)
+    except ForeignJsonError as error:
+        raise KubernetesError(f"the API server sent JSON that {error}") from None
+    return data
+
+
+def _refusal(answer: "Response", content: bytes) -> KubernetesError:
     """Return an error with the API's own message, which names the account, the verb and the resource."""
     try:
-        message = msgspec.json.decode(answer.content, type=KubernetesStatus).message
-    except msgspec.DecodeError:
-        message = one_line(answer.content)
+        message = msgspec.json.decode(content, type=KubernetesStatus).message
+    except (msgspec.DecodeError, RecursionError):
+        message = one_line(content)
     return KubernetesError(f"{message or answer.reason_phrase} (HTTP {answer.status_code})", answer.status_code)
 
 

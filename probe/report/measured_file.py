@@ -4,7 +4,6 @@ Reads the JSON of `kneewatch ramp --json` (schema kneewatch.result/1) and of `vl
 names: vllm/benchmarks/serve.py, 0.32). Every ConfigError is one line with the file and the fix.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from probe.capacity.trend.compare import (
     of_result,
 )
 from probe.core.errors import ConfigError
+from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
 from probe.core.request import Api
 from probe.core.text import one_line
 from probe.report.result_json import loads
@@ -33,6 +33,8 @@ _SCHEMA = "kneewatch.result/1"
 _EXPECTED = "expected the file of `kneewatch ramp --json` or of `vllm bench serve --save-result`"
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2el"}
 _PERCENTILES = {"p50": "median", "p95": "p95", "p99": "p99"}
+# vllm bench --save-detailed writes each latency: ten thousand requests of a thousand tokens.
+_LIMITS = JsonLimits(max_bytes=256 * 2**20, max_values=20_000_000)
 # The API of each `vllm bench` backend; other backends use other requests.
 _APIS = {"vllm": Api.COMPLETIONS, "openai": Api.COMPLETIONS, "openai-chat": Api.CHAT}
 
@@ -40,19 +42,16 @@ _APIS = {"vllm": Api.COMPLETIONS, "openai": Api.COMPLETIONS, "openai-chat": Api.
 def read_measured(file: Path) -> Measurement:
     """Return the measurement in a file. Raises ConfigError."""
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open("rb") as opened:
+            text = opened.read(_LIMITS.max_bytes + 1)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); {_EXPECTED}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{file}: not a text file; {_EXPECTED}") from None
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        several = error.msg == "Extra data"
-        why = "several results in one file, as --append-result writes; split it" if several else f"{error}; {_EXPECTED}"
-        raise ConfigError(f"{file}: not one JSON text: {why}") from None
-    except RecursionError:
-        raise ConfigError(f"{file}: nested too deeply; {_EXPECTED}") from None
+        data = read_json(text, _LIMITS)
+    except ForeignJsonError as error:
+        several = "Extra data" in str(error)
+        why = "holds several results, as --append-result writes; split it" if several else f"{error}; {_EXPECTED}"
+        raise ConfigError(f"{file}: {why}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: not a result; {_EXPECTED}")
     if "schema" in data:
@@ -62,7 +61,7 @@ def read_measured(file: Path) -> Measurement:
     raise ConfigError(f"{file}: not a result; {_EXPECTED}")
 
 
-def _own_result(file: Path, schema: object, text: str) -> Measurement:
+def _own_result(file: Path, schema: object, text: bytes) -> Measurement:
     if schema != _SCHEMA:
         raise ConfigError(
             f"{file}: schema {one_line(str(schema))} is not supported, expected {_SCHEMA}; use another version"

@@ -12,6 +12,6 @@ def dumps(result: CapacityResult, indent: int | None = None) -> str:
     return _ADAPTER.dump_json(result, indent=indent).decode()
 
 
-def loads(text: str) -> CapacityResult:
+def loads(text: str | bytes) -> CapacityResult:
     """Return the result from JSON. Raises pydantic's ValidationError."""
     return _ADAPTER.validate_json(text)

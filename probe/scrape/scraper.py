@@ -1,7 +1,6 @@
 """Scrapes of a server's metrics page: URL in, ServerSnapshot out, or a TargetError with one of REASONS."""
 
 import asyncio
-import json
 import zlib
 from dataclasses import replace
 from http import HTTPStatus
@@ -12,6 +11,7 @@ from probe.client.client import NETWORK_ERRORS
 from probe.client.endpoint import Endpoint
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
+from probe.core.foreign_json import JsonLimits, read_json
 from probe.core.request import Outcome
 from probe.core.snapshot import ServerSnapshot
 from probe.core.text import one_line
@@ -24,6 +24,7 @@ _MAX_PAGE_BYTES = 8 * 1024 * 1024
 # vLLM's page has 50 to 150 kB and takes a millisecond or two. One of 2 MB takes 50 to 250, in which the event loop
 # could not timestamp any stream: from this size on a page is parsed in a thread.
 _BESIDE_BYTES = 256 * 1024
+_VERSION = JsonLimits(max_bytes=64 * 1024, max_values=1000)  # vLLM's is {"version": "..."}
 _MAX_VERSION, _MAX_ADDRESS, _MAX_MESSAGE = 64, 100, 300
 
 
@@ -99,7 +100,7 @@ class Scraper:
         try:
             async with asyncio.timeout(self._timeout_s / 2):
                 answer, _ = await self._get(self._server, f"{self._endpoint.base_url}/version")
-            version = json.loads(answer)["version"]
+            version = read_json(answer, _VERSION)["version"]
         except (*NETWORK_ERRORS, KeyError, TypeError):
             return "unknown"
         is_label = isinstance(version, str) and 0 < len(version) <= _MAX_VERSION and version.isprintable()

@@ -328,3 +328,20 @@ def test_whatever_happens_on_the_way_what_is_found_is_what_there_is(run: Run, tm
             await seen.until(lambda: seen.states and [(o.id, o.base_url) for o in seen.states[-1]] == there, 15.0)
 
     run(story())
+
+
+def test_a_change_with_a_million_values_is_refused_before_it_is_parsed(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            api.put(pod("qwen-a", "10.0.0.1"))
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: seen.ids == ["qwen-a"])
+
+                def is_reported() -> bool:
+                    api.tell(b'{"type": "MODIFIED", "object": {"x": [' + b"0," * 1_000_000 + b"0]}}")
+                    return "sent JSON that holds more than 1000000 values" in str(seen.problems)
+
+                await seen.until(is_reported, PATIENCE_S)  # one lost watch is normal
+                assert seen.ids == ["qwen-a"]
+
+    run(story())

@@ -91,6 +91,8 @@ def test_as_many_as_may_be_are_found() -> None:
         ([{"targets": [f"a:{i + 1}" for i in range(MAX_TARGETS + 1)]}], f"more than {MAX_TARGETS} targets"),
         ([{"targets": ["a:1"] * (MAX_TARGETS + 1)}], f"more than {MAX_TARGETS} targets"),
         ([{"targets": ["a:1"]}, {"targets": [0] * MAX_TARGETS}], f"more than {MAX_TARGETS} targets"),
+        ([{"targets": ["a"], "labels": {"team": [["x"] * 9] * 9}}], "group 0: the label 'team' is no text"),
+        ([{"targets": ["a"], "labels": {"team": "x" * 2**20}}], "group 0: more than 512 KiB of labels"),
         ([{}] * (MAX_TARGETS + 1), f"more than {MAX_TARGETS} target groups"),
     ],
 )

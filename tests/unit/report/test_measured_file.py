@@ -84,10 +84,10 @@ def test_the_api_is_known_only_for_openai_backends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "not one JSON text"),
-        ("{", "not one JSON text"),
-        ("{}\n{}", "several results in one file, as --append-result writes; split it"),
-        ("[" * 100_000, "nested too deeply"),
+        ("", "is not JSON (Expecting value"),
+        ("{", "is not JSON (Expecting property name"),
+        ("{}\n{}", "holds several results, as --append-result writes; split it"),
+        ("[" * 100_000, "is nested deeper than 32"),
         ("[]", "not a result; expected the file of `kneewatch ramp --json`"),
         ("{}", "not a result; expected the file of `kneewatch ramp --json`"),
         ('{"schema": "kneewatch.result/2"}', "schema kneewatch.result/2 is not supported, expected kneewatch.result/1"),
@@ -117,5 +117,5 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_measured(tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="not a text"):
+    with pytest.raises(ConfigError, match="it is not UTF-8"):
         read_measured(tmp_path / "binary")

@@ -1,0 +1,88 @@
+"""What a server, a registry or a file says that no honest one would say."""
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from foreign_server import Answer, foreign_server
+from monitor import Monitor, Sim
+from process import eventually
+from process_memory import MIB, peak
+
+_GROUPS = b'[{"targets":["127.0.0.1:1"],"labels":{"team":"chat"}}]'
+
+
+def bomb(levels: str) -> str:
+    """Return a target group in YAML whose last label stands for nine to the power of `levels` values."""
+    lists = [f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]" for before, name in pairwise(levels)]
+    return f"- targets: [a]\n  labels: {{a: &a [{', '.join('x' * 9)}], {', '.join(lists)}}}\n"
+
+
+# Each with words of the one line that reports it.
+REGISTRIES = {
+    "unfolds": (b"[" + b"{}," * 5_000_000 + b"{}]", "the answer holds more than 300000 values"),
+    "deep": (b"[" * 100_000, "the answer is nested deeper than 32"),
+    "label bomb": (
+        b'[{"targets":["127.0.0.1:1"],"labels":{"team":[' + b"[]," * 90_000 + b"[]]}}]",
+        "the label 'team' is no text",
+    ),
+    "long labels": (json.dumps([{"targets": ["127.0.0.1:1"], "labels": {"a": "x" * 10**7}}]).encode(), "of labels"),
+    "gzip bomb": (gzip.compress(b"[" + b" " * 10**8 + b"]"), "content-encoding 'gzip'"),
+    "endless": (b" " * 17 * MIB, "the answer is larger than 16 MiB"),
+}
+FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "alias bomb": (lambda path: path.write_text(bomb("abcdefgh")), "it holds more than 300000 values"),
+    "FIFO": (os.mkfifo, "there is no such file"),
+    "label bomb": (lambda path: path.write_text(bomb("abc")), "the label 'a' is no text"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "there is no such file"),
+    "deep": (lambda path: path.write_bytes(b"[" * 100_000), "it is nested deeper than 32"),
+}
+
+
+def listed(monitor: Monitor, target: str) -> bool:
+    return f'kneewatch_target_info{{target="{target}"' in monitor.page("/metrics")
+
+
+def test_a_hostile_registry(sim: Sim, tmp_path: Path) -> None:
+    sent = [("application/json", _GROUPS)]
+
+    def answer(_: str, __: bytes) -> Answer:
+        kind, body = sent[-1]
+        return 200, kind, [body]
+
+    with foreign_server(answer) as url:
+        found = {"name": "found", "discover": {"http": {"url": url, "every": "1s"}}}
+        with Monitor({"targets": [{"name": "good", "base_url": sim.base_url}, found]}, tmp_path) as monitor:
+            eventually(lambda: listed(monitor, "found/127.0.0.1:1"), within_s=30, what="the registry's target")
+            for name, (body, words) in REGISTRIES.items():
+                encoding = "\r\ncontent-encoding: gzip" if name == "gzip bomb" else ""
+                reports(monitor, name, words, partial(sent.append, (f"application/json{encoding}", body)))
+            assert listed(monitor, "found/127.0.0.1:1")
+            assert peak(monitor.pid) < 256 * MIB
+
+
+def test_hostile_files(tmp_path: Path) -> None:
+    folder, first, second = tmp_path / "sd", tmp_path / "sd" / "a.yml", tmp_path / "sd" / "b.yml"
+    folder.mkdir()
+    first.write_bytes(_GROUPS)
+    second.write_bytes(_GROUPS.replace(b":1", b":2"))
+    found = {"name": "found", "discover": {"file": {"files": [str(first), str(second)], "every": "1s"}}}
+    with Monitor({"targets": [found]}, tmp_path) as monitor:
+        eventually(lambda: listed(monitor, "found/127.0.0.1:1"), within_s=30, what="the file's target")
+        for name, (write, words) in FILES.items():
+            first.unlink()
+            reports(monitor, name, words, partial(write, first))
+        assert listed(monitor, "found/127.0.0.1:2"), "the other file's target"
+        assert peak(monitor.pid) < 256 * MIB
+
+
+def reports(monitor: Monitor, name: str, words: str, does: Callable[[], object]) -> None:
+    """Do it, and wait until the log has the words, in a line and not in a traceback."""
+    before = len(monitor.output)
+    does()
+    eventually(lambda: words in monitor.output[before:], within_s=60, what=f"{name}: {words}")
+    assert "Traceback" not in monitor.output
