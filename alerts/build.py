@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from alerts import capacity
 from alerts.acute import acute_group
 from alerts.alert_labels import PLAIN_LABELS, AlertLabels
+from alerts.capacity import capacity_group
 from alerts.gpu import gpu_group
 from alerts.health import health_group
 from alerts.links import DEFAULT, Links
@@ -39,14 +39,14 @@ def render(
     objectives = objective_rules(config, window_scale)
     groups = [
         *objectives.groups,
-        capacity.capacity_group(config, window_scale),
+        capacity_group(window_scale),
         acute_group(window_scale),
         pressure_group(window_scale),
         gpu_group(window_scale),
-        health_group(config, window_scale),
+        health_group(window_scale),
         trends_group(window_scale),
     ]
-    left_out = [f"Left out: {text}." for text in (*objectives.left_out, *capacity.left_out(config))]
+    left_out = [f"Left out: {text}." for text in objectives.left_out]
     remarks = [_GENERATED, *_rehearsal(window_scale), *left_out]
     rules = content(groups, links, labels)
     if manifest is not None:

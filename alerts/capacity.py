@@ -5,53 +5,50 @@ users have needed more within the last week than the server now sustains, and el
 forecasts agree with the measured knee, is in alerts/headroom.py.
 """
 
+from dataclasses import dataclass
+
 from alerts.alert_labels import by, on
 from alerts.headroom import KEEP_S, headroom_rules
 from alerts.links import CAPACITY
-from alerts.rules import Alert, Recording, RuleGroup, now, one_of
+from alerts.rules import Alert, Recording, RuleGroup, now
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from exporters.names import PREFIX
 from probe.capacity.trend.change_detection import CONFIRMED_DROP, MANN_WHITNEY, MEDIAN_OF_3
 from probe.capacity.trend.reference import DROP_RATIO
-from probe.config.config import Config
 from probe.observe.guard import ASLEEP
 
 # Verified and empirical samples share a baseline. Which of the two the last run gave must not end an alert.
 _LABELS = ("target", "model", "workload")
-# Two nights and two hours: one night may be a bad one, and a run does not start to the second.
-_STALE_S = 2 * DAY_S + 2 * HOUR_S
 # Weekends are quiet, and the next Monday is not.
 _PEAK_S = 7 * DAY_S
 _LOAD = f"target_model_workload:{PREFIX}users_load:rps"
 
 
-def capacity_group(config: Config, scale: float = 1.0) -> RuleGroup:
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """Schedules with more than `above_s` and at most `most_s` between two days with a run.
+
+    `stale_s`: after this time without a measurement at least two runs were missed.
+    """
+
+    above_s: float
+    most_s: float
+    stale_s: float
+    due: str
+
+
+# Two nights and two hours: one night may be a bad one, and a run does not start to the second. For a schedule with more
+# than a week between two runs there is no alert.
+_DAILY = _Schedule(0.0, DAY_S, 2 * DAY_S + 2 * HOUR_S, "every day")
+_WEEKLY = _Schedule(DAY_S, 7 * DAY_S, 15 * DAY_S, "every week or more often")
+
+
+def capacity_group(scale: float = 1.0) -> RuleGroup:
     """Return the alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
-    nightly = [name for name, cron in _schedules(config) if _is_daily(cron)]
-    stale = [_stale(nightly, scale)] if nightly else []
     dropped = [_dropped(scale, page=True), _dropped(scale, page=False)]
-    rules = [_load(), *dropped, _down(scale), *stale, *headroom_rules(scale)]
+    rules = [_load(), *dropped, _down(scale), _stale(scale), *headroom_rules(scale)]
     return RuleGroup("kneewatch-capacity", max(1.0, 60 * scale), rules)
-
-
-def left_out(config: Config) -> list[str]:
-    """Return a line for each target that runs too rarely for the alert that expects a run every two days."""
-    return [
-        f"KneewatchCapacityStale of {name}: it expects a run every day, and the schedule is {cron!r}"
-        for name, cron in _schedules(config)
-        if not _is_daily(cron)
-    ]
-
-
-def _schedules(config: Config) -> list[tuple[str, str]]:
-    measured = [target for target in config.targets if target.capacity.mode == "verify"]
-    return sorted((target.known_as, target.capacity.schedule.cron) for target in measured)
-
-
-def _is_daily(cron: str) -> bool:
-    day, month, weekday = cron.split()[2:]
-    return day == month == weekday == "*"
 
 
 def _load() -> Recording:
@@ -119,35 +116,50 @@ def _capacity_and_baseline() -> str:
     )
 
 
-def _stale(targets: list[str], scale: float) -> Alert:
-    stale_s = _STALE_S * scale
-    stale, hour = duration(stale_s), duration(HOUR_S * scale)
-    runs = f"{names.CAPACITY_RUNS.name}{{{one_of(targets)}}}"
-    measured = f'{names.CAPACITY_LAST_SUCCESS.name}{{mode!="forecast"}}'  # a forecast measures nothing
-    # The run counters exist from the start, so a target that was never measured has them too; a new target had none
-    # at that time. The age is looked up over the whole window because a Kneewatch without a store forgets it at a
-    # restart. A server that slept when its run was due is measured when it is awake.
-    expr = (
-        f"max {by('target')} (max_over_time({runs}[{hour}]))\n"
-        f"and max {by('target')} (max_over_time({runs}[{hour}] offset {stale}))\n"
-        f"unless max {by('target')} (max_over_time({measured}[{stale}])) > time() - {stale_s:g}\n"
-        f'unless max {by("target")} (increase({names.CAPACITY_REFUSALS.name}{{reason="{ASLEEP}"}}[{stale}])) > 0'
-    )
-    ended, refused = _run_count('!="refused"', stale), _run_count('="refused"', stale)
+def _stale(scale: float) -> Alert:
+    def either(daily: str, weekly: str) -> str:
+        return f"{{{{ if le $value {_DAILY.most_s:.1f} }}}}{daily}{{{{ else }}}}{weekly}{{{{ end }}}}"
+
+    after = either(*(duration(each.stale_s * scale) for each in (_DAILY, _WEEKLY)))
+    missed = either(*(_missed(each, scale) for each in (_DAILY, _WEEKLY)))
     return Alert(
         name="KneewatchCapacityStale",
-        expr=expr,
+        expr=f"{_unmeasured(_DAILY, scale)}\nor {_unmeasured(_WEEKLY, scale)}",
         for_s=600 * scale,
         keep_s=KEEP_S * scale,
         severity="ticket",
         dashboard=CAPACITY,
-        summary=f"{{{{ $labels.target }}}}: no run has measured its capacity for {stale}",
+        summary=f"{{{{ $labels.target }}}}: no run has measured its capacity for {after}",
         description=(
-            f"A capacity run of {{{{ $labels.target }}}} is due every day, but none has found the knee for {stale}:"
-            f" {ended} ended without one, {refused} were refused. The capacity on the dashboards is out of date or"
-            " missing. If even the lowest load level now misses an objective, capacity has collapsed."
+            f"A capacity run of {{{{ $labels.target }}}} is due {missed}. The capacity on the dashboards is out of"
+            " date or missing. If even the lowest load level now misses an objective, capacity has collapsed."
         ),
     )
+
+
+def _unmeasured(schedule: _Schedule, scale: float) -> str:
+    """Return the expression for targets of this schedule without a recent measurement; its value is their interval.
+
+    The run counters exist from the start, so a target that was never measured has them too; a new target had none at
+    that time. The age is looked up over the whole window because a Kneewatch without a store forgets it at a restart.
+    A server that slept when its run was due is measured when it is awake.
+    """
+    stale_s = schedule.stale_s * scale
+    stale, hour = duration(stale_s), duration(HOUR_S * scale)
+    between = f"last_over_time({names.CAPACITY_SCHEDULE.name}[{hour}])"
+    measured = f'{names.CAPACITY_LAST_SUCCESS.name}{{mode!="forecast"}}'  # a forecast measures nothing
+    return (
+        f"max {by('target')} ({between} > {schedule.above_s:g} <= {schedule.most_s:g})\n"
+        f"and max {by('target')} (max_over_time({names.CAPACITY_RUNS.name}[{hour}] offset {stale}))\n"
+        f"unless max {by('target')} (max_over_time({measured}[{stale}])) > time() - {stale_s:g}\n"
+        f'unless max {by("target")} (increase({names.CAPACITY_REFUSALS.name}{{reason="{ASLEEP}"}}[{stale}])) > 0'
+    )
+
+
+def _missed(schedule: _Schedule, scale: float) -> str:
+    stale = duration(schedule.stale_s * scale)
+    ended, refused = _run_count('!="refused"', stale), _run_count('="refused"', stale)
+    return f"{schedule.due}, but none has found the knee for {stale}: {ended} ended without one, {refused} were refused"
 
 
 def _run_count(outcome: str, window: str) -> str:

@@ -1,27 +1,19 @@
 """Alerts on discovery, and on the shards that share the targets. Pure."""
 
-from collections.abc import Sequence
-
 from alerts.alert_labels import by
 from alerts.links import PROBE
 from alerts.rules import Alert
 from alerts.windows import HOUR_S, duration
 from exporters import names
-from probe.config.targets import TemplateConfig
 
 _FAILING_S = 900.0
 _NOTHING_S = 600.0
 _SHARDS_S = 900.0  # longer than a rollout of a few pods, one after the other
 
 
-def discovery_alerts(templates: Sequence[TemplateConfig], scale: float = 1.0) -> list[Alert]:
-    """Return the alerts for a configuration with discoveries; `scale` shortens their waiting times."""
-    return [_failing(scale), *_too_few(templates, scale)]
-
-
-def shard_alerts(scale: float = 1.0) -> list[Alert]:
-    """Return the alerts on shards; without sharding they have no series."""
-    return [_shards(scale)]
+def discovery_alerts(scale: float = 1.0) -> list[Alert]:
+    """Return the alerts; `scale` shortens their waiting times. Without discoveries or shards they have no series."""
+    return [_failing(scale), _too_few(scale), _shards(scale)]
 
 
 def _failing(scale: float) -> Alert:
@@ -40,42 +32,29 @@ def _failing(scale: float) -> Alert:
     )
 
 
-def _too_few(templates: Sequence[TemplateConfig], scale: float) -> list[Alert]:
-    """Return the alert for discoveries that must find servers (`min_targets`), or none if all may scale to zero."""
-    least: dict[int, list[str]] = {}
-    for template in templates:
-        if template.discover.min_targets:
-            least.setdefault(template.discover.min_targets, []).append(template.name)
-    if not least:
-        return []
+def _too_few(scale: float) -> Alert:
+    """Alert on a discovery that found its `min_targets` and no longer does; at 0 the service may scale to zero."""
     before = duration(HOUR_S * scale)
-    same = len(least) == 1 and sum(map(len, least.values())) == len(templates)
-    few = "\n  or ".join(
-        _below("" if same else f'{{discovery=~"{"|".join(sorted(discoveries))}"}}', count, before)
-        for count, discoveries in sorted(least.items())
-    )
+    most = f"max {by('discovery')}"
+    least, found = f"{most} ({names.DISCOVERY_LEAST.name})", names.DISCOVERED.name
     now = "{{ $value | humanize }} servers"
-    return [
-        Alert(
-            name="KneewatchNothingFound",
-            expr=f"(\n  {few}\n)\nunless max {by('discovery')} ({names.DISCOVERY_FAILING.name}) == 1",
-            for_s=_NOTHING_S * scale,
-            severity="ticket",
-            dashboard=PROBE,
-            summary=f"{{{{ $labels.discovery }}}}: discovery finds {now}, fewer than its min_targets",
-            description=(
-                f"The discovery {{{{ $labels.discovery }}}} found enough servers within the last {before} and has found"
-                f" {now} for {duration(_NOTHING_S * scale)}: they were scaled down, are not ready, or the selection no"
-                " longer matches them. No other alert can fire for servers that are not discovered. If the service"
-                " may scale to zero, set `discover.min_targets: 0`."
-            ),
-        )
-    ]
-
-
-def _below(matcher: str, count: int, before: str) -> str:
-    found, most = f"{names.DISCOVERED.name}{matcher}", f"max {by('discovery')}"
-    return f"({most} ({found}) < {count} and {most} (max_over_time({found}[{before}])) >= {count})"
+    return Alert(
+        name="KneewatchNothingFound",
+        expr=(
+            f"{most} ({found}) < {least}\nand {most} (max_over_time({found}[{before}])) >= {least}\n"
+            f"unless {most} ({names.DISCOVERY_FAILING.name}) == 1"
+        ),
+        for_s=_NOTHING_S * scale,
+        severity="ticket",
+        dashboard=PROBE,
+        summary=f"{{{{ $labels.discovery }}}}: discovery finds {now}, fewer than its min_targets",
+        description=(
+            f"The discovery {{{{ $labels.discovery }}}} found enough servers within the last {before} and has found"
+            f" {now} for {duration(_NOTHING_S * scale)}: they were scaled down, are not ready, or the selection no"
+            " longer matches them. No other alert can fire for servers that are not discovered. If the service"
+            " may scale to zero, set `discover.min_targets: 0`."
+        ),
+    )
 
 
 def incomplete_shards() -> str:

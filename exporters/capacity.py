@@ -44,6 +44,7 @@ class CapacityExporter:
         self._shift = gauge_by_target(names.KNEE_SHIFT, registry)
         self._shifted = gauge_by_target(names.KNEE_SHIFTED, registry)
         self._runs = counter_by_target(names.CAPACITY_RUNS, registry)
+        self._schedule = gauge_by_target(names.CAPACITY_SCHEDULE, registry)
         self._refusals = counter_by_target(names.CAPACITY_REFUSALS, registry)
         self._trips = counter_by_target(names.GUARD_TRIPS, registry)
         self._over = counter_by_target(names.OVER_OBJECTIVE, registry)
@@ -60,8 +61,9 @@ class CapacityExporter:
             self._shown.pop((target, forecast), None)
             self._compared.pop((target, forecast), None)
 
-    def expect(self, target: str) -> None:
-        """Start the counters of a target with capacity runs at zero."""
+    def expect(self, target: str, schedule_interval_s: float) -> None:
+        """Start the counters of a target with capacity runs at zero, and publish how often a run is due."""
+        self._schedule.labels(target).set(schedule_interval_s)
         for outcome in _OUTCOMES:
             self._runs.labels(target, outcome)
         for reason in guard.REASONS:

@@ -1,7 +1,7 @@
 """Discovered targets, and the shard of this Kneewatch, as series."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 
@@ -22,21 +22,24 @@ class DiscoveryExporter:
         """`shard`: which one, from 0, of how many; None: this Kneewatch has all targets."""
         self.relay = RenderedSamples((names.TARGET_INFO,))
         self._found = gauge(names.DISCOVERED, registry)
+        self._least = gauge(names.DISCOVERY_LEAST, registry)
         self._failing = gauge(names.DISCOVERY_FAILING, registry)
         self._known: set[str] = set()
         if shard is not None:
             gauge(names.SHARD, registry).set(shard[0])
             gauge(names.SHARDS, registry).set(shard[1])
 
-    def announce(self, discoveries: Iterable[str]) -> None:
-        """Replace the set of discoveries; a new one starts with no servers."""
+    def announce(self, discoveries: Mapping[str, int]) -> None:
+        """Replace the set of discoveries, each with the servers it must find; a new one starts with none."""
         wanted = set(discoveries)
         for discovery in wanted - self._known:
             self._found.labels(discovery).set(0)
             self._failing.labels(discovery).set(0)
         for discovery in self._known - wanted:
-            self._found.remove(discovery)
-            self._failing.remove(discovery)
+            for metric in (self._found, self._failing, self._least):
+                metric.remove(discovery)
+        for discovery, least in discoveries.items():
+            self._least.labels(discovery).set(least)
         self._known = wanted
 
     def found(self, discovery: str, count: int) -> None:

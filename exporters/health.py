@@ -23,6 +23,7 @@ class HealthExporter:
         self._failures = counter_by_target(names.TASK_FAILURES, registry)
         self._last_success = gauge_by_target(names.TASK_LAST_SUCCESS, registry)
         self._interval = gauge_by_target(names.TASK_INTERVAL, registry)
+        self._timeout = gauge_by_target(names.CANARY_TIMEOUT, registry)
         self._sharing = gauge_by_target(names.SERVER_TARGETS, registry)
         self._lag = histogram(names.LOOP_LAG, registry)
         self._lateness = histogram(names.TASK_LATENESS, registry)
@@ -34,9 +35,13 @@ class HealthExporter:
             self._interval.labels(task, target).set(interval_s)
             self._last_success.labels(task, target).set(wall_s)
 
+    def expect_canaries(self, target: str, timeout_s: float) -> None:
+        """Publish the time limit of a target's canaries."""
+        self._timeout.labels(target).set(timeout_s)
+
     def forget(self, target: str) -> None:
         """Remove the series of a target that is no longer watched."""
-        for metric in (self._failures, self._last_success, self._interval, self._sharing):
+        for metric in (self._failures, self._last_success, self._interval, self._timeout, self._sharing):
             metric.forget(target)
 
     def share(self, targets: Collection[str]) -> None:

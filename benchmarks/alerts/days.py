@@ -35,6 +35,9 @@ BEGINS_H: Mapping[str, float] = {
 }  # fmt: skip
 
 
+_LEAST = {"to-zero": 0}  # discover.min_targets, where it is not 1
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Days that are replayed together, from `start_s` to `end_s`; their series begin at `begun_s`."""
@@ -95,7 +98,7 @@ def _config(static: Sequence[str], found: Collection[str] = (), *, measured: boo
             "name": name,
             "discover": {
                 "dns": {"name": f"{name}.serving.svc", "port": 8000},
-                "min_targets": 0 if name == "to-zero" else 1,
+                "min_targets": _LEAST.get(name, 1),
             },
             "objectives": "chat",
         }
@@ -127,6 +130,7 @@ def _servers(series: Telemetry, batch: Batch) -> Iterator[Line]:
         servers = np.zeros(len(series.watch.times))
         yield from build(series, page, servers)
         yield from page.gauge(names.DISCOVERED, {"discovery": name}, servers)
+        yield from page.gauge(names.DISCOVERY_LEAST, {"discovery": name}, _LEAST.get(name, 1.0))
         yield from page.gauge(names.DISCOVERY_FAILING, {"discovery": name}, 0.0)
 
 

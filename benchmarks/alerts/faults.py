@@ -116,6 +116,8 @@ ALERTS: Mapping[str, Speaks] = {
     "KneewatchConfigRefused": _speaks(),
     "KneewatchTargetVanished": _speaks(),
     "KneewatchShardsMismatch": _speaks(),
+    "KneewatchDiscoveryFailing": _speaks(),
+    "KneewatchNothingFound": _speaks(),
 }
 
 # These are also true without a fault, when users take this share of the true capacity for a quarter of an

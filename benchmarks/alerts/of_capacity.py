@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from alerts.windows import DAY_S
 from benchmarks.alerts.nights import Run
 from benchmarks.alerts.scene import Scene
 from benchmarks.alerts.world import OUTPUT_TOKENS, TICK_S, noise
@@ -33,6 +34,7 @@ def _runs(scene: Scene) -> Iterator[Line]:
     page, labels = scene.page, scene.target
     for outcome in ("done", "guard", "budget", "interrupt", "error", REFUSED):
         yield from page.counter(names.CAPACITY_RUNS, {**labels, "outcome": outcome}, _ends(scene, outcome))
+    yield from page.gauge(names.CAPACITY_SCHEDULE, labels, DAY_S)
     none = np.zeros(len(scene.world.times))
     for reason in guard.REFUSALS:
         refused = _ends(scene, REFUSED) if reason == "rollout" else none

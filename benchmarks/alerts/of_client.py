@@ -60,6 +60,7 @@ def canaries(scene: Scene) -> Iterator[Line]:
     yield from page.gauge(names.LAST_SUCCESS, labels, world.times[success])
     yield from page.gauge(names.TASK_LAST_SUCCESS, {"task": "canary", "target": target}, world.times[last])
     yield from page.gauge(names.TASK_INTERVAL, {"task": "canary", "target": target}, TICK_S)
+    yield from page.gauge(names.CANARY_TIMEOUT, {"target": target}, 30.0)
     yield from _tasks(scene)
     yield from _promised(page, target, scene.objectives)
 
@@ -84,6 +85,8 @@ def _tasks(scene: Scene) -> Iterator[Line]:
 
 
 def _promised(page: Page, target: str, objectives: Objectives) -> Iterator[Line]:
+    window = {"target": target, "slo": objectives.name}
+    yield from page.gauge(names.OBJECTIVE_WINDOW, window, objectives.window_s)
     if objectives.availability is not None:
         labels = {"target": target, "objective": "availability"}
         yield from page.gauge(names.OBJECTIVE_RATIO, labels, objectives.availability)

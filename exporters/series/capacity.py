@@ -68,6 +68,12 @@ KNEE_SHIFTED = _declare(
     (*_KNEE, "method"),
 )
 CAPACITY_RUNS = _declare("counter", "capacity_runs_total", "Capacity runs by outcome", ("target", "outcome"))
+CAPACITY_SCHEDULE = _declare(
+    "gauge",
+    "capacity_schedule_interval_seconds",
+    "Longest time between two days with a scheduled capacity run: 86400 if there is one every day",
+    ("target",),
+)
 CAPACITY_REFUSALS = _declare(
     "counter",
     "capacity_refusals_total",

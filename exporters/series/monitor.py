@@ -20,6 +20,9 @@ CONFIG_TAKEN_AT = _declare(
 DISCOVERED = _declare(
     "gauge", "discovered_targets", "Servers that a discovery has found, including those of other shards", ("discovery",)
 )
+DISCOVERY_LEAST = _declare(
+    "gauge", "discovery_min_targets", "Servers that a discovery must find, or an alert fires", ("discovery",)
+)
 DISCOVERY_FAILING = _declare(
     "gauge",
     "discovery_failing",
@@ -44,6 +47,7 @@ TASK_LAST_SUCCESS = _declare(
     "gauge", "task_last_success_timestamp_seconds", "Time when a scheduled task last completed", ("task", "target")
 )
 TASK_INTERVAL = _declare("gauge", "task_interval_seconds", "Interval of a scheduled task", ("task", "target"))
+CANARY_TIMEOUT = _declare("gauge", "canary_timeout_seconds", "Time limit of a canary", ("target",))
 TASK_LATENESS = _declare(
     "histogram", "task_lateness_seconds", "How late a scheduled task started", ("task",), _LATENESS_BUCKETS
 )

@@ -195,7 +195,8 @@ class App:
     def _announce(self) -> None:
         """Set the series that follow from the configuration alone."""
         self.measurements.promise([self.config.objectives_of(target) for target in self.config.targets])
-        self.measurements.discovery.announce(template.name for template in self.config.templates)
+        least = {template.name: template.discover.min_targets for template in self.config.templates}
+        self.measurements.discovery.announce(least)
         self.measurements.health.configured(config_hash(self.config), self._clock.wall_s())
 
     async def _discovered(self, discovery: str, servers: tuple[DiscoveredServer, ...]) -> None:

@@ -29,6 +29,7 @@ from probe.core.shift import CapacitySample
 from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
 from probe.monitor.history_store import CanaryHistories
 from probe.monitor.store import Store
+from probe.runtime.cron import longest_interval_s
 from probe.scrape.scraper import REASONS
 
 
@@ -79,7 +80,7 @@ class MetricsSink:
             self.histories.open(name, objectives)
         if target.capacity.mode != "verify":
             return []
-        self._capacity.expect(name)
+        self._capacity.expect(name, longest_interval_s(target.capacity.schedule.cron))
         self._capacity_samples[name] = self.store.capacity_samples(name)
         known = list(self.store.latest_knees(name))
         for result in known:

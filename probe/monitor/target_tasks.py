@@ -37,6 +37,8 @@ class TargetTasks:
             at_once = _CANARIES_AT_ONCE if task == "canary" else 1
             self._schedule.every(TaskId(task, name), seconds, work, first_s=position * seconds, at_once=at_once)
             health.expect(task, name, seconds, wall_s)
+        if not target.passive:
+            health.expect_canaries(name, target.canary.timeout)
         if target.capacity.mode != "off":
             every_s = target.capacity.forecast_every
             self._schedule.every(TaskId("forecast", name), every_s, partial(self._forecast, monitor))

@@ -1,10 +1,14 @@
 """Cron expressions. The only module that imports apscheduler, for its triggers."""
 
 import re
+from datetime import datetime, timedelta
+from functools import cache
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from apscheduler.triggers.cron import CronTrigger
 
+_YEAR = timedelta(days=366)
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
@@ -20,6 +24,22 @@ def cron_trigger(expression: str, timezone: str = "UTC") -> CronTrigger:
     return CronTrigger(
         minute=minute, hour=hour, day=day, month=month, day_of_week=_weekdays(weekday), timezone=ZoneInfo(timezone)
     )
+
+
+@cache
+def longest_interval_s(expression: str) -> float:
+    """Return the longest time (s) between two days with a run in the next year: 86400 for a run every day.
+
+    With fewer than two such days, return a year. Raises ValueError as `cron_trigger` does.
+    """
+    trigger = cron_trigger(" ".join(["0", "0", *expression.split()[2:]]))
+    begin = datetime.now(ZoneInfo("UTC"))
+    due = trigger.get_next_fire_time(None, begin)
+    days = []
+    while due is not None and due < begin + _YEAR:
+        days.append(due)
+        due = trigger.get_next_fire_time(due, due + timedelta(days=1))
+    return max((later - earlier for earlier, later in pairwise(days)), default=_YEAR).total_seconds()
 
 
 def _weekdays(field: str) -> str:

@@ -15,17 +15,15 @@ from alerts.health import health_group
 from alerts.instrument import instrument_alerts
 from alerts.links import DEFAULT, PROBE
 from alerts.pressure import pressure_group
-from alerts.rules import Alert, Recording, RuleGroup, content
+from alerts.rules import Alert, RuleGroup, content
 from exporters import names
-from probe.config.config_file import config_from
 from probe.gpu import fields
 
 ROOT = Path(__file__).parents[3]
-CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://a:8000"}]}, "test")
 GROUPS: tuple[Callable[[float], RuleGroup], ...] = (
     pressure_group,
     gpu_group,
-    lambda scale: health_group(CONFIG, scale),
+    health_group,
 )
 
 
@@ -112,7 +110,13 @@ def test_a_standstill_is_not_called_sooner_than_a_long_step_takes_in_any_rehears
 
 def test_who_is_woken() -> None:
     pages = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
-    assert pages == {"KneewatchEngineStalled", "KneewatchGPUXid", "KneewatchProbeGone", "KneewatchProbeSilent"}
+    assert pages == {
+        "KneewatchEngineStalled",
+        "KneewatchGPUXid",
+        "KneewatchProbeGone",
+        "KneewatchProbeSilent",
+        "KneewatchServerMetricsUnreadable",  # of a target without canaries
+    }
 
 
 def test_alerts_of_one_name_differ_in_their_labels() -> None:
@@ -123,21 +127,7 @@ def test_alerts_of_one_name_differ_in_their_labels() -> None:
 
 def test_alerts_on_the_instrument_lead_to_its_dashboard() -> None:
     assert {alert.dashboard for alert in instrument_alerts()} == {PROBE}
-    assert {rule.dashboard for rule in health_group(CONFIG).rules if isinstance(rule, Alert)} == {PROBE}
-
-
-def test_no_rule_naminga_target_but_the_one_that_misses_a_heartbeat() -> None:
-    """So that fifty targets make no more rules than one."""
-    targets = [{"name": f"t{i}", "base_url": f"http://t{i}:8000"} for i in range(50)]
-    many = health_group(config_from({"targets": targets}, "test"))
-    one = health_group(CONFIG)
-    assert len(many.rules) == len(one.rules)
-    differ = [a for a, b in zip(many.rules, one.rules, strict=True) if a.expr != b.expr]
-    assert [rule.record for rule in differ if isinstance(rule, Recording)] == ["target:kneewatch_heartbeat:absent"]
-    # And how many there are.
-    changed = {rule.name for rule in differ if isinstance(rule, Alert)}
-    assert changed == {"KneewatchProbeGone", "KneewatchTargetVanished", "KneewatchInstanceGone"}
-    assert not [rule.name for rule in many.rules if isinstance(rule, Alert) and "t49" in rule.expr]
+    assert {rule.dashboard for rule in health_group().rules if isinstance(rule, Alert)} == {PROBE}
 
 
 def test_a_gpu_value_is_found_by_its_name() -> None:

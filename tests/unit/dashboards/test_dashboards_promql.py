@@ -39,7 +39,14 @@ OF_THE_PROCESS = {
                    names.DISCOVERED, names.DISCOVERY_FAILING)
 }  # fmt: skip
 # The latter is to be joined with, by the labels of one's own pods.
-NOT_SHOWN = {"DCGM_FI_DEV_FB_RESERVED", names.TARGET_INFO.name, names.OBJECTIVE_WINDOW.name}
+NOT_SHOWN = {
+    "DCGM_FI_DEV_FB_RESERVED",
+    names.TARGET_INFO.name,
+    names.OBJECTIVE_WINDOW.name,
+    names.CANARY_TIMEOUT.name,
+    names.CAPACITY_SCHEDULE.name,
+    names.DISCOVERY_LEAST.name,
+}
 
 
 def _series(query: str) -> set[str]:

@@ -27,7 +27,7 @@ REFUSALS = (
 def _registry() -> tuple[CollectorRegistry, CapacityExporter]:
     registry = CollectorRegistry()
     exporter = CapacityExporter(registry)
-    exporter.expect("a")
+    exporter.expect("a", 86400.0)
     return registry, exporter
 
 
@@ -47,6 +47,7 @@ def test_before_any_run_there_is_no_figure() -> None:
     registry, _ = _registry()
     assert {name for name, _ in samples(registry)} <= {
         "kneewatch_capacity_runs_total",
+        "kneewatch_capacity_schedule_interval_seconds",
         "kneewatch_capacity_steps_total",
         "kneewatch_capacity_over_objective_seconds_total",
         "kneewatch_capacity_refusals_total",

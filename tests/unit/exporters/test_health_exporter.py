@@ -31,6 +31,14 @@ def test_an_interval_task_is_alive_from_its_announcement() -> None:
     assert value(registry, "kneewatch_task_failures_total", **CANARY) == 0
 
 
+def test_the_time_limit_of_canaries_goes_with_its_target() -> None:
+    registry, health = _registry()
+    health.expect_canaries("a", 30.0)
+    assert value(registry, "kneewatch_canary_timeout_seconds", target="a") == 30.0
+    health.forget("a")
+    assert values(registry, "kneewatch_canary_timeout_seconds") == []
+
+
 def test_a_cron_task_is_not_late_before_its_time() -> None:
     registry, health = _registry()
     health.expect("capacity", "a", None, 1000.0)

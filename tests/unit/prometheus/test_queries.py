@@ -81,9 +81,7 @@ def test_the_page_about_the_knee_itself_keeps_nobody_from_measuring_it_again() -
     """Else it could never end."""
     with _prometheus(_vector()) as (url, queries):
         _firing(url)
-    (page,) = (
-        rule.name for rule in capacity_group(CONFIG).rules if isinstance(rule, Alert) and rule.severity == "page"
-    )
+    (page,) = (rule.name for rule in capacity_group().rules if isinstance(rule, Alert) and rule.severity == "page")
     assert f'alertname!="{page}"' in queries[0]
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from probe.runtime.cron import cron_trigger
+from probe.runtime.cron import cron_trigger, longest_interval_s
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,19 @@ def test_weekdays_that_are_none_are_refused(field: str) -> None:
 def test_a_day_and_a_weekday_at_once_are_refused_since_cron_would_mean_either() -> None:
     with pytest.raises(ValueError, match="both"):
         cron_trigger("30 4 13 * 5")
+
+
+@pytest.mark.parametrize(
+    ("expression", "days"),
+    [
+        ("0 4 * * *", 1),
+        ("*/10 * * * *", 1),
+        ("0 4 */2 * *", 2),  # the 31st is followed by the 1st
+        ("0 4 * * 1-5", 3),
+        ("0 4 * * 0", 7),
+        ("0 4 1 * *", 31),
+        ("0 4 29 2 *", 366),
+    ],
+)
+def test_the_longest_interval_is_that_between_days_with_a_run(expression: str, days: int) -> None:
+    assert longest_interval_s(expression) == days * 86400.0
