@@ -43,6 +43,9 @@ class VirtualClock:
     def wall_s(self) -> float:
         return WALL_S + asyncio.get_running_loop().time()
 
+    def waited_ns(self) -> int:
+        return 0
+
 
 def virtually(work: Coroutine[Any, Any, _T], *, within_s: float = 120.0) -> _T:
     """Return the result of `work`. Raises TimeoutError after that much virtual time, AssertionError for a task left

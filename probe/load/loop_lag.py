@@ -5,17 +5,17 @@ a core, every stamp is late; this watcher sleeps a little and notes by how much 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from probe.client.loop_lateness import LoopLateness
 from probe.core.clock import Clock
 
-_INTERVAL_S = 0.01
+INTERVAL_S = 0.01
 
 
-async def lags(clock: Clock, interval_s: float = _INTERVAL_S) -> AsyncIterator[float]:
-    """Yield lag samples in seconds, one per interval, without end."""
+async def lags(clock: Clock, interval_s: float) -> AsyncIterator[float]:
+    """Yield by how much the loop woke late, in seconds, once per interval, without end."""
     while True:
         before = clock.monotonic_ns()
         await asyncio.sleep(interval_s)
@@ -23,23 +23,60 @@ async def lags(clock: Clock, interval_s: float = _INTERVAL_S) -> AsyncIterator[f
 
 
 @asynccontextmanager
-async def watch_lag(clock: Clock, lateness: LoopLateness | None = None) -> AsyncIterator[list[float]]:
-    """Collect lag samples in seconds, about a hundred a second, in the list yielded.
+async def watch_lag(clock: Clock) -> AsyncIterator[list[float]]:
+    """Collect samples (s) of how long the system kept the process from running, one every 10 ms, in the list yielded.
 
-    `lateness` already bounds how late the loop's own work makes each stamp. So if the loop was working when it should
-    have woken, the lag counts from its last mark. The rest is caused by the system, above all by waiting for a
-    processor.
+    Time in which the loop itself computes is not in a sample: `LoopLateness` bounds how late that makes each stamp.
     """
-    samples: list[float] = []
-    task = asyncio.create_task(_sample(clock, samples, lateness))
+    watch = _ProcessorWatch(clock)
+    task = asyncio.create_task(watch.keep_sampling())
     try:
-        yield samples
+        yield watch.samples
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        watch.sample()  # the time since the last one: a process that was stopped has just resumed
 
 
-async def _sample(clock: Clock, samples: list[float], lateness: LoopLateness | None) -> None:
-    async for lag in lags(clock):
-        at_work = lateness.marked_ns if lateness is not None else 0
-        samples.append(min(lag, (clock.monotonic_ns() - at_work) * 1e-9))
+class _ProcessorWatch:
+    """For how long this thread was kept from running, interval by interval."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.samples: list[float] = []
+        self._look()
+
+    def _look(self) -> None:
+        self._at_ns, self._computed_ns = self._clock.monotonic_ns(), time.thread_time_ns()
+        self._waited_ns = self._clock.waited_ns()
+
+    async def keep_sampling(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self.sample()
+
+    def sample(self) -> None:
+        """Add a sample of the time since the last one.
+
+        It is the larger of two bounds. The kernel counts how long the thread waited in the run queue, also in the part
+        of the interval in which this watcher slept. What is left of the elapsed time besides sleeping and computing
+        includes what the kernel does not count: a stopped process, a frozen machine, a throttled container.
+        """
+        at_ns, computed_ns, waited_ns = self._at_ns, self._computed_ns, self._waited_ns
+        self._look()
+        left_s = (self._at_ns - at_ns - (self._computed_ns - computed_ns)) * 1e-9 - INTERVAL_S
+        self.samples.append(max(left_s, (self._waited_ns - waited_ns) * 1e-9, 0.0))
+
+
+def lag_of_most_moments(samples: Sequence[float], share: float = 0.99) -> float:
+    """Return the lag in seconds that bytes arriving at random moments exceed with a probability of at most 1 - `share`.
+
+    Each sample counts for as long as it lasted: bytes that arrive while the process is kept from running for a second
+    are more than those of a hundredth.
+    """
+    left_s = (1 - share) * sum(INTERVAL_S + lag for lag in samples)
+    for lag in sorted(samples, reverse=True):
+        left_s -= INTERVAL_S + lag
+        if left_s < 0:
+            return lag
+    return 0.0

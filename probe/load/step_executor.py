@@ -106,7 +106,7 @@ class StepExecution:
         start_ns = self._clock.monotonic_ns() if start_ns is None else start_ns
         window = SendingWindow(self._plan, start_ns, total=self._requests, enough=self._enough)
         self._is_closed = stop.is_set()
-        async with watch_lag(self._clock, self._lateness) as lag:
+        async with watch_lag(self._clock) as lag:
             senders = [asyncio.create_task(sender) for sender in self._senders(window)]
             others = [asyncio.create_task(stop.wait()), asyncio.create_task(self._work())]
             try:

@@ -18,6 +18,7 @@ from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
 from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepRun, StepSummary
 from probe.gpu.utilization import use
+from probe.load.loop_lag import lag_of_most_moments
 from probe.observe import guard
 
 # Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
@@ -149,10 +150,10 @@ def over_objective(record: RequestRecord, objectives: Objectives) -> list[tuple[
 
 
 def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], seconds: float) -> ErrorBound:
-    """Return the sum of two 99th percentiles: the known lateness of stamps, and the lag of the system."""
+    """Return the sum of two 99th percentiles: the known lateness of stamps, and how late the system ran the process."""
     if not loop_lag_s:
         return ErrorBound(ttft=seconds, itl=seconds)  # the loop never woke: nothing is known of the stamps
-    waking = percentile(sorted(loop_lag_s), 0.99)
+    waking = lag_of_most_moments(loop_lag_s)
     ttft = distribution(map(latency.ttft_error_s, ok), independent=False).p99
     itl = distribution((e for r in ok for e in latency.itl_error_ns(r)), unit=1e-9, independent=False).p99
     return ErrorBound(ttft=waking + (ttft or 0.0), itl=waking + (itl or 0.0))

@@ -117,9 +117,14 @@ def test_workers_that_never_ran_at_the_same_time_have_measured_nothing() -> None
     assert (s.valid, s.reason) == (False, "too_few_requests")
 
 
-def test_one_late_moment_in_a_hundred_is_forgiven() -> None:
-    s = summarize(StepRun(PLAN, (record(),) * 50, WINDOW, (*[0.0] * 999, 5.0), is_cut_short=False), PROMISED)
-    assert s.valid
+@pytest.mark.parametrize(("stopped_s", "reason"), [(0.08, None), (0.2, "client_bound"), (5.0, "client_bound")])
+def test_a_stop_is_forgiven_where_it_lasts_less_than_a_hundredth_of_the_step(
+    stopped_s: float, reason: str | None
+) -> None:
+    """However long it lasts, it is one sample."""
+    lags = (*[0.0] * 999, stopped_s)
+    s = summarize(StepRun(PLAN, (record(),) * 50, WINDOW, lags, is_cut_short=False), PROMISED)
+    assert s.reason == reason
 
 
 def test_a_window_of_no_length_divides_by_no_zero() -> None:

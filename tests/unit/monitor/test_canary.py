@@ -67,6 +67,9 @@ class Ticks:
     def wall_s(self) -> float:
         return 1.7e9 + self.now * 1e-9
 
+    def waited_ns(self) -> int:
+        return 0
+
 
 def canary(answers: Answers, model: str = "auto") -> Canary:
     return Canary("llama", model, cast(Client, answers), repeat(spec()), objectives=Objectives("none"), clock=Ticks())
