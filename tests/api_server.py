@@ -142,6 +142,7 @@ class ApiServer:
         self.ends_watches = False
         self.answering = asyncio.Event()  # cleared: requests are taken, and not answered
         self.answering.set()
+        self.takes_s = 0.0  # how long every answer takes
         self.tokens: list[str] = []
         self.wants_token: str | None = None
         self._tls = tls
@@ -250,6 +251,7 @@ class ApiServer:
                 self.asked.append(f"{method} {target}")
                 self.tokens.append(headers.get("authorization", ""))
                 await self.answering.wait()
+                await asyncio.sleep(self.takes_s)
                 if self.wants_token is not None and self.tokens[-1] != f"Bearer {self.wants_token}":
                     _write(writer, 401, _status(401, "Unauthorized"))
                 else:

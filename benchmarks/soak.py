@@ -1,0 +1,205 @@
+"""Memory, descriptors, threads and series of `kneewatch run` over hours, while 50 targets come and go.
+
+    python -m benchmarks.soak [--minutes 120] [--settle 10] [--out FILE]
+
+Two processes beside this one: mock servers on 127.0.1.1 and so on, and `kneewatch run`, which finds them in a file. The
+file is written again every five seconds, with a random half of the targets or more. Once a minute it lists all of them;
+when all are up, a sample is taken. Pages, /metrics and a reload are asked for all the time. After `--settle` minutes
+each value has to stay: memory within 5 % from the first third of the samples to the last, the others exactly, but for
+a handful of descriptors. Exits 1 where one grows.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Host
+
+from benchmarks.fleet import get, memory_mib
+from probe import __version__
+from probe.mock_server.profiles import PROFILES
+from probe.mock_server.server import build_app
+
+TARGETS, CHANGES_S, EVERY_S = 50, 5.0, 60.0
+GROWTH = 1.05  # of memory
+FEW_DESCRIPTORS = 20  # connections of canaries that happen to be under way
+LIMITS = {"memory_mib": "memory", "descriptors": "descriptors", "threads": "threads", "series": "series"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the monitor's process has while all targets are up."""
+
+    at_s: float
+    memory_mib: float
+    descriptors: int
+    threads: int
+    series: int
+
+
+def serve(port: int) -> None:
+    """Serve a mock server on each address, in this process."""
+    routes = [Host(address(i), build_app(PROFILES["tiny"], model="m", seed=i)) for i in range(TARGETS)]
+    sockets = [socket.create_server((address(i), port)) for i in range(TARGETS)]
+    server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="error", access_log=False))
+    asyncio.run(server.serve(sockets=sockets))
+
+
+def address(number: int) -> str:
+    return f"127.0.1.{number + 1}"
+
+
+def write_config(folder: Path, port: int) -> Path:
+    found = {"files": [str(folder / "targets.json")], "every": "1s"}
+    canary = {"every": "5s", "timeout": "5s"}
+    config = {
+        "listen": f"127.0.0.1:{port}",
+        "store": {"path": str(folder / "kneewatch.db")},
+        "workloads": {"default": {"prompt_tokens": 64, "output_tokens": 16}},
+        "targets": [{"name": "t", "discover": {"file": found}, "scrape": "5s", "canary": canary}],
+    }
+    file = folder / "kneewatch.yml"
+    file.write_text(json.dumps(config))
+    return file
+
+
+class Soak:
+    """A running monitor, the file with its targets, and the samples so far."""
+
+    def __init__(self, folder: Path, port: int, pid: int) -> None:
+        self._folder, self._port, self._pid = folder, port, pid
+        self._url = f"http://127.0.0.1:{port + 1}"
+        self._chance = random.Random(1)  # noqa: S311 - a seed, not a secret
+        self.samples: list[Sample] = []
+
+    def run(self, minutes: float) -> None:
+        began = time.monotonic()
+        while (now := time.monotonic()) < began + 60 * minutes:
+            while time.monotonic() < now + EVERY_S:
+                self._list(self._chance.sample(range(TARGETS), self._chance.randint(TARGETS // 2, TARGETS)))
+                self._visit()
+                time.sleep(CHANGES_S)
+            self._list(range(TARGETS))
+            self._wait_until_all_are_up()
+            self._sample(time.monotonic() - began)
+
+    def _list(self, numbers: Sequence[int]) -> None:
+        fresh = self._folder / "fresh"
+        fresh.write_text(json.dumps([{"targets": [f"{address(i)}:{self._port}" for i in numbers]}]))
+        fresh.replace(self._folder / "targets.json")
+
+    def _visit(self) -> None:
+        for path in ("/", "/metrics", "/api/v1/targets", f"/targets/t/{address(0)}:{self._port}"):
+            with suppress(OSError):  # a target that is away just now is a 404
+                get(self._url + path)
+        with suppress(OSError):
+            urllib.request.urlopen(urllib.request.Request(f"{self._url}/-/reload", method="POST"), timeout=30).read()  # noqa: S310
+
+    def _wait_until_all_are_up(self) -> None:
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            page, _ = get(f"{self._url}/metrics")
+            up = [line for line in page.splitlines() if line.startswith("kneewatch_target_up{")]
+            if len(up) == TARGETS and all(line.endswith(" 1.0") for line in up):
+                return
+            time.sleep(1.0)
+        raise TimeoutError("not all targets were up within two minutes")
+
+    def _sample(self, at_s: float) -> None:
+        page, _ = get(f"{self._url}/metrics")
+        names = [line.split("{")[0] for line in page.splitlines() if 'target="t/' in line]
+        self.samples.append(
+            Sample(
+                round(at_s, 1),
+                memory_mib(self._pid, "VmRSS"),
+                len(os.listdir(f"/proc/{self._pid}/fd")),  # noqa: PTH208 - names are enough
+                len(os.listdir(f"/proc/{self._pid}/task")),  # noqa: PTH208
+                len(names),
+            )
+        )
+        print(json.dumps(asdict(self.samples[-1])), flush=True)
+
+
+def growth(samples: Sequence[Sample], settle_minutes: float) -> list[str]:
+    """Return a line for each value that grew after the first minutes. Raises ValueError for fewer than six samples."""
+    settled = [sample for sample in samples if sample.at_s > 60 * settle_minutes]
+    third = len(settled) // 3
+    if third < 2:
+        raise ValueError(f"{len(settled)} samples after {settle_minutes:g} minutes; at least six are needed")
+    problems = []
+    for name, words in LIMITS.items():
+        parts = settled[:third], settled[-third:]
+        first, last = (statistics.median(getattr(one, name) for one in part) for part in parts)
+        allowed = first * GROWTH if name != "descriptors" else first + FEW_DESCRIPTORS
+        if last > allowed:
+            problems.append(f"{words} grew from {first:g} to {last:g}")
+    return problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--settle", type=float, default=10.0)
+    parser.add_argument("--port", type=int, default=18_900)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.port)
+        return 0
+    with tempfile.TemporaryDirectory() as name, ExitStack() as ends:
+        folder = Path(name)
+        (folder / "targets.json").write_text("[]")
+        command = [sys.executable, "-m", "benchmarks.soak", "--serve", "--port", str(options.port)]
+        servers = ends.enter_context(subprocess.Popen(command))
+        ends.callback(servers.terminate)
+        with (folder / "log").open("w") as log:
+            file = write_config(folder, options.port + 1)
+            monitor = ends.enter_context(
+                subprocess.Popen([sys.executable, "-m", "probe", "run", "-c", str(file)], stdout=log, stderr=log)
+            )
+        ends.callback(monitor.terminate)
+        while monitor.poll() is None:
+            with suppress(OSError):
+                get(f"http://127.0.0.1:{options.port + 1}/-/healthy")
+                break
+            time.sleep(0.5)
+        if monitor.poll() is not None:
+            sys.exit((folder / "log").read_text())
+        soak = Soak(folder, options.port, monitor.pid)
+        soak.run(options.minutes)
+    problems = growth(soak.samples, options.settle)
+    record = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": "python -m benchmarks.soak " + " ".join(sys.argv[1:]),
+        "kneewatch": __version__,
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "grew": problems,
+        "samples": [asdict(sample) for sample in soak.samples],
+    }
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    print("\n".join(problems) or "nothing grew")
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
