@@ -157,8 +157,10 @@ async def _run_request(config: Config, target: TargetConfig, asked: RampRequest,
 def _not_admitted(target: TargetConfig, refused: RefusedError) -> TargetError:
     if refused.verdict.reason == ASLEEP:
         return _asleep(target)
-    words = f"{target.base_url}: no load was sent, {refused}; retry when the server is idle, or use --no-guard if it"
-    return TargetError(f"{words} has no other users", Outcome.REJECTED)
+    hint = "retry when the server is idle, or use --no-guard if it has no other users"
+    if refused.verdict.reason == "no_prometheus":
+        hint = "fix it, or remove prometheus from the configuration"
+    return TargetError(f"{target.base_url}: no load was sent, {refused}; {hint}", Outcome.REJECTED)
 
 
 async def _admit(config: Config, target: TargetConfig, scraper: Scraper, *, is_guarded: bool) -> Admission:

@@ -1,6 +1,6 @@
-"""Queries to Prometheus. The only module that imports prometheus_api_client, whose calls block.
+"""Queries to Prometheus, a server that may be down, slow or hostile: each question has limits (loop_adapter.py).
 
-Import it only where it is needed: it loads numpy and a date parser.
+Import it only where it is needed: prometheus_api_client loads numpy and a date parser.
 """
 
 import asyncio
@@ -13,16 +13,18 @@ from typing import Any, TypeVar
 
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
-from requests import RequestException
 
 from exporters import names
 from probe.capacity.trend.fingerprint import from_number
+from probe.client.client import NETWORK_ERRORS
 from probe.core.errors import TargetError
 from probe.core.firing_alerts import FiringAlert
+from probe.core.foreign_json import ForeignJsonError, JsonLimits
 from probe.core.request import Outcome
 from probe.core.shift import CapacitySample
 from probe.core.snapshot import ServerSnapshot
 from probe.core.text import one_line
+from probe.prometheus.loop_adapter import AnswerLimits, connect
 from probe.scrape import vllm_history
 
 _T = TypeVar("_T")
@@ -34,6 +36,13 @@ _FIRING = (
     f'(ALERTS_FOR_STATE{{{_OWN}}} and ignoring (alertstate) ALERTS{{{_OWN}, alertstate="firing"}})'
     f' or ignoring (alertstate) ALERTS{{{_OWN}, alertstate="firing"}}'
 )
+# Some three thousand alerts that fire.
+_NOW = AnswerLimits(5.0, JsonLimits(2 * 2**20, 100_000))
+# 333,000 samples: a year of three modes of capacity from two monitors, or a day of ten engines. They take 100 MiB.
+_PAST = AnswerLimits(5.0, JsonLimits(16 * 2**20, 1_000_000))
+# Larger than any time of a sample (s), and a year that a date can have.
+_NO_TIME_S = 1e11
+_MAX_NAME = 256
 # A year; Prometheus allows 11,000 steps in a query.
 _HISTORY_S, _HISTORY_STEP_S = 365 * 86400, 3600
 # The most steps that a forecast can use.
@@ -49,8 +58,6 @@ class Prometheus:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        # By default the library tries four times with pauses, in a thread that a shutdown waits for.
-        self._connection = PrometheusConnect(url=url, timeout=5, retry=0)
 
     async def firing_pages(self, target: str) -> list[str]:
         """Return the names of the paging alerts that fire for a target now. Raise TargetError without an answer.
@@ -63,13 +70,13 @@ class Prometheus:
             for label in ("severity", "urgency")
         )
         return await self._ask(
-            lambda: self._connection.custom_query(query),
-            lambda answer: sorted({str(sample["metric"].get("alertname", "?")) for sample in answer}),
+            lambda prometheus: prometheus.custom_query(query),
+            lambda answer: sorted({_name(sample["metric"].get("alertname", "?")) for sample in answer}),
         )
 
     async def firing_alerts(self) -> list[FiringAlert]:
         """Return Kneewatch's alerts that fire now, pages first. Raise TargetError without an answer."""
-        return await self._ask(lambda: self._connection.custom_query(_FIRING), _alerts)
+        return await self._ask(lambda prometheus: prometheus.custom_query(_FIRING), _alerts)
 
     async def capacity_history(self, target: str, now_s: float) -> list[CapacitySample]:
         """Return a target's capacities in the year before `now_s` (wall time), oldest first.
@@ -79,7 +86,7 @@ class Prometheus:
         query = f'{{__name__=~"{"|".join(series.name for series in _HISTORY)}", target={json.dumps(target)}}}'
         start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - _HISTORY_S, now_s))
         return await self._ask(
-            lambda: self._connection.custom_query_range(query, start, end, str(_HISTORY_STEP_S)), _figures
+            lambda prometheus: prometheus.custom_query_range(query, start, end, str(_HISTORY_STEP_S)), _figures, _PAST
         )
 
     async def server_history(self, matchers: str, now_s: float, seconds: float) -> list[ServerSnapshot]:
@@ -90,12 +97,15 @@ class Prometheus:
         """
         start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - seconds, now_s))
         step_s = max(math.ceil(seconds / _MOST_STEPS), 1)
-        series = await self._ask(
-            lambda: self._connection.custom_query_range(vllm_history.history_query(matchers), start, end, str(step_s)),
-            lambda answer: [
-                (one["metric"], [(float(at_s), float(value)) for at_s, value in one["values"]]) for one in answer
-            ],
+        query = vllm_history.history_query(matchers)
+        return await self._ask(
+            lambda prometheus: prometheus.custom_query_range(query, start, end, str(step_s)),
+            lambda answer: self._snapshots(answer, matchers),
+            _PAST,
         )
+
+    def _snapshots(self, answer: list[dict[str, Any]], matchers: str) -> list[ServerSnapshot]:
+        series = [(one["metric"], [(float(at_s), float(value)) for at_s, value in one["values"]]) for one in answer]
         if differ := vllm_history.differing_labels(series):
             labels = one_line("; ".join(f"{label}: {', '.join(values)}" for label, values in differ.items()))
             raise TargetError(
@@ -105,17 +115,38 @@ class Prometheus:
             )
         return vllm_history.from_history(series)
 
-    async def _ask(self, question: Callable[[], Any], read: Callable[[Any], _T]) -> _T:
+    async def _ask(
+        self,
+        question: Callable[[PrometheusConnect], Any],
+        read: Callable[[Any], _T],
+        limits: AnswerLimits = _NOW,
+    ) -> _T:
+        """Return what `read` makes of the answer. Both run in a thread. Raises TargetError."""
+
+        def answered(connection: PrometheusConnect) -> _T:
+            answer = question(connection)
+            try:
+                return read(answer)
+            except (ValueError, ArithmeticError) as error:
+                raise TypeError(str(error)) from None
+
         try:
-            return read(await asyncio.to_thread(question))
-        except (PrometheusApiClientException, RequestException, ValueError) as error:
-            words = one_line(str(error))
-            raise TargetError(f"{self._url}: Prometheus does not answer ({words})", Outcome.UNREACHABLE) from None
+            with connect(self._url, limits) as connection:
+                return await asyncio.to_thread(answered, connection)
         except (LookupError, TypeError, AttributeError):
-            raise TargetError(
-                f"{self._url}: the answer is not Prometheus' answer to a query; check prometheus.url",
-                Outcome.UNREACHABLE,
-            ) from None
+            raise self._failed("the answer is not Prometheus' answer to a query; check prometheus.url") from None
+        except ForeignJsonError as error:
+            raise self._failed(f"the answer {error}; check prometheus.url") from None
+        except (PrometheusApiClientException, *NETWORK_ERRORS) as error:
+            words = one_line(str(error)) or type(error).__name__
+            raise self._failed(f"Prometheus does not answer ({words})") from None
+
+    def _failed(self, words: str) -> TargetError:
+        return TargetError(f"{self._url}: {words}", Outcome.UNREACHABLE)
+
+
+def _name(value: object) -> str:
+    return one_line(str(value), _MAX_NAME)
 
 
 def _alerts(answer: list[dict[str, Any]]) -> list[FiringAlert]:
@@ -123,10 +154,11 @@ def _alerts(answer: list[dict[str, Any]]) -> list[FiringAlert]:
     found = []
     for sample in answer:
         labels, value = sample["metric"], float(sample["value"][1])
-        severity = str(labels.get("urgency", labels.get("severity", "")))
+        severity = _name(labels.get("urgency", labels.get("severity", "")))
         if severity != "none":
-            since_s = value if value > 1 else None  # 1 is the value of ALERTS
-            found.append(FiringAlert(str(labels["alertname"]), severity, labels.get("target"), since_s))
+            since_s = value if 1 < value < _NO_TIME_S else None  # 1 is the value of ALERTS
+            target = _name(labels["target"]) if "target" in labels else None
+            found.append(FiringAlert(_name(labels["alertname"]), severity, target, since_s))
     return sorted(found, key=lambda one: (one.severity != "page", one.name, one.target or ""))
 
 
@@ -137,7 +169,8 @@ def _figures(answer: list[dict[str, Any]]) -> list[CapacitySample]:
         labels = dict(series["metric"])
         name, mode = labels.pop("__name__"), labels["mode"]
         for at_s, value in series["values"]:
-            read[json.dumps(labels, sort_keys=True), mode, at_s][name] = float(value)
+            if math.isfinite(number := float(value)):
+                read[json.dumps(labels, sort_keys=True), mode, float(at_s)][name] = number
     found: dict[float, CapacitySample] = {}
     for (_, mode, _), values in read.items():
         rps, ended_s = values.get(names.CAPACITY_RPS.name), values.get(names.CAPACITY_LAST_SUCCESS.name)

@@ -1,11 +1,15 @@
 """Which pages fire for a target, asked of a server that answers like Prometheus, or unlike it."""
 
 import asyncio
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from fake_prometheus import prometheus as _prometheus
+from hostile_server import CLOSE, HANG, Asked, head, hostile
 from mock_servers import free_port
 
 from alerts.capacity import capacity_group
@@ -15,6 +19,7 @@ from probe.core.errors import TargetError
 from probe.core.request import Outcome
 from probe.core.shift import CapacitySample
 from probe.core.snapshot import ServerSnapshot
+from probe.prometheus import queries
 from probe.prometheus.queries import Prometheus
 
 CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://x:1"}]}, "test")
@@ -135,6 +140,90 @@ def test_a_prometheus_that_is_down_is_an_error_and_soon() -> None:
     assert time.monotonic() - before < 4.0
 
 
+def test_a_time_that_no_date_can_have_is_unknown() -> None:
+    answer = [_alert(value, target=value) for value in ("+Inf", "1e300", "NaN", "-5")]
+    with _prometheus({"status": "success", "data": {"resultType": "vector", "result": answer}}) as (url, _):
+        found = asyncio.run(Prometheus(url).firing_alerts())
+    assert [one.since_s for one in found] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ('{"data": {"result": ' + "[" * 100 + "]" * 100 + "}}", "the answer is nested deeper than 32"),
+        ('{"data": {"result": [' + "{}," * 100_000 + "{}]}}", "the answer holds more than 100000 values"),
+        ('{"data": {"result": "' + "x" * 2**21 + '"}}', "the answer is larger than 2 MiB"),
+        ('{"data": {"result": NaN}}', "not Prometheus' answer"),
+        ("<html>Log in</html>", "the answer is not JSON"),
+        ({"data": {"result": []}, "warnings": ["store\na"]}, r"the answer is partial: \['store"),
+    ],
+    ids=["nested", "unfolds", "large", "no list", "html", "partial"],
+)
+def test_an_answer_beyond_the_limits_or_in_part_is_an_error_that_says_so(body: object, why: str) -> None:
+    with _prometheus(body) as (url, _), pytest.raises(TargetError, match=why):
+        _firing(url)
+
+
+def test_a_long_refusal_is_cut() -> None:
+    with _prometheus("x" * 2**22, 503) as (url, _), pytest.raises(TargetError, match="503") as raised:
+        _firing(url)
+    assert len(str(raised.value)) < 400
+
+
+_BEGIN = head(200, "application/json") + b'{"data":'
+
+
+def _forever(piece: bytes, first: bytes = b"") -> Callable[[Asked], Iterator[bytes | float]]:
+    def script(_: Asked) -> Iterator[bytes | float]:
+        yield first
+        while True:
+            yield piece
+            yield 0.02
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [[HANG], [_BEGIN, HANG], _forever(b"x: y\r\n", _BEGIN[:20]), _forever(b" ", _BEGIN)],
+    ids=["silent", "half", "endless head", "slow"],
+)
+def test_the_whole_answer_has_one_deadline(answer: Any) -> None:
+    limits = replace(queries._NOW, seconds=0.3)
+
+    async def main() -> None:
+        async with hostile(answer) as server:
+            with pytest.raises(TargetError, match=r"no complete answer within 0\.3 s"):
+                await Prometheus(server.base_url)._ask(lambda asked: asked.custom_query("up"), list, limits)
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_breaks_off_is_an_error() -> None:
+    async def main() -> None:
+        async with hostile([head(200, "application/json", "content-length: 99") + b"{", CLOSE]) as server:
+            with pytest.raises(TargetError, match="does not answer"):
+                await Prometheus(server.base_url).firing_pages("a")
+
+    asyncio.run(main())
+
+
+def test_a_question_that_is_cancelled_ends_at_once_with_its_thread_and_its_connection() -> None:
+    async def main() -> None:
+        async with hostile([HANG]) as server:
+            asking = asyncio.create_task(Prometheus(server.base_url).firing_pages("a"))
+            await server.until_asked()
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            await server.gone.wait()
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+    before = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - before < 4.0, "not the five seconds of a question"
+
+
 # The history of capacity.
 
 
@@ -185,6 +274,21 @@ def test_one_run_reported_by_two_monitors_is_one_sample_and_another_mode_another
             (3500.0, "verified"),
             (9000.0, "verified"),
         ]
+
+
+def test_samples_that_are_no_numbers_are_left_out() -> None:
+    lower, *others = [
+        _series(name, [(3600, math.nan), (7200, math.inf)])
+        for name in (
+            "capacity_requests_per_second_lower",
+            "capacity_requests_per_second",
+            "capacity_last_success_timestamp_seconds",
+        )
+    ]
+    with _prometheus(_matrix(RUNS[0], lower, *RUNS[2:])) as (url, _):
+        assert [one.lower for one in _history(url)] == [None, None]
+    with _prometheus(_matrix(*others)) as (url, _):
+        assert _history(url) == []
 
 
 def test_figures_from_before_there_was_a_fingerprint_are_no_history() -> None:

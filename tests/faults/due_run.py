@@ -1,0 +1,35 @@
+"""`kneewatch run` whose capacity runs of target "a" are due again and again: `python due_run.py CONFIG`."""
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import uvloop
+
+from probe.config.config_file import load_config
+from probe.core.clock import SystemClock
+from probe.monitor.app import App
+from probe.runtime.logs import configure_logs
+
+_EVERY_S = 1.0
+
+
+async def main(file: Path) -> None:
+    app = App(load_config(file), SystemClock(), file)
+    due = asyncio.create_task(_make_due(app))
+    await app.run(asyncio.Event())
+    due.cancel()
+
+
+async def _make_due(app: App) -> None:
+    while True:
+        await asyncio.sleep(_EVERY_S)
+        if app.is_ready:
+            with suppress(KeyError):
+                app.measure_capacity_in("a", 0.0)
+
+
+if __name__ == "__main__":
+    configure_logs()
+    uvloop.run(main(Path(sys.argv[1])))
