@@ -73,6 +73,10 @@ class Sli:
         """Return the name of the recording rule for the number of requests judged."""
         return f"{self._level}_requests:increase{window}"
 
+    def burn_record(self, severity: str) -> str:
+        """Return the name of the recording rule for how many times too fast it burns the budget, where it does."""
+        return f"{self._level}_burn:{severity}"
+
     @property
     def budget_record(self) -> str:
         """Return the name of the recording rule for the remaining error budget: 1 all, 0 none, below 0 overspent."""

@@ -35,6 +35,14 @@ def listed(query: str, label: str, labels: Sequence[str] = ("target",), *, befor
     )
 
 
+def if_any(query: str, labels: Sequence[str], some: str, zero: str, none: str) -> str:
+    """Return a template of `some`, in which `.` is the result of `query`; of `zero` if it is 0, and else of `none`."""
+    return (
+        f"{{{{ with printf `{query}` {_values(labels)} | query }}}}{{{{ if . | first | value }}}}{some}"
+        f"{{{{ else }}}}{zero}{{{{ end }}}}{{{{ else }}}}{none}{{{{ end }}}}"
+    )
+
+
 def multiple() -> str:
     """Return a template of the alert's value without needless digits: 1000, 14, 2.5."""
     return '{{ if ge $value 10.0 }}{{ $value | printf "%.0f" }}{{ else }}{{ $value | printf "%.1f" }}{{ end }}'

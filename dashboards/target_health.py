@@ -19,7 +19,7 @@ from dashboards.queries import (
 )
 from exporters import names
 
-_BURNS = [f"Kneewatch{name}Burn" for name in ("Availability", "TTFT", "TPOT", "UsersTTFT", "UsersTPOT")]
+_BURNS = [f"Kneewatch{name}Burn" for name in ("Availability", "TTFT", "TPOT")]
 
 
 def health() -> list[PlacedPanel]:
@@ -154,7 +154,7 @@ def _latency() -> list[PlacedPanel]:
                 objective("ttft"),
             ],
             width=12,
-            alerts=["KneewatchTTFTBurn", "KneewatchUsersTTFTBurn", "KneewatchTTFTCollapse"],
+            alerts=["KneewatchTTFTBurn", "KneewatchTTFTCollapse"],
         ),
         panels.timeseries(
             "TPOT",
@@ -167,7 +167,7 @@ def _latency() -> list[PlacedPanel]:
                 objective("tpot"),
             ],
             width=12,
-            alerts=["KneewatchTPOTBurn", "KneewatchUsersTPOTBurn"],
+            alerts=["KneewatchTPOTBurn"],
         ),
     ]
 

@@ -7,8 +7,8 @@ from dashboards.queries import TARGET, buckets, largest, objective, pace
 from exporters import names
 
 _NO_USERS = "no users are sending requests, or a capacity run hides them"
-_LATENCY_BURNS = ("KneewatchUsersTTFTBurn", "KneewatchUsersTPOTBurn")
-_BURNS = ("KneewatchUsersAvailabilityBurn", *_LATENCY_BURNS)
+_LATENCY_BURNS = ("KneewatchTTFTBurn", "KneewatchTPOTBurn")
+_BURNS = ("KneewatchAvailabilityBurn", *_LATENCY_BURNS)
 
 
 def users() -> list[PlacedPanel]:
@@ -24,7 +24,7 @@ def _distributions() -> list[PlacedPanel]:
             unit="s",
             query=buckets(names.USERS_TTFT),
             no_value=_NO_USERS,
-            alerts=["KneewatchUsersTTFTBurn"],
+            alerts=["KneewatchTTFTBurn"],
         ),
         panels.heatmap(
             "User TPOT",
@@ -33,7 +33,7 @@ def _distributions() -> list[PlacedPanel]:
             unit="s",
             query=buckets(names.USERS_TPOT),
             no_value=_NO_USERS,
-            alerts=["KneewatchUsersTPOTBurn"],
+            alerts=["KneewatchTPOTBurn"],
         ),
     ]
 
@@ -78,7 +78,7 @@ def _traffic() -> list[PlacedPanel]:
             unit="reqps",
             queries=[Query(pace(names.USERS_REQUESTS, by="outcome"), "{{outcome}}")],
             no_value=_NO_USERS,
-            alerts=["KneewatchUsersAvailabilityBurn"],
+            alerts=["KneewatchAvailabilityBurn"],
         ),
         panels.timeseries(
             "User tokens",

@@ -51,9 +51,7 @@ EXPECTED = {
     "pair": Expected("one of a target's two Kneewatches is dead for 2 h", (0, 0), (1, 1), {"InstanceGone": HOUR_S}),
     "removed": Expected("a target is taken out, and the rules are not written again", (0, 0), (0, 1)),
     # The tickets: little headroom, and the budget that it cost.
-    "overload": Expected(
-        "every request waits 20 s for 2 h", (1, 1), (0, 2), {"TTFTCollapse|TTFTBurn|UsersTTFTBurn": 15 * MINUTE_S}
-    ),
+    "overload": Expected("every request waits 20 s for 2 h", (1, 1), (0, 2), {"TTFTCollapse|TTFTBurn": 15 * MINUTE_S}),
     "knee": Expected(
         "the knee is 25 % lower for 13 nights but above the peak, and the server is down for 30 minutes on one day",
         (1, 1),
@@ -68,7 +66,7 @@ EXPECTED = {
         "10 % of users' requests fail for 2 h, and every canary succeeds",
         (1, 1),
         (0, 1),
-        {"UsersAvailabilityBurn": 20 * MINUTE_S},
+        {_BURN: 20 * MINUTE_S},
     ),
     "stall": Expected("an engine stalls for 30 minutes", (1, 1), (0, 1), {"EngineStalled|" + _BURN: 5 * MINUTE_S}),
     "xid": Expected(

@@ -84,12 +84,9 @@ _SLOW, _QUEUE, _KV, _STALL, _DEAD, _KNEE = Kind
 # down; a queue comes from load above the capacity or from slow decoding; a server that decodes slowly holds its
 # requests longer; after a shift the old forecast no longer fits, and the load at noon may exceed the new capacity.
 ALERTS: Mapping[str, Speaks] = {
-    "KneewatchAvailabilityBurn": _speaks(_DEAD, _STALL, also=[_QUEUE]),
+    "KneewatchAvailabilityBurn": _speaks(_DEAD, _STALL, also=[_QUEUE, _KV]),
     "KneewatchTTFTBurn": _speaks(_QUEUE, _KV, also=[_STALL, _KNEE]),
-    "KneewatchTPOTBurn": _speaks(_SLOW, _KV),
-    "KneewatchUsersAvailabilityBurn": _speaks(also=[_DEAD, _STALL, _KV]),
-    "KneewatchUsersTTFTBurn": _speaks(_QUEUE, _KV, also=[_STALL, _KNEE]),
-    "KneewatchUsersTPOTBurn": _speaks(_SLOW, _KV, also=[_STALL]),
+    "KneewatchTPOTBurn": _speaks(_SLOW, _KV, also=[_STALL]),
     "KneewatchKneeDropped": _speaks(_KNEE),
     "KneewatchKneeDown": _speaks(_KNEE),
     "KneewatchCapacityStale": _speaks(),

@@ -50,7 +50,7 @@ def test_an_alert_that_ends_within_the_wait_never_rings_and_a_lasting_one_rings_
 
 
 def test_an_inhibited_alert_rings_when_its_inhibition_ends() -> None:
-    down, late = fires("TargetDown", "a", 0, 1000, "none"), fires("TTFTBurn", "a", 100, 4000)
+    down, late = fires("TargetDown", "a", 0, 1000, "none"), fires("TTFTCollapse", "a", 100, 4000)
     (none, page) = rings([down, late], ALERTMANAGER)
     assert (none.receiver, page.receiver) == ("none", "page")
     assert 1000 <= page.at_s <= 1060

@@ -27,7 +27,7 @@ def fires(target: str, alert: str, severity: str, start_s: float, end_s: float) 
     return Firing({**labels, "group": target.partition("/")[0], **more}, start_s, end_s)
 
 
-# Servers that die within 80 s of each other. They were slow before the end, and latency burns after the outage.
+# Servers that die within 80 s of each other. The canaries that they still answer wait too long.
 EIGHT_PODS = [
     firing
     for pod in range(8)
@@ -35,7 +35,7 @@ EIGHT_PODS = [
         fires(f"service/p{pod}", "AvailabilityBurn", PAGE, 10.0 * pod, 900),
         fires(f"service/p{pod}", "AvailabilityBurn", TICKET, 30 + 10.0 * pod, 900),
         fires(f"service/p{pod}", "TargetDown", NONE, 30 + 5.0 * pod, 700),
-        fires(f"service/p{pod}", "TTFTBurn", PAGE, 300 + 20.0 * pod, 600),
+        fires(f"service/p{pod}", "TTFTCollapse", PAGE, 300 + 20.0 * pod, 600),
     )
 ]
 # The budget that burns while nobody gets an answer in time outlasts what inhibits it, here on purpose.
@@ -44,7 +44,6 @@ OVERLOAD = [
     fires("overload", "TTFTBurn", PAGE, 120, 900),
     fires("overload", "QueueGrowth", TICKET, 30, 500),
     fires("overload", "HeadroomLow", TICKET, 60, 700),
-    fires("overload", "UsersTTFTBurn", PAGE, 240, 480),
 ]
 # A page that comes and goes, with its ticket, which shows between two of them, and one that ends within the wait.
 SLOW_BURN = [

@@ -94,20 +94,20 @@ CASES = {
     "healthy": Case(_nothing, must=frozenset()),
     "slow-decode": Case(
         _slow_decode,
-        must=frozenset({("TPOTBurn", PAGE), ("UsersTPOTBurn", PAGE)}),
-        may=_both("TPOTBurn", "UsersTPOTBurn"),
+        must=frozenset({("TPOTBurn", PAGE)}),
+        may=_both("TPOTBurn"),
     ),
     "queueing": Case(
         _crowd,
-        must=frozenset({("QueueGrowth", TICKET), ("TTFTBurn", PAGE), ("UsersTTFTBurn", PAGE)}),
-        may=_both("TTFTBurn", "UsersTTFTBurn"),
+        must=frozenset({("QueueGrowth", TICKET), ("TTFTBurn", PAGE)}),
+        may=_both("TTFTBurn"),
         users=0,
     ),
     "kv-exhausted": Case(
         _long_requests,
         must=frozenset({("KVCachePressure", TICKET), ("TTFTBurn", PAGE)}),
         # The first two are silenced by it, and may come before it does or stay when it has ended.
-        may=_both("PreemptionStorm", "QueueGrowth", "TTFTBurn", "UsersTTFTBurn"),
+        may=_both("PreemptionStorm", "QueueGrowth", "TTFTBurn"),
         profile="small-kv",
         users=0,
     ),
