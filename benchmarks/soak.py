@@ -39,6 +39,7 @@ from probe.mock_server.server import build_app
 
 TARGETS, CHANGES_S, EVERY_S = 50, 5.0, 60.0
 GROWTH = 1.05  # of memory
+_UP_WITHIN_S = 600.0
 FEW_DESCRIPTORS = 20  # connections of canaries that happen to be under way
 LIMITS = {"memory_mib": "memory", "descriptors": "descriptors", "threads": "threads", "series": "series"}
 
@@ -68,7 +69,7 @@ def address(number: int) -> str:
 
 def write_config(folder: Path, port: int) -> Path:
     found = {"files": [str(folder / "targets.json")], "every": "1s"}
-    canary = {"every": "5s", "timeout": "5s"}
+    canary = {"every": "10s", "timeout": "10s"}
     config = {
         "listen": f"127.0.0.1:{port}",
         "store": {"path": str(folder / "kneewatch.db")},
@@ -113,14 +114,14 @@ class Soak:
             urllib.request.urlopen(urllib.request.Request(f"{self._url}/-/reload", method="POST"), timeout=30).read()  # noqa: S310
 
     def _wait_until_all_are_up(self) -> None:
-        end = time.monotonic() + 120
+        end = time.monotonic() + _UP_WITHIN_S
         while time.monotonic() < end:
             page, _ = get(f"{self._url}/metrics")
             up = [line for line in page.splitlines() if line.startswith("kneewatch_target_up{")]
             if len(up) == TARGETS and all(line.endswith(" 1.0") for line in up):
                 return
             time.sleep(1.0)
-        raise TimeoutError("not all targets were up within two minutes")
+        raise TimeoutError(f"not all targets were up within {_UP_WITHIN_S:g} s")
 
     def _sample(self, at_s: float) -> None:
         page, _ = get(f"{self._url}/metrics")

@@ -13,6 +13,7 @@ import yaml
 from probe.core.errors import ConfigError
 
 MAX_CONFIG_BYTES = 1_000_000
+_MAX_DEPTH = 50
 _MAX_VALUES = 100_000  # aliases can expand a short file to a huge one
 _SYNTAX_ERRORS = (yaml.scanner.ScannerError, yaml.parser.ParserError)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -71,7 +72,17 @@ def expand(raw: object, environ: Mapping[str, str]) -> tuple[object, list[str]]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A loader that refuses duplicate keys, of which YAML silently takes the last."""
+    """A loader that refuses duplicate keys, of which YAML silently takes the last, and deep nesting.
+
+    PyYAML's time for nested brackets grows with the square of their number: 2,000 take two seconds.
+    """
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: ANN401, N803 - PyYAML's own method
+        if self.flow_level >= _MAX_DEPTH:
+            raise yaml.MarkedYAMLError(
+                problem=f"more than {_MAX_DEPTH} brackets in each other", problem_mark=self.get_mark()
+            )
+        super().fetch_flow_collection_start(TokenClass)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         seen: set[str] = set()
