@@ -14,7 +14,7 @@ from exporters.rendered_samples import RenderedSamples
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
-from probe.core.request import UP, Outcome, RequestRecord, Traffic
+from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.request_cost import tokens_spent
 
 _SERIES = (
@@ -198,10 +198,10 @@ class _ClientSeries:
                 self._good.labels(*labels, objective).inc()
         for kind, tokens in zip(("prompt", "output"), tokens_spent(record), strict=True):
             self._tokens.labels(record.target, record.model, record.traffic.value, kind).inc(tokens)
-        if record.traffic is Traffic.CANARY and record.outcome is not Outcome.ABORTED:
-            self._up.labels(record.target).set(record.outcome in UP)
+        if record.traffic is Traffic.CANARY and record.is_up is not None:
+            self._up.labels(record.target).set(record.is_up)
             self._is_up_known = True
-        if record.outcome in UP:
+        if record.is_up:
             self._last_success.labels(*labels).set(wall_s)
         # A capacity run would mix the latencies of all its load levels in one histogram; its result has them by level.
         # A question's length is the model's.

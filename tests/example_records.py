@@ -8,7 +8,7 @@ from typing import Any
 
 from probe.core.failure_log import FailureLog
 from probe.core.objectives import Objective, Objectives
-from probe.core.request import UP, Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepPlan, StepSummary
@@ -85,7 +85,7 @@ def failing(*records: RequestRecord) -> dict[str, Any]:
     log = FailureLog()
     for one in reversed(records):
         log.add(one)
-    failures = [one for one in records if one.outcome not in UP]
+    failures = [one for one in records if not one.is_up]
     return {"failures": failures[:20], "failure_groups": log.groups, "since": log.since}
 
 

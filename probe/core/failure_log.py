@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from probe.core.request import UP, Outcome, RequestRecord
+from probe.core.request import Outcome, RequestRecord
 
 _KEEP = 20
 
@@ -47,10 +47,10 @@ class FailureLog:
         return tuple(self._groups)
 
     def add(self, record: RequestRecord) -> None:
-        """Take the next canary. One that Kneewatch cancelled says nothing."""
-        if record.outcome is Outcome.ABORTED:
+        """Take the next canary. One that shows nothing of the server changes nothing."""
+        is_up = record.is_up
+        if is_up is None:
             return
-        is_up = record.outcome in UP
         if is_up is not self._is_up:
             self.since = Since(record.done_wall_s, is_exact=self._is_up is not None)
             self._is_up = is_up

@@ -12,6 +12,9 @@ from probe.core.request import Outcome, RequestRecord
 
 AVAILABILITY = "availability"
 ALL = "all"  # every objective met: what goodput counts
+# A client that did not run for less than this share of a request's time has not caused its failure.
+_STOPPED_SHARE = 0.1
+_UNREAD_S = 1.0  # a server gives up on a client that reads nothing for longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,9 @@ class Objectives:
 def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
     """Return, for each objective that judges this request, whether it was met; empty for an aborted request.
 
-    A client-bound request is judged by availability only, because its latency is unknown. An undefined TPOT (one
-    output token) meets its objective.
+    A client-bound request meets its availability objective, and no other judges it: the client may have caused the
+    rest.
+    An undefined TPOT (one output token) meets its objective.
     """
     if record.outcome is Outcome.ABORTED:
         return {}
@@ -73,6 +77,19 @@ def may_be_client_delay(record: RequestRecord, objectives: Objectives, waking_s:
     missed = [name for name in objectives.latencies() if not good[name]]
     limits = objectives.latencies()
     return bool(missed) and all(values[name] - errors[name] <= limits[name].within_s for name in missed)
+
+
+def may_be_client_stop(record: RequestRecord, waking_s: float) -> bool:
+    """Return whether a request may have failed because the client did not run, such as while it was stopped.
+
+    When the client runs again, time limits are over before it reads what has arrived, and a server may have closed a
+    connection that was not read. `waking_s`: how late the operating system ran the process.
+    """
+    least_s = {Outcome.TIMEOUT: 0.0, Outcome.UNREACHABLE: _UNREAD_S, Outcome.BROKEN_STREAM: _UNREAD_S}
+    if record.outcome not in least_s:
+        return False
+    took_s = (record.done_ns - record.scheduled_ns) * 1e-9
+    return waking_s > max(least_s[record.outcome], _STOPPED_SHARE * took_s)
 
 
 def good_ratio(records: Sequence[RequestRecord], objectives: Objectives) -> dict[str, float]:

@@ -35,11 +35,11 @@ class Outcome(StrEnum):
     BROKEN_STREAM = "broken_stream"  # 200, then not a complete event stream
     WRONG_ANSWER = "wrong_answer"  # a complete stream of other lengths than requested
     CORRUPT = "corrupt"  # the text itself is wrong: the answer to a question with a known answer
-    CLIENT_BOUND = "client_bound"  # answered; the client's own delay may explain a missed latency
+    CLIENT_BOUND = "client_bound"  # the client's own delay may explain a missed latency, or that there is no answer
     ABORTED = "aborted"  # cancelled by Kneewatch (guard, budget or shutdown), or the server fell asleep
 
 
-# Outcomes of correctly answered requests.
+# Outcomes that do not count against availability.
 UP = (Outcome.OK, Outcome.CLIENT_BOUND)
 
 
@@ -105,3 +105,9 @@ class RequestRecord:
     prompt_tokens: int = 0  # from the usage that the server reports
     output_tokens: int = 0
     finish_reason: str | None = None
+
+    @property
+    def is_up(self) -> bool | None:
+        """Whether the request shows that the server answers correctly; None: it shows nothing of the server."""
+        is_unanswered = self.outcome is Outcome.CLIENT_BOUND and self.finish_reason is None
+        return None if is_unanswered or self.outcome is Outcome.ABORTED else self.outcome in UP

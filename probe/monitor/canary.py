@@ -16,8 +16,9 @@ from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.failure_log import FailureLog
 from probe.core.objectives import Objectives
-from probe.core.request import UP, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan
+from probe.load.loop_lag import watch_lag
 from probe.load.step_executor import StepExecution
 from probe.monitor.known_answer import KnownAnswer
 
@@ -75,7 +76,7 @@ class Canary:
     async def measure(self) -> RequestRecord:
         """Send one request. Return its record, also of a failure: only cancellation is raised."""
         record = await self._send()
-        if self._known_answer is not None and record.outcome in UP:
+        if self._known_answer is not None and record.is_up:
             wrong = await self._known_answer.find_corruption(record.model)
             if wrong is not None:
                 record = replace(record, outcome=Outcome.CORRUPT, detail=wrong)
@@ -85,9 +86,10 @@ class Canary:
         scheduled = self._clock.monotonic_ns()
         spec = next(self._specs)
         try:
-            await self._learn_model()
+            async with watch_lag(self._clock) as lag:
+                await self._learn_model()
         except TargetError as error:
-            return self._unsent(spec, scheduled, error)
+            return self._excused(self._unsent(spec, scheduled, error), lag)
         return await self._ask(spec)
 
     def keep(self, record: RequestRecord) -> None:
@@ -102,12 +104,22 @@ class Canary:
         ready = self._client.prepare(spec, self.model, self._traffic)
         step = StepExecution(_ONE, iter((ready,)), self._clock, lateness=self._client.lateness)
         run = await step.run(asyncio.Event())
-        record, waking_s = run.records[0], max(run.loop_lag_s, default=0.0)
+        return self._excused(run.records[0], run.loop_lag_s)
+
+    def _excused(self, record: RequestRecord, lag: Sequence[float]) -> RequestRecord:
+        """Return the record as client-bound if Kneewatch's own delay may explain what is wrong with it.
+
+        `lag`: samples (s) of how late the system ran this process meanwhile.
+        """
+        waking_s = max(lag, default=0.0)
         if slo.may_be_client_delay(record, self._objectives, waking_s):
             late_ms = 1000 * ((latency.ttft_error_s(record) or 0.0) + waking_s)
             words = f"a latency missed its objective, but Kneewatch itself was up to {late_ms:.0f} ms late"
-            record = replace(record, outcome=Outcome.CLIENT_BOUND, detail=words)
-        return record
+        elif slo.may_be_client_stop(record, waking_s):
+            words = f"{record.detail or record.outcome.value}, but Kneewatch itself did not run for {waking_s:.1f} s"
+        else:
+            return record
+        return replace(record, outcome=Outcome.CLIENT_BOUND, detail=words)
 
     async def _learn_model(self) -> None:
         """For "auto", request the served model, again after each failure: a server may come back with another model."""
@@ -140,6 +152,6 @@ class StartupGrace:
 
     def is_starting(self, record: RequestRecord) -> bool:
         """Return whether `record` was due within the grace, and before the first canary that the server answered."""
-        if record.outcome in UP:
+        if record.is_up:
             self._ends_ns = min(self._ends_ns, record.scheduled_ns)
         return record.scheduled_ns < self._ends_ns

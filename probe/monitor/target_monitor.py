@@ -12,7 +12,7 @@ from probe.config.load import LoadConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.request import UP, Outcome, RequestRecord
+from probe.core.request import Outcome, RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus
@@ -201,7 +201,7 @@ class TargetMonitor:
             base_url=self.config.base_url,
             model=self.model,
             objectives=self.objectives,
-            up=recent[0].outcome in UP if recent else None,
+            up=next((record.is_up for record in recent if record.is_up is not None), None),
             recent=recent,
             failures=self._canary.failures,
             failure_groups=self._canary.failure_log.groups,

@@ -50,10 +50,11 @@ class ProbeTraffic:
 
     def add(self, record: RequestRecord) -> None:
         """Add a request that has ended."""
-        has_ended = record.outcome in _ENDED
+        is_cut = record.is_up is None
+        has_ended = record.outcome in _ENDED and not is_cut
         self.ended += has_ended
         if record.outcome in _COUNTED_AS:
-            self.outcomes[_COUNTED_AS[record.outcome]] += 1
+            self.outcomes["aborted" if is_cut else _COUNTED_AS[record.outcome]] += 1
         self.have_all_ended &= has_ended
         if record.outcome is Outcome.ABORTED and record.reads:
             self.begun += 1

@@ -13,7 +13,7 @@ import structlog
 
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.request import UP, Api, RequestRecord, Traffic
+from probe.core.request import Api, RequestRecord, Traffic
 from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
 from probe.core.workload import Workload, longest
 from probe.observe.cross_checks import CrossChecker
@@ -123,7 +123,7 @@ class ServerObserver:
         """Return whether the server slept at some time during a request, or has fallen asleep and failed it."""
         if self.state.sleep.was_since(record.sent_ns):
             return True
-        return record.outcome not in UP and await self.is_asleep()
+        return not record.is_up and await self.is_asleep()
 
     @property
     def asleep_since_s(self) -> float | None:

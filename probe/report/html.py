@@ -19,7 +19,7 @@ from probe.charts import ECHARTS, data_text, digest, echarts, notice, values_scr
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
-from probe.core.request import UP, RequestRecord
+from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.step import Distribution
 from probe.report import figures as words
@@ -149,7 +149,7 @@ def _three(values: Distribution) -> str:
 
 def _was_answered(record: RequestRecord) -> bool:
     """Return whether the server sent a correct answer."""
-    return record.outcome in UP
+    return bool(record.is_up)
 
 
 def _promised(objectives: Mapping[str, object]) -> str:

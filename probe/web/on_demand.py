@@ -20,7 +20,7 @@ from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.errors import TargetError
 from probe.core.objectives import Objectives
-from probe.core.request import UP, RequestRecord
+from probe.core.request import RequestRecord
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.web.monitor_protocol import Monitor
@@ -108,7 +108,7 @@ class OnDemand:
             return None
         finally:
             self._running -= 1
-        if record.outcome not in UP:  # removing a target closes its connections, which is not a failure of the server
+        if not record.is_up:  # removing a target closes its connections, which is not a failure of the server
             self._check_is_there(target)
         return record
 
@@ -136,7 +136,7 @@ def exposition(
         if value is not None:
             Gauge(name, words, registry=registry).set(value)
 
-    success = record is not None and record.outcome in UP
+    success = record is not None and bool(record.is_up)
     gauge("probe_success", "1 if the target answered correctly", float(success))
     gauge("probe_duration_seconds", "How long the probe took", seconds)
     outcome = Gauge("probe_outcome_info", "Outcome of the probe", ["outcome", "model", "workload"], registry=registry)

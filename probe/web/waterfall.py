@@ -10,7 +10,7 @@ from typing import Any
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
-from probe.core.request import UP, RequestRecord
+from probe.core.request import RequestRecord
 from probe.report.figures import milliseconds, when
 
 _ROWS = 20
@@ -25,7 +25,7 @@ def waterfall(recent: Sequence[RequestRecord], objectives: Objectives) -> dict[s
         return None
     shown = recent[:_ROWS]
     first = [value for record in shown if (value := latency.ttft_s(record)) is not None]
-    failed = sum(record.outcome not in UP for record in shown)
+    failed = sum(record.is_up is False for record in shown)
     slow = sum(bool(_missed(record, objectives)) for record in shown)
     words = f"Timing of the last {len(shown)} canaries, newest first: {failed} failed, {slow} missed an objective"
     if first:
@@ -63,7 +63,7 @@ def _pieces(record: RequestRecord, missed: Sequence[str]) -> Iterator[tuple[str,
     else:
         late = 0.0
     first, last = latency.ttft_s(record), _last_s(record)
-    if record.outcome not in UP or first is None:
+    if not record.is_up or first is None:
         yield "failed", late, max(done, late)
         return
     yield "slow_wait" if "ttft" in missed else "wait", late, first

@@ -1,12 +1,16 @@
 """Time: a wall clock that is set while the monitor runs, and a monitor that is stopped for seconds."""
 
+import os
 import re
+import signal
 import struct
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from faulty_sim import FaultySim
 from monitor import Monitor, Sim
 
 PROMISED = {"default": {"availability": 0.999, "ttft": {"ratio": 0.95, "within": "500ms"}}}
@@ -68,3 +72,30 @@ def test_a_wall_clock_that_is_set_stops_no_canary_and_no_scrape(
         assert _canaries(after) == _canaries(after, "ok")
         assert abs((_value(after, SCRAPED) or 0) - time.time() - leap_s) < 5
         assert _value(after, 'kneewatch_target_up{target="a"}') == 1
+
+
+def test_a_monitor_that_was_stopped_blames_no_server(tmp_path: Path) -> None:
+    """As in a frozen virtual machine: canaries, a scrape and a request on demand are under way."""
+    with FaultySim(tmp_path, "slow") as server:
+        server.wait()
+        server.fault(extra_step_s=0.4)  # an answer takes 2 s
+        with Monitor(_config(server.base_url), tmp_path) as monitor, ThreadPoolExecutor() as threads:
+            while _canaries(monitor.page("/metrics"), "ok") < 2:
+                time.sleep(0.2)
+            asked = threads.submit(monitor.page, "/probe?target=a")
+            time.sleep(0.5)
+            os.kill(monitor.pid, signal.SIGSTOP)
+            time.sleep(8)
+            os.kill(monitor.pid, signal.SIGCONT)
+            while _canaries(page := monitor.page("/metrics"), "client_bound") < 1:
+                time.sleep(0.2)
+        assert re.search(r'^probe_outcome_info{[^}]*outcome="(ok|client_bound)"', asked.result(), re.MULTILINE)
+        assert _canaries(page) == _canaries(page, "ok") + _canaries(page, "client_bound")
+        good = re.findall(
+            r'^kneewatch_good_requests_total{[^}]*canary",objective="availability"} (\S+)$', page, re.MULTILINE
+        )
+        assert sum(map(float, good)) == _canaries(page), "nothing is burned"
+        assert _value(page, 'kneewatch_target_up{target="a"}') == 1
+        errors = re.findall(r"^kneewatch_server_scrape_errors_total{[^}]*} (\S+)$", page, re.MULTILINE)
+        assert sum(map(float, errors)) == 0
+        assert "Kneewatch itself did not run for" in monitor.output

@@ -4,6 +4,7 @@ import asyncio
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from typing import cast
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from fake_request import FakeRequest
 from plain_records import MS, PROMISED, failure, record, spec
+from virtual_time import VirtualClock, virtually
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
@@ -50,18 +52,18 @@ class Answers:
     async def send(self, what: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
         self.sent.append((model, traffic, scheduled_ns))
         outcome = next(self._outcomes)
-        made = record if outcome is Outcome.OK else failure
-        return made(outcome=outcome, model=model, traffic=traffic, spec=what, scheduled_ns=scheduled_ns)
+        known = {"outcome": outcome, "model": model, "traffic": traffic, "spec": what, "scheduled_ns": scheduled_ns}
+        return record(**known) if outcome is Outcome.OK else failure(**known, done_ns=scheduled_ns + 5 * 10**9)
 
 
 class Ticks:
-    """A clock on which every look takes a second."""
+    """A clock on which every look takes a millisecond."""
 
     def __init__(self) -> None:
         self.now = 0
 
     def monotonic_ns(self) -> int:
-        self.now += 1_000_000_000
+        self.now += 1_000_000
         return self.now
 
     def wall_s(self) -> float:
@@ -256,3 +258,47 @@ class Still(Ticks):
 
     def monotonic_ns(self) -> int:
         return 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stopped_s", "becomes"),
+    [
+        (Outcome.TIMEOUT, 10.0, Outcome.CLIENT_BOUND),
+        (Outcome.TIMEOUT, 0.6, Outcome.CLIENT_BOUND),
+        (Outcome.TIMEOUT, 0.4, Outcome.TIMEOUT),  # of 5 s: the server had the rest
+        (Outcome.UNREACHABLE, 10.0, Outcome.CLIENT_BOUND),
+        (Outcome.UNREACHABLE, 0.9, Outcome.UNREACHABLE),
+        (Outcome.BROKEN_STREAM, 10.0, Outcome.CLIENT_BOUND),
+        (Outcome.SERVER_ERROR, 10.0, Outcome.SERVER_ERROR),
+        (Outcome.WRONG_ANSWER, 10.0, Outcome.WRONG_ANSWER),
+    ],
+)
+def test_a_failure_that_a_stop_may_explain_shows_nothing_of_the_server(
+    outcome: Outcome, stopped_s: float, becomes: Outcome
+) -> None:
+    """A stop is a leap of the clock, in the middle of the request and while the server is asked for its model."""
+
+    def leap() -> None:
+        asyncio.get_running_loop()._leaping.now_s += stopped_s  # type: ignore[attr-defined]
+
+    class Stopped(Answers):
+        async def send(self, what: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
+            leap()
+            return await super().send(what, model, traffic, scheduled_ns)
+
+        async def resolve_model(self, wanted: str) -> str:
+            await asyncio.sleep(5.0 - stopped_s if stopped_s < 5.0 else 0.0)
+            leap()
+            return await super().resolve_model(wanted)
+
+    async def both() -> list[RequestRecord]:
+        of = partial(Canary, "llama", specs=repeat(spec()), objectives=PROMISED, clock=VirtualClock())
+        of_send = of("tiny", cast(Client, Stopped([], [outcome])))
+        of_model = of("auto", cast(Client, Stopped([outcome], [])))
+        return [await of_send.run_once(), await of_model.run_once()]
+
+    for one in virtually(both()):
+        assert one.outcome is becomes
+        assert one.is_up is (None if becomes is Outcome.CLIENT_BOUND else False)
+        assert slo.met(one, PROMISED)[slo.AVAILABILITY] is (becomes is Outcome.CLIENT_BOUND)
+        assert (f"Kneewatch itself did not run for {stopped_s:.1f} s" in str(one.detail)) is (becomes is not outcome)

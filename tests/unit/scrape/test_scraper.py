@@ -6,13 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from hostile_server import CLOSE, HANG, Asked, Script, chunked, head, hostile, whole
 from scraping import GZIP, PAGE, PAGES, PLAIN, RECORDED, SECRET, VERSION, by_path, in_turn, read, scraping
+from virtual_time import VirtualClock, virtually
 
+from probe.client.endpoint import Endpoint
 from probe.core.errors import TargetError
 from probe.core.snapshot import ServerSnapshot
 from probe.observe.restarts import restarted
+from probe.scrape.scraper import Scraper
 
 
 def test_a_page_is_a_snapshot() -> None:
@@ -198,3 +202,24 @@ def test_cancelling_closes_the_connection() -> None:
             await asyncio.wait_for(server.gone.wait(), 1)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("late_s", "reads"), [(0.0, 1), (0.2, 1), (8.0, 2)])
+def test_a_page_that_was_missed_while_this_process_was_stopped_is_read_once_more(late_s: float, reads: int) -> None:
+    """Of a time limit of 3 s, which was found to be over so late."""
+    asked: list[str] = []
+
+    class Missed(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            asked.append(request.url.path)
+            asyncio.get_running_loop()._leaping.now_s += 3.0 + late_s  # type: ignore[attr-defined]
+            raise httpx.ReadTimeout("nothing more within 3 s")
+
+    async def read() -> None:
+        scraper = Scraper(Endpoint("a", "http://127.0.0.1:9"), VirtualClock())
+        scraper._version, scraper._metrics = "1", httpx.AsyncClient(transport=Missed())
+        with pytest.raises(TargetError, match="nothing more"):
+            await scraper.read()
+
+    virtually(read())
+    assert asked.count("/metrics") == reads
