@@ -49,7 +49,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm bench-client bench-capacity bench-alerts bench-dashboards pictures generate lock clean
+.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm bench-client bench-capacity bench-timed bench-alerts bench-dashboards pictures generate lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -123,6 +123,9 @@ bench-client: .venv/.installed ## Kneewatch and its peers against a server of kn
 
 bench-capacity: .venv/.installed ## how well capacity is found, here and by others' patterns, in virtual time (ARGS=--quick: a minute)
 	@$(BIN)/python -m benchmarks.capacity $(ARGS)
+
+bench-timed: .venv/.installed vllm ## capacity of real vLLM servers whose steps last as long as a law says (ARGS=small-kv; hours for all)
+	@PYTHONPATH=tests/integration $(BIN)/python -m benchmarks.timed $(ARGS)
 
 bench-alerts: .venv/.installed ## a synthetic month with 20 faults: which are found, how soon, and what is false (ARGS="--seeds 10")
 	@$(BIN)/python -m benchmarks.alerts $(ARGS)

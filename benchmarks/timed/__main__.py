@@ -1,0 +1,132 @@
+"""Kneewatch's capacity of real vLLM servers of known timing: `PYTHONPATH=tests/integration python -m benchmarks.timed`.
+
+    [CASE ...]                      of cases.py; else all ten
+    --vllm-python .vllm/bin/python  the Python of `make vllm`
+    --only ramp|users|forecast      a search started cold, one beside live users at 20 % of the truth, or forecasts from
+                                    live traffic at 30, 55 and 75 % of it
+    --out FILE                      the record; benchmarks/results/timed-DATE.json
+
+The truth is that of truth.json (truth.py). Needs two cores and nothing else on the machine. Prints a line for each
+answer and writes all of them as JSON. Exits 1 if a wrong capacity was called verified.
+"""
+
+import argparse
+import asyncio
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.timed.cases import CASES, Case
+from benchmarks.timed.served import Answer, configuration, forecast, ramp, served, users
+from probe import __version__
+
+TRUTH = Path(__file__).with_name("truth.json")
+RESULTS = Path(__file__).parents[1] / "results"
+KINDS = ("ramp", "users", "forecast")
+_LIVE_SHARE, _FORECAST_SHARES = 0.2, (0.3, 0.55, 0.75)
+_FORECAST_S, _SETTLE_S, _LIVE_S = 150.0, 5.0, 900.0
+_WRONG = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An answer beside the truth (requests/s)."""
+
+    case: str
+    kind: str
+    truth_rps: float
+    answer: Answer
+
+    @property
+    def error(self) -> float | None:
+        """Relative error, or None without a capacity."""
+        found = self.answer.capacity.get("requests_per_second")
+        return None if found is None else found / self.truth_rps - 1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the interval contains the truth."""
+        lower, upper = self.answer.capacity.get("lower"), self.answer.capacity.get("upper")
+        return (lower or 0.0) <= self.truth_rps <= (upper if upper is not None else float("inf"))
+
+    @property
+    def is_wrongly_verified(self) -> bool:
+        """Whether it is called verified and is not right."""
+        return self.answer.capacity["mode"] == "verified" and (self.error is None or abs(self.error) > _WRONG)
+
+    def __str__(self) -> str:
+        said, answer = self.answer.capacity, self.answer
+        error = "none" if self.error is None else f"{self.error:+.1%}"
+        return (
+            f"{self.case:14} {self.kind:12} truth {self.truth_rps:6.2f}  {error:>7} {said['mode']:9}"
+            f" [{said['lower']}, {said['upper']}] {'held' if self.is_held else 'NOT held'}; {answer.took_s:.0f} s,"
+            f" {answer.tokens:,} tokens, {answer.steps} steps, {answer.over_objective_s:.1f} s over; {answer.stopped};"
+            f" {said['reason']}"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=list(CASES))
+    parser.add_argument("--vllm-python", default=".vllm/bin/python")
+    parser.add_argument("--only", choices=KINDS)
+    parser.add_argument("--out", type=Path, default=RESULTS / f"timed-{datetime.now(UTC):%Y-%m-%d}.json")
+    options = parser.parse_args()
+    truth = json.loads(TRUTH.read_text())
+    missing = [name for name in options.cases if name not in truth]
+    if missing:
+        parser.error(f"{TRUTH.name} has no truth of {', '.join(missing)}; see benchmarks/timed/truth.py")
+    judged: list[Judged] = []
+    for name in options.cases:
+        for one in _judge(CASES[name], truth[name]["asynchronous"], options.vllm_python, options.only):
+            print(one, flush=True)
+            judged.append(one)
+            _write(judged, options.out)
+    return int(any(one.is_wrongly_verified for one in judged))
+
+
+def _judge(case: Case, truth_rps: float, vllm_python: str, only: str | None) -> Iterator[Judged]:
+    """Yield the answers of each kind, each from a server started anew."""
+    for kind in (only,) if only else KINDS:
+        with tempfile.TemporaryDirectory() as scratch, served(case, vllm_python, Path(scratch)) as base_url:
+            config = configuration(case, base_url, Path(scratch))
+            if kind == "ramp":
+                yield Judged(case.name, kind, truth_rps, ramp(config, Path(scratch)))
+            elif kind == "users":
+                live_rps = _LIVE_SHARE * truth_rps
+                yield Judged(case.name, kind, truth_rps, asyncio.run(_beside(case, base_url, live_rps, config)))
+            else:
+                for share in _FORECAST_SHARES:
+                    answer = asyncio.run(_forecast(case, base_url, share * truth_rps, config))
+                    yield Judged(case.name, f"forecast {share:.0%}", truth_rps, answer)
+
+
+async def _beside(case: Case, base_url: str, live_rps: float, config: Path) -> Answer:
+    async with users(case, base_url, live_rps, _LIVE_S):
+        await asyncio.sleep(_SETTLE_S)
+        return await asyncio.to_thread(ramp, config, config.parent)
+
+
+async def _forecast(case: Case, base_url: str, live_rps: float, config: Path) -> Answer:
+    async with users(case, base_url, live_rps, _FORECAST_S + 60):
+        await asyncio.sleep(_SETTLE_S)
+        return await asyncio.to_thread(forecast, config, _FORECAST_S)
+
+
+def _write(judged: list[Judged], out: Path) -> None:
+    record = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "kneewatch": __version__,
+        "python": platform.python_version(),
+        "answers": [{**asdict(one), "error": one.error, "is_held": one.is_held} for one in judged],
+    }
+    out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

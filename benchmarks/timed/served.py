@@ -1,0 +1,151 @@
+"""A served vLLM of known timing, and Kneewatch's commands against it, as a stranger would give them.
+
+In: a case. Out: what `kneewatch ramp` and `kneewatch forecast` say of it.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.timed.cases import LONGEST, MAX_MODEL_LEN, Case
+from probe.client.endpoint import Endpoint
+from probe.core.clock import SystemClock
+from probe.core.request import Api
+from probe.core.step import Arrivals, StepPlan
+from probe.core.workload import LognormalLength, Workload
+from probe.load.request_source import RequestSource
+from probe.load.worker_pool import WorkerPool
+
+ROOT = Path(__file__).parents[2]
+MODEL = "tiny"
+_USERS_STREAMS = 400
+_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A command's capacity, as its JSON has it, and what it took."""
+
+    capacity: Mapping[str, Any]
+    took_s: float
+    tokens: int
+    over_objective_s: float
+    steps: int
+    stopped: str
+
+
+@contextlib.contextmanager
+def served(case: Case, vllm_python: str, folder: Path) -> Iterator[str]:
+    """Run the case's server on a core of its own, and yield its address."""
+    from real_vllm import RealVllm  # noqa: PLC0415 - from tests/integration
+
+    limits = (
+        f"--max-model-len={MAX_MODEL_LEN}",
+        f"--max-num-seqs={case.max_num_seqs}",
+        f"--num-gpu-blocks-override={case.num_blocks}",
+        f"--max-num-batched-tokens={case.max_num_batched_tokens}",
+        "--distributed-executor-backend=benchmarks.timed.executor.TimedExecutor",
+    )
+    os.environ["KNEEWATCH_TIMED_CASE"] = case.name
+    os.environ["PYTHONPATH"] = str(ROOT)
+    server = RealVllm(vllm_python, folder, limits, {"max_position_embeddings": MAX_MODEL_LEN})
+    server.start()
+    try:
+        yield server.base_url
+    finally:
+        server.stop()
+
+
+def configuration(case: Case, base_url: str, folder: Path) -> Path:
+    """Write a configuration with nothing but what a user must state: address, workload and objectives."""
+    text = {
+        "objectives": {
+            "timed": {
+                "ttft": {"ratio": 0.95, "within": f"{case.ttft_ms:g}ms"},
+                "tpot": {"ratio": 0.95, "within": f"{case.tpot_ms:g}ms"},
+            }
+        },
+        "workloads": {
+            "timed": {
+                "prompt_tokens": _tokens(case.prompt_tokens, case),
+                "output_tokens": _tokens(case.output_tokens, case),
+            }
+        },
+        "targets": [
+            {"name": case.name, "base_url": base_url, "objectives": "timed", "capacity": {"workload": "timed"}}
+        ],
+    }
+    path = folder / "kneewatch.yml"
+    path.write_text(yaml.safe_dump(text))
+    return path
+
+
+def _tokens(median: int, case: Case) -> object:
+    if not case.sigma:
+        return median
+    return {"lognormal": {"median": median, "sigma": case.sigma, "max": LONGEST * median}}
+
+
+def ramp(config: Path, folder: Path, *options: str) -> Answer:
+    """Run `kneewatch ramp`."""
+    out = folder / "ramp.json"
+    out.unlink(missing_ok=True)
+    took_s, _ = _kneewatch("ramp", "-c", str(config), "--json", str(out), *options)
+    if not out.exists():
+        raise RuntimeError("kneewatch ramp wrote no result")
+    result = json.loads(out.read_text())
+    return Answer(
+        result["capacity"],
+        took_s,
+        result["cost"]["tokens"],
+        result["cost"]["over_objective_seconds"],
+        len(result["steps"]),
+        " ".join(filter(None, (result["stopped"]["by"], result["stopped"]["reason"]))),
+    )
+
+
+def forecast(config: Path, seconds: float) -> Answer:
+    """Run `kneewatch forecast` beside whatever traffic there is."""
+    took_s, printed = _kneewatch("forecast", "-c", str(config), "--seconds", f"{seconds:g}", "--json")
+    result = json.loads(printed)
+    return Answer(result["capacity"], took_s, 0, 0.0, 0, "")
+
+
+@contextlib.asynccontextmanager
+async def users(case: Case, base_url: str, rate_rps: float, seconds: float, seed: int = 99) -> AsyncIterator[None]:
+    """Send a stranger's Poisson traffic meanwhile, of the case's lengths."""
+    workload = Workload("users", Api.COMPLETIONS, _length(case.prompt_tokens, case), _length(case.output_tokens, case))
+    source = RequestSource(Endpoint(target=case.name, base_url=base_url), MODEL, workload, 60.0, seed)
+    over = asyncio.Event()
+    plan = StepPlan(_USERS_STREAMS, seconds, loop="open", arrivals=Arrivals(rate_rps=rate_rps))
+    async with WorkerPool(source, 1, SystemClock()) as workers:
+        load = asyncio.create_task(workers.run(plan, over, lambda _: None))
+        try:
+            yield
+        finally:
+            over.set()
+            await load
+
+
+def _length(median: int, case: Case) -> int | LognormalLength:
+    return LognormalLength(median, case.sigma, LONGEST * median) if case.sigma else median
+
+
+def _kneewatch(*arguments: str) -> tuple[float, str]:
+    """Return how long a command took, and what it printed. RuntimeError if it could not measure."""
+    began_s = time.monotonic()
+    command = [sys.executable, "-m", "probe", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr.strip()[-400:]}")
+    return time.monotonic() - began_s, done.stdout
