@@ -67,7 +67,8 @@ async def check_target(config: Config, target: TargetConfig, clock: Clock) -> Re
         objectives = config.objectives_of(target)
         record = await Canary(target.name, model, client, requests(load), objectives=objectives, clock=clock).run_once()
     if record.outcome is Outcome.CLIENT_BOUND:
-        raise TargetError(f"{target.base_url}: {record.detail}; run it on a quieter machine", record.outcome)
+        fix = "; run it on a quieter machine" if record.is_up else ""  # else the detail has it
+        raise TargetError(f"{target.base_url}: {record.detail}{fix}", record.outcome)
     if record.outcome in _COULD_NOT_ASK:
         raise TargetError(
             f"{target.base_url}: {record.detail}; check base_url, model, API key and workload", record.outcome

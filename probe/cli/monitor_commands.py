@@ -29,9 +29,11 @@ def run(
     from probe.config.config_file import load_config
     from probe.core.clock import SystemClock
     from probe.monitor.app import App
+    from probe.runtime.descriptors import raise_descriptor_limit
     from probe.runtime.logs import configure_logs
 
     configure_logs()
+    raise_descriptor_limit()
     own_shard = shard_of(shard, total_shards)
     loaded = load_config(config)
 

@@ -23,6 +23,7 @@ from probe.report.files import check_writable, write_file
 from probe.report.progress import following
 from probe.report.result_json import dumps
 from probe.report.result_text import result_words
+from probe.runtime.descriptors import raise_descriptor_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ def measure(config: Config, target: TargetConfig, request: RampRequest, files: R
     Raises ConfigError where a file, OSError where standard output cannot be written; the result then is in the others.
     """
     files.check()
+    raise_descriptor_limit()
     result = None
     try:
         with following() as follow:

@@ -17,6 +17,7 @@ from probe.client.endpoint import Endpoint
 from probe.client.exchange import Ended, Exchange, PreparedRequest
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import BodyLimits, ResponseBuffer, ResponseMemory, stream_limits
+from probe.client.shortage import shortage
 from probe.client.transport import Transport
 from probe.client.wire import wire
 from probe.core.clock import Clock
@@ -86,13 +87,11 @@ class Client:
         asked = self._exchange("GET", "/v1/models", b"", BodyLimits(max_bytes=_MODELS.max_bytes))
         if not isinstance(asked, Exchange):
             outcome, detail = asked
-            raise TargetError(f"{url}: {one_line(detail or '')}; {_HINTS.get(outcome, _CHECK_URL)}", outcome)
+            raise _no_models(url, outcome, one_line(detail or ""))
         ended = await self._carry_out(asked, min(self._timeout_s, _MODELS_S))
         if asked.received.status != _OK or ended is not None:
             outcome, detail = ended or asked.refusal()
-            raise TargetError(
-                f"{url}: {asked.safe(detail or outcome.value)}; {_HINTS.get(outcome, _CHECK_URL)}", outcome
-            )
+            raise _no_models(url, outcome, asked.safe(detail or outcome.value))
         try:
             served = [model["id"] for model in read_json(asked.hide(asked.received.body), _MODELS)["data"]]
         except (ValueError, KeyError, TypeError):
@@ -147,7 +146,8 @@ class Client:
             headers = self._request_headers(path)
             secret = headers.get("authorization", "").removeprefix("Bearer ").encode()
         except (OSError, ValueError) as error:
-            return Outcome.UNAUTHORIZED, str(error)
+            lacking = shortage(error)
+            return (Outcome.CLIENT_BOUND, lacking) if lacking else (Outcome.UNAUTHORIZED, str(error))
         received = ResponseBuffer(limits, self._memory)
         try:
             if path not in self._urls:
@@ -215,9 +215,16 @@ def _failure(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
             return Outcome.TIMEOUT, exchange.safe(str(error))
         got = f"{len(received.reads)} reads of an answer" if received.reads else "no answer"
         return Outcome.TIMEOUT, f"{got} within {timeout_s:g} s"
+    if received.status is None and (lacking := shortage(error)) is not None:
+        return Outcome.CLIENT_BOUND, lacking
     if received.status is not None:
         return Outcome.BROKEN_STREAM, f"the answer broke off: {message}"
     return Outcome.UNREACHABLE, f"cannot be reached ({exchange.safe(message)})"
+
+
+def _no_models(url: str, outcome: Outcome, words: str) -> TargetError:
+    hint = _HINTS.get(outcome, _CHECK_URL)
+    return TargetError(f"{url}: {words}; {hint}" if hint else f"{url}: {words}", outcome)
 
 
 def _is_name(name: object) -> bool:
@@ -231,4 +238,5 @@ _HINTS = {
     Outcome.NOT_FOUND: "expected an OpenAI-compatible server, check base_url",
     Outcome.REJECTED: "the server refuses load, try later",
     Outcome.SERVER_ERROR: "look at the server's log",
+    Outcome.CLIENT_BOUND: "",  # the words have it
 }

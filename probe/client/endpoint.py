@@ -64,7 +64,7 @@ class Endpoint:
         try:
             secret = self.secret()
         except OSError as error:
-            raise ValueError(f"the API key cannot be read ({error.strerror})") from None
+            raise ValueError(f"the API key cannot be read ({error.strerror})") from error
         except UnicodeError:
             secret = "\0"  # noqa: S105 - refused below
         if secret and not (secret.isascii() and secret.isprintable()):

@@ -35,7 +35,8 @@ class Outcome(StrEnum):
     BROKEN_STREAM = "broken_stream"  # 200, then not a complete event stream
     WRONG_ANSWER = "wrong_answer"  # a complete stream of other lengths than requested
     CORRUPT = "corrupt"  # the text itself is wrong: the answer to a question with a known answer
-    CLIENT_BOUND = "client_bound"  # the client's own delay may explain a missed latency, or that there is no answer
+    # The client's own delay may explain a missed latency or a missing answer, or this machine could not send it.
+    CLIENT_BOUND = "client_bound"
     ABORTED = "aborted"  # cancelled by Kneewatch (guard, budget or shutdown), or the server fell asleep
 
 

@@ -139,6 +139,8 @@ def over_objective(record: RequestRecord, objectives: Objectives) -> list[tuple[
             return []
         allowed_s = ttft.within_s + tpot.within_s * (record.spec.output_tokens - 1)
         over = [(record.scheduled_ns + int(allowed_s * 1e9), record.done_ns)]
+    elif record.outcome is Outcome.CLIENT_BOUND:
+        over = []
     elif record.outcome is not Outcome.OK:
         over = [(record.scheduled_ns, record.done_ns)]
     else:
@@ -161,6 +163,8 @@ def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], secon
 
 def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objectives) -> str | None:
     """Return why a step cannot be judged, or None. Late stamps move TTFT in full, TPOT by their share of a token."""
+    if any(record.outcome is Outcome.CLIENT_BOUND for record in records):
+        return "client_bound"
     judged = [record for record in records if record.outcome is not Outcome.ABORTED]
     if len(judged) < MIN_REQUESTS:
         return TOO_FEW

@@ -9,6 +9,7 @@ import httpx
 
 from probe.client.client import NETWORK_ERRORS
 from probe.client.endpoint import Endpoint
+from probe.client.shortage import shortage
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.foreign_json import JsonLimits, read_json
@@ -89,7 +90,7 @@ class Scraper:
             snapshot = replace(await self._parsed(page, self._version), asked_ns=began_ns)
         except NETWORK_ERRORS as error:
             self._version = None
-            message = one_line(str(error), _MAX_MESSAGE) or self._unsaid(error)
+            message = shortage(error) or one_line(str(error), _MAX_MESSAGE) or self._unsaid(error)
             raise TargetError(
                 f"{self._address}: no metrics of a server ({message})", Outcome.UNREACHABLE, _reason(error)
             ) from None

@@ -24,9 +24,9 @@ MANIFEST_LIMIT_MB = 384  # memory limit of the shipped manifests
 _LISTEN = "0A"
 
 
-def _watching(url: str, **more: object) -> dict[str, object]:
-    """Return a configuration with one target and a canary every second."""
-    canary = {"every": "1s", "timeout": "5s", "workload": "w"}
+def _watching(url: str, every: str = "1s", **more: object) -> dict[str, object]:
+    """Return a configuration with one target and its canary."""
+    canary = {"every": every, "timeout": "5s", "workload": "w"}
     objectives = {"default": {"availability": 0.999}}  # a busy machine must not fail a latency
     workloads = {"w": {"prompt_tokens": 8, "output_tokens": 4}}
     target = {"name": "llama", "base_url": url, "canary": canary, "scrape": "2s"}
@@ -188,3 +188,40 @@ def test_reloads_without_end_slow_nothing(tiny: Sim, tmp_path: Path) -> None:
         assert monitor.output.count("the configuration is loaded") <= 12
         assert canaries >= 7
         assert busy_s < 10 * quiet_s
+
+
+def test_out_of_descriptors_is_no_failure_of_the_server(tiny: Sim, tmp_path: Path) -> None:
+    # Later than a connection is kept: each canary needs a new one.
+    with Monitor(_watching(tiny.base_url, every="5s"), tmp_path) as monitor:
+        eventually(lambda: _canaries(monitor.page("/metrics"), "ok") > 0, within_s=20, what="canaries")
+        _, hard = resource.prlimit(monitor.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(monitor.pid, resource.RLIMIT_NOFILE, (4, hard))
+        time.sleep(18)
+        resource.prlimit(monitor.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        eventually(monitor.is_ready, within_s=10, what="the pages are back")
+        page = monitor.page("/metrics")
+        assert _canaries(page, "client_bound") >= 2
+        assert all(_canaries(page, outcome) == 0 for outcome in ("unreachable", "unauthorized", "timeout"))
+        judged = sum(_canaries(page, outcome) for outcome in ("ok", "client_bound"))
+        assert _counted(page, "kneewatch_good_requests_total", traffic="canary", objective="availability") == judged
+        assert _counted(page, "kneewatch_target_up") == 1
+        assert "Traceback" not in monitor.output
+        lines = [line for line in monitor.output.splitlines() if "ulimit -n" in line and "canary" in line]
+        assert len(lines) == 1, monitor.output
+        before = _canaries(page, "ok")
+        eventually(lambda: _canaries(monitor.page("/metrics"), "ok") > before, within_s=20, what="canaries go on")
+
+
+def test_the_descriptor_limit_is_raised(tiny: Sim, tmp_path: Path) -> None:
+    soft = 256
+    with _limited(soft), Monitor(_watching(tiny.base_url), tmp_path) as monitor:
+        found, hard = resource.prlimit(monitor.pid, resource.RLIMIT_NOFILE)
+        assert found == hard > soft
+
+
+@contextmanager
+def _limited(soft: int) -> Iterator[None]:
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))

@@ -74,7 +74,7 @@ class RunGuard:
     def request_ended(self, record: RequestRecord) -> None:
         """Judge a finished request."""
         self._judge(record)
-        if record.outcome not in (Outcome.OK, Outcome.ABORTED):
+        if record.outcome not in (Outcome.OK, Outcome.ABORTED, Outcome.CLIENT_BOUND):
             self._failures.append(record.outcome)
             self.check()
 

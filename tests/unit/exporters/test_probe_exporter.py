@@ -116,6 +116,9 @@ def test_only_the_canary_says_whether_the_target_is_up() -> None:
     assert value(_exported(record(), record(outcome=Outcome.TIMEOUT)), "kneewatch_target_up", target="a") == 0
     capacity = record(outcome=Outcome.REJECTED, traffic=Traffic.CAPACITY)
     assert value(_exported(record(), capacity), "kneewatch_target_up", target="a") == 1
+    unsent = record(outcome=Outcome.CLIENT_BOUND, finish_reason=None)
+    assert values(_exported(unsent), "kneewatch_target_up") == []
+    assert value(_exported(record(outcome=Outcome.TIMEOUT), unsent), "kneewatch_target_up", target="a") == 0
 
 
 def test_the_objectives_window_is_exported_with_their_name() -> None:

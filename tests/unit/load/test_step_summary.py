@@ -1,6 +1,7 @@
 """A step's records to its summary."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -87,6 +88,13 @@ def test_a_late_client_voids_the_step() -> None:
     s = summary([record()] * 50, only_ttft, lag=0.06)
     assert (s.valid, s.reason) == (False, "client_bound")
     assert s.error_bound_s.ttft == 0.06
+
+
+def test_a_request_that_this_machine_could_not_send_voids_the_step() -> None:
+    unsent = replace(record(), outcome=Outcome.CLIENT_BOUND, finish_reason=None)
+    s = summary([*[record()] * 50, unsent])
+    assert (s.valid, s.reason, s.broken) == (False, "client_bound", ())
+    assert over_objective(unsent, PROMISED) == []
 
 
 def test_a_tpot_objective_is_as_strict_as_its_answer_is_short() -> None:

@@ -14,7 +14,11 @@ NIGHT_S = 1_795_402_140.0  # 2026-11-23 02:49:00 UTC
 
 def _canaries(*outcomes: Outcome) -> list[RequestRecord]:
     """Return a canary every 15 s, newest first; `outcomes` oldest first."""
-    made = [record(outcome=each, done_wall_s=NIGHT_S + 15 * i) for i, each in enumerate(outcomes)]
+    ends = {Outcome.CLIENT_BOUND: "length"}  # answered
+    made = [
+        record(outcome=each, done_wall_s=NIGHT_S + 15 * i, finish_reason=ends.get(each))
+        for i, each in enumerate(outcomes)
+    ]
     return made[::-1]
 
 

@@ -1,0 +1,44 @@
+"""Failures of a connection for lack of something on this machine, which say nothing about the server."""
+
+import errno
+import os
+import resource
+import socket
+
+_WORDS = {
+    errno.EMFILE: "Kneewatch has used up its {limit} file descriptors; raise the limit (ulimit -n)",
+    errno.ENFILE: "this machine has used up its file descriptors; raise fs.file-max",
+    errno.ENOBUFS: "this machine has no memory for a connection; free some, or raise net.ipv4.tcp_mem",
+    errno.ENOMEM: "this machine has no memory for a connection; free some, or raise the container's memory limit",
+    errno.EADDRNOTAVAIL: "this machine has no address or port for the connection; widen net.ipv4.ip_local_port_range",
+}
+
+
+def shortage(error: BaseException) -> str | None:
+    """Return what this machine lacks, with the fix, if that caused an error; None for any other cause.
+
+    Several addresses of a server can fail for several causes. asyncio joins those errors in one without a number, which
+    is no shortage here.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, socket.gaierror):
+            return _shortage_now()
+        if isinstance(found, OSError) and found.errno in _WORDS:
+            return _words(found.errno)
+        found = found.__cause__ or found.__context__
+    return None
+
+
+def _shortage_now() -> str | None:
+    """Return what keeps a file from being opened now: a name lookup does not say that it lacked descriptors."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return _words(error.errno) if error.errno in _WORDS else None
+    return None
+
+
+def _words(number: int | None) -> str:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _WORDS[number or 0].format(limit=limit)

@@ -1,0 +1,107 @@
+"""What this machine lacks is no failure of the server: a request, a list of models, a scrape and an API key."""
+
+import asyncio
+import errno
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from plain_records import spec
+
+from probe.client.client import Client
+from probe.client.endpoint import Endpoint
+from probe.client.shortage import shortage
+from probe.core.clock import SystemClock
+from probe.core.errors import TargetError
+from probe.core.request import Outcome, RequestRecord, Traffic
+from probe.scrape.scraper import Scraper
+
+CLOCK = SystemClock()
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _sent(where: Endpoint) -> RequestRecord:
+    async def main() -> RequestRecord:
+        async with Client(where, CLOCK, 5.0) as client:
+            with no_descriptor_left():
+                return await client.send(spec(8, 3), "tiny", Traffic.CANARY, CLOCK.monotonic_ns())
+
+    return asyncio.run(main())
+
+
+def _no_file() -> str:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        Endpoint("llama", "http://127.0.0.1:1"),
+        Endpoint("llama", "https://127.0.0.1:1"),
+        Endpoint("llama", "http://localhost:1"),
+        Endpoint("llama", "http://127.0.0.1:1", proxy="http://127.0.0.1:2"),
+        Endpoint("llama", "http://127.0.0.1:1", secret=_no_file),
+    ],
+    ids=["http", "https", "name", "proxy", "key"],
+)
+def test_without_descriptors_the_client_is_at_fault(where: Endpoint) -> None:
+    found = _sent(where)
+    assert found.outcome is Outcome.CLIENT_BOUND
+    assert "file descriptors; raise the limit (ulimit -n)" in str(found.detail)
+    assert found.is_up is None
+
+
+def test_a_refused_connection_stays_the_servers() -> None:
+    async def main() -> RequestRecord:
+        async with Client(Endpoint("llama", "http://127.0.0.1:1"), CLOCK, 5.0) as client:
+            return await client.send(spec(8, 3), "tiny", Traffic.CANARY, CLOCK.monotonic_ns())
+
+    assert asyncio.run(main()).outcome is Outcome.UNREACHABLE
+
+
+def test_models_and_metrics_name_the_shortage() -> None:
+    async def main() -> None:
+        where = Endpoint("llama", "http://127.0.0.1:1")
+        async with Client(where, CLOCK, 5.0) as client:
+            with no_descriptor_left(), pytest.raises(TargetError, match=r"\(ulimit -n\)$") as raised:
+                await client.models()
+            assert raised.value.outcome is Outcome.CLIENT_BOUND
+        scraper = Scraper(where, CLOCK)
+        with no_descriptor_left(), pytest.raises(TargetError, match="ulimit -n"):
+            await scraper.read()
+        await scraper.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENFILE, "x"), "fs.file-max"),
+        (OSError(errno.ENOBUFS, "x"), "memory"),
+        (OSError(errno.ENOMEM, "x"), "memory"),
+        (OSError(errno.EADDRNOTAVAIL, "x"), "port"),
+        (OSError(errno.ECONNREFUSED, "x"), None),
+        (OSError("Multiple exceptions: [Errno 99] no address, [Errno 111] refused"), None),
+        (socket.gaierror(-2, "Name or service not known"), None),
+        (TimeoutError(), None),
+        (ValueError("x"), None),
+    ],
+)
+def test_each_shortage_has_words(error: Exception, words: str | None) -> None:
+    found = shortage(error)
+    assert found is None if words is None else words in str(found)
