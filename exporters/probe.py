@@ -17,6 +17,9 @@ from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.request_cost import tokens_spent
 
+# A target's models with series of their own. A server may answer with another name each time.
+_MAX_MODELS = 8
+_OTHER_MODELS = "other"
 _SERIES = (
     names.REQUESTS,
     names.GOOD_REQUESTS,
@@ -146,6 +149,7 @@ class _ClientSeries:
         self._ratio = gauge(names.OBJECTIVE_RATIO, registry)
         self._seconds = gauge(names.OBJECTIVE_SECONDS, registry)
         self._window = gauge(names.OBJECTIVE_WINDOW, registry)
+        self._models: set[str] = set()
         self._counted: set[tuple[str, ...]] = set()  # label sets with a count
         self._expected: tuple[str, str, Traffic] | None = None  # announced, without a request so far
         self._publish_objectives()
@@ -188,7 +192,8 @@ class _ClientSeries:
             self._tokens.labels(target, model, traffic, kind)
 
     def observe(self, record: RequestRecord, wall_s: float) -> None:
-        labels = (record.target, record.model, record.spec.workload, record.traffic.value)
+        model = self._model(record.model)
+        labels = (record.target, model, record.spec.workload, record.traffic.value)
         self._counted.add(labels)
         self._start(labels)
         self._forget_expected(record)
@@ -197,7 +202,7 @@ class _ClientSeries:
             if good:
                 self._good.labels(*labels, objective).inc()
         for kind, tokens in zip(("prompt", "output"), tokens_spent(record), strict=True):
-            self._tokens.labels(record.target, record.model, record.traffic.value, kind).inc(tokens)
+            self._tokens.labels(record.target, model, record.traffic.value, kind).inc(tokens)
         if record.traffic is Traffic.CANARY and record.is_up is not None:
             self._up.labels(record.target).set(record.is_up)
             self._is_up_known = True
@@ -207,6 +212,12 @@ class _ClientSeries:
         # A question's length is the model's.
         if record.outcome is Outcome.OK and record.traffic not in (Traffic.CAPACITY, Traffic.ANSWER):
             self._observe_latencies(record, labels)
+
+    def _model(self, name: str) -> str:
+        """Return the label of a model: its name, or "other" from the target's ninth model on."""
+        if len(self._models) < _MAX_MODELS:
+            self._models.add(name)
+        return name if name in self._models else _OTHER_MODELS
 
     def forget_up(self) -> bool:
         """Forget what the last canary showed. Return whether that was anything."""

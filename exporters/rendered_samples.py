@@ -4,8 +4,10 @@ A page of two hundred targets has a hundred thousand lines. Rendering them for a
 canary is timestamped in time; rendering them after each scrape spreads that second over the scrape interval.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from exporters.exposition_format import head, line, number, pairs
 from exporters.names import Series
@@ -13,19 +15,23 @@ from probe.core.snapshot import Histogram
 
 
 class SampleLines:
-    """The samples of one scrape, as lines of the page."""
+    """The samples of one scrape, as lines of the page.
+
+    Values are those of another program. What no counter and no histogram can have is left out, because a strict parser
+    of OpenMetrics would refuse the whole page.
+    """
 
     def __init__(self) -> None:
         self._written: dict[str, list[str]] = defaultdict(list)
 
     def value(self, series: Series, labels: Sequence[str], value: float | None) -> None:
         """Add a gauge or counter, unless it is None. Labels are in the order of the series' labels."""
-        if value is not None:
+        if value is not None and (series.kind != "counter" or _is_count(value)):
             self._written[series.name].append(line(series.name, _pairs(series, labels), value))
 
     def histogram(self, series: Series, labels: Sequence[str], histogram: Histogram | None) -> None:
-        """Add a histogram with all its buckets, unless it has none."""
-        if histogram is None or not histogram.buckets:
+        """Add a histogram with all its buckets, unless it is none."""
+        if histogram is None or not _is_histogram(histogram):
             return
         name, its = series.name, _pairs(series, labels)
         self._written[name] += [
@@ -73,6 +79,19 @@ class RenderedSamples:
             if written:
                 yield head(series.name, series.kind, series.help, openmetrics=openmetrics)
                 yield from written
+
+
+def _is_count(value: float) -> bool:
+    return 0 <= value < math.inf
+
+
+def _is_histogram(histogram: Histogram) -> bool:
+    """Return whether bounds and counts ascend, the last bound is infinite, and counts are whole numbers from 0."""
+    buckets = histogram.buckets
+    if not buckets or buckets[0][0] < 0 or buckets[-1][0] != math.inf or not _is_count(histogram.sum):
+        return False
+    ascends = all(low < high and few <= many for (low, few), (high, many) in pairwise(buckets))
+    return ascends and _is_count(buckets[-1][1]) and all(0 <= count == int(count) for _, count in buckets)
 
 
 def _pairs(series: Series, values: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ SOURCES: Mapping[str, str] = {
 # Meanings of the labels. There are no others; each has few values.
 LABELS: Mapping[str, str] = {
     "target": "the target's name in the configuration",
-    "model": "the model's name in the request",
+    "model": "the model's name in the request; \"other\" from a target's ninth name on",
     "workload": "the workload's name in the configuration",
     "traffic": "why a request was sent: canary, capacity, ondemand or answer (to a question with a known answer)",
     "outcome": "the outcome of a request or a capacity run",

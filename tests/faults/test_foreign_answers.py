@@ -1,17 +1,21 @@
 """What a server, a registry or a file says that no honest one would say."""
 
 import gzip
+import itertools
 import json
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
 from foreign_server import Answer, foreign_server
 from monitor import Monitor, Sim
 from process import eventually
 from process_memory import MIB, peak
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 _GROUPS = b'[{"targets":["127.0.0.1:1"],"labels":{"team":"chat"}}]'
 
@@ -86,3 +90,35 @@ def reports(monitor: Monitor, name: str, words: str, does: Callable[[], object])
     does()
     eventually(lambda: words in monitor.output[before:], within_s=60, what=f"{name}: {words}")
     assert "Traceback" not in monitor.output
+
+
+NEGATIVE = (
+    b"vllm:num_requests_running 1\nvllm:num_preemptions_total -5\nvllm:prompt_tokens_total 1e308\n"
+    b'vllm:prompt_tokens_total{engine="1"} 1e308\nvllm:generation_tokens_total NaN\n'
+    b'vllm:time_to_first_token_seconds_bucket{le="0.5"} 7\nvllm:time_to_first_token_seconds_bucket{le="+Inf"} 3\n'
+    b"vllm:time_to_first_token_seconds_sum -1\n"
+)
+
+
+def test_a_server_of_ever_new_names_and_counters_that_are_none(tmp_path: Path) -> None:
+    asked = itertools.count()
+
+    def answer(path: str, _: bytes) -> Answer:
+        if path == "/v1/models":
+            return 200, "application/json", [b'{"data":[{"id":"model-%d"}]}' % next(asked)]
+        return (200, "text/plain", [NEGATIVE]) if path == "/metrics" else (500, "text/plain", [b"none"])
+
+    def labels_of_models(page: str) -> set[str]:
+        return set(re.findall(r'^kneewatch_requests_total\{.*model="([^"]*)"', page, re.MULTILINE))
+
+    with foreign_server(answer) as url:
+        hostile = {"name": "hostile", "base_url": url, "scrape": "1s", "canary": {"every": "1s", "timeout": "2s"}}
+        with Monitor({"targets": [hostile]}, tmp_path) as monitor:
+            eventually(lambda: "other" in labels_of_models(monitor.page("/metrics")), within_s=60, what="model other")
+            headers = {"accept": "application/openmetrics-text"}
+            page = httpx.get(f"{monitor.base_url}/metrics", headers=headers, timeout=20, trust_env=False).text
+            families = list(text_string_to_metric_families(page))
+    assert len(labels_of_models(page)) <= 10
+    samples = {sample.name: sample.value for family in families for sample in family.samples}
+    assert samples["kneewatch_server_running_requests"] == 1
+    assert "kneewatch_server_preemptions_total" not in samples

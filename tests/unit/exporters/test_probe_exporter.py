@@ -246,3 +246,13 @@ def test_a_threshold_without_an_objective_is_no_longer_a_bucket_bound() -> None:
     exporter.set_bounds([CHAT])
     exporter.observe(record(), WALL_S)
     assert not any(0.0123 in _bounds(exporter.relay, name) for name in ("tpot", "itl"))
+
+
+def test_a_server_of_ever_new_names_has_eight_of_them_and_the_rest_is_other() -> None:
+    registry = _exported(*(record(model=f"m{i}", outcome=Outcome.NOT_FOUND) for i in range(40)))
+    failed = {"workload": "short", "traffic": "canary", "outcome": "not_found"}
+
+    models = {dict(labels)["model"] for name, labels in samples(registry) if name == "kneewatch_requests_total"}
+
+    assert models - {"m"} == {*(f"m{i}" for i in range(8)), "other"}
+    assert value(registry, "kneewatch_requests_total", target="a", model="other", **failed) == 32

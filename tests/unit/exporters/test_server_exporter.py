@@ -1,5 +1,6 @@
 """The server's own metrics, relayed: as it said them, and gone when it says no more."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -178,7 +179,9 @@ def test_running_adapters_and_how_the_page_was_read_are_exported() -> None:
 
 def test_optional_metrics_of_a_server_are_relayed() -> None:
     registry, exporter = _registry()
-    blocks = dict.fromkeys(("kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"), Histogram(((1.0, 2.0),), 1.0))
+    blocks = dict.fromkeys(
+        ("kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"), Histogram(((math.inf, 2.0),), 1.0)
+    )
     estimates = {"estimated_flops": 3.0, "estimated_read_bytes": 4.0, "estimated_write_bytes": 5.0}
     exporter.read("a", snapshot(histograms=blocks, **estimates))
     for name in ("kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"):
