@@ -125,8 +125,6 @@ def forecast(
 
     Exit status: 0 forecast made, 1 not enough evidence, 2 could not measure.
     """
-    import uvloop
-
     from probe.cli.commands import forecast_target
     from probe.cli.options import ServerOptions, configuration, duration_of
     from probe.cli.targets import one_target
@@ -134,12 +132,13 @@ def forecast(
     from probe.report.progress import following
     from probe.report.result_json import dumps
     from probe.report.result_text import forecast_words
+    from probe.runtime import event_loop
 
     loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file))
     chosen = one_target(loaded, target)
     past_s = duration_of(history, "--history") if history is not None else None
     with following() as follow:
-        result = uvloop.run(
+        result = event_loop.run(
             forecast_target(loaded, chosen, SystemClock(), watch_s=seconds, history_s=past_s, on_phase=follow.phase)
         )
     typer.echo(dumps(result, indent=1) if as_json else forecast_words(result))

@@ -1,7 +1,6 @@
 """`kneewatch check` behind its options: one canary, its text or JSON, and the exit status."""
 
 import typer
-import uvloop
 
 from probe.cli.commands import check_target
 from probe.cli.output import print_error
@@ -13,6 +12,7 @@ from probe.core.errors import TargetError
 from probe.core.request import Outcome
 from probe.report.record_json import record_json, unmeasured_json
 from probe.report.terminal import canary_words
+from probe.runtime import event_loop
 
 _MET, _MISSED, _NOT_MEASURED = 0, 1, 2
 
@@ -23,7 +23,7 @@ def check_one(
     """Send one canary. Return its JSON and the exit status. `server`: printed instead of the target's name."""
     clock = SystemClock()
     try:
-        record = uvloop.run(check_target(config, target, clock))
+        record = event_loop.run(check_target(config, target, clock))
     except TargetError as error:
         print_error(error, f"{target.name}: " if is_named_in_errors else "")
         answer = {"target": target.name, "model": None, **unmeasured_json(error, clock.wall_s()), "met": {}}

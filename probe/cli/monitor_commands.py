@@ -23,12 +23,11 @@ def run(
     """Watch the configured targets until stopped. SIGHUP reloads the configuration."""
     import asyncio
 
-    import uvloop
-
     from probe.cli.options import shard_of
     from probe.config.config_file import load_config
     from probe.core.clock import SystemClock
     from probe.monitor.app import App
+    from probe.runtime import event_loop
     from probe.runtime.descriptors import raise_descriptor_limit
     from probe.runtime.logs import configure_logs
 
@@ -40,7 +39,7 @@ def run(
     async def serve() -> None:
         await App(loaded, SystemClock(), config, own_shard).run(asyncio.Event())
 
-    uvloop.run(serve())
+    event_loop.run(serve())
 
 
 def check(

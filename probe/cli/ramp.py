@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import uvloop
-
 from probe.capacity.run.job import Budget
 from probe.cli.commands import RampRequest, ramp_target
 from probe.cli.output import print_error
@@ -23,6 +21,7 @@ from probe.report.files import check_writable, write_file
 from probe.report.progress import following
 from probe.report.result_json import dumps
 from probe.report.result_text import result_words
+from probe.runtime import event_loop
 from probe.runtime.descriptors import raise_descriptor_limit
 
 
@@ -104,7 +103,7 @@ def measure(config: Config, target: TargetConfig, request: RampRequest, files: R
     try:
         with following() as follow:
             on_step, clock = partial(_print_or_end, follow.step), SystemClock()
-            result = uvloop.run(
+            result = event_loop.run(
                 ramp_target(config, target, request, clock, on_step, on_phase=follow.phase, on_broken=print_error)
             )
         follow.console.print(f"\n{result_words(result)}", markup=False)

@@ -3,14 +3,13 @@
 import asyncio
 from contextlib import aclosing
 
-import uvloop
-
 from probe.config.config import Config
 from probe.config.targets import TargetConfig, TemplateConfig, only_located
 from probe.core.errors import ConfigError, TargetError
 from probe.core.request import Outcome
 from probe.discovery.factory import source
 from probe.monitor.desired_targets import DesiredTarget, DesiredTargets
+from probe.runtime import event_loop
 
 _ANSWER_S = 10.0  # how long a discovery may take to find its servers
 _NAMED = 10  # servers that an error line names
@@ -35,7 +34,7 @@ def named_targets(config: Config, name: str) -> list[TargetConfig]:
     template = _template(config, name)
     if template is None:
         return [config.target(name)]
-    return [found.config for found in uvloop.run(_discover(config, template, name))]
+    return [found.config for found in event_loop.run(_discover(config, template, name))]
 
 
 def one_target(config: Config, name: str | None, *, adds_load: bool = False) -> TargetConfig:
@@ -51,7 +50,7 @@ def one_target(config: Config, name: str | None, *, adds_load: bool = False) -> 
     template = _template(config, name)
     if template is None or name == template.name:
         return config.target(name)
-    (found,) = uvloop.run(_discover(config, template, name))
+    (found,) = event_loop.run(_discover(config, template, name))
     if adds_load and found.inhibited_by is not None:
         raise TargetError(f"{name}: no load was sent, {found.inhibited_by}; retry when that is over", Outcome.REJECTED)
     return found.config

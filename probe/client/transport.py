@@ -12,9 +12,11 @@ the response is complete. Without one it behaves as any httpx transport. It supp
 """
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self
 
@@ -136,7 +138,7 @@ class Transport(httpx.AsyncBaseTransport):
                 if self._unix_socket is not None:
                     _, connection = await loop.create_unix_connection(made, self._unix_socket, **tls)
                 else:
-                    _, connection = await loop.create_connection(made, host, port, **tls)
+                    connection = await _open(made, host, port, tls)
         except TimeoutError:
             raise httpx.ConnectTimeout(f"no connection within {connect_s:g} s", request=request) from None
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError, a host that is no name a ValueError
@@ -183,6 +185,38 @@ class Transport(httpx.AsyncBaseTransport):
         if received is not None:
             return httpx.Response(answer.status or 0, stream=_NOTHING)
         return httpx.Response(answer.status or 0, headers=answer.headers, stream=StreamedBody(connection, answer))
+
+
+async def _open(made: Callable[[], Connection], host: str, port: int, tls: dict[str, Any]) -> Connection:
+    """Connect to the first address of a host that accepts. Raises the error of the last one.
+
+    The name is looked up by the loop's `getaddrinfo`, which uvloop's create_connection would not use.
+    """
+    loop = asyncio.get_running_loop()
+    addresses = [host] if _is_address(host) else await _lookup(host, port)
+    for address in addresses[:-1]:
+        try:
+            _, connection = await loop.create_connection(made, address, port, **tls)
+        except ssl.SSLError:
+            raise
+        except OSError:
+            continue
+        return connection
+    _, connection = await loop.create_connection(made, addresses[-1], port, **tls)
+    return connection
+
+
+async def _lookup(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 _NOTHING = httpx.ByteStream(b"")

@@ -15,8 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import uvloop
-
 from probe.client.client import Client
 from probe.client.exchange import PreparedRequest
 from probe.core.clock import SystemClock
@@ -42,6 +40,7 @@ from probe.load.messages import (
     send,
 )
 from probe.load.step_executor import StepExecution
+from probe.runtime import event_loop
 
 
 class Worker:
@@ -194,4 +193,4 @@ async def _main(fd: int) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the controller, which stops its workers
-    uvloop.run(_main(int(sys.argv[1])))
+    event_loop.run(_main(int(sys.argv[1])))

@@ -5,11 +5,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import uvloop
-
 from probe.config.config_file import load_config
 from probe.core.clock import SystemClock
 from probe.monitor.app import App
+from probe.runtime import event_loop
 from probe.runtime.logs import configure_logs
 
 _EVERY_S = 1.0
@@ -32,4 +31,4 @@ async def _make_due(app: App) -> None:
 
 if __name__ == "__main__":
     configure_logs()
-    uvloop.run(main(Path(sys.argv[1])))
+    event_loop.run(main(Path(sys.argv[1])))

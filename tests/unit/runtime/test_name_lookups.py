@@ -1,0 +1,192 @@
+"""Lookups of names that answer, hang, fail and change."""
+
+import asyncio
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from probe.runtime import name_lookups
+from probe.runtime.name_lookups import Address, NameLookups
+
+
+def _found(*addresses: str) -> list[Address]:
+    families = {True: socket.AF_INET6, False: socket.AF_INET}
+    return [(families[":" in one], socket.SOCK_STREAM, 6, "", (one, 0)) for one in addresses]
+
+
+def _texts(found: Sequence[Address]) -> list[str]:
+    return [address[0] for *_, address in found]
+
+
+class Names:
+    """A resolver that a test directs. Names that are in `silent` are not answered until `speak` is set."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.answers: dict[str, list[Address] | OSError] = {}
+        self.silent: set[str] = set()
+        self.speak = threading.Event()
+
+    def __call__(self, host: str) -> list[Address]:
+        self.asked[host] += 1
+        if host in self.silent or host.startswith("dead"):
+            self.speak.wait(20)
+        found = self.answers.get(host, _found("127.0.0.1"))
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+
+@pytest.fixture
+def names() -> Iterator[Names]:
+    directed = Names()
+    yield directed
+    directed.speak.set()
+
+
+def test_a_name_is_looked_up_once_for_all_who_wait_and_its_answer_serves_some_seconds(names: Names) -> None:
+    async def main() -> None:
+        lookups = NameLookups(names)
+        found = await asyncio.gather(*(lookups.addresses("a") for _ in range(20)))
+        assert all(_texts(one) == ["127.0.0.1"] for one in found)
+        await lookups.addresses("a")
+        assert names.asked == {"a": 1}
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_is_old_is_looked_up_again(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_lookups, "_FRESH_S", 0.0)
+
+    async def main() -> None:
+        lookups = NameLookups(names)
+        await lookups.addresses("a")
+        names.answers["a"] = _found("127.0.0.2")
+        assert _texts(await lookups.addresses("a")) == ["127.0.0.2"]
+
+    asyncio.run(main())
+
+
+def test_connections_take_the_addresses_of_the_preferred_family_in_turn(names: Names) -> None:
+    names.answers["a"] = _found("10.0.0.1", "10.0.0.2", "::1")
+
+    async def main() -> None:
+        lookups = NameLookups(names)
+        found = [_texts(await lookups.addresses("a")) for _ in range(3)]
+        assert found == [
+            ["10.0.0.1", "10.0.0.2", "::1"],
+            ["10.0.0.2", "10.0.0.1", "::1"],
+            ["10.0.0.1", "10.0.0.2", "::1"],
+        ]
+
+    asyncio.run(main())
+
+
+def test_a_hundred_names_that_hang_leave_room_for_one_that_answers(names: Names) -> None:
+    async def main() -> None:
+        lookups = NameLookups(names)
+        dead = [asyncio.create_task(lookups.addresses(f"dead{i}")) for i in range(100)]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            assert _texts(await lookups.addresses("a")) == ["127.0.0.1"]
+        for one in dead:
+            one.cancel()
+        await asyncio.gather(*dead, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_names_that_hung_before_share_some_of_the_threads(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_lookups, "_HANGS_S", 0.01)
+    monkeypatch.setattr(name_lookups, "_MAX_HUNG", 2)
+    monkeypatch.setattr(name_lookups, "_MAX_THREADS", 6)
+    monkeypatch.setattr(name_lookups, "_FRESH_S", 0.0)
+
+    async def main() -> None:
+        lookups = NameLookups(names)
+        first = [asyncio.create_task(lookups.addresses(f"dead{i}")) for i in range(5)]
+        await asyncio.sleep(0.1)
+        names.speak.set()
+        await asyncio.gather(*first)
+        names.speak.clear()
+        again = [asyncio.create_task(lookups.addresses(f"dead{i}")) for i in range(5)]
+        await asyncio.sleep(0.05)
+        assert sum(names.asked.values()) == 7, "five, and then two at a time"
+        assert _texts(await lookups.addresses("a")) == ["127.0.0.1"]
+        names.speak.set()
+        await asyncio.gather(*again)
+
+    asyncio.run(main())
+
+
+def test_the_last_answer_serves_while_a_lookup_hangs_or_fails_but_not_once_the_name_is_gone(
+    names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_lookups, "_FRESH_S", 0.0)
+    monkeypatch.setattr(name_lookups, "_PATIENCE_S", 0.05)
+
+    async def main() -> None:
+        lookups = NameLookups(names)
+        await lookups.addresses("a")
+        names.silent = {"a"}
+        assert _texts(await lookups.addresses("a")) == ["127.0.0.1"]
+        names.silent = set()
+        names.speak.set()
+        await lookups._pending["a"]
+        names.answers["a"] = socket.gaierror(socket.EAI_AGAIN, "try again")
+        assert _texts(await lookups.addresses("a")) == ["127.0.0.1"]
+        names.answers["a"] = socket.gaierror(socket.EAI_NONAME, "not known")
+        with pytest.raises(socket.gaierror, match="not known"):
+            await lookups.addresses("a")
+
+    asyncio.run(main())
+
+
+def test_an_answer_of_more_than_a_minute_ago_serves_no_longer(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_lookups, "_FRESH_S", 0.0)
+    monkeypatch.setattr(name_lookups, "_STALE_S", 0.0)
+
+    async def main() -> None:
+        lookups = NameLookups(names)
+        await lookups.addresses("a")
+        names.answers["a"] = socket.gaierror(socket.EAI_AGAIN, "try again")
+        with pytest.raises(socket.gaierror, match="try again"):
+            await lookups.addresses("a")
+
+    asyncio.run(main())
+
+
+def test_a_lookup_without_an_answer_has_a_deadline(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_lookups, "_DEADLINE_S", 0.05)
+
+    async def main() -> None:
+        with pytest.raises(socket.gaierror, match=r"the lookup of dead has not ended within 0\.05 s"):
+            await NameLookups(names).addresses("dead")
+
+    asyncio.run(main())
+
+
+def test_a_name_that_no_resolver_can_have_is_an_error() -> None:
+    async def main() -> None:
+        for name in ("a..invalid", f"{'a' * 64}.invalid"):
+            with pytest.raises(socket.gaierror):
+                await NameLookups().addresses(name)
+
+    asyncio.run(main())
+
+
+def test_names_of_the_past_are_forgotten(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_lookups, "_MAX_NAMES", 10)
+    monkeypatch.setattr(name_lookups, "_STALE_S", 0.0)
+
+    async def main() -> None:
+        lookups = NameLookups(names)
+        for number in range(100):
+            await lookups.addresses(f"pod-{number}")
+        assert len(lookups._began_s) <= 11
+        assert len(lookups._answers) <= 11
+
+    asyncio.run(main())
