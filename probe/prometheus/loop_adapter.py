@@ -9,7 +9,6 @@ import asyncio
 import functools
 import ssl
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -44,7 +43,7 @@ class AnswerError(ValueError):
 def connect(url: str, limits: AnswerLimits) -> PrometheusConnect:
     """Return the package's client for a thread to use. Call it in the event loop, which will send the requests.
 
-    Closing it cancels the request under way.
+    Close it there, too: that cancels the request under way.
     """
     session = Session()
     session.trust_env = False
@@ -62,7 +61,7 @@ class LoopAdapter(BaseAdapter):
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: AnswerLimits) -> None:
         super().__init__()
         self._loop, self._limits = loop, limits
-        self._fetching: Future[tuple[int, bytes]] | None = None
+        self._fetching: asyncio.Task[Any] | None = None
         self._is_closed = False
 
     def send(  # noqa: PLR0917 - the signature of requests
@@ -78,22 +77,22 @@ class LoopAdapter(BaseAdapter):
         url = request.url or ""
         if url.startswith("https:"):
             _trust()  # reads files, and so does not belong into the event loop
-        if self._is_closed:
-            raise AnswerError("the question was cancelled")
-        self._fetching = asyncio.run_coroutine_threadsafe(self._fetch(url), self._loop)
         response = _BoundedResponse(self._limits.json)
-        response.status_code, body = self._fetching.result()
+        response.status_code, body = asyncio.run_coroutine_threadsafe(self._fetch(url), self._loop).result()
         response.raw = BytesIO(body)
         response.request, response.url = request, url
         return response
 
     def close(self) -> None:
-        """Cancel the request under way and refuse later ones."""
+        """Cancel the request under way and refuse later ones. Call it in the event loop."""
         self._is_closed = True
         if self._fetching is not None:
             self._fetching.cancel()
 
     async def _fetch(self, url: str) -> tuple[int, bytes]:
+        if self._is_closed:
+            raise AnswerError("the question was cancelled")
+        self._fetching = asyncio.current_task()
         limit_s = self._limits.seconds
         try:
             async with (
