@@ -1,18 +1,18 @@
 """The client's measurements as series: RequestRecords in, counters and histograms out."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 
 from prometheus_client import CollectorRegistry
 
 from exporters import names
 from exporters.exposition_format import family_name, samples
-from exporters.names import Series
+from exporters.objective_bounds import LatencyHistogram, ObjectiveBounds
 from exporters.registry import counter, gauge, histogram
 from exporters.rendered_samples import RenderedSamples
 from probe.core import latency
 from probe.core import objectives as slo
+from probe.core.clock import Clock, SystemClock
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.request_cost import tokens_spent
@@ -20,6 +20,7 @@ from probe.core.request_cost import tokens_spent
 # A target's models with series of their own. A server may answer with another name each time.
 _MAX_MODELS = 8
 _OTHER_MODELS = "other"
+_SYSTEM_CLOCK = SystemClock()
 _SERIES = (
     names.REQUESTS,
     names.GOOD_REQUESTS,
@@ -40,11 +41,12 @@ _SERIES = (
 class ProbeExporter:
     """The client's series of every target. Only successful requests have latencies."""
 
-    def __init__(self, objectives: Mapping[str, Objectives]) -> None:
+    def __init__(self, objectives: Mapping[str, Objectives], clock: Clock = _SYSTEM_CLOCK) -> None:
         """Export the `objectives` of each target too; their thresholds become bucket bounds."""
+        self._clock = clock
         self.relay = RenderedSamples(_SERIES)
         self._targets: dict[str, _ClientSeries] = {}
-        self._bounds = _Bounds()
+        self._bounds = ObjectiveBounds()
         self.set_bounds(objectives.values())
         for target, promised in objectives.items():
             self.add(target, promised)
@@ -55,18 +57,21 @@ class ProbeExporter:
         All targets have the same bounds, so that their histograms can be added up. A histogram whose bounds change
         restarts at zero; the other series keep their counts.
         """
-        bounds = _Bounds.of(objectives)
+        bounds = ObjectiveBounds.of(objectives)
         if bounds == self._bounds:
             return
         self._bounds = bounds
         for target, series in self._targets.items():
             if series.set_bounds(bounds):
                 # There may be a thousand targets: render on the first page, or at the target's next canary.
-                self.relay.put_later(target, cache(series.text))
+                self.relay.put_later(target, partial(_current, series, cache(series.text)))
 
-    def add(self, target: str, objectives: Objectives) -> None:
-        """Add a target. `bound` must have been called with its thresholds."""
-        self._targets[target] = _ClientSeries(target, objectives, self._bounds)
+    def add(self, target: str, objectives: Objectives, up_for_s: float = float("inf")) -> None:
+        """Add a target. `set_bounds` must have been called with its thresholds.
+
+        `up_for_s`: for how long a canary shows whether the target is up.
+        """
+        self._targets[target] = _ClientSeries(target, objectives, self._bounds, self._clock, up_for_s)
         self._write(target)
 
     def forget(self, target: str) -> None:
@@ -85,7 +90,8 @@ class ProbeExporter:
         if record.traffic is Traffic.CANARY:
             self._write(record.target)
         else:  # there may be hundreds a second
-            self.relay.put_later(record.target, self._targets[record.target].text)
+            series = self._targets[record.target]
+            self.relay.put_later(record.target, partial(_current, series, series.text))
 
     def asleep(self, target: str) -> None:
         """Remove what the last canary showed: while the server sleeps there are none."""
@@ -93,54 +99,34 @@ class ProbeExporter:
             self._write(target)
 
     def _write(self, target: str) -> None:
-        self.relay.put_text(target, self._targets[target].text())
+        series = self._targets[target]
+        text = series.text()
+        self.relay.put_later(target, partial(_current, series, lambda: text))
 
 
-@dataclass(frozen=True, slots=True)
-class _Bounds:
-    """Thresholds (s) that are bucket bounds."""
-
-    ttft: frozenset[float] = frozenset()
-    tpot: frozenset[float] = frozenset()
-
-    @classmethod
-    def of(cls, objectives: Iterable[Objectives]) -> "_Bounds":
-        promised = [o.latencies() for o in objectives]
-        return cls(*(frozenset(each[name].within_s for each in promised if name in each) for name in ("ttft", "tpot")))
-
-
-class _Latency:
-    """A histogram whose bounds include the objectives' thresholds."""
-
-    def __init__(self, series: Series, registry: CollectorRegistry, thresholds: Iterable[float]) -> None:
-        self._series, self._registry = series, registry
-        self._bounds = names.with_bounds(series, thresholds)
-        self.metric = histogram(series, registry, thresholds)
-
-    def set_bounds(self, thresholds: Iterable[float]) -> bool:
-        """Use other thresholds. Return whether the bounds changed, which restarts the histogram at zero."""
-        bounds = names.with_bounds(self._series, thresholds)
-        if bounds == self._bounds:
-            return False
-        self._bounds = bounds
-        self._registry.unregister(self.metric)
-        self.metric = histogram(self._series, self._registry, thresholds)
-        return True
+def _current(series: "_ClientSeries", text: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
+    """Return the lines without those that have become too old."""
+    lines = text()
+    return lines if series.is_up_valid else {name: lines[name] for name in lines if name != names.TARGET_UP.name}
 
 
 class _ClientSeries:
     """The client's series of one target, in a registry of its own, rendered when they change (rendered_samples.py)."""
 
-    def __init__(self, target: str, objectives: Objectives, bounds: _Bounds) -> None:
+    def __init__(
+        self, target: str, objectives: Objectives, bounds: ObjectiveBounds, clock: Clock, up_for_s: float
+    ) -> None:
         self._target = target
+        self._clock, self._up_for_s = clock, up_for_s
+        self._up_since_ns = 0
         self.objectives = objectives
         self._registry = registry = CollectorRegistry()
         self._requests = counter(names.REQUESTS, registry)
         self._good = counter(names.GOOD_REQUESTS, registry)
         self._tokens = counter(names.TOKENS, registry)
-        self._ttft = _Latency(names.TTFT, registry, bounds.ttft)
-        self._itl = _Latency(names.ITL, registry, bounds.tpot)
-        self._tpot = _Latency(names.TPOT, registry, bounds.tpot)
+        self._ttft = LatencyHistogram(names.TTFT, registry, bounds.ttft)
+        self._itl = LatencyHistogram(names.ITL, registry, bounds.tpot)
+        self._tpot = LatencyHistogram(names.TPOT, registry, bounds.tpot)
         self._e2e = histogram(names.E2E, registry)
         self._lag = histogram(names.SCHEDULE_LAG, registry)
         self._last_success = gauge(names.LAST_SUCCESS, registry)
@@ -154,7 +140,7 @@ class _ClientSeries:
         self._expected: tuple[str, str, Traffic] | None = None  # announced, without a request so far
         self._publish_objectives()
 
-    def set_bounds(self, bounds: _Bounds) -> bool:
+    def set_bounds(self, bounds: ObjectiveBounds) -> bool:
         """Use other bounds. Return whether that restarted a histogram."""
         emptied = [
             histogram.set_bounds(thresholds)
@@ -205,6 +191,7 @@ class _ClientSeries:
             self._tokens.labels(record.target, model, record.traffic.value, kind).inc(tokens)
         if record.traffic is Traffic.CANARY and record.is_up is not None:
             self._up.labels(record.target).set(record.is_up)
+            self._up_since_ns = self._clock.monotonic_ns()
             self._is_up_known = True
         if record.is_up:
             self._last_success.labels(*labels).set(wall_s)
@@ -218,6 +205,11 @@ class _ClientSeries:
         if len(self._models) < _MAX_MODELS:
             self._models.add(name)
         return name if name in self._models else _OTHER_MODELS
+
+    @property
+    def is_up_valid(self) -> bool:
+        """Whether the last canary is recent enough to show whether the target is up."""
+        return (self._clock.monotonic_ns() - self._up_since_ns) * 1e-9 <= self._up_for_s
 
     def forget_up(self) -> bool:
         """Forget what the last canary showed. Return whether that was anything."""

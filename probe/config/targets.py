@@ -58,6 +58,11 @@ class CanaryConfig(ConfigSection):
     startup_grace: Duration | None = None
     known_answer: KnownAnswerConfig | None = None
 
+    @property
+    def valid_s(self) -> float:
+        """For how long a canary shows whether the server is up. Later ones should have ended long before."""
+        return 3 * self.every + 2 * self.timeout
+
 
 class NamedEntry(ConfigSection):
     """A target, or a discovery of targets."""

@@ -44,7 +44,7 @@ class MetricsSink:
         """`store`: the path of the store; None: in memory. Raise ConfigError if it cannot be opened."""
         registry = CollectorRegistry()
         self._clock = clock
-        self._client = ProbeExporter({})
+        self._client = ProbeExporter({}, clock)
         self._server = ServerExporter((), REASONS)
         self._users = UserTrafficExporter({})
         self._cross_checks = CrossChecksExporter()
@@ -70,7 +70,7 @@ class MetricsSink:
     def add(self, target: TargetConfig, model: str, objectives: Objectives) -> list[CapacityResult]:
         """Announce a target. Return its capacity results from before a restart, the older one first."""
         name = target.name
-        self._client.add(name, objectives)
+        self._client.add(name, objectives, target.canary.valid_s)
         self._server.add(name)
         self._users.add(name, objectives)
         if target.gpu.is_read:

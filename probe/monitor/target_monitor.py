@@ -201,7 +201,7 @@ class TargetMonitor:
             base_url=self.config.base_url,
             model=self.model,
             objectives=self.objectives,
-            up=next((record.is_up for record in recent if record.is_up is not None), None),
+            up=self._up(),
             recent=recent,
             failures=self._canary.failures,
             failure_groups=self._canary.failure_log.groups,
@@ -219,6 +219,12 @@ class TargetMonitor:
             run=self._runs.progress,
             capacity_state="running" if self._runs.is_running else self._runs.refusal,
         )
+
+    def _up(self) -> bool | None:
+        """Return what the last canary that shows it says of whether the server is up; None if it is too old."""
+        oldest_ns = self._clock.monotonic_ns() - int(self.config.canary.valid_s * 1e9)
+        shown = next((record for record in self._canary.recent if record.is_up is not None), None)
+        return shown.is_up if shown is not None and shown.done_ns >= oldest_ns else None
 
     async def stop_run(self, why: str) -> None:
         """Stop the capacity run in progress, and wait until its result has been reported."""

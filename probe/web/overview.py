@@ -174,7 +174,7 @@ def _state(status: TargetStatus, broken: Sequence[str]) -> str:
     if status.passive:
         return PASSIVE
     if status.up is None:
-        return STARTING
+        return DEGRADED if status.recent else STARTING
     if not status.up:
         return FAILING
     return MISSING if broken else GOOD
@@ -188,6 +188,8 @@ def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapp
             since = since_words(status, time.time())
             known = f", failing since {since}" if since else ""
             yield f"{last.outcome.value}: {last.detail or 'no reason known'}{known}"
+    if status.up is None and status.recent and state == DEGRADED:
+        yield "no recent canary shows whether the server is up"
     for name in broken:
         promise = slo.promised(status.objectives)[name]
         limit = status.objectives.latencies().get(name)

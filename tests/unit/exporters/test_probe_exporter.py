@@ -256,3 +256,48 @@ def test_a_server_of_ever_new_names_has_eight_of_them_and_the_rest_is_other() ->
 
     assert models - {"m"} == {*(f"m{i}" for i in range(8)), "other"}
     assert value(registry, "kneewatch_requests_total", target="a", model="other", **failed) == 32
+
+
+class _At:
+    now_s = 1000.0
+
+    def monotonic_ns(self) -> int:
+        return int(self.now_s * 1e9)
+
+    def wall_s(self) -> float:
+        return WALL_S
+
+    def waited_ns(self) -> int:
+        return 0
+
+
+def test_up_is_absent_once_later_canaries_should_have_ended() -> None:
+    """Whatever was rendered last, and in whatever way."""
+    clock = _At()
+    exporter = ProbeExporter({}, clock)
+    exporter.set_bounds([CHAT])
+    exporter.add("a", CHAT, up_for_s=105.0)
+
+    def up() -> list[float]:
+        return values(exporter.relay, "kneewatch_target_up")
+
+    assert up() == []
+    exporter.observe(record(), WALL_S)
+    clock.now_s += 104.0
+    assert up() == [1.0]
+    clock.now_s += 2.0
+    assert up() == []
+    exporter.observe(record(traffic=Traffic.ONDEMAND), WALL_S)
+    assert up() == [], "a request on demand is no canary"
+    exporter.set_bounds([CHAT, replace(CHAT, ttft=Objective(0.9, 0.123))])
+    assert up() == []
+    assert value(exporter.relay, "kneewatch_requests_total", **LABELS, outcome="ok") == 1
+    exporter.observe(record(outcome=Outcome.TIMEOUT), WALL_S)
+    assert up() == [0.0]
+
+
+def test_a_client_bound_canary_without_an_answer_leaves_up_as_it_was() -> None:
+    unanswered = record(outcome=Outcome.CLIENT_BOUND, finish_reason=None)
+    for before, shown in ((record(), [1.0]), (record(outcome=Outcome.TIMEOUT), [0.0])):
+        assert values(_exported(before, unanswered), "kneewatch_target_up") == shown
+    assert values(_exported(unanswered), "kneewatch_last_success_timestamp_seconds") == []

@@ -194,6 +194,20 @@ def test_a_canary_learns_the_model_and_reports_what_it_measured(host: Host) -> N
     _against(host, work)
 
 
+def test_a_canary_shows_that_the_server_is_up_until_later_ones_should_have_ended(host: Host) -> None:
+    async def work(watch: TargetMonitor, _: FakeSink, __: MockServer) -> None:
+        await watch.canary()
+        assert watch.status().up is True
+        valid_s = watch.config.canary.valid_s
+        assert valid_s == 3 * watch.config.canary.every + 2 * watch.config.canary.timeout
+        watch._clock = _LaterClock(int(valid_s * 1e9))
+        assert watch.status().up is None
+        await watch.canary()
+        assert watch.status().up is None, "of a canary before the clock leapt"
+
+    _against(host, work)
+
+
 def test_a_server_that_is_down_is_a_failing_canary_and_recovers_by_itself_with_another_model() -> None:
     async def run() -> None:
         port = free_port()
@@ -407,6 +421,9 @@ class _LaterClock(Clock):
 
     def wall_s(self) -> float:
         return SystemClock().wall_s()
+
+    def waited_ns(self) -> int:
+        return 0
 
 
 def test_no_run_begins_while_the_server_sleeps_and_one_that_runs_is_stopped(host: Host) -> None:
@@ -1114,6 +1131,9 @@ class Ahead:
 
     def wall_s(self) -> float:
         return time.time()
+
+    def waited_ns(self) -> int:
+        return 0
 
 
 @pytest.mark.slow

@@ -76,6 +76,7 @@ def test_client_bound_and_aborted_canaries_are_not_slow() -> None:
         (status(up=True, recent=[record()], gpu_error="no connection"), "degraded"),
         (status(passive=True, server_error="no connection"), "degraded"),
         (status(gpu_error="no connection"), "starting"),
+        (status(recent=[record()]), "degraded"),  # the last canary is old
     ],
 )
 def test_the_state_of_a_target(shown: TargetStatus, state: str) -> None:
