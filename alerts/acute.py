@@ -1,19 +1,28 @@
 """Conditions that cannot wait for an error budget to burn, seen by canaries alone. Pure."""
 
+from alerts import sli
 from alerts.alert_labels import by
+from alerts.budget import step_s
+from alerts.objectives import KEEP_S
 from alerts.rules import Alert, RuleGroup
-from alerts.templates import asked
+from alerts.templates import COUNT, asked
 from alerts.windows import duration
 from exporters import names
 
 _WINDOW_S = 300.0
-# Two or three of the canaries in five minutes may be slow at once, by chance or by one long prompt.
+# Two or three of the canaries in five minutes may be slow or fail at once, by chance or by one long prompt.
 _LEAST = 4
 # Nearly every canary misses the objective, and by far: no queue that is about to drain, and no burst.
 _MISSED, _FAR = 0.9, 10.0
 _DOWN = 0.5
 # After an outage, caches are cold and the queue is long for as long as that.
 _DOWN_KEEP_S = 600.0
+# A target is down again if it was up for a window in between, and the page of the first outage has fired since.
+_UP_AGO_S, _PAGED_AGO_S = 600.0, 900.0
+# A server that fails a quarter of its requests all day has neither in five minutes, but by a rare chance.
+_FAILED, _FAILED_BEFORE = 0.7, 0.1
+# A server that restarts again and again is one notification an hour.
+_AGAIN_KEEP_S = 3600.0
 # It inhibits the burn alerts of the same cause, which fire for two hours after it: else they would page then.
 _TTFT_KEEP_S = 9000.0
 
@@ -25,7 +34,8 @@ _CORRUPTED_KEEP_S = 1800.0
 
 def acute_group(scale: float = 1.0) -> RuleGroup:
     """Return the alerts for all targets; `scale` shortens windows and waiting times."""
-    return RuleGroup("kneewatch-acute", max(1.0, 30 * scale), [_down(scale), _ttft(scale), _corrupted(scale)])
+    alerts = [_down(scale), _down_again(scale), _ttft(scale), _corrupted(scale)]
+    return RuleGroup("kneewatch-acute", max(1.0, 30 * scale), alerts)
 
 
 def _down(scale: float) -> Alert:
@@ -44,7 +54,42 @@ def _down(scale: float) -> Alert:
         description=(
             f"For more than half of the last {window} the latest canary of {{{{ $labels.target }}}} had failed. This"
             " alert notifies no person. In Alertmanager it inhibits alerts on latency, queues and metrics, which are"
-            " consequences; KneewatchAvailabilityBurn pages."
+            " consequences; a page notifies of the outage."
+        ),
+    )
+
+
+def _down_again(scale: float) -> Alert:
+    """Page for an outage that begins while KneewatchAvailabilityBurn still fires for an earlier failure.
+
+    Without it, an outage within two hours of another, or of a server that fails one canary in fifty all day, would be
+    no new notification. It never fires with the first page of an outage, which is not old enough then.
+    """
+    window, paged = duration(_WINDOW_S * scale), duration((KEEP_S - _PAGED_AGO_S) * scale)
+    every = duration(step_s(scale))
+
+    def canaries(record: str, offset: str = "") -> str:
+        return f"sum {by('target')} (sum_over_time({record}[{window}]{offset}))"
+
+    failed, sent = sli.AVAILABILITY.bad_record(every), sli.AVAILABILITY.total_record(every)
+    before = f" offset {duration(_UP_AGO_S * scale)}"
+    records = (one.burn_record("page") for one in (sli.AVAILABILITY, sli.USERS_AVAILABILITY))
+    burnt = "\n  or ".join(f"count_over_time({it}[{paged}] offset {duration(_PAGED_AGO_S * scale)})" for it in records)
+    return Alert(
+        name="KneewatchTargetDown",
+        expr=(
+            f"{canaries(failed)} >= {_LEAST}\nand {canaries(failed)} > {_FAILED:g} * {canaries(sent)}\n"
+            f"and {canaries(failed, before)} < {_FAILED_BEFORE:g} * {canaries(sent, before)}\n"
+            f"and max {by('target')} (\n  {burnt}\n)"
+        ),
+        for_s=0.0,
+        keep_s=_AGAIN_KEEP_S * scale,
+        severity="page",
+        summary="{{ $labels.target }}: down again",
+        description=(
+            f"Over the last {window} most canaries of {{{{ $labels.target }}}} failed ({{{{ $value | {COUNT} }}}});"
+            " before, they succeeded. KneewatchAvailabilityBurn has fired since an earlier failure, and fires for"
+            f" {duration(KEEP_S * scale)} longer than its cause, so it does not notify of this outage."
         ),
     )
 

@@ -30,7 +30,7 @@ from probe.core.objectives import Objectives
 _USERS_EVERY_S = 10.0
 # A slow burn is a failure now and then, with gaps. In the simulation of benchmarks/alerts/rings.py, two days of 2 %
 # failing page once if the alert lasts two hours longer, and 1.6 times with one hour.
-_KEEP_S = 7200.0
+KEEP_S = 7200.0
 # The long windows of tickets change slowly. Less than 5 minutes, when a sample becomes stale.
 _INTERVAL_S = {"page": 30.0, "ticket": 120.0}
 # Mimir refuses groups of more rules by default.
@@ -182,5 +182,5 @@ def _alert(judged: Sequence[Watched], targets: Sequence[str], left_out: _LeftOut
         description=description(judged, scale),
         labels={"slo": objectives.name, "objective": objective},
         annotations={"left_out": "; ".join(texts)} if texts else {},
-        keep_s=_KEEP_S * scale,
+        keep_s=KEEP_S * scale,
     )

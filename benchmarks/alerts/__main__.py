@@ -4,6 +4,7 @@
     --scrape 60      seconds between two scrapes: 15, 30 or 60
     --calm           months without faults
     --days           named days instead of months, each with the notifications that should come (expected.py)
+    --day NAME       with --days: only the days that are replayed together with this one; may be repeated
     --verbose        every fault and every alert, by day
     --out FILE       the record; benchmarks/results/alerts-DATE.json for ten months or more, else none
 
@@ -31,6 +32,7 @@ from typing import Any
 
 from alerts.build import FILE, render
 from benchmarks.alerts import report, run_days
+from benchmarks.alerts.expected import EXPECTED
 from benchmarks.alerts.faults import ALERTS, COUNTS, SIZES
 from benchmarks.alerts.inhibit import inhibitions, sent
 from benchmarks.alerts.judge import Verdict, judge
@@ -98,6 +100,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scrape", type=float, choices=(15.0, 30.0, 60.0), default=60.0)
     parser.add_argument("--calm", action="store_true")
     parser.add_argument("--days", action="store_true")
+    parser.add_argument("--day", action="append", default=[], choices=sorted(EXPECTED))
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--out", type=Path)
     return parser.parse_args(argv)
@@ -140,7 +143,7 @@ def _month(seed: int, rules: Sequence[Rule], options: argparse.Namespace) -> tup
 
 def _days(options: argparse.Namespace, argv: Sequence[str] | None) -> int:
     began = time.monotonic()
-    results = run_days.run(options.seed or 0, options.scrape, ALERTMANAGER.read_text())
+    results = run_days.run(options.seed or 0, options.scrape, ALERTMANAGER.read_text(), options.day)
     print(run_days.table(results), end="")
     if options.out is not None:
         seconds = round(time.monotonic() - began, 1)

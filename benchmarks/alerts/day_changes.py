@@ -34,6 +34,16 @@ def _echo(rng: np.random.Generator, world: World, at: At) -> None:
         world.fails[at(hour, hour)] = 1.0
 
 
+def _twice(rng: np.random.Generator, world: World, at: At) -> None:
+    outage(10, 10 + 1 / 3)(rng, world, at)
+    outage(11.25, 11.75)(rng, world, at)
+
+
+def _burning(rng: np.random.Generator, world: World, at: At) -> None:
+    world.fails[at(0, 24)] = 0.02
+    outage(20.5, 21)(rng, world, at)
+
+
 def restart(_: np.random.Generator, world: World, at: At) -> None:
     """Restart for twelve seconds: two canaries fail, and the first answers after it are late."""
     first = at(10, 10).start
@@ -102,6 +112,8 @@ CHANGES: Mapping[str, Change] = {
     "half-percent": _failing(0.005),
     "one-percent": _failing(0.01),
     "echo": _echo,
+    "twice": _twice,
+    "burning": _burning,
     "masked": _masked,
     "full-cache": _full_cache,
     "batch": _batch,

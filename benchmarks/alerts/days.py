@@ -20,7 +20,6 @@ from benchmarks.alerts.nights import runs, starts
 from benchmarks.alerts.page import Page, Watch
 from benchmarks.alerts.world import TICK_S
 from benchmarks.backfill import Floats, Line
-from exporters import names
 from probe.config.config import Config
 from probe.config.config_file import config_from
 
@@ -30,7 +29,8 @@ _PODS = 8
 _NIGHTS_BEFORE = 40
 # Hours after the batch's start at which a day's cause begins; 0 where it has none.
 BEGINS_H: Mapping[str, float] = {
-    "echo": 10, "service": 10, "masked": 20.5, "pair": 10, "removed": 10, "overload": 14, "knee": 5 * 24 + 10,
+    "echo": 10, "twice": 11.25, "burning": 20.5, "service": 10, "masked": 20.5, "pair": 10, "removed": 10,
+    "overload": 14, "knee": 5 * 24 + 10,
     "knee-below": 2, "stall": 10, "xid": 10, "users-fail": 10,
 }  # fmt: skip
 
@@ -129,9 +129,7 @@ def _servers(series: Telemetry, batch: Batch) -> Iterator[Line]:
     for name, build in _DISCOVERED.items():
         servers = np.zeros(len(series.watch.times))
         yield from build(series, page, servers)
-        yield from page.gauge(names.DISCOVERED, {"discovery": name}, servers)
-        yield from page.gauge(names.DISCOVERY_LEAST, {"discovery": name}, _LEAST.get(name, 1.0))
-        yield from page.gauge(names.DISCOVERY_FAILING, {"discovery": name}, 0.0)
+        yield from of_client.discovery(page, name, servers, _LEAST.get(name, 1.0))
 
 
 def _service(series: Telemetry, page: Page, servers: Floats) -> Iterator[Line]:

@@ -121,6 +121,7 @@ class Month:
             yield from of_server.gpus(scene)
             yield from of_capacity.capacity(scene)
         yield from of_client.monitor(page, self._rng, self._watch)
+        yield from of_client.discovery(page, "steady", 2.0)
 
     def _target(self, name: str, at: Sequence[float]) -> _Target:
         rng = self._rng

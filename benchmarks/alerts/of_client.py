@@ -9,7 +9,7 @@ from scipy.stats import norm
 from benchmarks.alerts.page import Page, Watch
 from benchmarks.alerts.scene import Scene
 from benchmarks.alerts.world import TICK_S
-from benchmarks.backfill import Line
+from benchmarks.backfill import Line, Values
 from exporters import names
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome
@@ -96,6 +96,13 @@ def _promised(page: Page, target: str, objectives: Objectives) -> Iterator[Line]
         yield from page.gauge(names.OBJECTIVE_SECONDS, labels, promised.within_s)
         # vLLM's histograms have a bound at each threshold of the example.
         yield from page.gauge(names.USERS_OBJECTIVE_SECONDS, labels, promised.within_s)
+
+
+def discovery(page: Page, name: str, servers: Values | float, least: float = 1.0) -> Iterator[Line]:
+    """Yield the series of a discovery that finds so many servers; `least`: its `min_targets`."""
+    yield from page.gauge(names.DISCOVERED, {"discovery": name}, servers)
+    yield from page.gauge(names.DISCOVERY_LEAST, {"discovery": name}, least)
+    yield from page.gauge(names.DISCOVERY_FAILING, {"discovery": name}, 0.0)
 
 
 def monitor(page: Page, rng: np.random.Generator, watch: Watch) -> Iterator[Line]:

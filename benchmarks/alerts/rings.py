@@ -2,7 +2,8 @@
 
 Each design is evaluated minute by minute on streams of canaries, four a minute, of a target with an availability of
 99.9 % over 30 days: a server that fails a small share of requests for two days, outages, an outage followed by stray
-failures, and a server that restarts when it has been watched for ten minutes. A ring is an alert that begins to fire.
+failures, several outages in a row or during a steady burn, and a server that restarts when it has been watched for ten
+minutes. A ring is an alert that begins to fire.
 Nothing here reads the generated rules: tests/rules has promtool evaluate those on the same cases.
 """
 
@@ -18,6 +19,7 @@ _HISTORY = 12 * 60  # minutes without a failure before and after
 Design = Callable[[Floats], list[Bools]]  # failures in each minute -> whether each alert fires
 STEADY = (0.003, 0.005, 0.01, 0.02, 0.05, 0.25)
 OUTAGES = (2, 5, 20, 60)
+AGAIN = ((2, 20, 30), (2, 20, 100), (8, 5, 5), (8, 10, 30))  # outages, their minutes, and the minutes between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,25 @@ def sustained(keep: int, remembered: int = 0) -> Design:
     return design
 
 
+def down_again(keep: int) -> Design:
+    """Return the chosen design, with a page for an outage that begins while the page of an earlier failure fires.
+
+    Most canaries of five minutes failed, fewer than a tenth of the five that ended ten minutes ago, and the page has
+    fired for a quarter of an hour.
+    """
+    paged = sustained(120, 720)
+
+    def design(failures: Floats) -> list[Bools]:
+        (page,) = paged(failures)
+        lately = within(failures, 5)
+        was_up = np.concatenate((np.zeros(10, bool), (lately < 0.1 * 5 * PER_MINUTE)[:-10]))
+        fired = within(page.astype(np.float64), 16) >= 16
+        again = (lately > 0.7 * 5 * PER_MINUTE) & was_up & fired
+        return [page, kept(again, keep)]
+
+    return design
+
+
 DESIGNS: Mapping[str, Design] = {
     "before": before,
     "one alert, kept 30 min": joined(30),
@@ -102,7 +123,10 @@ DESIGNS: Mapping[str, Design] = {
     "6 h with 1 h, kept 1 h": joined(60, short=60, lately=2),
     "sustained, kept 30 min": sustained(30),
     "sustained, kept 1 h": sustained(60),
-    "sustained, remembered 12 h, kept 2 h (chosen)": sustained(120, 720),
+    "sustained, remembered 12 h, kept 30 min": sustained(30, 720),
+    "sustained, remembered 12 h, kept 1 h": sustained(60, 720),
+    "sustained, remembered 12 h, kept 2 h": sustained(120, 720),
+    "the same, and a page for another outage (chosen)": down_again(60),
 }
 
 
@@ -117,6 +141,21 @@ def outage(minutes: int, strays: Sequence[int] = ()) -> Floats:
     failures = np.zeros(2 * _HISTORY)
     failures[_HISTORY : _HISTORY + minutes] = PER_MINUTE
     failures[[_HISTORY + minutes + after for after in strays]] = 1
+    return failures
+
+
+def outages(times: int, minutes: int, up: int) -> Floats:
+    """Return failures of a server that is down several times, and up for some minutes in between."""
+    failures = np.zeros(2 * _HISTORY + times * (minutes + up))
+    for number in range(times):
+        failures[_HISTORY + number * (minutes + up) :][:minutes] = PER_MINUTE
+    return failures
+
+
+def outage_in(rng: np.random.Generator, share: float, minutes: int = 30) -> Floats:
+    """Return failures of a server that fails this share for two days, and is down for some minutes on the second."""
+    failures = steady(rng, share)
+    failures[_HISTORY + DAY :][:minutes] = PER_MINUTE
     return failures
 
 
@@ -146,6 +185,9 @@ def _row(name: str, design: Design, seeds: int) -> str:
     echo = hear(design, outage(20, strays=(180, 190)), end=_HISTORY + 20)
     cells.append(f"{echo.rings}, +{echo.lasts_min} min")
     cells.append(f"{hear(design, restart()).rings}")
+    cells += [str(hear(design, outages(*each)).rings) for each in AGAIN]
+    rng = np.random.default_rng(7)
+    cells.append(f"{np.mean([hear(design, outage_in(rng, 0.02)).rings for _ in range(seeds)]):.1f}")
     return f"| {name} | " + " | ".join(cells) + " |"
 
 
@@ -160,6 +202,8 @@ def table(seeds: int = 40) -> str:
     """Return the comparison as a Markdown table: rings and median delay; rings and minutes after the end."""
     heads = [f"{share:.1%} fail" for share in STEADY] + [f"down {minutes} min" for minutes in OUTAGES]
     heads += ["20 min, 2 strays 3 h later", "young target restarts"]
+    heads += [f"{times} of {minutes} min, {up} min up" for times, minutes, up in AGAIN]
+    heads += ["2.0% fail, and 30 min down"]
     lines = ["| design | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     return "\n".join([*lines, *(_row(name, design, seeds) for name, design in DESIGNS.items())])
 

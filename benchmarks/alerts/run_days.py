@@ -46,10 +46,12 @@ class Result:
         }
 
 
-def run(seed: int, scrape_s: float, alertmanager: str) -> list[Result]:
-    """Return a Result for each day. `alertmanager`: the text of its configuration."""
+def run(seed: int, scrape_s: float, alertmanager: str, wanted: Sequence[str] = ()) -> list[Result]:
+    """Return a Result for each day. `alertmanager`: its configuration. `wanted`: only these days' batches."""
     found: list[Result] = []
     for batch in batches():
+        if wanted and not set(wanted) & set(batch.names):
+            continue
         found += results(batch, _rings(batch, seed, scrape_s, alertmanager))
         print(f"{', '.join(batch.names)}: replayed", file=sys.stderr, flush=True)
     return found

@@ -6,9 +6,12 @@ from benchmarks.alerts.rings import (
     OUTAGES,
     PER_MINUTE,
     burn,
+    down_again,
     hear,
     kept,
     outage,
+    outage_in,
+    outages,
     restart,
     rings,
     steady,
@@ -55,6 +58,24 @@ def test_a_steady_burn_rings_much_less_and_is_found_as_soon(share: float) -> Non
     assert sum(each.rings for each in now) < 0.6 * sum(each.rings for each in before)
     delays = [[each.after_min or START * 10 for each in heard] for heard in (now, before)]
     assert np.median(delays[0]) <= np.median(delays[1]) + 120
+
+
+def test_an_outage_soon_after_another_or_during_a_steady_burn_rings_and_a_first_one_once() -> None:
+    design = down_again(60)
+    rings_of = [hear(design, failures).rings for failures in (outage(20), outages(2, 20, 30), outages(2, 20, 100))]
+    assert rings_of == [1, 2, 2]
+    assert [hear(CHOSEN, outages(2, 20, up)).rings for up in (30, 100)] == [1, 1]
+    rng = np.random.default_rng(3)
+    burning = [outage_in(rng, 0.02) for _ in range(5)]
+    assert all(hear(design, each).rings == hear(CHOSEN, each).rings + 1 for each in burning)
+
+
+def test_a_server_that_restarts_all_day_or_fails_a_quarter_rings_no_more_for_being_down_again() -> None:
+    assert hear(down_again(60), outages(8, 5, 5)).rings == 1
+    assert hear(down_again(60), outages(8, 10, 30)).rings == 2
+    rng = np.random.default_rng(3)
+    for cause in (steady(rng, share) for share in (0.01, 0.05, 0.25)):
+        assert hear(down_again(60), cause).rings == hear(CHOSEN, cause).rings
 
 
 def test_the_table_has_a_row_for_each_design() -> None:

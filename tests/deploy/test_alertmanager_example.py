@@ -92,6 +92,7 @@ def test_amtool_accepts_it(amtool: str, file: Path) -> None:
         (["severity=page", "alertname=KneewatchTTFTBurn"], "page"),
         (["severity=ticket", "alertname=KneewatchTTFTBurn"], "ticket"),
         (["severity=none", "alertname=KneewatchTargetDown"], "none"),
+        (["severity=page", "alertname=KneewatchTargetDown"], "page"),
         (["severity=page", "alertname=KneewatchKneeDropped"], "page"),
         (["severity=ticket", "alertname=KneewatchKneeDropped"], "ticket"),
         (["severity=page", "alertname=KneewatchProbeGone"], "page"),
