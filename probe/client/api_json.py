@@ -10,11 +10,14 @@ from probe.core.text import one_line
 MESSAGE = JsonLimits(max_bytes=2**20, max_values=10_000)
 
 
-def error_message(body: bytes) -> str:
-    """Return the server's message from an error body on one line, or the start of the body if there is none."""
+def error_message(body: bytes, hide: Callable[[bytes], bytes] = lambda data: data) -> str:
+    """Return the server's message from an error body on one line, or the start of the body if there is none.
+
+    `hide` removes secrets from it before it is shortened.
+    """
     chunk = parse_object(body)
-    message = error_in(chunk) if chunk is not None else None
-    return message or one_line(body)
+    message = error_in(chunk, hide) if chunk is not None else None
+    return message or one_line(hide(body))
 
 
 def parse_object(data: bytes) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from probe.client.wire import wire
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.foreign_json import JsonLimits, read_json
+from probe.core.redactor import Redactor
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.text import one_line
 
@@ -54,6 +55,7 @@ class Client:
         self._transport = transport or endpoint.transport()
         self._urls: dict[str, httpx.URL] = {}
         self._headers: tuple[int, dict[str, str]] | None = None
+        self._redactor = Redactor()
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,7 +95,7 @@ class Client:
             outcome, detail = ended or asked.refusal()
             raise _no_models(url, outcome, asked.safe(detail or outcome.value))
         try:
-            served = [model["id"] for model in read_json(asked.hide(asked.received.body), _MODELS)["data"]]
+            served = [model["id"] for model in read_json(asked.redactor.hide(asked.received.body), _MODELS)["data"]]
         except (ValueError, KeyError, TypeError):
             raise TargetError(
                 f"{url}: the answer is not a list of models; expected an OpenAI-compatible server, check base_url",
@@ -144,7 +146,6 @@ class Client:
         """Return a request with its headers, or the reason why it cannot be made."""
         try:
             headers = self._request_headers(path)
-            secret = headers.get("authorization", "").removeprefix("Bearer ").encode()
         except (OSError, ValueError) as error:
             lacking = shortage(error)
             return (Outcome.CLIENT_BOUND, lacking) if lacking else (Outcome.UNAUTHORIZED, str(error))
@@ -163,13 +164,14 @@ class Client:
                 request.extensions["wire"] = wire(request)
         except NETWORK_ERRORS as error:
             return Outcome.UNREACHABLE, f"cannot be reached ({one_line(str(error))})"
-        return Exchange(request, received, secret)
+        return Exchange(request, received, self._redactor)
 
     def _request_headers(self, path: str) -> dict[str, str]:
         now = self._clock.monotonic_ns()
         if self._headers is None or now - self._headers[0] > _KEY_NS:
             self._headers = None
             key = self._endpoint.headers(f"{self._endpoint.base_url}{path}")
+            self._endpoint.add_secrets(self._redactor, key)
             self._headers = now, {**HEADERS, **key}
         return self._headers[1]
 

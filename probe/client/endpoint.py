@@ -1,7 +1,8 @@
 """The address of a target, its credentials, and how its certificate is verified, in one value."""
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ import httpx
 
 from probe.client.httpx_transport import HttpxTransport
 from probe.client.transport import Transport
+from probe.core.redactor import Redactor
 
 # uvicorn, and so vLLM, closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE). The client closes
 # first, so that a request seldom meets a connection that is just being closed.
@@ -71,6 +73,13 @@ class Endpoint:
             raise ValueError("the API key is not something a header can carry")
         return {"authorization": f"Bearer {secret}"} if secret else {}
 
+    def add_secrets(self, redactor: Redactor, headers: Mapping[str, str]) -> None:
+        """Add what the server or the proxy is sent with these headers and may repeat."""
+        redactor.add(headers.get("authorization", "").removeprefix("Bearer "))
+        with suppress(OSError, UnicodeError):  # a request through the proxy says so
+            if (login := self._proxy_login()) is not None:
+                redactor.add_login(*login)
+
     def transport(self) -> httpx.AsyncBaseTransport:
         """Return the transport that the target needs: httpx's for a proxy or HTTP/2, else Transport."""
         if self.proxy is None and not self.http2:
@@ -119,9 +128,12 @@ class Endpoint:
         """Return the proxy. It is verified like the server; the client certificate is shown to the server only."""
         if self.proxy is None:
             return None
-        auth = None
-        if self.proxy_auth_file:
-            user, _, password = Path(self.proxy_auth_file).read_text().strip().partition(":")
-            auth = user, password
         is_https = self.proxy.startswith("https:")
-        return httpx.Proxy(self.proxy, auth=auth, ssl_context=self._trust() if is_https else None)
+        return httpx.Proxy(self.proxy, auth=self._proxy_login(), ssl_context=self._trust() if is_https else None)
+
+    def _proxy_login(self) -> tuple[str, str] | None:
+        """Return user and password for the proxy, if any. Raises OSError or ValueError where the file has none."""
+        if not self.proxy_auth_file:
+            return None
+        user, _, password = Path(self.proxy_auth_file).read_text().strip().partition(":")
+        return user, password

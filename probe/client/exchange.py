@@ -5,7 +5,7 @@ is parsed later in portions (stream_parser.py), so that other streams are served
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 
@@ -14,6 +14,7 @@ from probe.client.response_buffer import ResponseBuffer
 from probe.client.stream_parser import StreamReader
 from probe.client.transcript import Transcript, judge
 from probe.core.clock import Clock
+from probe.core.redactor import Redactor
 from probe.core.request import Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.text import one_line
 
@@ -33,19 +34,15 @@ _PORTION = 64
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request and the buffer for its response. `secret`: the API key sent with it, which a server may echo."""
+    """A request and the buffer for its response. `redactor`: of the secrets sent with it, which a server may repeat."""
 
     request: httpx.Request
     received: ResponseBuffer
-    secret: bytes = b""
-
-    def hide(self, data: bytes) -> bytes:
-        """Return the bytes without the API key."""
-        return data.replace(self.secret, b"(hidden)") if self.secret else data
+    redactor: Redactor = field(default_factory=Redactor)
 
     def safe(self, text: str) -> str:
-        """Return the text on one line, shortened, and without the API key."""
-        return one_line(self.hide(text.encode("utf-8", "replace")))
+        """Return the text on one line, shortened, and without secrets."""
+        return one_line(self.redactor.hide_text(text))
 
     def refusal(self) -> Ended:
         """Return the outcome of a response with a status other than 200."""
@@ -54,7 +51,7 @@ class Exchange:
         outcome = _STATUS_OUTCOMES.get(status, Outcome.SERVER_ERROR if status >= _SERVER_ERROR else Outcome.BAD_REQUEST)
         if status < _BAD_REQUEST and location:
             return outcome, f"HTTP {status} redirects to {self.safe(location)!r}; give the final address"
-        reason = error_message(self.hide(received.body))
+        reason = error_message(received.body, self.redactor.hide)
         return outcome, f"HTTP {status}: {reason}" if reason else f"HTTP {status}"
 
 
@@ -135,12 +132,14 @@ class Response:
         exchange = prepared.exchange
         received = exchange.received if exchange is not None else ResponseBuffer()
         if exchange is not None and received.status == _OK:
-            reader = StreamReader(prepared.spec.api, exchange.hide, keeps_text=prepared.spec.expects is not None)
+            reader = StreamReader(
+                prepared.spec.api, exchange.redactor.hide, keeps_text=prepared.spec.expects is not None
+            )
             for first in range(0, len(received.reads), _PORTION):
                 reader.read(received.reads[first : first + _PORTION])
                 yield None
             transcript = reader.transcript(received.reads[-1] if received.reads else None)
-            ended = ended or _judge(prepared.spec, received, transcript)
+            ended = ended or _judge(prepared.spec, exchange, transcript)
         outcome, detail = ended or (exchange.refusal() if exchange is not None else (Outcome.UNREACHABLE, None))
         if detail and exchange is not None:
             detail = exchange.safe(detail)
@@ -190,8 +189,8 @@ def aborted(
     )
 
 
-def _judge(spec: RequestSpec, received: ResponseBuffer, transcript: Transcript) -> Ended:
-    kind = received.header(b"content-type")
+def _judge(spec: RequestSpec, exchange: Exchange, transcript: Transcript) -> Ended:
+    kind = exchange.safe(exchange.received.header(b"content-type"))
     if "event-stream" not in kind and not transcript.is_done:
         return (
             Outcome.BROKEN_STREAM,

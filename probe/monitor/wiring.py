@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from probe.capacity.run.locks import FileLock, Lock, server_key
+from probe.capacity.run.locks import FileLock, Lock
 from probe.client.endpoint import Endpoint
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.config.workloads import Lognormal, LognormalTokens, SharedPrefix, WorkloadConfig
 from probe.core.clock import Clock
+from probe.core.server_address import server_key
 from probe.core.workload import LognormalLength as Lengths
 from probe.core.workload import Workload
 
@@ -55,7 +56,10 @@ def server_of(target: TargetConfig) -> str:
 
 def page_of(target: TargetConfig) -> str:
     """Return what identifies the server's metrics page."""
-    return target.metrics_url or server_of(target)
+    if target.metrics_url is not None:
+        return server_key(target.metrics_url)
+    # Beside the API, so that a target that names the default page shares it.
+    return server_of(target) + ("/metrics" if target.connection.unix_socket is None else "")
 
 
 def workload(name: str, config: WorkloadConfig) -> Workload:

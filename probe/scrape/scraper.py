@@ -13,6 +13,7 @@ from probe.client.shortage import shortage
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.foreign_json import JsonLimits, read_json
+from probe.core.redactor import Redactor
 from probe.core.request import Outcome
 from probe.core.snapshot import ServerSnapshot
 from probe.core.text import one_line
@@ -28,6 +29,8 @@ _BESIDE_BYTES = 256 * 1024
 _VERSION = JsonLimits(max_bytes=64 * 1024, max_values=1000)  # vLLM's is {"version": "..."}
 _STOPPED_SHARE = 0.1  # of the time limit
 _MAX_VERSION, _MAX_ADDRESS, _MAX_MESSAGE = 64, 100, 300
+# Shorter secrets may be words of the page.
+_SHORTEST_SECRET = 8
 
 
 class _UnreadError(ValueError):
@@ -54,6 +57,7 @@ class Scraper:
         self._clock = clock
         self._timeout_s = timeout_s
         self._version: str | None = None
+        self._redactor = Redactor()
         timeout = httpx.Timeout(timeout_s, connect=min(endpoint.connect_s, timeout_s))
         self._server = httpx.AsyncClient(timeout=timeout, transport=endpoint.transport(), trust_env=False)
         self._metrics = httpx.AsyncClient(timeout=timeout, transport=endpoint.metrics_transport(), trust_env=False)
@@ -90,7 +94,8 @@ class Scraper:
             snapshot = replace(await self._parsed(page, self._version), asked_ns=began_ns)
         except NETWORK_ERRORS as error:
             self._version = None
-            message = shortage(error) or one_line(str(error), _MAX_MESSAGE) or self._unsaid(error)
+            message = shortage(error) or one_line(self._redactor.hide_text(str(error)), _MAX_MESSAGE)
+            message = message or self._unsaid(error)
             raise TargetError(
                 f"{self._address}: no metrics of a server ({message})", Outcome.UNREACHABLE, _reason(error)
             ) from None
@@ -125,6 +130,7 @@ class Scraper:
     async def _get(self, http: httpx.AsyncClient, url: str) -> tuple[bytes, bool]:
         """Return the body, and whether its length or framing would reveal a truncated body."""
         key = self._endpoint.headers(url)
+        self._endpoint.add_secrets(self._redactor, key)
         # Not compressed: vLLM would compress in the event loop that serves its users.
         async with http.stream("GET", url, headers={"accept-encoding": "identity", **key}) as response:
             if response.status_code != HTTPStatus.OK:
@@ -133,13 +139,15 @@ class Scraper:
                 body = await _body(response)
             except (httpx.NetworkError, httpx.RemoteProtocolError, zlib.error) as error:
                 raise _UnreadError("damaged", f"cut short or damaged: {error}") from None
-            return body, bool({"content-length", "transfer-encoding"} & response.headers.keys())
+            return self._redactor.hide(body, _SHORTEST_SECRET), bool(
+                {"content-length", "transfer-encoding"} & response.headers.keys()
+            )
 
     def _refused(self, response: httpx.Response, *, has_key: bool) -> _UnreadError:
         """Return the error for a status other than 200, with the fix."""
         status, fix = response.status_code, ""
         if response.next_request is not None:
-            return _UnreadError("redirect", f"HTTP {status} {_redirect(response.url, response.next_request.url)}")
+            return _UnreadError("redirect", f"HTTP {status} {self._redirect(response.url, response.next_request.url)}")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             below = f"it is sent only below base_url, {self._endpoint.base_url}"
             fix = ": the page refuses the key" if has_key else f": the page needs the key; set api_key_file, {below}"
@@ -148,6 +156,19 @@ class Scraper:
         elif status == HTTPStatus.NOT_FOUND:
             fix = ": set metrics_url" if self._engine else ": set engine, if this is not vLLM, or metrics_url"
         return _UnreadError("status", f"HTTP {status}{fix}")
+
+    def _redirect(self, here: httpx.URL, there: httpx.URL) -> str:
+        """Describe the destination of a redirect. Redirects are not followed: the key would be sent there, and most
+        such pages are log-ins, whose addresses contain secrets.
+        """
+        bare = there.copy_with(userinfo=b"", query=None, fragment=None)
+        if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
+            return f"to {self._address_words(bare)}: if the page is there, set metrics_url to it"
+        origin = self._address_words(bare.copy_with(path="/"))
+        return f"to {origin}, another server: fix base_url or metrics_url"
+
+    def _address_words(self, url: httpx.URL) -> str:
+        return one_line(self._redactor.hide_text(str(url)), _MAX_ADDRESS)
 
     def _unsaid(self, error: Exception) -> str:
         is_late = isinstance(error, TimeoutError)
@@ -182,14 +203,3 @@ def _reason(error: Exception) -> str:
             return "timeout"
         case _:
             return "unreachable"
-
-
-def _redirect(here: httpx.URL, there: httpx.URL) -> str:
-    """Describe the destination of a redirect. Redirects are not followed: the key would be sent there, and most such
-    pages are log-ins, whose addresses contain secrets.
-    """
-    bare = there.copy_with(userinfo=b"", query=None, fragment=None)
-    if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
-        return f"to {one_line(str(bare), _MAX_ADDRESS)}: if the page is there, set metrics_url to it"
-    origin = one_line(str(bare.copy_with(path="/")), _MAX_ADDRESS)
-    return f"to {origin}, another server: fix base_url or metrics_url"

@@ -60,7 +60,7 @@ class KubernetesLease:
         *,
         connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]] = open_cluster,
     ) -> None:
-        """`server`: its address as `locks.server_key` writes it. `namespace`: of the Lease; None: this pod's own."""
+        """`server`: its address by server_key. `namespace`: of the Lease; None: this pod's own."""
         self._server = server
         self._namespace = namespace
         self._clock = clock

@@ -13,7 +13,6 @@ A user who can read a file can lock it, so one user's run excludes another's. Th
 import asyncio
 import fcntl
 import hashlib
-import ipaddress
 import json
 import os
 import socket
@@ -23,7 +22,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import urlsplit
 
 from probe.core.clock import Clock
 from probe.core.errors import LockError
@@ -33,7 +31,6 @@ Lock = AbstractAsyncContextManager[None]
 
 LOCKED, NO_LOCK = "locked", "no_lock"
 LOST_LEASE = "lost the Lease"  # the reason of a run that it ended
-_PORTS = {"http": 80, "https": 443}
 _MAX_HOLDER = 1024
 # A lock on a file that was removed between open and flock excludes no later process, so it is tried again.
 _TRIES = 5
@@ -55,7 +52,7 @@ class FileLock:
     """The lock of a server on this machine. Use once."""
 
     def __init__(self, server: str, directory: Path | None, clock: Clock) -> None:
-        """`server`: its address as `server_key` writes it. `directory`: None for the one that all users share."""
+        """`server`: its address by server_key. `directory`: None for the one that all users share."""
         self._path = _path(server, directory)
         self._server = server
         self._clock = clock
@@ -116,21 +113,6 @@ def locked_by_others(server: str, directory: Path | None) -> bool:
     finally:
         os.close(file)
     return False
-
-
-def server_key(base_url: str, unix_socket: str | None = None) -> str:
-    """Return one spelling for all spellings of a server's address.
-
-    A host name and its IP address count as two servers, except for this machine's own.
-    """
-    if unix_socket is not None:
-        return f"unix:{os.path.realpath(unix_socket)}"
-    parts = urlsplit(base_url)
-    host = (parts.hostname or "").removesuffix(".").lower()
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        host = "localhost" if address.is_loopback or address.is_unspecified else f"[{address.compressed}]"
-    return f"{host}:{parts.port or _PORTS[parts.scheme]}{parts.path.rstrip('/')}"
 
 
 def shared_directory() -> Path:

@@ -23,12 +23,13 @@ from starlette.types import ASGIApp
 from exporters.metrics_page import MetricsPage
 from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter
-from probe.capacity.run.locks import LOST_LEASE, FileLock, Lock, server_key
+from probe.capacity.run.locks import LOST_LEASE, FileLock, Lock
 from probe.config.config_file import config_from
 from probe.core.clock import Clock, SystemClock
 from probe.core.errors import LockError, TargetError
 from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.result import Capacity, CapacityResult, Stopped
+from probe.core.server_address import server_key
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
 from probe.mock_server.driver import Faults
 from probe.monitor.target_context import TargetContext

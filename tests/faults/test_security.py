@@ -1,0 +1,108 @@
+"""Two Kneewatches must not load one server, and secrets must not be shown, however they are spelled."""
+
+import asyncio
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+from kneewatch_command import kneewatch
+from monitor import Monitor, Sim
+from process import eventually
+
+from probe.capacity.run.locks import FileLock
+from probe.core.clock import SystemClock
+from probe.core.server_address import server_key
+
+
+@pytest.mark.parametrize("host", ["[::ffff:127.0.0.1]", "2130706433", "LOCALHOST", "127.1"])
+def test_a_server_is_locked_under_every_spelling_of_its_address(tiny: Sim, host: str) -> None:
+    async def twice() -> None:
+        async with FileLock(server_key(tiny.base_url), None, SystemClock()):
+            done = await asyncio.to_thread(
+                kneewatch, "ramp", "--base-url", f"http://{host}:{tiny.port}", "--concurrency", "1"
+            )
+        assert done.status == 2
+        assert "another prober loads" in done.err
+
+    asyncio.run(twice())
+
+
+_USER, _PASSWORD, _KEY = "team", "pa/ss?w0rd+", "sk-live/very+secret"
+_LOGIN = f"{_USER}:{_PASSWORD}"
+_SHOWN = {
+    spelling
+    for secret in (_PASSWORD, _LOGIN, _KEY)
+    for spelling in (
+        secret,
+        base64.b64encode(secret.encode()).decode().rstrip("="),
+        base64.urlsafe_b64encode(secret.encode()).decode().rstrip("="),
+        quote(secret, safe=""),
+    )
+}
+
+
+@contextmanager
+def _proxy_that_repeats(kind: str) -> Iterator[str]:
+    """Run a proxy that answers 407 and repeats in head and body what it was sent. Yields its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            login = self.headers["proxy-authorization"]
+            said = f"{login} {self.headers['authorization']} {base64.b64decode(login.split()[1]).decode()}"
+            said += f" {quote(_PASSWORD, safe='')}"
+            body = json.dumps({"error": {"message": said}}) if kind == "JSON" else said
+            self.send_response(407, f"no {login}")
+            self.send_header("location" if kind == "redirect" else "x-said", f"http://elsewhere/{quote(said)}")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        do_POST = do_CONNECT = do_GET  # noqa: N815 - http.server's names
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [("JSON", "http"), ("text", "http"), ("text", "https")])
+def test_a_hostile_proxy_that_repeats_its_password_makes_it_show_nowhere(
+    tmp_path: Path, kind: str, scheme: str
+) -> None:
+    (tmp_path / "login").write_text(f"{_LOGIN}\n")
+    (tmp_path / "key").write_text(_KEY)
+    with _proxy_that_repeats(kind) as proxy:
+        target = {
+            "name": "a",
+            "base_url": f"{scheme}://127.0.0.1:9",
+            "model": "m",
+            "api_key_file": str(tmp_path / "key"),
+            "scrape": "1s",
+            "canary": {"every": "1s"},
+            "connection": {"proxy": proxy, "proxy_auth_file": str(tmp_path / "login")},
+        }
+        with Monitor({"targets": [target]}, tmp_path) as monitor:
+            eventually(lambda: "canary changed" in monitor.output, within_s=30, what="a failed canary")
+            paths = ("/", "/api/v1/targets", "/targets/a", "/metrics", "/config")
+            shown = {path: monitor.page(path) for path in paths}
+            shown["/probe"] = httpx.get(f"{monitor.base_url}/probe?target=a", timeout=20, trust_env=False).text
+            for more in ((), ("--json",)):
+                done = kneewatch("check", "-c", monitor.config_file, *more)
+                shown["check", *more] = done.out + done.err
+        shown["log"] = monitor.output
+    assert "(hidden)" in shown["log"], shown["log"]
+    leaks = [(where, each) for where, text in shown.items() for each in _SHOWN if each in text]
+    assert leaks == []
