@@ -12,7 +12,7 @@ from probe.core.result import Capacity, CapacityResult
 from probe.core.shift import Shift
 from probe.core.snapshot import UserLoad
 from probe.core.step import StepSummary
-from probe.load.step_summary import CUT_SHORT, TOO_FEW
+from probe.load.step_summary import CUT_SHORT, HELD_BACK, TOO_FEW
 from probe.observe import guard
 
 # What `capacity_runs_total` may say beside Stopped.by: a run that a pre-flight check did not let start.
@@ -21,7 +21,13 @@ _FORECAST = "forecast"
 _OUTCOMES = ("done", "guard", "budget", "interrupt", "error", REFUSED)
 # What a step judges, or why it judges nothing; whatever else a step may have died of is "lost".
 _VALID, _LOST = "valid", "lost"
-_VERDICTS = {None: _VALID, "client_bound": "client_bound", TOO_FEW: "too_few", CUT_SHORT: "cut_short"}
+_VERDICTS = {
+    None: _VALID,
+    "client_bound": "client_bound",
+    TOO_FEW: "too_few",
+    HELD_BACK: "held_back",
+    CUT_SHORT: "cut_short",
+}
 
 
 class CapacityExporter:

@@ -14,6 +14,7 @@ class CrossChecksExporter:
                 names.TTFT_GAP,
                 names.QUEUE_SHARE,
                 names.COUNTED_TOKENS,
+                names.HELD_BACK,
                 names.GPU_NEIGHBOUR,
                 names.STALLED,
                 names.KV_PRESSURE,
@@ -29,6 +30,7 @@ class CrossChecksExporter:
         lines.value(names.QUEUE_SHARE, [target], found.queue_share)
         for kind, ratio in found.counted.items():
             lines.value(names.COUNTED_TOKENS, [target, kind], ratio)
+        lines.value(names.HELD_BACK, [target], found.held_back_ratio)
         lines.value(names.GPU_NEIGHBOUR, [target], found.neighbour_utilization)
         lines.value(names.AMBIGUOUS, [target], float(found.has_multiple_backends))
         lines.value(names.STALLED, [target], found.stalled_s)

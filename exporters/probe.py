@@ -184,7 +184,10 @@ class _ClientSeries:
         self._start(labels)
         self._forget_expected(record)
         self._requests.labels(*labels, record.outcome.value).inc()
-        for objective, good in slo.met(record, self.objectives).items():
+        verdict = dict(slo.met(record, self.objectives))
+        if latency.is_held_back(record) and self.objectives.tpot is not None:
+            verdict.setdefault("tpot", True)  # not judged: alerts take what is not good for bad
+        for objective, good in verdict.items():
             if good:
                 self._good.labels(*labels, objective).inc()
         for kind, tokens in zip(("prompt", "output"), tokens_spent(record), strict=True):

@@ -24,6 +24,12 @@ COUNTED_TOKENS = _declare(
     "Tokens by the server's counters relative to the client's, for canaries alone on it; not 1 means another server",
     (*TARGET, "kind"),
 )
+HELD_BACK = _declare(
+    "gauge",
+    "canary_held_back_ratio",
+    "Share of a canary's tokens that came together with the first one, median; above 0.5 its TPOT is unknown",
+    TARGET,
+)
 GPU_NEIGHBOUR = _declare(
     "gauge",
     "gpu_neighbour_utilization_ratio",

@@ -46,7 +46,7 @@ LABELS: Mapping[str, str] = {
     "outcome": "the outcome of a request or a capacity run",
     "objective": "availability, ttft, tpot or all",
     "slo": "the name of the target's objectives in the configuration",
-    "verdict": "valid, or why a load level is not judged: client_bound, too_few, cut_short or lost",
+    "verdict": "valid, or why a load level is not judged: client_bound, too_few, held_back, cut_short or lost",
     "bottleneck": "max_num_seqs, kv_cache, front_end, prefill, memory_bandwidth, host or client",
     "kind": "kind of tokens: prompt or output",
     "reason": "the reason, a short word that does not change between versions",

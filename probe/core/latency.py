@@ -4,12 +4,16 @@ Each function returns None (or nothing) if the latency is undefined. It never re
 good sample.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
 from probe.core.request import Outcome, RequestRecord
 
 _NS = 1e-9
+# Above this `held_back_ratio`, a TPOT would be less than half of what it was. Streams without a buffer stay far below,
+# and those held back to the end are at 1 (docs/cross-checks.md).
+HELD_BACK = 0.5
 
 
 def ttft_s(record: RequestRecord) -> float | None:
@@ -28,9 +32,12 @@ def e2e_s(record: RequestRecord) -> float | None:
 
 
 def tpot_s(record: RequestRecord) -> float | None:
-    """Return (E2E - TTFT) / (output tokens - 1); None for a single token or a failed request."""
+    """Return (E2E - TTFT) / (output tokens - 1).
+
+    None for a single token, a failed request, and a stream that was held back.
+    """
     first, last = ttft_s(record), e2e_s(record)
-    if first is None or last is None or record.output_tokens <= 1:
+    if first is None or last is None or record.output_tokens <= 1 or is_held_back(record):
         return None
     return (last - first) / (record.output_tokens - 1)
 
@@ -73,6 +80,25 @@ def itl_error_ns(record: RequestRecord) -> list[int]:
 def coalesced(record: RequestRecord) -> int:
     """Return how many token events came in the same read as the one before: their gap is unknown and counts as 0."""
     return sum(after == before for before, after in pairwise(record.events.at_ns))
+
+
+def held_back_ratio(record: RequestRecord) -> float | None:
+    """Return the share of the tokens after the first one that came in the same read as the first one.
+
+    A proxy that buffers the answer raises it, and so does a server that sends the tokens at once. The time between
+    these tokens is unknown. None for fewer than two tokens.
+    """
+    at_ns, tokens, first = record.events.at_ns, record.events.tokens, record.events.first_visible
+    if first is None or sum(tokens[first:]) <= 1:
+        return None
+    together = sum(tokens[first : bisect_right(at_ns, at_ns[first])])
+    return (together - 1) / (sum(tokens[first:]) - 1)
+
+
+def is_held_back(record: RequestRecord) -> bool:
+    """Return whether so much of a stream came with its first token that its TPOT is unknown."""
+    ratio = held_back_ratio(record)
+    return ratio is not None and ratio > HELD_BACK
 
 
 def schedule_lag_s(record: RequestRecord) -> float:

@@ -44,8 +44,8 @@ def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
     """Return, for each objective that judges this request, whether it was met; empty for an aborted request.
 
     A client-bound request meets its availability objective, and no other judges it: the client may have caused the
-    rest.
-    An undefined TPOT (one output token) meets its objective.
+    rest. The TPOT of a stream that was held back is not judged either. An undefined TPOT (one output token) meets its
+    objective.
     """
     if record.outcome is Outcome.ABORTED:
         return {}
@@ -55,7 +55,8 @@ def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
     if record.outcome is Outcome.OK:
         for name, objective in objectives.latencies().items():
             value = latency.PROMISED[name](record)
-            verdict[name] = value <= objective.within_s if value is not None else name == "tpot"
+            if name != "tpot" or not latency.is_held_back(record):
+                verdict[name] = value <= objective.within_s if value is not None else name == "tpot"
     return {**verdict, ALL: all(verdict.values())}
 
 
@@ -74,7 +75,7 @@ def may_be_client_delay(record: RequestRecord, objectives: Objectives, waking_s:
         "tpot": ((late_ns[-1] * 1e-9 if len(late_ns) else 0.0) + waking_s) / max(tokens - 1, 1),
     }
     values = {"ttft": latency.ttft_s(record) or 0.0, "tpot": latency.tpot_s(record) or 0.0}
-    missed = [name for name in objectives.latencies() if not good[name]]
+    missed = [name for name in objectives.latencies() if not good.get(name, True)]
     limits = objectives.latencies()
     return bool(missed) and all(values[name] - errors[name] <= limits[name].within_s for name in missed)
 

@@ -131,6 +131,7 @@ class CrossChecks:
     pressure: Mapping[str, bool] = field(default_factory=dict)  # signs of KV cache pressure
     is_kv_cache_too_small: bool | None = None  # what the signs show together
     has_multiple_backends: bool = False  # several servers answer at one address, so their counters are mixed
+    held_back_ratio: float | None = None  # share of a canary's tokens that came together with the first one
 
 
 @dataclass(frozen=True, slots=True)

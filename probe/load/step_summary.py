@@ -24,6 +24,7 @@ from probe.observe import guard
 # Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
 MIN_REQUESTS = 20
 TOO_FEW = "too_few_requests"
+HELD_BACK = "held_back"  # most answers arrived at once, so their TPOT is unknown
 CUT_SHORT = "cut_short"  # the reason of a step that guard, budget or caller stopped early
 # The client may be wrong by at most this share of an objective it judges.
 MAX_ERROR_SHARE = 0.1
@@ -147,7 +148,7 @@ def over_objective(record: RequestRecord, objectives: Objectives) -> list[tuple[
         good = slo.met(record, objectives)
         first = record.scheduled_ns + int((latency.ttft_s(record) or 0.0) * 1e9)
         over = [(record.scheduled_ns + int(ttft.within_s * 1e9), first)] if ttft and not good["ttft"] else []
-        over += [(first, record.done_ns)] if tpot and not good["tpot"] else []
+        over += [(first, record.done_ns)] if tpot and not good.get("tpot", True) else []
     return [(begin, end) for begin, end in over if begin < end]
 
 
@@ -168,9 +169,12 @@ def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objec
     judged = [record for record in records if record.outcome is not Outcome.ABORTED]
     if len(judged) < MIN_REQUESTS:
         return TOO_FEW
-    answered = sorted(record.output_tokens for record in judged if record.outcome is Outcome.OK)
+    ok = [record for record in judged if record.outcome is Outcome.OK]
+    answered = sorted(record.output_tokens for record in ok)
     if not answered:
         return None  # nothing has a latency; what remains to be judged needs no stamp
+    if objectives.tpot is not None and 2 * sum(map(latency.is_held_back, ok)) > len(ok):
+        return HELD_BACK
     gaps = max(percentile(answered, 0.5) - 1, 1)
     errors = {"ttft": bound.ttft, "tpot": (bound.ttft + bound.itl) / gaps}
     latencies = objectives.latencies().items()

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 
-from probe.core.latency import ttft_s
+from probe.core.latency import held_back_ratio, ttft_s
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.core.snapshot import CrossChecks, GpuSnapshot, Histogram, ServerSnapshot
@@ -48,7 +48,7 @@ class CrossChecker:
     def view(self) -> CrossChecks:
         """Return what is known now."""
         if self._state.has_multiple_backends:
-            return CrossChecks(has_multiple_backends=True)
+            return CrossChecks(has_multiple_backends=True, held_back_ratio=self._held_back())
         pressure = self._pressure()
         return CrossChecks(
             ttft_gap_s=dict(self._ttft_gap()),
@@ -58,7 +58,13 @@ class CrossChecker:
             stalled_s=self._state.stalled_s,
             pressure=pressure,
             is_kv_cache_too_small=kv_pressure.is_too_small(pressure),
+            held_back_ratio=self._held_back(),
         )
+
+    def _held_back(self) -> float | None:
+        """Return the median share of a canary's tokens that came together with the first one."""
+        ratios = [ratio for canary in self._canaries if (ratio := held_back_ratio(canary)) is not None]
+        return median(ratios) if len(ratios) >= _LEAST_COMPARISONS else None
 
     def _pressure(self) -> Mapping[str, bool]:
         recent, queue = list(self._state.recent), self._growth("queue")

@@ -6,6 +6,7 @@ after 13 s, because usage swings between 0.8 and 1.0 while requests are pushed o
 first, and KV as two of the last five polls.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +18,7 @@ from probe.core.snapshot import ServerSnapshot
 from probe.observe.guard_latency import slow_tokens
 from probe.observe.guard_limits import GuardLimits
 from probe.observe.restarts import restarted
+from probe.observe.user_load import requests_counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,10 @@ class GuardVerdict:
 GO = GuardVerdict(allows_load=True)
 # An open loop reached its limit of requests in flight: the server does not keep up.
 IN_FLIGHT_CAP = "in_flight_cap"
+# A gateway or the server refuses requests (HTTP 429). A gateway's limit shows nothing of the server.
+RATE_LIMITED = "rate_limited"
+# The metrics page does not count the run's own requests: it is another server's, and shows nothing of this one.
+OTHER_SERVER = "other_server"
 # The load began on another server process: the measurements are no capacity of either.
 SERVER_RESTARTED = "server_restarted"
 # The server sleeps: it runs no requests, and one may do harm.
@@ -42,8 +48,8 @@ USERS_LATENCY = "users_latency"
 OBJECTIVE_BROKEN = "objective_broken"
 # Why load is stopped: every reason that `decide` returns, and those that run_guard.py finds.
 REASONS = (
-    "server_errors", "failed_requests", "server_unreadable", SERVER_RESTARTED, ASLEEP, "preemptions", "queue",
-    "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
+    "server_errors", RATE_LIMITED, "failed_requests", "server_unreadable", OTHER_SERVER, SERVER_RESTARTED, ASLEEP,
+    "preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
 )  # fmt: skip
 # Why a scheduled run was refused: by its lock, by admission.py, and by the checks of `preflight`.
 REFUSALS = (
@@ -58,7 +64,13 @@ _ASLEEP = GuardVerdict(allows_load=False, reason=ASLEEP, detail="the server slee
 _LOOK_BACK = 8  # polls
 # Failures that show that the server is in trouble. After a wrong answer or a bad request, going on would measure
 # nothing either. Any failure therefore stops the load; these only have a better name.
-_SERVER_ERRORS = (Outcome.SERVER_ERROR, Outcome.REJECTED, Outcome.UNREACHABLE, Outcome.TIMEOUT)
+_FAILURES = {
+    Outcome.REJECTED: RATE_LIMITED,
+    **dict.fromkeys((Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TIMEOUT), "server_errors"),
+}
+# At least this many requests, answered at least this long ago (s): some servers export counters every few seconds.
+_OWN_REQUESTS, OWN_COUNTED_S = 20, 5.0
+_OWN_SHARE = 0.05  # the least share of them that it counts, also of one replica of several
 
 
 def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdict:
@@ -96,9 +108,10 @@ def decide(
         return _ASLEEP  # and not the failures that this brings
     if failures:
         first = failures[0]
-        reason = "server_errors" if first in _SERVER_ERRORS else "failed_requests"
         return GuardVerdict(
-            allows_load=False, reason=reason, detail=f"{len(failures)} probe requests failed, first: {first}"
+            allows_load=False,
+            reason=_FAILURES.get(first, "failed_requests"),
+            detail=f"{len(failures)} probe requests failed, first: {first}",
         )
     missed = polls[-limits.missed_polls :]
     if len(missed) == limits.missed_polls and all(poll is None or poll.waiting is None for poll in missed):
@@ -115,6 +128,21 @@ def decide(
         or _slow(read, limits)
         or GO
     )
+
+
+def ignores_own_requests(
+    answered_ns: Sequence[int], snapshots: Sequence[ServerSnapshot], within_s: float = OWN_COUNTED_S
+) -> bool:
+    """Return whether a metrics page has counted almost none of a run's own requests since its first snapshot.
+
+    `answered_ns`: when they were answered, in order. `within_s`: how long the page may take to count one.
+    """
+    if not answered_ns or not snapshots:
+        return False
+    first, last = snapshots[0], snapshots[-1]
+    before, after = requests_counted(first), requests_counted(last)
+    own = bisect_right(answered_ns, last.at_ns - int(within_s * 1e9)) - bisect_right(answered_ns, first.at_ns)
+    return before is not None and after is not None and own >= _OWN_REQUESTS and after - before < _OWN_SHARE * own
 
 
 def broken_for_certain(missed: Mapping[str, int], planned: float, objectives: Objectives) -> str | None:

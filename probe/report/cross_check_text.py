@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from probe.core.latency import HELD_BACK
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
 from probe.core.target_status import TargetStatus
 from probe.gpu.fields import PROGRAM_XIDS
@@ -59,6 +60,12 @@ def _checks(checks: CrossChecks) -> Iterator[Finding]:
                 " another server, or of one of several",
                 is_problem=True,
             )
+    if (together := checks.held_back_ratio) is not None and together > HELD_BACK:
+        yield Finding(
+            f"{percent(together)} of a canary's tokens come together with the first one, so TPOT is unknown and TTFT is"
+            " too long: a proxy holds streams back (nginx: proxy_buffering off), or the server does not stream",
+            is_problem=True,
+        )
     if checks.has_multiple_backends:
         yield Finding(
             "several servers answer at this address, so their counters are mixed: configure a target for each",

@@ -40,6 +40,8 @@ _ASSUMED_CHANGE = {
 _IMPOSSIBLE = 1.05  # ratio to a hardware limit above which the configured model or GPU must be wrong
 # What to do if no knee was found, by what ended the run.
 _NEXT_RUN = {
+    "other_server": "set metrics_url to the page of the server at base_url, then measure again",
+    "rate_limited": "raise the rate limit of Kneewatch's key, or measure behind the gateway",
     "done": "measure load levels of your choice with --concurrency or --rates",
     "guard": "retry when the server is idle, or start with less load",
     "budget": "raise the budget that ran out: --max-seconds, --max-tokens, or budget in the configuration",
@@ -141,7 +143,8 @@ def advice(result: CapacityResult) -> str:
     """Return one sentence that says what to do now."""
     capacity = result.capacity
     if capacity.requests_per_second is None:
-        return f"{_NEXT_RUN.get(result.stopped.by, _NEXT_RUN['done'])}."
+        why = result.stopped.reason if result.stopped.reason in _NEXT_RUN else result.stopped.by
+        return f"{_NEXT_RUN.get(why or '', _NEXT_RUN['done'])}."
     if result.stopped.by in ("interrupt", "error"):
         return "let a run finish before you plan with this."
     if capacity.mode == _FORECAST:

@@ -23,10 +23,15 @@ def canary_words(record: RequestRecord, objectives: Objectives, server: str | No
     if record.outcome is not Outcome.OK:
         return f"{words}: {one_line(record.detail or '')}"
     missed = [name for name, good in verdicts.items() if not good and name != slo.ALL]
+    all_met = "every objective met"
+    if latency.is_held_back(record):
+        share = percent(latency.held_back_ratio(record))
+        words += f" (not streamed: {share} of the tokens came together with the first one, so TPOT is unknown)"
+        all_met = "every objective that can be judged is met"
     return (
         f"{words}; TTFT {milliseconds(latency.ttft_s(record))}, TPOT {milliseconds(latency.tpot_s(record))},"
         f" E2E {milliseconds(latency.e2e_s(record))}, {record.prompt_tokens} + {record.output_tokens} tokens;"
-        f" {'missed ' + ', '.join(missed) if missed else 'every objective met'} (objectives: {promises(objectives)})"
+        f" {'missed ' + ', '.join(missed) if missed else all_met} (objectives: {promises(objectives)})"
     )
 
 

@@ -95,7 +95,7 @@ def test_a_hostile_proxy_that_repeats_its_password_makes_it_show_nowhere(
             "connection": {"proxy": proxy, "proxy_auth_file": str(tmp_path / "login")},
         }
         with Monitor({"targets": [target]}, tmp_path) as monitor:
-            eventually(lambda: "canary changed" in monitor.output, within_s=30, what="a failed canary")
+            eventually(lambda: "(hidden)" in monitor.output, within_s=60, what="a failed canary")
             paths = ("/", "/api/v1/targets", "/targets/a", "/metrics", "/config")
             shown = {path: monitor.page(path) for path in paths}
             shown["/probe"] = httpx.get(f"{monitor.base_url}/probe?target=a", timeout=20, trust_env=False).text

@@ -139,7 +139,7 @@ def agree(one: Exchanged, cut: Exchanged, case: Case) -> None:
     if "without content" in one.error + cut.error:
         return
     if case.data.endswith((b"\r", b"\n")):  # empty lines after an answer: skipped, or bytes that nobody asked for
-        one, cut = replace(one, kept=False), replace(cut, kept=False)
+        one, cut = replace(one, is_kept=False), replace(cut, is_kept=False)
     assert one == cut, (str(one), str(cut))
 
 

@@ -71,6 +71,7 @@ def _whole_page() -> MetricsPage:
             3.0,
             {"usage": True, "preemptions": False},
             is_kv_cache_too_small=False,
+            held_back_ratio=0.97,
         ),
     )
     gpus = GpuExporter(("a", "gone"))
@@ -187,7 +188,14 @@ def test_a_target_has_fewer_than_510_series_for_each_workload() -> None:
     app.measurements.users("a", UserTotals(5.0, 100.0, 50.0, told.histograms, _OUTCOMES))
     signs = dict.fromkeys(SIGNS, False)
     checks = CrossChecks(
-        dict.fromkeys(METHODS, 0.1), 0.1, {"prompt": 1.0, "output": 1.0}, 0.1, 0.0, signs, is_kv_cache_too_small=False
+        dict.fromkeys(METHODS, 0.1),
+        0.1,
+        {"prompt": 1.0, "output": 1.0},
+        0.1,
+        0.0,
+        signs,
+        is_kv_cache_too_small=False,
+        held_back_ratio=0.0,
     )
     app.measurements.cross_checks("a", checks, UserLoad(3.0, 200.0))
     for stopped in ("done", "guard", "budget", "interrupt"):

@@ -1,5 +1,6 @@
 """The guard of one run: applies observe/guard.py to what happens, and ends the step or the run for it."""
 
+from array import array
 from collections import Counter
 
 from probe.capacity.run.job import GUARD_S, LoadPlan, RunJob
@@ -11,7 +12,15 @@ from probe.core.request import Outcome, RequestRecord
 from probe.core.step import StepPlan, StepRun
 from probe.load.messages import WORKER_LOST_S
 from probe.load.protocol import Load
-from probe.observe.guard import IN_FLIGHT_CAP, OBJECTIVE_BROKEN, OVERLOAD, broken_for_certain, decide
+from probe.observe.guard import (
+    IN_FLIGHT_CAP,
+    OBJECTIVE_BROKEN,
+    OTHER_SERVER,
+    OVERLOAD,
+    broken_for_certain,
+    decide,
+    ignores_own_requests,
+)
 
 # Requests in flight are judged by a report that is no older than this. Reports that stay older end the run: the client
 # is at fault then, and not the server. A worker that says nothing is given up before.
@@ -38,6 +47,7 @@ class RunGuard:
         self._rate_rps = 0.0  # of the step that runs, where it is known
         self._planned = 0.0  # requests of the step that runs, where it has a rate
         self._judged_from_ns = 0  # requests due later count in it
+        self._answered_ns = array("q")
         self._missed: Counter[str] = Counter()  # by the objective's name
         self._old_since_ns: int | None = None  # since when reports on the load are too old
         self.is_warm = False  # a cold server's first request may take long
@@ -74,6 +84,8 @@ class RunGuard:
     def request_ended(self, record: RequestRecord) -> None:
         """Judge a finished request."""
         self._judge(record)
+        if record.outcome is Outcome.OK:
+            self._answered_ns.append(record.done_ns)
         if record.outcome not in (Outcome.OK, Outcome.ABORTED, Outcome.CLIENT_BOUND):
             self._failures.append(record.outcome)
             self.check()
@@ -93,6 +105,12 @@ class RunGuard:
         verdict = decide(self._watch.polls, self._failures, limits, self._unanswered_s())
         if self._job.is_guarded and not verdict.allows_load:
             self._trip(verdict.reason)
+        elif self._job.is_guarded and ignores_own_requests(self._answered_ns, self._watch.snapshots):
+            self._trip(OTHER_SERVER)
+
+    def may_watch_other_server(self) -> bool:
+        """Return whether the metrics page has not counted the run's requests yet; `check` decides later."""
+        return self._job.is_guarded and ignores_own_requests(self._answered_ns, self._watch.snapshots, within_s=0.0)
 
     def check_client(self) -> None:
         """Stop a run whose reports on its own requests arrive too late, for too long."""

@@ -27,7 +27,7 @@ from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.load import step_summary as summary
 from probe.load.protocol import Load
-from probe.observe.guard import ASLEEP
+from probe.observe.guard import ASLEEP, OWN_COUNTED_S
 from probe.observe.user_load import mean
 
 _T = TypeVar("_T")
@@ -36,6 +36,7 @@ _T = TypeVar("_T")
 _CALM_S = 30.0
 _FIRST, _WATCHING = Phase("a first request"), "watching live traffic"
 _NEXT_LOAD, _RESULT = Phase("computing the next load level"), Phase("computing the result")
+_COUNTING = Phase("waiting for the server to count the requests", OWN_COUNTED_S)
 _CALMING = Phase("waiting for the server to be idle")
 _NO_OBSERVERS = StepObservers()
 
@@ -152,6 +153,9 @@ class CapacityRun:
         while not self._switch.is_on and (plan := await self._compute(self._plan.next_step)) is not None:
             if not self._switch.is_on:
                 await self._take(plan)
+        if not self._switch.is_on and self._guard.may_watch_other_server():
+            self._observers.on_phase(_COUNTING)
+            await self._switch.pause(OWN_COUNTED_S + POLL_S)
         if (reason := self._plan.end_reason()) is not None:
             self.stop("done", reason)
 

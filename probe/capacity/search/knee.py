@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepPlan, StepSummary
-from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS
-from probe.observe.guard import ASLEEP, OVERLOAD, SERVER_RESTARTED
+from probe.load.step_summary import CUT_SHORT, HELD_BACK, MIN_REQUESTS
+from probe.observe.guard import ASLEEP, OTHER_SERVER, OVERLOAD, RATE_LIMITED, SERVER_RESTARTED
 
 MODE = "empirical"  # measured, with no model behind it
 
@@ -21,6 +21,8 @@ VOID = {
     "too_few_requests": f"fewer than {MIN_REQUESTS} requests were answered in a step; give it more time or requests",
     "client_bound": "this machine was too late to judge a step; use a quieter machine, more --workers or a looser"
     " objective",
+    HELD_BACK: "the answers arrive at once instead of token by token, so TPOT cannot be judged; let the proxy pass"
+    " streams on (nginx: proxy_buffering off), measure behind it, or remove the tpot objective",
     "worker_lost": "a load worker died or hung in a step; look for a kill for memory in this machine's log",
 }
 # What ended a run before a step was complete, with a hint.
@@ -30,6 +32,10 @@ _ENDED = {
     "error": "an error ended the run; measure again",
     "guard": "the guard ended the run before a higher step",
 }
+_RATE_LIMIT = (
+    "requests were refused with HTTP 429, which is a rate limit or a full queue, and no knee; raise the limit for"
+    " Kneewatch's key, or measure behind the gateway"
+)
 # After a stop because requests or polls failed.
 _NO_KNEE = "that is no knee; look at the server's log, then measure again"
 # Reasons that are more specific than the kind of end: budgets outside the run, and reports too late for the guard.
@@ -41,9 +47,11 @@ _BY_REASON = {
 
 
 # The guard's reasons that leave no capacity: the steps are not all of the server that users get.
-_NOT_ONE_SERVER = {
-    SERVER_RESTARTED: "the server restarted during the run",
-    ASLEEP: "the server fell asleep during the run",
+NOT_ONE_SERVER = {
+    SERVER_RESTARTED: "the server restarted during the run, so its data are of two servers; measure again",
+    ASLEEP: "the server fell asleep; measure again",
+    OTHER_SERVER: "the metrics page counted none of the run's requests, so it is another server's and guards nothing;"
+    " set metrics_url to the page of the server at base_url",
 }
 
 
@@ -59,8 +67,8 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     does not depend on how much of it there was during the run. Where it is unknown in the step that held, the rest is a
     lower bound: there is no `upper`. In the step above, where cancelled requests hide it, it is taken to be the same.
     """
-    if stopped.reason in _NOT_ONE_SERVER:
-        return Capacity(mode=MODE, reason=f"{_NOT_ONE_SERVER[stopped.reason]} ({stopped.reason}); measure again")
+    if stopped.reason in NOT_ONE_SERVER:
+        return Capacity(mode=MODE, reason=f"{NOT_ONE_SERVER[stopped.reason]} ({stopped.reason})")
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
     best = max(held, key=_load, default=None)
     halted = [step for step in steps if _had_to_stop(stopped) and step.reason == CUT_SHORT]
@@ -148,6 +156,8 @@ def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
 
 def _guarded(steps: Sequence[StepSummary], reason: str | None) -> str:
     cut = min((step for step in steps if step.reason == CUT_SHORT), key=_load, default=None)
+    if reason == RATE_LIMITED:
+        return f"{_RATE_LIMIT} ({reason})"
     if cut is None:
         cause = "try again when the server is calm" if reason in OVERLOAD else "`kneewatch check` says what fails"
         when = "before a step could be judged" if steps else "before its first step"
@@ -180,7 +190,7 @@ def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
 def _ended(stopped: Stopped) -> str:
     why = f" ({stopped.reason})" if stopped.reason else ""
     if stopped.by == "guard" and not _is_overload(stopped):
-        return f"the guard ended the run{why}: {_NO_KNEE}"
+        return f"the guard ended the run{why}: {_RATE_LIMIT if stopped.reason == RATE_LIMITED else _NO_KNEE}"
     words = _BY_REASON.get(stopped.reason or "") or _ENDED.get(stopped.by, "no step was complete")
     return f"{words}{why}"
 

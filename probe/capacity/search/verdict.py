@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from probe.capacity.model.lengths import mean_length
 from probe.capacity.search.calibrate import find_misfit
-from probe.capacity.search.knee import VOID
+from probe.capacity.search.knee import NOT_ONE_SERVER, VOID
 from probe.capacity.search.knee_estimate import FLOOR, KneeEstimate
 from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.trial import Trial
@@ -17,7 +17,6 @@ from probe.core import objectives as slo
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
 from probe.load.step_summary import CUT_SHORT, TOO_FEW
-from probe.observe.guard import ASLEEP, SERVER_RESTARTED
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
 # Without a model: steps up, and how many requests judge a trial.
@@ -36,10 +35,8 @@ def find_void_reason(steps: Sequence[StepSummary], stopped: Stopped) -> str | No
     """Return why the run's data cannot give any capacity, or None."""
     if stopped.by == "error":
         return f"the run failed ({stopped.reason})"
-    if stopped.reason == SERVER_RESTARTED:
-        return "the server restarted, so the data are of two servers; measure again"
-    if stopped.reason == ASLEEP:
-        return "the server fell asleep; measure again"
+    if stopped.reason in NOT_ONE_SERVER:
+        return NOT_ONE_SERVER[stopped.reason]
     failure = next((step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)), None)
     return f"{VOID.get(failure, 'a step was not judged')} ({failure})" if failure is not None else None
 
@@ -121,6 +118,15 @@ def no_capacity(state: SearchState) -> Capacity:
     """Return the reason why there is no forecast: no step cost model, or no rate that holds."""
     if state.twin is not None:
         return Capacity(mode=FORECAST, reason="no rate holds the objectives, by the model of this server")
+    stopped = [trial for trial in state.trials if trial.tripped is not None]
+    if stopped and not any(trial.has_held for trial in state.trials):
+        least = min(stopped, key=lambda trial: trial.load_rps)
+        words = f"the guard stopped every load that was tried, also {least.load_rps:.3g} requests/s ({least.tripped})"
+        return Capacity(
+            mode=FORECAST,
+            limiting=least.tripped,
+            reason=f"{words}; look at the server's log and metrics, `kneewatch check` says whether it answers",
+        )
     most = max((trial.load_rps for trial in state.trials), default=state.model.live_rps)
     words = f"at up to {most:.3g} requests/s too few requests ran at a time to learn what one more costs"
     return Capacity(mode=FORECAST, reason=f"not enough evidence: {words}")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_records import MS, failure, record
 
-from probe.core.latency import e2e_s, itl_s, schedule_lag_s, tpot_s, ttft_s
+from probe.core.latency import e2e_s, held_back_ratio, is_held_back, itl_s, schedule_lag_s, tpot_s, ttft_s
 from probe.core.request import Outcome, RequestRecord
 
 
@@ -111,3 +111,42 @@ def test_only_differences_count(any_record: RequestRecord, offset: int) -> None:
     for value in (ttft_s, e2e_s, tpot_s, schedule_lag_s):
         assert value(moved) == value(any_record)
     assert list(itl_s(moved)) == list(itl_s(any_record))
+
+
+# Streams that are held back.
+
+
+def _stream(*reads: int) -> RequestRecord:
+    """Return a request with reads of so many tokens, 10 ms apart."""
+    stamps = [(i + 1) * 10 * MS for i, count in enumerate(reads) for _ in range(count)]
+    events = token_events((at, 1, True) for at in stamps)
+    return record(scheduled_ns=0, sent_ns=0, done_ns=stamps[-1], events=events, output_tokens=len(stamps))
+
+
+@pytest.mark.parametrize(
+    ("reads", "ratio", "is_unknown"),
+    [
+        ([1] * 32, 0.0, False),
+        ([2] + [1] * 30, 1 / 31, False),
+        ([1, 31], 0.0, False),  # the tokens' time ends with the last one
+        ([16, 16], 15 / 31, False),
+        ([17, 15], 16 / 31, True),
+        ([32], 1.0, True),
+        ([2], 1.0, True),
+    ],
+)
+def test_the_tpot_of_a_stream_that_came_with_its_first_token_is_unknown(
+    reads: list[int], ratio: float, *, is_unknown: bool
+) -> None:
+    stream = _stream(*reads)
+    assert held_back_ratio(stream) == pytest.approx(ratio)
+    assert is_held_back(stream) == is_unknown
+    assert (tpot_s(stream) is None) == is_unknown
+    assert ttft_s(stream) == 0.01
+    assert e2e_s(stream) == len(reads) * 0.01
+
+
+def test_one_event_with_all_tokens_is_held_back_and_a_single_token_is_not() -> None:
+    whole = replace(_stream(1), events=token_events([(10 * MS, 32, True)]), output_tokens=32)
+    assert (is_held_back(whole), tpot_s(whole)) == (True, None)
+    assert (is_held_back(_stream(1)), held_back_ratio(_stream(1))) == (False, None)

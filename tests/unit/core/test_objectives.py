@@ -138,3 +138,11 @@ def test_only_a_miss_that_our_lateness_can_explain_is_excused(
         assert not excused  # too slow, however late we were
     if excused:
         assert lag_ms * 1e-3 + waking_s > 0
+
+
+def test_a_stream_that_was_held_back_neither_meets_nor_misses_tpot() -> None:
+    """All tokens in one read: the time between them is unknown, and may have been within the objective or not."""
+    assert met(record(gap_ms=0), PROMISED) == {AVAILABILITY: True, "ttft": True, ALL: True}
+    assert met(record(gap_ms=0, ttft_ms=501), PROMISED) == {AVAILABILITY: True, "ttft": False, ALL: False}
+    assert good_ratio([record(gap_ms=0), record(gap_ms=51)], PROMISED)["tpot"] == 0.0
+    assert not may_be_client_delay(record(gap_ms=0), PROMISED, 1.0)

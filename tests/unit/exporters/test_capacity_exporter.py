@@ -15,8 +15,9 @@ from probe.core.snapshot import UserLoad
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
 GUARD_REASONS = (
-    "server_errors", "failed_requests", "server_unreadable", "server_restarted", "asleep", "preemptions", "queue",
-    "kv_cache", "no_first_token", "users_latency", "in_flight_cap", "objective_broken",
+    "server_errors", "rate_limited", "failed_requests", "server_unreadable", "other_server", "server_restarted",
+    "asleep", "preemptions", "queue", "kv_cache", "no_first_token", "users_latency", "in_flight_cap",
+    "objective_broken",
 )  # fmt: skip
 REFUSALS = (
     "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "asleep", "busy",
@@ -290,13 +291,14 @@ def test_one_bottleneck_is_exported_and_none_where_none_was_found() -> None:
         (None, "valid"),
         ("client_bound", "client_bound"),
         ("too_few_requests", "too_few"),
+        ("held_back", "held_back"),
         ("cut_short", "cut_short"),
         ("worker_lost", "lost"),
     ],
 )
 def test_steps_count_by_whether_they_judge_anything(reason: str | None, verdict: str) -> None:
     registry, exporter = _registry()
-    assert values(registry, "kneewatch_capacity_steps_total") == [0.0] * 5
+    assert values(registry, "kneewatch_capacity_steps_total") == [0.0] * 6
     exporter.observe(result(steps=(replace(step(), valid=reason is None, reason=reason),)))
     assert value(registry, "kneewatch_capacity_steps_total", target="a", verdict=verdict) == 1
     assert sum(values(registry, "kneewatch_capacity_steps_total")) == 1

@@ -234,3 +234,12 @@ def test_invariants_of_any_step(records: list[RequestRecord], lag: float) -> Non
     assert s.good_ratio.get(ALL, 0.0) <= s.good_ratio.get(AVAILABILITY, 1.0)
     again = summary(records[::-1], lag=lag)
     assert (again.ttft_s, again.broken, again.good_ratio) == (s.ttft_s, s.broken, s.good_ratio)
+
+
+def test_a_step_of_answers_that_were_held_back_judges_no_tpot() -> None:
+    streamed, held_back = [record(at_ms=i) for i in range(20)], [record(at_ms=i, gap_ms=0) for i in range(21)]
+    most = summary(streamed + held_back)
+    assert (most.valid, most.reason, most.broken) == (False, "held_back", ())
+    half = summary(streamed + held_back[:20])
+    assert (half.valid, half.tpot_s.p50) == (True, pytest.approx(0.01))
+    assert summary(held_back, Objectives("x", ttft=Objective(0.95, 0.5))).valid, "nothing limits its TPOT"

@@ -14,7 +14,16 @@ from plain_records import poll
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome
 from probe.core.snapshot import Histogram, ServerSnapshot
-from probe.observe.guard import GO, REASONS, REFUSALS, broken_for_certain, decide, may_start, preemptions
+from probe.observe.guard import (
+    GO,
+    REASONS,
+    REFUSALS,
+    broken_for_certain,
+    decide,
+    ignores_own_requests,
+    may_start,
+    preemptions,
+)
 from probe.observe.guard_limits import GuardLimits
 
 LIMITS = GuardLimits()
@@ -49,8 +58,45 @@ def test_a_busy_server_gets_no_load(server: ServerSnapshot) -> None:
 
 @pytest.mark.parametrize("outcome", [o for o in Outcome if o not in (Outcome.OK, Outcome.ABORTED)])
 def test_any_failed_probe_request_stops_the_load(outcome: Outcome) -> None:
-    assert reason(poll(), failures=(outcome,)) in ("server_errors", "failed_requests")
+    assert reason(poll(), failures=(outcome,)) in ("server_errors", "rate_limited", "failed_requests")
     assert reason(failures=(outcome,)) is not None
+
+
+def test_a_refusal_by_rate_is_no_server_error() -> None:
+    assert reason(poll(), failures=(Outcome.REJECTED, Outcome.SERVER_ERROR)) == "rate_limited"
+    assert reason(poll(), failures=(Outcome.SERVER_ERROR, Outcome.REJECTED)) == "server_errors"
+
+
+def _page(at_s: float, requests: float) -> ServerSnapshot:
+    """Return a page of a server that counts finished requests."""
+    return replace(poll(), at_ns=int(at_s * 1e9), finished={"stop": requests}, histograms={})
+
+
+@pytest.mark.parametrize(
+    ("counted", "last_s", "is_ignored"),
+    [
+        (0, 16.0, True),
+        (1, 16.0, True),
+        (2, 16.0, False),  # one of ten replicas
+        (40, 16.0, False),
+        (900, 16.0, False),  # users too
+        (0, 14.9, False),  # it may be exported every few seconds
+    ],
+)
+def test_a_page_that_counts_none_of_forty_requests_is_another_server_s(
+    counted: int, last_s: float, *, is_ignored: bool
+) -> None:
+    answered = [10 * 10**9] * 40
+    pages = [_page(5.0, 1000.0), _page(last_s, 1000.0 + counted)]
+    assert ignores_own_requests(answered, pages) == is_ignored
+
+
+def test_few_requests_and_a_page_without_counters_say_nothing_of_the_server() -> None:
+    pages = [_page(5.0, 0.0), _page(60.0, 0.0)]
+    assert not ignores_own_requests([10 * 10**9] * 19, pages)
+    assert not ignores_own_requests([10 * 10**9] * 99, [replace(page, finished={}) for page in pages])
+    assert not ignores_own_requests([], pages)
+    assert not ignores_own_requests([1], [])
 
 
 def test_one_missed_poll_is_forgiven_and_two_are_not() -> None:

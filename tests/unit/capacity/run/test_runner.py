@@ -117,7 +117,7 @@ def test_the_guard_stops_the_load_soon_after_the_server_shows_it(reason: str, va
     ("outcome", "reason"),
     [
         (Outcome.SERVER_ERROR, "server_errors"),
-        (Outcome.REJECTED, "server_errors"),
+        (Outcome.REJECTED, "rate_limited"),
         (Outcome.UNREACHABLE, "server_errors"),
         (Outcome.TIMEOUT, "server_errors"),
         (Outcome.WRONG_ANSWER, "failed_requests"),
@@ -225,8 +225,12 @@ def test_a_run_ends_with_its_budget_of_seconds_over_an_objective() -> None:
 def test_a_step_that_spends_the_budget_over_an_objective_bounds_the_knee_as_one_that_broke_it() -> None:
     # 2 in flight hold; 8 take 0.9 s an answer, and a step is long enough to spend 20 s over TTFT.
     server = FakeServer(seconds=lambda in_flight: 0.1 if in_flight <= 2 else 0.9)
-    no_users = {"histograms": {"ttft": Histogram(((float("inf"), 0.0),), 0.0)}}
-    run = Run(_job(2, 8, step_s=60.0, budget=Budget(10**9, 10**6, 20.0)), server, Timed(lambda _: no_users))
+
+    def no_users(_: float) -> dict[str, Any]:
+        own = float(len(server.sent_s) - server.in_flight)
+        return {"histograms": {"ttft": Histogram(((float("inf"), own),), 0.0)}}
+
+    run = Run(_job(2, 8, step_s=60.0, budget=Budget(10**9, 10**6, 20.0)), server, Timed(no_users))
     result = run.to_its_end()
     assert result.stopped == Stopped("budget", "over_objective_seconds")
     assert (result.capacity.knee_concurrency, result.capacity.limiting) == (2, "ttft")

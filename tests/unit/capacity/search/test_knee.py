@@ -222,9 +222,27 @@ def test_latencies_that_stopped_a_step_bound_the_knee(reason: str) -> None:
 def test_a_server_that_restarted_has_no_knee() -> None:
     """The steps before and after would be of two servers."""
     found = find_knee([step(4, 4.0), step(8, 5.0, ["ttft"])], Stopped("guard", "server_restarted"))
-    assert found == Capacity(
-        mode="empirical", reason="the server restarted during the run (server_restarted); measure again"
-    )
+    words = "the server restarted during the run, so its data are of two servers; measure again (server_restarted)"
+    assert found == Capacity(mode="empirical", reason=words)
+
+
+def test_a_run_that_watched_another_server_has_no_knee() -> None:
+    found = find_knee([step(4, 4.0), step(8, 5.0)], Stopped("guard", "other_server"))
+    assert found.requests_per_second is None
+    assert "it is another server's and guards nothing; set metrics_url" in str(found.reason)
+
+
+@pytest.mark.parametrize("steps", [[], [step(8, reason=CUT_SHORT)]])
+def test_a_rate_limit_is_no_knee_and_says_what_to_raise(steps: list[StepSummary]) -> None:
+    found = find_knee(steps, Stopped("guard", "rate_limited"))
+    assert (found.requests_per_second, found.limiting) == (None, None)
+    assert "HTTP 429, which is a rate limit or a full queue, and no knee; raise the limit" in str(found.reason)
+
+
+def test_steps_that_were_held_back_have_no_knee_and_say_what_to_change() -> None:
+    found = find_knee([step(4, reason="held_back")], Stopped("done"))
+    assert found.requests_per_second is None
+    assert "proxy_buffering off" in str(found.reason)
 
 
 # Open loop, and live traffic.

@@ -90,6 +90,17 @@ def test_two_overloads_end_it_and_after_the_first_it_asks_for_less() -> None:
     assert search.next_step() is None
 
 
+def test_a_server_that_hangs_at_every_load_is_said_to() -> None:
+    search = _search()
+    hung = step(reason="cut_short")
+    tried = [_run(search, hung, tripped="no_first_token").arrivals for _ in range(2)]
+    found = search.capacity([hung, hung], DONE)
+    assert (found.requests_per_second, found.limiting) == (None, "no_first_token")
+    least = min(arrivals.rate_rps for arrivals in tried if arrivals)
+    words = f"the guard stopped every load that was tried, also {least:.3g} requests/s (no_first_token)"
+    assert str(found.reason).startswith(words)
+
+
 @pytest.mark.parametrize("reason", ["client_bound", "worker_lost"])
 def test_a_step_that_our_own_side_spoilt_ends_it_without_a_figure(reason: str) -> None:
     search = _search()

@@ -1,0 +1,128 @@
+"""Proxies and metrics pages that would make wrong numbers: nothing is published that is not known."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from kneewatch_command import Finished, kneewatch
+from monitor import Monitor, Sim
+from process import eventually
+
+pytestmark = pytest.mark.alone
+_REFUSED = b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_WORKLOADS = {"short": {"prompt_tokens": 16, "output_tokens": 32}}
+
+
+@asynccontextmanager
+async def _gateway(url: str, refuses: Callable[[bytes], bool] = lambda _: False) -> AsyncIterator[str]:
+    """Run a reverse proxy that reads each answer to its end before it passes it on, and refuses requests with 429."""
+    upstream = urlsplit(url)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
+            length = next((int(line[15:]) for line in lines if line.lower().startswith(b"content-length:")), 0)
+            body = await reader.readexactly(length)
+            if refuses(lines[0]):
+                writer.write(_REFUSED)
+            else:
+                from_server, to_server = await asyncio.open_connection(upstream.hostname, upstream.port)
+                to_server.write(b"\r\n".join([lines[0], b"connection: close", *lines[1:]]) + body)
+                writer.write(await from_server.read())
+                to_server.close()
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def _behind(gateway: Callable[[], object], work: Callable[[str], None]) -> None:
+    """Do the work in a thread beside the gateway."""
+
+    async def run() -> None:
+        async with gateway() as url:  # type: ignore[attr-defined]
+            await asyncio.to_thread(work, url)
+
+    asyncio.run(run())
+
+
+# A stream that a proxy holds back to its end.
+
+
+def test_a_canary_whose_stream_is_held_back_has_no_tpot_and_says_why(tiny: Sim, tmp_path: Path) -> None:
+    def work(url: str) -> None:
+        target = {"name": "a", "base_url": url, "scrape": "1s", "canary": {"every": "1s", "workload": "short"}}
+        with Monitor({"workloads": _WORKLOADS, "targets": [target]}, tmp_path) as monitor:
+            series = 'kneewatch_canary_held_back_ratio{target="a"} 1.0'
+            eventually(lambda: series in monitor.page("/metrics"), within_s=60, what="the series")
+            assert "come together with the first one" in monitor.page("/targets/a")
+            page = monitor.page("/metrics")
+            canaries = json.loads(monitor.page("/api/v1/targets/a"))["canaries"]
+            done = kneewatch("check", "-c", monitor.config_file)
+        tpot = [line for line in page.splitlines() if line.startswith("kneewatch_tpot_seconds_count{")]
+        assert all(line.endswith(" 0.0") for line in tpot), tpot
+        assert {each["tpot_s"] for each in canaries if each["outcome"] == "ok"} == {None}
+        assert "not streamed: 100 % of the tokens came together with the first one, so TPOT is unknown" in done.out
+
+    _behind(lambda: _gateway(tiny.base_url), work)
+
+
+def test_a_ramp_whose_streams_are_held_back_gives_no_capacity_and_says_why(tiny: Sim, tmp_path: Path) -> None:
+    done = _ramp_behind(lambda: _gateway(tiny.base_url), tmp_path)
+    assert done.status == 1, done.err
+    assert "not judged: held back" in done.out
+    assert "the answers arrive at once instead of token by token, so TPOT cannot be judged" in done.out
+    capacity = json.loads((tmp_path / "result.json").read_text())["capacity"]
+    assert (capacity["requests_per_second"], capacity["limiting"]) == (None, None)
+
+
+# A limit of the gateway.
+
+
+def test_a_rate_limit_of_a_gateway_is_no_server_error(tiny: Sim, tmp_path: Path) -> None:
+    asked = 0
+
+    def refuses(line: bytes) -> bool:
+        nonlocal asked
+        asked += line.startswith(b"POST")
+        return asked > 5
+
+    done = _ramp_behind(lambda: _gateway(tiny.base_url, refuses), tmp_path)
+    assert done.status == 1, done.err
+    assert "Ended by:    guard (rate_limited)" in done.out
+    assert "HTTP 429, which is a rate limit or a full queue, and no knee" in done.out
+    assert "server_errors" not in done.out
+
+
+def _ramp_behind(gateway: Callable[[], object], folder: Path) -> Finished:
+    ended: list[Finished] = []
+    load = ("--concurrency", "2", "--requests-per-step", "24", "--prompt-tokens", "16", "--output-tokens", "32")
+    limits = ("--ttft", "5s", "--tpot", "5s", "--json", folder / "result.json")
+    _behind(gateway, lambda url: ended.append(kneewatch("ramp", "--base-url", url, *load, *limits)))
+    return ended[0]
+
+
+# Another server's metrics page.
+
+
+def test_a_ramp_that_reads_another_server_s_page_ends_without_a_capacity(tiny: Sim, sim: Sim, tmp_path: Path) -> None:
+    config, file = tmp_path / "kneewatch.yml", tmp_path / "result.json"
+    target = {"name": "a", "base_url": tiny.base_url, "metrics_url": f"{sim.base_url}/metrics"}
+    target |= {"canary": {"workload": "short"}}
+    config.write_text(yaml.safe_dump({"workloads": _WORKLOADS, "targets": [target]}))
+    done = kneewatch("ramp", "-c", config, "--concurrency", "1,2,4,8", "--requests-per-step", "25", "--json", file)
+    assert done.status == 1, done.err
+    assert "Ended by:    guard (other_server)" in done.out
+    assert "so it is another server's and guards nothing; set metrics_url to the page of the server" in done.out
+    assert json.loads(file.read_text())["capacity"]["requests_per_second"] is None
