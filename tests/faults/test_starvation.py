@@ -1,12 +1,14 @@
 """Starvation: other processes take the processor from Kneewatch. It must not blame the server for that."""
 
 import asyncio
+import multiprocessing
 import os
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
@@ -62,14 +64,60 @@ class Measured:
     added_s: float
 
 
-async def measure(server: FaultySim, burners: int) -> Measured:
-    """Send requests from the clients' core while so many processes keep it busy."""
+V1, V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+
+
+@pytest.fixture
+def cpu_group() -> Iterator[Path]:
+    """Make a control group for processes with a CPU limit; it is removed afterwards."""
+    enabled = V2 / "cgroup.subtree_control"
+    is_v2 = enabled.exists() and "cpu" in enabled.read_text().split()
+    if os.geteuid() != 0 or not (is_v2 or (V1 / "cpu.cfs_quota_us").exists()):
+        pytest.skip("needs root and a cpu controller at /sys/fs/cgroup")
+    group = (V2 if is_v2 else V1) / f"kneewatch-{os.getpid()}"
+    group.mkdir()
+    yield group
+    group.rmdir()
+
+
+@contextmanager
+def throttled(group: Path, share: float) -> Iterator[None]:
+    """Let this process compute for this share of the time only, as a container's limit does. It stays so."""
+    quota_us = round(share * 100_000)
+    if (group / "cpu.max").exists():
+        (group / "cpu.max").write_text(f"{quota_us} 100000")
+    else:
+        (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    yield
+
+
+def measure_throttled(server: FaultySim, group: Path, share: float) -> Measured:
+    """Measure in a process with a CPU limit."""
+    ours, its = multiprocessing.Pipe()
+
+    def run() -> None:
+        its.send(uvloop.run(measure(server, throttled(group, share))))
+
+    process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+    process.start()
+    try:
+        assert ours.poll(90), "the throttled process has not ended"
+        measured: Measured = ours.recv()
+    finally:
+        process.kill()
+        process.join()
+    return measured
+
+
+async def measure(server: FaultySim, starved: AbstractContextManager[None]) -> Measured:
+    """Send requests while `starved` lasts."""
     async with Client(Endpoint("a", server.base_url), SystemClock(), 30.0) as client:
         model, specs = await client.resolve_model("auto"), requests(Workload("w", Api.COMPLETIONS, 16, 8))
         ready = (client.prepare(spec, model, Traffic.CAPACITY) for spec in specs)
         await client.connect_ahead(16)
         before = _own_ttft(server)
-        with burning(burners):
+        with starved:
             step = StepExecution(PLAN, ready, SystemClock(), lateness=client.lateness)
             summary = summarize(await step.run(asyncio.Event()), PROMISED)
         after = _own_ttft(server)
@@ -88,9 +136,16 @@ def _own_ttft(server: FaultySim) -> tuple[float, float]:
     return total("sum"), total("count")
 
 
-@pytest.mark.parametrize("burners", [4, 16, 30])
-def test_the_error_bound_covers_what_a_busy_core_added(server: FaultySim, burners: int) -> None:
-    measured = uvloop.run(measure(server, burners))
+def check(measured: Measured) -> None:
     step = measured.step
     assert step.requests.failed == 0
     assert step.reason == "client_bound" or measured.added_s <= step.error_bound_s.ttft
+
+
+@pytest.mark.parametrize("burners", [4, 16, 30])
+def test_the_error_bound_covers_what_a_busy_core_added(server: FaultySim, burners: int) -> None:
+    check(uvloop.run(measure(server, burning(burners))))
+
+
+def test_the_error_bound_covers_what_a_cpu_limit_added(server: FaultySim, cpu_group: Path) -> None:
+    check(measure_throttled(server, cpu_group, 0.05))
