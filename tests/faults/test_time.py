@@ -1,5 +1,6 @@
 """Time: a wall clock that is set while the monitor runs, and a monitor that is stopped for seconds."""
 
+import json
 import os
 import re
 import signal
@@ -9,9 +10,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 from faulty_sim import FaultySim
+from kneewatch_command import start_kneewatch
 from monitor import Monitor, Sim
+from process import eventually
 
 PROMISED = {"default": {"availability": 0.999, "ttft": {"ratio": 0.95, "within": "500ms"}}}
 SMALL = {"tiny": {"prompt_tokens": 8, "output_tokens": 4}}
@@ -99,3 +103,31 @@ def test_a_monitor_that_was_stopped_blames_no_server(tmp_path: Path) -> None:
         errors = re.findall(r"^kneewatch_server_scrape_errors_total{[^}]*} (\S+)$", page, re.MULTILINE)
         assert sum(map(float, errors)) == 0
         assert "Kneewatch itself did not run for" in monitor.output
+
+
+def _running(server: FaultySim) -> float:
+    page = httpx.get(f"{server.base_url}/metrics", trust_env=False).text
+    return sum(map(float, re.findall(r"^vllm:num_requests_running{[^}]*} (\S+)$", page, re.MULTILINE)))
+
+
+def test_a_run_that_was_stopped_is_reported_and_blames_no_server(tmp_path: Path) -> None:
+    """The controller and its workers stop together, as in a frozen virtual machine."""
+    result = tmp_path / "result.json"
+    load = ("--concurrency", "2,4", "--step-seconds", "20", "--prompt-tokens", "16", "--output-tokens", "8")
+    with FaultySim(tmp_path, "server") as server:
+        server.wait()
+        to = ("--base-url", server.base_url, "--ttft", "500ms", "--json", result)
+        ramp = start_kneewatch("ramp", *to, *load, log=tmp_path / "ramp.log")
+        try:
+            eventually(lambda: _running(server) >= 2, within_s=60, what="the first load level")
+            time.sleep(2)
+            os.killpg(ramp.pid, signal.SIGSTOP)
+            time.sleep(8)
+            os.killpg(ramp.pid, signal.SIGCONT)
+            eventually(lambda: _running(server) == 0, within_s=5, what="nothing is in flight")
+            eventually(lambda: not ramp.alive, within_s=30, what="the run ends")
+        finally:
+            ramp.kill()
+    ended = json.loads(result.read_text())
+    assert ended["stopped"] == {"by": "error", "reason": "worker_lost"}
+    assert [(step["valid"], step["broken"]) for step in ended["steps"]] == [(False, [])]
