@@ -4,7 +4,7 @@
     --scrape 60      seconds between two scrapes: 15, 30 or 60
     --calm           months without faults
     --days           named days instead of months, each with the notifications that should come (expected.py)
-    --day NAME       with --days: only the days that are replayed together with this one; may be repeated
+    --day NAME       with --days: only this day; may be repeated
     --verbose        every fault and every alert, by day
     --out FILE       the record; benchmarks/results/alerts-DATE.json for ten months or more, else none
 

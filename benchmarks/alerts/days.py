@@ -62,17 +62,21 @@ class Batch:
         return self.start_s + BEGINS_H.get(name, 0) * HOUR_S
 
 
-def batches() -> list[Batch]:
-    """Return all days. A dead Kneewatch concerns the others of its Prometheus, so those days have one of their own."""
+def batches(wanted: Collection[str] = ()) -> list[Batch]:
+    """Return all days, or those `wanted` and what shares a Prometheus with them.
+
+    A dead Kneewatch concerns the others of its Prometheus, so those days have one of their own.
+    """
     short = START_S - _BEFORE_S, START_S, START_S + _END_H * HOUR_S
     long = START_S - 8 * DAY_S, START_S, START_S + 15 * DAY_S
-    servers = (*CHANGES, *_DISCOVERED)
-    return [
-        Batch(servers, _config([*CHANGES], _DISCOVERED), *short, _servers),
+    static, found = ([name for name in names if not wanted or name in wanted] for names in (CHANGES, _DISCOVERED))
+    servers = [Batch((*static, *found), _config(static, found), *short, _servers)] if static or found else []
+    others = [
         Batch(("pair",), _config(["pair"]), *short, _pair),
         Batch(("removed",), _config(["stays", "removed"]), *short, _removed),
         Batch(("knee", "knee-below"), _config(["knee", "knee-below"], measured=True), *long, _knees),
     ]
+    return servers + [batch for batch in others if not wanted or set(wanted) & set(batch.names)]
 
 
 def _config(static: Sequence[str], found: Collection[str] = (), *, measured: bool = False) -> Config:
@@ -119,7 +123,8 @@ def _config(static: Sequence[str], found: Collection[str] = (), *, measured: boo
 
 def _servers(series: Telemetry, batch: Batch) -> Iterator[Line]:
     page, behind = series.page(), series.page(instance="behind:9876", clock_s=-240.0)
-    for name, change in CHANGES.items():
+    changes = {name: change for name, change in CHANGES.items() if name in batch.names}
+    for name, change in changes.items():
         begins_s = batch.begins_s(name)
         kind, lasts_h, how = FAULTS.get(name, (None, 0.0, ""))
         faults = [Fault(kind, name, begins_s, begins_s + lasts_h * HOUR_S, 1.0, counts=True, how=how)] if kind else []
@@ -127,6 +132,8 @@ def _servers(series: Telemetry, batch: Batch) -> Iterator[Line]:
     for each in (page, behind):
         yield from of_client.monitor(each, series.rng, series.watch)
     for name, build in _DISCOVERED.items():
+        if name not in batch.names:
+            continue
         servers = np.zeros(len(series.watch.times))
         yield from build(series, page, servers)
         yield from of_client.discovery(page, name, servers, _LEAST.get(name, 1.0))

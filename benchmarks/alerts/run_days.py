@@ -47,11 +47,9 @@ class Result:
 
 
 def run(seed: int, scrape_s: float, alertmanager: str, wanted: Sequence[str] = ()) -> list[Result]:
-    """Return a Result for each day. `alertmanager`: its configuration. `wanted`: only these days' batches."""
+    """Return a Result for each day, or each of those `wanted`. `alertmanager`: the text of its configuration."""
     found: list[Result] = []
-    for batch in batches():
-        if wanted and not set(wanted) & set(batch.names):
-            continue
+    for batch in batches(wanted):
         found += results(batch, _rings(batch, seed, scrape_s, alertmanager))
         print(f"{', '.join(batch.names)}: replayed", file=sys.stderr, flush=True)
     return found

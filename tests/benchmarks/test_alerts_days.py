@@ -109,6 +109,13 @@ def test_every_day_has_an_expectation_and_every_expectation_a_day() -> None:
     assert set(BEGINS_H) <= set(days)
 
 
+def test_single_days_are_replayed_alone() -> None:
+    assert [batch.names for batch in batches(["young", "echo"])] == [("echo", "young")]
+    assert [batch.names for batch in batches(["knee"])] == [("knee", "knee-below")]
+    (echo,) = batches(["echo"])
+    assert {line.labels["target"] for line in echo.lines(0, 60.0, {names.TARGET_UP.name})} == {"echo"}
+
+
 @pytest.fixture(scope="module")
 def pair() -> Batch:
     return next(batch for batch in batches() if batch.names == ("pair",))
