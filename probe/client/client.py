@@ -33,11 +33,9 @@ _MODELS = JsonLimits(max_bytes=2**20, max_values=60_000)
 _MAX_IN_FLIGHT = 160 * 2**20
 _MAX_NAME = 256
 _MODELS_S = 10.0
-# A rotated key is read again after this time at most. Reading the file for every request would cost more than
-# sending the request.
+# A rotated key is read again after this time at most. Reading the file costs more than sending a request.
 _KEY_NS = 1_000_000_000
-# The errors that an exchange may raise: httpx's own errors, and those it lets through from sockets, TLS, text
-# decoding and the event loop.
+# The errors that an exchange may raise: httpx's own, and those it lets through from sockets, TLS and the event loop.
 NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
 _OK = 200
 
@@ -80,11 +78,11 @@ class Client:
             await self._transport.connect_ahead(httpx.URL(self._endpoint.base_url), count, self._endpoint.connect_s)
 
     def share_memory(self, count: int) -> None:
-        """Hold no more of answers in flight than one of `count` clients of a step may."""
+        """Hold as much of answers in flight as one of `count` clients of a step may."""
         self._memory.limit = _MAX_IN_FLIGHT // count
 
-    async def models(self) -> list[str]:
-        """Return the names of the served models, in the server's order. Raises TargetError: one line with the fix."""
+    async def models(self) -> dict[str, object]:
+        """Return the served models by name, in the server's order, each with its root. Raises TargetError."""
         url = f"{self._endpoint.base_url}/v1/models"
         asked = self._exchange("GET", "/v1/models", b"", BodyLimits(max_bytes=_MODELS.max_bytes))
         if not isinstance(asked, Exchange):
@@ -95,13 +93,14 @@ class Client:
             outcome, detail = ended or asked.refusal()
             raise _no_models(url, outcome, asked.safe(detail or outcome.value))
         try:
-            served = [model["id"] for model in read_json(asked.redactor.hide(asked.received.body), _MODELS)["data"]]
+            listed = read_json(asked.redactor.hide(asked.received.body), _MODELS)["data"]
+            served = {model["id"]: model.get("root") for model in listed}
         except (ValueError, KeyError, TypeError):
             raise TargetError(
                 f"{url}: the answer is not a list of models; expected an OpenAI-compatible server, check base_url",
                 Outcome.NOT_FOUND,
             ) from None
-        usable = [name for name in served if _is_name(name)]
+        usable = {name: root for name, root in served.items() if _is_name(name)}
         if served and not usable:
             raise TargetError(
                 f"{url}: none of the models listed has a name to ask for; check base_url", Outcome.NOT_FOUND
@@ -110,7 +109,7 @@ class Client:
 
     async def resolve_model(self, wanted: str) -> str:
         """Return the model to request: `wanted`, or the first one served for "auto". Raises TargetError."""
-        served = await self.models()
+        served = list(await self.models())
         if wanted == "auto" and served:
             return served[0]
         if wanted in served:
@@ -121,6 +120,14 @@ class Client:
             " fix --model (in a configuration: model)",
             Outcome.NOT_FOUND,
         )
+
+    async def is_alias(self, asked: str, answered: str) -> bool:
+        """Return whether the server lists both names for one model: vLLM answers under the first of them."""
+        try:
+            roots = await self.models()
+        except TargetError:
+            roots = {}
+        return roots.get(answered) is not None and roots.get(asked) == roots[answered]
 
     def prepare(self, spec: RequestSpec, model: str, traffic: Traffic) -> PreparedRequest:
         """Prepare a request, so that it only has to be sent when it is due."""

@@ -160,7 +160,15 @@ class Response:
             prompt_tokens=(transcript.prompt_tokens or 0) if transcript else 0,
             output_tokens=(transcript.output_tokens or 0) if transcript else 0,
             finish_reason=transcript.finish_reason if transcript else None,
+            answered_as=self._answered_as(transcript),
         )
+
+    def _answered_as(self, transcript: Transcript | None) -> str | None:
+        """Return the name of the model that answered, if it is not the one asked for."""
+        model, exchange = transcript.model if transcript else None, self.prepared.exchange
+        if not model or exchange is None or model == self.prepared.model:
+            return None
+        return exchange.safe(model)
 
     def record(self) -> RequestRecord:
         """Parse the whole response and return the record."""

@@ -49,6 +49,7 @@ class _Chunk(msgspec.Struct):
     error: msgspec.Raw | None = None
     detail: msgspec.Raw | None = None
     object: str | None = None
+    model: str | None = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -78,6 +79,7 @@ class StreamReader:
         self._prompt: int | None = None
         self._output: int | None = None
         self._finish: str | None = None
+        self._model: str | None = None
         self._counted = 0
         self._ended = self._done = False
         self._error: str | None = None
@@ -102,6 +104,7 @@ class StreamReader:
             self._error,
             self._malformed,
             "".join(self._answer) if "".join(self._answer).strip() else "".join(self._reasoning),
+            self._model,
         )
 
     def _take(self, event: bytes, at_ns: int, late_ns: int) -> None:
@@ -120,6 +123,7 @@ class StreamReader:
         if chunk.error is not None or chunk.detail is not None or chunk.object == "error":
             self._take_unusual(event, at_ns, late_ns)
             return
+        self._model = self._model or chunk.model
         visible = has_choice = False
         if chunk.choices:
             choice, has_choice = chunk.choices[0], True

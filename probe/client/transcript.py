@@ -18,6 +18,7 @@ class Transcript:
     error: str | None = None  # an error event inside the stream
     malformed: str | None = None  # an event that does not follow the API
     text: str = ""  # kept only if it is judged
+    model: str | None = None  # the model that answered, by its own account
 
 
 def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]:  # noqa: PLR0911 - a list of checks

@@ -33,7 +33,7 @@ class Outcome(StrEnum):
     BAD_REQUEST = "bad_request"  # other 4xx, and redirects
     SERVER_ERROR = "server_error"  # 5xx, or an error event inside the stream
     BROKEN_STREAM = "broken_stream"  # 200, then not a complete event stream
-    WRONG_ANSWER = "wrong_answer"  # a complete stream of other lengths than requested
+    WRONG_ANSWER = "wrong_answer"  # a complete stream of another length or model than requested
     CORRUPT = "corrupt"  # the text itself is wrong: the answer to a question with a known answer
     # The client's own delay may explain a missed latency or a missing answer, or this machine could not send it.
     CLIENT_BOUND = "client_bound"
@@ -106,6 +106,7 @@ class RequestRecord:
     prompt_tokens: int = 0  # from the usage that the server reports
     output_tokens: int = 0
     finish_reason: str | None = None
+    answered_as: str | None = None  # the model that answered, if it named another one than was asked for
 
     @property
     def is_up(self) -> bool | None:

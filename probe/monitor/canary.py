@@ -55,6 +55,7 @@ class Canary:
         self._traffic = traffic
         self._known_answer = known_answer
         self.model = model if model != "auto" else UNKNOWN_MODEL
+        self._alias: tuple[str, str] | None = None  # the model, and the other name it answers under
         self._recent: deque[RequestRecord] = deque(maxlen=_KEEP_RECENT)
         self._failures: deque[RequestRecord] = deque(maxlen=_KEEP_FAILURES)
         self.failure_log = FailureLog()
@@ -76,6 +77,9 @@ class Canary:
     async def measure(self) -> RequestRecord:
         """Send one request. Return its record, also of a failure: only cancellation is raised."""
         record = await self._send()
+        if record.is_up and record.answered_as is not None and not await self._is_alias(record.answered_as):
+            names = f"the model {record.answered_as!r} answered, {record.model!r} was asked for"
+            return replace(record, outcome=Outcome.WRONG_ANSWER, detail=f"{names}; fix model, or the routing")
         if self._known_answer is not None and record.is_up:
             wrong = await self._known_answer.find_corruption(record.model)
             if wrong is not None:
@@ -91,6 +95,12 @@ class Canary:
         except TargetError as error:
             return self._excused(self._unsent(spec, scheduled, error), lag)
         return await self._ask(spec)
+
+    async def _is_alias(self, answered: str) -> bool:
+        """Return whether the model has this name, too. The server is asked once for a name."""
+        if self._alias != (self.model, answered) and await self._client.is_alias(self.model, answered):
+            self._alias = self.model, answered
+        return self._alias == (self.model, answered)
 
     def keep(self, record: RequestRecord) -> None:
         """Keep the record as the newest."""

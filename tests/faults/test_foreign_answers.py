@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import httpx
-from foreign_server import Answer, foreign_server
+from foreign_server import MODELS, NO_METRICS, Answer, foreign_server, stream
 from monitor import Monitor, Sim
 from process import eventually
 from process_memory import MIB, peak
@@ -90,6 +90,20 @@ def reports(monitor: Monitor, name: str, words: str, does: Callable[[], object])
     does()
     eventually(lambda: words in monitor.output[before:], within_s=60, what=f"{name}: {words}")
     assert "Traceback" not in monitor.output
+
+
+def test_answers_of_another_model(tmp_path: Path) -> None:
+    def answer(path: str, body: bytes) -> Answer:
+        if path == "/v1/models":
+            return 200, "application/json", [MODELS]
+        return stream(body, "cheaper") if path == "/v1/completions" else NO_METRICS
+
+    with foreign_server(answer) as url:
+        swapped = {"name": "swapped", "base_url": url, "canary": {"every": "1s", "timeout": "5s"}}
+        with Monitor({"targets": [swapped]}, tmp_path) as monitor:
+            words = "the model 'cheaper' answered, 'm' was asked for"
+            eventually(lambda: words in monitor.output, within_s=30, what=words)
+            assert '"outcome": "wrong_answer"' in monitor.output
 
 
 NEGATIVE = (

@@ -197,7 +197,7 @@ def test_a_gateway_that_compresses_on_request_is_not_asked_to() -> None:
 
     async def main() -> tuple[RequestRecord, list[str]]:
         async with hostile(gateway) as server, client(server.base_url) as to:
-            return await sent(to), await to.models()
+            return await sent(to), list(await to.models())
 
     record, models = asyncio.run(main())
     assert record.outcome is Outcome.OK
@@ -623,6 +623,36 @@ def models(script: Script, wanted: str = "auto", timeout_s: float = 1.0) -> str:
 
 def served(*names: Any) -> bytes:
     return whole(200, {"object": "list", "data": [{"id": name} for name in names]})
+
+
+@pytest.mark.parametrize(
+    ("cards", "is_alias"),
+    [
+        ([{"id": "a", "root": "/m"}, {"id": "b", "root": "/m"}], True),
+        ([{"id": "a", "root": "/m"}, {"id": "b", "root": "/adapter"}], False),
+        ([{"id": "a"}, {"id": "b"}], False),
+        ([{"id": "a", "root": "/m"}], False),
+        ("none", False),
+    ],
+)
+def test_names_are_of_one_model_where_they_are_listed_with_one_root(cards: object, is_alias: bool) -> None:  # noqa: FBT001
+    async def main() -> bool:
+        async with hostile([whole(200, {"data": cards})]) as server, client(server.base_url) as to:
+            return await to.is_alias("b", "a")
+
+    assert asyncio.run(main()) is is_alias
+
+
+def answered_as(name: str | None) -> str | None:
+    """Return the other model that a record names; "tiny" was asked for."""
+    chunk = {"choices": [{"index": 0, "text": "x", "finish_reason": None}], "model": name}
+    return answer_to([STREAM_HEAD + chunked(event(chunk), *THREE_TOKENS[1:])]).answered_as
+
+
+def test_a_record_names_the_model_that_answered_if_it_is_another() -> None:
+    assert answered_as("other") == "other"
+    assert answered_as(f"other {SECRET}\n") == "other (hidden)"
+    assert [answered_as(name) for name in ("tiny", "", None)] == [None, None, None]
 
 
 def test_auto_takes_the_first_model() -> None:

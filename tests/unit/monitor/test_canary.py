@@ -33,6 +33,8 @@ class Answers:
         self._outcomes = iter(outcomes)
         self.sent: list[tuple[str, Traffic, int]] = []
         self.asked = 0
+        self.compared: list[tuple[str, str]] = []
+        self.answers_as: str | None = None
 
     async def resolve_model(self, wanted: str) -> str:
         assert wanted == "auto"
@@ -41,6 +43,10 @@ class Answers:
         if isinstance(answer, Outcome):
             raise TargetError(f"http://llama/v1/models: {answer}", answer)
         return answer
+
+    async def is_alias(self, asked: str, answered: str) -> bool:
+        self.compared.append((asked, answered))
+        return answered == "alias"
 
     @property
     def lateness(self) -> LoopLateness:
@@ -53,6 +59,7 @@ class Answers:
         self.sent.append((model, traffic, scheduled_ns))
         outcome = next(self._outcomes)
         known = {"outcome": outcome, "model": model, "traffic": traffic, "spec": what, "scheduled_ns": scheduled_ns}
+        known["answered_as"] = self.answers_as
         return record(**known) if outcome is Outcome.OK else failure(**known, done_ns=scheduled_ns + 5 * 10**9)
 
 
@@ -302,3 +309,20 @@ def test_a_failure_that_a_stop_may_explain_shows_nothing_of_the_server(
         assert one.is_up is (None if becomes is Outcome.CLIENT_BOUND else False)
         assert slo.met(one, PROMISED)[slo.AVAILABILITY] is (becomes is Outcome.CLIENT_BOUND)
         assert (f"Kneewatch itself did not run for {stopped_s:.1f} s" in str(one.detail)) is (becomes is not outcome)
+
+
+@pytest.mark.parametrize(
+    ("answers_as", "outcome", "compared"), [("stranger", Outcome.WRONG_ANSWER, 3), ("alias", Outcome.OK, 1)]
+)
+def test_an_answer_of_another_model_is_wrong_unless_both_names_are_of_one(
+    answers_as: str, outcome: Outcome, compared: int
+) -> None:
+    answers = Answers([], [Outcome.OK] * 3)
+    answers.answers_as = answers_as
+
+    records = rounds(canary(answers, "llama"), 3)
+
+    assert [record.outcome for record in records] == [outcome] * 3
+    assert answers.compared == [("llama", answers_as)] * compared
+    if outcome is not Outcome.OK:
+        assert records[0].detail == "the model 'stranger' answered, 'llama' was asked for; fix model, or the routing"
