@@ -149,7 +149,7 @@ async def _run_request(config: Config, target: TargetConfig, asked: RampRequest,
         steps=asked.steps,
         budget=asked.budget,
         is_guarded=asked.is_guarded,
-        gpu=target.capacity.server.gpu,
+        server=target.capacity.server,
         load=config.load,
         workers=asked.workers,
     )
@@ -216,7 +216,7 @@ async def forecast_target(
             await asyncio.sleep(_WATCH_EVERY_S)
         on_phase(Phase("computing the result"))
         found = await live_forecast(state.history, load, objectives, hints_of(target.capacity))
-    context = context_of(server, load, objectives, target.capacity.server.gpu)
+    context = context_of(server, load, objectives, target.capacity.server)
     return forecast_result(target.name, model, context, found, clock.wall_s())
 
 

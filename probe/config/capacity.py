@@ -45,7 +45,10 @@ class BudgetConfig(ConfigSection):
 
 
 class ServerLimitsConfig(ConfigSection):
-    """Startup flags and hardware of the server that vLLM's metrics do not show."""
+    """Startup flags and hardware of the server that vLLM's metrics do not show.
+
+    `flags`: further startup flags, which only distinguish one setup from another.
+    """
 
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
@@ -53,6 +56,13 @@ class ServerLimitsConfig(ConfigSection):
     parameters: Parameters | None = None
     weight_bits: Literal[4, 8, 16] = 16
     gpus: Count = 1
+    flags: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
+
+    @property
+    def startup_flags(self) -> dict[str, str]:
+        """All known startup flags, which are conditions of a capacity."""
+        limits = self.model_dump(include={"max_num_seqs", "max_num_batched_tokens"}, exclude_none=True)
+        return {**self.flags, **{name: str(value) for name, value in limits.items()}}
 
     @property
     def missing_key(self) -> str | None:

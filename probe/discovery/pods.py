@@ -6,12 +6,13 @@ remains a server, with is_ready=False, also while its container restarts.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
 
 from probe.discovery.types import DiscoveredServer, State, authority, state_of
+from probe.discovery.vllm_command import vllm_flags
 from probe.kubernetes.objects import KubernetesObject
 
 REVISIONS = ("pod-template-hash", "controller-revision-hash")
@@ -22,8 +23,22 @@ class ContainerPort(msgspec.Struct, rename="camel"):
     container_port: int = 0
 
 
+class Variable(msgspec.Struct):
+    name: str = ""
+    value: str = ""  # empty where it comes from a Secret, a ConfigMap or the pod's fields
+
+
 class Container(msgspec.Struct):
     ports: list[ContainerPort] | None = None
+    command: list[str] | None = None
+    args: list[str] | None = None
+    env: list[Variable] | None = None
+
+    @property
+    def vllm_flags(self) -> dict[str, str]:
+        """vLLM's flags, {} if it runs another program."""
+        environment = {one.name: one.value for one in self.env or () if one.value}
+        return vllm_flags(self.command or (), self.args or (), environment)
 
 
 class PodSpec(msgspec.Struct, rename="camel"):
@@ -67,15 +82,21 @@ class Pod(KubernetesObject, kw_only=True):
         owner = next(iter(self.metadata.owner_references or ()), None)
         return f"{owner.kind}/{owner.name.removesuffix(f'-{self.revision}')}" if owner is not None else None
 
+    @property
+    def containers(self) -> list[Container]:
+        """All containers; an init container may be a sidecar."""
+        return [*(self.spec.containers or ()), *(self.spec.init_containers or ())]
+
+    @property
+    def vllm_flags(self) -> Mapping[str, str]:
+        """vLLM's flags, from the first container that has some."""
+        return next(filter(None, (container.vllm_flags for container in self.containers)), {})
+
     def port(self, port: int | str) -> int | None:
         """Return the port's number, or None if no container has a port of that name."""
         if isinstance(port, int):
             return port
-        containers = [
-            *(self.spec.containers or ()),
-            *(self.spec.init_containers or ()),
-        ]  # an init container may be a sidecar
-        return next((p.container_port for c in containers for p in c.ports or () if p.name == port), None)
+        return next((p.container_port for c in self.containers for p in c.ports or () if p.name == port), None)
 
 
 class Pods:
@@ -146,4 +167,5 @@ class Pods:
             labels=labels,
             revision=pod.revision,
             is_ready=pod.is_ready,
+            flags=pod.vllm_flags,
         )

@@ -44,7 +44,7 @@ class LiveForecast:
         """
         history, settings = self._observer.state.history, self._target.capacity
         capacity = await live_forecast(history, self._workload, self._objectives, hints_of(settings))
-        context = context_of(self._observer.server, self._workload, self._objectives, settings.server.gpu)
+        context = context_of(self._observer.server, self._workload, self._objectives, settings.server)
         self.last_result = forecast_result(self._target.name, model, context, capacity, self._clock.wall_s())
         is_found = capacity.requests_per_second is not None
         return self.last_result, None if is_found else max(history.seconds, _SOON_S)

@@ -57,7 +57,7 @@ def new_run_request(
         objectives=objectives,
         steps=steps_of(capacity),
         budget=Budget(budget.tokens_per_run, budget.seconds, budget.over_objective_seconds),
-        gpu=capacity.server.gpu,
+        server=capacity.server,
         confirms=confirms,
         load=load,
     )

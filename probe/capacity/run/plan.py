@@ -10,7 +10,7 @@ from probe.capacity.model.hints import NO_HINTS, Hints, ModelSize
 from probe.capacity.run.job import LoadPlan
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.fixed_steps import FixedSteps
-from probe.config.capacity import CapacityConfig
+from probe.config.capacity import CapacityConfig, ServerLimitsConfig
 from probe.core.objectives import Objectives
 from probe.core.result import RunContext
 from probe.core.snapshot import ServerSnapshot
@@ -25,16 +25,16 @@ _OPEN_STREAMS = 512
 
 
 def context_of(
-    server: ServerSnapshot | None, workload: Workload, objectives: Objectives, gpu: str | None
+    server: ServerSnapshot | None, workload: Workload, objectives: Objectives, stated: ServerLimitsConfig
 ) -> RunContext:
-    """Return the conditions that a capacity of that server holds for; `gpu`: as configured."""
+    """Return the conditions that a capacity of that server holds for; `stated`: those its metrics do not show."""
     return RunContext(
         workload=_plain(asdict(workload)),
         objectives=_plain(asdict(objectives)),
         engine=server.engine if server else "unknown",
         version=server.version if server else "unknown",
-        gpu=gpu,
-        flags=server.flags if server else {},
+        gpu=stated.gpu,
+        flags={**stated.startup_flags, **(server.flags if server else {})},
     )
 
 

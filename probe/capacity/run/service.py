@@ -15,7 +15,7 @@ had begun. What cancelled or broke it is raised again afterwards.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from probe.capacity.run.admission import WINDOW_CLOSED, Admission
@@ -25,6 +25,7 @@ from probe.capacity.run.plan import StepSettings, context_of, load_plan
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess, StepObservers, ignore
 from probe.capacity.search.fixed_steps import FixedSteps
+from probe.config.capacity import ServerLimitsConfig
 from probe.config.load import LoadConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
@@ -48,14 +49,17 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What to measure, and what it may cost. `gpu`: as configured. `confirms`: the id of the run that it repeats."""
+    """What to measure, and what it may cost.
+
+    `server`: what is stated about it. `confirms`: the id of the run that it repeats.
+    """
 
     source: RequestSource
     objectives: Objectives
     steps: StepSettings
     budget: Budget
     is_guarded: bool = True
-    gpu: str | None = None
+    server: ServerLimitsConfig = field(default_factory=ServerLimitsConfig)
     confirms: str | None = None
     load: LoadConfig | None = None
     workers: int | None = None  # None: as many as the configuration or the cores allow
@@ -70,7 +74,7 @@ class RunRequest:
             model=self.source.model,
             objectives=self.objectives,
             budget=budget,
-            context=context_of(admission.server, self.source.workload, self.objectives, self.gpu),
+            context=context_of(admission.server, self.source.workload, self.objectives, self.server),
             is_guarded=self.is_guarded,
             confirms=self.confirms,
         )

@@ -133,3 +133,15 @@ def test_workloads_of_unlike_revisions_beside_each_other_are_no_rollout() -> Non
     assert _rolling(its) == {"a": False, "b": False}
     its.put(_owned("c", "3", "decode", ready=False))
     assert _rolling(its) == {"a": False, "b": True}
+
+
+def test_the_flags_of_its_vllm_come_with_a_pod() -> None:
+    started = as_json("a")
+    containers = started["spec"]["containers"]
+    containers.reverse()  # the first container is not vLLM's
+    containers[1] |= {
+        "args": ["--model=m", "--max-num-seqs", "$(SEQS)", "--api-key", "sesame"],
+        "env": [{"name": "SEQS", "value": "64"}, {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "t"}}}],
+    }
+    (found,) = pods(msgspec.json.decode(json.dumps(started), type=Pod)).state
+    assert found.flags == {"max_num_seqs": "64"}

@@ -1,6 +1,7 @@
 """Which targets there are: of the file, found, of our shard; and why one of them gets no load now."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,6 +54,30 @@ def test_discovered_servers_are_watched_as_the_template_says() -> None:
     desired.discovered("qwen", ())
     assert list(desired.by_name()) == ["llama"]
     assert desired.left_out == {}
+
+
+def test_a_pods_flags_are_stated_of_its_server_where_the_configuration_states_none() -> None:
+    flags = {"max_num_seqs": "64", "max_num_batched_tokens": "8K", "tensor_parallel_size": "2", "dtype": "auto"}
+    stated = {"max_num_batched_tokens": 4096, "flags": {"dtype": "half"}}
+    desired = _desired(_config(capacity={"server": stated}))
+    desired.discovered("qwen", (replace(POD, flags=flags),))
+    server = desired.by_name()["qwen/qwen-7d9-x"].config.capacity.server
+    assert (server.max_num_seqs, server.max_num_batched_tokens) == (64, 4096)
+    assert server.startup_flags == {
+        "max_num_seqs": "64",
+        "max_num_batched_tokens": "4096",
+        "tensor_parallel_size": "2",
+        "dtype": "half",
+    }
+
+
+def test_a_changed_flag_replaces_the_monitor() -> None:
+    desired = _desired()
+    desired.discovered("qwen", (replace(POD, flags={"max_num_seqs": "64"}),))
+    before = desired.by_name()["qwen/qwen-7d9-x"].spec
+    desired.discovered("qwen", (replace(POD, flags={"max_num_seqs": "128"}),))
+    after = desired.by_name()["qwen/qwen-7d9-x"].spec
+    assert after.changed_fields(before) == ["target.capacity.server.max_num_seqs"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from probe.capacity.run.plan import StepSettings, context_of, steps_of
 from probe.capacity.run.service import RunObservers, RunRequest
 from probe.cli import commands
 from probe.client.endpoint import Endpoint
+from probe.config.capacity import ServerLimitsConfig
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
@@ -304,7 +305,7 @@ def test_a_result_has_the_context_that_it_holds_for() -> None:
     assert _job(snapshot(flags={"block_size": "32"})).context.flags == {"block_size": "32"}
     assert context.gpu is None
     workload = Workload(name="w", api=Api.CHAT, prompt_tokens=8, output_tokens=4)
-    assert context_of(snapshot(), workload, CHAT, "NVIDIA L4").gpu == "NVIDIA L4"
+    assert context_of(snapshot(), workload, CHAT, ServerLimitsConfig(gpu="NVIDIA L4")).gpu == "NVIDIA L4"
     assert context.workload["name"] == "w"
     assert context.workload["api"] == "chat"
     assert context.objectives["ttft"] == {"ratio": 0.95, "within_s": 0.5}

@@ -1,0 +1,107 @@
+"""vLLM's startup flags from the command line of its container. Pure.
+
+In: a container's command, arguments and environment. Out: the flags on which a capacity depends, by vLLM's names with
+underscores, such as max_num_seqs. All other flags are dropped, because some are secrets.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+# Those that set how much is computed at once, by how many GPUs, and at what precision.
+_WITH_VALUE = frozenset((
+    "block_size", "data_parallel_size", "dtype", "gpu_memory_utilization", "kv_cache_dtype",
+    "long_prefill_token_threshold", "max_model_len", "max_num_batched_tokens", "max_num_partial_prefills",
+    "max_num_seqs", "num_gpu_blocks_override", "pipeline_parallel_size", "quantization", "scheduling_policy",
+    "speculative_config", "tensor_parallel_size",
+))  # fmt: skip
+_SWITCHES = frozenset((
+    "async_scheduling", "enable_chunked_prefill", "enable_expert_parallel", "enable_prefix_caching",
+    "enable_sleep_mode", "enforce_eager",
+))  # fmt: skip
+_SHORT = {
+    "-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size",
+    "-q": "--quantization", "-sc": "--speculative-config",
+}  # fmt: skip
+_SHELLS = frozenset(("sh", "bash", "ash", "dash"))
+_SERVER = re.compile(r"vllm\.entrypoints\.(openai|cli)\b")
+_COMMAND_END = frozenset((";", "&&", "||", "|", "&", ")"))
+_MAX_VALUE, _MAX_LINE = 200, 64 * 1024
+_VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|(\w+))")
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def vllm_flags(command: Sequence[str], args: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the flags of a container's vLLM, {} if it runs another program.
+
+    `command` is empty where the image's own entrypoint runs: then `args` are vLLM's if they are flags. A value that
+    is not in the pod, such as a variable from a Secret or a flag in a `--config` file, is left out.
+    """
+    words = list(_server_words([*command, *args], environment))
+    if not words and not command and any(word.startswith("--") for word in args):
+        words = [_expanded(word, environment) for word in args]
+    return dict(_flags(words))
+
+
+def count(text: str) -> int | None:
+    """Return the number that vLLM reads, such as 8192 for 8K and 8000 for 8k; None if there is none."""
+    found = _NUMBER.fullmatch(text.strip())
+    return round(float(found[1]) * _FACTORS[found[2]]) if found else None
+
+
+def _server_words(line: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield the words after the program's name, from within a shell's script too."""
+    words = list(line)
+    if script := _script(words):
+        words = _shell_words(script)
+    for i, word in enumerate(words):
+        is_served = word.rpartition("/")[2] == "vllm" and words[i + 1 : i + 2] == ["serve"]
+        if is_served or _SERVER.search(word):
+            for following in words[i + 1 :]:
+                if following in _COMMAND_END:
+                    return
+                yield _expanded(following, environment)
+            return
+
+
+def _script(words: Sequence[str]) -> str | None:
+    """Return the script of `sh -c SCRIPT`, however the shell is called."""
+    if not words or words[0].rpartition("/")[2] not in _SHELLS:
+        return None
+    options = [i for i, word in enumerate(words) if word.startswith("-") and not word.startswith("--") and "c" in word]
+    return words[options[0] + 1] if options and len(words) > options[0] + 1 else None
+
+
+def _shell_words(script: str) -> list[str]:
+    """Split a script into words and the operators between its commands; [] if its quotes do not match."""
+    lexer = shlex.shlex(
+        script[:_MAX_LINE].replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=";&|()"
+    )
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        return list(lexer)
+    except ValueError:
+        return []
+
+
+def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        name = _SHORT.get(name, name)
+        if not name.startswith("--"):
+            continue
+        flag = name[2:].replace("-", "_")
+        if flag in _SWITCHES or flag.removeprefix("no_") in _SWITCHES:
+            yield flag.removeprefix("no_"), str(not flag.startswith("no_"))
+        elif flag in _WITH_VALUE:
+            if not equals:
+                value = words[i + 1] if len(words) > i + 1 else ""
+            if value and not _VARIABLE.search(value):
+                yield flag, value[:_MAX_VALUE]
+
+
+def _expanded(word: str, environment: Mapping[str, str]) -> str:
+    """Return the word with the variables that the pod states; others stay."""
+    return _VARIABLE.sub(lambda found: environment.get(found[1] or found[2] or found[3], found[0]), word)

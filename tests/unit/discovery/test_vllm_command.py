@@ -1,0 +1,95 @@
+"""vLLM's flags from the command lines that people write into pods."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.discovery.vllm_command import count, vllm_flags
+
+SERVE = "vllm serve meta-llama/Llama-3.1-8B --port 8000 --max-num-seqs 64 --max_num_batched_tokens=8k"
+FOUND = {"max_num_seqs": "64", "max_num_batched_tokens": "8k"}
+LEADER = "bash /examples/multi-node-serving.sh leader --ray_cluster_size=2"
+MODULE = ["python3", "-m", "vllm.entrypoints.openai.api_server"]
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        (SERVE.split(), []),
+        (["vllm"], SERVE.split()[1:]),
+        (["/opt/venv/bin/vllm"], SERVE.split()[1:]),
+        ([], SERVE.split()[2:]),  # the image's entrypoint is `vllm serve`
+        ([], ["--model=x", "--max-num-seqs=64", "--max-num-batched-tokens=8k"]),
+        (MODULE, ["--max-num-seqs", "64", "--max-num-batched-tokens", "8k"]),
+        (["/bin/sh", "-c"], [SERVE]),
+        (["bash", "-lc", f"set -e; ulimit -n 65535 && exec {SERVE} | tee /log"], []),
+        (["sh", "-c", "ray start --head --max-num-seqs 9; " + SERVE.replace(" --max-num", " \\\n  --max-num")], []),
+        (["sh", "-c", f"{SERVE} --served-model-name 'a b' && echo --max-num-seqs 7"], []),
+        (["sh", "-c", f"{LEADER}; {' '.join(MODULE)} --max-num-seqs 64 --max-num-batched-tokens 8k"], []),
+    ],
+)  # fmt: skip
+def test_flags_are_found_however_the_server_is_started(command: list[str], args: list[str]) -> None:
+    assert vllm_flags(command, args, {}) == FOUND
+
+
+def test_short_names_and_switches_have_the_long_names() -> None:
+    line = "vllm serve m -tp 4 -pp=2 -q awq --enforce-eager --no-enable-prefix-caching --async-scheduling"
+    assert vllm_flags(["sh", "-c", line], [], {}) == {
+        "tensor_parallel_size": "4",
+        "pipeline_parallel_size": "2",
+        "quantization": "awq",
+        "enforce_eager": "True",
+        "enable_prefix_caching": "False",
+        "async_scheduling": "True",
+    }
+
+
+def test_a_json_value_stays_whole() -> None:
+    line = ["sh", "-c", """vllm serve m --speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""]
+    assert vllm_flags(line, [], {}) == {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}
+
+
+@pytest.mark.parametrize("reference", ["$SEQS", "${SEQS}", "$(SEQS)"])
+def test_variables_of_the_pod_are_filled_in(reference: str) -> None:
+    line = ["vllm", "serve", "m", "--max-num-seqs", reference]
+    assert vllm_flags(line, [], {"SEQS": "32"}) == {"max_num_seqs": "32"}
+    assert vllm_flags(line, [], {}) == {}
+
+
+def test_the_last_of_a_repeated_flag_counts_as_for_vllm() -> None:
+    assert vllm_flags(["vllm", "serve", "m", "--max-num-seqs=1", "--max-num-seqs=2"], [], {}) == {"max_num_seqs": "2"}
+
+
+def test_no_other_flag_is_kept() -> None:
+    line = ["vllm", "serve", "m", "--api-key", "secret", "--hf-token=secret", "--max-num-seqs", "2"]
+    assert "secret" not in str(vllm_flags(line, [], {}))
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ([], []),
+        (["nginx", "-g", "daemon off;"], ["--max-num-seqs", "3"]),
+        (["sh", "-c"], ["vllm serve 'unclosed --max-num-seqs 3"]),
+        (["sh"], []),
+        (["sh", "-c"], []),
+        (["vllm", "bench", "--max-num-seqs", "3"], []),
+        (["vllm", "serve", "m", "--max-num-seqs"], []),
+    ],
+)
+def test_what_is_not_known_is_left_out(command: list[str], args: list[str]) -> None:
+    assert vllm_flags(command, args, {}) == {}
+
+
+@given(st.lists(st.text(max_size=20), max_size=8), st.lists(st.text(max_size=60), max_size=8))
+def test_no_command_line_raises(command: list[str], args: list[str]) -> None:
+    vllm_flags(command, args, {})
+    vllm_flags(["sh", "-c", *command], args, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("64", 64), ("8k", 8000), ("8K", 8192), ("1.5k", 1500), ("1M", 1048576), ("auto", None), ("-1", None), ("", None)],
+)
+def test_numbers_are_read_as_vllm_reads_them(text: str, number: int | None) -> None:
+    assert count(text) == number
