@@ -138,9 +138,9 @@ pictures: .venv/.installed ## draw docs/pictures again (needs prometheus and chr
 
 generate: .venv/.installed ## write dashboards and rules from the shipped configurations, docs/metrics.md and docs/pictures/layers.svg
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated
-	@$(BIN)/kneewatch alerts -c $(EXAMPLE) -o alerts/generated
+	@$(BIN)/kneewatch alerts -o alerts/generated
 	@$(BIN)/kneewatch dashboards -c $(BASE) -o deploy/kustomize/components/dashboards --configmap
-	@$(BIN)/kneewatch alerts -c $(BASE) -o deploy/kustomize/components/operator --format operator
+	@$(BIN)/kneewatch alerts -o deploy/kustomize/components/operator --format operator
 	@$(BIN)/python -m exporters.reference > docs/metrics.md
 	@$(BIN)/python benchmarks/layers.py
 

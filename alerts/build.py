@@ -1,4 +1,4 @@
-"""The rules files of a configuration: `render` returns their text, `write` writes them into a folder."""
+"""The rules file, one for every configuration: `render` returns its text, `write` writes it into a folder."""
 
 from pathlib import Path
 
@@ -8,27 +8,25 @@ from alerts.capacity import capacity_group
 from alerts.gpu import gpu_group
 from alerts.health import health_group
 from alerts.links import DEFAULT, Links
-from alerts.objectives import objective_rules
+from alerts.objectives import objective_groups
 from alerts.operator import Manifest
 from alerts.pressure import pressure_group
 from alerts.rules import content, to_yaml
 from alerts.trends import trends_group
-from probe.config.config import Config
 from probe.report.files import write_files
 
 FILE, MANIFEST_FILE = "kneewatch.rules.yml", "kneewatch.prometheusrule.yml"
-_GENERATED = "Generated from the configuration by `kneewatch alerts`. Edit the configuration, not this file."
+_GENERATED = "Written by `kneewatch alerts`, for every configuration: the rules read what is configured from series."
 
 
 def render(
-    config: Config,
     *,
     window_scale: float = 1.0,
     links: Links = DEFAULT,
     manifest: Manifest | None = None,
     labels: AlertLabels = PLAIN_LABELS,
 ) -> dict[str, str]:
-    """Return YAML text by file name; the same configuration gives the same text.
+    """Return YAML text by file name; the same options give the same text.
 
     `window_scale` below 1 shortens every window and waiting time, to rehearse an alert in minutes. With a `manifest`,
     the rules are wrapped in an object for the Prometheus Operator. `labels`: those of every alert. Raises ValueError
@@ -36,9 +34,8 @@ def render(
     """
     if window_scale <= 0:
         raise ValueError(f"window_scale must be above 0, got {window_scale}")
-    objectives = objective_rules(config, window_scale)
     groups = [
-        *objectives.groups,
+        *objective_groups(window_scale),
         capacity_group(window_scale),
         acute_group(window_scale),
         pressure_group(window_scale),
@@ -46,8 +43,7 @@ def render(
         health_group(window_scale),
         trends_group(window_scale),
     ]
-    left_out = [f"Left out: {text}." for text in objectives.left_out]
-    remarks = [_GENERATED, *_rehearsal(window_scale), *left_out]
+    remarks = [_GENERATED, *_rehearsal(window_scale)]
     rules = content(groups, links, labels)
     if manifest is not None:
         return {MANIFEST_FILE: to_yaml(manifest.around(rules), remarks)}
@@ -55,7 +51,6 @@ def render(
 
 
 def write(
-    config: Config,
     out: Path,
     *,
     window_scale: float = 1.0,
@@ -64,7 +59,7 @@ def write(
     labels: AlertLabels = PLAIN_LABELS,
 ) -> list[Path]:
     """Write the files into the folder `out`, created if missing. Raises ConfigError."""
-    return write_files(render(config, window_scale=window_scale, links=links, manifest=manifest, labels=labels), out)
+    return write_files(render(window_scale=window_scale, links=links, manifest=manifest, labels=labels), out)
 
 
 def _rehearsal(window_scale: float) -> list[str]:

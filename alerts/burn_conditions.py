@@ -1,17 +1,19 @@
 """Conditions of burn alerts in PromQL: the bad requests of an SLI burn an error budget too fast. Pure.
 
+They read the objectives from series (promises.py), so they are the same for every target. A pair of windows that
+cannot fire, because more than all requests would have to be bad, does not.
+
 Canaries are few and evenly spaced; users come in bursts and hardly at night. So users need more bad requests.
 """
 
-from dataclasses import dataclass, replace
-
 from alerts import sli
+from alerts.alert_labels import on
 from alerts.budget import bad, minutes, padded_total, total, total_of_window
-from alerts.rules import one_of
+from alerts.promises import OF_TARGET, WINDOW, allowed, least, limit
+from alerts.rules import Recording
 from alerts.sli import Sli
-from alerts.windows import MIN_BAD_EVENTS, BurnWindow, duration
-from probe.core import objectives as slo
-from probe.core.objectives import Objectives
+from alerts.windows import MIN_BAD_EVENTS, PAIRS, BurnWindow, duration
+from exporters import names
 
 # The long window remembers a fault for hours, and in the short one a single failure exceeds most limits by itself: one
 # of 120 canaries is 0.8 %. Without requiring a second one, an outage that is over would page again.
@@ -31,84 +33,61 @@ _KNOWN_SHARE = 0.75
 _REMEMBERED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """An SLI with an objective, and the pairs of windows that watch it."""
-
-    objectives: Objectives
-    one: Sli
-    windows: tuple[BurnWindow, ...]
-
-    @property
-    def allowed(self) -> float:
-        """The ratio of bad requests that the objective allows."""
-        return 1 - slo.promised(self.objectives)[self.one.objective]
-
-    def of(self, severity: str) -> "Watched":
-        """Return the same with the windows of one severity."""
-        return replace(self, windows=tuple(window for window in self.windows if window.severity == severity))
+def condition(one: Sli, severity: str, scale: float) -> Recording:
+    """Return the rule that records where any of the pairs burns. Its value is a multiple of the allowed ratio."""
+    pairs = (pair for pair in PAIRS if pair.severity == severity and (pair.every_s is None or one in sli.CANARIES))
+    expr = "\nor\n".join(f"(\n{_pair(one, pair, scale)}\n)" for pair in pairs)
+    return Recording(one.burn_record(severity), expr)
 
 
-def condition(watched: Watched, targets: list[str], scale: float, *, is_shared: bool) -> str:
-    """Return the condition: any of the pairs of windows burns. Its value is a multiple of the allowed ratio.
-
-    `is_shared`: other targets have other windows or objectives of this SLI. Otherwise only the first operand of a
-    condition names the targets.
-    """
-    mine = f"{{{one_of(targets)}}}"
-    pairs = [_pair(watched, window, (mine, mine if is_shared else ""), scale) for window in watched.windows]
-    return "\nor\n".join(f"(\n{pair}\n)" for pair in pairs)
-
-
-def _pair(watched: Watched, window: BurnWindow, matchers: tuple[str, str], scale: float) -> str:
-    """Return the condition of a pair of windows. Its value is the short window's multiple of the allowed ratio.
-
-    `matchers`: of the first operand and of the others.
-    """
-    one, allowed, other = watched.one, watched.allowed, matchers[1]
-    least = MIN_BAD_USERS if one in sli.USERS else MIN_BAD_EVENTS
-    missed = bad(one, window.long_s, scale, other)
-    if window.is_sustained:
-        burns = f"{_sustained(watched, window, matchers, scale)}\nand {missed} >= {least}"
+def _pair(one: Sli, pair: BurnWindow, scale: float) -> str:
+    """Return the condition of a pair of windows. Its value is the short window's multiple of the allowed ratio."""
+    long_s, short_s = pair.long_s * scale, pair.short_s * scale
+    at_least = MIN_BAD_USERS if one in sli.USERS else MIN_BAD_EVENTS
+    missed = bad(one, long_s, scale)
+    if pair.is_sustained:
+        burns = f"{_sustained(one, pair, scale)}\nand {missed} >= {at_least}"
     else:
-        lately = bad(one, window.short_s, scale, matchers[0])
+        lately = bad(one, short_s, scale)
         if one not in sli.USERS:
-            lately = f"({lately} >= {_MIN_BAD_LATELY[window.severity]})"
+            lately = f"({lately} >= {_MIN_BAD_LATELY[pair.severity]})"
         # Without padding, three failures in a target's first ten minutes would be 7 % of six hours.
-        whole = f"({missed} >= {least}) / ({padded_total(one, window.long_s, scale, other)} * {allowed:.6g})"
-        burns = (
-            f"{lately} / ({total(one, window.short_s, scale, other)} * {allowed:.6g})\n  > {window.short_burn:g}"
-            f"\nand {whole}\n  > {window.burn:g}"
-        )
-    few = _few(watched, window, other, scale)
+        whole = f"({missed} >= {at_least}) / ({padded_total(one, long_s, scale)})"
+        exceeds = f"/ {OF_TARGET} {allowed(one.objective)} > {OF_TARGET} {limit(pair)}"
+        burns = f"{lately} / {total(one, short_s, scale)}\n  {exceeds}\nand {whole}\n  {exceeds}"
+    if pair.every_s is not None:
+        above_s, most_s = (every_s * scale for every_s in pair.every_s)
+        burns += f'\nand {on("target")} {names.TASK_INTERVAL.name}{{task="canary"}} > {above_s:g} <= {most_s:g}'
+    few = _few(one, pair, scale)
     return f"{burns}\nunless {missed} < {few}" if few else burns
 
 
-def _few(watched: Watched, window: BurnWindow, matcher: str, scale: float) -> str | None:
+def _few(one: Sli, pair: BurnWindow, scale: float) -> str | None:
     """Return the number of bad requests below which they matter little; None: the ratio is of all requests."""
-    one, objectives, least = watched.one, watched.objectives, QUIET * watched.allowed
+    at_limit = f"{QUIET:g} * {allowed(one.objective)} * {on('target')} {limit(pair)}"
     if one in sli.USERS:
-        return f"{least * window.share:.6g} * {total_of_window(one, objectives.window_s, scale)}"
-    if one is not sli.AVAILABILITY and objectives.availability is not None:
-        return f"{least * window.burn:.6g} * {total(sli.AVAILABILITY, window.long_s, scale, matcher)}"
+        share = f"{pair.long_s:g} / {on('target')} {WINDOW}"
+        return f"{total_of_window(one)} * {OF_TARGET} ({at_limit} * {share})"
+    if one is not sli.AVAILABILITY:
+        return f"{total(sli.AVAILABILITY, pair.long_s * scale, scale)} * {OF_TARGET} ({at_limit})"
     return None
 
 
-def _sustained(watched: Watched, window: BurnWindow, matchers: tuple[str, str], scale: float) -> str:
+def _sustained(one: Sli, pair: BurnWindow, scale: float) -> str:
     """Return the condition of a pair that must be sustained. Its value is the long window's multiple.
 
     A steady burn near the threshold crosses it several times a day. So that it did counts for some hours, and the
     alert lasts while most hours burn, the last ones too.
     """
-    one, allowed, (first, other) = watched.one, watched.allowed, matchers
-    long = duration(window.long_s)
-    multiple = f"{one.error_record(long)}{first} / {allowed:.6g}"
-    crossed = f"max_over_time({one.error_record(long)}{other}[{duration(_REMEMBERED * window.long_s)}])"
-    median = f"quantile_over_time(0.5, {one.error_record(duration(window.short_s))}{other}[{long}])"
-    known = total(one, window.long_s, scale, other, "count_over_time")
+    long_s, short_s = pair.long_s * scale, pair.short_s * scale
+    long, ratio = one.error_record(duration(long_s)), allowed(one.objective)
+    crossed = f"max_over_time({long}[{duration(_REMEMBERED * long_s)}])"
+    median = f"quantile_over_time(0.5, {one.error_record(duration(short_s))}[{duration(long_s)}])"
+    known = total(one, long_s, scale, "count_over_time")
     return (
-        f"{multiple} > {window.short_burn:g}\nand {crossed} > {window.burn * allowed:.6g}\n"
-        f"and {median} > {window.short_burn * allowed:.6g}\n"
-        f"and {known} >= {_KNOWN_SHARE * minutes(window.long_s, scale):.6g}\n"
-        f"and {bad(one, 2 * window.short_s, scale, other)} > 0"
+        f"{long} / {OF_TARGET} {ratio} > {OF_TARGET} {least(pair)}\n"
+        f"and {crossed} / {OF_TARGET} {ratio} > {OF_TARGET} {limit(pair)}\n"
+        f"and {median} / {OF_TARGET} {ratio} > {OF_TARGET} {least(pair)}\n"
+        f"and {known} >= {_KNOWN_SHARE * minutes(long_s, scale):.6g}\n"
+        f"and {bad(one, 2 * short_s, scale)} > 0"
     )

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from alerts import sli
 from alerts.alert_labels import KEPT
 from alerts.budget import bad, total
-from alerts.burn_conditions import Watched
+from alerts.promises import WINDOW, allowed
 from alerts.sli import Sli
 from alerts.templates import COUNT, asked, if_any, listed, multiple, runs_out
-from alerts.windows import duration
+from alerts.windows import DAY_S, PAIRS, duration
 from exporters import names
 from probe.core import objectives as slo
-from probe.core.durations import format_duration
-from probe.core.objectives import Objectives
 from probe.core.request import UP, Outcome
 
 _TOP = 3  # reasons that are listed
@@ -22,25 +20,30 @@ _LABELS = (*KEPT, "target")
 _SAME = ",".join(f"{label}=%[{position}]q" for position, label in enumerate(_LABELS, start=1))
 
 
-def summary(judged: Sequence[Watched]) -> str:
+def summary(judged: Sequence[Sli], severity: str) -> str:
     """Return one line: the target, who sends the requests that are bad, what is wrong, and the measured pace."""
     return (
-        f"{{{{ $labels.target }}}}: {_who(judged)} requests {_what(judged[0])}, {multiple()} times as often as the"
-        " error budget allows"
+        f"{{{{ $labels.target }}}}: {_who(judged, severity)} requests {_what(judged[0].objective)}, {multiple()} times"
+        " as often as the error budget allows"
     )
 
 
-def description(judged: Sequence[Watched], scale: float) -> str:
+def description(judged: Sequence[Sli], severity: str, scale: float) -> str:
     """Return the counts in the shortest and longest window, reasons, the last success, and the end of the budget."""
-    objectives, windows = judged[0].objectives, [window for each in judged for window in each.windows]
-    counts = "; ".join(f"{_kind(each.one)}: {_counts(each, scale)}" for each in judged)
-    allowed = f"{100 * judged[0].allowed:.6g}% over {duration(objectives.window_s)}"
+    pairs = [pair for pair in PAIRS if pair.severity == severity and pair.every_s is None]
+    counts = "; ".join(
+        f"{_kind(one)}: {_counts(one, pairs[0].short_s * scale, pairs[-1].long_s * scale, scale)}" for one in judged
+    )
+    objective = judged[0].objective
+    window = f"{WINDOW}{{{_SAME}}}"
+    share = asked(f"{allowed(objective)}{{{_SAME}}}", _LABELS, shown="humanizePercentage")
+    days = asked(f"{window} / {DAY_S:g}", _LABELS, shown='printf "%.3gd"')
     parts = [
-        f"Requests that {_what(judged[0])}: {counts}. ",
-        *_canaries(judged, max(window.short_s for window in windows)),
-        *(_judged(objectives, each.one) for each in judged),
-        f"The objective {objectives.name!r} allows {allowed};",
-        f" at this pace the whole budget is gone in {runs_out(objectives.window_s)}.",
+        f"Requests that {_what(objective)}: {counts}. ",
+        *_canaries(judged, max(pair.short_s for pair in pairs)),
+        *(_judged(one) for one in judged),
+        f"The objective '{{{{ $labels.slo }}}}' allows {share} over {days};",
+        f" at this pace the whole budget is gone in {runs_out(window, _LABELS)}.",
     ]
     return "".join(parts)
 
@@ -49,33 +52,32 @@ def _kind(one: Sli) -> str:
     return "users" if one in sli.USERS else "canaries"
 
 
-def _who(judged: Sequence[Watched]) -> str:
+def _who(judged: Sequence[Sli], severity: str) -> str:
     """Return a template: canary, user, or both."""
-    if len(judged) == 1:
-        return "user" if judged[0].one in sli.USERS else "canary"
     canaries, users = (
-        f"{{{{ with printf `{each.one.burn_record(each.windows[0].severity)}{{{_SAME}}}`"
+        f"{{{{ with printf `{one.burn_record(severity)}{{{_SAME}}}`"
         f" {' '.join(f'$labels.{label}' for label in _LABELS)} | query }}}}"
-        for each in judged
+        for one in judged
     )
     return f"{canaries}canary{users} and user{{{{ end }}}}{{{{ else }}}}user{{{{ end }}}}"
 
 
-def _what(watched: Watched) -> str:
-    objective = watched.one.objective
+def _what(objective: str) -> str:
     if objective == slo.AVAILABILITY:
         return "fail"
-    within = format_duration(watched.objectives.latencies()[objective].within_s)
-    return f"take over {within} {'to the first token' if objective == 'ttft' else 'per output token'}"
+    return f"take over {_within(objective)} {'to the first token' if objective == 'ttft' else 'per output token'}"
 
 
-def _counts(watched: Watched, scale: float) -> str:
+def _within(objective: str) -> str:
+    series = f'{names.OBJECTIVE_SECONDS.name}{{{_SAME},objective="{objective}"}}'
+    return asked(f"max({series})", _LABELS, shown="humanizeDuration")
+
+
+def _counts(one: Sli, shortest_s: float, longest_s: float, scale: float) -> str:
     """Return a template such as "3 of 20 in 5m, 7 of 1440 in 6h", "no requests in 6h", or "unknown"."""
-    shortest_s = min(window.short_s for window in watched.windows)
-    longest_s = max(window.long_s for window in watched.windows)
-    missed, judged = _requests(watched.one, shortest_s, scale)
+    missed, judged = _requests(one, shortest_s, scale)
     lately = if_any(judged, _LABELS, _share(missed), "no requests", "unknown")
-    missed, judged = _requests(watched.one, longest_s, scale)
+    missed, judged = _requests(one, longest_s, scale)
     over = duration(longest_s)
     whole = f"{lately} in {duration(shortest_s)}, {_share(missed)} in {over}"
     return if_any(judged, _LABELS, whole, f"no requests in {over}", "unknown")
@@ -83,7 +85,7 @@ def _counts(watched: Watched, scale: float) -> str:
 
 def _requests(one: Sli, window_s: float, scale: float) -> tuple[str, str]:
     """Return queries of the number of bad requests and of all."""
-    missed, judged = (f"sum({count(one, window_s, scale, f'{{{_SAME}}}')})" for count in (bad, total))
+    missed, judged = (f"sum({count(one, window_s, scale, matcher=f'{{{_SAME}}}')})" for count in (bad, total))
     return missed, judged
 
 
@@ -91,9 +93,9 @@ def _share(missed: str) -> str:
     return f"{asked(missed, _LABELS, shown=COUNT, none='0')} of {{{{ . | first | value | {COUNT} }}}}"
 
 
-def _canaries(judged: Sequence[Watched], window_s: float) -> list[str]:
+def _canaries(judged: Sequence[Sli], window_s: float) -> list[str]:
     """Return the most frequent reasons of failed canaries, and when the last one succeeded."""
-    if not any(each.one is sli.AVAILABILITY for each in judged):
+    if sli.AVAILABILITY not in judged:
         return []
     fine = "|".join((*UP, Outcome.ABORTED))
     failed = f'{names.REQUESTS.name}{{{_SAME},traffic="canary",outcome!~"{fine}"}}'
@@ -117,17 +119,16 @@ def _canaries(judged: Sequence[Watched], window_s: float) -> list[str]:
     return [why, since]
 
 
-def _judged(objectives: Objectives, one: Sli) -> str:
+def _judged(one: Sli) -> str:
     """Return how users' latencies are judged: by the server's histogram buckets and its clock. Empty for others."""
     if one not in sli.USERS or one.objective == slo.AVAILABILITY:
         return ""
     bound = f'max({names.USERS_OBJECTIVE_SECONDS.name}{{{_SAME},objective="{one.objective}"}})'
-    within = format_duration(objectives.latencies()[one.objective].within_s)
     return asked(
         bound,
         _LABELS,
         shown="humanizeDuration",
         before="The server measures users' requests, without the network, and they are judged at ",
-        after=f", its lowest histogram bound at or above {within}. ",
+        after=f", its lowest histogram bound at or above {_within(one.objective)}. ",
         none="",
     )

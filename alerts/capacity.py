@@ -41,7 +41,8 @@ class _Schedule:
 # Two nights and two hours: one night may be a bad one, and a run does not start to the second. For a schedule with more
 # than a week between two runs there is no alert.
 _DAILY = _Schedule(0.0, DAY_S, 2 * DAY_S + 2 * HOUR_S, "every day")
-_WEEKLY = _Schedule(DAY_S, 7 * DAY_S, 15 * DAY_S, "every week or more often")
+RAREST_SCHEDULE_S = 7 * DAY_S
+_WEEKLY = _Schedule(DAY_S, RAREST_SCHEDULE_S, 15 * DAY_S, "every week or more often")
 
 
 def capacity_group(scale: float = 1.0) -> RuleGroup:

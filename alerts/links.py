@@ -46,7 +46,7 @@ class Links:
         if not self.grafana:
             hints.append("give --grafana https://grafana.example.org for links to dashboards")
         if not self.pages:
-            hints.append("set web_external_url in the configuration for links to the monitor's pages")
+            hints.append("give -c FILE with web_external_url for links to the monitor's pages")
         return f"alerts lack links that open from a notification: {'; '.join(hints)}" if hints else None
 
 

@@ -3,8 +3,7 @@
 In: groups of recording rules and alerts. Out: the YAML that Prometheus 2.42 and later read.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import yaml
@@ -85,22 +84,6 @@ def now(query: str, label: str = "target") -> str:
         f"{{{{ with printf `{query}` $labels.{label} | query }}}}{{{{ . | first | value | humanize }}}}"
         "{{ else }}unknown{{ end }}"
     )
-
-
-def one_of(targets: Iterable[str]) -> str:
-    """Return a matcher for the label `target`: any of these; `name/*` matches all targets of a discovery."""
-    return f"target=~{_any_of(targets)}"
-
-
-def none_of(targets: Iterable[str]) -> str:
-    """Return the negation of the matcher of `one_of`."""
-    return f"target!~{_any_of(targets)}"
-
-
-def _any_of(targets: Iterable[str]) -> str:
-    # re.escape also escapes "-", which is not needed outside brackets and makes names unreadable.
-    pattern = "|".join(re.escape(name).replace("\\-", "-").replace("/\\*", "/.+") for name in sorted(targets))
-    return '"' + pattern.replace("\\", "\\\\") + '"'
 
 
 class _Dumper(yaml.SafeDumper):

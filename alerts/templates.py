@@ -48,18 +48,17 @@ def multiple() -> str:
     return '{{ if ge $value 10.0 }}{{ $value | printf "%.0f" }}{{ else }}{{ $value | printf "%.1f" }}{{ end }}'
 
 
-def runs_out(window_s: float) -> str:
-    """Return a template of `window_s` divided by the alert's value, in the unit that suits it, such as 43 min."""
-    return (
-        f"{{{{ if gt $value {window_s / (2 * HOUR_S):.1f} }}}}{_divided(window_s / 60)} min"
-        f"{{{{ else if gt $value {window_s / (2 * DAY_S):.1f} }}}}{_divided(window_s / HOUR_S)} h"
-        f"{{{{ else }}}}{_divided(window_s / DAY_S)} d{{{{ end }}}}"
-    )
+def runs_out(seconds: str, labels: Sequence[str]) -> str:
+    """Return a template of the result of a query in seconds divided by the alert's value, such as 43 min or 6 d."""
 
+    def shown(unit: str, unit_s: float, below_s: float, other: str) -> str:
+        query = f"({seconds} / %[{len(labels) + 1}]g < {below_s:g}) / {unit_s:g}"
+        return (
+            f"{{{{ with printf `{query}` {_values(labels)} $value | query }}}}"
+            f"{{{{ . | first | value | {COUNT} }}}} {unit}{{{{ else }}}}{other}{{{{ end }}}}"
+        )
 
-def _divided(dividend: float) -> str:
-    # Templates have no arithmetic of their own.
-    return f"{{{{ printf `{dividend:.10g} / %g` $value | query | first | value | {COUNT} }}}}"
+    return shown("min", 60.0, 2 * HOUR_S, shown("h", HOUR_S, 2 * DAY_S, shown("d", DAY_S, 1e9, "unknown")))
 
 
 def _values(labels: Sequence[str]) -> str:

@@ -1,10 +1,9 @@
-"""Pairs of windows for an objective, with the burn rate of each. Pure.
+"""Pairs of windows for error budgets, with the share of the budget that each may spend. Pure.
 
-In: an objective's ratio and window, and how often there is something new to judge. Out: the windows that can fire,
-and a line for each that cannot. The table is "Multiwindow, Multi-Burn-Rate Alerts" of the SRE
-Workbook (https://sre.google/workbook/alerting-on-slos/), with the one-day ticket that Sloth and the Kubernetes rules
-add: a long window, a short one that ends the alert soon after the fault ends, and the share of the error budget spent
-in the long one.
+The rules read objectives from series, so the pairs are the same for every target. The table is "Multiwindow,
+Multi-Burn-Rate Alerts" of the SRE Workbook (https://sre.google/workbook/alerting-on-slos/), with the one-day ticket
+that Sloth and the Kubernetes rules add: a long window, a short one that ends the alert soon after the fault ends, and
+the share of the error budget spent in the long one.
 
 The Workbook's slow page (six hours and 30 minutes at 6) is changed. At 99.9 % and a canary every 15 s, a server that
 fails 1 % has one failure in 30 minutes, by chance none or three, and the page would end and begin all day; and after
@@ -29,91 +28,48 @@ _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("
 
 @dataclass(frozen=True, slots=True)
 class BurnWindow:
-    """A pair of windows that fires when errors burn the budget at `burn` times the allowed rate over the long one.
+    """A pair of windows that fires when errors burn the budget at a multiple of the allowed rate over the long one.
 
-    `short_burn`: the rate in the short window. `is_sustained`: the median of the short window's rates over the long
-    one must exceed it too. `share`: the share of the whole budget that errors at `burn` spend in the long window.
+    `share`: the share of the whole budget that errors at that multiple spend in the long window. `is_sustained`: the
+    median of the short window's rates over the long one must be high, too. `every_s`: for canaries with intervals above
+    the first and up to the second; None: for all.
     """
 
     severity: str  # page or ticket
     long_s: float
     short_s: float
-    burn: float
-    short_burn: float
-    is_sustained: bool
     share: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    severity: str
-    long_s: float
-    short_s: float
-    budget_share: float
     is_sustained: bool = False
+    every_s: tuple[float, float] | None = None
 
 
-_WORKBOOK = (
-    _Row("page", 1 * HOUR_S, HOUR_S / 12, 0.02),
-    _Row("page", 6 * HOUR_S, HOUR_S, 0.05, is_sustained=True),
-    _Row("ticket", 1 * DAY_S, 2 * HOUR_S, 0.10),
-    _Row("ticket", 3 * DAY_S, 6 * HOUR_S, 0.10),
+PAIRS = (
+    BurnWindow("page", 1 * HOUR_S, HOUR_S / 12, 0.02),
+    # Five minutes hold two canaries with an interval of 150 s, and 40 minutes those that are rarer.
+    BurnWindow("page", 1 * HOUR_S, HOUR_S * 2 / 3, 0.02, every_s=(150.0, HOUR_S / 3)),
+    BurnWindow("page", 6 * HOUR_S, HOUR_S, 0.05, is_sustained=True),
+    BurnWindow("ticket", 1 * DAY_S, 2 * HOUR_S, 0.10),
+    BurnWindow("ticket", 3 * DAY_S, 6 * HOUR_S, 0.10),
 )
-_SUSTAINED_SHARE = 1 / 3
+# The short window of a pair that must be sustained needs a multiple this many times lower.
+SUSTAINED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class WindowChoice:
-    """The windows that can fire, and the reason for each that cannot."""
+def multiple(window: BurnWindow, slo_window_s: float) -> float:
+    """Return the multiple of the allowed rate for an objective over `slo_window_s`.
 
-    windows: tuple[BurnWindow, ...]
-    left_out: tuple[str, ...]
-
-
-def choose(
-    *, ratio: float, slo_window_s: float, every_s: float, scale: float = 1.0, judged: str = "a canary"
-) -> WindowChoice:
-    """Return the windows for an objective of `ratio` over `slo_window_s`, with `judged` every `every_s`.
-
-    `scale` shortens the windows only, so that a rehearsal takes minutes.
+    Below 1, a service that meets its objective would be reported: short objectives get 1 instead.
     """
-    windows: list[BurnWindow] = []
-    left_out: list[str] = []
-    for row in _WORKBOOK:
-        window = _window(row, slo_window_s, every_s, scale)
-        problem = _never(window, row, ratio, slo_window_s)
-        if problem is None and (window.long_s < MIN_BAD_EVENTS * every_s or window.short_s > window.long_s):
-            problem = f"too short for {judged} every {duration(every_s)}"
-        if problem is None:
-            windows.append(window)
-        else:
-            name = f"{window.severity} at {window.burn:g}x over {duration(window.long_s)}"
-            left_out.append(f"{name}: {problem}")
-    return WindowChoice(tuple(windows), tuple(left_out))
+    return max(1.0, window.share * slo_window_s / window.long_s)
 
 
-def _window(row: _Row, slo_window_s: float, every_s: float, scale: float) -> BurnWindow:
-    # Below 1, a service that meets its objective would be reported: short objectives get 1 instead.
-    burn = max(1.0, row.budget_share * slo_window_s / row.long_s)
-    return BurnWindow(
-        severity=row.severity,
-        long_s=row.long_s * scale,
-        # A short window with nothing in it has no ratio, and the pair would never fire.
-        short_s=max(row.short_s * scale, 2 * every_s),
-        burn=round(burn, 6),
-        short_burn=round(max(1.0, burn * _SUSTAINED_SHARE) if row.is_sustained else burn, 6),
-        is_sustained=row.is_sustained,
-        share=burn * row.long_s / slo_window_s,
+def can_fire(window: BurnWindow, ratio: float, slo_window_s: float, every_s: float) -> bool:
+    """Report whether an objective of `ratio` can be broken so fast, with something to judge `every_s`."""
+    return (
+        multiple(window, slo_window_s) * (1 - ratio) < 1
+        and window.long_s <= slo_window_s
+        and window.long_s >= MIN_BAD_EVENTS * every_s
     )
-
-
-def _never(window: BurnWindow, row: _Row, ratio: float, slo_window_s: float) -> str | None:
-    errors = window.burn * (1 - ratio)
-    if errors >= 1:
-        return f"cannot fire, {errors:.0%} of the requests would have to be bad"
-    if row.long_s > slo_window_s:
-        return f"longer than the objective's window of {duration(slo_window_s)}"
-    return None
 
 
 def duration(seconds: float) -> str:

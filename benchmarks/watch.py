@@ -26,7 +26,6 @@ from real_vllm import RealVllm
 
 from alerts.build import write
 from probe import __version__
-from probe.config.config_file import load_config
 
 PAGE = "KneewatchAvailabilityBurn"
 CONFIG = {
@@ -76,7 +75,7 @@ def main() -> int:
         target = {"name": "tiny", "base_url": server.base_url, "objectives": "chat", "scrape": "2s"}
         target["canary"] = {"every": "5s", "workload": "short-chat"}
         with Monitor({**CONFIG, "targets": [target]}, Path(directory) / "monitor") as monitor:
-            rules = write(load_config(monitor.config_file), Path(directory) / "rules")
+            rules = write(Path(directory) / "rules")
             with RealPrometheus(
                 options.prometheus,
                 Path(directory) / "prometheus",

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.exit("benchmarks.alerts needs prometheus on PATH (Debian: apt-get install prometheus)")
     if options.days:
         return _days(options, argv)
-    rules = needed(rules_of(render(config())[FILE]))
+    rules = needed(rules_of(render()[FILE]))
     unknown = sorted({rule.alert for rule in rules if rule.alert} - set(ALERTS))
     if unknown:
         sys.exit(f"ALERTS in benchmarks/alerts/faults.py lacks these alerts: {', '.join(unknown)}")

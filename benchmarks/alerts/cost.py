@@ -30,27 +30,24 @@ from benchmarks.backfill import Floats, Line, Prometheus
 from benchmarks.blocks import encode, write_block
 from exporters import names
 from probe import __version__
-from probe.config.config import Config
-from probe.config.config_file import config_from
 from probe.core.request import Outcome
 
 _SCRAPE_S, _RAW_S, _KEPT_S, _AHEAD_S = 15.0, 3 * DAY_S, 30 * DAY_S, 1800.0
-_OBJECTIVES = {
-    "window": "30d",
-    "availability": 0.999,
-    "ttft": {"ratio": 0.95, "within": "500ms"},
-    "tpot": {"ratio": 0.95, "within": "50ms"},
-}
 _BLOCK_S = 54 * HOUR_S
 _SLO = "kneewatch-slo-"
 _REPEATS = 3
 _WINDOWS = {"5m": 300.0, "1h": HOUR_S, "6h": 6 * HOUR_S, "1d": DAY_S, "3d": 3 * DAY_S}
 
 
-def config(targets: int) -> Config:
-    """Return a configuration of so many targets with one set of objectives."""
-    each = [{"name": f"llama-{i}", "base_url": f"http://x:{i + 1}", "objectives": "chat"} for i in range(targets)]
-    return config_from({"objectives": {"chat": _OBJECTIVES}, "targets": each}, "cost")
+def promised(target: str, times: Floats) -> Iterator[Line]:
+    """Yield the series of a target's objectives: 99.9 % of the requests, and 95 % within a time, over 30 days."""
+    scraped = {"job": "kneewatch", "instance": "a", "target": target}
+    ones = np.ones(len(times))
+    yield Line({"__name__": names.OBJECTIVE_WINDOW.name, **scraped, "slo": "chat"}, times, 30 * DAY_S * ones)
+    interval = {"__name__": names.TASK_INTERVAL.name, **scraped, "task": "canary"}
+    yield Line(interval, times, 15.0 * ones)
+    for objective, ratio in (("availability", 0.999), ("ttft", 0.95), ("tpot", 0.95)):
+        yield Line({"__name__": names.OBJECTIVE_RATIO.name, **scraped, "objective": objective}, times, ratio * ones)
 
 
 def counters(target: str, times: Floats, rng: np.random.Generator, restarts: int = 0) -> Iterator[Line]:
@@ -92,7 +89,11 @@ def recorded(one: Sli, target: str, times: Floats, rng: np.random.Generator) -> 
     yield Line({"__name__": one.total_record("1m"), **labels}, times, requests)
     yield Line({"__name__": one.bad_record("1m"), **labels}, times, bad)
     hours = np.convolve(bad, np.ones(60))[: len(bad)] / np.maximum(np.convolve(requests, np.ones(60))[: len(bad)], 1)
-    yield Line({"__name__": one.error_record("1h"), **labels}, times, hours)
+    for window in ("1h", "6h"):
+        yield Line({"__name__": one.error_record(window), **labels}, times, hours)
+    for record, counted in ((one.total_record, requests), (one.bad_record, bad)):
+        sums = np.add.reduceat(counted, np.arange(0, len(counted), 20))
+        yield Line({"__name__": record("20m"), **labels}, times[::20], sums)
 
 
 def _store(folder: Path, targets: Sequence[str], lines: Sequence[Line], now_s: float) -> int:
@@ -116,12 +117,12 @@ def _store(folder: Path, targets: Sequence[str], lines: Sequence[Line], now_s: f
 def measure(targets: int, minutes: float) -> dict[str, Any]:
     """Return the cost of the rules for that many targets."""
     rng = np.random.default_rng(1)
-    text = build.render(config(targets))[build.FILE]
+    text = build.render()[build.FILE]
     now_s = float(np.floor(time.time() / 60) * 60)
     raw = np.arange(now_s - _RAW_S, now_s + _AHEAD_S + minutes * 60, _SCRAPE_S)
     kept = np.arange(now_s - _KEPT_S, now_s, 60.0)
     called = [f"llama-{i}" for i in range(targets)]
-    lines = [*counters(called[0], raw, rng)]
+    lines = [*counters(called[0], raw, rng), *promised(called[0], raw)]
     of_minutes = [line for one in (*sli.CANARIES, *sli.USERS) for line in recorded(one, called[0], kept, rng)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -68,7 +68,7 @@ def results(batch: Batch, heard: Sequence[Ring]) -> list[Result]:
 
 
 def _rings(batch: Batch, seed: int, scrape_s: float, alertmanager: str) -> list[Ring]:
-    rules = needed(rules_of(render(batch.config)[FILE]))
+    rules = needed(rules_of(render()[FILE]))
     lines = batch.lines(seed, scrape_s, {each.name for each in asked(rules)})
     # A block of storage must hold all of the batch twice: series are written one after the other.
     block = f"{3 * (batch.end_s - batch.begun_s) / DAY_S:.0f}d"

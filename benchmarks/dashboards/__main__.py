@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = _config(targets)
     with tempfile.TemporaryDirectory(prefix="kneewatch-bench-") as name:
         folder = options.keep or Path(name) / "tsdb"
-        stored, seconds = _stored(folder, config, targets, options)
+        stored, seconds = _stored(folder, targets, options)
         print(
             f"{stored.series} series, {stored.samples / 1e9:.2f} thousand million samples", file=sys.stderr, flush=True
         )
@@ -119,9 +119,7 @@ def _config(targets: Sequence[str]) -> Config:
     )
 
 
-def _stored(
-    folder: Path, config: Config, targets: Sequence[str], options: argparse.Namespace
-) -> tuple[Stored, float | None]:
+def _stored(folder: Path, targets: Sequence[str], options: argparse.Namespace) -> tuple[Stored, float | None]:
     """Fill the folder if it is empty. Return what is stored there and how long storing took, or None if it was there
     before.
     """
@@ -129,7 +127,7 @@ def _stored(
     if note.exists():
         return Stored(**json.loads(note.read_text())), None
     began = time.monotonic()
-    stored = fill(folder, config, targets, days=options.days, step_s=options.interval)
+    stored = fill(folder, targets, days=options.days, step_s=options.interval)
     note.write_text(json.dumps(asdict(stored)))
     return stored, round(time.monotonic() - began, 1)
 

@@ -17,7 +17,6 @@ from alerts.windows import DAY_S, HOUR_S
 from benchmarks.backfill import Floats
 from benchmarks.blocks import Chunks, encode, write_block
 from benchmarks.dashboards.pages import Row, labels_of, rows, values
-from probe.config.config import Config
 
 BLOCK_S = 54 * HOUR_S
 END_S = 1_795_500_000 // BLOCK_S * BLOCK_S  # November 2026
@@ -33,11 +32,9 @@ class Stored:
     bytes: int
 
 
-def fill(
-    folder: Path, config: Config, targets: Sequence[str], *, days: float, step_s: float, originals: int = 2
-) -> Stored:
+def fill(folder: Path, targets: Sequence[str], *, days: float, step_s: float, originals: int = 2) -> Stored:
     """Write the blocks into `folder`. `originals` is the number of targets with samples of their own."""
-    every = rows(config)
+    every = rows()
     starts = [END_S - BLOCK_S * i for i in range(int(np.ceil(days * DAY_S / BLOCK_S)), 0, -1)]
     scratch = folder / "scratch"
     scratch.mkdir(parents=True)

@@ -20,7 +20,6 @@ from exporters import names
 from exporters.names import Series
 from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.capacity.trend.change_detection import METHODS
-from probe.config.config import Config
 from probe.core.request import Outcome
 from probe.observe import guard
 from probe.scrape.scraper import REASONS
@@ -57,7 +56,8 @@ _BOUNDS: Mapping[Series, Sequence[float]] = {
 }  # fmt: skip
 _CONSTANT = frozenset(
     {
-        names.OBJECTIVE_RATIO, names.OBJECTIVE_SECONDS, names.USERS_OBJECTIVE_SECONDS, names.SERVER_INFO,
+        names.OBJECTIVE_RATIO, names.OBJECTIVE_SECONDS, names.OBJECTIVE_WINDOW, names.USERS_OBJECTIVE_SECONDS,
+        names.SERVER_INFO,
         names.SERVER_STARTED, names.BUILD_INFO, names.CONFIG_HASH, names.CONFIG_TAKEN, names.STARTED,
         names.TASK_INTERVAL, names.SERVER_UP, names.GPU_UP, names.GPU_COUNT, names.AMBIGUOUS, names.STALLED,
         names.KNEE_SHIFTED, names.BOTTLENECK, names.CAPACITY_FINGERPRINT, names.KNEE_BASELINE_SINCE, names.TARGET_UP,
@@ -79,11 +79,11 @@ class Row:
     share: float = 1.0
 
 
-def rows(config: Config) -> list[Row]:
-    """Return all series of a target, those of Kneewatch itself, and those that the rules of `config` record."""
+def rows() -> list[Row]:
+    """Return all series of a target, those of Kneewatch itself, and those that the rules record."""
     rng = np.random.default_rng(0)
     found = [row for series in names.ALL for row in _rows(series, rng)]
-    recorded = dict.fromkeys(rule.record for rule in rules_of(render(config)[FILE]) if rule.record)
+    recorded = dict.fromkeys(rule.record for rule in rules_of(render()[FILE]) if rule.record)
     for name in recorded:
         labels = {"__name__": name}
         if name.startswith("target_workload:"):

@@ -14,7 +14,7 @@ from alerts.output_options import (
     prometheus_rule,
 )
 from probe.cli.output import NAME, print_written
-from probe.cli.parameters import ConfigFile, Out
+from probe.cli.parameters import ConfigFile, MaybeConfigFile, Out
 
 
 def dashboards(
@@ -52,8 +52,8 @@ def dashboards(
 
 
 def alerts(
-    config: ConfigFile,
     out: Out,
+    config: MaybeConfigFile = None,
     written: Annotated[
         RulesFormat,
         typer.Option(
@@ -86,20 +86,23 @@ def alerts(
         ),
     ] = 1.0,
 ) -> None:
-    """Write the Prometheus rules, kneewatch.rules.yml or kneewatch.prometheusrule.yml."""
+    """Write the Prometheus rules, kneewatch.rules.yml or kneewatch.prometheusrule.yml. They serve every configuration.
+
+    With a configuration, alerts link to the monitor's pages at its web_external_url.
+    """
     from alerts.build import write
     from probe.config.config_file import load_config
 
-    loaded = load_config(config)
+    pages = load_config(config).web_external_url if config is not None else None
     links = Links(
         runbooks=check_address(runbooks, "--runbooks", "https://example.org/runbooks/"),
         grafana=grafana and check_address(grafana, "--grafana", "https://grafana.example.org"),
         uid_prefix=check_uid_prefix(uid_prefix),
-        pages=loaded.web_external_url or "",
+        pages=pages or "",
     )
     manifest = prometheus_rule(written, namespace, label or [])
     scale = check_window_scale(window_scale)
     labels = alert_labels(severity or [], alert_label or [])
-    print_written(write(loaded, out, window_scale=scale, links=links, manifest=manifest, labels=labels))
+    print_written(write(out, window_scale=scale, links=links, manifest=manifest, labels=labels))
     if hint := links.missing():
         typer.echo(f"{NAME}: {hint}", err=True)

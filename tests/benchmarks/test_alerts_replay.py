@@ -10,7 +10,7 @@ from alerts.windows import DAY_S, HOUR_S
 from benchmarks.alerts.faults import ALERTS, Fault, Kind
 from benchmarks.alerts.inhibit import Inhibition, sent
 from benchmarks.alerts.judge import incidents, judge
-from benchmarks.alerts.month import START_S, config
+from benchmarks.alerts.month import START_S
 from benchmarks.alerts.replay import Firing, firing_times
 from benchmarks.alerts.report import by_kind, missed, too_often
 from benchmarks.alerts.rules import Rule, asked, filled_in, necessary, needed, rules_of, unmet
@@ -125,5 +125,5 @@ def test_unneeded_recordings_are_not_replayed_and_missing_series_are_named() -> 
 
 
 def test_every_alert_of_the_generator_has_its_kinds_of_fault() -> None:
-    names = {rule.alert for rule in rules_of(render(config())[FILE]) if rule.alert}
+    names = {rule.alert for rule in rules_of(render()[FILE]) if rule.alert}
     assert names <= set(ALERTS)

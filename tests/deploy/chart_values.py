@@ -23,7 +23,7 @@ SHAPES: dict[str, Values] = {
     "operator": {
         "scrapeAnnotations": False,
         "podMonitor": {"enabled": True, "labels": {"release": "r"}, "interval": "15s"},
-        "prometheusRule": {"enabled": True, "labels": {"release": "r"}, "rules": "groups: [{name: g, rules: []}]"},
+        "prometheusRule": {"enabled": True, "labels": {"release": "r"}},
         "dashboards": {"enabled": True, "annotations": {"grafana_folder": "vLLM"}},
     },
     "secrets": {

@@ -14,7 +14,6 @@ from chart_values import FOUND, SHAPES, WEB, Values, alike, rendered
 
 from alerts.build import render as rules_of
 from probe import __version__
-from probe.config.config_file import load_config
 
 Manifests = Callable[[str], list[dict[str, Any]]]
 
@@ -146,7 +145,6 @@ def test_a_key_by_the_environment_is_no_key_in_the_values(chart: helm_python.Cha
     [
         ({"replicas": 2}, "config.lease"),
         ({"replicas": 2, "shard": True, "persistence": {"existingClaim": "a"}}, "each get their own claim"),
-        ({"prometheusRule": {"enabled": True}}, "kneewatch alerts -c kneewatch.yml"),
         ({"ramp": {"enabled": True}}, "ramp.target"),
     ],
 )
@@ -155,13 +153,13 @@ def test_the_chart_refuses_values_that_cannot_work(chart: helm_python.Chart, val
         rendered(chart, values)
 
 
-def test_rules_pass_through_unchanged(chart: helm_python.Chart, deploy: Path) -> None:
+@pytest.mark.parametrize("values", [{}, {"rules": "groups: [{name: own, rules: []}]"}])
+def test_the_rules_are_the_generated_ones_or_those_that_are_passed(chart: helm_python.Chart, values: Values) -> None:
     """Their annotations are templates too, of Prometheus."""
-    (text,) = rules_of(load_config(deploy / "examples/kneewatch.yml")).values()
-    found = rendered(chart, {"prometheusRule": {"enabled": True, "rules": text}})
+    (text,) = rules_of().values()
+    found = rendered(chart, {"prometheusRule": {"enabled": True, **values}})
     (rule,) = checks.of(found, "PrometheusRule")
-    assert rule["spec"] == yaml.safe_load(text)
-    assert "{{ $labels.target }}" in json.dumps(rule["spec"])
+    assert rule["spec"] == yaml.safe_load(values.get("rules", text))
 
 
 def test_dashboards_are_the_generated_ones(chart: helm_python.Chart, deploy: Path) -> None:

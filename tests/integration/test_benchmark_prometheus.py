@@ -96,7 +96,7 @@ def test_a_replay_that_asks_only_where_an_alert_may_come_finds_what_a_whole_one_
     prometheus_binary: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     month = Month(0, config(), scrape_s=60.0)
-    rules = needed(rules_of(render(config())[FILE]))
+    rules = needed(rules_of(render()[FILE]))
     fault = next(fault for fault in month.faults if fault.kind is Kind.DEAD and fault.counts)
     begun_s, start_s, end_s = fault.start_s - 8 * HOUR_S, fault.start_s - HOUR_S, fault.end_s + HOUR_S
     lines = []
@@ -121,7 +121,7 @@ def test_every_query_of_the_dashboards_is_answered_by_what_the_benchmark_stores(
     prometheus_binary: str, tmp_path: Path
 ) -> None:
     targets = ["a", "b"]
-    stored = fill(tmp_path / "tsdb", config(), targets, days=2, step_s=300, originals=1)
+    stored = fill(tmp_path / "tsdb", targets, days=2, step_s=300, originals=1)
     assert stored.blocks == 1
     assert stored.samples == stored.series * 648
     with backfill.Prometheus(block="54h", storage=tmp_path / "tsdb", binary=prometheus_binary) as prometheus:

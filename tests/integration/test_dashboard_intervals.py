@@ -28,7 +28,7 @@ def prometheus(request: pytest.FixtureRequest, prometheus_binary: str) -> Iterat
 
     Each twentieth scrape has failed.
     """
-    every = rows(config())
+    every = rows()
     scrapes = np.arange(3 * HOUR_S // request.param)
     times = START_S + request.param * scrapes[scrapes % 20 != 7]
     found = values(every, times, np.random.default_rng(3), np.zeros(len(every)))

@@ -12,7 +12,6 @@ from real_prometheus import RealPrometheus
 from real_vllm import RealVllm
 
 from alerts.build import write
-from probe.config.config_file import load_config
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.alone]
 
@@ -50,7 +49,7 @@ def monitor(vllm: RealVllm, tmp_path: Path) -> Iterator[Monitor]:
 
 @pytest.fixture
 def prometheus(monitor: Monitor, prometheus_binary: str, tmp_path: Path) -> Iterator[RealPrometheus]:
-    rules = write(load_config(monitor.config_file), tmp_path / "rules", window_scale=REHEARSAL)
+    rules = write(tmp_path / "rules", window_scale=REHEARSAL)
     with RealPrometheus(
         prometheus_binary, tmp_path / "prometheus", addresses=[monitor.address], rule_files=rules
     ) as running:

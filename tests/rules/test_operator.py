@@ -20,7 +20,7 @@ LABELS = {"release": "kube-prometheus-stack"}
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    (text,) = build.render(CONFIG, manifest=Manifest("monitoring", LABELS)).values()
+    (text,) = build.render(manifest=Manifest("monitoring", LABELS)).values()
     return text
 
 
@@ -39,13 +39,13 @@ def operators_type() -> Any:
 
 
 def test_the_rules_are_those_of_the_plain_file(rule: dict[str, Any]) -> None:
-    plain = yaml.safe_load(build.render(CONFIG)[build.FILE])
+    plain = yaml.safe_load(build.render()[build.FILE])
     assert rule["spec"] == plain
     assert rule["metadata"] == {"name": "kneewatch", "namespace": "monitoring", "labels": LABELS}
 
 
 def test_a_namespace_and_labels_are_there_only_when_asked_for() -> None:
-    (text,) = build.render(CONFIG, manifest=Manifest()).values()
+    (text,) = build.render(manifest=Manifest()).values()
     assert yaml.safe_load(text)["metadata"] == {"name": "kneewatch"}
 
 

@@ -1,19 +1,26 @@
-"""promtool's unit tests of the generated rules: each `*.test.yml` beside this file.
+"""promtool's unit tests of the rules: each `*.test.yml` beside this file.
 
 They list every alert that fires: a missing alert fails a test, and so does an unexpected one. The label `group`, which
-follows from an alert's target or discovery, is filled in (`_with_groups`). A case names the groups
-of rules that its series can concern, each in a file of its own: promtool evaluates all rules of a file at every step.
+follows from an alert's target or discovery, is filled in (`_with_groups`), and so are the series of the targets'
+objectives, from a configuration (`_with_objectives`). A case names the groups of rules that its series can concern,
+each in a file of its own: promtool evaluates all rules of a file at every step.
 """
 
 import re
 import subprocess
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import yaml
 
 from alerts import build
+from exporters import names
+from exporters.names import Series
+from probe.config.config import Config
 from probe.config.config_file import load_config
+from probe.core import objectives as slo
+from probe.core.objectives import Objectives
 
 HERE = Path(__file__).parent
 CASES = sorted(HERE.glob("*.test.yml"))
@@ -26,20 +33,54 @@ def _name(case: Path) -> str:
 
 
 def _config(case: Path) -> Path:
-    """Return the configuration of the case's rules."""
+    """Return the configuration of the case's targets."""
     own = HERE / f"config-{_name(case)}.yml"
     return own if own.exists() else HERE / "config.yml"
 
 
 @pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
-    """Return the file of rules of each configuration. Beside it, `GROUP.yml` has those of one group."""
-    configs = {_config(case) for case in CASES}
-    written = {file: build.write(load_config(file), tmp_path_factory.mktemp("rules"))[0] for file in sorted(configs)}
-    for file in written.values():
-        for group in yaml.safe_load(file.read_text())["groups"]:
-            (file.parent / f"{group['name']}.yml").write_text(yaml.safe_dump({"groups": [group]}, sort_keys=False))
-    return written
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of rules. Beside it, `GROUP.yml` has those of one group."""
+    (file,) = build.write(tmp_path_factory.mktemp("rules"))
+    # promtool evaluates every group at each step of a minute: here each sum is that of a minute.
+    text = file.read_text().replace("[20m] offset 30s", "[59s]")
+    for group in yaml.safe_load(text)["groups"]:
+        (file.parent / f"{group['name']}.yml").write_text(yaml.safe_dump({"groups": [group]}, sort_keys=False))
+    return file
+
+
+def _with_objectives(text: str, config: Config) -> str:
+    """Return a case in which each target of the configuration has the series of its objectives, in each cluster."""
+    objectives = {target.known_as.removesuffix("/*"): config.objectives_of(target) for target in config.targets}
+    head, *tests = re.split(r"(?m)^(?=  - name: )", text)
+    return head + "".join(_with_series(test, objectives) for test in tests)
+
+
+def _with_series(test: str, objectives: Mapping[str, Objectives]) -> str:
+    found = set()
+    for labels in re.findall(r"series: '[\w:]+\{(.*)\}'", test):
+        pairs = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        found.add(tuple((key, pairs[key]) for key in ("target", "cluster", "namespace") if key in pairs))
+    lines = []
+    for labels in sorted(found):
+        mine = objectives.get(dict(labels).get("target", "").partition("/")[0])
+        if mine is not None and "kneewatch_objective_" not in test:
+            lines += [
+                f"      - {{series: '{one}', values: '{value:g}x5000'}}\n" for one, value in _series(labels, mine)
+            ]
+    return test.replace("    input_series:\n", "    input_series:\n" + "".join(lines), 1)
+
+
+def _series(labels: Iterable[tuple[str, str]], objectives: Objectives) -> Iterator[tuple[str, float]]:
+    def named(series: Series, **more: str) -> str:
+        pairs = ",".join(f'{key}="{value}"' for key, value in [*labels, *more.items()])
+        return f"{series.name}{{{pairs}}}"
+
+    yield named(names.OBJECTIVE_WINDOW, slo=objectives.name), objectives.window_s
+    for objective, ratio in slo.promised(objectives).items():
+        yield named(names.OBJECTIVE_RATIO, objective=objective), ratio
+    for objective, latency in objectives.latencies().items():
+        yield named(names.OBJECTIVE_SECONDS, objective=objective), latency.within_s
 
 
 def _with_groups(text: str) -> str:
@@ -53,9 +94,9 @@ def _with_groups(text: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=_name)
-def test_alerts_fire_when_they_must_and_only_then(case: Path, rules: dict[Path, Path], promtool: str) -> None:
-    folder = rules[_config(case)].parent
-    (folder / case.name).write_text(_with_groups(case.read_text()))
+def test_alerts_fire_when_they_must_and_only_then(case: Path, rules: Path, promtool: str) -> None:
+    folder = rules.parent
+    (folder / case.name).write_text(_with_objectives(_with_groups(case.read_text()), load_config(_config(case))))
     run = subprocess.run(
         [promtool, "test", "rules", case.name],
         cwd=folder,
@@ -67,15 +108,15 @@ def test_alerts_fire_when_they_must_and_only_then(case: Path, rules: dict[Path, 
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_prometheus_accepts_the_rules(rules: dict[Path, Path], promtool: str) -> None:
-    command = [promtool, "check", "rules", *rules.values()]
+def test_prometheus_accepts_the_rules(rules: Path, promtool: str) -> None:
+    command = [promtool, "check", "rules", rules]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "duplicate" not in run.stdout + run.stderr
 
 
-def test_every_alert_has_a_firing_and_a_quiet_case(rules: dict[Path, Path]) -> None:
-    groups = [group for path in rules.values() for group in yaml.safe_load(path.read_text())["groups"]]
+def test_every_alert_has_a_firing_and_a_quiet_case(rules: Path) -> None:
+    groups = yaml.safe_load(rules.read_text())["groups"]
     alerts = {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
     fires: set[str] = set()
     for case in CASES:

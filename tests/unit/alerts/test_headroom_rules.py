@@ -17,7 +17,7 @@ CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://x:1"}]}, "te
 
 
 def _rules(scale: float = 1.0) -> dict[str, dict[str, Any]]:
-    groups = yaml.safe_load(build.render(CONFIG, window_scale=scale)[build.FILE])["groups"]
+    groups = yaml.safe_load(build.render(window_scale=scale)[build.FILE])["groups"]
     (group,) = [group for group in groups if group["name"] == "kneewatch-capacity"]
     return {rule.get("alert") or rule["record"]: rule for rule in group["rules"]}
 

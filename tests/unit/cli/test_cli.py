@@ -83,7 +83,7 @@ def test_the_version_from_the_module() -> None:
     ("arguments", "line"),
     [
         (["check", "--nope"], "kneewatch check: No such option: --nope"),
-        (["alerts", "-o", "x"], "kneewatch alerts: Missing option '-c' / '--config'"),
+        (["alerts"], "kneewatch alerts: Missing option '-o' / '--out'"),
         (["ramp", "--seed", "x"], "kneewatch ramp: Invalid value for '--seed'"),
         (["compare", "one.json"], "kneewatch compare: Missing argument 'new'"),
         (["nope"], "kneewatch: No such command 'nope'"),
@@ -184,7 +184,7 @@ def test_alerts_lead_to_the_monitors_pages_where_their_address_is_configured(con
     assert "page_url" not in (tmp_path / FILE).read_text()
     (line,) = done.err.splitlines()
     assert "--grafana https://grafana.example.org" in line
-    assert "set web_external_url" in line
+    assert "give -c FILE with web_external_url" in line
     external = tmp_path / "kneewatch.yml"
     external.write_text(f"web_external_url: https://k.example/vllm/\n{config.read_text()}")
     done = _kneewatch("alerts", "-c", external, "-o", tmp_path, "--grafana", "https://g.example")
@@ -192,6 +192,17 @@ def test_alerts_lead_to_the_monitors_pages_where_their_address_is_configured(con
     groups = yaml.safe_load((tmp_path / FILE).read_text())["groups"]
     links = {rule["annotations"]["page_url"] for group in groups for rule in group["rules"] if "alert" in rule}
     assert links == {"https://k.example/vllm/{{ with $labels.target }}targets/{{ . }}{{ end }}"}
+
+
+def test_config_check_names_what_no_alert_covers(tmp_path: Path) -> None:
+    lax = "objectives: {lax: {window: 90d, availability: 0.5}}\n"
+    file = tmp_path / "lax.yml"
+    file.write_text(f"{lax}targets: [{{name: a, base_url: 'http://a:1', objectives: lax}}]\n")
+    done = _kneewatch("config", "check", "-c", file)
+    assert done.status == 0, "the configuration is valid"
+    assert done.err.startswith(
+        "kneewatch: no alert covers this: objectives.lax.availability: 0.5 over 90d can never be"
+    )
 
 
 def test_config_check_names_the_targets(config: Path) -> None:

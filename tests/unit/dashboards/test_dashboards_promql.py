@@ -6,7 +6,7 @@ from typing import Any
 import promql_parser
 import pytest
 from for_each import for_each
-from our_dashboards import BY_UID, CONFIG, DASHBOARDS
+from our_dashboards import BY_UID, DASHBOARDS
 
 from alerts import sli, trends
 from alerts.build import render as rules_of
@@ -69,7 +69,7 @@ def test_every_query_is_promql_of_series_that_are_exported_or_recorded(query: st
 
 
 def test_series_recorded_for_dashboards_are_in_the_rules() -> None:
-    recorded = {name for text in rules_of(CONFIG).values() for name in re.findall(r"record: (\S+)", text)}
+    recorded = {name for text in rules_of().values() for name in re.findall(r"record: (\S+)", text)}
     assert recorded >= RECORDS
 
 

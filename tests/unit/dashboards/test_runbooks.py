@@ -19,7 +19,7 @@ TITLES = {panel["title"] for text in render(CONFIG).values() for panel in panels
 DASHBOARDS = {
     one["title"]: {panel["title"] for panel in panels_of(one)} for one in map(json.loads, render(CONFIG).values())
 }
-ALERTS = set(re.findall(r"alert: (\w+)", rules(CONFIG)[FILE] + rules(DISCOVERY)[FILE]))
+ALERTS = set(re.findall(r"alert: (\w+)", rules()[FILE]))
 # Quoted titles after "panel", "panels" or a dashboard's name.
 _NAMED = re.compile(r'(?:\b[Pp]anels? |\*Kneewatch / \w+\*[,:] )((?:"[^"]+"(?:, | and )?)+)')
 # A dashboard, and the quoted titles that follow it.

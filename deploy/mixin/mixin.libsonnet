@@ -1,0 +1,18 @@
+// Kneewatch as a monitoring mixin (https://monitoring.mixins.dev): its rules and dashboards, as `make generate` writes them.
+// The rules read what is configured from series, so nothing is to be set here. Vendor the whole repository:
+//   jb install github.com/kneewatch/kneewatch@main
+local groups = std.parseYaml(importstr '../../alerts/generated/kneewatch.rules.yml').groups;
+local hasAlerts(group) = std.any([std.objectHas(rule, 'alert') for rule in group.rules]);
+
+{
+  // A group stays whole: its alerts read what its rules have just recorded.
+  prometheusAlerts+:: { groups+: [group for group in groups if hasAlerts(group)] },
+  prometheusRules+:: { groups+: [group for group in groups if !hasAlerts(group)] },
+  grafanaDashboards+:: {
+    'kneewatch-capacity.json': import '../../dashboards/generated/kneewatch-capacity.json',
+    'kneewatch-fleet.json': import '../../dashboards/generated/kneewatch-fleet.json',
+    'kneewatch-probe.json': import '../../dashboards/generated/kneewatch-probe.json',
+    'kneewatch-server.json': import '../../dashboards/generated/kneewatch-server.json',
+    'kneewatch-target.json': import '../../dashboards/generated/kneewatch-target.json',
+  },
+}
