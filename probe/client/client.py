@@ -18,7 +18,7 @@ from probe.client.exchange import Ended, Exchange, PreparedRequest
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import BodyLimits, ResponseBuffer, ResponseMemory, stream_limits
 from probe.client.shortage import shortage
-from probe.client.transport import Transport
+from probe.client.transport import LookupTimeoutError, Transport
 from probe.client.wire import wire
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
@@ -219,7 +219,7 @@ def _failure(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
     received, message = exchange.received, str(error) or type(error).__name__
     if isinstance(error, TimeoutError | httpx.TimeoutException):
         if isinstance(error, httpx.ConnectTimeout):
-            return Outcome.TIMEOUT, "no connection in time"
+            return Outcome.TIMEOUT, message if isinstance(error, LookupTimeoutError) else "no connection in time"
         if isinstance(error, httpx.ReadTimeout) and str(error):
             return Outcome.TIMEOUT, exchange.safe(str(error))
         got = f"{len(received.reads)} reads of an answer" if received.reads else "no answer"

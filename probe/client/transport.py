@@ -32,6 +32,10 @@ _MAX_IDLE = 1024  # as many as the largest step has in flight
 _NEVER = float("inf")
 
 
+class LookupTimeoutError(httpx.ConnectTimeout):
+    """The time for the connection ended while its name was looked up: the DNS is slow, not the server."""
+
+
 class Transport(httpx.AsyncBaseTransport):
     """Connections to any number of origins, kept for `keepalive_s` after their last use.
 
@@ -133,13 +137,19 @@ class Transport(httpx.AsyncBaseTransport):
         def made() -> Connection:
             return Connection(self.lateness, lambda free: self._keep(origin, free))
 
+        is_resolved = False
         try:
             async with asyncio.timeout(connect_s if connect_s < _NEVER else None):
                 if self._unix_socket is not None:
                     _, connection = await loop.create_unix_connection(made, self._unix_socket, **tls)
                 else:
-                    connection = await _open(made, host, port, tls)
+                    addresses = await _lookup(host, port)
+                    is_resolved = True
+                    connection = await _open(made, addresses, port, tls)
         except TimeoutError:
+            if self._unix_socket is None and not is_resolved:
+                words = f"the name {host} was not resolved within {connect_s:g} s"
+                raise LookupTimeoutError(words, request=request) from None
             raise httpx.ConnectTimeout(f"no connection within {connect_s:g} s", request=request) from None
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError, a host that is no name a ValueError
             message = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -187,13 +197,19 @@ class Transport(httpx.AsyncBaseTransport):
         return httpx.Response(answer.status or 0, headers=answer.headers, stream=StreamedBody(connection, answer))
 
 
-async def _open(made: Callable[[], Connection], host: str, port: int, tls: dict[str, Any]) -> Connection:
-    """Connect to the first address of a host that accepts. Raises the error of the last one.
+async def _lookup(host: str, port: int) -> list[str]:
+    """Return the addresses of a host, by the loop's `getaddrinfo`, which uvloop's create_connection would not use."""
+    try:
+        ip_address(host)
+    except ValueError:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [str(address[0]) for *_, address in found]
+    return [host]
 
-    The name is looked up by the loop's `getaddrinfo`, which uvloop's create_connection would not use.
-    """
+
+async def _open(made: Callable[[], Connection], addresses: list[str], port: int, tls: dict[str, Any]) -> Connection:
+    """Connect to the first address that accepts. Raises the error of the last one."""
     loop = asyncio.get_running_loop()
-    addresses = [host] if _is_address(host) else await _lookup(host, port)
     for address in addresses[:-1]:
         try:
             _, connection = await loop.create_connection(made, address, port, **tls)
@@ -204,19 +220,6 @@ async def _open(made: Callable[[], Connection], host: str, port: int, tls: dict[
         return connection
     _, connection = await loop.create_connection(made, addresses[-1], port, **tls)
     return connection
-
-
-async def _lookup(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in found]
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 _NOTHING = httpx.ByteStream(b"")

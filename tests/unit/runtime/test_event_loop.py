@@ -8,8 +8,13 @@ import time
 import anyio
 import httpx
 import pytest
+from hostile_server import hostile, whole
 
+from probe.client.client import Client
+from probe.client.endpoint import Endpoint
 from probe.client.transport import Transport
+from probe.core.clock import SystemClock
+from probe.core.errors import TargetError
 from probe.runtime import event_loop, name_lookups
 
 
@@ -45,7 +50,7 @@ def test_names_that_hang_neither_hold_up_other_names_nor_the_end(monkeypatch: py
 
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        async with server, httpx.AsyncClient(transport=Transport(tls=httpx.create_ssl_context)) as own:
+        async with server, httpx.AsyncClient(transport=_transport()) as own:
             dead = [asyncio.create_task(own.get(f"http://dead{i}.invalid:{port}", timeout=30)) for i in range(20)]
             dead += [asyncio.create_task(anyio.connect_tcp(f"gone{i}.invalid", port)) for i in range(20)]  # type: ignore[list-item]
             await asyncio.sleep(0.1)
@@ -61,3 +66,35 @@ def test_names_that_hang_neither_hold_up_other_names_nor_the_end(monkeypatch: py
     assert event_loop.run(main()) == [204, 204]
     assert time.monotonic() - began_s < 15
     forever.set()
+
+
+def test_a_name_that_is_not_resolved_in_time_is_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    forever = threading.Event()
+    monkeypatch.setattr(name_lookups, "_system_lookup", lambda _: forever.wait(30))
+    endpoint = Endpoint("a", "http://dead.invalid:8000", connect_s=0.05)
+
+    async def main() -> None:
+        async with Client(endpoint, SystemClock(), timeout_s=10.0) as client:
+            with pytest.raises(TargetError, match=r"the name dead\.invalid was not resolved within 0\.05 s"):
+                await client.models()
+
+    event_loop.run(main())
+    forever.set()
+
+
+def test_the_next_address_of_a_name_is_tried_where_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.2", "127.0.0.1")]
+    monkeypatch.setattr(name_lookups, "_system_lookup", lambda _: both)
+
+    async def main() -> None:
+        async with hostile([whole(200, b"well")]) as server, httpx.AsyncClient(transport=_transport()) as client:
+            port = httpx.URL(server.base_url).port
+            for _ in range(2):
+                answer = await client.get(f"http://two.invalid:{port}", headers={"connection": "close"})
+                assert answer.text == "well"
+
+    event_loop.run(main())
+
+
+def _transport() -> Transport:
+    return Transport(tls=httpx.create_ssl_context)
