@@ -28,6 +28,9 @@ _ONE = StepPlan(concurrency=1, seconds=0.0, requests=1)
 # Failures are rarer and matter longer, so they are kept separately.
 _KEEP_RECENT = 60
 _KEEP_FAILURES = 20
+# A failure may be the client's if it did not run just before: what arrived earlier was read once it ran again. The
+# failure is known within this many hundredths of a second.
+_LAST_SAMPLES = 10
 
 
 class Canary:
@@ -125,8 +128,8 @@ class Canary:
         if slo.may_be_client_delay(record, self._objectives, waking_s):
             late_ms = 1000 * ((latency.ttft_error_s(record) or 0.0) + waking_s)
             words = f"a latency missed its objective, but Kneewatch itself was up to {late_ms:.0f} ms late"
-        elif slo.may_be_client_stop(record, waking_s):
-            words = f"{record.detail or record.outcome.value}, but Kneewatch itself did not run for {waking_s:.1f} s"
+        elif slo.may_be_client_stop(record, stopped_s := max(lag[-_LAST_SAMPLES:], default=0.0)):
+            words = f"{record.detail or record.outcome.value}, but Kneewatch itself did not run for {stopped_s:.1f} s"
         else:
             return record
         return replace(record, outcome=Outcome.CLIENT_BOUND, detail=words)

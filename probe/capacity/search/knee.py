@@ -23,7 +23,8 @@ VOID = {
     " objective",
     HELD_BACK: "the answers arrive at once instead of token by token, so TPOT cannot be judged; let the proxy pass"
     " streams on (nginx: proxy_buffering off), measure behind it, or remove the tpot objective",
-    "worker_lost": "a load worker died or hung in a step; look for a kill for memory in this machine's log",
+    "worker_lost": "a load worker died, or did not run for seconds, in a step; look in this machine's log for a kill"
+    " for memory or a stop",
 }
 # What ended a run before a step was complete, with a hint.
 _ENDED = {

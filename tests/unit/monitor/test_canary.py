@@ -326,3 +326,20 @@ def test_an_answer_of_another_model_is_wrong_unless_both_names_are_of_one(
     assert answers.compared == [("llama", answers_as)] * compared
     if outcome is not Outcome.OK:
         assert records[0].detail == "the model 'stranger' answered, 'llama' was asked for; fix model, or the routing"
+
+
+def test_a_stop_long_before_a_timeout_is_no_excuse_for_the_server() -> None:
+    """What arrived meanwhile was read when the process ran again."""
+
+    class StoppedEarly(Answers):
+        async def send(self, what: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
+            asyncio.get_running_loop()._leaping.now_s += 3.0  # type: ignore[attr-defined]
+            await asyncio.sleep(2.0)
+            return await super().send(what, model, traffic, scheduled_ns)
+
+    async def ask() -> RequestRecord:
+        answers = cast(Client, StoppedEarly([], [Outcome.TIMEOUT]))
+        of = Canary("llama", "tiny", answers, repeat(spec()), objectives=PROMISED, clock=VirtualClock())
+        return await of.run_once()
+
+    assert virtually(ask()).outcome is Outcome.TIMEOUT
