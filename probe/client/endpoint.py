@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from probe.client.httpx_transport import HttpxTransport
+from probe.client.tls_files import client_context
 from probe.client.transport import Transport
+from probe.core.file_signature import file_signature
 from probe.core.redactor import Redactor
 
 # uvicorn, and so vLLM, closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE). The client closes
@@ -22,16 +24,12 @@ def no_secret() -> None:
     return None
 
 
-def _no_passphrase() -> str:
-    """Refuse, where TLS would ask for a passphrase on the terminal and wait."""
-    raise ValueError("the client certificate's key has a passphrase")
-
-
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One server and how to connect to it.
 
-    `secret` is called again and again, because mounted keys rotate; certificate files are read at the first request.
+    Mounted files change: `secret` is called again and again, and certificates and `proxy_auth_file` are read again once
+    they have changed, for new connections.
     `proxy_auth_file` holds user:password. A limit of None means that only the limit of the whole request applies.
     """
 
@@ -76,7 +74,7 @@ class Endpoint:
     def add_secrets(self, redactor: Redactor, headers: Mapping[str, str]) -> None:
         """Add what the server or the proxy is sent with these headers and may repeat."""
         redactor.add(headers.get("authorization", "").removeprefix("Bearer "))
-        with suppress(OSError, UnicodeError):  # a request through the proxy says so
+        with suppress(OSError, ValueError):  # a request through the proxy says so
             if (login := self._proxy_login()) is not None:
                 redactor.add_login(*login)
 
@@ -84,7 +82,7 @@ class Endpoint:
         """Return the transport that the target needs: httpx's for a proxy or HTTP/2, else Transport."""
         if self.proxy is None and not self.http2:
             return Transport(tls=self.tls, keepalive_s=_KEEPALIVE_S, unix_socket=self.unix_socket)
-        return HttpxTransport(self._httpx_transport)
+        return HttpxTransport(self._httpx_transport, self._version)
 
     def timeouts(self, total_s: float) -> dict[str, float | None]:
         """Return the time limits for the `timeout` extension of a request; the caller limits the whole request."""
@@ -100,19 +98,15 @@ class Endpoint:
         return (replace(self, unix_socket=None, proxy=None) if elsewhere else self).transport()
 
     def tls(self) -> ssl.SSLContext:
-        """Return the TLS context: how to verify the server's certificate, and the client certificate if one is set.
-
-        Raises OSError or ValueError where a file cannot be used.
-        """
-        context = self._trust()
-        if self.cert_file:
-            context.load_cert_chain(self.cert_file, self.key_file, _no_passphrase)
-        return context
+        """Return the current TLS context. Raises OSError or ValueError where a file cannot be used."""
+        return client_context(self.ca_file, self.cert_file, self.key_file, verify=self.verify)
 
     def _trust(self) -> ssl.SSLContext:
-        if self.verify and self.ca_file:
-            return ssl.create_default_context(cafile=self.ca_file)
-        return httpx.create_ssl_context(verify=self.verify, trust_env=False)
+        return client_context(self.ca_file, verify=self.verify)
+
+    def _version(self) -> object:
+        """Return a value that changes with the files that `_httpx_transport` reads."""
+        return self.tls(), file_signature(Path(self.proxy_auth_file)) if self.proxy_auth_file else None
 
     def _httpx_transport(self) -> httpx.AsyncHTTPTransport:
         return httpx.AsyncHTTPTransport(
@@ -135,5 +129,7 @@ class Endpoint:
         """Return user and password for the proxy, if any. Raises OSError or ValueError where the file has none."""
         if not self.proxy_auth_file:
             return None
-        user, _, password = Path(self.proxy_auth_file).read_text().strip().partition(":")
+        user, colon, password = Path(self.proxy_auth_file).read_text().strip().partition(":")
+        if not colon:
+            raise ValueError(f"{self.proxy_auth_file}: holds no credentials; expected one line, USER:PASSWORD")
         return user, password

@@ -39,15 +39,14 @@ class LookupTimeoutError(httpx.ConnectTimeout):
 class Transport(httpx.AsyncBaseTransport):
     """Connections to any number of origins, kept for `keepalive_s` after their last use.
 
-    `tls` makes the context for TLS connections. `unix_socket`: the socket to connect to instead of the URL's host.
+    `tls` returns the context of a new connection. `unix_socket`: the socket to connect to instead of the URL's host.
     Used from one event loop only.
     """
 
     def __init__(
         self, *, tls: Callable[[], ssl.SSLContext], keepalive_s: float = 4.0, unix_socket: str | None = None
     ) -> None:
-        self._make_tls = tls
-        self._tls: ssl.SSLContext | None = None
+        self._tls = tls
         self._keepalive_s = keepalive_s
         self._unix_socket = unix_socket
         self.lateness = LoopLateness()
@@ -132,7 +131,7 @@ class Transport(httpx.AsyncBaseTransport):
         loop = asyncio.get_running_loop()
         scheme, host, port = origin
         name = request.extensions.get("sni_hostname") or host
-        tls: dict[str, Any] = {"ssl": self._tls_context(), "server_hostname": name} if scheme == "https" else {}
+        tls: dict[str, Any] = {"ssl": self._tls(), "server_hostname": name} if scheme == "https" else {}
 
         def made() -> Connection:
             return Connection(self.lateness, lambda free: self._keep(origin, free))
@@ -163,11 +162,6 @@ class Transport(httpx.AsyncBaseTransport):
 
     def _is_closed(self) -> bool:
         return self._closed
-
-    def _tls_context(self) -> ssl.SSLContext:
-        """Return the TLS context. Create it on first use: loading the system's certificates is slow."""
-        self._tls = self._tls or self._make_tls()
-        return self._tls
 
     async def _exchange(
         self, connection: Connection, request: httpx.Request, data: bytes, timeouts: dict[str, Any]

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 
 import httpx
 
+from probe.client.tls_files import client_context
 from probe.config.discovery import HttpDiscovery
 from probe.core.foreign_json import ForeignJsonError, read_json, size_text
 from probe.discovery import target_groups as groups
@@ -31,6 +32,7 @@ class HttpSource:
         self._token_file = config.token_file  # read for each request
         self._ca_file = config.ca_file
         self._client: httpx.AsyncClient | None = None
+        self._tls: ssl.SSLContext | None = None
 
     async def states(self) -> AsyncGenerator[State, None]:
         states = polled(self._ask, self._every_s, self._reporter)
@@ -39,15 +41,20 @@ class HttpSource:
                 yield state
         finally:
             await states.aclose()
-            if self._client is not None:
-                await self._client.aclose()
-                self._client = None
+            await self._close()
+
+    async def _close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
     async def _ask(self) -> State:
         try:
-            if self._client is None:
-                verify = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else True
-                self._client = httpx.AsyncClient(timeout=_TIMEOUT_S, verify=verify, trust_env=False)
+            tls = client_context(str(self._ca_file) if self._ca_file else None)
+            if self._client is None or tls is not self._tls:
+                await self._close()
+                self._client = httpx.AsyncClient(timeout=_TIMEOUT_S, verify=tls, trust_env=False)
+                self._tls = tls
             async with asyncio.timeout(_TIMEOUT_S):
                 body = await self._body(self._client)
             found, left_out = await asyncio.to_thread(self._read, body)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import httpx
 
 from probe.client.client import NETWORK_ERRORS
+from probe.client.tls_files import client_context
 from probe.client.transport import Transport
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
@@ -42,7 +43,7 @@ class DcgmPages:
     def __init__(self, clock: Clock, timeout_s: float = 3.0) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
-        transport = Transport(tls=lambda: httpx.create_ssl_context(trust_env=False))
+        transport = Transport(tls=client_context)
         self._http = httpx.AsyncClient(timeout=timeout_s, transport=transport, auth=httpx.Auth(), trust_env=False)
         self._pages: dict[str, _Page] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

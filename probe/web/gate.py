@@ -18,12 +18,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from probe.config.web_file import RateLimit, WebConfig, load_web_config
 from probe.core.errors import ConfigError
+from probe.core.file_signature import Signature, file_signature
 from probe.web.auth import BasicAuth, BusyError
 from probe.web.tls import is_allowed_certificate, server_context
 
 _log = structlog.get_logger()
 LOOK_S = 1.0
-_Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 class AccessGate:
@@ -34,7 +34,7 @@ class AccessGate:
         self._app = app
         self._file = file
         self._watched: tuple[Path, ...] = ()
-        self._seen: _Signature = ()
+        self._seen: list[Signature | None] = []
         self._config, self._auth, self._tokens = WebConfig(), BasicAuth({}), _Tokens(RateLimit())
         self.tls: ssl.SSLContext | None = None
         if file is not None:
@@ -55,13 +55,13 @@ class AccessGate:
         self._config, self._tokens, self.tls = config, _Tokens(config.rate_limit), tls
 
     def _remember(self, files: tuple[Path, ...]) -> None:
-        self._watched, self._seen = files, _signature(files)
+        self._watched, self._seen = files, [file_signature(file) for file in files]
 
     async def watch(self, changed: Callable[[], None], every_s: float = LOOK_S) -> None:
         """Reload the file whenever it changes, and then call `changed`. Never returns."""
         while self._file is not None:
             await asyncio.sleep(every_s)
-            if _signature(self._watched) != self._seen:
+            if [file_signature(file) for file in self._watched] != self._seen:
                 try:
                     self._load(self._file)
                 except ConfigError as error:
@@ -122,15 +122,3 @@ class _Tokens:
             return False
         self._left -= 1
         return True
-
-
-def _signature(files: tuple[Path, ...]) -> _Signature:
-    """Return a value that changes with the files' contents or with the links of a Secret."""
-    found: list[tuple[int, int, int] | None] = []
-    for file in files:
-        try:
-            one = file.stat()
-            found.append((one.st_ino, one.st_mtime_ns, one.st_size))
-        except OSError:
-            found.append(None)
-    return tuple(found)

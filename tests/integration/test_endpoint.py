@@ -22,6 +22,7 @@ from forward_proxy import forward_proxy
 from hostile_server import GOOD, HANG, STREAM_HEAD, THREE_TOKENS, Script, chunked, hostile, token, whole
 from http2_server import http2_server
 from plain_records import spec
+from structlog.testing import capture_logs
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
@@ -325,6 +326,32 @@ def test_only_the_proxy_gets_its_credentials(tls: bool, files: Files, tmp_path: 
             record = await sent(configured(**where, connection={"proxy": proxy.url}))
             assert record.outcome is not Outcome.OK
             assert "407" in str(record.detail)
+
+    run(main())
+
+
+def test_rotated_credentials_of_a_proxy_need_no_restart(tmp_path: Path) -> None:
+    file = tmp_path / "proxy"
+    file.write_text("monitor:the-former-one")
+
+    async def main() -> None:
+        async with serving() as at, forward_proxy(wants=AUTH) as proxy:
+            where = configured(base_url=f"http://{at}", connection={"proxy": proxy.url, "proxy_auth_file": str(file)})
+            async with Client(where, CLOCK, 5.0) as client:
+
+                async def outcome() -> Outcome:
+                    return (await client.send(spec(8, 3), "tiny", Traffic.CANARY, CLOCK.monotonic_ns())).outcome
+
+                assert await outcome() is not Outcome.OK
+                file.write_text(AUTH)
+                assert await outcome() is Outcome.OK
+                with capture_logs() as logs:
+                    file.write_text("half of th")
+                    assert await outcome() is Outcome.OK
+                    assert await outcome() is Outcome.OK
+                assert len(logs) == 1
+                assert "USER:PASSWORD" in logs[0]["detail"]
+                assert "half" not in str(logs)
 
     run(main())
 
