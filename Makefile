@@ -15,6 +15,7 @@ BIN := .venv/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-compile
 # uv installs in an eighth of pip's time. It does not read pip's configuration (a mirror, say), so where it fails pip does it.
 UV := uv==0.13.9
+CYCLONEDX := cyclonedx-bom==7.3.0
 INSTALLED := -c constraints.txt -e '.[dev]'
 # worksteal: each process begins with files that lie together, so that what their tests share is made once.
 # One process more than cores: some tests wait for a clock.
@@ -49,7 +50,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm bench-client bench-capacity bench-timed bench-alerts bench-dashboards pictures generate lock clean
+.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm bench-client bench-capacity bench-timed bench-alerts bench-dashboards pictures generate lock sbom clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -148,7 +149,16 @@ lock: .venv/.installed ## take the newest versions pyproject.toml allows and pin
 	@$(BIN)/python $(PIP_INSTALL) --upgrade --upgrade-strategy eager -e '.[dev]'
 	@{ echo '# The versions the tests ran with. Written by `make lock`.'; \
 	    $(BIN)/python -m pip freeze --exclude-editable; } > constraints.txt
+	@$(BIN)/python $(PIP_INSTALL) $(UV)
+	@{ echo '# What the image contains, with the hash of each file that PyPI has of it. Written by `make lock`.'; \
+	    $(BIN)/uv pip compile -q pyproject.toml --extra k8s --extra nvml -c constraints.txt --generate-hashes \
+	        --only-binary :all: --python-version 3.13 --python-platform linux --no-annotate --no-header; \
+	    } > deploy/image/requirements.txt
 	@touch .venv/.installed
+
+sbom: .venv/.installed ## write dist/kneewatch.cdx.json, a CycloneDX list of what .venv contains
+	@mkdir -p dist && $(BIN)/python $(PIP_INSTALL) $(UV)
+	@$(BIN)/uv tool run -q --from $(CYCLONEDX) cyclonedx-py environment --output-reproducible -o dist/kneewatch.cdx.json $(BIN)/python
 
 clean: ## remove what these commands made, .venv and .vllm included
 	@rm -rf .venv .vllm .demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

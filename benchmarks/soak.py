@@ -40,6 +40,7 @@ from probe.mock_server.server import build_app
 TARGETS, CHANGES_S, EVERY_S = 50, 5.0, 60.0
 GROWTH = 1.05  # of memory
 _UP_WITHIN_S = 600.0
+STEADY_S = 30.0
 FEW_DESCRIPTORS = 20  # connections of canaries that happen to be under way
 LIMITS = {"memory_mib": "memory", "descriptors": "descriptors", "threads": "threads", "series": "series"}
 
@@ -116,16 +117,24 @@ class Soak:
     def _wait_until_all_are_up(self) -> None:
         end = time.monotonic() + _UP_WITHIN_S
         while time.monotonic() < end:
-            page, _ = get(f"{self._url}/metrics")
-            up = [line for line in page.splitlines() if line.startswith("kneewatch_target_up{")]
-            if len(up) == TARGETS and all(line.endswith(" 1.0") for line in up):
+            page = self._page()
+            for series in ("kneewatch_target_up{", "kneewatch_server_scrape_up{"):
+                found = [line for line in page.splitlines() if line.startswith(series)]
+                if len(found) != TARGETS or not all(line.endswith(" 1.0") for line in found):
+                    break
+            else:
+                time.sleep(STEADY_S)  # some series need several scrapes
                 return
             time.sleep(1.0)
         raise TimeoutError(f"not all targets were up within {_UP_WITHIN_S:g} s")
 
+    def _page(self) -> str:
+        while True:
+            with suppress(TimeoutError):  # the machine may be busy
+                return get(f"{self._url}/metrics")[0]
+
     def _sample(self, at_s: float) -> None:
-        page, _ = get(f"{self._url}/metrics")
-        names = [line.split("{")[0] for line in page.splitlines() if 'target="t/' in line]
+        names = [line.split("{")[0] for line in self._page().splitlines() if 'target="t/' in line]
         self.samples.append(
             Sample(
                 round(at_s, 1),
