@@ -89,7 +89,7 @@ class KubernetesClient:
             raise _failure(error) from error
         if not answer.is_success:
             raise _refusal(answer, content)
-        return content
+        return _utf8(content)
 
     @asynccontextmanager
     async def watch(
@@ -183,7 +183,7 @@ async def _lines(answer: "Response") -> AsyncGenerator[bytes]:
         *whole, last = (bytes(rest) + piece).split(b"\n")
         rest = bytearray(last)
         for line in filter(None, whole):
-            yield _checked(line)
+            yield _utf8(_checked(line))
 
 
 def _checked(data: bytes) -> bytes:
@@ -196,11 +196,20 @@ def _checked(data: bytes) -> bytes:
     return data
 
 
+def _utf8(data: bytes) -> bytes:
+    """Return the JSON unchanged. Raise KubernetesError if it is not UTF-8, which msgspec's own errors do not cover."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        raise KubernetesError("the API server sent JSON that is not UTF-8") from None
+    return data
+
+
 def _refusal(answer: "Response", content: bytes) -> KubernetesError:
     """Return an error with the API's own message, which names the account, the verb and the resource."""
     try:
         message = msgspec.json.decode(content, type=KubernetesStatus).message
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         message = one_line(content)
     return KubernetesError(f"{message or answer.reason_phrase} (HTTP {answer.status_code})", answer.status_code)
 

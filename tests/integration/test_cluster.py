@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import trustme
 from api_server import ApiServer, api_server, pod
 from both_loops import Run
 
-from probe.kubernetes.client import KubernetesError, open_cluster
+from probe.kubernetes.client import KubernetesError, _refusal, open_cluster
 
 PODS = "/api/v1/namespaces/serving/pods"
 NOWHERE = Path("/nowhere")
@@ -172,6 +173,12 @@ def test_the_extra_that_is_missing_is_named(run: Run, monkeypatch: pytest.Monkey
                 pass
 
     run(story())
+
+
+def test_a_refusal_that_is_not_utf_8_keeps_its_status() -> None:
+    refused = _refusal(httpx2.Response(403), b'{"message": "\xff"}')
+    assert refused.status == 403
+    assert str(refused).isprintable()
 
 
 def test_half_an_account_is_said_to_be_one(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

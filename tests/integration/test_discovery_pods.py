@@ -330,6 +330,24 @@ def test_whatever_happens_on_the_way_what_is_found_is_what_there_is(run: Run, tm
     run(story())
 
 
+def test_a_change_that_is_not_utf_8_is_reported_and_the_watch_begins_again(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            api.put(pod("qwen-a"))
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: api.watchers)
+
+                def is_reported() -> bool:
+                    api.tell(b'{"type": "MODIFIED\xb4", "object": {}}')
+                    return "the API server sent JSON that is not UTF-8" in str(seen.problems)
+
+                await seen.until(is_reported, PATIENCE_S)  # one lost watch is normal
+                api.put(pod("qwen-b"))
+                await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"], PATIENCE_S)
+
+    run(story())
+
+
 def test_a_change_with_a_million_values_is_refused_before_it_is_parsed(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         async with api_server() as api:
