@@ -1,4 +1,4 @@
-"""Alerts on Kneewatch as an instrument: too slow to judge, failing tasks, a refused configuration. Pure."""
+"""Alerts on Kneewatch as an instrument: what it cannot judge, failing tasks, a refused configuration. Pure."""
 
 from alerts.alert_labels import by, on
 from alerts.links import PROBE
@@ -6,6 +6,7 @@ from alerts.rules import Alert
 from alerts.templates import asked
 from alerts.windows import HOUR_S, duration
 from exporters import names
+from probe.core.latency import HELD_BACK
 from probe.load.step_summary import MAX_ERROR_SHARE
 
 _CANARIES_S = HOUR_S
@@ -28,12 +29,14 @@ _TASKS_S = (900.0, 6 * HOUR_S)
 _FAILURES_SHARE = 0.25
 _FAILURES_LEAST = 3
 
+_HELD_BACK_S = 600.0
+
 _REFUSED_S = 600.0
 
 
 def instrument_alerts(scale: float = 1.0) -> list[Alert]:
     """Return the alerts for all targets; `scale` shortens windows and waiting times."""
-    return [_canaries(scale), _lag(scale), _steps(scale), _failing(scale), _refused(scale)]
+    return [_canaries(scale), _lag(scale), _steps(scale), _held_back(scale), _failing(scale), _refused(scale)]
 
 
 def _client_bound(reason: str, expr: str, for_s: float, summary: str, description: str) -> Alert:
@@ -96,6 +99,25 @@ def _steps(scale: float) -> Alert:
         f"{{{{ $value | humanizePercentage }}}} of the load levels that capacity runs tried on {{{{ $labels.target }}}}"
         f" in {window} are not judged, because Kneewatch could not send or timestamp in time. They give no knee, so the"
         " capacity on the dashboards may be too low, or out of date.",
+    )
+
+
+def _held_back(scale: float) -> Alert:
+    window = duration(_HELD_BACK_S * scale)
+    share = f"min {by('target')} (min_over_time({names.HELD_BACK.name}[{window}]))"
+    promised = f'min {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective="tpot"}})'
+    return Alert(
+        name="KneewatchStreamHeldBack",
+        expr=f"{share} > {HELD_BACK:g}\nand {promised}",
+        for_s=300 * scale,
+        severity="ticket",
+        dashboard=PROBE,
+        summary="{{ $labels.target }}: answers arrive at once instead of token by token, so TPOT is not judged",
+        description=(
+            f"For {window}, {{{{ $value | humanizePercentage }}}} or more of the tokens of a canary of"
+            " {{ $labels.target }} came together with the first one. A proxy holds streams back, or the server does not"
+            " stream. No request is judged on its TPOT objective, TTFT is too long, and capacity runs give no capacity."
+        ),
     )
 
 

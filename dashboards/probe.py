@@ -136,6 +136,15 @@ def _timing() -> list[PlacedPanel]:
             alerts=["KneewatchClientBound"],
         ),
         panels.timeseries(
+            "Streams held back",
+            "Share of a canary's tokens that came together with the first one, for the target. Good: near 0. Above 0.5"
+            " a proxy buffers streams, or the server does not stream: TPOT is unknown, and TTFT too long.",
+            unit="percentunit",
+            queries=[Query(largest(names.HELD_BACK, ONE), "held back")],
+            no_value="no canaries",
+            alerts=["KneewatchStreamHeldBack"],
+        ),
+        panels.timeseries(
             "Task lateness",
             "How late scheduled tasks start, for all targets, the mean of each kind. Good: under 0.1 s. More, for all"
             " kinds, means too many targets for the monitor's CPU.",

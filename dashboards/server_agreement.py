@@ -93,13 +93,9 @@ def _client_and_server() -> list[PlacedPanel]:
             "Network and gateway",
             "The canaries' TTFT minus the server's: matched compares canaries that ran alone on the server; mean"
             " compares all requests, so it includes the difference of their prompts. Good: matched is flat, at a few"
-            " milliseconds. held back: the share of a canary's tokens that came together with the first one. Good: near"
-            " 0; above 0.5, a proxy buffers streams, and TPOT is unknown.",
+            " milliseconds.",
             unit="s",
-            queries=[
-                Query(largest(names.TTFT_GAP, by="method"), "{{method}}"),
-                Query(largest(names.HELD_BACK), "held back", is_on_right_axis=True),
-            ],
+            queries=[Query(largest(names.TTFT_GAP, by="method"), "{{method}}")],
             minimum=None,
             no_value="no canary ran alone",
         ),

@@ -109,6 +109,7 @@ ALERTS: Mapping[str, Speaks] = {
     "KneewatchProbeSilent": _speaks(),
     "KneewatchServerMetricsUnreadable": _speaks(),
     "KneewatchClientBound": _speaks(),
+    "KneewatchStreamHeldBack": _speaks(),
     "KneewatchTaskFailing": _speaks(also=[_STALL]),
     "KneewatchConfigRefused": _speaks(),
     "KneewatchTargetVanished": _speaks(),
