@@ -5,7 +5,6 @@
 """
 
 import secrets
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from probe.capacity.model.hints import Hints
@@ -16,7 +15,7 @@ from probe.core.objectives import Objectives
 from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
 from probe.core.workload import Workload
 from probe.observe.server_observer import ServerObserver
-from probe.observe.snapshot_history import SnapshotHistory, unpack
+from probe.observe.snapshot_history import PackedSnapshots, SnapshotHistory, unpack
 from probe.runtime.helper_process import run_in_helper
 
 _ENOUGH = 12
@@ -61,7 +60,7 @@ async def live_forecast(history: SnapshotHistory, workload: Workload, objectives
     return found
 
 
-def forecast_of_packed(packed: Sequence[bytes], workload: Workload, objectives: Objectives, hints: Hints) -> Capacity:
+def forecast_of_packed(packed: PackedSnapshots, workload: Workload, objectives: Objectives, hints: Hints) -> Capacity:
     """Return the forecast; the helper process calls this."""
     from probe.capacity.model.forecast import forecast  # noqa: PLC0415 - numpy and scipy, which the monitor does without
 

@@ -1,6 +1,7 @@
 """The history of a server: two hours of snapshots, in little memory."""
 
 from dataclasses import replace
+from random import Random
 
 from example_records import snapshot, whole_snapshot
 
@@ -45,3 +46,23 @@ def test_two_hours_are_kept_at_any_pace_of_scrapes() -> None:
     for second in range(2000):
         often.add(_read(float(second)))
     assert len(often.packed) == 1440
+
+
+def test_two_hours_of_a_target_take_some_hundred_bytes_a_snapshot() -> None:
+    """The sizes in docs/operations.md follow from it; two hundred targets have a hundred thousand snapshots."""
+    history, random = SnapshotHistory(), Random(0)
+    for second in range(0, 7200, 15):
+        busy = {"running": random.uniform(0, 30), "kv_cache_usage": random.random()}
+        history.add(_read(second + random.random(), generation_tokens=1e6 + 77.7 * second, **busy))
+
+    assert sum(map(len, history.packed.each)) < 200 * len(history.packed)
+    assert unpack(history.packed)[-1].generation_tokens == 1e6 + 77.7 * 7185
+
+
+def test_after_a_restart_snapshots_are_compressed_with_one_of_the_new_server() -> None:
+    history = SnapshotHistory()
+    history.add(_read(5.0))
+    history.clear()
+    history.add(_read(10.0, running=9.0))
+
+    assert [kept.running for kept in unpack(history.packed)] == [9.0]
