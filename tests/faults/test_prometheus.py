@@ -47,7 +47,6 @@ class Ramp:
 
     status: int
     output: str
-    seconds: float
     most_mib: float
 
 
@@ -66,7 +65,7 @@ def _ramp(config: Path, folder: Path, **environment: str) -> Ramp:
     finally:
         process.kill()
         status = process.wait()
-    return Ramp(status, log.read_text(), time.monotonic() - began_s, most_kib / 1024)
+    return Ramp(status, log.read_text(), most_kib / 1024)
 
 
 def _config(folder: Path, target: Sim, prometheus: str, **more: Any) -> Path:
@@ -107,7 +106,6 @@ def test_a_ramp_is_refused_in_one_line(fault: str, tiny: Sim, tmp_path: Path) ->
     before = _generated(tiny)
     ramp = asyncio.run(main())
     _assert_refused(ramp, why)
-    assert ramp.seconds < 20
     assert ramp.most_mib < _LIMIT_MIB / 2
     assert _generated(tiny) == before
 
