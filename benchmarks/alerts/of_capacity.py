@@ -34,7 +34,8 @@ def _runs(scene: Scene) -> Iterator[Line]:
     page, labels = scene.page, scene.target
     for outcome in ("done", "guard", "budget", "interrupt", "error", REFUSED):
         yield from page.counter(names.CAPACITY_RUNS, {**labels, "outcome": outcome}, _ends(scene, outcome))
-    yield from page.gauge(names.CAPACITY_SCHEDULE, labels, DAY_S)
+    if scene.runs:
+        yield from page.gauge(names.CAPACITY_SCHEDULE, labels, DAY_S)
     none = np.zeros(len(scene.world.times))
     for reason in guard.REFUSALS:
         refused = _ends(scene, REFUSED) if reason == "rollout" else none

@@ -116,6 +116,15 @@ def test_single_days_are_replayed_alone() -> None:
     assert {line.labels["target"] for line in echo.lines(0, 60.0, {names.TARGET_UP.name})} == {"echo"}
 
 
+def test_only_a_target_that_is_measured_each_night_has_a_schedule() -> None:
+    schedules = [
+        len(batch.lines(0, 60.0, {names.CAPACITY_SCHEDULE.name}))
+        for day in ("echo", "knee")
+        for batch in batches([day])
+    ]
+    assert schedules == [0, 2]
+
+
 @pytest.fixture(scope="module")
 def pair() -> Batch:
     return next(batch for batch in batches() if batch.names == ("pair",))
