@@ -96,10 +96,7 @@ class Client:
             listed = read_json(asked.redactor.hide(asked.received.body), _MODELS)["data"]
             served = {model["id"]: model.get("root") for model in listed}
         except (ValueError, KeyError, TypeError):
-            raise TargetError(
-                f"{url}: the answer is not a list of models; expected an OpenAI-compatible server, check base_url",
-                Outcome.NOT_FOUND,
-            ) from None
+            raise _no_models(url, Outcome.NOT_FOUND, "the answer is not a list of models") from None
         usable = {name: root for name, root in served.items() if _is_name(name)}
         if served and not usable:
             raise TargetError(
