@@ -1,7 +1,7 @@
 """Recording rules that count requests, and those for the remaining error budgets. Pure.
 
 Out: a group that records each minute how many requests of each SLI were judged and how many were bad, a group that
-sums the minutes, and a group that sums those over the objective's window and records the remaining budget. Each
+sums the minutes, one that sums those over the objective's window, and one of the remaining budgets. Each
 Sli.budget_record is 1 minus the ratio of bad requests in the objective's window to those allowed: 1 is an untouched
 budget, 0 a spent one, below 0 overspent.
 
@@ -91,9 +91,9 @@ def minutes(window_s: float, scale: float) -> float:
     return window_s / step_s(scale)
 
 
-def total_of_window(one: Sli) -> str:
-    """Return the name of the rule that records the number of judged requests in the objective's whole window."""
-    return one.total_record(_WINDOW)
+def total_of_window(one: Sli, scale: float) -> str:
+    """Return the number of judged requests in the objective's whole window."""
+    return _newest(one.total_record(_WINDOW), scale)
 
 
 def sums_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
@@ -108,16 +108,25 @@ def sums_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
     return RuleGroup("kneewatch-slo-sums", every_s, rules)
 
 
+def windows_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
+    """Return the rules that record the requests of objectives' windows, as often as their sums change."""
+    records = [record for one in kept for record in (one.bad_record, one.total_record)]
+    rules = [Recording(record(_WINDOW), _of_window(record, scale)) for record in records]
+    return RuleGroup("kneewatch-slo-windows", _sum_s(scale), rules)
+
+
 def budget_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
-    """Return the rules that record the requests of objectives' windows, and the budget left. `scale` shortens both."""
+    """Return the rules that record the budget left."""
     rules = []
     for one in kept:
-        missed, judged = one.bad_record(_WINDOW), total_of_window(one)
-        rules.append(Recording(missed, _of_window(one.bad_record, scale)))
-        rules.append(Recording(judged, _of_window(one.total_record, scale)))
-        spent = f"{missed} / ({judged} > 0)"
-        rules.append(Recording(one.budget_record, f"1 - {spent} / {OF_TARGET} {allowed(one.objective)}"))
+        spent = f"{_newest(one.bad_record(_WINDOW), scale)}\n  / ({total_of_window(one, scale)} > 0)"
+        rules.append(Recording(one.budget_record, f"1 - {spent}\n  / {OF_TARGET} {allowed(one.objective)}"))
     return RuleGroup("kneewatch-slo-budget", max(_AT_LEAST_S, _BUDGET_EVERY_S * scale), rules)
+
+
+def _newest(record: str, scale: float) -> str:
+    # Twice the interval: one evaluation may fail. A rehearsal may be slower than its intervals.
+    return f"last_over_time({record}[{duration(max(300.0, 2 * _sum_s(scale)))}])"
 
 
 def _of_window(record: Callable[[str], str], scale: float) -> str:

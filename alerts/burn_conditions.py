@@ -67,7 +67,7 @@ def _few(one: Sli, pair: BurnWindow, scale: float) -> str | None:
     at_limit = f"{QUIET:g} * {allowed(one.objective)} * {on('target')} {limit(pair)}"
     if one in sli.USERS:
         share = f"{pair.long_s:g} / {on('target')} {WINDOW}"
-        return f"{total_of_window(one)} * {OF_TARGET} ({at_limit} * {share})"
+        return f"{total_of_window(one, scale)} * {OF_TARGET} ({at_limit} * {share})"
     if one is not sli.AVAILABILITY:
         return f"{total(sli.AVAILABILITY, pair.long_s * scale, scale)} * {OF_TARGET} ({at_limit})"
     return None

@@ -9,7 +9,7 @@ windows, is recorded for each SLI (burn_conditions.py), so the next one is no se
 
 from alerts import sli
 from alerts.alert_labels import by, on
-from alerts.budget import budget_group, requests_group, shares_group, sums_group
+from alerts.budget import budget_group, requests_group, shares_group, sums_group, windows_group
 from alerts.burn_conditions import condition
 from alerts.burn_text import description, summary
 from alerts.promises import OBJECTIVES, WINDOW, promise_rules
@@ -37,7 +37,7 @@ def objective_groups(scale: float = 1.0) -> list[RuleGroup]:
         rules: list[Recording | Alert] = [condition(one, severity, scale) for one in _EVERY]
         rules += [_alert(objective, severity, scale) for objective in OBJECTIVES]
         groups.append(RuleGroup(f"kneewatch-slo-{severity}", max(1.0, interval_s * scale), rules))
-    return [*groups, sums_group(_EVERY, scale), budget_group(_EVERY, scale)]
+    return [*groups, *(group(_EVERY, scale) for group in (sums_group, windows_group, budget_group))]
 
 
 def _alert(objective: str, severity: str, scale: float) -> Alert:

@@ -77,7 +77,9 @@ def test_users_burn_counts_beside_what_the_whole_window_had() -> None:
     (page,) = (rule for rule in _conditions("users") if "users_ttft_burn:page" in rule["record"])
     bad = "sum_over_time(target:kneewatch_users_ttft_errors:increase1m[1h])"
     assert f"({bad} >= 10)" in page["expr"]
-    assert f"unless {bad} < target:kneewatch_users_ttft_requests:increase_window * on" in page["expr"]
+    assert (
+        f"unless {bad} < last_over_time(target:kneewatch_users_ttft_requests:increase_window[40m]) * on" in page["expr"]
+    )
 
 
 def test_each_usual_window_has_a_budget() -> None:
