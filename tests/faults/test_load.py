@@ -112,7 +112,7 @@ def ramp_of(url: str) -> Awaitable[CapacityResult]:
 @pytest.mark.parametrize(
     ("app", "reason"),
     [
-        pytest.param(PlainTextResponse("busy", 429), "server_errors", id="rejects"),
+        pytest.param(PlainTextResponse("busy", 429), "rate_limited", id="rejects"),
         pytest.param(JSONResponse({"error": "no such key"}, 401), "failed_requests", id="unauthorized"),
         pytest.param(RedirectResponse("http://127.0.0.1:1/login", 302), "failed_requests", id="redirects"),
         pytest.param(HTMLResponse("<html>maintenance</html>"), "failed_requests", id="maintenance"),
