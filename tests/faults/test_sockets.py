@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import trustme
 import yaml
-from growing_page import growing_page
 from monitor import Monitor, Sim
 from process import eventually
+from stub_server import stub_server
 
 RECORDED = (Path(__file__).parents[1] / "golden/vllm-0.32/metrics.txt").read_text()
 MANIFEST_LIMIT_MB = 384  # memory limit of the shipped manifests
@@ -126,18 +126,12 @@ def test_connections_without_a_tls_handshake_take_few_descriptors(tiny: Sim, tmp
 
 def test_readers_that_do_not_read_are_dropped(tmp_path: Path) -> None:
     targets = 200
-    with growing_page(RECORDED) as url:
+    with stub_server(200, RECORDED) as url:
         config = {
-            "targets": [{"name": f"t{n}", "base_url": url, "passive": True, "scrape": "10s"} for n in range(targets)]
+            "targets": [{"name": f"t{n}", "base_url": url, "passive": True, "scrape": "30s"} for n in range(targets)]
         }
         with Monitor(config, tmp_path) as monitor, ExitStack() as held:
-            up = "kneewatch_server_scrape_up"
-            eventually(
-                lambda: _counted(monitor.page("/metrics"), up) == targets,
-                within_s=60,
-                what="every target is scraped",
-            )
-            assert len(monitor.page("/metrics")) > 3_000_000
+            eventually(lambda: len(monitor.page("/metrics")) > 3_000_000, within_s=90, what="a large page", every_s=2)
             for n in range(100):
                 reader = held.enter_context(_connect(monitor))
                 if n % 2:  # the kernel takes little of the page; otherwise nearly all of it
