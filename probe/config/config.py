@@ -32,6 +32,7 @@ class PrometheusConfig(ConfigSection):
     """The Prometheus that is asked whether an alert fires for the target, before load is added."""
 
     url: Url
+    ca_file: Path | None = None
 
 
 class StoreConfig(ConfigSection):

@@ -11,7 +11,7 @@ from probe.config.discovery import discover_problems
 from probe.config.gpu import gpu_problems
 from probe.config.load import load_problems
 from probe.config.messages import did_you_mean, shown
-from probe.config.path_checks import file_problem, folder_problem
+from probe.config.path_checks import authorities_problem, file_problem, folder_problem
 from probe.config.targets import MAX_CANARIES, AnyTarget, TemplateConfig
 from probe.config.web import web_problems
 from probe.config.workloads import SharedPrefix
@@ -26,6 +26,9 @@ def cross_key_problems(config: Config, raw: object) -> list[str]:
     if config.lock_dir is not None and (words := folder_problem(config.lock_dir)):
         problems.append(f"lock_dir: {shown(['lock_dir'], raw)} {words}")
     problems.extend(load_problems(config.load))
+    ca_file = config.prometheus.ca_file if config.prometheus is not None else None
+    if ca_file is not None and (words := authorities_problem(ca_file)):
+        problems.append(f"prometheus.ca_file: {shown(['prometheus', 'ca_file'], raw)} {words}")
     names = [target.name for target in config.targets]
     for i, name in enumerate(names):
         if name in names[:i]:

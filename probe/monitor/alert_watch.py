@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from probe.config.config import Config
+from probe.config.config import Config, PrometheusConfig
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.firing_alerts import FiringAlerts
@@ -23,14 +23,14 @@ class AlertWatch:
         """Ask again and again, until cancelled."""
         while True:
             prometheus = self._config().prometheus
-            self.last = await self._ask(prometheus.url) if prometheus is not None else None
+            self.last = await self._ask(prometheus) if prometheus is not None else None
             await asyncio.sleep(_EVERY_S)
 
-    async def _ask(self, url: str) -> FiringAlerts:
+    async def _ask(self, prometheus: PrometheusConfig) -> FiringAlerts:
         from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
 
         try:
-            alerts = await Prometheus(url).firing_alerts()
+            alerts = await Prometheus(prometheus.url, prometheus.ca_file).firing_alerts()
         except TargetError as error:
             return FiringAlerts((), self._clock.wall_s(), str(error))
         return FiringAlerts(alerts, self._clock.wall_s())

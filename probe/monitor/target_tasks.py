@@ -66,7 +66,9 @@ class TargetTasks:
         from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
 
         try:
-            history = await Prometheus(prometheus.url).capacity_history(target, self._clock.wall_s())
+            history = await Prometheus(prometheus.url, prometheus.ca_file).capacity_history(
+                target, self._clock.wall_s()
+            )
             self._sink.set_history(target, history)
         except TargetError as error:
             _log.warning("no history of capacity", target=target, detail=str(error))

@@ -6,11 +6,11 @@ for a coroutine, which ends at its deadline, and at once when the question is ca
 """
 
 import asyncio
-import functools
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +18,7 @@ from prometheus_api_client import PrometheusConnect
 from requests import PreparedRequest, Response, Session
 from requests.adapters import BaseAdapter
 
+from probe.client.tls_files import client_context
 from probe.client.transport import Transport
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json, size_text
 from probe.core.text import one_line
@@ -40,7 +41,7 @@ class AnswerError(ValueError):
     """An answer that is not followed or not read. The message says why."""
 
 
-def connect(url: str, limits: AnswerLimits) -> PrometheusConnect:
+def connect(url: str, limits: AnswerLimits, ca_file: Path | None) -> PrometheusConnect:
     """Return the package's client for a thread to use. Call it in the event loop, which will send the requests.
 
     Close it there, too: that cancels the request under way.
@@ -49,7 +50,7 @@ def connect(url: str, limits: AnswerLimits) -> PrometheusConnect:
     session.trust_env = False
     connection = PrometheusConnect(url=url, session=session)
     session.adapters.clear()
-    adapter = LoopAdapter(asyncio.get_running_loop(), limits)
+    adapter = LoopAdapter(asyncio.get_running_loop(), limits, ca_file)
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     return connection
@@ -58,9 +59,10 @@ def connect(url: str, limits: AnswerLimits) -> PrometheusConnect:
 class LoopAdapter(BaseAdapter):
     """Sends requests of other threads through an event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: AnswerLimits) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: AnswerLimits, ca_file: Path | None) -> None:
         super().__init__()
         self._loop, self._limits = loop, limits
+        self._tls = partial(client_context, str(ca_file) if ca_file is not None else None)
         self._fetching: asyncio.Task[Any] | None = None
         self._is_closed = False
 
@@ -76,7 +78,7 @@ class LoopAdapter(BaseAdapter):
         """Send a request and wait for the answer. Raises httpx's errors, TimeoutError and AnswerError."""
         url = request.url or ""
         if url.startswith("https:"):
-            _trust()  # reads files, and so does not belong into the event loop
+            self._tls()  # reads files, and so does not belong into the event loop
         response = _BoundedResponse(self._limits.json)
         response.status_code, body = asyncio.run_coroutine_threadsafe(self._fetch(url), self._loop).result()
         response.raw = BytesIO(body)
@@ -97,7 +99,7 @@ class LoopAdapter(BaseAdapter):
         try:
             async with (
                 asyncio.timeout(limit_s),
-                httpx.AsyncClient(transport=Transport(tls=_trust), timeout=limit_s, trust_env=False) as client,
+                httpx.AsyncClient(transport=Transport(tls=self._tls), timeout=limit_s, trust_env=False) as client,
                 client.stream("GET", url, headers=_HEADERS) as response,
             ):
                 if response.next_request is not None:
@@ -133,11 +135,6 @@ class _BoundedResponse(Response):
         if isinstance(document, dict) and (warnings := document.get("warnings")):
             raise AnswerError(f"the answer is partial: {one_line(str(warnings))}")
         return document
-
-
-@functools.cache
-def _trust() -> ssl.SSLContext:
-    return httpx.create_ssl_context(trust_env=False)
 
 
 def _redirect(to: httpx.URL) -> str:

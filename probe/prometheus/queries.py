@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_api_client import PrometheusConnect
@@ -54,10 +55,10 @@ _HISTORY = (
 
 
 class Prometheus:
-    """One Prometheus server."""
+    """One Prometheus server. `ca_file`: the authorities of its certificate, if not the usual ones."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, ca_file: Path | None = None) -> None:
+        self._url, self._ca_file = url, ca_file
 
     async def firing_pages(self, target: str) -> list[str]:
         """Return the names of the paging alerts that fire for a target now. Raise TargetError without an answer.
@@ -131,7 +132,7 @@ class Prometheus:
                 raise TypeError(str(error)) from None
 
         try:
-            with connect(self._url, limits) as connection:
+            with connect(self._url, limits, self._ca_file) as connection:
                 return await asyncio.to_thread(answered, connection)
         except (LookupError, TypeError, AttributeError):
             raise self._failed("the answer is not Prometheus' answer to a query; check prometheus.url") from None

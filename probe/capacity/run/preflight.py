@@ -36,4 +36,5 @@ def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str
         return None
     from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
 
-    return partial(Prometheus(config.prometheus.url).firing_pages, target)
+    prometheus = Prometheus(config.prometheus.url, config.prometheus.ca_file)
+    return partial(prometheus.firing_pages, target)

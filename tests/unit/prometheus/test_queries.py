@@ -2,12 +2,15 @@
 
 import asyncio
 import math
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from fake_prometheus import prometheus as _prometheus
 from hostile_server import CLOSE, HANG, Asked, head, hostile
 from mock_servers import free_port
@@ -37,6 +40,16 @@ def _firing(url: str, target: str = "a") -> list[str]:
 def test_the_names_of_the_alerts_once_each_in_order() -> None:
     with _prometheus(_vector("Slow", "Down", "Slow")) as (url, _):
         assert _firing(url) == ["Down", "Slow"]
+
+
+def test_a_prometheus_of_a_private_authority_is_asked_with_its_ca_file(tmp_path: Path) -> None:
+    authority, tls, ca_file = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tmp_path / "ca.pem"
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    authority.cert_pem.write_to_path(ca_file)
+    with _prometheus(_vector("Down"), tls=tls) as (url, _):
+        assert asyncio.run(Prometheus(url, ca_file).firing_pages("a")) == ["Down"]
+        with pytest.raises(TargetError, match="certificate"):
+            _firing(url)
 
 
 def _alert(value: str, **labels: str) -> dict[str, object]:
