@@ -33,7 +33,7 @@ _RECORD_AT_LEAST_S = 1.0
 _SUM_EVERY_S = 1200.0
 _WINDOW = "_window"  # ends the names of records over the objective's window
 # The windows of objectives that have a remaining budget.
-BUDGET_WINDOWS_S = (DAY_S, 7 * DAY_S, 14 * DAY_S, 28 * DAY_S, 30 * DAY_S, 90 * DAY_S)
+BUDGET_WINDOWS_S = (DAY_S, 7 * DAY_S, 28 * DAY_S, 30 * DAY_S, 90 * DAY_S)
 # Less than 5 minutes, when a sample becomes stale.
 _BUDGET_EVERY_S = 240.0
 _AT_LEAST_S = 15.0

@@ -49,7 +49,7 @@ NEVER: dict[str, tuple[dict[str, Any], str, str]] = {
         "15s",
         (
             "objectives.slow.window: no rule records the budget left over 10d; alerts work;"
-            " expected one of 1d, 7d, 14d, 28d, 30d, 90d for the panels on budgets"
+            " expected one of 1d, 7d, 28d, 30d, 90d for the panels on budgets"
         ),
     ),
 }
