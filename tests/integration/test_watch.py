@@ -103,7 +103,8 @@ def _fast_page(monitor: Monitor, prometheus: RealPrometheus) -> "_Page":
         for rule in group["rules"]:
             labels = rule.get("labels", {})
             if labels.get("severity") == "page" and labels.get("objective") == "availability":
-                return _Page(prometheus, {"alertname": rule["alert"], **labels})
+                stated = {name: value for name, value in labels.items() if "{{" not in value}
+                return _Page(prometheus, {"alertname": rule["alert"], **stated})
     raise AssertionError("no rule pages on availability")
 
 
