@@ -92,7 +92,7 @@ def test_a_killed_server_is_noticed_and_paged_and_noticed_when_it_is_back(
     vllm.start()
     eventually(lambda: _up(prometheus) == 1, within_s=30, what="target_up 1 again")
     eventually(lambda: _requests(prometheus, "ok") >= ok_before + 5, within_s=30, what="canaries that succeed again")
-    eventually(lambda: not page(), within_s=90, what="the end of the page")
+    eventually(lambda: not page(), within_s=400, what="the end of the page")
     assert "Traceback" not in monitor.output
 
 
