@@ -125,7 +125,7 @@ def forecast(
 
     Exit status: 0 forecast made, 1 not enough evidence, 2 could not measure.
     """
-    from probe.cli.commands import forecast_target
+    from probe.cli.forecasting import forecast_target
     from probe.cli.options import ServerOptions, configuration, duration_of
     from probe.cli.targets import one_target
     from probe.core.clock import SystemClock

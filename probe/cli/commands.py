@@ -3,44 +3,35 @@
 import asyncio
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import urlsplit
 
 from probe.capacity.run.admission import Admission
 from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import StepSettings, context_of, hints_of
+from probe.capacity.run.plan import StepSettings
 from probe.capacity.run.preflight import firing_pages, preflight
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, run_capacity
 from probe.client.client import Client
-from probe.client.endpoint import Endpoint
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import ConfigError, KneewatchError, LockError, TargetError
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import CapacityResult, Phase
-from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepSummary
 from probe.core.workload import requests
 from probe.load.request_source import RequestSource
 from probe.monitor.canary import Canary
 from probe.monitor.gpu_readers import GpuReaders
-from probe.monitor.live_forecast import forecast_result, live_forecast
 from probe.monitor.wiring import endpoint, engine_of, lock, workload
 from probe.observe.guard import ASLEEP, GO
 from probe.observe.guard_limits import GuardLimits
-from probe.observe.server_state import ServerState
 from probe.runtime.helper_process import HelperError
 from probe.scrape.scraper import Scraper
 
-# How often the server is read for a forecast.
-_WATCH_EVERY_S = 1.0
-# Of a longer history Prometheus would be asked in steps of more than a minute, over which a load is no load any more.
-_LONGEST_HISTORY_S = 86_400.0
 # Outcomes that mean the question was wrong, not the server slow: the command could not measure.
 _COULD_NOT_ASK = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST)
 
@@ -182,73 +173,8 @@ def _stopped_by_signals(run: CapacityRun) -> Iterator[None]:
     yield  # The handlers stay: a second Ctrl-C must not lose the result while the load ends.
 
 
-async def forecast_target(
-    config: Config,
-    target: TargetConfig,
-    clock: Clock,
-    *,
-    watch_s: float,
-    history_s: float | None = None,
-    on_phase: Callable[[Phase], None] = lambda _: None,
-) -> CapacityResult:
-    """A forecast, now: from `watch_s` of live metrics, or from the last `history_s` that Prometheus remembers.
-
-    Raises TargetError where the target or Prometheus cannot be asked, ConfigError where there is no Prometheus.
-    """
-    where, name = endpoint(target), target.capacity.workload or target.canary.workload
-    load, objectives = workload(name, config.workload(name)), config.objectives_of(target)
-    state = ServerState()
-    async with AsyncExitStack() as held:
-        scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
-        held.push_async_callback(scraper.close)
-        server = await scraper.read()
-        model = await _model(target, where, clock, server)
-        if history_s is not None:
-            on_phase(Phase("asking Prometheus"))
-            for reading in await _history(config, target, clock, history_s):
-                state.add(reading)
-        ends = clock.monotonic_ns() + int(watch_s * 1e9)
-        if history_s is None:
-            on_phase(Phase("watching live traffic", watch_s))
-        while history_s is None and clock.monotonic_ns() < ends:
-            with suppress(TargetError):
-                state.add(await scraper.read())
-            await asyncio.sleep(_WATCH_EVERY_S)
-        on_phase(Phase("computing the result"))
-        found = await live_forecast(state.history, load, objectives, hints_of(target.capacity))
-    context = context_of(server, load, objectives, target.capacity.server)
-    return forecast_result(target.name, model, context, found, clock.wall_s())
-
-
 def _may_ask(target: TargetConfig) -> None:
     if target.passive:
         raise ConfigError(
             f"{target.name}: passive is true, so it gets no requests; remove passive, or choose another target"
         )
-
-
-async def _model(target: TargetConfig, where: Endpoint, clock: Clock, server: ServerSnapshot) -> str:
-    """Which one is served. A passive target is not asked: its metrics may say it."""
-    if target.passive:
-        return next(iter(server.models), target.model)
-    async with Client(where, clock, target.canary.timeout) as client:
-        return await client.resolve_model(target.model)
-
-
-async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: float) -> list[ServerSnapshot]:
-    if seconds > _LONGEST_HISTORY_S:
-        raise ConfigError("--history: expected at most 24h; use a shorter history")
-    if config.prometheus is None:
-        raise ConfigError("--history: needs prometheus.url in the configuration; set it, or remove --history")
-    from probe.prometheus.queries import Prometheus
-
-    matchers = target.capacity.history or f'instance="{urlsplit(target.metrics_url or target.base_url).netloc}"'
-    found = await Prometheus(config.prometheus.url, config.prometheus.ca_file).server_history(
-        matchers, clock.wall_s(), seconds
-    )
-    if not found:
-        raise TargetError(
-            f"{config.prometheus.url}: no vLLM series match {matchers}; set their labels in capacity.history",
-            Outcome.NOT_FOUND,
-        )
-    return found

@@ -10,7 +10,8 @@ from mock_servers import MockServer, free_port, mock_server
 
 from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings
-from probe.cli.commands import RampRequest, check_target, forecast_target, ramp_target
+from probe.cli.commands import RampRequest, check_target, ramp_target
+from probe.cli.forecasting import forecast_target
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock

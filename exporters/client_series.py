@@ -1,0 +1,163 @@
+"""The client's series of one target: RequestRecords in, counters and histograms out."""
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry
+
+from exporters import names
+from exporters.exposition_format import family_name, samples
+from exporters.objective_bounds import LatencyHistogram, ObjectiveBounds
+from exporters.registry import counter, gauge, histogram
+from probe.core import latency
+from probe.core import objectives as slo
+from probe.core.clock import Clock
+from probe.core.objectives import Objectives
+from probe.core.request import Outcome, RequestRecord, Traffic
+from probe.core.request_cost import tokens_spent
+
+# A target's models with series of their own. A server may answer with another name each time.
+_MAX_MODELS = 8
+_OTHER_MODELS = "other"
+
+
+class ClientSeries:
+    """Series in a registry of their own, rendered when they change (rendered_samples.py)."""
+
+    def __init__(
+        self, target: str, objectives: Objectives, bounds: ObjectiveBounds, clock: Clock, up_for_s: float
+    ) -> None:
+        self._target = target
+        self._clock, self._up_for_s = clock, up_for_s
+        self._up_since_ns = 0
+        self.objectives = objectives
+        self._registry = registry = CollectorRegistry()
+        self._requests = counter(names.REQUESTS, registry)
+        self._good = counter(names.GOOD_REQUESTS, registry)
+        self._tokens = counter(names.TOKENS, registry)
+        self._ttft = LatencyHistogram(names.TTFT, registry, bounds.ttft)
+        self._itl = LatencyHistogram(names.ITL, registry, bounds.tpot)
+        self._tpot = LatencyHistogram(names.TPOT, registry, bounds.tpot)
+        self._e2e = histogram(names.E2E, registry)
+        self._lag = histogram(names.SCHEDULE_LAG, registry)
+        self._last_success = gauge(names.LAST_SUCCESS, registry)
+        self._up = gauge(names.TARGET_UP, registry)
+        self._is_up_known = False
+        self._ratio = gauge(names.OBJECTIVE_RATIO, registry)
+        self._seconds = gauge(names.OBJECTIVE_SECONDS, registry)
+        self._window = gauge(names.OBJECTIVE_WINDOW, registry)
+        self._models: set[str] = set()
+        self._counted: set[tuple[str, ...]] = set()  # label sets with a count
+        self._expected: tuple[str, str, Traffic] | None = None  # announced, without a request so far
+        self._publish_objectives()
+
+    def set_bounds(self, bounds: ObjectiveBounds) -> bool:
+        """Use other bounds. Return whether that restarted a histogram."""
+        emptied = [
+            histogram.set_bounds(thresholds)
+            for histogram, thresholds in (
+                (self._ttft, bounds.ttft),
+                (self._itl, bounds.tpot),
+                (self._tpot, bounds.tpot),
+            )
+        ]
+        return any(emptied)
+
+    def text(self) -> Mapping[str, str]:
+        """Return the lines by series name."""
+        return {family_name(metric): "".join(samples(metric)) for metric in self._registry.collect()}
+
+    def _publish_objectives(self) -> None:
+        self._window.labels(self._target, self.objectives.name).set(self.objectives.window_s)
+        if self.objectives.availability is not None:
+            self._ratio.labels(self._target, slo.AVAILABILITY).set(self.objectives.availability)
+        for name, objective in self.objectives.latencies().items():
+            self._ratio.labels(self._target, name).set(objective.ratio)
+            self._seconds.labels(self._target, name).set(objective.within_s)
+
+    def expect(self, model: str, workload: str, traffic: Traffic) -> None:
+        self._expected = model, workload, traffic
+        self._start((self._target, model, workload, traffic.value))
+
+    def _start(self, labels: tuple[str, ...]) -> None:
+        for outcome in Outcome:
+            self._requests.labels(*labels, outcome.value)
+        for objective in (slo.AVAILABILITY, *self.objectives.latencies(), slo.ALL):
+            self._good.labels(*labels, objective)
+        target, model, _, traffic = labels
+        for kind in ("prompt", "output"):
+            self._tokens.labels(target, model, traffic, kind)
+
+    def observe(self, record: RequestRecord, wall_s: float) -> None:
+        model = self._model(record.model)
+        labels = (record.target, model, record.spec.workload, record.traffic.value)
+        self._counted.add(labels)
+        self._start(labels)
+        self._forget_expected(record)
+        self._requests.labels(*labels, record.outcome.value).inc()
+        verdict = dict(slo.met(record, self.objectives))
+        if latency.is_held_back(record) and self.objectives.tpot is not None:
+            verdict.setdefault("tpot", True)  # not judged: alerts take what is not good for bad
+        for objective, good in verdict.items():
+            if good:
+                self._good.labels(*labels, objective).inc()
+        for kind, tokens in zip(("prompt", "output"), tokens_spent(record), strict=True):
+            self._tokens.labels(record.target, model, record.traffic.value, kind).inc(tokens)
+        if record.traffic is Traffic.CANARY and record.is_up is not None:
+            self._up.labels(record.target).set(record.is_up)
+            self._up_since_ns = self._clock.monotonic_ns()
+            self._is_up_known = True
+        if record.is_up:
+            self._last_success.labels(*labels).set(wall_s)
+        # A capacity run would mix the latencies of all its load levels in one histogram; its result has them by level.
+        # A question's length is the model's.
+        if record.outcome is Outcome.OK and record.traffic not in (Traffic.CAPACITY, Traffic.ANSWER):
+            self._observe_latencies(record, labels)
+
+    def _model(self, name: str) -> str:
+        """Return the label of a model: its name, or "other" from the target's ninth model on."""
+        if len(self._models) < _MAX_MODELS:
+            self._models.add(name)
+        return name if name in self._models else _OTHER_MODELS
+
+    @property
+    def is_up_valid(self) -> bool:
+        """Whether the last canary is recent enough to show whether the target is up."""
+        return (self._clock.monotonic_ns() - self._up_since_ns) * 1e-9 <= self._up_for_s
+
+    def forget_up(self) -> bool:
+        """Forget what the last canary showed. Return whether that was anything."""
+        was_known, self._is_up_known = self._is_up_known, False
+        self._up.clear()
+        return was_known
+
+    def _forget_expected(self, record: RequestRecord) -> None:
+        """Remove series announced before the server reported its model, if no request used them."""
+        if self._expected is None:
+            return
+        model, workload, expected = self._expected
+        if model == record.model or expected is not record.traffic:
+            return
+        self._expected = None
+        labels = (self._target, model, workload, expected.value)
+        if labels in self._counted:
+            return
+        for outcome in Outcome:
+            self._requests.remove(*labels, outcome.value)
+        for objective in (slo.AVAILABILITY, *self.objectives.latencies(), slo.ALL):
+            self._good.remove(*labels, objective)
+        for kind in ("prompt", "output"):
+            self._tokens.remove(self._target, model, expected.value, kind)
+
+    def _observe_latencies(self, record: RequestRecord, labels: tuple[str, ...]) -> None:
+        samples: tuple[tuple[object, Iterable[float | None]], ...] = (
+            (self._ttft.metric, (latency.ttft_s(record),)),
+            (self._itl.metric, latency.itl_s(record)),
+            (self._tpot.metric, (latency.tpot_s(record),)),
+            (self._e2e, (latency.e2e_s(record),)),
+            (self._lag, (latency.schedule_lag_s(record),)),
+        )
+        for metric, values in samples:
+            child = metric.labels(*labels)  # type: ignore[attr-defined]
+            for value in values:
+                if value is not None:
+                    child.observe(value)

@@ -1,0 +1,91 @@
+"""What `kneewatch forecast` does: watch a server, or ask Prometheus, and predict. No parsing and no printing."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from urllib.parse import urlsplit
+
+from probe.capacity.run.plan import context_of, hints_of
+from probe.client.client import Client
+from probe.client.endpoint import Endpoint
+from probe.config.config import Config
+from probe.config.targets import TargetConfig
+from probe.core.clock import Clock
+from probe.core.errors import ConfigError, TargetError
+from probe.core.request import Outcome
+from probe.core.result import CapacityResult, Phase
+from probe.core.snapshot import ServerSnapshot
+from probe.monitor.live_forecast import forecast_result, live_forecast
+from probe.monitor.wiring import endpoint, engine_of, workload
+from probe.observe.server_state import ServerState
+from probe.scrape.scraper import Scraper
+
+# How often the server is read.
+_WATCH_EVERY_S = 1.0
+# Of a longer history Prometheus would be asked in steps of more than a minute, over which a load is no load any more.
+_LONGEST_HISTORY_S = 86_400.0
+
+
+async def forecast_target(
+    config: Config,
+    target: TargetConfig,
+    clock: Clock,
+    *,
+    watch_s: float,
+    history_s: float | None = None,
+    on_phase: Callable[[Phase], None] = lambda _: None,
+) -> CapacityResult:
+    """A forecast, now: from `watch_s` of live metrics, or from the last `history_s` that Prometheus remembers.
+
+    Raises TargetError where the target or Prometheus cannot be asked, ConfigError where there is no Prometheus.
+    """
+    where, name = endpoint(target), target.capacity.workload or target.canary.workload
+    load, objectives = workload(name, config.workload(name)), config.objectives_of(target)
+    state = ServerState()
+    async with AsyncExitStack() as held:
+        scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
+        held.push_async_callback(scraper.close)
+        server = await scraper.read()
+        model = await _model(target, where, clock, server)
+        if history_s is not None:
+            on_phase(Phase("asking Prometheus"))
+            for reading in await _history(config, target, clock, history_s):
+                state.add(reading)
+        ends = clock.monotonic_ns() + int(watch_s * 1e9)
+        if history_s is None:
+            on_phase(Phase("watching live traffic", watch_s))
+        while history_s is None and clock.monotonic_ns() < ends:
+            with suppress(TargetError):
+                state.add(await scraper.read())
+            await asyncio.sleep(_WATCH_EVERY_S)
+        on_phase(Phase("computing the result"))
+        found = await live_forecast(state.history, load, objectives, hints_of(target.capacity))
+    context = context_of(server, load, objectives, target.capacity.server)
+    return forecast_result(target.name, model, context, found, clock.wall_s())
+
+
+async def _model(target: TargetConfig, where: Endpoint, clock: Clock, server: ServerSnapshot) -> str:
+    """Which one is served. A passive target is not asked: its metrics may say it."""
+    if target.passive:
+        return next(iter(server.models), target.model)
+    async with Client(where, clock, target.canary.timeout) as client:
+        return await client.resolve_model(target.model)
+
+
+async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: float) -> list[ServerSnapshot]:
+    if seconds > _LONGEST_HISTORY_S:
+        raise ConfigError("--history: expected at most 24h; use a shorter history")
+    if config.prometheus is None:
+        raise ConfigError("--history: needs prometheus.url in the configuration; set it, or remove --history")
+    from probe.prometheus.queries import Prometheus
+
+    matchers = target.capacity.history or f'instance="{urlsplit(target.metrics_url or target.base_url).netloc}"'
+    found = await Prometheus(config.prometheus.url, config.prometheus.ca_file).server_history(
+        matchers, clock.wall_s(), seconds
+    )
+    if not found:
+        raise TargetError(
+            f"{config.prometheus.url}: no vLLM series match {matchers}; set their labels in capacity.history",
+            Outcome.NOT_FOUND,
+        )
+    return found
