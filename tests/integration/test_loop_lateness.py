@@ -22,7 +22,7 @@ import httpx
 import pytest
 from both_loops import Run
 
-from probe.client.response_buffer import ResponseBuffer
+from probe.client.response_buffer import BodyLimits, ResponseBuffer
 from probe.client.transport import Transport
 
 pytestmark = pytest.mark.alone
@@ -132,7 +132,7 @@ Disturb = Callable[[Witness], Coroutine[Any, Any, None]]
 async def arrivals(peer: str, disturb: Disturb) -> list[Arrival]:
     """Receive some answers at once while `disturb` runs."""
     witness = Witness()
-    answers = [Watched(2**20, 2**20, witness=witness) for _ in range(4)]
+    answers = [Watched(BodyLimits(2**20, 2**20), witness=witness) for _ in range(4)]
     disturber = asyncio.create_task(disturb(witness))
     async with Transport(tls=httpx.create_ssl_context) as through:
         asked = [httpx.Request("GET", peer, extensions={"received": answer}) for answer in answers]
