@@ -88,8 +88,8 @@ class MetricsSink:
             self._compare(result)
         return known
 
-    def tokens_since(self, target: str, started_s: float) -> int:
-        """Return the tokens of runs that began at this wall time (s) or later, stored or not."""
+    def tokens_since(self, target: str, started_s: float) -> int | None:
+        """Return the tokens of runs that began at this wall time (s) or later, stored or not; None: unknown."""
         return self.store.tokens_since(target, started_s)
 
     def forget(self, target: str) -> None:

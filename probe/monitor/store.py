@@ -130,13 +130,15 @@ class Store:
                 found.setdefault(result.capacity.mode == "forecast", result)
         return list(found.values())[::-1]
 
-    def tokens_since(self, target: str, started_s: float) -> int:
-        """Return the tokens of the target's runs that began at this wall time (s) or later."""
+    def tokens_since(self, target: str, started_s: float) -> int | None:
+        """Return the tokens of the target's runs that began at this wall time (s) or later; None: unknown."""
         rows = self._rows(
             "SELECT id, json_extract(result, '$.cost.tokens') FROM results"
             " WHERE target = ? AND started >= ? AND json_valid(result)",
             (target, started_s),
         )
+        if self._is_unreadable:
+            return None
         spent = {
             each.id: each.cost.tokens
             for each in self._unsaved.values()

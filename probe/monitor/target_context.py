@@ -20,13 +20,13 @@ class TargetContext:
     """Alerts, spent tokens and GPUs of one target, and what it shares with other targets.
 
     `firing_pages` returns the paging alerts that fire for the target; None: there is no Prometheus to ask.
-    `tokens_since` returns the tokens of the target's runs that began at a wall time (s) or later. `on_load_end` is
-    called after each capacity run: other targets may share the server; None: no other target does. `state` is shared by
-    the targets with the same metrics page.
+    `tokens_since` returns the tokens of the target's runs that began at a wall time (s) or later; None: unknown.
+    `on_load_end` is called after each capacity run: other targets may share the server; None: no other target does.
+    `state` is shared by the targets with the same metrics page.
     """
 
     firing_pages: Callable[[], Awaitable[list[str]]] | None = None
-    tokens_since: Callable[[float], int] = _none_spent
+    tokens_since: Callable[[float], int | None] = _none_spent
     on_load_end: Callable[[], None] | None = None
     state: ServerState = field(default_factory=ServerState)
     read_gpus: GpuReader | None = None

@@ -61,9 +61,9 @@ class AdmissionCheck:
         state: ServerState,
         *,
         firing_pages: Callable[[], Awaitable[list[str]]] | None,
-        spent: Callable[[float], int],
+        spent: Callable[[float], int | None],
     ) -> None:
-        """`spent`: the tokens of the runs that began at this wall time or later."""
+        """`spent`: the tokens of the runs that began at this wall time or later; None: unknown."""
         self._schedule, self._budget = capacity.schedule, capacity.budget
         steps_are_given = capacity.concurrency is not None or capacity.rates is not None
         self._least_s = capacity.step if steps_are_given else capacity.observe + capacity.step
@@ -101,7 +101,7 @@ class AdmissionCheck:
             return Admission(verdict, server, tokens, seconds, _unchecked(burn, users, known))
         return Admission(verdict, server)
 
-    def _refused_unasked(self, seconds: float | None, tokens: int) -> GuardVerdict | None:
+    def _refused_unasked(self, seconds: float | None, tokens: int | None) -> GuardVerdict | None:
         """Return the refusal by schedule, budget or last canary, which needs no query to any server; None if none."""
         if seconds is not None and seconds <= 0:
             windows = ", ".join(self._schedule.windows)
@@ -110,8 +110,10 @@ class AdmissionCheck:
             return _no(
                 "outside_window", f"the window closes in {seconds:.0f} s, a first step takes {self._least_s:g} s"
             )
-        if tokens < _USEFUL_SHARE * self._budget.tokens_per_run:
-            return _no("budget_spent", f"{tokens} of the day's {self._budget.daily_tokens} tokens are left")
+        if tokens is None or tokens < _USEFUL_SHARE * self._budget.tokens_per_run:
+            unknown = "the day's spent tokens are unknown, store.path cannot be read; the log says why"
+            left = f"{tokens} of the day's {self._budget.daily_tokens} tokens are left"
+            return _no("budget_spent", unknown if tokens is None else left)
         if self._state.sleep.is_recent(self._clock.monotonic_ns()):  # and so there may be no canary
             return _no(ASLEEP, "the server sleeps: its metrics show no engine awake")
         if self._last is None or self._last.outcome is not Outcome.OK:
@@ -124,9 +126,11 @@ class AdmissionCheck:
         closes = closes_at(self._windows, now, self._schedule.timezone)
         return None if closes is None else (closes - now).total_seconds()
 
-    def _tokens_left(self, wall_s: float) -> int:
-        left = self._budget.daily_tokens - self._spent(wall_s - _DAY_S)
-        return max(min(left, self._budget.tokens_per_run), 0)
+    def _tokens_left(self, wall_s: float) -> int | None:
+        spent = self._spent(wall_s - _DAY_S)
+        if spent is None:
+            return None
+        return max(min(self._budget.daily_tokens - spent, self._budget.tokens_per_run), 0)
 
 
 def _no(reason: str, detail: str) -> GuardVerdict:

@@ -38,7 +38,7 @@ class Scene:
     """A target as it was watched: calm, unless a test says otherwise."""
 
     capacity: dict[str, Any] = field(default_factory=dict)
-    spent: Callable[[float], int] = lambda _: 0
+    spent: Callable[[float], int | None] = lambda _: 0
     firing: Callable[[], Awaitable[list[str]]] | None = None
     clock: Clock = field(default_factory=Clock)
     server: dict[str, Any] = field(default_factory=dict)  # what it says when it is asked
@@ -163,6 +163,12 @@ def test_a_run_gets_what_is_left_of_the_day(spent: int, left: int) -> None:
 def test_less_than_a_useful_amount_is_not_spent(spent: int, left: int) -> None:
     reason, detail = _refusal(_calm(spent=lambda _: spent))
     assert (reason, detail) == ("budget_spent", f"{left} of the day's 2000000 tokens are left")
+
+
+def test_without_knowing_what_is_spent_nothing_more_is() -> None:
+    reason, detail = _refusal(_calm(spent=lambda _: None))
+    assert reason == "budget_spent"
+    assert "spent tokens are unknown" in detail
 
 
 def test_a_day_that_is_written_counts() -> None:
