@@ -153,7 +153,7 @@ def test_a_server_that_sleeps_gets_no_request_and_counts_none_as_failed(
     finally:
         httpx.post(f"{vllm.base_url}/wake_up", timeout=60, trust_env=False).raise_for_status()
     eventually(lambda: _canaries(monitor, "ok") > sent, within_s=60, what="a canary after the sleep")
-    assert _value(monitor, asleep) == 0
+    eventually(lambda: _value(monitor, asleep) == 0, within_s=30, what="the scrape after it")
     assert json.loads(monitor.page("/api/v1/targets/joined"))["failures"] == []
 
 
