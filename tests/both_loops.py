@@ -23,10 +23,10 @@ def run(request: pytest.FixtureRequest) -> Run:
     """Run a coroutine to its end. Fails on an error that no one caught and on a task that is left."""
 
     def runner(main: Coroutine[Any, Any, Any]) -> Any:
-        told: list[dict[str, Any]] = []
+        reported: list[dict[str, Any]] = []
 
         async def watched() -> Any:
-            asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
             async with asyncio.timeout(_PATIENCE_S):
                 result = await main
             for _ in range(50):  # a server's handshake that failed takes some turns to go
@@ -39,7 +39,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
         with asyncio.Runner(loop_factory=request.param) as loop:
             result = loop.run(watched())
-        assert not told, told
+        assert not reported, reported
         return result
 
     return runner

@@ -138,8 +138,8 @@ def test_a_discovery_without_a_kneewatch_silences_its_own_alerts_alone(file: Pat
             ("TTFTBurn", "page", {"target": "pods"}),
         )
     ]
-    told = inhibit.sent(fires, inhibit.inhibitions(file.read_text()))
-    assert [firing for firing in fires if firing not in told] == [fires[1]]
+    reported = inhibit.sent(fires, inhibit.inhibitions(file.read_text()))
+    assert [firing for firing in fires if firing not in reported] == [fires[1]]
 
 
 def test_a_burning_budget_inhibits_no_other_objective(config: dict[str, Any], severities: dict[str, set[str]]) -> None:

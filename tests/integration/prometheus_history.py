@@ -24,9 +24,9 @@ def make_blocks(promtool: str, folder: Path, remembered: Iterable[tuple[str, Seq
 def _lines(instance: str, scrapes: Sequence[ServerSnapshot]) -> Iterator[str]:
     for scrape in scrapes:
         for name, value, labels in _samples(scrape):
-            told = "".join(f',{label}="{text}"' for label, text in labels.items())
+            reported = "".join(f',{label}="{text}"' for label, text in labels.items())
             where = f'instance="{instance}",job="vllm",engine="0"'
-            yield f"{name}{{{where}{told}}} {value:.17g} {scrape.wall_s:.3f}"
+            yield f"{name}{{{where}{reported}}} {value:.17g} {scrape.wall_s:.3f}"
 
 
 def _samples(scrape: ServerSnapshot) -> Iterator[tuple[str, float, dict[str, str]]]:

@@ -75,8 +75,8 @@ class Receiver:
                 at_s, receiver = time.monotonic(), self.path.strip("/")
                 for alert in message["alerts"]:
                     firing = alert["status"] == "firing"
-                    told = alert["labels"], alert["annotations"], message["groupKey"]
-                    come.put(Notice(at_s, receiver, firing, *told))
+                    reported = alert["labels"], alert["annotations"], message["groupKey"]
+                    come.put(Notice(at_s, receiver, firing, *reported))
                 self.send_response(200)
                 self.send_header("content-length", "0")
                 self.end_headers()

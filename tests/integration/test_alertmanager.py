@@ -116,13 +116,13 @@ def test_one_target_in_trouble_is_one_page_and_its_end_is_sent(running: RealAler
     low = _labels("grouped", "HeadroomLow", TICKET)
     running.post([burn, users, low])
     eventually(lambda: len(_told(receiver, "grouped")) == 3, within_s=30, what="two alerts paged and a ticket")
-    told = _told(receiver, "grouped")
-    assert {(notice.receiver, notice.about[1]) for notice in told} == {
+    reported = _told(receiver, "grouped")
+    assert {(notice.receiver, notice.about[1]) for notice in reported} == {
         (PAGE, "KneewatchAvailabilityBurn"),
         (PAGE, "KneewatchTTFTBurn"),
         (TICKET, "KneewatchHeadroomLow"),
     }
-    pages = {notice.at_s for notice in told if notice.receiver == PAGE}
+    pages = {notice.at_s for notice in reported if notice.receiver == PAGE}
     assert len(pages) == 1, "two notifications for one target"
     running.end([low])
     eventually(lambda: not _told(receiver, "grouped")[-1].firing, within_s=30, what="the end of the ticket")
@@ -139,9 +139,9 @@ def test_the_servers_of_one_discovery_that_fail_together_are_one_page(
     running.post([*here, there])
     eventually(lambda: all(_told(receiver, target) for target in targets), within_s=30, what="all of them paged")
     eventually(lambda: len(_told(receiver, targets[0])) == 2, within_s=30, what="both clusters paged")
-    told = [notice for notice in receiver.notices if notice.about[0].startswith("service/")]
-    assert len({notice.at_s for notice in told if notice.labels["cluster"] == "here"}) == 1
-    assert len({notice.at_s for notice in told}) == 2
+    reported = [notice for notice in receiver.notices if notice.about[0].startswith("service/")]
+    assert len({notice.at_s for notice in reported if notice.labels["cluster"] == "here"}) == 1
+    assert len({notice.at_s for notice in reported}) == 2
 
 
 def test_a_dropped_knee_does_not_hide_an_outage(running: RealAlertmanager, receiver: Receiver) -> None:
@@ -184,8 +184,10 @@ def test_no_inhibited_alert_was_ever_sent(running: RealAlertmanager, receiver: R
     eventually(lambda: _told(receiver, "late"), within_s=30, what="a later ticket")
     time.sleep(2)
     for case, (fires, silenced) in CASES.items():
-        told = {(n.about[1].removeprefix("Kneewatch"), n.receiver) for n in _told(receiver, case) if n.receiver != NONE}
-        assert told == {pair for pair in fires if pair[1] != NONE} - set(silenced), case
+        reported = {
+            (n.about[1].removeprefix("Kneewatch"), n.receiver) for n in _told(receiver, case) if n.receiver != NONE
+        }
+        assert reported == {pair for pair in fires if pair[1] != NONE} - set(silenced), case
 
 
 def _told(receiver: Receiver, target: str) -> list[Notice]:

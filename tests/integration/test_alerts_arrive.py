@@ -188,13 +188,13 @@ class Patient:
     def case(self) -> Case:
         return CASES[self.name]
 
-    def told(self, notices: Sequence[Notice]) -> list[Notice]:
+    def reported(self, notices: Sequence[Notice]) -> list[Notice]:
         return [notice for notice in notices if notice.about[0] == self.name]
 
     def heal_once_told(self, notices: Sequence[Notice]) -> bool:
         """Report whether all of its alerts have arrived; remove the fault when the last one has."""
-        told = {_short(notice) for notice in self.told(notices) if notice.firing}
-        if self.healed_s is None and self.case.must <= told:
+        reported = {_short(notice) for notice in self.reported(notices) if notice.firing}
+        if self.healed_s is None and self.case.must <= reported:
             self.healing.close()
             self.healed_s = time.monotonic()
         return self.healed_s is not None
@@ -204,11 +204,11 @@ class Patient:
         return all(self.ended_s(alert, notices) is not None for alert in self.case.must)
 
     def began_s(self, alert: tuple[str, str], notices: Sequence[Notice]) -> float:
-        return next(notice.at_s for notice in self.told(notices) if _short(notice) == alert)
+        return next(notice.at_s for notice in self.reported(notices) if _short(notice) == alert)
 
     def ended_s(self, alert: tuple[str, str], notices: Sequence[Notice]) -> float | None:
         """Return when the last alert of this name ended, or None while one fires."""
-        mine = [notice for notice in self.told(notices) if _short(notice) == alert]
+        mine = [notice for notice in self.reported(notices) if _short(notice) == alert]
         last = {tuple(sorted(notice.labels.items())): notice for notice in mine}.values()
         return None if not last or any(notice.firing for notice in last) else max(notice.at_s for notice in last)
 
@@ -314,14 +314,14 @@ def _texts(notices: Sequence[Notice]) -> set[str]:
 
 
 def _table(patients: Sequence[Patient], notices: Sequence[Notice]) -> str:
-    lines = [f"{'target':<14}{'alert':<20}{'':<8}{'told after':>10}  {'its end, after the fault ended':<32}"]
+    lines = [f"{'target':<14}{'alert':<20}{'':<8}{'fires after':>12}  {'its end, after the fault ended':<32}"]
     for patient in patients:
-        seen = {_short(notice) for notice in patient.told(notices)}
+        seen = {_short(notice) for notice in patient.reported(notices)}
         for began_s, alert in sorted((patient.began_s(alert, notices), alert) for alert in seen):
             ended_s = patient.ended_s(alert, notices)
             after = "" if ended_s is None or patient.healed_s is None else f"{ended_s - patient.healed_s:.0f} s"
-            told = f"{began_s - patient.fell_ill_s:.0f} s"
-            lines.append(f"{patient.name:<14}{alert[0]:<20}{alert[1]:<8}{told:>10}  {after}".rstrip())
+            reported = f"{began_s - patient.fell_ill_s:.0f} s"
+            lines.append(f"{patient.name:<14}{alert[0]:<20}{alert[1]:<8}{reported:>10}  {after}".rstrip())
         if not seen:
             lines.append(f"{patient.name:<14}nothing")
     return "\n".join(lines)

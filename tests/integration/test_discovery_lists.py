@@ -42,7 +42,7 @@ class Listener:
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.told = ProblemReporter(self.said.append, lambda: self.said.append("well"))
+        self.reported = ProblemReporter(self.said.append, lambda: self.said.append("well"))
 
     @property
     def ids(self) -> list[str] | None:
@@ -74,12 +74,12 @@ async def listening(seen: Listener, source: Discovery) -> AsyncIterator[Listener
 
 def files(seen: Listener, *patterns: str) -> FileSource:
     config = FileDiscovery.model_validate({"files": patterns})
-    return FileSource(config.model_copy(update={"every": EVERY_S}), "http", "", seen.told)
+    return FileSource(config.model_copy(update={"every": EVERY_S}), "http", "", seen.reported)
 
 
 def registry(seen: Listener, url: str, **more: Any) -> HttpSource:
     config = HttpDiscovery.model_validate({"url": url} | more)
-    return HttpSource(config.model_copy(update={"every": EVERY_S}), "http", "", seen.told)
+    return HttpSource(config.model_copy(update={"every": EVERY_S}), "http", "", seen.reported)
 
 
 def test_files_of_both_formats_are_read_and_read_again(run: Run, tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ async def name_server() -> AsyncIterator[tuple[DnsServer, dns.asyncresolver.Reso
 
 def by_dns(seen: Listener, resolver: dns.asyncresolver.Resolver, **config: Any) -> DnsSource:
     read = DnsDiscovery.model_validate(config).model_copy(update={"every": EVERY_S})
-    return DnsSource(read, "http", "/llm", seen.told, resolver=resolver)
+    return DnsSource(read, "http", "/llm", seen.reported, resolver=resolver)
 
 
 @pytest.mark.parametrize(

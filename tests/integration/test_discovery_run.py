@@ -96,9 +96,9 @@ def test_of_two_ramps_on_a_server_one_has_the_lease_and_loses_it_with_the_api_se
 
 @pytest.mark.long
 def test_a_ramp_that_loses_its_lease_reports_what_it_had_measured(cluster: Cluster, tiny: Sim, tmp_path: Path) -> None:
-    file, told, page = tmp_path / "kneewatch.yml", tmp_path / "result.json", tmp_path / "result.html"
+    file, reported, page = tmp_path / "kneewatch.yml", tmp_path / "result.json", tmp_path / "result.html"
     file.write_text(yaml.safe_dump({"lease": {}, **_SHORT, "targets": [{"name": "a", "base_url": tiny.base_url}]}))
-    asked = ("--rates", "10,12", "--step-seconds", "6", "--no-guard", "--json", told, "--html", page)
+    asked = ("--rates", "10,12", "--step-seconds", "6", "--no-guard", "--json", reported, "--html", page)
     ramp = start_kneewatch("ramp", "-c", file, *asked, log=tmp_path / "ramp.log")
     try:
         eventually(lambda: _steps(ramp.tail()) == 1, within_s=60, what="a step has ended, and the next one runs")
@@ -115,7 +115,7 @@ def test_a_ramp_that_loses_its_lease_reports_what_it_had_measured(cluster: Clust
     assert "Traceback" not in said
     assert f"kneewatch: the lease of localhost:{tiny.port} is lost: it was deleted; load was ended" in said
     assert "Ended by:    interrupt (lost the Lease)" in said
-    result = json.loads(told.read_text())
+    result = json.loads(reported.read_text())
     assert result["stopped"] == {"by": "interrupt", "reason": "lost the Lease"}
     assert len(result["steps"]) == _steps(said) == 1
     assert result["cost"]["requests"] > 50, "those of the step that was cut cost something too"

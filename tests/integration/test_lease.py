@@ -45,7 +45,7 @@ def _config_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def story(tmp_path: Path) -> Callable[[Callable[[ApiServer], Any]], Any]:
     """Run a story with an API server on asyncio's own loop. The load below runs on uvloop."""
 
-    async def told(tell: Callable[[ApiServer], Any]) -> Any:
+    async def reported(tell: Callable[[ApiServer], Any]) -> Any:
         async with asyncio.timeout(30.0):
             async with api_server() as api:
                 api.kubeconfig(tmp_path / "kubeconfig")
@@ -54,7 +54,7 @@ def story(tmp_path: Path) -> Callable[[Callable[[ApiServer], Any]], Any]:
         assert not left, left
         return result
 
-    return lambda tell: asyncio.run(told(tell))
+    return lambda tell: asyncio.run(reported(tell))
 
 
 def lease(server: str = SERVER) -> KubernetesLease:

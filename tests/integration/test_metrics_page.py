@@ -183,9 +183,9 @@ def test_a_target_has_fewer_than_520_series_for_each_workload() -> None:
     for outcome in Outcome:
         app.measurements.record(record(outcome=outcome))
         app.measurements.record(record(outcome=outcome, traffic=Traffic.CAPACITY))
-    told = engines.parse(VLLM_PAGE.read_text(), 0, WALL_S)
-    app.measurements.snapshot("a", told, 0.01, 5000)
-    app.measurements.users("a", UserTotals(5.0, 100.0, 50.0, told.histograms, _OUTCOMES))
+    reported = engines.parse(VLLM_PAGE.read_text(), 0, WALL_S)
+    app.measurements.snapshot("a", reported, 0.01, 5000)
+    app.measurements.users("a", UserTotals(5.0, 100.0, 50.0, reported.histograms, _OUTCOMES))
     signs = dict.fromkeys(SIGNS, False)
     checks = CrossChecks(
         dict.fromkeys(METHODS, 0.1),

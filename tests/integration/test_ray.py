@@ -106,9 +106,9 @@ async def _loaded(server: MockServer, workers: WorkerPool, running: "asyncio.Tas
 async def _steps(server: MockServer, place: Backend | None) -> tuple[StepRun, StepRun, list[str | None], list[float]]:
     """Run a closed loop by count and an open one by time. Return the nodes used and their clock offsets."""
     async with WorkerPool(_source(server, SHORT), 2, CLOCK, place) as workers:
-        told: list[RequestRecord] = []
-        closed = await workers.run(StepPlan(4, 30.0, requests=60), asyncio.Event(), told.append)
-        assert len(told) == 60
+        reported: list[RequestRecord] = []
+        closed = await workers.run(StepPlan(4, 30.0, requests=60), asyncio.Event(), reported.append)
+        assert len(reported) == 60
         arrivals = Arrivals(Pattern.CONSTANT, rate_rps=40.0)
         open_ = await workers.run(
             StepPlan(64, 1.5, loop="open", arrivals=arrivals),

@@ -72,9 +72,9 @@ def _alive(pid: int) -> bool:
     return state != "Z"  # ended; its parent has not looked yet
 
 
-async def _run(workers: WorkerPool, plan: StepPlan, told: list[RequestRecord] | None = None) -> StepRun:
-    told = [] if told is None else told
-    return await workers.run(plan, asyncio.Event(), told.append)
+async def _run(workers: WorkerPool, plan: StepPlan, reported: list[RequestRecord] | None = None) -> StepRun:
+    reported = [] if reported is None else reported
+    return await workers.run(plan, asyncio.Event(), reported.append)
 
 
 async def _until(condition: Callable[[], bool], within_s: float) -> float:
@@ -95,9 +95,9 @@ def _loaded(server: MockServer) -> bool:
 
 def test_a_step_by_several_workers_is_one_step() -> None:
     async def work(server: MockServer, workers: WorkerPool) -> None:
-        told: list[RequestRecord] = []
-        run = await _run(workers, StepPlan(5, 30.0, requests=40), told)
-        assert len(run.records) == server.generated == len(told) == 40
+        reported: list[RequestRecord] = []
+        run = await _run(workers, StepPlan(5, 30.0, requests=40), reported)
+        assert len(run.records) == server.generated == len(reported) == 40
         assert {r.outcome for r in run.records} == {Outcome.OK}
         assert all(r.output_tokens == len(r.events) == 8 for r in run.records)
         assert (run.is_cut_short, run.is_capped, run.problem) == (False, False, None)
@@ -168,14 +168,14 @@ def test_a_worker_that_dies_or_falls_silent_ends_the_step_marked_so(
     monkeypatch.setattr(worker_handle, "WORKER_LOST_S", 1.0)
 
     async def work(server: MockServer, workers: WorkerPool) -> None:
-        told: list[RequestRecord] = []
-        running = asyncio.create_task(_run(workers, StepPlan(6, 60.0), told))
+        reported: list[RequestRecord] = []
+        running = asyncio.create_task(_run(workers, StepPlan(6, 60.0), reported))
         await _until(lambda: len(workers.in_flight()) == 6, 10)
         os.kill(workers._workers[0].process.pid, how)
         async with asyncio.timeout(6):
             run = await running
         assert run.problem == WORKER_LOST
-        assert len(run.records) == len(told) == 6  # what the lost one had in flight is accounted for
+        assert len(run.records) == len(reported) == 6  # what the lost one had in flight is accounted for
         summed = summarize(run, _promised())
         assert (summed.valid, summed.reason) == (False, WORKER_LOST)
         await _until(lambda: not _loaded(server), 2)

@@ -57,14 +57,14 @@ class _Told(App):
 
     def __init__(self) -> None:
         super().__init__(CONFIG, VirtualClock())
-        self.told: list[tuple[float, float | None]] = []
+        self.reported: list[tuple[float, float | None]] = []
         for task in ("canary", "scrape"):  # they would ask a server that is not there
             del self._schedule._tasks[TaskId(task, "a")]
         publish = self.measurements.forecast
 
         def forecast_told(result: CapacityResult) -> None:
             publish(result)
-            self.told.append((asyncio.get_running_loop().time(), result.capacity.requests_per_second))
+            self.reported.append((asyncio.get_running_loop().time(), result.capacity.requests_per_second))
 
         self.measurements.forecast = forecast_told  # type: ignore[method-assign]
 
@@ -80,7 +80,7 @@ class _Told(App):
         await self._schedule.stop()
         await asyncio.sleep(0)
         await self.monitors["a"].close()
-        return [((at_s - began_s) / MINUTE_S, rps) for at_s, rps in self.told]
+        return [((at_s - began_s) / MINUTE_S, rps) for at_s, rps in self.reported]
 
 
 def _told(rate_rps: float, minutes: float) -> list[tuple[float, float | None]]:
@@ -93,18 +93,18 @@ def _told(rate_rps: float, minutes: float) -> list[tuple[float, float | None]]:
 
 @pytest.mark.long
 def test_the_first_forecast_comes_within_minutes_and_the_next_at_the_interval() -> None:
-    told = _told(6.0, 40)
-    figures = [at_min for at_min, rps in told if rps is not None]
-    assert told[0] == (pytest.approx(0.0, abs=0.1), None), "at its start it has seen nothing"
+    reported = _told(6.0, 40)
+    figures = [at_min for at_min, rps in reported if rps is not None]
+    assert reported[0] == (pytest.approx(0.0, abs=0.1), None), "at its start it has seen nothing"
     assert figures[0] < 10
     assert len(figures) == 2
     assert figures[1] - figures[0] == pytest.approx(30, abs=4)
 
 
 def test_without_a_forecast_it_tries_again_at_twice_the_data() -> None:
-    told = _told(0.01, 130)
-    assert {rps for _, rps in told} == {None}
-    times = [at_min for at_min, _ in told]
+    reported = _told(0.01, 130)
+    assert {rps for _, rps in reported} == {None}
+    times = [at_min for at_min, _ in reported]
     assert times[:5] == pytest.approx([0, 2, 4, 8, 16], abs=0.5)
     pauses = [after - before for before, after in pairwise(times[4:])]
     assert all(12 < pause < 34 for pause in pauses), "at the latest as often as it is told, and no sooner"

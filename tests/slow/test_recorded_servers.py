@@ -50,9 +50,11 @@ def test_nothing_wrong_is_called_verified(found: list[Judged]) -> None:
 
 @pytest.mark.long
 def test_a_forecast_is_near_the_truth_or_its_interval_contains_it(found: list[Judged]) -> None:
-    told = [each for each in found if each.covered is not None and each.server != TOO_LOW]
-    assert len(told) >= len(found) / 3
-    assert sum(bool(each.covered) for each in told) >= 0.8 * len(told), [(e.server, e.what, e.error) for e in told]
+    reported = [each for each in found if each.covered is not None and each.server != TOO_LOW]
+    assert len(reported) >= len(found) / 3
+    assert sum(bool(each.covered) for each in reported) >= 0.8 * len(reported), [
+        (e.server, e.what, e.error) for e in reported
+    ]
 
 
 @pytest.mark.long

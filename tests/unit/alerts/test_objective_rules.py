@@ -45,8 +45,8 @@ def test_no_rule_names_a_target_or_a_set_of_objectives() -> None:
 
 
 def test_an_objective_has_one_page_and_one_ticket() -> None:
-    told = sorted((rule["alert"], rule["labels"]["severity"], rule["labels"]["objective"]) for rule in BURNS)
-    assert told == [
+    reported = sorted((rule["alert"], rule["labels"]["severity"], rule["labels"]["objective"]) for rule in BURNS)
+    assert reported == [
         (f"Kneewatch{name}Burn", severity, objective)
         for name, objective in (("Availability", "availability"), ("TPOT", "tpot"), ("TTFT", "ttft"))
         for severity in ("page", "ticket")

@@ -121,8 +121,8 @@ def test_who_is_woken() -> None:
 
 def test_alerts_of_one_name_differ_in_their_labels() -> None:
     """Prometheus takes two with the same labels for one series, and stops with an error."""
-    told = [(rule["alert"], *sorted(rule["labels"].items())) for rule in ALERTS]
-    assert len(told) == len(set(told))
+    reported = [(rule["alert"], *sorted(rule["labels"].items())) for rule in ALERTS]
+    assert len(reported) == len(set(reported))
 
 
 def test_alerts_on_the_instrument_lead_to_its_dashboard() -> None:

@@ -88,10 +88,10 @@ def test_without_a_namespace_the_manifest_has_none() -> None:
         ({"namespace": "a_b", "configmap": True}, "--namespace a_b: expected"),
     ],
 )
-def test_names_that_grafana_or_kubernetes_would_reject_are_refused(options: dict[str, object], told: str) -> None:
+def test_names_that_grafana_or_kubernetes_would_reject_are_refused(options: dict[str, object], reported: str) -> None:
     with pytest.raises(ConfigError) as refused:
         build.render(CONFIG, **options)  # type: ignore[arg-type]
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(reported)
     assert "\n" not in str(refused.value)
 
 

@@ -19,7 +19,7 @@ def state(*ids: str) -> State:
 class Heard:
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.told = ProblemReporter(self.said.append, lambda: self.said.append("well"))
+        self.reported = ProblemReporter(self.said.append, lambda: self.said.append("well"))
 
 
 def test_a_state_is_sorted_and_has_each_id_once() -> None:
@@ -40,12 +40,12 @@ def test_waits_grow_to_half_a_minute_and_start_again() -> None:
 
 def test_a_problem_is_reported_when_it_begins_changes_and_ends() -> None:
     heard = Heard()
-    heard.told.well()
+    heard.reported.well()
     for words in ("away\nfor now", "away for now", "refused"):
-        heard.told.problem(words)
-    heard.told.well()
-    heard.told.well()
-    heard.told.problem("refused")
+        heard.reported.problem(words)
+    heard.reported.well()
+    heard.reported.well()
+    heard.reported.problem("refused")
     assert heard.said == ["away for now", "refused", "well", "refused"]
 
 
@@ -133,7 +133,7 @@ def test_who_cannot_be_asked_is_asked_sooner_and_the_state_before_stays() -> Non
             return state("a") if len(asked) < 6 else state("b")
 
         seen: list[State] = []
-        async with aclosing(polled(ask, 60.0, heard.told)) as states:
+        async with aclosing(polled(ask, 60.0, heard.reported)) as states:
             async for one in states:
                 seen.append(one)
                 if len(seen) == 2:

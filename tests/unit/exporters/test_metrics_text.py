@@ -20,7 +20,7 @@ from probe.core import snapshot
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
 
 
-def told(families: Iterable[Metric]) -> dict[tuple[object, ...], object]:
+def reported(families: Iterable[Metric]) -> dict[tuple[object, ...], object]:
     """Names, kinds, help texts and samples; a value that is no number equals itself."""
     samples = {
         (sample.name, *sorted(sample.labels.items())): repr(sample.value)
@@ -46,12 +46,12 @@ def test_the_page_is_what_prometheus_client_would_have_written(label: str, value
     Gauge("plain", "without labels", registry=registry).set(1)
     page = MetricsPage(registry).render()[0].decode()
     expected = generate_latest(registry).decode()
-    assert told(text_string_to_metric_families(page)) == told(text_string_to_metric_families(expected))
+    assert reported(text_string_to_metric_families(page)) == reported(text_string_to_metric_families(expected))
     heads = [line for line in expected.split("\n") if line.startswith("#") and "_created" not in line]
     assert [line for line in page.split("\n") if line.startswith("#")] == heads
     in_openmetrics = MetricsPage(registry).render(OPENMETRICS)[0].decode()
     if not math.isnan(value):
-        assert told(parse_openmetrics(in_openmetrics)) == told(text_string_to_metric_families(page))  # type: ignore[no-untyped-call]
+        assert reported(parse_openmetrics(in_openmetrics)) == reported(text_string_to_metric_families(page))  # type: ignore[no-untyped-call]
 
 
 def test_relayed_series_are_on_the_page_beside_kneewatch_s() -> None:

@@ -129,8 +129,8 @@ def test_a_histogram_without_buckets_is_left_out() -> None:
 def test_preemptions_of_a_request_are_the_servers_histogram_or_a_sum_and_a_count() -> None:
     registry, exporter = _registry("a", "b", "c")
     name = "kneewatch_server_preemptions_per_request"
-    told = Histogram(((1.0, 9.0), (2.0, 10.0), (float("inf"), 10.0)), 2.0)
-    exporter.read("a", replace(snapshot(), histograms={"preemptions": told}))
+    reported = Histogram(((1.0, 9.0), (2.0, 10.0), (float("inf"), 10.0)), 2.0)
+    exporter.read("a", replace(snapshot(), histograms={"preemptions": reported}))
     exporter.read("b", replace(snapshot(), preemptions=7.0, finished={"stop": 30.0, "abort": 5.0}))
     exporter.read("c", replace(snapshot(), preemptions=7.0, finished={}))
     assert value(registry, f"{name}_bucket", target="a", source="histogram", le="1.0") == 9

@@ -28,7 +28,7 @@ class MadeActor:
     version: str = __version__
     has_room: bool = True
     refuses: Exception | None = None
-    told: list[bytes] = field(default_factory=list)
+    reported: list[bytes] = field(default_factory=list)
     says: "asyncio.Queue[bytes | Exception]" = field(default_factory=asyncio.Queue)
     killed: bool = False
     telling: int = 0
@@ -44,7 +44,7 @@ class MadeActor:
         self.telling += 1
         assert self.telling == 1, "two calls at a time may arrive in any order"
         await asyncio.sleep(0)
-        self.told.append(data)
+        self.reported.append(data)
         await self.says.put(data)
         self.telling -= 1
 
@@ -103,8 +103,8 @@ def test_bytes_come_back_whole_and_in_order_in_pieces_that_ray_keeps_in_the_call
         assert await reader.readexactly(len(sent)) == sent
 
     asyncio.run(_carried(actor, talk))
-    assert b"".join(actor.told) == sent
-    assert max(map(len, actor.told)) <= CHUNK < 100 * 1024
+    assert b"".join(actor.reported) == sent
+    assert max(map(len, actor.reported)) <= CHUNK < 100 * 1024
 
 
 @pytest.mark.parametrize("end", [b"", ConnectionError("the node has died")])

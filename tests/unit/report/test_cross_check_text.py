@@ -94,8 +94,8 @@ def test_a_queue_beside_a_full_cache_is_not_called_waiting_for_room_without_max_
 
 
 def test_failed_cross_checks_come_first() -> None:
-    told = findings(_with(CrossChecks(queue_share=0.1, stalled_s=99.0)))
-    assert [finding.is_problem for finding in told] == [True, False]
+    reported = findings(_with(CrossChecks(queue_share=0.1, stalled_s=99.0)))
+    assert [finding.is_problem for finding in reported] == [True, False]
 
 
 def test_gpus_are_summed_up_and_their_errors_named() -> None:

@@ -329,8 +329,8 @@ def test_models_are_few_and_short() -> None:
 
 
 def _steps(generated: int, steps: int | None) -> str:
-    told = f'vllm:iteration_tokens_total_bucket{{engine="0",le="+Inf"}} {steps}\n' if steps is not None else ""
-    return f'vllm:generation_tokens_total{{engine="0"}} {generated}\n' + told
+    reported = f'vllm:iteration_tokens_total_bucket{{engine="0",le="+Inf"}} {steps}\n' if steps is not None else ""
+    return f'vllm:generation_tokens_total{{engine="0"}} {generated}\n' + reported
 
 
 def test_progress_grows_with_steps_that_generate_nothing() -> None:

@@ -82,13 +82,13 @@ def _count(histogram: Histogram) -> float:
 def test_every_requests_ends_and_the_counters_are_their_sums(
     server: VirtualServer, story: list[tuple[float, list[tuple[int, int]], int]]
 ) -> None:
-    told = Story(server)
-    told.tell(story)
-    told.drain()
+    reported = Story(server)
+    reported.tell(story)
+    reported.drain()
     done, page = server.ended_requests, server.snapshot()
     users = [request for request in done if not request.is_probe]
-    assert len(done) - len(users) + len(told.aborted) == len(told.ended_requests)
-    assert not set(map(id, done)) & set(map(id, told.aborted))
+    assert len(done) - len(users) + len(reported.aborted) == len(reported.ended_requests)
+    assert not set(map(id, done)) & set(map(id, reported.aborted))
     for request in done:
         assert request.arrival_s <= request.entered_s <= request.scheduled_s < request.made_first_s <= request.first_s
         assert request.made_first_s <= request.made_last_s <= request.last_s
@@ -100,7 +100,7 @@ def test_every_requests_ends_and_the_counters_are_their_sums(
     for replica in server._replicas:
         assert replica.engine.free_blocks == server.profile.usable_blocks
         assert replica._tokens_a_step == pytest.approx(0.0, abs=1e-9)
-    if told.aborted:
+    if reported.aborted:
         return  # what they got before is in some counters, as in vLLM's
     h = page.histograms
     assert page.finished == {"length": len(done)}

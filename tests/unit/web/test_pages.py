@@ -202,8 +202,8 @@ def test_the_labels_of_a_target_that_was_found_are_on_its_page() -> None:
     assert EVIL in page.text
     assert "x29" + "y" * 256 in page.text
     assert "y" * 257 not in page.text
-    told = _get(FakeMonitor([shown]), "/api/v1/targets/pods/qwen-0").json()
-    assert (told["discovery"], len(told["labels"]), told["labels"]["evil"]) == ("pods", 32, EVIL)
+    reported = _get(FakeMonitor([shown]), "/api/v1/targets/pods/qwen-0").json()
+    assert (reported["discovery"], len(reported["labels"]), reported["labels"]["evil"]) == ("pods", 32, EVIL)
     assert "found by" not in _words(_target(status()))
     assert _get(FakeMonitor(), "/api/v1/targets/a").json()["labels"] == {}
 

@@ -82,7 +82,7 @@ class Another:
 def following(story: Callable[[ApiServer, Line, list[set[str]]], Any], **config: Any) -> None:
     """A story beside a Kneewatch that follows others; it is given what was told, the newest last."""
 
-    async def told() -> None:
+    async def reported() -> None:
         api, seen = ApiServer(), list[set[str]]()
         line = Line(api)
         its: Config = config_from({"lease": {}, "targets": _TARGETS, **config}, "test")
@@ -101,7 +101,7 @@ def following(story: Callable[[ApiServer, Line, list[set[str]]], Any], **config:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    virtually(told(), within_s=1000.0)
+    virtually(reported(), within_s=1000.0)
 
 
 def test_a_server_is_loaded_from_soon_after_its_lease_is_taken_until_load_is_gone() -> None:
@@ -175,14 +175,14 @@ def test_the_last_answer_stays_in_effect_while_the_api_server_is_away() -> None:
         another = Another(api)
         await another.hold(5.0)
         line.up = False
-        told = len(seen)
+        reported = len(seen)
         await another.hold(30.0)
-        assert len(seen) == told
+        assert len(seen) == reported
         assert seen[-1] == {SERVER}
         line.up = True
         await another.hold(15.0)
-        assert len(seen) > told
-        assert all(one == {SERVER} for one in seen[told:])
+        assert len(seen) > reported
+        assert all(one == {SERVER} for one in seen[reported:])
 
     following(story)
 
