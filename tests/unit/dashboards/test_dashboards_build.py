@@ -78,7 +78,7 @@ def test_without_a_namespace_the_manifest_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"uid_prefix": 23 * "x"}, "--uid-prefix x"),
         ({"uid_prefix": "a/b"}, "--uid-prefix a/b"),
