@@ -30,7 +30,7 @@ from probe.capacity.search.verdict import (
     find_doubt,
     find_void_reason,
     model_capacity,
-    no_capacity,
+    modelless_capacity,
     overloaded_trials,
 )
 from probe.core.objectives import Objectives
@@ -46,6 +46,7 @@ _BELOW = 0.95  # of a load that broke an objective: the highest load still tried
 # The most by which a trial's load exceeds the last that held, since the forecast may be wrong; early: far below it.
 _MAX_GROWTH, _MAX_EARLY_GROWTH = 1.45, 1.7
 _MAX_TRIALS, _MAX_FAILED = 9, 2
+_MOST_TO_NARROW = 13, 4  # the same, where only trials bound the knee: the bracket between two early ones is wide
 _MIN_INFORMATIVE = 2  # one trial is enough for a step cost model, but not for its uncertainty
 # A trial lasts long enough for its batch to fill and its queue to show: in mean request durations, and at least.
 _WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
@@ -96,7 +97,7 @@ class Search:
         if rate is None or own <= 0:  # live traffic may have grown to the next trial's load by itself
             return None
         residence_s, forecast_rps = self.state.residence_s(rate), self.state.forecast_rps
-        is_near_knee = self._doubted is not None or bool(forecast_rps and rate > VERIFYING_SHARE * forecast_rps)
+        is_near_knee = self._is_alone or bool(forecast_rps and rate > VERIFYING_SHARE * forecast_rps)
         seconds = min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S) * (_TOP_TRIAL_FACTOR if is_near_knee else 1.0)
         seconds = max(seconds, min(1.2 * (ENOUGH_REQUESTS if is_near_knee else MIN_REQUESTS) / own, _MAX_RARE_S))
         warm_up_s = min(max(_WARM_RESIDENCES * residence_s, _MIN_WARM_S), _MAX_WARM_S)
@@ -127,7 +128,7 @@ class Search:
         self.state.refresh()
         self._knee = knee = self._knee or self._estimate_knee()
         if knee is None:
-            return no_capacity(self.state)
+            return modelless_capacity(self.state)
         # The model goes on learning while the search does without it, and may explain the server after all.
         if (doubted := find_doubt(self.state)) is not None:
             return empirical_capacity(self.state, doubted)
@@ -145,7 +146,9 @@ class Search:
         failed_rps = ceiling(state)
         if self._doubted is not None:
             return self._climb(held_rps, failed_rps)
-        if len(state.trials) >= _MAX_TRIALS or sum(trial.has_broken for trial in state.trials) >= _MAX_FAILED:
+        has_bracket = state.forecast_rps is None and failed_rps < math.inf and held_rps > state.live_equivalent_rps
+        most, most_failed = _MOST_TO_NARROW if has_bracket else (_MAX_TRIALS, _MAX_FAILED)
+        if len(state.trials) >= most or sum(trial.has_broken for trial in state.trials) >= most_failed:
             return None
         if state.forecast_rps is not None:
             return self._towards(state.forecast_rps, held_rps, failed_rps)
@@ -162,10 +165,16 @@ class Search:
         tries = sum(abs(trial.load_rps / rate - 1) < SAME_RATE for trial in self.state.trials)
         return rate if tries == 1 else None
 
-    def _rate_without_forecast(self, held_rps: float, failed_rps: float) -> float:
+    @property
+    def _is_alone(self) -> bool:
+        """Return whether only trials can bound the knee, so that each needs enough requests to be judged by itself."""
+        is_blind = self.state.twin is None and self.state.forecast_rps is None
+        return self._doubted is not None or (is_blind and bool(self.state.trials))
+
+    def _rate_without_forecast(self, held_rps: float, failed_rps: float) -> float | None:
         """Raise the rate quickly from about one request at a time, and half way back after a failure."""
         if failed_rps < math.inf:
-            return (held_rps + failed_rps) / 2
+            return (held_rps + failed_rps) / 2 if failed_rps > held_rps * _DONE_RATIO else None
         if self.state.trials:
             return held_rps * _MAX_EARLY_GROWTH
         return max(held_rps * _MAX_GROWTH, held_rps + 0.7 / self.state.unloaded_s)

@@ -114,10 +114,12 @@ def _highest_held_rps(state: SearchState, of: Callable[[Trial], bool] = lambda _
     return max((trial.load_rps for trial in held if of(trial)), default=0.0)
 
 
-def no_capacity(state: SearchState) -> Capacity:
-    """Return the reason why there is no forecast: no step cost model, or no rate that holds."""
+def modelless_capacity(state: SearchState) -> Capacity:
+    """Return the capacity without a forecast: that of the trials where some held and some broke, else a reason."""
     if state.twin is not None:
         return Capacity(mode=FORECAST, reason="no rate holds the objectives, by the model of this server")
+    if any(trial.has_held for trial in state.trials) and overloaded_trials(state):
+        return empirical_capacity(state, "the server's metrics do not show what one more request costs")
     stopped = [trial for trial in state.trials if trial.tripped is not None]
     if stopped and not any(trial.has_held for trial in state.trials):
         least = min(stopped, key=lambda trial: trial.load_rps)

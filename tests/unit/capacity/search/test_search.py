@@ -279,3 +279,30 @@ def test_sent_requests_are_sorted_by_their_times() -> None:
     assert [one.at_s for one in found] == [0.0, 2.0]
     assert [one.judged for one in found] == [False, True]
     assert sent_requests(StepRun(StepPlan(1, 10.0), (), (0, 1), (), is_cut_short=False)) == ()
+
+
+def _search_on(search: Search, knee_rps: float) -> list[float]:
+    """Run a whole search on a server without metrics that holds its objectives below `knee_rps`. Return its rates."""
+    rates: list[float] = []
+    while (plan := search.next_step()) is not None:
+        assert plan.arrivals is not None
+        rates.append(plan.arrivals.rate_rps)
+        enough = replace(step().requests, ok=round(plan.arrivals.rate_rps * plan.seconds))
+        broken = ("tpot",) if rates[-1] > knee_rps else ()
+        summary = replace(step(broken=broken), offered_rps=rates[-1], requests=enough)
+        search.step_finished(summary, StepRun(plan, (), (0, 10**10), (), is_cut_short=False), [], None)
+    return rates
+
+
+@pytest.mark.parametrize("knee_rps", [0.6, 1.5, 2.9, 14.6, 20.0])
+def test_without_a_page_of_metrics_a_search_keeps_its_bracket(knee_rps: float) -> None:
+    search = _search()
+    rates = _search_on(search, knee_rps)
+    assert len(rates) <= 13
+    found = search.capacity([step()], DONE)
+    assert found.mode == "empirical"
+    assert found.lower is not None
+    assert found.upper is not None
+    assert found.lower <= knee_rps <= found.upper < 1.25 * found.lower
+    assert found.requests_per_second == pytest.approx(knee_rps, rel=0.1)
+    assert "measured without a model: the server's metrics do not show" in str(found.reason)
