@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from probe.capacity.run.admission import Admission
@@ -19,10 +19,10 @@ from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import ConfigError, KneewatchError, LockError, TargetError
-from probe.core.request import Outcome, RequestRecord
+from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.result import CapacityResult, Phase
 from probe.core.step import StepSummary
-from probe.core.workload import requests
+from probe.core.workload import Workload, requests
 from probe.load.request_source import RequestSource
 from probe.monitor.canary import Canary
 from probe.monitor.gpu_readers import GpuReaders
@@ -34,6 +34,7 @@ from probe.scrape.scraper import Scraper
 
 # Outcomes that mean the question was wrong, not the server slow: the command could not measure.
 _COULD_NOT_ASK = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST)
+_SHORT = 16  # prompt tokens of a request that shows whether a model is served
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ async def check_target(config: Config, target: TargetConfig, clock: Clock) -> Re
     _may_ask(target)
     await _check_awake(target, clock)
     async with Client(endpoint(target), clock, target.canary.timeout) as client:
-        model = await client.resolve_model(target.model)
         load = workload(target.canary.workload, config.workload(target.canary.workload))
+        model = await _model(client, target, load, clock)
         objectives = config.objectives_of(target)
         record = await Canary(target.name, model, client, requests(load), objectives=objectives, clock=clock).run_once()
     if record.outcome is Outcome.CLIENT_BOUND:
@@ -65,6 +66,20 @@ async def check_target(config: Config, target: TargetConfig, clock: Clock) -> Re
             f"{target.base_url}: {record.detail}; check base_url, model, API key and workload", record.outcome
         )
     return record
+
+
+async def _model(client: Client, target: TargetConfig, load: Workload, clock: Clock) -> str:
+    """Return the model to ask for. An explicit one need not be listed: a short request decides. Raises TargetError."""
+    try:
+        return await client.resolve_model(target.model)
+    except TargetError as error:
+        if target.model == "auto" or error.outcome in (Outcome.UNREACHABLE, Outcome.CLIENT_BOUND):
+            raise
+        short = next(requests(replace(load, prompt_tokens=_SHORT, output_tokens=1, shared_tokens=0)))
+        record = await client.send(short, target.model, Traffic.ONDEMAND, clock.monotonic_ns())
+        if record.outcome is Outcome.NOT_FOUND:
+            raise
+        return target.model
 
 
 async def _check_awake(target: TargetConfig, clock: Clock) -> None:
@@ -132,8 +147,8 @@ async def _run_request(config: Config, target: TargetConfig, asked: RampRequest,
     """Return the run as asked for, of the model that the server serves. Raises TargetError."""
     where = endpoint(target)
     async with Client(where, clock, target.canary.timeout) as client:
-        model = await client.resolve_model(target.model)
-    load = workload(asked.workload, config.workload(asked.workload))
+        load = workload(asked.workload, config.workload(asked.workload))
+        model = await _model(client, target, load, clock)
     return RunRequest(
         source=RequestSource(where, model, load, target.canary.timeout, asked.seed),
         objectives=config.objectives_of(target),

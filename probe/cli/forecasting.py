@@ -68,8 +68,10 @@ async def _model(target: TargetConfig, where: Endpoint, clock: Clock, server: Se
     """Which one is served. A passive target is not asked: its metrics may say it."""
     if target.passive:
         return next(iter(server.models), target.model)
+    if target.model != "auto":
+        return target.model
     async with Client(where, clock, target.canary.timeout) as client:
-        return await client.resolve_model(target.model)
+        return await client.resolve_model("auto")
 
 
 async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: float) -> list[ServerSnapshot]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from mock_servers import MockServer, free_port, mock_server
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.types import ASGIApp
 
 from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings
@@ -152,9 +154,35 @@ def test_a_ramp_asks_the_configured_prometheus_before_it_loads(host: tuple[async
 
 def test_a_ramp_on_a_model_that_is_not_served_is_an_error(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
-    with pytest.raises(TargetError, match="'nope' is not served"):
+    with pytest.raises(TargetError, match="'nope' is not served; expected one of: tiny"):
         runner.run(_ramp(_config(server.url, model="nope"), _asked()))
-    assert server.generated == 0
+    assert server.generated == 1, "its own answer decides"
+
+
+_NO_LIST = PlainTextResponse("Not Found", status_code=404)
+_EMPTY = JSONResponse({"object": "list", "data": []})
+_OTHERS = JSONResponse({"object": "list", "data": [{"id": "openai/*"}]})
+
+
+@pytest.mark.parametrize("listing", [_NO_LIST, _EMPTY, _OTHERS])
+def test_an_explicit_model_need_not_be_listed(host: tuple[asyncio.Runner, MockServer], listing: ASGIApp) -> None:
+    runner, server = host
+    server.instead["/v1/models"] = listing
+    config = _config(server.url, model="tiny")
+    assert runner.run(check_target(config, config.targets[0], SystemClock())).outcome is Outcome.OK
+    auto = _config(server.url, model="auto" if listing is not _OTHERS else "nope")
+    with pytest.raises(TargetError, match=r"expected (one of: |an OpenAI-compatible server)"):
+        runner.run(check_target(auto, auto.targets[0], SystemClock()))
+
+
+def test_a_ramp_and_a_forecast_need_no_list_either(host: tuple[asyncio.Runner, MockServer]) -> None:
+    runner, server = host
+    server.instead["/v1/models"] = _NO_LIST
+    config = _config(server.url, model="tiny")
+    result, _ = runner.run(_ramp(config, _asked(steps=StepSettings(concurrency=(1,), requests=20))))
+    assert result.steps[0].requests.ok == 20
+    found = runner.run(forecast_target(config, config.targets[0], SystemClock(), watch_s=0.0))
+    assert (result.model, found.model) == ("tiny", "tiny")
 
 
 def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner, MockServer]) -> None:
