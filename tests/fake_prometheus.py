@@ -2,11 +2,11 @@
 
 import json
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
+
+from threaded_server import Request, threaded_server
 
 
 @contextmanager
@@ -15,25 +15,10 @@ def prometheus(body: object, status: int = 200, tls: ssl.SSLContext | None = Non
     queries: list[str] = []
     payload = body.encode() if isinstance(body, str) else json.dumps(body).encode()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked = urlsplit(self.path)
-            queries.append(f"{asked.path} {parse_qs(asked.query)['query'][0]}")
-            self.send_response(status)
-            self.send_header("content-length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
+    def reply(request: Request, _: bytes) -> None:
+        asked = urlsplit(request.path)
+        queries.append(f"{asked.path} {parse_qs(asked.query)['query'][0]}")
+        request.answer(status, payload, "application/json")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}", queries
-        finally:
-            server.shutdown()
-            thread.join()
+    with threaded_server(reply, tls) as url:
+        yield url, queries

@@ -2,12 +2,11 @@
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from hostile_server import DONE, event
+from threaded_server import Request, threaded_server
 
 # Status, content type, and the pieces of the body, which ends with the connection.
 Answer = tuple[int, str, Iterable[bytes]]
@@ -19,33 +18,17 @@ NO_METRICS: Answer = (404, "text/plain", [b"none"])
 def foreign_server(answer: Callable[[str, bytes], Answer]) -> Iterator[str]:
     """Serve what `answer(path, body)` returns. Yields the base URL."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            status, kind, pieces = answer(self.path, body)
-            with contextlib.suppress(OSError):  # the client has had enough
-                self.send_response(status)
-                self.send_header("content-type", kind)
-                self.end_headers()
-                for piece in pieces:
-                    self.wfile.write(piece)
+    def reply(request: Request, body: bytes) -> None:
+        status, kind, pieces = answer(request.path, body)
+        with contextlib.suppress(OSError):  # the client has had enough
+            request.send_response(status)
+            request.send_header("content-type", kind)
+            request.end_headers()
+            for piece in pieces:
+                request.wfile.write(piece)
 
-        def do_POST(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
+    with threaded_server(reply) as url:
+        yield url
 
 
 def stream(asked: bytes, model: str | None = None) -> Answer:

@@ -3,10 +3,8 @@
 import asyncio
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,6 +13,7 @@ import pytest
 from kneewatch_command import kneewatch
 from monitor import Monitor, Sim
 from process import eventually
+from threaded_server import Request, threaded_server
 
 from probe.capacity.run.locks import FileLock
 from probe.core.clock import SystemClock
@@ -52,30 +51,19 @@ _SHOWN = {
 def _proxy_that_repeats(kind: str) -> Iterator[str]:
     """Run a proxy that answers 407 and repeats in head and body what it was sent. Yields its URL."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            login = self.headers["proxy-authorization"]
-            said = f"{login} {self.headers['authorization']} {base64.b64decode(login.split()[1]).decode()}"
-            said += f" {quote(_PASSWORD, safe='')}"
-            body = json.dumps({"error": {"message": said}}) if kind == "JSON" else said
-            self.send_response(407, f"no {login}")
-            self.send_header("location" if kind == "redirect" else "x-said", f"http://elsewhere/{quote(said)}")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
+    def reply(request: Request, _: bytes) -> None:
+        login = request.headers["proxy-authorization"]
+        said = f"{login} {request.headers['authorization']} {base64.b64decode(login.split()[1]).decode()}"
+        said += f" {quote(_PASSWORD, safe='')}"
+        body = json.dumps({"error": {"message": said}}) if kind == "JSON" else said
+        request.send_response(407, f"no {login}")
+        request.send_header("location" if kind == "redirect" else "x-said", f"http://elsewhere/{quote(said)}")
+        request.send_header("content-length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body.encode())
 
-        do_POST = do_CONNECT = do_GET  # noqa: N815 - http.server's names
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
+    with threaded_server(reply) as url:
+        yield url
 
 
 @pytest.mark.parametrize(("kind", "scheme"), [("JSON", "http"), ("text", "http"), ("text", "https")])

@@ -2,19 +2,19 @@
 
 import json
 import queue
-import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import yaml
 from process import Process, free_port
+from threaded_server import Request, threaded_server
 
 from benchmarks.alerts.rules import seconds_of
 
@@ -48,16 +48,15 @@ class Receiver:
     def __init__(self) -> None:
         self._come: queue.SimpleQueue[Notice] = queue.SimpleQueue()
         self._notices: list[Notice] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.base_url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._server: AbstractContextManager[str] = threaded_server(self._take)
+        self.base_url = ""
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.base_url = self._server.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.__exit__(None, None, None)
 
     @property
     def notices(self) -> Sequence[Notice]:
@@ -66,25 +65,14 @@ class Receiver:
             self._notices.append(self._come.get())
         return self._notices
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        come = self._come
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                message = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                at_s, receiver = time.monotonic(), self.path.strip("/")
-                for alert in message["alerts"]:
-                    firing = alert["status"] == "firing"
-                    reported = alert["labels"], alert["annotations"], message["groupKey"]
-                    come.put(Notice(at_s, receiver, firing, *reported))
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        return Handler
+    def _take(self, request: Request, body: bytes) -> None:
+        message = json.loads(body)
+        at_s, receiver = time.monotonic(), request.path.strip("/")
+        for alert in message["alerts"]:
+            firing = alert["status"] == "firing"
+            told = alert["labels"], alert["annotations"], message["groupKey"]
+            self._come.put(Notice(at_s, receiver, firing, *told))
+        request.answer(200, b"", "text/plain")
 
 
 class RealAlertmanager:
