@@ -8,7 +8,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -211,16 +211,22 @@ def test_no_panel_is_empty_once_canaries_users_and_a_capacity_run_are_done(
     assert len(waited_for) > 150
     unanswered = set(waited_for)
 
-    def all_answered() -> bool:
+    def left() -> set[str]:
         # An event of a minute ago need not be one of now.
         unanswered.difference_update([query for query in unanswered if _answers(prometheus, query)])
-        return not unanswered
+        return unanswered
 
+    _none_left(left)
+
+
+def _none_left(left: Callable[[], Collection[str]]) -> None:
+    """Wait until no query is left that is empty."""
     try:
         # A run starts at the full minute; two scrapes after it its series have a rate.
-        eventually(all_answered, within_s=110, what="an answer to every query", every_s=2)
+        eventually(lambda: not left(), within_s=110, what="an answer to every query", every_s=2)
     except AssertionError:
-        pytest.fail(f"{len(unanswered)} empty:\n" + "\n\n".join(sorted(unanswered)), pytrace=False)
+        empty = sorted(left())
+        pytest.fail(f"{len(empty)} empty:\n" + "\n\n".join(empty), pytrace=False)
 
 
 def test_the_fleet_is_a_row_for_each_target_and_the_dead_one_is_first(
@@ -230,11 +236,14 @@ def test_the_fleet_is_a_row_for_each_target_and_the_dead_one_is_first(
     by_id = {each["id"]: each["options"] for each in table["transformations"]}
     (order,) = by_id["sortBy"]["sort"]
     (rank,) = [one["expr"] for one in table["targets"] if order == {"field": f"Value #{one['refId']}", "desc": True}]
-    ranked = sorted(
-        ((value, labels["target"]) for labels, value in prometheus.query(substitute(rank, ""))), reverse=True
-    )
-    assert {target.partition("/")[0] for _, target in ranked} == {WORKS, TELLS, GONE, "found"}
-    assert ranked[0][1] == GONE
+
+    def ranked() -> list[str]:
+        found = [(value, labels["target"]) for labels, value in prometheus.query(substitute(rank, ""))]
+        return [target.partition("/")[0] for _, target in sorted(found, reverse=True)]
+
+    # Each target is there with its first canary or scrape, and the dead one is known to be dead with its first canary.
+    eventually(lambda: ranked()[:1] == [GONE] and len(ranked()) == 4, within_s=60, what="a row for each target")
+    assert set(ranked()) == {WORKS, TELLS, GONE, "found"}
     for one in table["targets"]:
         # A second row for a target would be two answers to one question.
         rows = [labels for labels, _ in prometheus.query(substitute(one["expr"], ""))]
@@ -243,16 +252,21 @@ def test_the_fleet_is_a_row_for_each_target_and_the_dead_one_is_first(
 
 
 def test_events_are_marked_on_the_time_axis(prometheus: RealPrometheus, dashboards: dict[str, dict[str, Any]]) -> None:
-    empty = []
-    for query in {query for each in dashboards.values() for query in annotations(each)}:
-        target = _target_for(query)
-        # The setup stays the same, and no server is put to sleep.
-        if target is None or any(one.name in query for one in (names.CAPACITY_FINGERPRINT, names.SERVER_ASLEEP)):
-            continue
-        marks = prometheus.history(substitute(query, target, interval="20s"), seconds=240)
-        if not any(value > 0 for value in marks):
-            empty.append(query)
-    assert not empty
+    # The setup stays the same, and no server is put to sleep.
+    never = (names.CAPACITY_FINGERPRINT.name, names.SERVER_ASLEEP.name)
+    asked = {query for each in dashboards.values() for query in annotations(each)}
+    expected = {
+        query: target
+        for query in asked
+        if (target := _target_for(query)) is not None and not any(name in query for name in never)
+    }
+
+    def unmarked() -> list[str]:
+        marks = {query: substitute(query, target, interval="20s") for query, target in expected.items()}
+        return [one for one, filled in marks.items() if max(prometheus.history(filled, seconds=240), default=0) <= 0]
+
+    assert expected
+    _none_left(unmarked)
 
 
 def test_the_history_of_capacity_comes_from_prometheus(monitor: Monitor, prometheus: RealPrometheus) -> None:
