@@ -145,6 +145,7 @@ class ApiServer:
         self.takes_s = 0.0  # how long every answer takes
         self.tokens: list[str] = []
         self.wants_token: str | None = None
+        self._watches = 0
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
@@ -214,8 +215,8 @@ class ApiServer:
         return sum("limit=" in one and "/leases" not in one for one in self.asked)
 
     def watches(self) -> int:
-        """Return how often watches began. `watchers` may be fewer, or more while one is left of a closed client."""
-        return sum("watch=true" in one for one in self.asked)
+        """Return how many watches have begun. `watchers` may be fewer, or more while one is left of a closed client."""
+        return self._watches
 
     def kubeconfig(self, path: Path) -> Path:
         """Write a kubeconfig for this server there."""
@@ -327,6 +328,7 @@ class ApiServer:
         if self.ends_watches:
             watcher.lines.put_nowait(None)
         self.watchers.add(watcher)
+        self._watches += 1
         try:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
             await writer.drain()

@@ -129,6 +129,8 @@ def test_a_server_of_ever_new_names_and_counters_that_are_none(tmp_path: Path) -
         hostile = {"name": "hostile", "base_url": url, "scrape": "1s", "canary": {"every": "1s", "timeout": "2s"}}
         with Monitor({"targets": [hostile]}, tmp_path) as monitor:
             eventually(lambda: "other" in labels_of_models(monitor.page("/metrics")), within_s=60, what="model other")
+            running = 'kneewatch_server_running_requests{target="hostile"} 1.0'
+            eventually(lambda: running in monitor.page("/metrics"), within_s=20, what="a scrape")
             headers = {"accept": "application/openmetrics-text"}
             page = httpx.get(f"{monitor.base_url}/metrics", headers=headers, timeout=20, trust_env=False).text
             families = list(text_string_to_metric_families(page))

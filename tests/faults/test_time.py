@@ -66,9 +66,10 @@ def test_a_wall_clock_that_is_set_stops_no_canary_and_no_scrape(
     leap_s: int, c_compiler: str, tiny: Sim, tmp_path: Path
 ) -> None:
     wall = SetWallClock(c_compiler, tmp_path)
-    with Monitor(_config(tiny.base_url), tmp_path, wall.env) as monitor:
-        while _canaries(before := monitor.page("/metrics")) < 3:
-            time.sleep(0.2)
+    config = {**_config(tiny.base_url), "objectives": {"default": {"availability": 0.999}}}
+    with Monitor(config, tmp_path, wall.env) as monitor:
+        eventually(lambda: _canaries(monitor.page("/metrics")) >= 3, within_s=60, what="three canaries")
+        before = monitor.page("/metrics")
         wall.set_ahead(leap_s)
         time.sleep(8)
         after = monitor.page("/metrics")
@@ -84,15 +85,15 @@ def test_a_monitor_that_was_stopped_blames_no_server(tmp_path: Path) -> None:
         server.wait()
         server.fault(extra_step_s=0.4)  # an answer takes 2 s
         with Monitor(_config(server.base_url), tmp_path) as monitor, ThreadPoolExecutor() as threads:
-            while _canaries(monitor.page("/metrics"), "ok") < 2:
-                time.sleep(0.2)
+            eventually(lambda: _canaries(monitor.page("/metrics"), "ok") >= 2, within_s=60, what="two canaries")
             asked = threads.submit(monitor.page, "/probe?target=a")
             time.sleep(0.5)
             os.kill(monitor.pid, signal.SIGSTOP)
             time.sleep(8)
             os.kill(monitor.pid, signal.SIGCONT)
-            while _canaries(page := monitor.page("/metrics"), "client_bound") < 1:
-                time.sleep(0.2)
+            stopped = "client_bound"
+            eventually(lambda: _canaries(monitor.page("/metrics"), stopped) > 0, within_s=60, what=stopped)
+            page = monitor.page("/metrics")
         assert re.search(r'^probe_outcome_info{[^}]*outcome="(ok|client_bound)"', asked.result(), re.MULTILINE)
         assert _canaries(page) == _canaries(page, "ok") + _canaries(page, "client_bound")
         good = re.findall(

@@ -15,7 +15,7 @@ from probe.discovery.factory import source
 from probe.discovery.types import State
 
 SEEN_S = 2.0
-PATIENCE_S = 6.0  # where a wait before another try is part of it
+_PATIENCE_S = 20.0  # a busy machine, and a wait before another try
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Listener:
     def well(self) -> None:
         self.wells += 1
 
-    async def until(self, check: Any, within_s: float = SEEN_S) -> float:
+    async def until(self, check: Any, within_s: float = _PATIENCE_S) -> float:
         """Wait for the condition. Return the seconds it took."""
         began = time.perf_counter()
         while not check():

@@ -12,7 +12,7 @@ import discovery_listener
 import pytest
 from api_server import NAMESPACE, ApiServer, api_server, pod
 from both_loops import Run
-from discovery_listener import PATIENCE_S, SEEN_S, TROUBLES, Listener
+from discovery_listener import SEEN_S, TROUBLES, Listener
 
 from probe.discovery.types import DiscoveredServer
 
@@ -144,12 +144,12 @@ def test_an_error_in_a_watch_means_a_new_list(run: Run, tmp_path: Path) -> None:
             async with listening(api, tmp_path) as seen:
                 await seen.until(lambda: api.watchers)
                 api.error(500, "etcd event received with PrevKv=nil")
-                await seen.until(lambda: api.lists() == api.watches() == 2, PATIENCE_S)
+                await seen.until(lambda: api.lists() == api.watches() == 2)
                 assert seen.problems == []
                 api.error(500, "etcd event received with PrevKv=nil")
-                await seen.until(lambda: api.lists() == api.watches() == 3, PATIENCE_S)
+                await seen.until(lambda: api.lists() == api.watches() == 3)
                 api.tell(b'{"type": "MODIFIED", "object": {"metadata": 7}}')
-                await seen.until(lambda: api.lists() == api.watches() == 4, PATIENCE_S)
+                await seen.until(lambda: api.lists() == api.watches() == 4)
                 api.put(pod("qwen-b"))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"])
                 assert "etcd event" in seen.problems[0]
@@ -199,8 +199,8 @@ def test_a_server_that_is_away_leaves_what_was_found(run: Run, tmp_path: Path) -
                 api.delete("qwen-a")
                 api.put(pod("qwen-b"))
                 await api.start()
-                await seen.until(lambda: seen.ids == ["qwen-b"], within_s=PATIENCE_S)
-                await seen.until(lambda: seen.wells == 1, PATIENCE_S)
+                await seen.until(lambda: seen.ids == ["qwen-b"])
+                await seen.until(lambda: seen.wells == 1)
 
     run(story())
 
@@ -219,8 +219,8 @@ def test_a_missing_role_is_one_line_and_can_be_fixed_while_it_runs(run: Run, tmp
                 assert "it needs a Role in serving with the verbs list and watch for pods (docs/discovery.md)" in line
                 assert "\n" not in line
                 api.forbidden.clear()
-                await seen.until(lambda: api.watchers and seen.ids == ["qwen-a"], within_s=PATIENCE_S)
-                await seen.until(lambda: seen.wells == 1, PATIENCE_S)
+                await seen.until(lambda: api.watchers and seen.ids == ["qwen-a"])
+                await seen.until(lambda: seen.wells == 1)
 
     run(story())
 
@@ -236,7 +236,7 @@ def test_it_says_that_no_pod_matches_or_none_has_the_port(run: Run, tmp_path: Pa
             assert "pods without a port called 'http' are left out, such as qwen-a" in seen.problems[1]
             api.put(pod("qwen-b"))
             api.delete("qwen-a")
-            await seen.until(lambda: seen.ids == ["qwen-b"] and seen.wells == 1, PATIENCE_S)
+            await seen.until(lambda: seen.ids == ["qwen-b"] and seen.wells == 1)
 
     run(story())
 
@@ -325,7 +325,7 @@ def test_whatever_happens_on_the_way_what_is_found_is_what_there_is(run: Run, tm
                 for name, one in api.pods.items()
                 if one["metadata"]["labels"] == {"app": "qwen"}
             )
-            await seen.until(lambda: seen.states and [(o.id, o.base_url) for o in seen.states[-1]] == there, 15.0)
+            await seen.until(lambda: seen.states and [(o.id, o.base_url) for o in seen.states[-1]] == there)
 
     run(story())
 
@@ -341,9 +341,9 @@ def test_a_change_that_is_not_utf_8_is_reported_and_the_watch_begins_again(run: 
                     api.tell(b'{"type": "MODIFIED\xb4", "object": {}}')
                     return "the API server sent JSON that is not UTF-8" in str(seen.problems)
 
-                await seen.until(is_reported, PATIENCE_S)  # one lost watch is normal
+                await seen.until(is_reported)  # one lost watch is normal
                 api.put(pod("qwen-b"))
-                await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"], PATIENCE_S)
+                await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b"])
 
     run(story())
 
@@ -359,7 +359,7 @@ def test_a_change_with_a_million_values_is_refused_before_it_is_parsed(run: Run,
                     api.tell(b'{"type": "MODIFIED", "object": {"x": [' + b"0," * 1_000_000 + b"0]}}")
                     return "sent JSON that holds more than 1000000 values" in str(seen.problems)
 
-                await seen.until(is_reported, PATIENCE_S)  # one lost watch is normal
+                await seen.until(is_reported)  # one lost watch is normal
                 assert seen.ids == ["qwen-a"]
 
     run(story())

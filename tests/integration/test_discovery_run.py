@@ -49,7 +49,7 @@ def test_pods_come_and_go_and_a_cluster_that_forbids_it_takes_none_away(
         cluster.do(lambda api: api.cut())
         failing = 'kneewatch_discovery_failing{discovery="qwen"} 1.0'
         eventually(lambda: failing in monitor.page("/metrics"), within_s=20, what="the discovery fails")
-        assert up(monitor) == changed
+        eventually(lambda: up(monitor) == changed, within_s=20, what="the same two")
         assert "it needs a Role in serving with the verbs list and watch for pods" in monitor.output
         cluster.do(lambda api: api.forbidden.clear())
         eventually(lambda: failing not in monitor.page("/metrics"), within_s=20, what="the discovery is well")

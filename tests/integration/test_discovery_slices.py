@@ -16,7 +16,7 @@ import discovery_listener
 import pytest
 from api_server import NAMESPACE, ApiServer, Object, api_server, endpoint, endpoint_slice, pod
 from both_loops import Run
-from discovery_listener import PATIENCE_S, SEEN_S, TROUBLES, Listener
+from discovery_listener import SEEN_S, TROUBLES, Listener
 
 from probe.discovery.types import DiscoveredServer
 
@@ -171,8 +171,8 @@ def test_a_missing_role_is_one_line_and_can_be_fixed_while_it_runs(run: Run, tmp
                 assert f"{needed} (docs/discovery.md)" in line
                 assert "\n" not in line
                 api.forbidden = {"list pods", "watch pods"}
-                await seen.until(lambda: api.watchers and seen.ids == ["qwen-a"], within_s=PATIENCE_S)
-                await seen.until(lambda: seen.wells == 1, PATIENCE_S)
+                await seen.until(lambda: api.watchers and seen.ids == ["qwen-a"])
+                await seen.until(lambda: seen.wells == 1)
 
     run(story())
 
@@ -188,7 +188,7 @@ def test_it_says_that_there_is_no_slice_or_none_has_the_port(run: Run, tmp_path:
             await seen.until(lambda: len(seen.problems) == 2)
             assert seen.problems[1] == f"{where}: slices without a port called 'http' are left out, such as s"
             api.put(endpoint_slice("s", endpoint("10.0.0.1")))
-            await seen.until(lambda: seen.ids == ["10.0.0.1:8000"] and seen.wells == 1, PATIENCE_S)
+            await seen.until(lambda: seen.ids == ["10.0.0.1:8000"] and seen.wells == 1)
 
     run(story())
 
@@ -253,6 +253,6 @@ def test_whatever_happens_on_the_way_what_is_found_is_what_there_is(run: Run, tm
                 for one in found["endpoints"]
                 if found["metadata"]["labels"] == {"kubernetes.io/service-name": "qwen"}
             }
-            await seen.until(lambda: seen.ids == sorted(there), 15.0)
+            await seen.until(lambda: seen.ids == sorted(there))
 
     run(story())

@@ -19,10 +19,22 @@ from probe.simulator.virtual_server import VirtualServer
 pytestmark = pytest.mark.alone
 
 USERS, PROMPT, OUTPUT, SECONDS = 6, 128, 32, 2.5
+# Other programs held the server up for longer than this: measure again.
+_LATE_S = 0.03
 Latencies = tuple[list[float], list[float]]
 
 
-async def _in_real_time(profile: Profile) -> Latencies:
+def _undisturbed(profile: Profile) -> Latencies:
+    """Return what is measured in real time, of up to five tries the first in which the server was never late."""
+    for _ in range(5):
+        latencies, worst_lag_s = asyncio.run(_in_real_time(profile))
+        if worst_lag_s < _LATE_S:
+            break
+    return latencies
+
+
+async def _in_real_time(profile: Profile) -> tuple[Latencies, float]:
+    """Return the latencies, and by how much the server was late at most (s)."""
     driver = Driver(profile, Metrics(profile, "m"))
     loop = asyncio.get_running_loop()
     end_s = loop.time() + SECONDS
@@ -40,7 +52,7 @@ async def _in_real_time(profile: Profile) -> Latencies:
             tpots.append((loop.time() - first_s) / (OUTPUT - 1))
 
     await asyncio.gather(*(user() for _ in range(USERS)))
-    return ttfts, tpots
+    return (ttfts, tpots), driver.worst_lag_s
 
 
 def _in_virtual_time(profile: Profile) -> Latencies:
@@ -48,11 +60,15 @@ def _in_virtual_time(profile: Profile) -> Latencies:
     for _ in range(USERS):
         server.submit(0.0, PROMPT, OUTPUT)
     ended = []
-    while server.now_s < 60.0:
+    in_flight = USERS
+    while in_flight:
         server.advance(server.now_s + 0.0005)
         for request in server.ended_requests:
             ended.append(request)
-            server.submit(server.now_s, PROMPT, OUTPUT)
+            if server.now_s < SECONDS:
+                server.submit(server.now_s, PROMPT, OUTPUT)
+            else:
+                in_flight -= 1
         server.ended_requests.clear()
     return [request.ttft_s for request in ended], [request.tpot_s for request in ended]
 
@@ -63,6 +79,6 @@ def _in_virtual_time(profile: Profile) -> Latencies:
     ids=["tiny", "slow-front"],
 )
 def test_real_time_comes_near_virtual_time(profile: Profile) -> None:
-    real, virtual = asyncio.run(_in_real_time(profile)), _in_virtual_time(profile)
+    real, virtual = _undisturbed(profile), _in_virtual_time(profile)
     for ours, theirs in zip(real, virtual, strict=True):
         assert 0.8 < median(ours) / median(theirs) < 1.25
