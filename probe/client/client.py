@@ -174,9 +174,8 @@ class Client:
         now = self._clock.monotonic_ns()
         if self._headers is None or now - self._headers[0] > _KEY_NS:
             self._headers = None
-            key = self._endpoint.headers(f"{self._endpoint.base_url}{path}")
-            self._endpoint.add_secrets(self._redactor, key)
-            self._headers = now, {**HEADERS, **key}
+            own = self._endpoint.headers(f"{self._endpoint.base_url}{path}", self._redactor)
+            self._headers = now, {**HEADERS, **own}
         return self._headers[1]
 
     async def _carry_out(self, exchange: Exchange, timeout_s: float | None = None) -> Ended | None:

@@ -3,13 +3,14 @@
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
 from probe.client.httpx_transport import HttpxTransport
+from probe.client.secrets import BEARER, AuthHeader, Secrets
 from probe.client.tls_files import client_context
 from probe.client.transport import Transport
 from probe.core.file_signature import file_signature
@@ -24,12 +25,16 @@ def no_secret() -> None:
     return None
 
 
+def no_headers() -> Mapping[str, str]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One server and how to connect to it.
 
-    Mounted files change: `secret` is called again and again, and certificates and `proxy_auth_file` are read again once
-    they have changed, for new connections.
+    Mounted files change: `secret` (the API key) and `secret_headers` are called again and again, and certificates and
+    `proxy_auth_file` are read again once they have changed, for new connections.
     `proxy_auth_file` holds user:password. A limit of None means that only the limit of the whole request applies.
     """
 
@@ -37,6 +42,9 @@ class Endpoint:
     base_url: str
     metrics_url: str = ""
     secret: Callable[[], str | None] = no_secret
+    secret_headers: Callable[[], Mapping[str, str]] = no_headers
+    plain_headers: Mapping[str, str] = field(default_factory=dict)
+    auth_header: AuthHeader = BEARER
     ca_file: str | None = None
     verify: bool = True
     cert_file: str | None = None
@@ -54,29 +62,34 @@ class Endpoint:
         """Return `metrics_url`, or by default /metrics beside the API."""
         return self.metrics_url or f"{self.base_url}/metrics"
 
-    def headers(self, url: str) -> dict[str, str]:
-        """Return the authorization header for `url`. The key is sent to the target's own address only.
+    def headers(self, url: str, redactor: Redactor) -> dict[str, str]:
+        """Return the target's own headers for `url`. They are sent to its own address only.
 
-        Raises ValueError with a message for a key that cannot be read or sent.
+        The server or the proxy may repeat the secrets, so `redactor` hides them from now on. Raises ValueError with a
+        message for a secret that cannot be read or sent.
         """
-        if not url.startswith(f"{self.base_url}/"):
-            return {}
-        try:
-            secret = self.secret()
-        except OSError as error:
-            raise ValueError(f"the API key cannot be read ({error.strerror})") from error
-        except UnicodeError:
-            secret = "\0"  # noqa: S105 - refused below
-        if secret and not (secret.isascii() and secret.isprintable()):
-            raise ValueError("the API key is not something a header can carry")
-        return {"authorization": f"Bearer {secret}"} if secret else {}
-
-    def add_secrets(self, redactor: Redactor, headers: Mapping[str, str]) -> None:
-        """Add what the server or the proxy is sent with these headers and may repeat."""
-        redactor.add(headers.get("authorization", "").removeprefix("Bearer "))
+        sent: dict[str, str] = {}
+        if url.startswith(f"{self.base_url}/"):
+            secrets = self.secrets()
+            secrets.check()
+            sent = {**self.plain_headers, **secrets.headers, **self.auth_header.of(secrets.key)}
+            for secret in (secrets.key or "", *secrets.headers.values()):
+                redactor.add(secret)
         with suppress(OSError, ValueError):  # a request through the proxy says so
             if (login := self._proxy_login()) is not None:
                 redactor.add_login(*login)
+        return sent
+
+    def secrets(self) -> Secrets:
+        """Return the API key and the secret headers. Raises ValueError with a message where one cannot be read."""
+        try:
+            key = self.secret()
+        except (OSError, UnicodeError) as error:
+            raise ValueError(f"the API key cannot be read ({_reason(error)})") from error
+        try:
+            return Secrets(key, self.secret_headers())
+        except (OSError, UnicodeError) as error:
+            raise ValueError(f"a secret of headers cannot be read ({_reason(error)})") from error
 
     def transport(self) -> httpx.AsyncBaseTransport:
         """Return the transport that the target needs: httpx's for a proxy or HTTP/2, else Transport."""
@@ -133,3 +146,7 @@ class Endpoint:
         if not colon:
             raise ValueError(f"{self.proxy_auth_file}: holds no credentials; expected one line, USER:PASSWORD")
         return user, password
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    return f"{error.strerror}" if isinstance(error, OSError) else "it is not text"

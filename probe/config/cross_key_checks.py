@@ -9,6 +9,7 @@ from probe.config.config import Config
 from probe.config.connection import connection_problems
 from probe.config.discovery import discover_problems
 from probe.config.gpu import gpu_problems
+from probe.config.headers import header_problems
 from probe.config.load import load_problems
 from probe.config.messages import did_you_mean, shown
 from probe.config.path_checks import authorities_problem, file_problem, folder_problem
@@ -76,7 +77,8 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
             f"{at}.capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
             f" {budget.tokens_per_run}; raise it"
         )
-    more = itertools.chain(_canary_problems(i, target, raw), _reaching_problems(i, target, raw))
+    headers = (f"headers.{name}: {words}" for name, words in header_problems(target.headers, target.auth_header))
+    more = itertools.chain(headers, _canary_problems(i, target, raw), _reaching_problems(i, target, raw))
     return problems + [f"{at}.{line}" for line in more]
 
 

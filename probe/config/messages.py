@@ -51,7 +51,7 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
 def shown(path: Sequence[str | int], raw: object) -> str:
     """Return the value as written in the file, before environment variables, and without possible secrets."""
-    if any(("key" in str(part) and "file" not in str(part)) or part == "proxy" for part in path):
+    if any(("key" in str(part) and "file" not in str(part)) or part in ("proxy", "headers") for part in path):
         return "(hidden)"
     value = _at(path, raw)
     if isinstance(value, dict | list):

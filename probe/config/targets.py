@@ -11,6 +11,7 @@ from probe.config.capacity import CapacityConfig
 from probe.config.connection import ConnectionConfig, TlsConfig
 from probe.config.discovery import DiscoverConfig
 from probe.config.gpu import GpuConfig
+from probe.config.headers import AuthHeaderText, HeadersConfig, SecretHeader
 from probe.config.types import (
     CanaryInterval,
     ConfigSection,
@@ -91,6 +92,8 @@ class WatchConfig(NamedEntry):
     model: Annotated[str, Field(min_length=1, max_length=256)] = "auto"
     api_key: SecretStr | None = None
     api_key_file: Path | None = None
+    auth_header: AuthHeaderText = "Authorization Bearer"
+    headers: HeadersConfig = Field(default_factory=dict)
     tls: TlsConfig = TlsConfig()
     connection: ConnectionConfig = ConnectionConfig()
     passive: bool = False
@@ -115,6 +118,14 @@ class WatchConfig(NamedEntry):
         if self.api_key_file is not None:
             return self.api_key_file.read_text().strip()
         return self.api_key.get_secret_value() if self.api_key else None
+
+    def plain_headers(self) -> dict[str, str]:
+        """Return the headers that are no secrets."""
+        return {name: value for name, value in self.headers.items() if isinstance(value, str)}
+
+    def secret_headers(self) -> dict[str, str]:
+        """Return the secret headers, read again from their files. Raises OSError or UnicodeError."""
+        return {name: value.value() for name, value in self.headers.items() if isinstance(value, SecretHeader)}
 
 
 class TargetConfig(WatchConfig, LocatedEntry):

@@ -4,7 +4,7 @@ import base64
 from urllib.parse import quote
 
 _HIDDEN = b"(hidden)"
-_MOST = 8
+_MOST = 32
 
 
 class Redactor:

@@ -12,6 +12,7 @@ from array import array
 from dataclasses import dataclass
 
 from probe.client.endpoint import Endpoint
+from probe.client.secrets import Secrets
 from probe.core.request import RequestRecord
 from probe.core.step import StepPlan
 from probe.core.workload import Workload
@@ -43,7 +44,7 @@ class Setup:
     seed: int
     index: int
     count: int
-    key: str | None
+    secrets: Secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The controller is alive; `key` is the current API key.
+    """The controller is alive; `secrets` are the current ones.
 
     `sent_ns`: when this was sent, by the worker's clock; None while the controller does not know that clock.
     """
 
-    key: str | None
+    secrets: Secrets
     sent_ns: int | None = None
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from probe.client.client import Client
 from probe.client.exchange import PreparedRequest
+from probe.client.secrets import Secrets
 from probe.core.clock import SystemClock
 from probe.core.request import RequestRecord, Traffic
 from probe.core.text import one_line
@@ -50,7 +51,7 @@ class Worker:
         self._reader = reader
         self._writer = writer
         self._clock = SystemClock()
-        self._key: str | None = None
+        self._secrets = Secrets()
         self._stop = asyncio.Event()
         self._start: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._records: list[RequestRecord] = []
@@ -64,8 +65,10 @@ class Worker:
         setup = await receive(self._reader)
         if not isinstance(setup, Setup):
             return
-        self._key = setup.key
-        endpoint = replace(setup.endpoint, secret=lambda: self._key)
+        self._secrets = setup.secrets
+        endpoint = replace(
+            setup.endpoint, secret=lambda: self._secrets.key, secret_headers=lambda: self._secrets.headers
+        )
         async with Client(endpoint, self._clock, setup.timeout_s) as client:
             ready = _ready(client, setup)
             self._alive_ns = self._clock.monotonic_ns()
@@ -98,7 +101,7 @@ class Worker:
 
     def _obey(self, message: object, client: Client, ready: Iterator[PreparedRequest]) -> None:
         if isinstance(message, Heartbeat):
-            self._key = message.key
+            self._secrets = message.secrets
         elif isinstance(message, Stop):
             self._stop.set()
         elif isinstance(message, ClockRequest):

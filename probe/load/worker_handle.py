@@ -4,6 +4,7 @@ import asyncio
 from array import array
 from dataclasses import dataclass, field
 
+from probe.client.secrets import Secrets
 from probe.core.clock import Clock
 from probe.core.errors import LoadError
 from probe.core.request import RequestRecord
@@ -78,9 +79,9 @@ class WorkerHandle:
                 " load there; use dedicated Ray nodes, and a dedicated network where that one is full"
             )
 
-    def send_heartbeat(self, key: str | None, clock: Clock) -> None:
+    def send_heartbeat(self, secrets: Secrets, clock: Clock) -> None:
         """Report that the controller is alive, with the time where the worker's clock is known."""
-        self.send(Heartbeat(key, clock.monotonic_ns() if self.clock is not None else None))
+        self.send(Heartbeat(secrets, clock.monotonic_ns() if self.clock is not None else None))
 
     def note(self, report: Report) -> None:
         """Keep a report."""

@@ -14,7 +14,8 @@ from typing import Self
 
 import structlog
 
-from probe.client.endpoint import Endpoint, no_secret
+from probe.client.endpoint import Endpoint, no_headers, no_secret
+from probe.client.secrets import Secrets
 from probe.core.clock import Clock
 from probe.core.errors import LoadError
 from probe.core.request import RequestRecord
@@ -55,7 +56,7 @@ class WorkerPool:
         self._clock = clock
         self._backend = backend or LocalBackend()
         self._workers: list[WorkerHandle] = []
-        self._key = _key(source.endpoint, None)
+        self._secrets = _secrets(source.endpoint, Secrets())
         self._heartbeat: asyncio.Task[None] | None = None
         self._step: WorkerStep | None = None
         self._steps = 0
@@ -132,14 +133,14 @@ class WorkerPool:
         worker = WorkerHandle(link, None if link.node is not None else SAME_CLOCK)
         source = self._source
         setup = Setup(
-            endpoint=replace(source.endpoint, secret=no_secret),
+            endpoint=replace(source.endpoint, secret=no_secret, secret_headers=no_headers),
             model=source.model,
             workload=source.workload,
             timeout_s=source.timeout_s,
             seed=source.seed,
             index=index,
             count=self._count,
-            key=self._key,
+            secrets=self._secrets,
         )
         started = False
         try:
@@ -162,11 +163,11 @@ class WorkerPool:
         return worker
 
     async def _send_heartbeats(self) -> None:
-        """Send heartbeats to the workers, with the current API key."""
+        """Send heartbeats to the workers, with the current secrets."""
         while True:
-            self._key = _key(self._source.endpoint, self._key)
+            self._secrets = _secrets(self._source.endpoint, self._secrets)
             for worker in self._workers:
-                worker.send_heartbeat(self._key, self._clock)
+                worker.send_heartbeat(self._secrets, self._clock)
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _end(self) -> None:
@@ -184,9 +185,9 @@ class WorkerPool:
         await self._backend.close()
 
 
-def _key(endpoint: Endpoint, before: str | None) -> str | None:
-    """Return the current API key, or the previous one where it cannot be read now."""
+def _secrets(endpoint: Endpoint, before: Secrets) -> Secrets:
+    """Return the current secrets, or the previous ones where they cannot be read now."""
     try:
-        return endpoint.secret()
-    except (OSError, ValueError):
+        return endpoint.secrets()
+    except ValueError:
         return before

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from probe.capacity.run.locks import FileLock, Lock
 from probe.client.endpoint import Endpoint
+from probe.client.secrets import AuthHeader
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.config.workloads import Lognormal, LognormalTokens, SharedPrefix, WorkloadConfig
@@ -16,11 +17,15 @@ from probe.core.workload import Workload
 def endpoint(target: TargetConfig) -> Endpoint:
     """Return the target's endpoint: address, credentials and timeouts."""
     tls, connection = target.tls, target.connection
+    auth_name, _, auth_scheme = target.auth_header.partition(" ")
     return Endpoint(
         target=target.name,
         base_url=target.base_url,
         metrics_url=target.metrics_url or "",
         secret=target.secret,
+        secret_headers=target.secret_headers,
+        plain_headers=target.plain_headers(),
+        auth_header=AuthHeader(auth_name, auth_scheme),
         ca_file=_text(tls.ca_file),
         verify=tls.verify,
         cert_file=_text(tls.cert_file),

@@ -129,12 +129,11 @@ class Scraper:
 
     async def _get(self, http: httpx.AsyncClient, url: str) -> tuple[bytes, bool]:
         """Return the body, and whether its length or framing would reveal a truncated body."""
-        key = self._endpoint.headers(url)
-        self._endpoint.add_secrets(self._redactor, key)
+        own = self._endpoint.headers(url, self._redactor)
         # Not compressed: vLLM would compress in the event loop that serves its users.
-        async with http.stream("GET", url, headers={"accept-encoding": "identity", **key}) as response:
+        async with http.stream("GET", url, headers={"accept-encoding": "identity", **own}) as response:
             if response.status_code != HTTPStatus.OK:
-                raise self._refused(response, has_key=bool(key))
+                raise self._refused(response, has_key=len(own) > len(self._endpoint.plain_headers))
             try:
                 body = await _body(response)
             except (httpx.NetworkError, httpx.RemoteProtocolError, zlib.error) as error:

@@ -23,6 +23,7 @@ from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.client.endpoint import Endpoint
+from probe.client.secrets import AuthHeader, Secrets
 from probe.core.clock import SystemClock
 from probe.core.errors import LoadError
 from probe.core.objectives import Objective, Objectives
@@ -120,7 +121,7 @@ def test_an_open_loop_by_several_workers_keeps_one_schedule() -> None:
     _with(work)
 
 
-def test_prompts_are_never_sent_twice_and_the_key_is_sent_along() -> None:
+def test_prompts_are_never_sent_twice_and_secrets_are_sent_along() -> None:
     async def work(server: MockServer, workers: WorkerPool) -> None:
         prompts, keys = list[str](), set[str]()
         inner = server.app
@@ -131,16 +132,25 @@ def test_prompts_are_never_sent_twice_and_the_key_is_sent_along() -> None:
                 prompts.append(str(json.loads(message["body"])["prompt"]) if message.get("body") else "")
                 return message
 
-            keys.add(dict(scope["headers"]).get(b"authorization", b"").decode())
+            headers = dict(scope["headers"])
+            keys.add(" ".join(headers[name].decode() for name in (b"api-key", b"x-gateway-key", b"x-tenant")))
             await inner(scope, received, send)
 
         server.instead["/v1/completions"] = listening
         await _run(workers, StepPlan(4, 30.0, requests=30))
         asked = [prompt for prompt in prompts if prompt]
         assert len(asked) == len(set(asked)) == 30
-        assert keys == {"Bearer sk-for-the-workers"}
+        assert keys == {"sk-for-the-workers sk-for-the-gateway team-a"}
 
-    _with(work, endpoint=Endpoint("a", "", secret=lambda: "sk-for-the-workers"))
+    where = Endpoint(
+        "a",
+        "",
+        secret=lambda: "sk-for-the-workers",
+        secret_headers=lambda: {"x-gateway-key": "sk-for-the-gateway"},
+        plain_headers={"x-tenant": "team-a"},
+        auth_header=AuthHeader("api-key", ""),
+    )
+    _with(work, endpoint=where)
 
 
 # That it ends.
@@ -485,14 +495,14 @@ def test_a_worker_goes_by_when_its_controller_was_there_and_not_by_when_it_heard
 
     async def main() -> None:
         link = await LocalBackend().spawn(0)
-        setup = Setup(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0, 0, 0, 1, None)
+        setup = Setup(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0, 0, 0, 1, Secrets())
         send(link.writer, setup)
         async with asyncio.timeout(20):
             assert await receive(link.reader) == Ready()
         at_ns = CLOCK.monotonic_ns()
         heard = asyncio.create_task(receive(link.reader))
         while not heard.done() and CLOCK.monotonic_ns() - at_ns < 3e9:
-            send(link.writer, Heartbeat(None, at_ns if dated else None))
+            send(link.writer, Heartbeat(Secrets(), at_ns if dated else None))
             await asyncio.sleep(0.1)
         took_s = (CLOCK.monotonic_ns() - at_ns) * 1e-9
         if dated:
@@ -517,12 +527,12 @@ def test_the_last_message_of_a_worker_is_read_after_it_has_ended(ways: str) -> N
         if ways == "unread":
             assert isinstance(there.transport, asyncio.Transport)
             there.transport.pause_reading()
-            send(writer, Heartbeat(None))
+            send(writer, Heartbeat(Secrets()))
         send(there, Failed("why"))
         there.transport.abort()
         await asyncio.sleep(0.05)
         for _ in range(3):
-            send(writer, Heartbeat(None))
+            send(writer, Heartbeat(Secrets()))
             await asyncio.sleep(0.01)
         assert await receive(reader) == Failed("why")
         with pytest.raises(EOFError):

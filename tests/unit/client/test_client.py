@@ -37,6 +37,7 @@ from property_examples import examples
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
+from probe.client.secrets import AuthHeader
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
@@ -760,3 +761,57 @@ def test_the_schedule_is_kept_in_the_record() -> None:
         "tiny",
     )
     assert json.dumps(record.detail) == "null"
+
+
+# --- Headers -------------------------------------------------------------------------------------------------
+
+
+def _asked_with(where: Endpoint) -> tuple[RequestRecord, str]:
+    """Send a request to a server that repeats all that it was sent. Return the record, and what arrived."""
+    arrived: list[str] = []
+
+    def repeat(request: httpx.Request) -> httpx.Response:
+        arrived.append("\n".join(f"{name}: {value}" for name, value in request.headers.items()))
+        return httpx.Response(400, stream=httpx.ByteStream(json.dumps({"error": arrived[-1]}).encode()))
+
+    async def main() -> RequestRecord:
+        async with Client(where, CLOCK, 1.0, httpx.MockTransport(repeat)) as to:
+            return await sent(to)
+
+    return asyncio.run(main()), arrived[0]
+
+
+def test_headers_are_sent_and_the_secret_ones_never_shown() -> None:
+    secrets = {"x-gateway-key": "gw-not-to-be-shown"}
+    where = Endpoint(
+        "llama",
+        "http://127.0.0.1:1",
+        secret=lambda: SECRET,
+        secret_headers=lambda: secrets,
+        plain_headers={"x-tenant": "team-a"},
+        auth_header=AuthHeader("api-key", ""),
+        verify=False,
+    )
+    record, arrived = _asked_with(where)
+    assert f"api-key: {SECRET}" in arrived
+    assert "x-tenant: team-a" in arrived
+    assert "x-gateway-key: gw-not-to-be-shown" in arrived
+    assert "authorization" not in arrived
+    assert "team-a" in str(record.detail)
+    assert "not-to-be-shown" not in str(record)
+
+
+def test_a_header_that_cannot_be_sent_is_a_failed_request_of_one_line() -> None:
+    def removed() -> dict[str, str]:
+        raise FileNotFoundError(2, "No such file", "/run/secrets/x")
+
+    for headers, words in ((lambda: {"x-a": "1\nx-b: 2"}, "header x-a is not"), (removed, "cannot be read")):
+        where = Endpoint("llama", "http://127.0.0.1:1", secret_headers=headers, verify=False)
+
+        async def main(where: Endpoint = where) -> RequestRecord:
+            async with Client(where, CLOCK, 1.0) as to:
+                return await sent(to)
+
+        record = asyncio.run(main())
+        assert record.outcome is Outcome.UNAUTHORIZED
+        assert words in str(record.detail)

@@ -22,6 +22,7 @@ from probe.config.path_checks import folder_problem
 from probe.config.yaml_file import MAX_CONFIG_BYTES
 from probe.core.errors import ConfigError
 from probe.core.objectives import Objective
+from probe.monitor.wiring import endpoint
 
 ROOT = Path(__file__).parents[3]
 INVALID = sorted((ROOT / "tests/golden/config").glob("invalid-*.yaml"))
@@ -560,3 +561,27 @@ def test_a_folder_below_one_that_may_not_be_entered_is_no_folder_to_write_to(mon
 
     monkeypatch.setattr(Path, "is_dir", denied)
     assert folder_problem(Path("/locked/locks")) is not None
+
+
+HEADERS = """\
+    auth_header: api-key
+    headers:
+      x-tenant: team-a
+      x-route: {secret: "${ROUTE}"}
+      x-gateway-key: {file: FILE}
+"""
+
+
+def test_headers_are_plain_or_secret_and_files_are_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "gateway"
+    file.write_text(f"{SECRET}-1\n")
+    loaded = config(TARGET + HEADERS.replace("FILE", str(file)), tmp_path, ROUTE=f"{SECRET}-2")
+    where = endpoint(loaded.servers[0])
+    assert where.plain_headers == {"x-tenant": "team-a"}
+    assert where.secret_headers() == {"x-route": f"{SECRET}-2", "x-gateway-key": f"{SECRET}-1"}
+    assert where.auth_header.of("k") == {"api-key": "k"}
+    file.write_text(f"{SECRET}-3")
+    assert where.secret_headers()["x-gateway-key"] == f"{SECRET}-3"
+    assert "team-a" in show(loaded)
+    assert SECRET not in show(loaded)
+    assert SECRET not in repr(loaded)

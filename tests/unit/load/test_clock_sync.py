@@ -6,6 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probe.client.secrets import Secrets
 from probe.core.latency import e2e_s, itl_s, ttft_s
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.load.clock_sync import SAME_CLOCK, ClockOffset, ClockRound, offset_of, to_controller_time, to_worker_time
@@ -78,8 +79,9 @@ def test_windows_and_beginnings_are_translated_and_the_rest_is_left(
     assert to_controller_time(ended, offset) == replace(ended, window_ns=(window[0] - ahead, window[1] - ahead))
     assert to_worker_time(Start(start), offset) == Start(start + ahead)
     assert to_controller_time(Ready(), offset) == Ready()
-    assert to_worker_time(Heartbeat("k"), offset) == Heartbeat("k")
-    assert to_worker_time(Heartbeat("k", sent_ns=start), offset) == Heartbeat("k", sent_ns=start + ahead)
+    secrets = Secrets("k")
+    assert to_worker_time(Heartbeat(secrets), offset) == Heartbeat(secrets)
+    assert to_worker_time(Heartbeat(secrets, sent_ns=start), offset) == Heartbeat(secrets, sent_ns=start + ahead)
 
 
 def test_on_one_clock_nothing_is_converted() -> None:
