@@ -25,19 +25,20 @@ _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBAD
 
 app = typer.Typer(
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     help="SLO monitor and capacity probe for live vLLM deployments.",
 )
 app.command()(monitor_commands.run)
 app.command()(monitor_commands.check)
 app.command()(capacity_commands.ramp)
 app.command()(capacity_commands.forecast)
-app.command()(capacity_commands.compare)
-app.command()(generate_commands.dashboards)
-app.command()(generate_commands.alerts)
-app.command()(demo_commands.sim)
-app.command()(demo_commands.demo)
+app.command(short_help="Compare two results of ramp or vllm bench serve.")(capacity_commands.compare)
+app.command(short_help="Write the Grafana dashboards.")(generate_commands.dashboards)
+app.command(short_help="Write the Prometheus alert rules.")(generate_commands.alerts)
+app.command(short_help="Run a mock vLLM server.")(demo_commands.sim)
+app.command(short_help="Show everything against a mock server, for a minute.")(demo_commands.demo)
 
 config_app = typer.Typer(help="Check or print a configuration.")
 config_app.command()(config_commands.check)

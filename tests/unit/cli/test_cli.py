@@ -98,9 +98,17 @@ def test_a_wrong_command_line_is_one_line_that_leads_to_the_help(arguments: list
     assert said.endswith(f"; see {line.partition(':')[0]} --help")
 
 
+def test_help_fits_a_terminal_of_80_columns_and_has_a_short_option() -> None:
+    for command in ([], ["ramp"], ["alerts"], ["config", "check"]):
+        short, long = (CliRunner().invoke(app, [*command, option], terminal_width=80) for option in ("-h", "--help"))
+        assert short.stdout == long.stdout
+        assert max(map(len, short.stdout.splitlines())) <= 80
+        assert "...\n" not in short.stdout.partition("\n")[2], "each command's line is whole"
+
+
 def _help(command: str) -> str:
     """Return a command's help on one line, whatever the width of the terminal."""
-    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "400"})
+    done = CliRunner().invoke(app, [command, "--help"], terminal_width=400)
     return " ".join(done.stdout.replace("│", " ").split())
 
 
