@@ -128,7 +128,7 @@ class Client:
 
     def prepare(self, spec: RequestSpec, model: str, traffic: Traffic) -> PreparedRequest:
         """Prepare a request, so that it only has to be sent when it is due."""
-        body = msgspec.json.encode(body_of(spec, model))
+        body = msgspec.json.encode(body_of(spec, model, self._endpoint.shape))
         made = self._exchange("POST", PATHS[spec.api], body, stream_limits(spec.output_tokens))
         return PreparedRequest(
             target=self._endpoint.target,
@@ -139,6 +139,7 @@ class Client:
             exchange=made if isinstance(made, Exchange) else None,
             refused=None if isinstance(made, Exchange) else made,
             carry_out=self._carry_out,
+            shape=self._endpoint.shape,
         )
 
     async def send(self, spec: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:

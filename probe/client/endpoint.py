@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.client.httpx_transport import HttpxTransport
 from probe.client.secrets import BEARER, AuthHeader, Secrets
 from probe.client.tls_files import client_context
@@ -45,6 +46,7 @@ class Endpoint:
     secret_headers: Callable[[], Mapping[str, str]] = no_headers
     plain_headers: Mapping[str, str] = field(default_factory=dict)
     auth_header: AuthHeader = BEARER
+    shape: RequestShape = PLAIN_REQUESTS
     ca_file: str | None = None
     verify: bool = True
     cert_file: str | None = None

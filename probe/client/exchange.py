@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 import httpx
 
 from probe.client.api_json import error_message
+from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.client.response_buffer import ResponseBuffer
 from probe.client.stream_parser import StreamReader
 from probe.client.transcript import Transcript, judge
 from probe.core.clock import Clock
 from probe.core.redactor import Redactor
 from probe.core.request import Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
-from probe.core.text import one_line
+from probe.core.text import LIMIT, one_line
 
 # The outcome of an exchange that did not complete, and its detail.
 Ended = tuple[Outcome, str | None]
@@ -70,6 +71,7 @@ class PreparedRequest:
     exchange: Exchange | None
     refused: Ended | None
     carry_out: Callable[[Exchange], Awaitable[Ended | None]]
+    shape: RequestShape = PLAIN_REQUESTS
 
     def aborted(self, scheduled_ns: int) -> RequestRecord:
         """Return the record this request would get if cancelled now."""
@@ -139,8 +141,13 @@ class Response:
                 reader.read(received.reads[first : first + _PORTION])
                 yield None
             transcript = reader.transcript(received.reads[-1] if received.reads else None)
-            ended = ended or _judge(prepared.spec, exchange, transcript)
-        outcome, detail = ended or (exchange.refusal() if exchange is not None else (Outcome.UNREACHABLE, None))
+            transcript = transcript.completed(prepared.spec, prepared.shape)
+            ended = ended or _judge(prepared, exchange, transcript)
+        outcome, detail = ended or (Outcome.UNREACHABLE, None)
+        if ended is None and exchange is not None:
+            outcome, detail = exchange.refusal()
+            hint = prepared.shape.hint(detail or "")
+            detail = one_line(detail or "", LIMIT - len(hint)) + hint
         if detail and exchange is not None:
             detail = exchange.safe(detail)
         yield RequestRecord(
@@ -197,11 +204,11 @@ def aborted(
     )
 
 
-def _judge(spec: RequestSpec, exchange: Exchange, transcript: Transcript) -> Ended:
+def _judge(prepared: PreparedRequest, exchange: Exchange, transcript: Transcript) -> Ended:
     kind = exchange.safe(exchange.received.header(b"content-type"))
     if "event-stream" not in kind and not transcript.is_done:
         return (
             Outcome.BROKEN_STREAM,
             f"the answer is {kind.split(';')[0][:60] or 'no content type'!r}, expected an event stream",
         )
-    return judge(spec, transcript)
+    return judge(prepared.spec, transcript, prepared.shape)

@@ -1,9 +1,12 @@
 """The content of a streamed response, and the judgement whether it is what was requested. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from probe.client.answer_text import corruption
-from probe.core.request import Api, Outcome, RequestSpec, TokenEvents
+from probe.client.api_request import PLAIN_REQUESTS, RequestShape, omit_hint
+from probe.core.request import Api, Omittable, Outcome, RequestSpec, TokenEvents
+
+_NO_USAGE = "the server sent no usage (stream_options.include_usage)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +23,18 @@ class Transcript:
     text: str = ""  # kept only if it is judged
     model: str | None = None  # the model that answered, by its own account
 
+    def completed(self, spec: RequestSpec, shape: RequestShape) -> "Transcript":
+        """Return the transcript of a request without `stream_options`: tokens by events, and the prompt as asked."""
+        if Omittable.STREAM_OPTIONS not in shape.omitted or self.output_tokens is not None:
+            return self
+        return replace(self, prompt_tokens=spec.prompt_tokens, output_tokens=sum(self.events.tokens))
 
-def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]:  # noqa: PLR0911 - a list of checks
+
+def judge(spec: RequestSpec, answer: Transcript, shape: RequestShape = PLAIN_REQUESTS) -> tuple[Outcome, str | None]:  # noqa: PLR0911 - a list of checks
     """Return the outcome of a response, with a line of explanation unless it is what was requested.
 
-    A canary that got fewer tokens than it requested would report a latency for work not done.
+    A canary that got fewer tokens than it requested would report a latency for work not done. Without `ignore_eos` the
+    model decides where its answer ends; without a usage its length is known by events only.
     """
     if (ended := _broken(answer)) is not None:
         return ended
@@ -35,16 +45,29 @@ def judge(spec: RequestSpec, answer: Transcript) -> tuple[Outcome, str | None]: 
     if answer.events.first_visible is None:
         return Outcome.WRONG_ANSWER, "the stream held no content"
     if answer.output_tokens is None or answer.prompt_tokens is None:
-        return Outcome.WRONG_ANSWER, "the server sent no usage; it has to honour stream_options.include_usage"
-    if answer.output_tokens != spec.output_tokens:
-        return Outcome.WRONG_ANSWER, f"{answer.output_tokens} output tokens, {spec.output_tokens} were asked for"
+        return (
+            Outcome.WRONG_ANSWER,
+            f"{_NO_USAGE}{omit_hint(Omittable.STREAM_OPTIONS)}",
+        )
+    if (wrong := _wrong_length(spec, answer, shape)) is not None:
+        return Outcome.WRONG_ANSWER, wrong
     if (carried := sum(answer.events.tokens)) > answer.output_tokens:
         return Outcome.WRONG_ANSWER, f"the events carried {carried} tokens, the usage says {answer.output_tokens}"
-    if answer.finish_reason != "length":
+    if answer.finish_reason != "length" and Omittable.IGNORE_EOS not in shape.omitted:
         return Outcome.WRONG_ANSWER, f"finish reason {answer.finish_reason!r}, expected 'length' (ignore_eos is set)"
-    if spec.api is Api.COMPLETIONS and answer.prompt_tokens != spec.prompt_tokens:
+    if spec.api is Api.COMPLETIONS and not shape.is_text and answer.prompt_tokens != spec.prompt_tokens:
         return Outcome.WRONG_ANSWER, f"the server counted {answer.prompt_tokens} prompt tokens of {spec.prompt_tokens}"
     return Outcome.OK, None
+
+
+def _wrong_length(spec: RequestSpec, answer: Transcript, shape: RequestShape) -> str | None:
+    """Return what is wrong with the number of output tokens, or None."""
+    count, wanted = answer.output_tokens or 0, spec.output_tokens
+    may_be_short = not shape.omitted.isdisjoint((Omittable.IGNORE_EOS, Omittable.STREAM_OPTIONS))
+    if count == wanted or (count < wanted and may_be_short):
+        return None
+    hint = omit_hint(Omittable.IGNORE_EOS) if count < wanted and answer.finish_reason == "stop" else ""
+    return f"{count} output tokens, {wanted} were asked for{hint}"
 
 
 def _broken(answer: Transcript) -> tuple[Outcome, str] | None:

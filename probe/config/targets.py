@@ -12,6 +12,7 @@ from probe.config.connection import ConnectionConfig, TlsConfig
 from probe.config.discovery import DiscoverConfig
 from probe.config.gpu import GpuConfig
 from probe.config.headers import AuthHeaderText, HeadersConfig, SecretHeader
+from probe.config.requests import RequestConfig
 from probe.config.types import (
     CanaryInterval,
     ConfigSection,
@@ -94,6 +95,7 @@ class WatchConfig(NamedEntry):
     api_key_file: Path | None = None
     auth_header: AuthHeaderText = "Authorization Bearer"
     headers: HeadersConfig = Field(default_factory=dict)
+    request: RequestConfig = RequestConfig()
     tls: TlsConfig = TlsConfig()
     connection: ConnectionConfig = ConnectionConfig()
     passive: bool = False

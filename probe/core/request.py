@@ -21,6 +21,15 @@ class Api(StrEnum):
     CHAT = "chat"
 
 
+class Omittable(StrEnum):
+    """A field that a request can do without. Its answer is then judged by what came."""
+
+    IGNORE_EOS = "ignore_eos"
+    STREAM_OPTIONS = "stream_options"
+    CONTINUOUS_USAGE_STATS = "continuous_usage_stats"
+    TEMPERATURE = "temperature"
+
+
 class Outcome(StrEnum):
     """The result of a request. Each value is a label of `kneewatch_requests_total`, so there are few."""
 

@@ -8,7 +8,7 @@ depend on a salt, new in every process, so that repeating a run with its seed re
 import math
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from probe.core.request import Api, RequestSpec
@@ -88,7 +88,7 @@ def requests(
         yield RequestSpec(
             workload=workload.name,
             api=workload.api,
-            prompt=tuple(prompt) if workload.api is Api.COMPLETIONS else _text(prompt),
+            prompt=tuple(prompt) if workload.api is Api.COMPLETIONS else as_text(prompt),
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
         )
@@ -107,5 +107,6 @@ def _content(api: Api, source: random.Random, count: int) -> list[int]:
     return source.choices(range(low, high + 1), k=count)
 
 
-def _text(indexes: list[int]) -> str:
-    return " ".join(_WORDS[index] for index in indexes)
+def as_text(tokens: Sequence[int]) -> str:
+    """Return text with a word for each token: for APIs that accept no token ids. Different prompts stay different."""
+    return " ".join(_WORDS[token % len(_WORDS)] for token in tokens)

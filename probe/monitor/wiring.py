@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from probe.capacity.run.locks import FileLock, Lock
+from probe.client.api_request import RequestShape
 from probe.client.endpoint import Endpoint
 from probe.client.secrets import AuthHeader
 from probe.config.config import Config
+from probe.config.requests import PromptForm
 from probe.config.targets import TargetConfig
 from probe.config.workloads import Lognormal, LognormalTokens, SharedPrefix, WorkloadConfig
 from probe.core.clock import Clock
@@ -26,6 +28,11 @@ def endpoint(target: TargetConfig) -> Endpoint:
         secret_headers=target.secret_headers,
         plain_headers=target.plain_headers(),
         auth_header=AuthHeader(auth_name, auth_scheme),
+        shape=RequestShape(
+            extra=target.request.extra_body,
+            omitted=frozenset(target.request.omit),
+            is_text=target.request.prompt is PromptForm.TEXT,
+        ),
         ca_file=_text(tls.ca_file),
         verify=tls.verify,
         cert_file=_text(tls.cert_file),

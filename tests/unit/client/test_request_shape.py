@@ -1,0 +1,132 @@
+"""Requests to servers that do not take all fields of vLLM's API, and how their answers are judged."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hostile_server import DONE, STREAM_HEAD, Asked, Script, chunked, event, hostile, whole
+from plain_records import spec
+
+from probe.client.api_request import PLAIN_REQUESTS, RequestShape, body_of
+from probe.client.client import Client
+from probe.client.endpoint import Endpoint
+from probe.core.clock import SystemClock
+from probe.core.latency import tpot_s
+from probe.core.request import Api, Omittable, Outcome, RequestRecord, RequestSpec, Traffic
+
+CLOCK = SystemClock()
+SPEC = spec(8, 3)
+# What Hugging Face's `transformers serve` takes; it answers 422 to any other field.
+FEW_FIELDS = {"model", "prompt", "messages", "max_tokens", "temperature", "stream"}
+OMITS = frozenset({Omittable.IGNORE_EOS, Omittable.STREAM_OPTIONS})
+
+
+def picky(*texts: str, finish: str = "stop", usage: dict[str, int] | None = None) -> Any:
+    """Return a server that refuses what it does not know, and streams these texts."""
+
+    def answer(asked: Asked) -> Script:
+        if unknown := set(asked.json()) - FEW_FIELDS:
+            return [whole(422, {"detail": f"Unexpected fields in the request: {sorted(unknown)}"})]
+        choices = [{"index": 0, "text": text, "finish_reason": None} for text in texts]
+        chunks = [event({"choices": [choice]}) for choice in choices]
+        last = {"choices": [{"index": 0, "text": "", "finish_reason": finish}], **({"usage": usage} if usage else {})}
+        paced: list[bytes | float] = [part for chunk in chunks for part in (chunked(chunk, end=False), 0.02)]
+        return [STREAM_HEAD, *paced, chunked(event(last), DONE)]
+
+    return answer
+
+
+def asked_of(script: Any, shape: RequestShape, what: RequestSpec = SPEC) -> RequestRecord:
+    async def main() -> RequestRecord:
+        async with hostile(script) as server:
+            where = Endpoint("a", server.base_url, verify=False, shape=shape)
+            async with Client(where, CLOCK, 2.0) as to:
+                return await to.send(what, "tiny", Traffic.CANARY, CLOCK.monotonic_ns())
+
+    return asyncio.run(main())
+
+
+def test_a_refused_field_is_named_with_the_key_that_omits_it() -> None:
+    record = asked_of(picky("a"), PLAIN_REQUESTS)
+    assert record.outcome is Outcome.BAD_REQUEST
+    assert str(record.detail).startswith("HTTP 422: Unexpected fields in the request: ['ignore_eos', 'stream_options']")
+    assert str(record.detail).endswith(
+        "; set request.omit: [ignore_eos, stream_options] if the server does not know them"
+    )
+
+
+@pytest.mark.parametrize("texts", [("a", "b", "c"), ("a", "b")])
+def test_without_these_fields_an_answer_is_judged_by_what_came(texts: Sequence[str]) -> None:
+    record = asked_of(picky(*texts), RequestShape(omitted=OMITS))
+    assert (record.outcome, record.detail) == (Outcome.OK, None)
+    assert (record.output_tokens, record.prompt_tokens) == (len(texts), SPEC.prompt_tokens), "by events, and as asked"
+    assert tpot_s(record) is not None
+
+
+def test_without_ignore_eos_alone_the_usage_counts() -> None:
+    shape = RequestShape(omitted=frozenset({Omittable.IGNORE_EOS}))
+    usage = {"prompt_tokens": 8, "completion_tokens": 2}
+
+    def answer(asked: Asked) -> Script:
+        assert asked.json()["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+        first = {"choices": [{"index": 0, "text": "ab", "finish_reason": "stop"}]}
+        return [STREAM_HEAD + chunked(event(first), event({"choices": [], "usage": usage}), DONE)]
+
+    record = asked_of(answer, shape)
+    assert (record.outcome, record.output_tokens) == (Outcome.OK, 2)
+
+
+def test_what_is_asked_for_is_still_the_most_that_may_come() -> None:
+    record = asked_of(picky("a", "b", "c", "d"), RequestShape(omitted=OMITS))
+    assert (record.outcome, record.detail) == (Outcome.WRONG_ANSWER, "4 output tokens, 3 were asked for")
+    assert asked_of(picky(), RequestShape(omitted=OMITS)).outcome is Outcome.WRONG_ANSWER
+
+
+def test_an_answer_that_ends_early_or_without_usage_names_the_key() -> None:
+    def answer(usage: dict[str, Any]) -> Script:
+        choice = {"choices": [{"index": 0, "text": "x", "finish_reason": "stop"}], **usage}
+        return [STREAM_HEAD + chunked(event(choice), DONE)]
+
+    short = asked_of(answer({"usage": {"prompt_tokens": 8, "completion_tokens": 1}}), PLAIN_REQUESTS)
+    assert short.detail == (
+        "1 output tokens, 3 were asked for; set request.omit: [ignore_eos] if the server does not know it"
+    )
+    unused = asked_of(answer({}), PLAIN_REQUESTS)
+    assert str(unused.detail).endswith("set request.omit: [stream_options] if the server does not know it")
+
+
+def test_prompts_as_text_are_words_of_about_the_same_length() -> None:
+    ids = body_of(SPEC, "m", PLAIN_REQUESTS)["prompt"]
+    text = body_of(SPEC, "m", RequestShape(is_text=True))["prompt"]
+    assert len(text.split()) == len(ids) == 8
+    other = body_of(spec(9, 3), "m", RequestShape(is_text=True))["prompt"]
+    assert text != other
+
+    def answer(asked: Asked) -> Script:
+        if not isinstance(asked.json()["prompt"], str):
+            why = "Unmapped prompt format. Your prompt is neither a list of strings nor a string. prompt=[[1, 2"
+            return [whole(500, {"error": {"message": f"litellm.APIConnectionError: {why}"}})]
+        usage = {"prompt_tokens": 11, "completion_tokens": 3}
+        last = {"choices": [{"index": 0, "text": "x", "finish_reason": "length"}], "usage": usage}
+        return [STREAM_HEAD + chunked(event(last), DONE)]
+
+    refused = asked_of(answer, PLAIN_REQUESTS)
+    assert refused.outcome is Outcome.SERVER_ERROR
+    assert str(refused.detail).endswith("; set request.prompt: text if the server takes no token ids")
+    good = asked_of(answer, RequestShape(is_text=True))
+    assert (good.outcome, good.prompt_tokens) == (Outcome.OK, 11)
+
+
+def test_further_fields_are_merged_and_none_that_is_set_already() -> None:
+    extra = {"chat_template_kwargs": {"enable_thinking": False}, "lora": "a"}
+    body = body_of(spec(8, 3, Api.CHAT), "m", RequestShape(extra=extra))
+    assert extra.items() <= body.items()
+    assert body.keys() == body_of(spec(8, 3, Api.CHAT), "m", PLAIN_REQUESTS).keys() | extra.keys()
+
+
+def test_a_usage_that_counts_at_the_end_only_can_be_asked_for() -> None:
+    omitted = frozenset({Omittable.CONTINUOUS_USAGE_STATS, Omittable.TEMPERATURE})
+    body = body_of(SPEC, "m", RequestShape(omitted=omitted))
+    assert body["stream_options"] == {"include_usage": True}
+    assert "temperature" not in body
