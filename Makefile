@@ -50,7 +50,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm bench-client bench-capacity bench-timed bench-alerts bench-dashboards pictures generate lock sbom clean
+.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm bench-client bench-capacity bench-timed bench-alerts bench-dashboards pictures generate lock dist sbom clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -105,6 +105,10 @@ lint: .venv/.installed ## style, types and import rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	@$(BIN)/zizmor -q --offline .github
 
 vllm: .vllm/.installed ## a real vLLM on the CPU in .vllm, for the tests that want one (3.5 GB)
 
@@ -155,6 +159,18 @@ lock: .venv/.installed ## take the newest versions pyproject.toml allows and pin
 	        --only-binary :all: --python-version 3.13 --python-platform linux --no-annotate --no-header; \
 	    } > deploy/image/requirements.txt
 	@touch .venv/.installed
+
+# VERSION, where it is given, must be the version of the code: the one that a tag names.
+dist: .venv/.installed sbom ## write dist/: wheel, sdist, dashboards, rules, mixin and the SBOM of a release
+	@version=$$($(BIN)/python -c 'import probe; print(probe.__version__)'); \
+	if [ "$(or $(VERSION),$$version)" != "$$version" ]; then \
+	    echo "make dist: VERSION=$(VERSION), and the code is $$version: set __version__ in probe/__init__.py or tag v$$version" >&2; \
+	    exit 1; \
+	fi; \
+	rm -f dist/*.whl dist/*.tar.gz && $(BIN)/uv build -q --python $(BIN)/python -o dist && rm -f dist/.gitignore \
+	    && tar -czf dist/kneewatch-dashboards-$$version.tar.gz -C dashboards/generated . \
+	    && tar -czf dist/kneewatch-mixin-$$version.tar.gz deploy/mixin alerts/generated dashboards/generated \
+	    && cp alerts/generated/kneewatch.rules.yml dist/ && ls -l dist
 
 sbom: .venv/.installed ## write dist/kneewatch.cdx.json, a CycloneDX list of what .venv contains
 	@mkdir -p dist && $(BIN)/python $(PIP_INSTALL) $(UV)
