@@ -142,13 +142,14 @@ def _disagreement(scale: float) -> str:
 
     forecast, measured = knee(names.CAPACITY_RPS, _FORECAST), knee(names.CAPACITY_RPS, _MEASURED)
     lower, upper = knee(names.CAPACITY_RPS_LOWER, _MEASURED), knee(names.CAPACITY_RPS_UPPER, _MEASURED)
+    bounded = knee(names.CAPACITY_RPS_UPPER, _FORECAST)
     fresh_s, runs = _FRESH_S * scale, duration(_TWO_RUNS_S * scale)
     residual = names.MODEL_RESIDUAL.name
     return (
         f"round(\n(\n"
-        # Without an upper bound, no load missed an objective, and the capacity may be higher.
+        # A measured capacity or a forecast without an upper bound is a lower bound: the capacity may be higher.
         f"  ({forecast} / {measured} - 1 > {DISAGREES:g} and {forecast} > {upper}\n"
-        f"   or {forecast} / {measured} - 1 < -{DISAGREES:g} unless {forecast} >= {lower})\n"
+        f"   or {forecast} / {measured} - 1 < -{DISAGREES:g} and {bounded} unless {forecast} >= {lower})\n"
         f"  and {_last(_FORECAST)} > time() - {fresh_s:g}\n"
         f"  and abs({_last(_FORECAST)} - {_last(_MEASURED)}) < {fresh_s:g}\n"
         f")\n"

@@ -146,9 +146,9 @@ class CapacityExporter:
     def verified(self, result: CapacityResult, forecast: CapacityResult | None) -> None:
         """Publish the error of the last forecast, if the run measured the same setup."""
         found = result.capacity
-        predicted = (
-            forecast.capacity.requests_per_second if forecast is not None and is_comparable(forecast, result) else None
-        )
+        predicted = None
+        if forecast is not None and is_comparable(forecast, result) and not forecast.capacity.is_lower_bound:
+            predicted = forecast.capacity.requests_per_second
         # Where no load broke anything the capacity is a lower bound, and a forecast above it may be right.
         if predicted and found.requests_per_second and found.upper is not None and found.mode != _FORECAST:
             self._residual.forget(result.target)  # that of another model

@@ -6,7 +6,7 @@ Input: jobs (a method, a case by name, a seed). Output: a Row each. Jobs are ind
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 
 from benchmarks.capacity.cases import CASES, Case
@@ -16,6 +16,7 @@ from benchmarks.capacity.play import play
 from benchmarks.capacity.truth_file import kind, named
 from probe.capacity.model.forecast import forecast
 from probe.capacity.search.search import Search
+from probe.core.result import Capacity
 
 KNEEWATCH, FORECAST = "kneewatch", "kneewatch forecast"
 OURS = (KNEEWATCH, FORECAST)
@@ -124,14 +125,20 @@ class _Found:
     mode: str = ""
 
 
+def _found(capacity: Capacity, stopped: str | None = None) -> _Found:
+    """Return a capacity as an answer. A lower bound is none: it does not say where the knee is."""
+    if capacity.is_lower_bound:
+        reason = f"at least {capacity.requests_per_second:.4g} requests/s: {capacity.reason}"
+        return _Found(None, reason, mode=capacity.mode)
+    reason = capacity.reason or stopped
+    return _Found(capacity.requests_per_second, reason, capacity.lower, capacity.upper, capacity.mode)
+
+
 def _kneewatch(job: Job, case: Case) -> tuple[_Found, Spent]:
     plan = Search(case.workload, case.objectives, explain=False)
     played = play(case, job.truth_rps, job.seed, plan, live_share=LIVE_SHARE)
     capacity, cost = played.result.capacity, played.result.cost
-    if capacity.upper is None:  # a lower bound is no answer to where the knee is
-        capacity = replace(capacity, requests_per_second=None, lower=None)
-    reason = capacity.reason or played.result.stopped.reason
-    found = _Found(capacity.requests_per_second, reason, capacity.lower, capacity.upper, capacity.mode)
+    found = _found(capacity, played.result.stopped.reason)
     over_s = cost.over_objective_seconds
     return found, Spent(cost.requests, cost.tokens, cost.seconds, over_s, played.users, played.spoilt)
 
@@ -144,8 +151,7 @@ def _forecast(job: Job, case: Case) -> tuple[_Found, Spent]:
         server.advance(120.0 + i * SCRAPE_S)
         snapshots.append(server.snapshot())
     capacity = forecast(snapshots, case.workload, case.objectives)
-    found = _Found(capacity.requests_per_second, capacity.reason, capacity.lower, capacity.upper, capacity.mode)
-    return found, Spent(0, 0, FORECAST_S, 0.0, len(server.ended_requests), 0)
+    return _found(capacity), Spent(0, 0, FORECAST_S, 0.0, len(server.ended_requests), 0)
 
 
 def _peer(job: Job, case: Case, level_s: float) -> tuple[_Found, Spent]:

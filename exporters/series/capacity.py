@@ -24,7 +24,8 @@ CAPACITY_TOKENS = _declare("gauge", "capacity_output_tokens_per_second", "Output
 HEADROOM = _declare(
     "gauge",
     "capacity_headroom_ratio",
-    "1 minus users' share of the capacity in requests or output tokens, whichever is more; below 0: over capacity",
+    "1 minus users' share of the capacity in requests or output tokens, whichever is more; below 0: over capacity;"
+    " absent for a forecast that is a lower bound",
     _KNEE,
 )
 BOTTLENECK = _declare(

@@ -31,8 +31,9 @@ class Roofline:
 class Capacity:
     """The knee as a rate of all requests, user and probe traffic; None, with the `reason`, if none was found.
 
-    `upper` is None if no step broke an objective, or if the load of users is unknown: the capacity is then a lower
-    bound. `knee_concurrency`: probe requests in flight at the knee of a closed loop.
+    `upper` is None if no step broke an objective, if the load of users is unknown, or if max_num_seqs is unknown and
+    may be what limits the server: the capacity is then a lower bound. `knee_concurrency`: probe requests in flight at
+    the knee of a closed loop.
     """
 
     mode: str  # "empirical": from load steps; "forecast": from a model; "verified": from both
@@ -48,6 +49,11 @@ class Capacity:
     learnt_from: tuple[float, float] | None = None  # range of loads, in requests/s, that a forecast is based on
     bottleneck_gain: float | None = None  # relative gain without it, or at half its cost (capacity/model/bottleneck.py)
     roofline: Roofline | None = None
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the server takes at least this load, and perhaps more."""
+        return self.lower is not None and self.upper is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,9 @@ _EMPIRICAL = "empirical"
 _OBJECTIVES = ("availability", "ttft", "tpot")
 
 
-def is_lower_bound(capacity: Capacity) -> bool:
-    """Whether the capacity is a lower bound: no load level broke an objective, or the load of users is unknown."""
-    return capacity.lower is not None and capacity.upper is None
-
-
 def is_not_reached(capacity: Capacity) -> bool:
     """Return whether no load broke an objective, so that the capacity is that of the highest load."""
-    return is_lower_bound(capacity) and capacity.limiting not in _OBJECTIVES
+    return capacity.is_lower_bound and capacity.limiting not in _OBJECTIVES
 
 
 def is_predicted(result: CapacityResult) -> bool:
@@ -27,6 +22,8 @@ def is_predicted(result: CapacityResult) -> bool:
 def knee_line(result: CapacityResult) -> str:
     """Return where the knee is, or that it was not reached."""
     capacity = result.capacity
+    if capacity.mode == "forecast" and capacity.is_lower_bound:
+        return "unknown: it depends on max_num_seqs, which is not known"
     if is_not_reached(capacity):
         return f"not reached: no objective was broken up to {knee_words(capacity)}"
     if is_predicted(result):

@@ -58,8 +58,7 @@ def forecast_words(result: CapacityResult) -> str:
     low, high = found.learnt_from or (None, None)
     lines = [
         (
-            f"Forecast: {number(found.requests_per_second)} requests/s"
-            f" ({number(found.lower)} to {number(found.upper)}),"
+            f"Forecast: {forecast_rate(found, 'requests/s')},"
             f" {number(found.output_tokens_per_second)} output tokens/s, workload {result.context.workload['name']}."
         ),
         f"Learned from {number(low)} to {number(high)} requests/s of live traffic; {found.reason}.",
@@ -69,6 +68,12 @@ def forecast_words(result: CapacityResult) -> str:
     return "\n".join(one_line(line, _LINE) for line in lines)
 
 
+def forecast_rate(found: Capacity, unit: str) -> str:
+    """Return a forecast's requests per second, in that unit, with its interval, or as a lower bound."""
+    rate = f"{number(found.requests_per_second)} {unit}"
+    return f"at least {rate}" if found.is_lower_bound else f"{rate} ({number(found.lower)} to {number(found.upper)})"
+
+
 def beside_measured(forecast: CapacityResult, measured: CapacityResult | None, now_s: float) -> str:
     """Compare a forecast with the last measurement of the same server and workload; "" if one of them is missing."""
     predicted = forecast.capacity.requests_per_second
@@ -76,6 +81,8 @@ def beside_measured(forecast: CapacityResult, measured: CapacityResult | None, n
     if measured is None or not predicted or not found or not is_comparable(forecast, measured):
         return ""
     ratio = predicted / found - 1
+    if ratio < 0 and forecast.capacity.is_lower_bound:
+        return ""
     off = f"{percent(round(abs(ratio), 2))} {'above' if ratio > 0 else 'below'}"
     least = "at least " if measured.capacity.upper is None else ""
     return (

@@ -10,7 +10,7 @@ from probe.core import objectives as slo
 from probe.core.result import CapacityResult
 from probe.core.step import Distribution, StepSummary
 from probe.report.figures import number
-from probe.report.knee_text import is_lower_bound, is_not_reached, is_predicted
+from probe.report.knee_text import is_not_reached, is_predicted
 
 Json = dict[str, Any]
 _SECONDS, _RATE, _SHARE, _COUNT = "s", "req/s", "share", "count"
@@ -95,7 +95,7 @@ def _rates(result: CapacityResult, steps: Sequence[StepSummary]) -> Json:
         _line(result, "within every objective", steps, good),
     ]
     title = "Requests/s, including user traffic" if among else "Requests/s"
-    name = "capacity, at least" if is_lower_bound(found) else "capacity"
+    name = "capacity, at least" if found.is_lower_bound else "capacity"
     limit = None if found.requests_per_second is None else {"name": name, "value": found.requests_per_second}
     return _chart(result, title, _RATE, lines, limit=limit)
 

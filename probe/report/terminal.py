@@ -13,7 +13,7 @@ from probe.core.request import Outcome, RequestRecord
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.report.figures import MISSING, ago, milliseconds, number, percent, promises
-from probe.report.knee_text import is_lower_bound, knee_words, limit_words
+from probe.report.knee_text import knee_words, limit_words
 
 
 def canary_words(record: RequestRecord, objectives: Objectives, server: str | None = None) -> str:
@@ -52,7 +52,7 @@ def _status_row(status: TargetStatus, wall_s: float) -> tuple[str, ...]:
     words = status.capacity_state or MISSING
     if result and capacity and capacity.requests_per_second is not None:
         words = f"{number(capacity.requests_per_second)} req/s"
-        if is_lower_bound(capacity):
+        if capacity.is_lower_bound:
             words = f"at least {words}"
         elif capacity.knee_concurrency is not None:
             words = f"{words} at {knee_words(capacity)}"

@@ -91,6 +91,29 @@ def test_an_unknown_max_num_seqs() -> None:
     assert "max_num_seqs is not known" in silence(snapshots, hints=None)
 
 
+def test_a_capacity_that_an_unknown_max_num_seqs_may_limit_is_a_lower_bound() -> None:
+    """By its step costs alone the server would hold 14 requests/s, with 31 running. It runs at most 24."""
+    known, objectives = profile(FAST, max_num_seqs=24), promise(0.5, 0.0145)
+    truth = find_capacity(twin_of(known, CHAT), objectives, 10.0, seeds=(7,), requests=1500)
+    snapshots = watched(known, CHAT, 0.7 * truth, 120.0)
+    assert any(15 < (each.running or 0) < 24 for each in snapshots)
+    found = forecast(snapshots, CHAT, objectives, requests=400)
+    assert found.requests_per_second is not None
+    assert found.lower is not None
+    assert found.upper is None
+    assert 0.7 * truth < found.requests_per_second < 1.05 * truth
+    assert found.lower < truth
+    assert "max_num_seqs is not known" in str(found.reason)
+
+
+def test_a_capacity_within_what_has_run_does_not_depend_on_max_num_seqs() -> None:
+    """The objective breaks before 24 requests run at a time, as they have."""
+    known, objectives = profile(FAST, max_num_seqs=64), promise(0.5, 0.0115)
+    found = said(watched(known, CHAT, 6.0, 120.0), objectives=objectives, hints=None)
+    assert found.upper is not None
+    assert "max_num_seqs" not in str(found.reason)
+
+
 def test_a_cost_model_that_explains_nothing() -> None:
     """Every other window is of a server three times as slow: another one behind the same address."""
     fast, slow = BUSY, watched(replace(profile(FAST), cost=replace(FAST, host_s=0.03)), CHAT, 12.0, 60.0)

@@ -6,7 +6,7 @@ interval and the range of loads it was learnt from; or the reason why there is n
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.lengths import mean_length
@@ -83,9 +83,9 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, cost_model: Step
     found = find_capacity(twin, objectives, max(2 * evidence.rate_rps, 1e-3), requests=requests)
     low, high = _load_range(evidence.measured)
     share = high * _relative_size(join_windows(evidence.measured), evidence.workload) / found if found else 0.0
-    doubt, condition = _doubt(cost_model, found, share), ""
+    doubt = _doubt(cost_model, found, share)
     if doubt is None and model.max_num_seqs is None:
-        doubt, condition = _max_num_seqs_doubt(evidence, twin, found)
+        doubt = _max_num_seqs_doubt(evidence, twin, found)
     if doubt is not None:
         return _no_forecast(doubt)
     half = _half_interval(model, cost_model, objectives, found, share, requests=requests)
@@ -93,15 +93,18 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, cost_model: Step
         spread = f"give or take {half:.0%}" if math.isfinite(half) else "with an unknown error"
         highest = f"the highest load measured was {share:.0%} of it"
         return _no_forecast(f"not enough evidence: {found:.3g} requests/s, {spread}; {highest}")
+    least = _least_capacity(model, twin, objectives, found, requests // 2)
+    is_bound = least < found * (1 - half)
+    rate = least if is_bound else found
     return Capacity(
         mode=MODE,
-        requests_per_second=found,
-        lower=found * (1 - half),
-        upper=found * (1 + half),
-        output_tokens_per_second=found * mean_length(evidence.workload.output_tokens),
+        requests_per_second=rate,
+        lower=rate * (1 - half),
+        upper=None if is_bound else found * (1 + half),
+        output_tokens_per_second=rate * mean_length(evidence.workload.output_tokens),
         learnt_from=(low, high),
         roofline=model.roofline(),
-        reason=f"experimental until a verification has confirmed it{condition}",
+        reason=f"experimental until a verification has confirmed it{_bound_words(model, found) if is_bound else ''}",
     )
 
 
@@ -132,20 +135,34 @@ def _doubt(cost_model: StepCostModel, found: float, share: float) -> str | None:
     return None
 
 
-def _max_num_seqs_doubt(evidence: _Evidence, twin: Twin, found: float) -> tuple[str | None, str]:
-    """Return why an unknown max_num_seqs may be too low for the capacity, or None; and a condition to state with it."""
+def _max_num_seqs_doubt(evidence: _Evidence, twin: Twin, found: float) -> str | None:
+    """Return why an unknown max_num_seqs may be far too low for the capacity, or None."""
     most = max(
         *(snapshot.running or 0.0 for snapshot in evidence.snapshots),
         *(window.batch * window.engines for window in evidence.measured),
     )
     would_run = predict(twin, found, evidence.objectives, requests=evidence.requests // 2).running
-    condition = f", and provided that max_num_seqs is at least {would_run:.0f}" if would_run > most else ""
     if would_run <= _MAX_RUNNING_GROWTH * most:
-        return None, condition
+        return None
     return (
         f"not enough evidence: {would_run:.0f} requests would run at a time, at most {most:.0f} did, and"
         " max_num_seqs is not known"
-    ), condition
+    )
+
+
+def _least_capacity(model: ServerModel, twin: Twin, objectives: Objectives, found: float, requests: int) -> float:
+    """Return the capacity if max_num_seqs, where it is unknown, allows only as many requests as have run."""
+    if model.max_num_seqs is not None:
+        return found
+    limited = replace(twin, max_num_seqs=model.least_max_num_seqs)
+    return min(find_capacity(limited, objectives, found, seeds=(0,), requests=requests), found)
+
+
+def _bound_words(model: ServerModel, found: float) -> str:
+    return (
+        f"; a lower bound: max_num_seqs is not known, and at most {model.least_max_num_seqs} requests have run at a"
+        f" time (without that limit {found:.3g} requests/s); set capacity.server.max_num_seqs"
+    )
 
 
 def _half_interval(

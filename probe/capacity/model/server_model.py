@@ -7,6 +7,7 @@ A ServerModel only grows: `learn` adds the snapshots since the last call, `twin`
 from all but one part (for the jackknife).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, fields, replace
 
@@ -72,6 +73,13 @@ class ServerModel:
     def most_running(self) -> float:
         """Most requests running in any snapshot, over all engines."""
         return max((snapshot.running or 0.0 for snapshot in self._all), default=0.0)
+
+    @property
+    def least_max_num_seqs(self) -> int:
+        """The most requests that have run at a time in one engine, as its max_num_seqs must allow; at least 1."""
+        polled = (most_running(snapshot) for snapshot in self._all)
+        between = (window.batch for segment in self._segments for window in segment)
+        return max(math.ceil(max([*polled, *between], default=0.0)), 1)
 
     @property
     def live(self) -> BackgroundTraffic:

@@ -6,12 +6,13 @@ or "forecast"), by the trials alone ("empirical"), or none with a reason.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from probe.capacity.model.lengths import mean_length
 from probe.capacity.search.calibrate import find_misfit
 from probe.capacity.search.knee import NOT_ONE_SERVER, VOID
 from probe.capacity.search.knee_estimate import FLOOR, KneeEstimate
-from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, SearchState
+from probe.capacity.search.search_state import QUICK_REQUESTS, TOP_SHARE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.trial import Trial
 from probe.core import objectives as slo
 from probe.core.result import Capacity, Stopped
@@ -143,6 +144,8 @@ def model_capacity(state: SearchState, knee: KneeEstimate, *, may_verify: bool =
         (trial.load_rps * (1 + FLOOR if trial.is_precaution else 1.0) for trial in overloaded_trials(state)),
         default=math.inf,
     )
+    if is_crowded and most == math.inf:
+        return _lower_bound(state, knee)
     rate = min(knee.rate_rps, most)
     low, high = knee.interval
     limits = knee.bottleneck
@@ -158,6 +161,25 @@ def model_capacity(state: SearchState, knee: KneeEstimate, *, may_verify: bool =
         bottleneck_gain=limits.gain if limits else None,
         roofline=state.model.roofline(),
         reason=_assumption(knee) if is_crowded else None,
+    )
+
+
+def _lower_bound(state: SearchState, knee: KneeEstimate) -> Capacity:
+    """Return the capacity if max_num_seqs, which is unknown, allows only as many requests as have run."""
+    most = state.model.least_max_num_seqs
+    limited = replace(state.twin, max_num_seqs=most) if state.twin is not None else None
+    least = state.capacity(limited, knee.rate_rps, QUICK_REQUESTS) if limited is not None else 0.0
+    if not least:
+        return Capacity(mode=FORECAST, reason=f"not enough evidence: max_num_seqs is not known; {_assumption(knee)}")
+    rate = min(least, knee.rate_rps)
+    return Capacity(
+        mode=FORECAST,
+        requests_per_second=rate,
+        lower=knee.interval[0] * rate / knee.rate_rps,
+        output_tokens_per_second=rate * mean_length(state.model.workload.output_tokens),
+        roofline=state.model.roofline(),
+        reason=f"a lower bound: max_num_seqs is not known, and at most {most} requests have run at a time;"
+        f" {knee.rate_rps:.3g} requests/s {_assumption(knee)}",
     )
 
 

@@ -37,6 +37,12 @@ def largest_share(users: UserLoad | None, capacity: Capacity | None) -> Capacity
 
 
 def headroom(users: UserLoad | None, capacity: Capacity | None) -> float | None:
-    """Return 1 - live load / capacity; below 0 if users take more than the capacity found."""
+    """Return 1 - live load / capacity; below 0 if users take more than the capacity found.
+
+    None if it is unknown, as for a forecast that is a lower bound: such a bound is never far above the load of users
+    from which it was learnt, however much more the server can do.
+    """
     used = largest_share(users, capacity)
-    return None if used is None else 1 - used.ratio
+    if used is None or capacity is None or (capacity.mode == "forecast" and capacity.is_lower_bound):
+        return None
+    return 1 - used.ratio

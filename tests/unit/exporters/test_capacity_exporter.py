@@ -227,8 +227,9 @@ def test_a_run_that_measures_says_by_how_much_the_forecast_was_off() -> None:
         (Capacity("empirical", 10.0, 10.0, None), Capacity("forecast", 30.0)),
         (Capacity("forecast", 10.0, 9.0, 11.0), Capacity("forecast", 30.0)),
         (no_knee(), Capacity("forecast", 30.0)),
+        (Capacity("verified", 10.0, 9.0, 11.0), Capacity("forecast", 6.0, 5.0, None)),
     ],
-    ids=["no forecast", "a silent one", "a lower bound", "not measured", "no knee"],
+    ids=["no forecast", "a silent one", "a lower bound", "not measured", "no knee", "a forecast lower bound"],
 )
 def test_a_capacity_that_was_not_measured_gives_no_residual_of_a_forecast(
     measured: Capacity, forecast: Capacity | None
@@ -261,6 +262,14 @@ def test_headroom_is_what_users_leave_of_each_capacity_now() -> None:
     exporter.live("a", UserLoad(20.0, None))
     assert _headroom(registry, "empirical") == pytest.approx(-1.0)
     exporter.live("a", None)
+    assert values(registry, "kneewatch_capacity_headroom_ratio") == []
+
+
+def test_a_forecast_that_is_a_lower_bound_has_no_headroom() -> None:
+    """It is as near to the load of users as the most requests that they had running."""
+    registry, exporter = _registry()
+    exporter.restore(result(capacity=Capacity("forecast", 5.0, 4.0, None)))
+    exporter.live("a", UserLoad(4.0, None))
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []
 
 

@@ -219,6 +219,17 @@ def test_a_forecast_stands_beside_what_load_has_measured(rps: float, words: str)
     assert beside_measured(_forecast(rps), result(capacity=VERIFIED), NOW_S) == words
 
 
+BOUND = Capacity("forecast", 8.0, 7.0, reason="a lower bound", learnt_from=(1.0, 5.0), output_tokens_per_second=512.0)
+
+
+def test_a_forecast_that_is_a_lower_bound_says_at_least() -> None:
+    (first, *_) = forecast_words(result(capacity=BOUND)).splitlines()
+    assert first == "Forecast: at least 8 requests/s, 512 output tokens/s, workload short."
+    assert beside_measured(result(capacity=BOUND), result(capacity=VERIFIED), NOW_S) == ""
+    above = result(capacity=replace(BOUND, requests_per_second=15.0))
+    assert beside_measured(above, result(capacity=VERIFIED), NOW_S).startswith("20 % above the last verified")
+
+
 def test_where_nothing_broke_it_stands_beside_a_lower_bound() -> None:
     said = beside_measured(_forecast(12.0), result(capacity=AT_LEAST), NOW_S)
     assert said == "20 % above the last empirical at least 10 (2 h ago)"

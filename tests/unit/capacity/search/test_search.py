@@ -10,9 +10,11 @@ import pytest
 from example_records import CHAT, snapshot, step
 from plain_records import record
 from simulated_servers import CHAT as _LENGTHS
+from simulated_servers import FAST, profile, twin_of
 
 from probe.capacity.model.bottleneck import Bottleneck
 from probe.capacity.model.hints import Hints
+from probe.capacity.model.twin import Twin
 from probe.capacity.model.windows import MetricsWindow
 from probe.capacity.search.knee_estimate import KneeEstimate
 from probe.capacity.search.search import Search
@@ -209,7 +211,7 @@ def test_a_higher_load_that_held_excuses_a_trial_that_broke() -> None:
 
 
 def test_a_capacity_names_what_its_bottleneck_costs_and_how_near_the_gpu_s_limits_it_is() -> None:
-    search = Search(_LENGTHS, CHAT, Hints(gpu="NVIDIA L4"), explain=False)
+    search = Search(_LENGTHS, CHAT, Hints(max_num_seqs=8, gpu="NVIDIA L4"), explain=False)
     busy = [snapshot(estimated_flops=flops, estimated_read_bytes=flops) for flops in (1e12, 2e12)]
     search.state.model.learn([busy[0], replace(busy[1], at_ns=10**10)])
     _says(search, 10.0, Bottleneck("kv_cache", {"host": 0.1, "kv_cache": 0.4}))
@@ -223,6 +225,7 @@ def test_a_capacity_names_what_its_bottleneck_costs_and_how_near_the_gpu_s_limit
 
 def test_memory_that_runs_out_on_the_twin_too_caps_no_capacity_but_no_load_goes_there_again() -> None:
     search = _search(10.0)
+    search.state.model.max_num_seqs = 8
     for _ in range(2):
         _run(search, step())
     plan = _run(search, step(reason="cut_short"), tripped="preemptions")
@@ -235,6 +238,29 @@ def test_memory_that_runs_out_on_the_twin_too_caps_no_capacity_but_no_load_goes_
     assert search.capacity([step()], DONE).requests_per_second == 10.0
     again = search.next_step()
     assert again is None or (again.arrivals is not None and again.arrivals.rate_rps < plan.arrivals.rate_rps)
+
+
+def test_a_knee_that_an_unknown_max_num_seqs_may_limit_is_a_lower_bound() -> None:
+    """The model says 10 requests/s with 40 running; 12 have run, and with no more it would be 6."""
+    search = _search(10.0)
+    knee = KneeEstimate(10.0, (9.5, 10.5), "ttft", 40.0, None)
+    search._estimate_knee = lambda: knee  # type: ignore[assignment]
+    search.state.model.learn([snapshot(running=12.0)])
+    search.state.twin = twin_of(profile(FAST), _LENGTHS)
+    limits = []
+
+    def capacity(twin: Twin, *_: object) -> float:
+        limits.append(twin.max_num_seqs)
+        return 6.0
+
+    search.state.capacity = capacity  # type: ignore[method-assign]
+    found = search.capacity([step()], DONE)
+    assert limits == [12]
+    assert (found.mode, found.requests_per_second, found.upper) == ("forecast", 6.0, None)
+    assert found.lower == pytest.approx(5.7)
+    assert "assumes max_num_seqs >= 40" in str(found.reason)
+    search.state.model.max_num_seqs = 64
+    assert search.capacity([step()], DONE).upper == 10.5
 
 
 def test_as_many_requests_come_in_a_trial_as_it_says() -> None:
