@@ -149,8 +149,9 @@ async def _run_request(config: Config, target: TargetConfig, asked: RampRequest,
     async with Client(where, clock, target.canary.timeout) as client:
         load = workload(asked.workload, config.workload(asked.workload))
         model = await _model(client, target, load, clock)
+        aliases = await client.aliases(model)
     return RunRequest(
-        source=RequestSource(where, model, load, target.canary.timeout, asked.seed),
+        source=RequestSource(where, model, load, target.canary.timeout, asked.seed, aliases),
         objectives=config.objectives_of(target),
         steps=asked.steps,
         budget=asked.budget,

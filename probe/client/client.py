@@ -118,16 +118,22 @@ class Client:
             Outcome.NOT_FOUND,
         )
 
-    async def is_alias(self, asked: str, answered: str) -> bool:
-        """Return whether the server lists both names for one model: vLLM answers under the first of them."""
+    async def aliases(self, model: str) -> frozenset[str]:
+        """Return all names that the server lists for a model: vLLM answers under the first of them. Empty: unknown."""
         try:
             roots = await self.models()
         except TargetError:
-            roots = {}
-        return roots.get(answered) is not None and roots.get(asked) == roots[answered]
+            return frozenset()
+        root = roots.get(model)
+        return frozenset(name for name, its in roots.items() if root is not None and its == root)
 
-    def prepare(self, spec: RequestSpec, model: str, traffic: Traffic) -> PreparedRequest:
-        """Prepare a request, so that it only has to be sent when it is due."""
+    def prepare(
+        self, spec: RequestSpec, model: str, traffic: Traffic, aliases: frozenset[str] | None = None
+    ) -> PreparedRequest:
+        """Prepare a request, so that it only has to be sent when it is due.
+
+        `aliases`: other names of the model. An answer under none of them is wrong; None: the caller judges names.
+        """
         body = msgspec.json.encode(body_of(spec, model, self._endpoint.shape))
         made = self._exchange("POST", PATHS[spec.api], body, stream_limits(spec.output_tokens))
         return PreparedRequest(
@@ -135,6 +141,7 @@ class Client:
             model=model,
             traffic=traffic,
             spec=spec.without_prompt(),
+            aliases=aliases,
             clock=self._clock,
             exchange=made if isinstance(made, Exchange) else None,
             refused=None if isinstance(made, Exchange) else made,

@@ -13,7 +13,7 @@ from probe.client.api_json import error_message
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.client.response_buffer import ResponseBuffer
 from probe.client.stream_parser import StreamReader
-from probe.client.transcript import Transcript, judge
+from probe.client.transcript import Transcript, judge, judge_name
 from probe.core.clock import Clock
 from probe.core.redactor import Redactor
 from probe.core.request import Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
@@ -60,13 +60,14 @@ class Exchange:
 class PreparedRequest:
     """A request that only has to be sent, once; only the exchange holds its prompt.
 
-    `exchange` is None if the request cannot be made; `refused` is then the reason.
+    `exchange` is None if the request cannot be made; `refused` is then the reason. `aliases`: see Client.prepare.
     """
 
     target: str
     model: str
     traffic: Traffic
     spec: RequestSpec
+    aliases: frozenset[str] | None
     clock: Clock
     exchange: Exchange | None
     refused: Ended | None
@@ -130,7 +131,7 @@ class Response:
 
     def read(self) -> Iterator[RequestRecord | None]:
         """Parse the response. Yield None after each portion, and finally the record."""
-        prepared, ended, transcript = self.prepared, self.ended, None
+        prepared, ended, transcript, answered_as = self.prepared, self.ended, None, None
         exchange = prepared.exchange
         received = exchange.received if exchange is not None else ResponseBuffer()
         if exchange is not None and received.status == _OK:
@@ -142,7 +143,8 @@ class Response:
                 yield None
             transcript = reader.transcript(received.reads[-1] if received.reads else None)
             transcript = transcript.completed(prepared.spec, prepared.shape)
-            ended = ended or _judge(prepared, exchange, transcript)
+            answered_as = self._answered_as(exchange, transcript)
+            ended = ended or _judge(prepared, exchange, transcript, answered_as)
         outcome, detail = ended or (Outcome.UNREACHABLE, None)
         if ended is None and exchange is not None:
             outcome, detail = exchange.refusal()
@@ -167,15 +169,13 @@ class Response:
             prompt_tokens=(transcript.prompt_tokens or 0) if transcript else 0,
             output_tokens=(transcript.output_tokens or 0) if transcript else 0,
             finish_reason=transcript.finish_reason if transcript else None,
-            answered_as=self._answered_as(transcript),
+            answered_as=answered_as,
         )
 
-    def _answered_as(self, transcript: Transcript | None) -> str | None:
+    def _answered_as(self, exchange: Exchange, transcript: Transcript) -> str | None:
         """Return the name of the model that answered, if it is not the one asked for."""
-        model, exchange = transcript.model if transcript else None, self.prepared.exchange
-        if not model or exchange is None or model == self.prepared.model:
-            return None
-        return exchange.safe(model)
+        model = transcript.model
+        return exchange.safe(model) if model and model != self.prepared.model else None
 
     def record(self) -> RequestRecord:
         """Parse the whole response and return the record."""
@@ -204,11 +204,14 @@ def aborted(
     )
 
 
-def _judge(prepared: PreparedRequest, exchange: Exchange, transcript: Transcript) -> Ended:
+def _judge(prepared: PreparedRequest, exchange: Exchange, transcript: Transcript, answered_as: str | None) -> Ended:
     kind = exchange.safe(exchange.received.header(b"content-type"))
     if "event-stream" not in kind and not transcript.is_done:
         return (
             Outcome.BROKEN_STREAM,
             f"the answer is {kind.split(';')[0][:60] or 'no content type'!r}, expected an event stream",
         )
-    return judge(prepared.spec, transcript, prepared.shape)
+    outcome, detail = judge(prepared.spec, transcript, prepared.shape)
+    if outcome is Outcome.OK and answered_as is not None and prepared.aliases is not None:
+        return judge_name(prepared.model, answered_as, prepared.aliases)
+    return outcome, detail

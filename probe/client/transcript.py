@@ -70,6 +70,14 @@ def _wrong_length(spec: RequestSpec, answer: Transcript, shape: RequestShape) ->
     return f"{count} output tokens, {wanted} were asked for{hint}"
 
 
+def judge_name(asked: str, answered: str, aliases: frozenset[str] = frozenset()) -> tuple[Outcome, str | None]:
+    """Return the outcome of an answer under another name than was asked for, with a line of explanation."""
+    if answered in aliases:
+        return Outcome.OK, None
+    names = f"the model {answered!r} answered, {asked!r} was asked for"
+    return Outcome.WRONG_ANSWER, f"{names}; fix model, or the routing"
+
+
 def _broken(answer: Transcript) -> tuple[Outcome, str] | None:
     """Return the outcome of a response that has not come to its end, or None."""
     if answer.error is not None:

@@ -39,6 +39,7 @@ class Setup:
 
     endpoint: Endpoint
     model: str
+    aliases: frozenset[str]
     workload: Workload
     timeout_s: float
     seed: int

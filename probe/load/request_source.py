@@ -13,13 +13,17 @@ from probe.load.sent_request import unpack
 
 @dataclass(frozen=True, slots=True)
 class RequestSource:
-    """What to send: the endpoint, the model, the workload, and how long to wait for an answer."""
+    """What to send: the endpoint, the model, the workload, and how long to wait for an answer.
+
+    `aliases`: other names of the model, under which it may answer.
+    """
 
     endpoint: Endpoint
     model: str
     workload: Workload
     timeout_s: float
     seed: int = 0
+    aliases: frozenset[str] = frozenset()
 
     def aborted(self, in_flight: "array[int]", clock: Clock) -> list[RequestRecord]:
         """Return the records that packed requests (sent_request.py) would get if cancelled now."""

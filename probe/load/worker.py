@@ -182,7 +182,7 @@ class Worker:
 
 def _ready(client: Client, setup: Setup) -> Iterator[PreparedRequest]:
     for spec in requests(setup.workload, setup.seed, shard=(setup.index, setup.count)):
-        yield client.prepare(spec, setup.model, Traffic.CAPACITY)
+        yield client.prepare(spec, setup.model, Traffic.CAPACITY, setup.aliases)
 
 
 async def _main(fd: int) -> None:

@@ -135,6 +135,7 @@ class WorkerPool:
         setup = Setup(
             endpoint=replace(source.endpoint, secret=no_secret, secret_headers=no_headers),
             model=source.model,
+            aliases=source.aliases,
             workload=source.workload,
             timeout_s=source.timeout_s,
             seed=source.seed,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from probe.client.client import Client
+from probe.client.transcript import judge_name
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.clock import Clock
@@ -58,7 +59,7 @@ class Canary:
         self._traffic = traffic
         self._known_answer = known_answer
         self.model = model if model != "auto" else UNKNOWN_MODEL
-        self._alias: tuple[str, str] | None = None  # the model, and the other name it answers under
+        self._aliases: tuple[str, frozenset[str]] = (self.model, frozenset())  # the model, and all of its names
         self._recent: deque[RequestRecord] = deque(maxlen=_KEEP_RECENT)
         self._failures: deque[RequestRecord] = deque(maxlen=_KEEP_FAILURES)
         self.failure_log = FailureLog()
@@ -71,6 +72,11 @@ class Canary:
     def failures(self) -> Sequence[RequestRecord]:
         return tuple(self._failures)
 
+    @property
+    def aliases(self) -> frozenset[str]:
+        """The names under which the model may answer, as far as answers made it necessary to ask for them."""
+        return self._aliases[1] if self._aliases[0] == self.model else frozenset()
+
     async def run_once(self) -> RequestRecord:
         """Send one request and keep its record. Return it, also of a failure: only cancellation is raised."""
         record = await self.measure()
@@ -81,8 +87,8 @@ class Canary:
         """Send one request. Return its record, also of a failure: only cancellation is raised."""
         record = await self._send()
         if record.is_up and record.answered_as is not None and not await self._is_alias(record.answered_as):
-            names = f"the model {record.answered_as!r} answered, {record.model!r} was asked for"
-            return replace(record, outcome=Outcome.WRONG_ANSWER, detail=f"{names}; fix model, or the routing")
+            outcome, detail = judge_name(record.model, record.answered_as)
+            return replace(record, outcome=outcome, detail=detail)
         if self._known_answer is not None and record.is_up:
             wrong = await self._known_answer.find_corruption(record.model)
             if wrong is not None:
@@ -100,10 +106,10 @@ class Canary:
         return await self._ask(spec)
 
     async def _is_alias(self, answered: str) -> bool:
-        """Return whether the model has this name, too. The server is asked once for a name."""
-        if self._alias != (self.model, answered) and await self._client.is_alias(self.model, answered):
-            self._alias = self.model, answered
-        return self._alias == (self.model, answered)
+        """Return whether the model has this name, too. The server is asked until it lists the name."""
+        if answered not in self.aliases:
+            self._aliases = self.model, await self._client.aliases(self.model)
+        return answered in self.aliases
 
     def keep(self, record: RequestRecord) -> None:
         """Keep the record as the newest."""

@@ -184,7 +184,13 @@ class TargetMonitor:
 
     def _run_request(self, load: LoadConfig | None, confirms: str | None) -> RunRequest:
         # The same lengths in every run; prompts are new.
-        source = RequestSource(self._endpoint, self.model, self._capacity_load, self.config.canary.timeout)
+        source = RequestSource(
+            self._endpoint,
+            self.model,
+            self._capacity_load,
+            self.config.canary.timeout,
+            aliases=self._canary.aliases,
+        )
         return new_run_request(self.config, self.objectives, source, load, confirms)
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hostile_server import DONE, event
 from kneewatch_command import start_kneewatch
 from mock_servers import MockServer, mock_server
 from monitor import Sim
@@ -28,6 +29,7 @@ from probe.mock_server.driver import Faults
 
 CLOCK = SystemClock()
 GONE_S = 3.0
+TOKENS = 20
 EVENT = b'data: {"choices": [{"index": 0, "text": "x"}], "usage": {"prompt_tokens": 8, "completion_tokens": %d}}\n\n'
 HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
 Answer = Callable[[AsgiSend], Coroutine[None, None, None]]
@@ -56,6 +58,15 @@ async def never_ends(send: AsgiSend) -> None:
 
 async def is_no_json(send: AsgiSend) -> None:
     await send({"type": "http.response.body", "body": b"data: {oops\n\ndata: [DONE]\n\n"})
+
+
+async def answers_as_another_model(send: AsgiSend) -> None:
+    """Answer at once, with as many tokens as were asked for."""
+    for number in range(1, TOKENS + 1):
+        choice = {"index": 0, "text": "x", "finish_reason": "length" if number == TOKENS else None}
+        usage = {"prompt_tokens": 8, "completion_tokens": number}
+        await _said(send, event({"model": "cheaper", "choices": [choice], "usage": usage}))
+    await send({"type": "http.response.body", "body": DONE})
 
 
 async def breaks_off(_: Scope, __: Receive, send: AsgiSend) -> None:
@@ -95,7 +106,7 @@ def counted(server: MockServer, app: ASGIApp) -> Iterator[list[int]]:
 def ramp_of(url: str) -> Awaitable[CapacityResult]:
     objectives = {"default": {"ttft": {"ratio": 0.95, "within": "500ms"}, "tpot": {"ratio": 0.95, "within": "1s"}}}
     canary = {"every": "3s", "timeout": "3s"}
-    workload = {"prompt_tokens": 8, "output_tokens": 20}
+    workload = {"prompt_tokens": 8, "output_tokens": TOKENS}
     target = {"name": "a", "base_url": url, "canary": canary}
     config = config_from({"objectives": objectives, "workloads": {"default": workload}, "targets": [target]}, "test")
     asked = RampRequest(
@@ -118,6 +129,7 @@ def ramp_of(url: str) -> Awaitable[CapacityResult]:
         pytest.param(HTMLResponse("<html>maintenance</html>"), "failed_requests", id="maintenance"),
         pytest.param(streams(is_no_json), "failed_requests", id="no-json"),
         pytest.param(breaks_off, "failed_requests", id="breaks-off"),
+        pytest.param(streams(answers_as_another_model), "failed_requests", id="another-model"),
         pytest.param(streams(hangs_after_a_token), "server_errors", id="hangs"),
         pytest.param(streams(pings), "server_errors|no_first_token", id="pings"),
         pytest.param(streams(never_ends), "failed_requests|server_errors", id="never-ends"),

@@ -495,7 +495,7 @@ def test_a_worker_goes_by_when_its_controller_was_there_and_not_by_when_it_heard
 
     async def main() -> None:
         link = await LocalBackend().spawn(0)
-        setup = Setup(Endpoint("a", "http://127.0.0.1:1"), "m", SHORT, 1.0, 0, 0, 1, Secrets())
+        setup = Setup(Endpoint("a", "http://127.0.0.1:1"), "m", frozenset(), SHORT, 1.0, 0, 0, 1, Secrets())
         send(link.writer, setup)
         async with asyncio.timeout(20):
             assert await receive(link.reader) == Ready()

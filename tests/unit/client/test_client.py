@@ -627,21 +627,21 @@ def served(*names: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("cards", "is_alias"),
+    ("cards", "aliases"),
     [
-        ([{"id": "a", "root": "/m"}, {"id": "b", "root": "/m"}], True),
-        ([{"id": "a", "root": "/m"}, {"id": "b", "root": "/adapter"}], False),
-        ([{"id": "a"}, {"id": "b"}], False),
-        ([{"id": "a", "root": "/m"}], False),
-        ("none", False),
+        ([{"id": "a", "root": "/m"}, {"id": "b", "root": "/m"}], {"a", "b"}),
+        ([{"id": "a", "root": "/m"}, {"id": "b", "root": "/adapter"}], {"b"}),
+        ([{"id": "a"}, {"id": "b"}], set()),
+        ([{"id": "a", "root": "/m"}], set()),
+        ("none", set()),
     ],
 )
-def test_names_are_of_one_model_where_they_are_listed_with_one_root(cards: object, is_alias: bool) -> None:  # noqa: FBT001
-    async def main() -> bool:
+def test_names_are_of_one_model_where_they_are_listed_with_one_root(cards: object, aliases: set[str]) -> None:
+    async def main() -> frozenset[str]:
         async with hostile([whole(200, {"data": cards})]) as server, client(server.base_url) as to:
-            return await to.is_alias("b", "a")
+            return await to.aliases("b")
 
-    assert asyncio.run(main()) is is_alias
+    assert asyncio.run(main()) == aliases
 
 
 def answered_as(name: str | None) -> str | None:
@@ -654,6 +654,27 @@ def test_a_record_names_the_model_that_answered_if_it_is_another() -> None:
     assert answered_as("other") == "other"
     assert answered_as(f"other {SECRET}\n") == "other (hidden)"
     assert [answered_as(name) for name in ("tiny", "", None)] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("aliases", "outcome"),
+    [(None, Outcome.OK), (frozenset({"alias"}), Outcome.OK), (frozenset(), Outcome.WRONG_ANSWER)],
+)
+def test_an_answer_under_another_name_is_wrong_where_names_are_judged(
+    aliases: frozenset[str] | None, outcome: Outcome
+) -> None:
+    first = event({"choices": [{"index": 0, "text": "x", "finish_reason": None}], "model": "alias"})
+
+    async def main() -> RequestRecord:
+        script = [STREAM_HEAD + chunked(first, *THREE_TOKENS[1:])]
+        async with hostile(script) as server, client(server.base_url) as to:
+            asked = to.prepare(spec(8, 3), "tiny", Traffic.CAPACITY, aliases)
+            return (await asked.send(CLOCK.monotonic_ns())).record()
+
+    record = asyncio.run(main())
+    assert (record.outcome, record.answered_as) == (outcome, "alias")
+    if outcome is not Outcome.OK:
+        assert record.detail == "the model 'alias' answered, 'tiny' was asked for; fix model, or the routing"
 
 
 def test_auto_takes_the_first_model() -> None:

@@ -33,7 +33,7 @@ class Answers:
         self._outcomes = iter(outcomes)
         self.sent: list[tuple[str, Traffic, int]] = []
         self.asked = 0
-        self.compared: list[tuple[str, str]] = []
+        self.listed: list[str] = []
         self.answers_as: str | None = None
 
     async def resolve_model(self, wanted: str) -> str:
@@ -44,9 +44,9 @@ class Answers:
             raise TargetError(f"http://llama/v1/models: {answer}", answer)
         return answer
 
-    async def is_alias(self, asked: str, answered: str) -> bool:
-        self.compared.append((asked, answered))
-        return answered == "alias"
+    async def aliases(self, model: str) -> frozenset[str]:
+        self.listed.append(model)
+        return frozenset({model, "alias"})
 
     @property
     def lateness(self) -> LoopLateness:
@@ -312,10 +312,10 @@ def test_a_failure_that_a_stop_may_explain_shows_nothing_of_the_server(
 
 
 @pytest.mark.parametrize(
-    ("answers_as", "outcome", "compared"), [("stranger", Outcome.WRONG_ANSWER, 3), ("alias", Outcome.OK, 1)]
+    ("answers_as", "outcome", "lists"), [("stranger", Outcome.WRONG_ANSWER, 3), ("alias", Outcome.OK, 1)]
 )
 def test_an_answer_of_another_model_is_wrong_unless_both_names_are_of_one(
-    answers_as: str, outcome: Outcome, compared: int
+    answers_as: str, outcome: Outcome, lists: int
 ) -> None:
     answers = Answers([], [Outcome.OK] * 3)
     answers.answers_as = answers_as
@@ -323,7 +323,7 @@ def test_an_answer_of_another_model_is_wrong_unless_both_names_are_of_one(
     records = rounds(canary(answers, "llama"), 3)
 
     assert [record.outcome for record in records] == [outcome] * 3
-    assert answers.compared == [("llama", answers_as)] * compared
+    assert answers.listed == ["llama"] * lists
     if outcome is not Outcome.OK:
         assert records[0].detail == "the model 'stranger' answered, 'llama' was asked for; fix model, or the routing"
 
