@@ -21,6 +21,7 @@ from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan
 from probe.load.loop_lag import watch_lag
 from probe.load.step_executor import StepExecution
+from probe.monitor.client_stop import excuse_stop
 from probe.monitor.known_answer import KnownAnswer
 
 # The model's label before the server has reported its model.
@@ -29,9 +30,6 @@ _ONE = StepPlan(concurrency=1, seconds=0.0, requests=1)
 # Failures are rarer and matter longer, so they are kept separately.
 _KEEP_RECENT = 60
 _KEEP_FAILURES = 20
-# A failure may be the client's if it did not run just before: what arrived earlier was read once it ran again. The
-# failure is known within this many hundredths of a second.
-_LAST_SAMPLES = 10
 
 
 class Canary:
@@ -131,13 +129,10 @@ class Canary:
         `lag`: samples (s) of how late the system ran this process meanwhile.
         """
         waking_s = max(lag, default=0.0)
-        if slo.may_be_client_delay(record, self._objectives, waking_s):
-            late_ms = 1000 * ((latency.ttft_error_s(record) or 0.0) + waking_s)
-            words = f"a latency missed its objective, but Kneewatch itself was up to {late_ms:.0f} ms late"
-        elif slo.may_be_client_stop(record, stopped_s := max(lag[-_LAST_SAMPLES:], default=0.0)):
-            words = f"{record.detail or record.outcome.value}, but Kneewatch itself did not run for {stopped_s:.1f} s"
-        else:
-            return record
+        if not slo.may_be_client_delay(record, self._objectives, waking_s):
+            return excuse_stop(record, lag)
+        late_ms = 1000 * ((latency.ttft_error_s(record) or 0.0) + waking_s)
+        words = f"a latency missed its objective, but Kneewatch itself was up to {late_ms:.0f} ms late"
         return replace(record, outcome=Outcome.CLIENT_BOUND, detail=words)
 
     async def _learn_model(self) -> None:

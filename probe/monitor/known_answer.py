@@ -10,6 +10,8 @@ from probe.config.targets import KnownAnswerConfig, TargetConfig
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.workload import Workload
+from probe.load.loop_lag import watch_lag
+from probe.monitor.client_stop import excuse_stop
 
 _log = structlog.get_logger()
 WORKLOAD = "known_answer"
@@ -64,7 +66,9 @@ class KnownAnswer:
             return None
         self._due_ns = now_ns + self._every_ns
         async with self._sending(self._workload):
-            record = await self._client.send(self._spec, model, Traffic.ANSWER, now_ns)
+            async with watch_lag(self._clock) as lag:
+                sent = await self._client.send(self._spec, model, Traffic.ANSWER, now_ns)
+            record = excuse_stop(sent, lag)
             self._on_record(record)
         if record.outcome in (Outcome.OK, Outcome.CORRUPT):
             self._is_wrong = record.outcome is Outcome.CORRUPT

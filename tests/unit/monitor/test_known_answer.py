@@ -3,19 +3,24 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from mock_servers import MockServer, mock_server
+from plain_records import failure
 from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope
 from starlette.types import Send as AsgiSend
+from virtual_time import VirtualClock, virtually
 
+from probe.client.client import Client
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
-from probe.core.request import Outcome
+from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.monitor.known_answer import KnownAnswer
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_monitor import TargetMonitor
 
@@ -229,3 +234,29 @@ def test_the_users_of_the_server_are_not_raised_by_the_question() -> None:
             await watched.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("stopped_s", "becomes"), [(10.0, Outcome.CLIENT_BOUND), (0.4, Outcome.TIMEOUT)])
+def test_a_question_without_an_answer_while_the_monitor_was_stopped_shows_nothing_of_the_server(
+    stopped_s: float, becomes: Outcome
+) -> None:
+    class Stopped:
+        async def send(self, what: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
+            await asyncio.sleep(max(5.0 - stopped_s, 0.0))
+            asyncio.get_running_loop()._leaping.now_s += stopped_s  # type: ignore[attr-defined]
+            known = {"spec": what, "model": model, "traffic": traffic, "scheduled_ns": scheduled_ns}
+            return failure(outcome=Outcome.TIMEOUT, done_ns=scheduled_ns + 5 * 10**9, **known)
+
+    recorded: list[RequestRecord] = []
+
+    async def ask() -> str | None:
+        target = config_from(
+            {"targets": [{"name": "a", "base_url": "http://a", "canary": {"known_answer": {}}}]}, "test"
+        ).targets[0]
+        client = cast(Client, Stopped())
+        question = KnownAnswer.of(target, client, VirtualClock(), lambda _: nullcontext(), recorded.append)
+        assert question is not None
+        return await question.find_corruption("tiny")
+
+    assert virtually(ask()) is None
+    assert [record.outcome for record in recorded] == [becomes]
