@@ -116,10 +116,13 @@ def _interrupted(tiny: Sim, tmp_path: Path, attempt: int) -> dict[str, Any]:
 
 def test_on_a_terminal_there_is_a_bar_that_says_what_is_done_and_goes_away(tiny: Sim, tmp_path: Path) -> None:
     arguments = ("ramp", "--base-url", tiny.base_url, *SMALL, "--concurrency", "1", "--requests-per-step", "25")
-    for _ in range(5):
-        status, text = _on_a_terminal(*arguments, screen=tmp_path / "screen")
-        if not LATE.search(text):
-            break
+    with Stalls() as stalls:
+        for _ in range(5):
+            status, text = _on_a_terminal(*arguments, screen=tmp_path / "screen")
+            if not LATE.search(text):
+                break
+    if LATE.search(text) and stalls.too_long:
+        pytest.skip("this machine is too busy to measure on")
     assert status == 0, text
     assert "step 1: concurrency 1" in text
     assert "passed" in text
