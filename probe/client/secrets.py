@@ -13,10 +13,10 @@ class Secrets:
 
     def check(self) -> None:
         """Raise ValueError with a message for a value that no header can carry."""
-        if self.key and not _is_sendable(self.key):
+        if self.key and not is_sendable(self.key):
             raise ValueError("the API key is not something a header can carry")
         for name, value in self.headers.items():
-            if not _is_sendable(value):
+            if not is_sendable(value):
                 raise ValueError(f"the value of the header {name} is not something a header can carry")
 
 
@@ -35,5 +35,6 @@ class AuthHeader:
 BEARER = AuthHeader()
 
 
-def _is_sendable(value: str) -> bool:
+def is_sendable(value: str) -> bool:
+    """Return whether a header can carry the value."""
     return value.isascii() and value.isprintable()

@@ -10,7 +10,15 @@ from pathlib import Path, PurePath
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    field_serializer,
+)
 
 from probe.config.addresses import Url
 from probe.config.path_checks import authorities_problem, file_problem
@@ -167,6 +175,12 @@ class HttpDiscovery(ConfigSection):
     token_file: Path | None = None
     ca_file: Path | None = None
     every: Interval = default_duration("60s")
+
+    @field_serializer("url")
+    def _without_query(self, url: str) -> str:
+        """Hide the query where the configuration is shown: it may contain a token."""
+        address, question, _ = url.partition("?")
+        return f"{address}?(hidden)" if question else address
 
 
 class DiscoverConfig(ConfigSection):

@@ -6,12 +6,15 @@ Only HTTP 200 with a list of target groups counts. After anything else the last 
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator
+from urllib.parse import parse_qsl
 
 import httpx
 
+from probe.client.secrets import BEARER, is_sendable
 from probe.client.tls_files import client_context
 from probe.config.discovery import HttpDiscovery
 from probe.core.foreign_json import ForeignJsonError, read_json, size_text
+from probe.core.redactor import Redactor
 from probe.discovery import target_groups as groups
 from probe.discovery.documents import LIMITS
 from probe.discovery.polling import PollError, ProblemReporter, polled
@@ -25,7 +28,11 @@ class HttpSource:
 
     def __init__(self, config: HttpDiscovery, scheme: str, path: str, reporter: ProblemReporter) -> None:
         self._url = config.url
-        self._shown = config.url.partition("?")[0]  # a query may hold a secret
+        self._shown, _, query = config.url.partition("?")  # a query may hold a secret
+        self._redactor = Redactor()  # of what the registry may repeat
+        self._query = Redactor()  # only of words: such a value may also be a label, as in ?env=prod
+        for _, value in parse_qsl(query):
+            self._query.add(value)
         self._every_s = config.every
         self._scheme, self._path = scheme, path
         self._reporter = reporter
@@ -67,23 +74,30 @@ class HttpSource:
         except (OSError, ValueError) as error:
             raise self._failure(str(error)) from None
         if left_out:
-            self._reporter.problem(f"{self._shown}: {'; '.join(left_out)}")
+            self._reporter.problem(f"{self._shown}: {self._safe('; '.join(left_out))}")
         else:
             self._reporter.well()
         return found
 
     def _read(self, body: bytes) -> tuple[State, list[str]]:
-        return groups.read(read_json(body, LIMITS), self._scheme, self._path)
+        return groups.read(read_json(self._redactor.hide(body), LIMITS), self._scheme, self._path)
+
+    def _safe(self, words: str) -> str:
+        return self._query.hide_text(self._redactor.hide_text(words))
 
     def _failure(self, words: str) -> PollError:
-        return PollError(f"{self._shown}: {words}; its last servers are kept")
+        return PollError(f"{self._shown}: {self._safe(words)}; its last servers are kept")
 
     async def _body(self, client: httpx.AsyncClient) -> bytes:
         # Not compressed: httpx would decompress a read to a thousand times its size before the limit applies.
         headers = {"accept": "application/json", "accept-encoding": "identity"}
         headers |= {"x-prometheus-refresh-interval-seconds": f"{self._every_s:.0f}"}
         if self._token_file is not None:
-            headers["authorization"] = f"Bearer {self._token_file.read_text().strip()}"
+            token = self._token_file.read_text().strip()
+            if not is_sendable(token):
+                raise ValueError("the token is not something a header can carry")
+            self._redactor.add(token)
+            headers |= BEARER.of(token)
         async with client.stream("GET", self._url, headers=headers) as answer:
             if answer.status_code != httpx.codes.OK:
                 raise ValueError(f"HTTP {answer.status_code}")

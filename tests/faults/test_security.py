@@ -3,8 +3,9 @@
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from urllib.parse import quote
 
@@ -92,5 +93,48 @@ def test_a_hostile_proxy_that_repeats_its_password_makes_it_show_nowhere(
                 shown["check", *more] = done.out + done.err
         shown["log"] = monitor.output
     assert "(hidden)" in shown["log"], shown["log"]
+    leaks = [(where, each) for where, text in shown.items() for each in _SHOWN if each in text]
+    assert leaks == []
+
+
+def _sd_answers(said: str) -> list[bytes]:
+    """Return answers of a registry that repeats what it was sent: where no text was expected, and where it was."""
+    lists = [[{"targets": [said]}], [{"targets": ["127.0.0.1:9"], "labels": {"team": said}}]]
+    bodies = [json.dumps(each).encode() for each in lists]
+    whole = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body) for body in bodies]
+    return [
+        f"{said}\r\n\r\n".encode(),
+        f"HTTP/1.1 200 OK\r\ncontent-encoding: {said}\r\n\r\n".encode(),
+        f"HTTP/1.1 200 OK\r\ncontent-length: {said}\r\n\r\n".encode(),
+        *whole,
+    ]
+
+
+@pytest.mark.parametrize(
+    "spelling", [str, lambda secret: base64.b64encode(secret.encode()).decode()], ids=["plain", "base64"]
+)
+def test_a_hostile_registry_that_repeats_its_token_makes_it_show_nowhere(
+    tmp_path: Path, spelling: Callable[[str], str]
+) -> None:
+    token, asked = tmp_path / "token", count()
+    token.write_text(f"{_KEY}\n")
+    answers = _sd_answers(spelling(_KEY))
+
+    def reply(request: Request, _: bytes) -> None:
+        assert request.headers["authorization"] == f"Bearer {_KEY}"
+        request.wfile.write(answers[min(next(asked), len(answers) - 1)])
+        request.close_connection = True
+
+    with threaded_server(reply) as url:
+        discover = {"http": {"url": f"{url}?key={_PASSWORD}", "token_file": str(token), "every": "1s"}}
+        with Monitor({"targets": [{"name": "found", "discover": discover}]}, tmp_path) as monitor:
+            eventually(lambda: "(hidden)" in monitor.page("/metrics"), within_s=60, what="the label of a target")
+            token.write_text(f"{_KEY}\nand more")
+            words = "the token is not something a header can carry"
+            eventually(lambda: words in monitor.output, within_s=60, what=words)
+            paths = ("/", "/api/v1/targets", "/targets/found/127.0.0.1:9", "/metrics", "/config")
+            shown = {path: monitor.page(path) for path in paths}
+        shown["log"] = monitor.output
+    assert "is not HOST:PORT" in shown["log"]
     leaks = [(where, each) for where, text in shown.items() for each in _SHOWN if each in text]
     assert leaks == []
