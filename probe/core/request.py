@@ -51,6 +51,8 @@ class Outcome(StrEnum):
 
 # Outcomes that do not count against availability.
 UP = (Outcome.OK, Outcome.CLIENT_BOUND)
+# Outcomes that show no failure of the server.
+NO_FAILURES = (*UP, Outcome.ABORTED)
 
 
 @dataclass(frozen=True, slots=True)

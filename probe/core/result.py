@@ -122,6 +122,7 @@ class CapacityResult:
     schema: str = "kneewatch.result/1"
     confirms: str | None = None  # id of the run that this one repeats because its result was low
     users: UserLoad = field(default_factory=UserLoad)  # user traffic during the run
+    first_failure: str | None = None  # outcome and words of the first request that failed, on one line
 
     @property
     def ended_s(self) -> float:

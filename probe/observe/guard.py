@@ -68,6 +68,7 @@ _FAILURES = {
     Outcome.REJECTED: RATE_LIMITED,
     **dict.fromkeys((Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TIMEOUT), "server_errors"),
 }
+FAILED_REQUESTS = (*dict.fromkeys(_FAILURES.values()), "failed_requests")
 # At least this many requests, answered at least this long ago (s): some servers export counters every few seconds.
 _OWN_REQUESTS, OWN_COUNTED_S = 20, 5.0
 _OWN_SHARE = 0.05  # the least share of them that it counts, also of one replica of several

@@ -8,6 +8,7 @@ from probe.capacity.trend.headroom import headroom as left_of
 from probe.capacity.trend.headroom import largest_share
 from probe.core.result import Capacity, CapacityResult, Roofline
 from probe.core.text import one_line
+from probe.report.failure_text import failure_advice
 from probe.report.figures import ago, milliseconds, number, percent
 from probe.report.knee_text import is_not_reached, knee_line, limit_words
 
@@ -98,8 +99,9 @@ def result_words(result: CapacityResult) -> str:
 
 def result_lines(result: CapacityResult) -> list[tuple[str, str]]:
     """Return the labels and texts of the result's lines."""
+    failure = [("Failure", result.first_failure)] if result.first_failure is not None else []
     found = [("Ended by", _ended(result)), ("Cost", _cost(result)), ("Advice", advice(result))]
-    return [*_capacity(result), *_headroom_and_error(result), *found]
+    return [*_capacity(result), *_headroom_and_error(result), *failure, *found]
 
 
 def capacity_words(capacity: Capacity) -> str:
@@ -151,7 +153,7 @@ def advice(result: CapacityResult) -> str:
     capacity = result.capacity
     if capacity.requests_per_second is None:
         why = result.stopped.reason if result.stopped.reason in _NEXT_RUN else result.stopped.by
-        return f"{_NEXT_RUN.get(why or '', _NEXT_RUN['done'])}."
+        return failure_advice(result) or f"{_NEXT_RUN.get(why or '', _NEXT_RUN['done'])}."
     if result.stopped.by in ("interrupt", "error"):
         return "let a run finish before you plan with this."
     if capacity.mode == _FORECAST:

@@ -8,7 +8,7 @@ from probe.capacity.run.server_watch import ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
 from probe.core import objectives as slo
 from probe.core.clock import Clock
-from probe.core.request import Outcome, RequestRecord
+from probe.core.request import NO_FAILURES, Outcome, RequestRecord
 from probe.core.step import StepPlan, StepRun
 from probe.load.messages import WORKER_LOST_S
 from probe.load.protocol import Load
@@ -86,7 +86,7 @@ class RunGuard:
         self._judge(record)
         if record.outcome is Outcome.OK:
             self._answered_ns.append(record.done_ns)
-        if record.outcome not in (Outcome.OK, Outcome.ABORTED, Outcome.CLIENT_BOUND):
+        if record.outcome not in NO_FAILURES:
             self._failures.append(record.outcome)
             self.check()
 

@@ -21,7 +21,7 @@ from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
 from probe.capacity.search.knee import MODE, describe_load
 from probe.core.clock import Clock
-from probe.core.request import RequestRecord
+from probe.core.request import NO_FAILURES, RequestRecord
 from probe.core.result import Capacity, CapacityResult, Phase, Stopped
 from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
@@ -75,6 +75,7 @@ class CapacityRun:
         self._cost = CostMeter(job, load, clock)
         self._started = datetime.fromtimestamp(clock.wall_s(), UTC)
         self._steps: list[StepSummary] = []
+        self._first_failure: str | None = None
         self._users: list[tuple[UserLoad, float]] = []  # and for how long each was observed, in seconds
 
     def stop(self, by: str, reason: str | None = None) -> None:
@@ -141,6 +142,7 @@ class CapacityRun:
             stopped=self._stopped(),
             users=mean(self._users),
             confirms=self._job.confirms,
+            first_failure=self._first_failure,
         )
 
     async def _compute(self, work: Callable[[], _T], phase: Phase = _NEXT_LOAD) -> _T:
@@ -229,6 +231,8 @@ class CapacityRun:
 
     def _keep(self, record: RequestRecord) -> None:
         self._cost.add(record)
+        if self._first_failure is None and record.outcome not in NO_FAILURES:
+            self._first_failure = f"{record.outcome.value}: {record.detail}" if record.detail else record.outcome.value
         self._observers.on_record(record)
         self._guard.request_ended(record)
 

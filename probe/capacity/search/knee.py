@@ -141,26 +141,27 @@ def _upper(best: StepSummary, above: StepSummary) -> float:
 def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
     """Return a sentence: why there is no knee, and what to do about it."""
     judged = min((step for step in steps if step.valid), key=_load, default=None)
-    if judged is not None and judged.broken:
+    if judged is not None and judged.broken and judged.requests.ok:
         which, broke = describe_load(judged.plan), ", ".join(judged.broken)
         lower = _voided([step for step in steps if _load(step) < _load(judged)], stopped)
         return "; ".join([f"the lowest step judged, {which}, already broke {broke}: {_below(judged.plan)}", *lower])
     if judged is not None:
-        return f"no request was answered at {describe_load(judged.plan)}; `kneewatch check` says why"
+        return f"no request was answered at {describe_load(judged.plan)}; the first failure says why"
     if stopped.by == "guard":
-        return _guarded(steps, stopped.reason)
+        return guarded_words(steps, stopped.reason)
     if _had_to_stop(stopped) and steps:
         first = min(steps, key=_load)
         return f"the first step was over an objective for as long as the budget allows: {_below(first.plan)}"
     return "; ".join(_voided(steps, stopped)) or _ended(stopped)
 
 
-def _guarded(steps: Sequence[StepSummary], reason: str | None) -> str:
+def guarded_words(steps: Sequence[StepSummary], reason: str | None) -> str:
+    """Return a sentence: at what the guard stopped the run, why, and what to do about it."""
     cut = min((step for step in steps if step.reason == CUT_SHORT), key=_load, default=None)
     if reason == RATE_LIMITED:
         return f"{_RATE_LIMIT} ({reason})"
     if cut is None:
-        cause = "try again when the server is calm" if reason in OVERLOAD else "`kneewatch check` says what fails"
+        cause = "try again when the server is calm" if reason in OVERLOAD else "the first failure says why"
         when = "before a step could be judged" if steps else "before its first step"
         return f"the guard stopped the run {when} ({reason}); {cause}"
     where = "the first step" if len(steps) == 1 else f"the step at {describe_load(cut.plan)}"

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from probe.capacity.model.lengths import mean_length
 from probe.capacity.search.calibrate import find_misfit
-from probe.capacity.search.knee import NOT_ONE_SERVER, VOID
+from probe.capacity.search.knee import NOT_ONE_SERVER, VOID, guarded_words
 from probe.capacity.search.knee_estimate import FLOOR, KneeEstimate
 from probe.capacity.search.search_state import QUICK_REQUESTS, TOP_SHARE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.trial import Trial
@@ -18,6 +18,7 @@ from probe.core import objectives as slo
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
 from probe.load.step_summary import CUT_SHORT, TOO_FEW
+from probe.observe.guard import FAILED_REQUESTS
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
 # Without a model: steps up, and how many requests judge a trial.
@@ -38,6 +39,10 @@ def find_void_reason(steps: Sequence[StepSummary], stopped: Stopped) -> str | No
         return f"the run failed ({stopped.reason})"
     if stopped.reason in NOT_ONE_SERVER:
         return NOT_ONE_SERVER[stopped.reason]
+    if stopped.reason in FAILED_REQUESTS and not steps:
+        return guarded_words(steps, stopped.reason)
+    if any(step.requests.failed for step in steps) and not any(step.requests.ok for step in steps):
+        return "no request was answered; the first failure says why"
     failure = next((step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)), None)
     return f"{VOID.get(failure, 'a step was not judged')} ({failure})" if failure is not None else None
 

@@ -1,6 +1,7 @@
 """What the commands do with a server, without a command line."""
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -16,12 +17,15 @@ from probe.cli.commands import RampRequest, check_target, ramp_target
 from probe.cli.forecasting import forecast_target
 from probe.config.config import Config
 from probe.config.config_file import config_from
+from probe.config.workloads import WorkloadConfig
 from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError, LockError, TargetError
 from probe.core.request import Outcome
 from probe.core.result import CapacityResult
 from probe.core.step import StepSummary
 from probe.mock_server.driver import Faults
+from probe.report.result_json import dumps
+from probe.report.result_text import result_words
 
 pytestmark = pytest.mark.slow
 
@@ -116,6 +120,25 @@ def test_a_guarded_ramp_ends_at_its_first_request_if_that_fails(host: tuple[asyn
     result, steps = runner.run(_ramp(_config(server.url), _asked()))
     assert (result.steps, steps, server.generated) == ((), [], 1)
     assert "before its first step (server_errors)" in str(result.capacity.reason)
+
+
+@pytest.mark.parametrize("steps", [StepSettings(concurrency=(1, 2), requests=25), StepSettings(observe_s=0.0)])
+def test_a_run_has_the_words_of_its_first_failed_request(
+    host: tuple[asyncio.Runner, MockServer], steps: StepSettings
+) -> None:
+    """A workload that is too long for the server is no reason to try again when the server is calm."""
+    runner, server = host
+    config = _config(server.url)
+    too_long = config.model_copy(update={"workloads": {"short": WorkloadConfig(prompt_tokens=20_000, output_tokens=3)}})
+    result, _ = runner.run(_ramp(too_long, _asked(steps=steps)))
+    words = result_words(result)
+    assert str(result.first_failure).startswith("bad_request: HTTP 400: This model's maximum context length is ")
+    assert json.loads(dumps(result))["first_failure"] == result.first_failure
+    assert f"Failure:     {result.first_failure}" in words
+    assert "shorten the workload" in words
+    assert "the first failure says why" in words
+    for misleading in ("calm", "idle", "kneewatch check", "not enough evidence"):
+        assert misleading not in words
 
 
 BUSY = "vllm:num_requests_running 8\nvllm:num_requests_waiting 3\n"

@@ -125,6 +125,25 @@ def test_the_advice_is_one_sentence_for_what_was_found(one: CapacityResult, word
     assert said.count(". ") == 0
 
 
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        ("bad_request: HTTP 400: maximum context length is 1024 tokens. However, more", "shorten the workload"),
+        ("bad_request: HTTP 422: Unexpected fields", "change what the first failure names: the workload, model or"),
+        ("unauthorized: HTTP 401", "change what the first failure names"),
+        ("server_error: HTTP 500: oops. Really", "look at the server's log for the first failure"),
+        ("timeout: no answer within 30 s", "look at the server's log for the first failure"),
+    ],
+)
+def test_after_failed_requests_the_advice_follows_from_the_first_one(failure: str, words: str) -> None:
+    one = replace(result(capacity=no_knee(), stopped=Stopped("guard", "failed_requests")), first_failure=failure)
+    assert advice(one).startswith(words)
+    assert advice(one).count(". ") == 0
+    assert _lines(one)["Failure"] == failure
+    overloaded = replace(one, stopped=Stopped("guard", "queue"))
+    assert "when the server is idle" in advice(overloaded), "a failure beside it is not what ended the run"
+
+
 def test_no_word_from_outside_can_write_on_the_terminal() -> None:
     evil = "\x1b[2J\x1b]0;owned\x07"
     assert "\x1b" not in result_words(result(capacity=no_knee(evil), stopped=Stopped("error", evil)))

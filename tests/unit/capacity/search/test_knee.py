@@ -13,7 +13,7 @@ from property_examples import examples
 from probe.capacity.search.knee import find_knee
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import UserLoad
-from probe.core.step import Arrivals, StepPlan, StepSummary
+from probe.core.step import Arrivals, RequestCounts, StepPlan, StepSummary
 from probe.load.step_summary import CUT_SHORT
 
 
@@ -144,7 +144,7 @@ def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
             Stopped("guard", "kv_cache"),
             "the guard stopped the step at concurrency 4 (kv_cache): the knee is below 4",
         ),
-        ([], Stopped("guard", "server_errors"), "before its first step (server_errors); `kneewatch check` says"),
+        ([], Stopped("guard", "server_errors"), "before its first step (server_errors); the first failure says why"),
         ([], Stopped("guard", "queue"), "before its first step (queue); try again when the server is calm"),
         ([step(1, reason="client_bound")], GUARD, "before a step could be judged (queue)"),
         ([step(8, 1.0, ["ttft"])], DONE, "already broke ttft: the knee is below 8 requests in flight; begin lower"),
@@ -161,6 +161,11 @@ def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
         ([], Stopped("interrupt", "signal"), "the run was interrupted; let the next one finish (signal)"),
         ([step(1, reason="new_reason")], DONE, "(new_reason)"),
         ([step(8, 0.0)], DONE, "no request was answered at concurrency 8"),
+        (
+            [replace(step(1, 0.0, ["availability"]), requests=RequestCounts(ok=0, failed=20, aborted=0))],
+            DONE,
+            "no request was answered at concurrency 1; the first failure says why",
+        ),
         ([], DONE, "no step was complete"),
     ],
 )

@@ -21,7 +21,7 @@ from probe.capacity.search.search import Search
 from probe.capacity.search.trial import is_steady, sent_requests
 from probe.capacity.search.verdict import find_doubt, overloaded_trials
 from probe.core.result import Stopped
-from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
+from probe.core.step import RequestCounts, StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.observe.guard import SERVER_RESTARTED
 
 DONE = Stopped("done")
@@ -332,3 +332,12 @@ def test_without_a_page_of_metrics_a_search_keeps_its_bracket(knee_rps: float) -
     assert found.lower <= knee_rps <= found.upper < 1.25 * found.lower
     assert found.requests_per_second == pytest.approx(knee_rps, rel=0.1)
     assert "measured without a model: the server's metrics do not show" in str(found.reason)
+
+
+def test_a_search_whose_requests_all_fail_points_to_the_first_failure() -> None:
+    search = _search()
+    unanswered = replace(step(broken=("availability",)), requests=RequestCounts(ok=0, failed=20, aborted=0))
+    _run(search, unanswered)
+    assert search.capacity([unanswered], DONE).reason == "no request was answered; the first failure says why"
+    first = search.capacity([], Stopped("guard", "failed_requests")).reason
+    assert first == "the guard stopped the run before its first step (failed_requests); the first failure says why"
