@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from probe.cli.output import print_error, print_json
-from probe.cli.parameters import ApiKeyFile, BaseUrl, Json, MaybeConfigFile, Model, OneTarget
+from probe.cli.parameters import (
+    Api,
+    ApiKeyFile,
+    BaseUrl,
+    Engine,
+    Header,
+    Json,
+    MaybeConfigFile,
+    MetricsUrl,
+    Model,
+    OneTarget,
+)
 from probe.core.errors import ConfigError
 from probe.core.text import one_line
 
@@ -18,6 +29,10 @@ def ramp(
     base_url: BaseUrl = None,
     model: Model = None,
     api_key_file: ApiKeyFile = None,
+    api: Api = None,
+    engine: Engine = None,
+    metrics_url: MetricsUrl = None,
+    header: Header = None,
     concurrency: Annotated[
         str | None, typer.Option(help="Fixed load levels in requests in flight (closed loop), such as 1,2,4,8.")
     ] = None,
@@ -94,6 +109,10 @@ def ramp(
     server = ServerOptions(
         model=model,
         api_key_file=api_key_file,
+        api=api,
+        engine=engine,
+        metrics_url=metrics_url,
+        header=header or None,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         ttft=ttft,
@@ -115,6 +134,9 @@ def forecast(
     base_url: BaseUrl = None,
     model: Model = None,
     api_key_file: ApiKeyFile = None,
+    engine: Engine = None,
+    metrics_url: MetricsUrl = None,
+    header: Header = None,
     seconds: Annotated[float, typer.Option(min=15, max=86400, help="Seconds to watch live traffic.")] = 120.0,
     history: Annotated[
         str | None, typer.Option(help="Use this much history from Prometheus instead, such as 6h; needs -c.")
@@ -134,7 +156,10 @@ def forecast(
     from probe.report.result_text import forecast_words
     from probe.runtime import event_loop
 
-    loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file))
+    server = ServerOptions(
+        model=model, api_key_file=api_key_file, engine=engine, metrics_url=metrics_url, header=header or None
+    )
+    loaded = configuration(config, base_url, server)
     chosen = one_target(loaded, target)
     past_s = duration_of(history, "--history") if history is not None else None
     with following() as follow:

@@ -6,7 +6,17 @@ from urllib.parse import urlsplit
 import typer
 
 from probe.cli.output import print_json
-from probe.cli.parameters import ApiKeyFile, BaseUrl, ConfigFile, MaybeConfigFile, Model
+from probe.cli.parameters import (
+    Api,
+    ApiKeyFile,
+    BaseUrl,
+    ConfigFile,
+    Engine,
+    Header,
+    MaybeConfigFile,
+    MetricsUrl,
+    Model,
+)
 
 
 def run(
@@ -53,9 +63,10 @@ def check(
     base_url: BaseUrl = None,
     model: Model = None,
     api_key_file: ApiKeyFile = None,
-    api: Annotated[
-        str | None, typer.Option("--api", help="completions or chat, with --base-url. Default: completions.")
-    ] = None,
+    api: Api = None,
+    engine: Engine = None,
+    metrics_url: MetricsUrl = None,
+    header: Header = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each target.")] = False,
 ) -> None:
     """Send one canary to each target. Exit status: 0 objectives met, 1 missed, 2 could not measure."""
@@ -63,7 +74,10 @@ def check(
     from probe.cli.options import ServerOptions, configuration
     from probe.cli.targets import configured_targets, named_targets
 
-    loaded = configuration(config, base_url, ServerOptions(model=model, api_key_file=api_key_file, api=api))
+    server_options = ServerOptions(
+        model=model, api_key_file=api_key_file, api=api, engine=engine, metrics_url=metrics_url, header=header or None
+    )
+    loaded = configuration(config, base_url, server_options)
     chosen = named_targets(loaded, target) if target is not None else configured_targets(loaded)
     server = urlsplit(base_url).netloc if base_url else None
     checks = [

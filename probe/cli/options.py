@@ -5,7 +5,7 @@ Options that were not given are None. Every ConfigError names its option.
 
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from probe.config.config import Config
 from probe.config.config_file import load_config
+from probe.config.headers import names_secret
 from probe.config.objectives import DEFAULT_OBJECTIVES
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
@@ -24,6 +25,8 @@ from probe.monitor.desired_targets import Shard
 _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
     ("targets", 0, "target", "base_url"): "--base-url",
     ("targets", 0, "target", "model"): "--model",
+    ("targets", 0, "target", "engine"): "--engine",
+    ("targets", 0, "target", "metrics_url"): "--metrics-url",
     ("workloads", "default", "api"): "--api",
     ("workloads", "default", "prompt_tokens", "plain"): "--prompt-tokens",
     ("workloads", "default", "output_tokens", "plain"): "--output-tokens",
@@ -48,6 +51,9 @@ class ServerOptions:
     model: str | None = None
     api_key_file: Path | None = None
     api: str | None = None
+    engine: str | None = None
+    metrics_url: str | None = None
+    header: Sequence[str] | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     ttft: str | None = None
@@ -111,7 +117,15 @@ def duration_of(text: str, option: str) -> float:
 
 def _one_server(base_url: str, server: ServerOptions) -> Config:
     default = DEFAULT_OBJECTIVES.model_dump(mode="json")
-    target = {"name": "target", "base_url": base_url, "model": server.model, "api_key_file": server.api_key_file}
+    target = {
+        "name": "target",
+        "base_url": base_url,
+        "model": server.model,
+        "api_key_file": server.api_key_file,
+        "engine": server.engine,
+        "metrics_url": server.metrics_url,
+        "headers": _headers(server.header or ()),
+    }
     workload = {
         "api": server.api,
         "prompt_tokens": server.prompt_tokens,
@@ -131,13 +145,35 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
         raise ConfigError("\n".join(dict.fromkeys(_problems(error)))) from None
 
 
+def _headers(given: Sequence[str]) -> dict[str, object]:
+    """Return the headers as the configuration has them. Raises ConfigError, without a value."""
+    headers: dict[str, object] = {}
+    for text in given:
+        name, _, value = (part.strip() for part in text.partition(":"))
+        if not value:
+            raise ConfigError("--header: expected 'NAME: VALUE' or 'NAME: @FILE'")
+        if name.lower() in map(str.lower, headers):
+            raise ConfigError(f"--header {one_line(name)}: is there twice; keep one")
+        if name.lower() == "authorization":
+            raise ConfigError(f"--header {name}: use --api-key-file")
+        if value.startswith("@"):
+            _check_readable("--header", Path(value[1:]))
+            headers[name] = {"file": value[1:]}
+        else:
+            headers[name] = {"secret": value} if names_secret(name) else value
+    return headers
+
+
 def _problems(error: ValidationError) -> Iterator[str]:
     """Yield a line per problem; --ratio is in two places, so a line may come twice."""
     for item in error.errors(include_url=False):
         if item["type"] == "too_short":
             continue  # pydantic repeats a problem of the only target
-        option = _OPTION_AT.get(item["loc"])
+        option, header = _OPTION_AT.get(item["loc"]), item["loc"][3:5]
         message = str(item.get("ctx", {}).get("error", item["msg"])).partition(", got ")[0]
+        if header[:1] == ("headers",):
+            yield f"--header {one_line(str(header[-1]))}: {message}"  # without the value, which may be a secret
+            continue
         if option is None:
             yield f"--base-url and the other options: {message}"
             continue

@@ -14,6 +14,18 @@ Model = Annotated[
 ApiKeyFile = Annotated[
     Path | None, typer.Option("--api-key-file", help="File with the server's API key, with --base-url.")
 ]
+Api = Annotated[str | None, typer.Option("--api", help="completions or chat, with --base-url. Default: completions.")]
+Engine = Annotated[
+    str | None, typer.Option("--engine", help="Inference engine or gateway, with --base-url. Default: auto.")
+]
+MetricsUrl = Annotated[
+    str | None,
+    typer.Option("--metrics-url", help="The server's metrics page, with --base-url. Default: below --base-url."),
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option("--header", help="Further header, with --base-url: 'NAME: VALUE', or 'NAME: @FILE' for a secret."),
+]
 OneTarget = Annotated[
     str | None, typer.Option("--target", help="Target, configured or discovered; required if there are several.")
 ]

@@ -67,6 +67,11 @@ AuthHeaderText = Annotated[str, AfterValidator(_auth_header)]
 HeadersConfig = Annotated[dict[HeaderName, HeaderValue], Field(max_length=_MAX_HEADERS)]
 
 
+def names_secret(name: str) -> bool:
+    """Return whether a header of this name seems to hold a secret."""
+    return _SECRET.search(name) is not None
+
+
 def header_problems(headers: dict[str, str | SecretHeader], auth_text: str) -> list[tuple[str, str]]:
     """Return the names of headers that cannot be used, each with the problem and its fix."""
     problems: list[tuple[str, str]] = []
@@ -77,7 +82,7 @@ def header_problems(headers: dict[str, str | SecretHeader], auth_text: str) -> l
         known.add(name.lower())
         if name.lower() == auth_text.partition(" ")[0].lower():
             problems.append((name, "is the header of the API key; use api_key_file"))
-        elif isinstance(value, str) and _SECRET.search(name):
+        elif isinstance(value, str) and names_secret(name):
             problems.append((name, "seems to hold a secret by its name; use {file: PATH} or {secret: ${VARIABLE}}"))
         elif isinstance(value, SecretHeader) and (value.file is None) == (value.secret is None):
             problems.append((name, "expected either file or secret"))

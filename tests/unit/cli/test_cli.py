@@ -134,7 +134,21 @@ def test_the_help_says(command: str, words: str) -> None:
     assert words in _help(command)
 
 
-@pytest.mark.parametrize("option", ["--model", "--api-key-file", "--ttft", "--tpot", "--ratio", "--prompt-tokens"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--model",
+        "--api-key-file",
+        "--ttft",
+        "--tpot",
+        "--ratio",
+        "--prompt-tokens",
+        "--api",
+        "--engine",
+        "--metrics-url",
+        "--header",
+    ],
+)
 def test_the_help_says_what_goes_with_an_address_only(option: str) -> None:
     ramp = get_command(app).commands["ramp"]  # type: ignore[attr-defined]
     (help_text,) = [parameter.help for parameter in ramp.params if option in parameter.opts]

@@ -58,6 +58,42 @@ def test_the_options_beside_an_address_are_used(tmp_path: Path) -> None:
     assert (promised.tpot.ratio, promised.tpot.within_s) == (0.9, 0.08)
 
 
+def test_a_gateway_can_be_described_by_options(tmp_path: Path) -> None:
+    file = tmp_path / "tenant-key"
+    file.write_text("sk-2\n")
+    given = ServerOptions(
+        engine="litellm",
+        metrics_url="http://vllm:8000/metrics",
+        header=("x-tenant: team-a", "X-Api-Key: sk-1", f"x-other: @{file}"),
+    )
+    (target,) = configuration(None, URL, given).servers
+    assert (target.engine, target.metrics_url) == ("litellm", "http://vllm:8000/metrics")
+    assert target.plain_headers() == {"x-tenant": "team-a"}
+    assert target.secret_headers() == {"X-Api-Key": "sk-1", "x-other": "sk-2"}
+    assert "sk-1" not in repr(target)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"engine": "vlm"}, "--engine vlm: expected auto or one of vllm, sglang, tgi, trtllm, triton, nim, litellm"),
+        ({"metrics_url": "x"}, "--metrics-url x: expected an address such as http://llama-8b:8000"),
+        ({"header": ("sk-not-to-be-shown",)}, "--header: expected 'NAME: VALUE' or 'NAME: @FILE'"),
+        ({"header": ("x-a:",)}, "--header: expected 'NAME: VALUE' or 'NAME: @FILE'"),
+        ({"header": ("x-a: 1", "X-A: 2")}, "--header X-A: is there twice; keep one"),
+        ({"header": ("Host: a",)}, "--header Host: expected a header that Kneewatch does not set itself; remove it"),
+        ({"header": ("authorization: Bearer sk-not-to-be-shown",)}, "--header authorization: use --api-key-file"),
+        ({"header": ("x-a: sk-not-\x00",)}, "--header x-a: expected printable ASCII text of at most 8192 characters"),
+        ({"header": ("x-a: @/nonexistent",)}, "--header /nonexistent: cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_bad_option_of_a_gateway_is_one_line_without_the_value(options: dict[str, object], line: str) -> None:
+    refusal = _refusal(**options)  # type: ignore[arg-type]
+    assert refusal.startswith(line)
+    assert "not-to-be-shown" not in refusal
+    assert "\n" not in refusal
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -97,6 +133,7 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
     [
         (ServerOptions(model="m"), ["--model"]),
         (ServerOptions(api_key_file=Path("k"), api="chat"), ["--api-key-file", "--api"]),
+        (ServerOptions(engine="nim", metrics_url=URL, header=("x: y",)), ["--engine", "--metrics-url", "--header"]),
         (ServerOptions(prompt_tokens=256, output_tokens=128), ["--prompt-tokens", "--output-tokens"]),
         (ServerOptions(ttft="500ms", tpot="50ms", ratio="0.95"), ["--ttft", "--tpot", "--ratio"]),
     ],
