@@ -85,7 +85,7 @@ def test_the_api_server_is_not_asked_where_nothing_needs_it(cluster: Cluster, ti
 def test_a_slow_api_server_takes_no_lease_away(cluster: Cluster, tiny: Sim, tmp_path: Path) -> None:
     file = tmp_path / "kneewatch.yml"
     file.write_text(yaml.safe_dump(config(tiny)))
-    cluster.api.takes_s = 0.35
+    cluster.api.takes_s = 0.7
     done = kneewatch("ramp", "-c", file, *RAMP, "--step-seconds", "5")
     assert done.err == ""
     assert "Ended by:    done" in done.out

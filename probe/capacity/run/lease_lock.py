@@ -2,9 +2,9 @@
 
     async with KubernetesLease(server, namespace, clock): ...   raises LockError, and cancels its body when it is lost
 
-The Lease is named after the server. Its holder renews it every second. The Lease is lost after 2.4 s without a renewal
-that the API server accepted, or as soon as it has another holder. The body is then cancelled, as by asyncio.timeout,
-and LockError raised (`lost_lock`), so that load is gone within 3 s.
+The Lease is named after the server. Its holder renews it twice a second, as often as answers come. The Lease is lost
+after 2.4 s without a renewal that the API server accepted, or as soon as it has another holder. The body is then
+cancelled, as by asyncio.timeout, and LockError raised (`lost_lock`), so that load is gone within 3 s.
 
 A prober that wants a held Lease watches it for its duration, 10 s. If the Lease changes meanwhile, its holder is alive
 (LockError, `locked`); if not, the prober takes it over. As in client-go's leader election only observed changes count,
@@ -32,10 +32,13 @@ from probe.kubernetes.client import FORBIDDEN, NOT_FOUND, KubernetesClient, Kube
 from probe.kubernetes.lease import ConflictError, Lease, LeaseClient, LeaseSpec
 
 LOST = "lost_lock"
-RENEW_S = 1.0
+RENEW_S = 0.5
 LOST_S = 2.4  # the rest of 3 s is for ending the load
-_TRY_S = 0.7  # the time-out of one renewal
+# The time limit of one renewal. A renewal and the next one fit in LOST_S if each takes that long, and so does a second
+# try, on a new connection, if the first is not answered.
+_TRY_S = 1.2
 _AGAIN_S = 0.1
+_LAST_LOOK_S = 3.0  # to release it; there is no load any more
 _LOOK_S = 0.5
 _TRIES = 5
 
@@ -166,7 +169,7 @@ class KubernetesLease:
                 self._lease = await self._record.replace(self._lease, spec, min(_TRY_S, left_s))
             except ConflictError as error:
                 why = str(error)
-                await self._look_again()
+                await self._look_again(min(_TRY_S, max(LOST_S - self._age_s(), 0.0)))
             except KubernetesError as error:
                 if error.status == NOT_FOUND:
                     raise _LostError("it was deleted") from None
@@ -177,10 +180,10 @@ class KubernetesLease:
             await asyncio.sleep(_AGAIN_S)
         raise _LostError(f"the API server has accepted no renewal for {LOST_S:g} s ({why})")
 
-    async def _look_again(self) -> None:
+    async def _look_again(self, limit_s: float) -> None:
         """Continue from another writer's version if this prober still holds it. Raises _LostError."""
         with suppress(KubernetesError):
-            lease = await self._record.read(min(_TRY_S, max(LOST_S - self._age_s(), 0.0)))
+            lease = await self._record.read(limit_s)
             if lease is None:
                 raise _LostError("it was deleted")
             if lease.spec.holder_identity != self._identity:
@@ -193,7 +196,7 @@ class KubernetesLease:
             try:
                 await self._delete()
             except ConflictError:  # a renewal that was sent before has been accepted
-                await self._look_again()
+                await self._look_again(_LAST_LOOK_S)
                 await self._delete()
 
     async def _delete(self) -> None:

@@ -173,6 +173,35 @@ def test_a_holder_gives_up_long_before_another_may_take_it() -> None:
     assert taken_s <= LASTS_S + 3.0
 
 
+def test_an_api_server_that_takes_a_second_for_each_answer_takes_no_lease_away() -> None:
+    async def story() -> None:
+        api = ApiServer()
+        for seconds in (300.0, 300.4, 300.8):
+            line = Line(api)
+            async with lease(line):
+                line.takes_s = 1.1
+                await asyncio.sleep(seconds)
+            assert api.leases == {}, "also where a renewal was under way at the end"
+
+    virtually(story(), within_s=1200.0)
+
+
+@pytest.mark.parametrize("silent_s", [1.0, 1.5])
+def test_an_api_server_that_is_silent_now_and_then_takes_no_lease_away(silent_s: float) -> None:
+    """What it was asked meanwhile has arrived, and the answer is lost."""
+
+    async def story() -> None:
+        line = Line(ApiServer())
+        async with lease(line):
+            for i in range(100):
+                line.answers = False
+                await asyncio.sleep(silent_s)
+                line.answers = True
+                await asyncio.sleep(2.0 + 0.07 * i)
+
+    virtually(story(), within_s=2000.0)
+
+
 def test_a_loop_that_stood_still_does_not_go_on_as_the_holder() -> None:
     """The process was stopped for longer than a Lease lasts, and somebody else has taken it."""
 
