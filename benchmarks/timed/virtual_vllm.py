@@ -31,6 +31,7 @@ from vllm.sampling_params import SamplingParams  # type: ignore[import-not-found
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # type: ignore[import-not-found]
 from vllm.v1.core.sched.output import SchedulerOutput  # type: ignore[import-not-found]
 from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
+from vllm.v1.engine import EngineCoreOutputs  # type: ignore[import-not-found]
 from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found]
     FullAttentionSpec,
     KVCacheConfig,
@@ -72,12 +73,14 @@ class Step:
 class VirtualVllm:
     """One scheduler. Requests are integers."""
 
-    def __init__(self, model: Path, case: Case, depth: int = 1) -> None:
+    def __init__(self, model: Path, case: Case, depth: int = 1, *, log_stats: bool = False) -> None:
         """`model`: the folder of any small model's configuration; its weights are not read."""
         self.depth = depth
+        self.config = _config(model, case, is_async=depth > 1)
+        self.outputs = EngineCoreOutputs()  # of the step that was completed last
         self._requests: dict[int, Request] = {}
         self._known: dict[int, int] = {}  # tokens of each request when all planned steps have ended
-        self._scheduler = _scheduler(model, case, is_async=depth > 1)
+        self._scheduler = _scheduler(self.config, case, log_stats=log_stats)
 
     @property
     def has_requests(self) -> bool:
@@ -130,6 +133,7 @@ class VirtualVllm:
             ),
         )
         for client in outputs.values():
+            self.outputs = client
             for one in client.outputs:
                 if one.finish_reason is not None:
                     del self._requests[int(one.request_id)]
@@ -163,13 +167,22 @@ class Timed:
         return (self.last_s - self.first_s) / max(1, self.arrival.output_tokens - 1)
 
 
-def serve(model: Path, case: Case, arrivals: Sequence[Arrival], *, depth: int = 1, seed: int = 1) -> list[Timed]:
+def serve(
+    model: Path,
+    case: Case,
+    arrivals: Sequence[Arrival],
+    *,
+    depth: int = 1,
+    seed: int = 1,
+    watch: Callable[[VirtualVllm, Step, float], None] | None = None,
+) -> list[Timed]:
     """Serve all arrivals, which are in the order of their times, and return when their tokens came.
 
     The loop is vLLM's (EngineCore.step_with_batch_queue): plan while fewer than `depth` steps are in flight, else wait
-    for the oldest one.
+    for the oldest one. `watch` is called after each step, with its end; vLLM then keeps statistics.
     """
-    engine, clock = VirtualVllm(model, case, depth), case.law.clock(Random(seed))
+    engine = VirtualVllm(model, case, depth, log_stats=watch is not None)
+    clock = case.law.clock(Random(seed))
     served = [Timed(one) for one in arrivals]
     in_flight: deque[tuple[float, Step]] = deque()
     now_s = free_s = 0.0
@@ -189,6 +202,8 @@ def serve(model: Path, case: Case, arrivals: Sequence[Arrival], *, depth: int = 
             now_s = max(now_s, due_s)
             for number, tokens, has_ended in engine.complete(step):
                 served[number].add(now_s, tokens, has_ended=has_ended)
+            if watch is not None:
+                watch(engine, step, now_s)
         elif submitted < len(served):
             now_s = served[submitted].arrival.at_s
         else:
@@ -199,7 +214,7 @@ def _ends_s(case: Case, clock: Callable[[float, float], float], step: Step, begi
     return begin_s + clock(case.law.mean_s(len(step.tokens), step.total, step.cached, step.pairs), begin_s)
 
 
-def _scheduler(model: Path, case: Case, *, is_async: bool) -> Scheduler:
+def _config(model: Path, case: Case, *, is_async: bool) -> VllmConfig:
     cache = CacheConfig(
         block_size=BLOCK_SIZE, gpu_memory_utilization=0.9, cache_dtype="auto", enable_prefix_caching=False
     )
@@ -223,13 +238,18 @@ def _scheduler(model: Path, case: Case, *, is_async: bool) -> Scheduler:
         cache_config=cache,
         device_config=DeviceConfig("cpu"),
     )
+    config.scheduler_config.async_scheduling = is_async  # which VllmConfig switches off without a worker that can
+    return config
+
+
+def _scheduler(config: VllmConfig, case: Case, *, log_stats: bool) -> Scheduler:
     layer = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    return (AsyncScheduler if is_async else Scheduler)(
+    return (AsyncScheduler if config.scheduler_config.async_scheduling else Scheduler)(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(
             num_blocks=case.num_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)]
         ),
         structured_output_manager=StructuredOutputManager(config),
         block_size=BLOCK_SIZE,
-        log_stats=False,
+        log_stats=log_stats,
     )

@@ -18,6 +18,21 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSums:
+    """Sums over engine steps, as Kneewatch's plugin for vLLM exports them.
+
+    `requests` in them, tokens computed for decoding requests and for prompts, and tokens in the KV cache before.
+    """
+
+    steps: float
+    seconds: float
+    requests: float
+    decode_tokens: float
+    prefill_tokens: float
+    kv_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """Metrics of one data-parallel engine of a server. None: not exposed per engine."""
 
@@ -74,6 +89,9 @@ class ServerSnapshot:
     adapters: tuple[str, ...] = ()  # LoRA adapters in use
     flags: Mapping[str, str] = field(default_factory=dict)  # startup flags, as far as its metrics show them
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
+    # From Kneewatch's plugin for vLLM: its steps by the most tokens that they computed, and the scheduler's flags.
+    step_sums: Mapping[str, StepSums] = field(default_factory=dict)
+    scheduler_limits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
-from probe.scrape import http_answers
+from probe.scrape import http_answers, vllm_steps
 from probe.scrape.metrics_parser import (
     MAX_VALUE,
     MAX_VALUES,
@@ -85,7 +85,7 @@ _PLAIN = (
     *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *CORRUPTED, *PROMPT_TOKENS,
     *GENERATION_TOKENS, *FINISHED, *http_answers.NAMES, *PREFIX_QUERIES, *PREFIX_HITS, *CACHE_CONFIG, *ADAPTERS,
     *DRAFTS, *DRAFT_TOKENS, *ACCEPTED_TOKENS, *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
-    *SLEEP_STATE, *SLEEP_OPERATIONS,
+    *SLEEP_STATE, *SLEEP_OPERATIONS, *vllm_steps.NAMES,
 )  # fmt: skip
 _LATEST_S = 3e9  # the year 2065: a time beyond it is a sum of several
 
@@ -129,6 +129,8 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         adapters=_adapters(found),
         flags=_flags(found),
         histograms=every,
+        step_sums=vllm_steps.step_sums(found),
+        scheduler_limits=vllm_steps.scheduler_limits(found),
     )
 
 

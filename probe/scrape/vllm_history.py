@@ -8,7 +8,7 @@ from dataclasses import replace
 from prometheus_client.samples import Sample
 
 from probe.core.snapshot import ServerSnapshot
-from probe.scrape import vllm
+from probe.scrape import vllm, vllm_steps
 from probe.scrape.metrics_parser import first
 
 # What a forecast needs of the past: gauges, counters, and of histograms their sums and counts.
@@ -16,7 +16,7 @@ _FORECAST_HISTOGRAMS = ("ttft", "itl", "prefill", "prompt_length", "iteration_to
 HISTORY = (
     *vllm.RUNNING, *vllm.WAITING, *vllm.KV_USAGE, *vllm.PREEMPTIONS, *vllm.PROMPT_TOKENS, *vllm.GENERATION_TOKENS,
     *vllm.PREFIX_HITS, *vllm.CACHE_CONFIG, *vllm.ESTIMATED_FLOPS, *vllm.ESTIMATED_READ_BYTES,
-    *vllm.ESTIMATED_WRITE_BYTES,
+    *vllm.ESTIMATED_WRITE_BYTES, *vllm_steps.NAMES,
     *(name + part for key in _FORECAST_HISTOGRAMS for name in vllm.HISTOGRAMS[key] for part in ("_sum", "_count")),
 )  # fmt: skip
 _SCRAPED = "kneewatch_scraped"

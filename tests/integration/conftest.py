@@ -17,8 +17,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def vllm_server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealVllm]:
-    """Start the real vLLM. A test that kills it starts it again."""
-    server = RealVllm(vllm_python, tmp_path_factory.mktemp("vllm"))
+    """Start the real vLLM, with Kneewatch's plugin. A test that kills it starts it again."""
+    server = RealVllm(vllm_python, tmp_path_factory.mktemp("vllm"), has_plugin=True)
     server.start()
     yield server
     server.stop()

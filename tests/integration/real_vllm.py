@@ -6,6 +6,7 @@ started again on the same port. 64 KV blocks of 32 tokens are few enough to pree
 
 import json
 import subprocess
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import httpx
 from process import SERVER_CORE, Process, eventually, free_port, pinned
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 MODEL = "tiny"
 QUEUE = 64  # sequences in the server at most; more are refused
 STARTUP_S = 240.0  # about 35 s on an idle core
@@ -41,10 +43,20 @@ class RealVllm:
     """One server: `base_url`, its own counters, and a life that a test may end."""
 
     def __init__(
-        self, python: str, folder: Path, limits: Sequence[str] = _LIMITS, sizes: Mapping[str, int] | None = None
+        self,
+        python: str,
+        folder: Path,
+        limits: Sequence[str] = _LIMITS,
+        sizes: Mapping[str, int] | None = None,
+        *,
+        has_plugin: bool = False,
     ) -> None:
-        """Prepare the server. `limits` are flags for lengths and batch; `sizes` override those of tiny_model.py."""
+        """Prepare the server. `limits` are flags for lengths and batch; `sizes` override those of tiny_model.py.
+
+        `has_plugin`: with Kneewatch's plugin, as where Kneewatch is installed beside vLLM.
+        """
         self._limits = limits
+        self._environment = {**_ENVIRONMENT, **(_installed(folder) if has_plugin else {})}
         self.python, self.model_folder = python, folder / "model"
         self.log = folder / "vllm.log"
         self.port = free_port()
@@ -61,7 +73,7 @@ class RealVllm:
         command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model_folder)]
         command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(self.port), *_FLAGS]
         command += self._limits
-        self._process = Process(pinned(command, SERVER_CORE), self.log, env=_ENVIRONMENT)
+        self._process = Process(pinned(command, SERVER_CORE), self.log, env=self._environment)
         self._process.ready(self.generates, within_s=STARTUP_S)
 
     @property
@@ -115,3 +127,18 @@ class RealVllm:
     def stop(self) -> None:
         if self.alive and self._process:
             self._process.terminate(60)
+
+
+def _installed(folder: Path) -> dict[str, str]:
+    """Return the environment in which Kneewatch's plugin is installed: its code, and the entry point of its package."""
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    metadata = folder / "installed" / "kneewatch-0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: kneewatch\nVersion: 0\n")
+    lines = [
+        line
+        for group, points in package["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in points.items()))
+    ]
+    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return {"PYTHONPATH": f"{metadata.parent}:{ROOT}"}

@@ -134,14 +134,14 @@ class FitData:
 
     def gaps(self, terms: Floats) -> Floats:
         """Return the mean gap between tokens that the cost model predicts for each window, in seconds."""
-        bare = _step_seconds(terms, self.experienced_batch, self.kv_tokens, 0.0)
-        filled = _step_seconds(terms, self.experienced_batch, self.kv_tokens, self.chunk) + self.chunk_pairs_s
+        bare = step_seconds(terms, self.experienced_batch, self.kv_tokens, 0.0)
+        filled = step_seconds(terms, self.experienced_batch, self.kv_tokens, self.chunk) + self.chunk_pairs_s
         slowdown = np.exp(self.slowdown[self.segment])
         return np.asarray(((1 - self.filled) * bare + self.filled * filled.mean(axis=0)) * slowdown)
 
     def prefills(self, terms: Floats) -> Floats:
         """Return the mean prefill time that the cost model predicts for each segment, in seconds."""
-        steps = _step_seconds(terms, self.begun_batch, self.begun_kv, self.begun_chunk)
+        steps = step_seconds(terms, self.begun_batch, self.begun_kv, self.begun_chunk)
         slowdown = np.exp(self.slowdown[self.prefill_segment])
         return np.asarray((self.chunks * steps + self.pairs_s).mean(axis=0) * slowdown)
 
@@ -151,6 +151,10 @@ class FitData:
         Relative to the measured values, a window that is low by chance would weigh more.
         """
         self.itl_scale, self.prefill_scale = self.gaps(terms), self.prefills(terms)
+
+    def offsets(self, terms: Floats) -> Floats:
+        """Return the logarithm of each measured gap over the predicted one."""
+        return np.log(self.itl_s / self.gaps(terms))
 
     def misfit(self, share: Floats) -> Floats:
         """Return what the fit minimises, for terms given as shares of their first guess."""
@@ -178,7 +182,7 @@ def _column(values: Iterable[float]) -> Floats:
     return np.array(list(values), dtype=float)
 
 
-def _step_seconds(terms: Floats, batch: Floats, kv_tokens: Floats, prefill: Floats | float) -> Floats:
+def step_seconds(terms: Floats, batch: Floats, kv_tokens: Floats, prefill: Floats | float) -> Floats:
     """Return probe.simulator.cost.StepCost.step_seconds for arrays."""
     host, sequence, token, weights, kv_token = terms
     memory = weights + kv_token * kv_tokens

@@ -8,7 +8,7 @@ from all but one part (for the jackknife).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields, replace
 
 from probe.capacity.model.fit_bias import Segments, estimate_bias
@@ -16,6 +16,7 @@ from probe.capacity.model.hints import Hints
 from probe.capacity.model.lengths import different_lengths, prompt_lengths, without_probes
 from probe.capacity.model.roofline import compute_roofline
 from probe.capacity.model.step_cost_fit import StepCostModel, fit
+from probe.capacity.model.step_sums_fit import fit_steps
 from probe.capacity.model.twin import UNLIMITED_SEQS, Twin
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.result import Roofline
@@ -106,9 +107,18 @@ class ServerModel:
         self._snapshots.append(snapshots)
         self._all += snapshots
         self._segments.append(parts)
+        if snapshots:
+            self._take_limits(snapshots[-1].scheduler_limits)
         if self.max_num_seqs is None:
             self.max_num_seqs = _infer_max_num_seqs(self._all, polls=1 if overloaded else 3)
         return parts
+
+    def _take_limits(self, limits: Mapping[str, int]) -> None:
+        """Take the limits that the server's page shows, where the configuration has none."""
+        if self._hints.max_num_seqs is None:
+            self.max_num_seqs = limits.get("max_num_seqs", self.max_num_seqs)
+        if self._hints.max_num_batched_tokens is None and "max_num_batched_tokens" in limits:
+            self.chunk_tokens, self.is_chunk_known = limits["max_num_batched_tokens"], True
 
     def update_live_rate(self, rate_rps: float, seconds: float) -> None:
         """Average another measurement of the live users' rate into `live_rps`, weighted by its duration."""
@@ -134,11 +144,16 @@ class ServerModel:
         traffic = join_windows(measured)
         cached = traffic.cached_tokens / traffic.prompt_tokens if traffic.prompt_tokens else 0.0
         prompts = prompt_lengths(self.workload, cached_ratio=cached)
-        cost_model = fit(segments, chunk, prompts, pair_s)
+        snapshots = [part for i, part in enumerate(self._snapshots) if i != without]
+        by_steps = fit_steps(snapshots, prompts, pair_s)
+        cost_model = by_steps or fit(segments, chunk, prompts, pair_s)
         if cost_model is None:
             return None
         twin = self._uncorrected_twin(cost_model.cost, measured, traffic, chunk, has_prefix_hits=cached > 0)
-        if is_default:
+        if is_default and by_steps is not None:
+            self._bias = (0.0,) * len(self._bias)
+            self.cost_model = by_steps
+        elif is_default:
 
             def fit_again(simulated: Segments) -> StepCost | None:
                 found = fit(simulated, chunk, prompts, pair_s)

@@ -9,6 +9,7 @@ idle time. The fit is a robust non-negative least squares, so that a hiccup does
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -43,6 +44,22 @@ class StepCostModel:
     windows: int
 
 
+class Measurements(Protocol):
+    """What a fit needs of its data. `slowdown`: of each segment, as a logarithm; `guess`: the terms to begin with."""
+
+    slowdown: Floats
+    guess: Floats
+
+    def offsets(self, terms: Floats) -> Floats:
+        """Return the logarithm of each measurement over its prediction, ordered by segment."""
+
+    def misfit(self, share: Floats) -> Floats:
+        """Return what the fit minimises, for terms given as shares of their first guess."""
+
+    def scale_by(self, terms: Floats) -> None:
+        """Take errors relative to these terms' predictions."""
+
+
 def fit(
     segments: Sequence[Sequence[MetricsWindow]], chunk_tokens: int, prompts: Sequence[float], pair_s: float = 0.0
 ) -> StepCostModel | None:
@@ -59,13 +76,13 @@ def fit(
     if sum(w.prompts for s in good for w in s) < 1 or sum(computed_tokens(w) for s in good for w in s) < 1:
         return None
     data = FitData(good, segments, chunk_tokens, prompts, pair_s)
-    terms, jacobian, drift = _solve(data, [len(s) for s in good])
+    terms, jacobian, drift = solve(data, [len(s) for s in good])
     spread = max(float(np.median(np.abs(data.errors(terms)))) / 0.6745, 0.2)
     covariance = np.linalg.pinv(jacobian.T @ jacobian)[:TERMS, :TERMS] * spread**2
     if not data.kv_tokens.any():
         terms[-1] = 0.0  # no KV cache use was measured, so this is still the guess; the other terms hold its cost
     return StepCostModel(
-        cost=_cost(terms, pair_s),
+        cost=step_cost(terms, pair_s),
         residual=float(np.median(np.abs(data.gaps(terms) / data.itl_s - 1))),
         drift=drift,
         covariance=tuple(tuple(float(v) for v in row) for row in covariance),
@@ -75,13 +92,13 @@ def fit(
     )
 
 
-def _solve(data: FitData, lengths: Sequence[int]) -> tuple[Floats, Floats, float]:
+def solve(data: Measurements, lengths: Sequence[int]) -> tuple[Floats, Floats, float]:
     """Return the terms, the Jacobian of the misfit, and the drift between segments with so many windows each."""
     terms = data.guess
     for _ in range(_ROUNDS):
         terms, jacobian = _fit_terms(data, terms)
         data.scale_by(terms)
-    drift = _drift(np.log(data.itl_s / data.gaps(terms)), lengths)
+    drift = _drift(data.offsets(terms), lengths)
     if drift > _IGNORED_DRIFT:
         for _ in range(_ROUNDS):
             terms, jacobian = _fit_terms_and_speeds(data, terms, drift)
@@ -90,13 +107,13 @@ def _solve(data: FitData, lengths: Sequence[int]) -> tuple[Floats, Floats, float
     return terms, jacobian, drift
 
 
-def _fit_terms(data: FitData, terms: Floats) -> tuple[Floats, Floats]:
+def _fit_terms(data: Measurements, terms: Floats) -> tuple[Floats, Floats]:
     """Fit the terms of a server of constant speed, starting from these. Return them and the misfit's Jacobian."""
     solved = least_squares(data.misfit, terms / data.guess, bounds=(0.0, np.inf), loss="soft_l1", f_scale=2.0)
     return np.maximum(solved.x, 1e-9) * data.guess, np.asarray(solved.jac) / data.guess
 
 
-def _fit_terms_and_speeds(data: FitData, terms: Floats, drift: float) -> tuple[Floats, Floats]:
+def _fit_terms_and_speeds(data: Measurements, terms: Floats, drift: float) -> tuple[Floats, Floats]:
     """Fit the terms together with a speed for each segment; sets `data.slowdown`.
 
     Differences within a segment belong to the terms; differences between segments belong to their speeds, as far as
@@ -129,6 +146,6 @@ def _drift(off: Floats, lengths: Sequence[int]) -> float:
     return math.sqrt(max(float(means.var(ddof=1)) - chance, 0.0))
 
 
-def _cost(terms: Floats, pair_s: float) -> StepCost:
+def step_cost(terms: Floats, pair_s: float) -> StepCost:
     host, sequence, token, weights, kv_token = (float(max(term, 0.0)) for term in terms)
     return StepCost(host, sequence, token, weights, kv_token, pair_s)

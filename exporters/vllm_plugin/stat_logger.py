@@ -1,0 +1,89 @@
+"""vLLM's side of the plugin: a stat logger (entry point group vllm.stat_logger_plugins) for each engine.
+
+vLLM calls it after each step, in the event loop that also sends the answers. So an exception must not get out, and
+the first one ends the plugin's work until vLLM is started again. vLLM's statistics are not a stable interface: a later
+version may lack a field, and is then served as without the plugin.
+"""
+
+import functools
+import logging
+from typing import Any
+
+from vllm.v1.metrics.loggers import StatLoggerBase  # type: ignore[import-not-found]
+
+from exporters.vllm_plugin.step_contents import SchedulerLimits, StepContents, StepReport
+from exporters.vllm_plugin.step_series import StepSeries
+
+_log = logging.getLogger("vllm.kneewatch")
+# The registry is the process's, and takes a name once.
+_series = functools.cache(StepSeries)
+
+
+class StepStatLogger(StatLoggerBase):  # type: ignore[misc]
+    """Exports the steps of one engine."""
+
+    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+        self._recorder: _Recorder | None = None
+        try:
+            self._recorder = _Recorder(vllm_config, engine_index)
+        except Exception:
+            _log.exception("kneewatch: engine steps are not exported")
+
+    def record(
+        self,
+        scheduler_stats: Any,
+        iteration_stats: Any,
+        mm_cache_stats: Any = None,  # noqa: ARG002 - vLLM's interface
+        engine_idx: int = 0,  # noqa: ARG002
+    ) -> None:
+        """Export a step."""
+        if self._recorder is None:
+            return
+        try:
+            self._recorder.record(scheduler_stats, iteration_stats)
+        except Exception:
+            self._recorder = None
+            _log.exception("kneewatch: engine steps are no longer exported")
+
+    def log_engine_initialized(self) -> None:
+        """Do nothing; vLLM's interface has it."""
+
+
+class _Recorder:
+    """Passes vLLM's statistics of one engine on."""
+
+    def __init__(self, config: Any, engine_index: int) -> None:
+        scheduler, parallel = config.scheduler_config, config.parallel_config
+        self._engines = parallel.data_parallel_size
+        self._cache = config.cache_config
+        flags = {name: getattr(scheduler, name) for name in ("max_num_seqs", "max_num_batched_tokens")}
+        self._series = _series().engine(engine_index, {**flags, "max_model_len": config.model_config.max_model_len})
+        # Each of several API servers is shown its own requests only, and a pipeline runs several steps at a time.
+        self._can_see_steps = parallel._api_process_count == 1 and parallel.pipeline_parallel_size == 1  # noqa: SLF001
+        is_cut_when_full = not scheduler.long_prefill_token_threshold and config.speculative_config is None
+        step_tokens = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
+        self._contents = StepContents(
+            SchedulerLimits(
+                step_tokens if is_cut_when_full else None, self._cache.block_size, bool(scheduler.async_scheduling)
+            )
+        )
+
+    def record(self, scheduler: Any, step: Any) -> None:
+        if not self._can_see_steps or scheduler is None:
+            return
+        blocks = max((self._cache.num_gpu_blocks or 0) / self._engines - 1, 0.0)  # one is no request's
+        kv_tokens = scheduler.kv_cache_usage * blocks * self._cache.block_size
+        if step is None:
+            self._contents.no_tokens(scheduler.num_running_reqs, kv_tokens)
+        else:
+            report = StepReport(
+                gaps_s=step.inter_token_latencies_iter,
+                first_tokens=len(step.time_to_first_tokens_iter),
+                prompt_tokens=step.prompt_token_stats.computed,
+                finished=len(step.finished_requests),
+                running=scheduler.num_running_reqs,
+                kv_tokens=kv_tokens,
+            )
+            for known in self._contents.add(report):
+                self._series.add(known)
+        self._series.skipped = self._contents.skipped
